@@ -3,11 +3,11 @@
     python -m benchmarks.gpu_kernels [--device l4] [--only causal,4-bit] [--dtype bfloat16] [--json out.json] [--write]
 
 A case is a form of attention, of a matmul with a weight that is decoded, or of a split sum (`gpu_kernel_cases`), at a
-dtype and a size of heads or weights, with lengths that blocks divide and that they do not. It is searched for in kernels
-without cuDNN, at prices at which no kernel of ours loses, then compiled for each GPU. A row tells whether all of a call
-is ours, the registers of a thread, spilled bytes and shared memory of each launch, and the seconds of the compiler; or
-why the kernel is left to XLA. A kernel that compiles for no GPU, that spills, or that fails where the room of Pallas took
-it, is a failure. Needs `pip install 'relax-eg[cuda]'`.
+dtype and a size of heads or weights, with lengths that blocks divide and that they do not. It is searched for in
+kernels without cuDNN, at prices at which no kernel of ours loses, then compiled for each GPU. A row tells whether all
+of a call is ours, the registers of a thread, spilled bytes and shared memory of each launch, and the seconds of the
+compiler; or why the kernel is left to XLA. The command fails if a kernel does not compile that the room of Pallas took.
+Needs `pip install 'relax-eg[cuda]'`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,7 +48,7 @@ class Row:
     """A case for a device.
 
     - `form`, `dtype`, `size`, `at`: the case.
-    - `outcome`: whether all launches are ours, or some; the room of Pallas refused the kernel, or one that it took failed.
+    - `outcome`: whether all launches are ours, or some; or the room of Pallas refused it, or what it took failed.
     - `why`: why it was refused or failed.
     - `kernels`: what the launches take.
     - `seconds`: of the compiler.
@@ -143,10 +143,15 @@ def main(
     only: Annotated[str, typer.Option(help="forms whose labels contain one of these words, by commas")] = "",
     dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="this dtype; may be given again")] = None,
     quick: Quick = False,
-    json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here, or read them")] = None,
+    json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
+    read: Annotated[list[Path] | None, typer.Option("--read", help="compile nothing; rows of --json")] = None,
     write_document: Annotated[bool, typer.Option("--write", help="put the table into docs/gpu.md")] = False,
 ) -> None:
     """Kernels through Pallas, compiled for GPUs that need not be there."""
+    if read:
+        rows = [row_of(r) for path in read for r in json.loads(path.read_text())["rows"]]
+        _tell(rows, write_document)
+        return
     try:  # before JAX looks for devices, and before anything is searched
         target_for((devices or list(GPUS))[0])
     except OptionError as e:
@@ -167,8 +172,17 @@ def main(
         if json_out:
             data = {"version": VERSION, "machine": machine(), "rows": [asdict(r) for r in rows]}
             json_out.write_text(json.dumps(data, indent=1))
+    _tell(rows, write_document and not quick)
+
+
+def row_of(data: dict[str, Any]) -> Row:
+    """The row that was written as JSON."""
+    return Row(**{**data, "kernels": tuple(KernelResources(**k) for k in data["kernels"])})
+
+
+def _tell(rows: Sequence[Row], write_document: bool) -> None:
     print(table(rows))
-    if write_document and not quick:
+    if write_document:
         write(table(rows))
     failed = [r for r in rows if r.outcome == FAILED]
     print(f"{len(rows)} cases: {sum(r.outcome == OURS for r in rows)} ours, {len(failed)} failed, "

@@ -1,4 +1,4 @@
-"""What a kernel takes of a multiprocessor: registers and spills as ptxas tells, shared memory and threads as XLA does."""
+"""What a kernel takes of a multiprocessor: registers and spills as ptxas tells, shared memory as XLA does."""
 
 from __future__ import annotations
 

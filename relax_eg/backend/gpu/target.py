@@ -156,7 +156,13 @@ def target_for(device: str | Path | None) -> GpuTarget:
 def _present() -> GpuTarget:
     device = jax.devices()[0]
     statistics = device.memory_stats() or {}
-    gpu = Gpu(device.device_kind, device.device_kind, int(statistics.get("bytes_limit", 0)), "", multiprocessors_of(device.device_kind))
+    gpu = Gpu(
+        device.device_kind,
+        device.device_kind,
+        int(statistics.get("bytes_limit", 0)),
+        "",
+        multiprocessors_of(device.device_kind),
+    )
     return GpuTarget(gpu, SingleDeviceSharding(device), True)
 
 

@@ -65,7 +65,9 @@ class Blocks:
 
     def with_loops(self, axes: Mapping[str, int], loop_values: Mapping[str, Array]) -> Blocks:
         """A scope inside this one, with more loops."""
-        return Blocks({**self.axes, **axes}, {**self.loop_values, **loop_values}, self.extents, self.buffers, self.tiles, self)
+        return Blocks(
+            {**self.axes, **axes}, {**self.loop_values, **loop_values}, self.extents, self.buffers, self.tiles, self
+        )
 
     def array_over(self, value: LoopValue, loops: Sequence[str]) -> Array:
         """The array of `value` with an axis for each of `loops`."""
@@ -272,7 +274,9 @@ class Blocks:
             # A read gives 0 where it is beyond the loop; what is computed from it may be anything.
             a, b = (self._product([self.term(f) for f in group]) for group in pair)
             a, b = (
-                v if any(isinstance(f, Read) and stream in f.free for f in group) and len(group) == 1 else self.masked(v, mask, 0)
+                v
+                if any(isinstance(f, Read) and stream in f.free for f in group) and len(group) == 1
+                else self.masked(v, mask, 0)
                 for v, group in zip((a, b), pair, strict=True)
             )
             rows, columns = (next(n for n in v.loops if n != stream) for v in (a, b))
@@ -365,7 +369,10 @@ class Blocks:
             now, more = block(convert(n, "int32"), before)
             totals = self.corrected([LoopValue(t, k) for t, k in zip(carry[1:], loops, strict=True)], before, now)
             added = [self.pointwise(lax.add, t, x) for t, x in zip(totals, more, strict=True)]
-            return (now.array_over(rows, self.axes), *(t.array_over(k, self.axes) for t, k in zip(added, loops, strict=True)))
+            return (
+                now.array_over(rows, self.axes),
+                *(t.array_over(k, self.axes) for t, k in zip(added, loops, strict=True)),
+            )
 
         start = self.filled(rows, dtype, -np.inf), *(self.filled(k, w, 0) for k, w in zip(loops, wides, strict=True))
         highest, *totals = lax.fori_loop(first, last, step, start)

@@ -11,14 +11,16 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeAlias
 
 from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.index_maps import is_inside
-from relax_eg.backend.pallas.tiles import LEAST, MOST_REGISTERS, Model, Tiles, choose
+from relax_eg.backend.pallas.tiles import LEAST, MOST_REGISTERS, Model, Need, Tiles, any_that_fits, choose
 from relax_eg.byte_units import format_bytes
 from relax_eg.dtypes import FLOATS, itemsize
-from relax_eg.limits import LARGEST_INT32
-from relax_eg.ops.multiprocessors import Multiprocessors
+from relax_eg.limits import KEPT, LARGEST_INT32
+from relax_eg.ops.multiprocessors import Multiprocessors, multiprocessors_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Apply,
@@ -41,6 +43,9 @@ from relax_eg.tir import (
 )
 from relax_eg.tir.compose import inline_stages
 from relax_eg.tir.work import DECODED
+
+
+Chosen: TypeAlias = Callable[[Model], tuple[Tiles, Need]]
 
 
 class Unsuitable(Exception):
@@ -134,8 +139,12 @@ class PallasPlan:
     kernels: tuple[PallasKernel, ...]
 
 
-def pallas_plan(program: TensorProgram, sizes: Mapping[str, int], device: Multiprocessors) -> PallasPlan:
-    """The kernels of `program` at these sizes on a GPU. Unsuitable, with the reason, for a program that is left to XLA.
+def pallas_plan(
+    program: TensorProgram, sizes: Mapping[str, int], device: Multiprocessors, chosen: Chosen = choose
+) -> PallasPlan:
+    """The kernels of `program` at these sizes on a GPU, in blocks as `chosen` chooses them.
+
+    Unsuitable, with the reason, for a program that is left to XLA.
     """
     known = {name: Dim.of(n) for name, n in sizes.items()}
     buffers = {b.name: tuple(d.evaluate(sizes) for d in b.shape) for b in program.buffers.values()}
@@ -154,7 +163,7 @@ def pallas_plan(program: TensorProgram, sizes: Mapping[str, int], device: Multip
             inlined[made.output.name] = Stage(made.output, made.indices, value)
             continue
         loops = tuple(str(loop_of(i)) for i in made.indices)
-        kernel, why = _kernel(made.output, loops, value, buffers, device)
+        kernel, why = _kernel(made.output, loops, value, buffers, device, chosen)
         kernels.append(kernel)
         reasons += why
     if len(kernels) > 1 and any(isinstance(t, Reduce) for k in kernels for t in walk(k.value)):
@@ -162,6 +171,20 @@ def pallas_plan(program: TensorProgram, sizes: Mapping[str, int], device: Multip
     if not reasons:
         raise Unsuitable("no decoded operand, no softmax before a contraction, no workspace")
     return PallasPlan(", ".join(dict.fromkeys(reasons)), tuple(kernels))
+
+
+def refusal(program: TensorProgram, sizes: Mapping[str, int], device: str) -> str:
+    """Why a program at these sizes is left to XLA on the GPU of this name; "" if it is not."""
+    return _refusal(program, tuple(sorted(sizes.items())), multiprocessors_of(device))
+
+
+@lru_cache(KEPT)
+def _refusal(program: TensorProgram, sizes: tuple[tuple[str, int], ...], device: Multiprocessors) -> str:
+    try:
+        pallas_plan(program, dict(sizes), device, any_that_fits)
+    except Unsuitable as e:
+        return str(e)
+    return ""
 
 
 def _distinct(value: Scalar, name: str) -> Scalar:
@@ -193,6 +216,7 @@ def _kernel(
     value: Scalar,
     buffers: Mapping[str, tuple[int, ...]],
     device: Multiprocessors,
+    chosen: Chosen,
 ) -> tuple[PallasKernel, list[str]]:
     """The kernel that writes `output`, and the reasons why XLA would compile it badly."""
     extents = dict(zip(loops, buffers[output.name], strict=True))
@@ -205,11 +229,13 @@ def _kernel(
     main = max(sums, key=lambda t: math.prod(extents[n] for n in (*t.free, *t.bound)), default=None)
     sides, decoded = _sides(main, loops, extents, buffers)
     passes = [(o.scores, o.keys, o.sums) for o in online]
-    tiles, need = choose(Model(extents, loops, sides, passes, main, [t for t in _outside_reductions(value) if isinstance(t, Read)], device))
+    after = [t for t in _outside_reductions(value) if isinstance(t, Read)]
+    tiles, need = chosen(Model(extents, loops, sides, passes, main, after, device))
     if math.isinf(need.clocks):
         raise Unsuitable(
-            f"no block of it fits: the least takes {format_bytes(need.shared_bytes)} of shared memory and {need.registers} "
-            f"registers of a thread; there are {format_bytes(device.block_shared_bytes)} and {MOST_REGISTERS}"
+            f"no block of it fits: the least takes {format_bytes(need.shared_bytes)} of shared memory and "
+            f"{need.registers} registers of a thread; there are {format_bytes(device.block_shared_bytes)} and "
+            f"{MOST_REGISTERS}"
         )
     why: list[str] = []
     if any(len(factors_of(s.body, "multiply")) > 1 for o in online for s in o.sums):

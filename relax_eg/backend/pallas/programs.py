@@ -45,8 +45,8 @@ def lower_pallas(
 ) -> Lowered:
     """`program` at these sizes, as a function that takes one JAX array per parameter and returns a tuple of its output.
 
-    The function can be traced anywhere. It is lowered for GPUs, in blocks that fit `device`; with `interpret` it runs on
-    any device.
+    The function can be traced anywhere. It is lowered for GPUs, in blocks that fit `device`; with `interpret` it runs
+    on any device.
 
     Sums are accumulated in another order than in the equations, so results differ as `reassociate` allows. float32
     products use the tensor cores in the precision that JAX is set to. Raises `Unsuitable`, with the reason, for a
@@ -132,7 +132,7 @@ class _Block:
         if inside is None:
             triton.store(ref.at[places], array)
             return
-        # Points outside get a place beyond the buffer: in the interpreter, theirs could be the place of another element.
+        # Points outside get a place beyond the buffer: in the interpreter, theirs could be that of another element.
         beyond = math.prod(self.kernel.shape) * self.kernel.parts
         triton.store(ref.at[lax.select(inside, places, lax.full_like(places, beyond))], array, mask=inside)
 
@@ -199,7 +199,9 @@ def _combined(block: _Block, refs: Sequence[Any]) -> None:
         pairs = zip(blocks.corrected(totals, before, now), blocks.corrected(more, there, now), strict=True)
         return (now.array, *(blocks.pointwise(lax.add, x, y).array for x, y in pairs))
 
-    start = tuple(blocks.filled(k, ref.dtype, 0 if n else -np.inf) for n, (k, ref) in enumerate(zip(loops, given, strict=True)))
+    start = tuple(
+        blocks.filled(k, ref.dtype, 0 if n else -np.inf) for n, (k, ref) in enumerate(zip(loops, given, strict=True))
+    )
     highest, *totals = map(LoopValue, lax.fori_loop(0, kernel.parts, step, start), loops)
     blocks.set_sums(group, highest, totals)
     block.store(written, _everywhere(blocks, blocks.term(kernel.value)), kernel.output.dtype)

@@ -28,8 +28,8 @@ _ELEMENTS = (16, 32, 64)  # chosen: elements of a thread in a block that is redu
 _DEEPEST = 1024  # limit: values of a loop in such a block
 _THREADS = 32  # given: threads of a warp
 _MOST_BLOCKS = 32  # given: blocks that a multiprocessor runs at once
-# measured: `python -m benchmarks.gpu_kernels`, what ptxas tells: registers of a thread beside those of its elements, and
-# those of a score; estimated registers up to which nothing is spilled; least bytes of shared memory of a block
+# measured: `python -m benchmarks.gpu_kernels`, what ptxas tells: registers of a thread beside those of its elements,
+# and those of a score; estimated registers up to which nothing is spilled; least bytes of shared memory of a block
 _OWN_REGISTERS, _OF_SCORE, MOST_REGISTERS, _OWN_SHARED = 48, 3, 208, 4096
 _AFTER = 2  # chosen: registers of an element of the result, beside those that are read with it
 _RESERVED = 1024  # given: bytes of shared memory that each block has beside its own
@@ -233,8 +233,9 @@ class Model:
         shared = _OWN_SHARED
         if self.outer or self.inner:
             made = sum(count(loops) * size for loops, size in self.made)
-            # The tensor cores take float32 from registers.
+            # The tensor cores take float32 from registers. Elsewhere, each element is loaded from a place of its own.
             held += sum(count(t.free) for t in self.plain if itemsize(t.dtype) > 2)
+            held += 2 * sum(count(t.free) for t in self.reads if t not in self.plain and t.free & streamed)
             shared += max(tiles.stages * loaded + once + made, 4 * side)
         else:
             held += loaded // 4 + max((count(t.free) for t in self.work), default=0)
@@ -311,7 +312,7 @@ def _width(r: Reduce) -> int:
 
 
 def elementwise(tiles: Tiles, others: int) -> int:
-    """The number of values of a loop in a block that is reduced element by element, beside `others` values of others."""
+    """The values of a loop in a block that is reduced element by element, beside `others` values of other loops."""
     return max(LEAST, min(_DEEPEST, tiles.elements // others))
 
 
@@ -319,3 +320,16 @@ def choose(model: Model) -> tuple[Tiles, Need]:
     """The choice that takes fewest clocks, and what it takes; of several the first. Infinite clocks: none fits."""
     found = ((t, model.need(t)) for t in model.candidates())
     return min(found, key=lambda each: (each[1].clocks, each[1].shared_bytes))
+
+
+def any_that_fits(model: Model) -> tuple[Tiles, Need]:
+    """The first choice that fits; if none does, the one with least shared memory."""
+    least: tuple[Tiles, Need] | None = None
+    for tiles in model.candidates():
+        need = model.need(tiles)
+        if not math.isinf(need.clocks):
+            return tiles, need
+        if least is None or need.shared_bytes < least[1].shared_bytes:
+            least = tiles, need
+    assert least is not None
+    return least
