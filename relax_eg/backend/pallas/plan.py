@@ -44,7 +44,6 @@ from relax_eg.tir import (
 from relax_eg.tir.compose import inline_stages
 from relax_eg.tir.work import DECODED
 
-
 Chosen: TypeAlias = Callable[[Model], tuple[Tiles, Need]]
 
 

@@ -19,12 +19,12 @@ from relax_eg.ops.multiprocessors import Multiprocessors
 from relax_eg.tir import Apply, Cast, Read, Reduce, Scalar, Select, loop_of, walk
 
 LEAST = 16  # given: least side of a block of the tensor cores, in Triton
-_SIDES = (16, 32, 64, 128)  # chosen: sides of blocks that are tried
-_WIDEST = 256  # chosen: most columns in one block, so that a softmax is computed once for all of them
-_WARPS = (4, 8)  # chosen: warps of a block
-_STAGES = (1, 2, 3)  # chosen: stages of loads that Triton keeps in shared memory
-_PARTS = (2, 4, 8, 16, 32, 64)  # chosen: parts into which the keys of a softmax are split
-_ELEMENTS = (16, 32, 64)  # chosen: elements of a thread in a block that is reduced element by element
+_SIDES = (16, 32, 64, 128)  # limit: sides of blocks that are tried
+_WIDEST = 256  # limit: columns in one block; a softmax is computed once for all of them
+_WARPS = (4, 8)  # limit: warps of a block that are tried
+_STAGES = (1, 2, 3)  # limit: stages of loads in shared memory that are tried
+_PARTS = (2, 4, 8, 16, 32, 64)  # limit: parts into which the keys of a softmax are split
+_ELEMENTS = (16, 32, 64)  # limit: elements of a thread in a block that is reduced element by element
 _DEEPEST = 1024  # limit: values of a loop in such a block
 _THREADS = 32  # given: threads of a warp
 _MOST_BLOCKS = 32  # given: blocks that a multiprocessor runs at once
