@@ -177,7 +177,8 @@ def main(
 
 def row_of(data: dict[str, Any]) -> Row:
     """The row that was written as JSON."""
-    return Row(**{**data, "kernels": tuple(KernelResources(**k) for k in data["kernels"])})
+    kernels = tuple(KernelResources(**k) for k in data["kernels"])
+    return replace(Row(**{k: v for k, v in data.items() if k != "kernels"}), kernels=kernels)
 
 
 def _tell(rows: Sequence[Row], write_document: bool) -> None:

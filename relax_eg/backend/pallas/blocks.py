@@ -20,7 +20,7 @@ from relax_eg.backend.contractions import strip_widening_casts
 from relax_eg.backend.index_maps import bounds, is_inside
 from relax_eg.backend.loop_values import LoopValue, pointwise
 from relax_eg.backend.pallas.plan import Online
-from relax_eg.backend.pallas.tiles import LEAST, Tiles, block_of, elementwise, operands_of, stream_of
+from relax_eg.backend.pallas.tiles import LEAST, BlockSizes, block_of, elementwise, operands_of, stream_of
 from relax_eg.backend.scalar_functions import accumulator, apply_function, combine, convert, identity, reduce_axes
 from relax_eg.dtypes import HALF, kind
 from relax_eg.shapes import Dim
@@ -48,7 +48,7 @@ class Blocks:
         loop_values: Mapping[str, Array],
         extents: Mapping[str, int],
         buffers: Mapping[str, tuple[Any, tuple[int, ...]]],
-        tiles: Tiles,
+        tiles: BlockSizes,
         outside: Blocks | None = None,
     ) -> None:
         self.axes = dict(axes)

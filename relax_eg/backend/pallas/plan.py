@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.index_maps import is_inside
-from relax_eg.backend.pallas.tiles import LEAST, MOST_REGISTERS, Model, Need, Tiles, any_that_fits, choose
+from relax_eg.backend.pallas.tiles import LEAST, MOST_REGISTERS, BlockModel, BlockSizes, Need, any_that_fits, choose
 from relax_eg.byte_units import format_bytes
 from relax_eg.dtypes import FLOATS, itemsize
 from relax_eg.limits import KEPT, LARGEST_INT32
@@ -44,7 +44,7 @@ from relax_eg.tir import (
 from relax_eg.tir.compose import inline_stages
 from relax_eg.tir.work import DECODED
 
-Chosen: TypeAlias = Callable[[Model], tuple[Tiles, Need]]
+Chosen: TypeAlias = Callable[[BlockModel], tuple[BlockSizes, Need]]
 
 
 class Unsuitable(Exception):
@@ -91,7 +91,7 @@ class PallasKernel:
     loops: tuple[str, ...]
     value: Scalar
     extents: Mapping[str, int]
-    tiles: Tiles
+    tiles: BlockSizes
     online: tuple[Online, ...]
 
     @property
@@ -229,7 +229,7 @@ def _kernel(
     sides, decoded = _sides(main, loops, extents, buffers)
     passes = [(o.scores, o.keys, o.sums) for o in online]
     after = [t for t in _outside_reductions(value) if isinstance(t, Read)]
-    tiles, need = chosen(Model(extents, loops, sides, passes, main, after, device))
+    tiles, need = chosen(BlockModel(extents, loops, sides, passes, main, after, device))
     if math.isinf(need.clocks):
         raise Unsuitable(
             f"no block of it fits: the least takes {format_bytes(need.shared_bytes)} of shared memory and "

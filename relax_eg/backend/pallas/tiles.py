@@ -45,7 +45,7 @@ _WIDE_PRODUCTS = 2048  # given: the tensor cores that have it compute so many pr
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class BlockSizes:
     """The sizes of a kernel's blocks.
 
     - `blocks`: values that a program of the grid computes, of loops of the grid that run in blocks.
@@ -108,7 +108,7 @@ def operands_of(r: Reduce, stream: str, blocked: frozenset[str]) -> list[list[Sc
     return groups if good and own[0] != own[1] else None
 
 
-class Model:
+class BlockModel:
     """The choices for one kernel.
 
     - `extents`: extents of its loops.
@@ -173,12 +173,12 @@ class Model:
 
     # --- the choices ---
 
-    def candidates(self) -> Iterator[Tiles]:
+    def candidates(self) -> Iterator[BlockSizes]:
         """Yields the choices."""
         for warps, sizes in itertools.product(_WARPS, itertools.product(*(self._widths(n) for n in self.sides))):
             blocks = dict(zip(self.sides, sizes, strict=True))
             for each in _ELEMENTS:
-                base = Tiles(blocks, warps=warps, elements=each * _THREADS * warps)
+                base = BlockSizes(blocks, warps=warps, elements=each * _THREADS * warps)
                 if self.scores:
                     yield from self._of_softmax(base)
                 elif self.outer:
@@ -191,7 +191,7 @@ class Model:
                 if self.outer and (self.inner or not self.scores):
                     break  # nothing long is reduced element by element
 
-    def _of_softmax(self, base: Tiles) -> Iterator[Tiles]:
+    def _of_softmax(self, base: BlockSizes) -> Iterator[BlockSizes]:
         longest = max(self.extents[n] for n in self.keys)
         inside = max((self.extents[self.stream(r)] for r in self.inner), default=LEAST)
         inners = sorted({block_of(inside, most) for most in (_SIDES[-1], _WIDEST)})
@@ -209,12 +209,12 @@ class Model:
             return sorted({block_of(extent, most) for most in (_WIDEST // 2, _WIDEST)})
         return _up_to(extent) if self.sums else [block_of(extent, _WIDEST)]
 
-    def _programs(self, tiles: Tiles) -> int:
+    def _programs(self, tiles: BlockSizes) -> int:
         return tiles.parts * math.prod(-(-self.extents[n] // tiles.blocks.get(n, 1)) for n in self.grid)
 
     # --- what a choice takes ---
 
-    def need(self, tiles: Tiles) -> Need:
+    def need(self, tiles: BlockSizes) -> Need:
         """What a choice takes."""
         threads, sizes = _THREADS * tiles.warps, self._sizes(tiles)
 
@@ -245,7 +245,7 @@ class Model:
             return Need(shared, registers, math.inf)
         return Need(shared, registers, self._clocks(tiles, sizes, shared, registers, loaded + anew))
 
-    def _clocks(self, tiles: Tiles, sizes: Mapping[str, int], shared: int, registers: int, loaded: int) -> float:
+    def _clocks(self, tiles: BlockSizes, sizes: Mapping[str, int], shared: int, registers: int, loaded: int) -> float:
         d, threads, programs = self.device, _THREADS * tiles.warps, self._programs(tiles)
         at_once = d.shared_bytes // (shared + _RESERVED), d.registers // (registers * threads), d.threads // threads
         resident = max(1, min(*at_once, _MOST_BLOCKS))
@@ -270,7 +270,7 @@ class Model:
         rounds = -(-programs // (d.count * resident))
         return rounds * steps * max(used * step, waiting) + _COMBINED * (tiles.parts > 1)
 
-    def _sizes(self, tiles: Tiles) -> dict[str, int]:
+    def _sizes(self, tiles: BlockSizes) -> dict[str, int]:
         """The number of values in a block of each loop that runs in blocks."""
         sizes = {**tiles.blocks, **dict.fromkeys(self.keys, tiles.keys)}
         for r in self.inner:
@@ -291,7 +291,7 @@ class Model:
         loops = [self.stream(r) for r in (*self.inner, *self.others)]
         return max((-(-self.extents[n] // sizes[n]) for n in loops), default=1)
 
-    def _steps(self, tiles: Tiles, sizes: Mapping[str, int]) -> int:
+    def _steps(self, tiles: BlockSizes, sizes: Mapping[str, int]) -> int:
         """The steps of a program's longest loop."""
         if self.keys:
             name = next(iter(self.keys))
@@ -311,20 +311,20 @@ def _width(r: Reduce) -> int:
     return max((itemsize(f.dtype) for f in factors if kind(f.dtype) == "f"), default=itemsize(r.dtype)) // 2
 
 
-def elementwise(tiles: Tiles, others: int) -> int:
+def elementwise(tiles: BlockSizes, others: int) -> int:
     """The values of a loop in a block that is reduced element by element, beside `others` values of other loops."""
     return max(LEAST, min(_DEEPEST, tiles.elements // others))
 
 
-def choose(model: Model) -> tuple[Tiles, Need]:
+def choose(model: BlockModel) -> tuple[BlockSizes, Need]:
     """The choice that takes fewest clocks, and what it takes; of several the first. Infinite clocks: none fits."""
     found = ((t, model.need(t)) for t in model.candidates())
     return min(found, key=lambda each: (each[1].clocks, each[1].shared_bytes))
 
 
-def any_that_fits(model: Model) -> tuple[Tiles, Need]:
+def any_that_fits(model: BlockModel) -> tuple[BlockSizes, Need]:
     """The first choice that fits; if none does, the one with least shared memory."""
-    least: tuple[Tiles, Need] | None = None
+    least: tuple[BlockSizes, Need] | None = None
     for tiles in model.candidates():
         need = model.need(tiles)
         if not math.isinf(need.clocks):
