@@ -28,6 +28,7 @@ from relax_eg.backend.pallas.programs import lower_pallas
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.ops import triton
+from relax_eg.ops.multiprocessors import MULTIPROCESSORS
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Const, Read, Reduce, Scalar, Stage, TensorProgram, apply, cast, loop
 from relax_eg.tir.expr import ReduceKind
@@ -35,6 +36,7 @@ from relax_eg.tir.functions import FUNCTIONS
 
 app = typer.Typer(add_completion=False)
 N = 64  # rows and columns of each array
+DEVICE = MULTIPROCESSORS["h100"]
 Case = tuple[str, TensorProgram]
 
 
@@ -130,7 +132,7 @@ def outcome(program: TensorProgram, compiled: Callable[..., Any]) -> str:
     try:
         if any(b.dtype not in triton.DTYPES for b in program.buffers.values()):
             return "of a dtype that Triton does not load"
-        run = lower_pallas(program, {}).run
+        run = lower_pallas(program, {}, DEVICE).run
         compiled(run, [(tuple(d.const for d in b.shape), b.dtype) for b in program.inputs])
     except Unsuitable as e:
         return str(e)

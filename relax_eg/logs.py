@@ -31,6 +31,7 @@ from relax_eg.argument_checks import FLAG, NONE, PATH, Kind, accepts
 from relax_eg.errors import OptionError, RelaxEgError
 
 log = logging.getLogger("relax_eg")
+_SHARED = "Shared memory size limit exceeded"  # given: XLA's error for a kernel that takes more than there is
 LEVELS = range(5)
 
 Progress = Callable[[str, int, int], None]  # phase, e-graph nodes, rule matches so far
@@ -204,8 +205,12 @@ def log_at(at: int, text: str) -> None:
 
 
 def raise_if_exhausted(error: Exception) -> None:
-    """Raises `error` if it reports that memory ran out, because no alternative needs less memory."""
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+    """Raises `error` if it reports that memory ran out, because no alternative needs less memory.
+
+    The shared memory of a GPU's multiprocessor is no such memory, because another kernel takes less of it.
+    """
+    text = str(error)
+    if isinstance(error, MemoryError) or ("RESOURCE_EXHAUSTED" in text and _SHARED not in text):
         raise error
 
 

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from relax_eg.driver.options import ASSUMED_SIZE, Options
+from relax_eg.driver.prices import kernel_cost
 from relax_eg.egraph import Dump
 from relax_eg.errors import NotExecutableError
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.kernels.build import Built, Names
-from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.weights import ChosenKernels, cheapest_kernels
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
@@ -162,9 +162,7 @@ def _form(read: Dump, chosen: Chosen) -> BlockForm:
 def extract_kernels(read: Dump, request: BlockRequest) -> ExtractedBlock:
     """The values of a block, of kernels that are executables of their own."""
     options = request.options
-    models = [
-        KernelCost(options.profile, b, request.functions, options.cost, request.unusable) for b in request.bindings
-    ]
+    models = [kernel_cost(options, b, request.functions, request.unusable) for b in request.bindings]
 
     def kernels(weights: set[str], once: float | None) -> Callable[[], ChosenKernels]:
         def make() -> ChosenKernels:

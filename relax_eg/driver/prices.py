@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from relax_eg.backend.family import KERNELS, WHOLE
+from relax_eg.backend.pallas.plan import refusal
 from relax_eg.backend.program import Program
 from relax_eg.driver.liveness import memory_of
 from relax_eg.driver.options import Options, Sizes
@@ -25,7 +26,7 @@ from relax_eg.extract.totals import total_amounts
 from relax_eg.extract.walk import own_costs, walk
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.expr import Expr
-from relax_eg.ir.module import Module
+from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim
@@ -108,8 +109,22 @@ def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[
 
 
 def _cost_model(module: Module, options: PriceOptions, binding: Mapping[str, Number]) -> WholeCost:
-    kind = KernelCost if options.execution == KERNELS else WholeCost
-    return kind(options.profile, binding, {f.name: f for f in module}, options.cost)
+    functions = {f.name: f for f in module}
+    if options.execution != KERNELS:
+        return WholeCost(options.profile, binding, functions, options.cost)
+    return kernel_cost(options, binding, functions)
+
+
+def kernel_cost(
+    options: PriceOptions,
+    binding: Mapping[str, Number],
+    functions: Mapping[str, Function],
+    unusable: frozenset[str] = frozenset(),
+) -> KernelCost:
+    """The model of a program in kernels, which knows what the room of Pallas leaves to XLA."""
+    model = KernelCost(options.profile, binding, functions, options.cost, unusable)
+    model.refuses = refusal
+    return model
 
 
 def with_details(

@@ -14,6 +14,7 @@ from pathlib import Path
 from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError
 from relax_eg.extract.profile import Mode, Profile
+from relax_eg.ops.multiprocessors import MULTIPROCESSORS
 
 # The mode without XLA's newer kernels for matmuls on CPUs, in which a weight that is stored output axis first is slow.
 WITHOUT_YNN = Mode(
@@ -63,12 +64,11 @@ _TILES = ((64.0, 64.0), (64.0, 128.0), (128.0, 128.0), (128.0, 256.0))
 
 
 def _gpu(
-    name: str, cores: int, tf32: float, half: float, double: float, vector: float, bandwidth: float, l2_bytes: float,
+    name: str, tf32: float, half: float, double: float, vector: float, bandwidth: float, l2_bytes: float,
     notes: str,
 ) -> Profile:  # fmt: skip
     """The profile of a GPU from its data sheet.
 
-    - `cores`: number of multiprocessors.
     - `tf32`, `half`, `double`: dense tensor-core rates, flop/s.
     - `vector`: float32 vector rate, flop/s.
     - `bandwidth`: bytes/s of memory.
@@ -85,7 +85,7 @@ def _gpu(
         dispatch=20e-6,
         step=10e-6,
         matmul_half=(96.0, 96.0, 64.0),
-        cores=cores,
+        cores=MULTIPROCESSORS[name].count,
         tiles=_TILES,
         group_share=0.1,
         factor_share=0.3,
@@ -135,10 +135,10 @@ PROFILES: dict[str, Profile] = {
     for p in (
         CPU,
         LAPTOP,
-        _gpu("rtx4090", 128, 82.6e12, 165e12, 1.29e12, 82.6e12, 1.008e12, 72 << 20, "GeForce RTX 4090, 24 GB"),
-        _gpu("a100", 108, 156e12, 312e12, 19.5e12, 19.5e12, 2.039e12, 40 << 20, "A100 SXM, 80 GB"),
-        _gpu("h100", 132, 494e12, 989e12, 67e12, 67e12, 3.35e12, 50 << 20, "H100 SXM, 80 GB"),
-        _gpu("h200", 132, 494e12, 989e12, 67e12, 67e12, 4.8e12, 50 << 20, "H200 SXM, 141 GB"),
+        _gpu("rtx4090", 82.6e12, 165e12, 1.29e12, 82.6e12, 1.008e12, 72 << 20, "GeForce RTX 4090, 24 GB"),
+        _gpu("a100", 156e12, 312e12, 19.5e12, 19.5e12, 2.039e12, 40 << 20, "A100 SXM, 80 GB"),
+        _gpu("h100", 494e12, 989e12, 67e12, 67e12, 3.35e12, 50 << 20, "H100 SXM, 80 GB"),
+        _gpu("h200", 494e12, 989e12, 67e12, 67e12, 4.8e12, 50 << 20, "H200 SXM, 141 GB"),
     )
 }
 

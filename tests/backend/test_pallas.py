@@ -23,10 +23,12 @@ from relax_eg.backend.kernels import InKernels, KernelRunner
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.pallas.plan import Unsuitable, pallas_plan
 from relax_eg.backend.pallas.programs import lower_pallas
+from relax_eg.ops.multiprocessors import MULTIPROCESSORS
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import TensorProgram, evaluate
 
 TOLERANCE = 2e-5  # of the largest element, in float32
+DEVICE = MULTIPROCESSORS["h100"]
 
 
 @rx.tensor_program
@@ -125,14 +127,14 @@ def assert_close(got: Any, want: Any) -> None:
 @pytest.mark.parametrize(("program", "sizes"), CASES, ids=lambda x: str(getattr(x, "name", "")))
 def test_the_interpreter_computes_what_the_reference_does(program: TensorProgram, sizes: dict[str, int]) -> None:
     args = arguments(program, sizes)
-    (got,) = jax.jit(lower_pallas(program, sizes, interpret=True).run)(*args)
+    (got,) = jax.jit(lower_pallas(program, sizes, DEVICE, interpret=True).run)(*args)
     assert_close(got, evaluate(program, args, sizes)[0])
 
 
 def test_sums_over_several_loops() -> None:
     sizes = {"n": 3, "g": 5, "m": 40}
     args = arguments(by_groups, sizes)
-    (got,) = lower_pallas(by_groups, sizes, interpret=True).run(*args)
+    (got,) = lower_pallas(by_groups, sizes, DEVICE, interpret=True).run(*args)
     assert_close(got, evaluate(by_groups, args, sizes)[0])
 
 
@@ -141,7 +143,7 @@ def test_random_sizes() -> None:
     for seed in range(3):
         sizes = {"n": int(rng.integers(1, 40)), "k": int(rng.integers(17, 90)), "m": int(rng.integers(17, 100))}
         args = arguments(normed_lookup, sizes, seed)
-        (got,) = lower_pallas(normed_lookup, sizes, interpret=True).run(*args)
+        (got,) = lower_pallas(normed_lookup, sizes, DEVICE, interpret=True).run(*args)
         want = evaluate(normed_lookup, args, sizes)[0]
         np.testing.assert_allclose(got, want, atol=2e-3 * float(np.max(np.abs(want))))
 
@@ -155,10 +157,10 @@ lowers_without_gpu = pytest.mark.skipif(
 @lowers_without_gpu
 @pytest.mark.parametrize(("program", "sizes"), [*CASES[2::3], LOOKUP], ids=lambda x: str(getattr(x, "name", "")))
 def test_it_is_lowered_for_gpus_where_none_is(program: TensorProgram, sizes: dict[str, int]) -> None:
-    lowered = lower_pallas(program, sizes)
+    lowered = lower_pallas(program, sizes, DEVICE)
     traced = jax.jit(lowered.run).trace(*arguments(program, sizes))
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("triton") >= len(pallas_plan(program, sizes).kernels)
+    assert text.count("triton") >= len(pallas_plan(program, sizes, DEVICE).kernels)
     assert "stablehlo.dot_general" not in text and "stablehlo.reduce" not in text, "something is left to XLA"
 
 
@@ -173,7 +175,7 @@ def test_what_is_not_left_out_is_lowered(dtype: str) -> None:
         if unsupported_reason(program):
             continue
         found += 1
-        run = lower_pallas(program, {}).run
+        run = lower_pallas(program, {}, DEVICE).run
         shapes = [jax.ShapeDtypeStruct(tuple(d.const for d in b.shape), b.dtype) for b in program.inputs]
         with jax.enable_x64(True):
             text = jax.jit(run).trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
@@ -185,7 +187,7 @@ def test_what_is_not_left_out_is_lowered(dtype: str) -> None:
 def test_attention_in_sixteen_bits(dtype: str) -> None:
     program, rng = benchmarked_attention(dtype), np.random.default_rng(3)
     args = [jnp.asarray(rng.normal(size=(64, 64)) / 2, dtype) for _ in program.inputs]
-    got = np.asarray(lower_pallas(program, {}, interpret=True).run(*args)[0], "float32")
+    got = np.asarray(lower_pallas(program, {}, DEVICE, interpret=True).run(*args)[0], "float32")
     wide = [np.asarray(a, "float32") for a in args]
     scores = np.exp(wide[0] @ wide[1].T)
     np.testing.assert_allclose(got, scores / scores.sum(1, keepdims=True) @ wide[2], atol=0.05)
@@ -211,7 +213,7 @@ def test_rows_that_are_masked_throughout_and_values_that_are_none() -> None:
     q[0, 0], q[1, 1, 2] = -np.inf, np.nan
     q[0, 1] = -np.inf
     k[0, 65] = np.inf
-    (got,) = lower_pallas(attention, sizes, interpret=True).run(q, k, v, scale)
+    (got,) = lower_pallas(attention, sizes, DEVICE, interpret=True).run(q, k, v, scale)
     with np.errstate(all="ignore"):
         want = evaluate(attention, [q, k, v, scale], sizes)[0]
     assert 0 < np.isnan(want).mean() < 1
@@ -225,9 +227,9 @@ def plain(X: rx.Buffer("n 64"), W: rx.Buffer("64 m"), Y: rx.Buffer("n m")):
 
 def test_what_is_left_to_xla_says_why() -> None:
     with pytest.raises(Unsuitable, match="no decoded operand, no softmax before a contraction, no workspace"):
-        pallas_plan(plain, {"n": 8, "m": 8})
+        pallas_plan(plain, {"n": 8, "m": 8}, DEVICE)
     with pytest.raises(Unsuitable, match="X has 0 elements"):
-        pallas_plan(decoded_matmul, {"n": 0, "g": 1, "m": 4})
+        pallas_plan(decoded_matmul, {"n": 0, "g": 1, "m": 4}, DEVICE)
 
 
 def quantised(x: Any, words: Any, scales: Any) -> Any:
@@ -262,7 +264,7 @@ def test_a_decoded_weight_is_never_in_memory() -> None:
     assert list(pallas.taken.values()) == ["a contraction with a decoded operand"] and not pallas.left
     (kernel,) = runner.kernels()
     program = kernel.attr("program").value
-    traced = jax.make_jaxpr(lower_pallas(program, {"n": 5}, interpret=True).run)
+    traced = jax.make_jaxpr(lower_pallas(program, {"n": 5}, DEVICE, interpret=True).run)
     shapes = [jax.ShapeDtypeStruct(tuple(d.evaluate({"n": 5}) for d in b.shape), b.dtype) for b in program.inputs]
     assert max(np.prod(shape) for shape in pallas_free_shapes(traced(*shapes).jaxpr)) < 256 * 96
     # And priced so: what moves is less than the decoded weight.

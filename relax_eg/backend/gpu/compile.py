@@ -194,7 +194,7 @@ class _Compiling:
         self.program, self.strategy, self.sizes, self.target = solution.program, strategy, sizes, target
         self.asked, self._ptx, self._progress = asked, ptx, progress
         through_pallas = solution.pallas and not target.is_cpu
-        self.pallas = Pallas(compiles=lambda lowered: target.compile(lowered, {}, ptx)) if through_pallas else None
+        self.pallas = Pallas(compiles=self._compiled, device=target.gpu.multiprocessors) if through_pallas else None
         self._absent = AbsentDevice(RoutinePlace("gpu", target.gpu.kind), target.lacking)
         try:
             self.lowering = self._within(lambda: strategy.lowering(sizes, target.place, self.pallas))
@@ -212,6 +212,9 @@ class _Compiling:
             if self._progress is not None:
                 self._progress(part.name)
             yield part, self._within(lambda p=part: self.target.compile(p.lowered, p.options, self._ptx))
+
+    def _compiled(self, lowered: Any) -> CompiledPart:
+        return self.target.compile(lowered, {}, self._ptx)
 
     def _within(self, step: Callable[[], R]) -> R:
         """What `step` returns where programs are lowered for the device."""
@@ -268,6 +271,7 @@ def _executable(part: CallPart, made: CompiledPart, compiling: _Compiling) -> Gp
         pallas=taken.get(part.program, ""),
         left=left.get(part.program, ""),
         ptx=made.ptx,
+        resources=made.resources,
     )
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relax_eg.backend.gpu.hlo import KINDS, Launch
+from relax_eg.backend.gpu.resources import KernelResources
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
@@ -36,6 +37,7 @@ class GpuExecutable:
     - `left`: why it was left to XLA although kernels are lowered through Pallas where XLA compiles them badly; "" if
       that does not concern it.
     - `ptx`: its kernels in PTX, if asked for.
+    - `resources`: what its kernels take of a multiprocessor, if their PTX was asked for.
     """
 
     name: str
@@ -50,6 +52,7 @@ class GpuExecutable:
     pallas: str = ""
     left: str = ""
     ptx: tuple[str, ...] = ()
+    resources: tuple[KernelResources, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

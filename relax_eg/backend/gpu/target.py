@@ -24,10 +24,12 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from relax_eg.backend.gpu.devices import Gpu, find_gpu
+from relax_eg.backend.gpu.resources import KernelResources, resources_of
 from relax_eg.errors import DeviceError, OptionError, RelaxEgError
 from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import raise_if_exhausted
 from relax_eg.memo import Memo
+from relax_eg.ops.multiprocessors import multiprocessors_of
 
 EXTRA = "pip install 'relax-eg[cuda]'"
 _PLUGINS = ("xla_cuda12", "xla_cuda13")
@@ -47,10 +49,13 @@ class CompiledPart:
     - `executable`: what `lowered.compile()` returned.
     - `seconds`: wall time of compiling it.
     - `ptx`: the texts of its kernels in PTX, if asked for.
+    - `resources`: what its kernels take, if their PTX was asked for.
     """
 
-    def __init__(self, executable: Any, seconds: float, ptx: tuple[str, ...]) -> None:
-        self.executable, self.seconds, self.ptx = executable, seconds, ptx
+    def __init__(
+        self, executable: Any, seconds: float, ptx: tuple[str, ...], resources: tuple[KernelResources, ...]
+    ) -> None:
+        self.executable, self.seconds, self.ptx, self.resources = executable, seconds, ptx, resources
 
 
 class GpuTarget:
@@ -117,8 +122,8 @@ class GpuTarget:
                 raise_if_exhausted(e)
                 raise DeviceError(f"XLA does not compile it for {self.gpu.name}: {_first_line(e)}") from e
             seconds = time.perf_counter() - started
-            texts = [p.read_text(errors="replace") for p in sorted(Path(folder).glob("*.ptx"))] if ptx else []
-        return CompiledPart(made, seconds, tuple(texts))
+            texts, launched = ([_read(folder, name) for name in ("*.ptx", "*thunk_sequence.txt")]) if ptx else ((), ())
+        return CompiledPart(made, seconds, texts, resources_of("\n".join(launched), texts))
 
     def _with_estimates(self, lowered: Any, options: Mapping[str, str]) -> Any:
         """Compiles with XLA's estimates, where it has its table of matmuls for the device."""
@@ -130,6 +135,11 @@ class GpuTarget:
                     raise
                 self.why_no_estimates = f"XLA has no table of matmuls for {self.gpu.name}"
         return lowered.compile(compiler_options=dict(options))
+
+
+def _read(folder: str, names: str) -> tuple[str, ...]:
+    """The texts of the files of these names in a folder."""
+    return tuple(p.read_text(errors="replace") for p in sorted(Path(folder).glob(names)))
 
 
 def _first_line(e: Exception) -> str:
@@ -161,7 +171,8 @@ def cpu_target() -> GpuTarget:
 
 def _present(device: Any) -> GpuTarget:
     statistics = device.memory_stats() or {}
-    gpu = Gpu(device.device_kind, device.device_kind, int(statistics.get("bytes_limit", 0)), "")
+    kind = device.device_kind
+    gpu = Gpu(kind, kind, int(statistics.get("bytes_limit", 0)), "", multiprocessors_of(kind))
     made = GpuTarget(gpu, SingleDeviceSharding(device), True)
     if device.platform == "cpu":
         made.why_no_estimates = "XLA estimates no times of a CPU"

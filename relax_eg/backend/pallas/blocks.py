@@ -16,10 +16,11 @@ import numpy as np
 from jax import lax
 from jax.experimental.pallas import triton
 
-from relax_eg.backend.contractions import factors_of, group_factors, strip_widening_casts
+from relax_eg.backend.contractions import strip_widening_casts
 from relax_eg.backend.index_maps import bounds, is_inside
 from relax_eg.backend.loop_values import LoopValue, pointwise
-from relax_eg.backend.pallas.plan import Online, depth_of
+from relax_eg.backend.pallas.plan import Online
+from relax_eg.backend.pallas.tiles import LEAST, BlockSizes, block_of, elementwise, operands_of, stream_of
 from relax_eg.backend.scalar_functions import accumulator, apply_function, combine, convert, identity, reduce_axes
 from relax_eg.dtypes import HALF, kind
 from relax_eg.shapes import Dim
@@ -28,8 +29,6 @@ from relax_eg.tir.functions import FUNCTIONS
 
 Array: TypeAlias = Any
 _INT = np.dtype("int32")
-_LARGEST = 1 << 15  # limit: elements of a block that is reduced element by element
-_SHALLOW = 128  # chosen: most values in a block of a contraction inside another reduction
 
 
 class Blocks:
@@ -39,6 +38,7 @@ class Blocks:
     - `loop_values`: values of each loop: an int32 array for loops in `axes`, a scalar for others.
     - `extents`: extents of all loops.
     - `buffers`: reference and shape of each buffer.
+    - `tiles`: the sizes of blocks.
     - `outside`: the enclosing scope.
     """
 
@@ -48,20 +48,26 @@ class Blocks:
         loop_values: Mapping[str, Array],
         extents: Mapping[str, int],
         buffers: Mapping[str, tuple[Any, tuple[int, ...]]],
+        tiles: BlockSizes,
         outside: Blocks | None = None,
     ) -> None:
         self.axes = dict(axes)
         self.loop_values = dict(loop_values)
         self.extents = extents
         self.buffers = buffers
+        self.tiles = tiles
         self.outside = outside
         self.order = {name: n for n, name in enumerate(self.axes)}
         self.new_loops = frozenset(self.loop_values) - frozenset(outside.loop_values if outside is not None else ())
         self.memo: dict[Scalar, LoopValue] = {}
+        # Of contractions in one step inside of a loop: what does not vary over it, by term.
+        self.ready: dict[Reduce, dict[Scalar, LoopValue]] = {}
 
     def with_loops(self, axes: Mapping[str, int], loop_values: Mapping[str, Array]) -> Blocks:
         """A scope inside this one, with more loops."""
-        return Blocks({**self.axes, **axes}, {**self.loop_values, **loop_values}, self.extents, self.buffers, self)
+        return Blocks(
+            {**self.axes, **axes}, {**self.loop_values, **loop_values}, self.extents, self.buffers, self.tiles, self
+        )
 
     def array_over(self, value: LoopValue, loops: Sequence[str]) -> Array:
         """The array of `value` with an axis for each of `loops`."""
@@ -197,7 +203,7 @@ class Blocks:
     def reduce(self, term: Reduce) -> LoopValue:
         """The value of a reduction, as a loop over blocks of its longest loop."""
         names = [str(loop_of(var)) for var, _ in term.over]
-        stream = max(names, key=lambda n: self.extents[n])
+        stream = stream_of(term, self.extents)
         wide = accumulator(term.kind, term.dtype)
         size = self._depth(term, stream)
         rest = [n for n in names if n != stream]
@@ -213,40 +219,66 @@ class Blocks:
             for name in reversed(rest):
                 extent = _scalar(self.extents[name], "int32")
                 n, at[name] = lax.div(n, extent), lax.rem(n, extent)
-            return self.with_loops({stream: size}, {**at, stream: block_values(first, size)}).partial(
-                term, stream, wide
-            )
+            inside = self.with_loops({stream: size}, {**at, stream: block_values(first, size)})
+            inside.memo |= self._ready(term)
+            return inside.partial(term, stream, wide)
 
-        return _convert(self._accumulated(term.kind, wide, steps, block), term.dtype)
+        return _convert(self._accumulated(term, wide, steps, block), term.dtype)
 
     def _depth(self, term: Reduce, stream: str) -> int:
         """The number of values of the loop `stream` in a block."""
         others = math.prod(self.axes[n] for n in term.free if n in self.axes)
-        if term.kind == "sum" and self.with_loops({stream: 16}, {stream: None}).operands(term, stream) is not None:
-            return depth_of(self.extents[stream], _SHALLOW if self.outside is not None else 64)
-        return depth_of(self.extents[stream], max(16, min(1024, _LARGEST // others)))
+        if operands_of(term, stream, frozenset(self.axes)) is not None:
+            return block_of(self.extents[stream], self.tiles.depth if self.outside is None else self.tiles.inner)
+        return block_of(self.extents[stream], elementwise(self.tiles, others))
 
-    def _accumulated(self, kind_of: Any, dtype: str, steps: int, block: Callable[[Array], LoopValue]) -> LoopValue:
-        first = block(_scalar(0, "int32"))
+    def _ready(self, term: Reduce) -> dict[Scalar, LoopValue]:
+        blocks: Blocks | None = self
+        while blocks is not None:
+            if term in blocks.ready:
+                return blocks.ready[term]
+            blocks = blocks.outside
+        return {}
+
+    def load_ahead(self, body: Scalar, own: str) -> None:
+        """Computes the operands of contractions in `body` that do not vary over the loop `own`, before a loop over it:
+        of those that take one step, because the others begin anew at each."""
+        for r in (t for t in walk(body) if isinstance(t, Reduce) and len(t.over) == 1):
+            stream = stream_of(r, self.extents)
+            size = self.with_loops({own: LEAST}, {own: None})._depth(r, stream)
+            with_own = self.with_loops({own: LEAST, stream: size}, {own: None, stream: None})
+            pair = with_own.operands(r, stream)
+            if pair is None or size < self.extents[stream]:
+                continue
+            inside = self.with_loops({stream: size}, {stream: block_values(_scalar(0, "int32"), size)})
+            for f in (f for group in pair for f in group if own not in f.free):
+                inside.term(f)
+            self.ready[r] = inside.memo
+
+    def _accumulated(self, term: Reduce, dtype: str, steps: int, block: Callable[[Array], LoopValue]) -> LoopValue:
         if steps == 1:
-            return first
-        loops = first.loops
-        join = _combiner(kind_of, dtype)
+            return block(_scalar(0, "int32"))
+        loops, join = self.loops_of(term), _combiner(term.kind, dtype)
 
         def step(n: Array, total: Array) -> Array:
             return join(total, block(convert(n, "int32")).array_over(loops, self.axes))
 
-        # The first block is computed before the loop: it tells the loops and the shape of the result.
-        return LoopValue(lax.fori_loop(1, steps, step, first.array), loops)
+        start = self.filled(loops, dtype, identity(term.kind, dtype))
+        return LoopValue(lax.fori_loop(0, steps, step, start), loops)
 
     def partial(self, term: Reduce, stream: str, wide: str) -> LoopValue:
         """`term` reduced over this scope's block of the loop `stream`, in dtype `wide`."""
         mask = self.mask([stream])
         pair = self.operands(term, stream) if term.kind == "sum" else None
         if pair is not None:
-            left, right = ([self.term(f) for f in group] for group in pair)
-            a, b = (self._product(side) for side in (left, right))
-            a, b = (self.masked(v, mask, 0) for v in (a, b))
+            # A read gives 0 where it is beyond the loop; what is computed from it may be anything.
+            a, b = (self._product([self.term(f) for f in group]) for group in pair)
+            a, b = (
+                v
+                if any(isinstance(f, Read) and stream in f.free for f in group) and len(group) == 1
+                else self.masked(v, mask, 0)
+                for v, group in zip((a, b), pair, strict=True)
+            )
             rows, columns = (next(n for n in v.loops if n != stream) for v in (a, b))
             if np.dtype(a.array.dtype) != np.dtype(b.array.dtype):
                 a, b = (_convert(v, term.dtype) for v in (a, b))
@@ -276,20 +308,9 @@ class Blocks:
         return product
 
     def operands(self, term: Reduce, stream: str) -> list[list[Scalar]] | None:
-        """The factors of a sum as two operands for the tensor cores, each over `stream` and one loop of its own.
-
-        None where the sum has no such form.
-        """
-        factors = factors_of(term.body, "multiply")
-        groups = group_factors([(f, f.free & self.axes.keys()) for f in factors])
-        if len(groups) != 2 or kind(term.dtype) != "f":
-            return None
-        sides = [frozenset[str]().union(*(f.free for f in g)) & self.axes.keys() for g in groups]
-        own = [side - {stream} for side in sides]
-        if (
-            not all(stream in side and len(mine) == 1 for side, mine in zip(sides, own, strict=True))
-            or own[0] == own[1]
-        ):
+        """The factors of a sum as two operands for the tensor cores, rows first; None where it has no such form."""
+        groups = operands_of(term, stream, frozenset(self.axes))
+        if groups is None:
             return None
         return sorted(
             strip_widening_casts(groups), key=lambda g: min(self.order[n] for f in g for n in f.free & self.axes.keys())
@@ -312,28 +333,26 @@ class Blocks:
             todo += [c for c in at.children if c not in seen]
             seen.update(at.children)
 
-    def online(self, group: Online) -> None:
-        """Computes the sums of a softmax in one pass, with the running maximum in place of the maximum."""
-        m = group.maximum
-        own = str(loop_of(m.over[0][0]))
-        size = depth_of(self.extents[own])
-        steps = -(-self.extents[own] // size)
-        dtype = group.scores.dtype
+    def one_pass(self, group: Online, first: Array, last: Array) -> tuple[LoopValue, list[LoopValue]]:
+        """The maximum and the sums of a softmax over the blocks of keys from `first` up to before `last`, in one pass
+        with the running maximum in place of the maximum."""
+        m, size, dtype = group.maximum, self.tiles.keys, group.scores.dtype
+        own = group.keys
         wides = [accumulator("sum", s.dtype) for s in group.sums]
         for s in group.sums:
-            mine = str(loop_of(s.over[0][0]))
-            self.hoist(s.body, frozenset((mine,)), m)
+            self.hoist(s.body, frozenset((str(loop_of(s.over[0][0])),)), m)
+        self.load_ahead(group.scores, own)
+        rows = self.loops_of(group.maximum)
+        loops = [self.loops_of(s) for s in group.sums]
 
-        def block(n: Array, highest: LoopValue | None) -> tuple[LoopValue, list[LoopValue]]:
+        def block(n: Array, highest: LoopValue) -> tuple[LoopValue, list[LoopValue]]:
             here = block_values(n, size)
             scores = self.with_loops({own: size}, {own: here})
             mask = scores.mask([own])
             x = scores.term(group.scores)
             filled = scores.masked(x, mask, identity("max", dtype))
-            loops = (*(k for k in filled.loops if k != own), own)
-            top = LoopValue(reduce_axes("max", scores.array_over(filled, loops), [len(loops) - 1]), loops[:-1])
-            if highest is not None:
-                top = self.pointwise(lax.max, highest, top)
+            found = reduce_axes("max", scores.array_over(filled, (*rows, own)), [len(rows)])
+            top = self.pointwise(lax.max, highest, LoopValue(found, rows))
             sums: list[LoopValue] = []
             for s, wide in zip(group.sums, wides, strict=True):
                 name = str(loop_of(s.over[0][0]))
@@ -345,33 +364,42 @@ class Blocks:
                 sums.append(inside.partial(s, name, wide))
             return top, sums
 
-        top, sums = block(_scalar(0, "int32"), None)
-        if steps > 1:
-            loops = [s.loops for s in sums]
+        def step(n: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+            before = LoopValue(carry[0], rows)
+            now, more = block(convert(n, "int32"), before)
+            totals = self.corrected([LoopValue(t, k) for t, k in zip(carry[1:], loops, strict=True)], before, now)
+            added = [self.pointwise(lax.add, t, x) for t, x in zip(totals, more, strict=True)]
+            return (
+                now.array_over(rows, self.axes),
+                *(t.array_over(k, self.axes) for t, k in zip(added, loops, strict=True)),
+            )
 
-            def step(n: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
-                before = LoopValue(carry[0], top.loops)
-                now, more = block(convert(n, "int32"), before)
-                old, new = (_convert(v, "float32") if dtype in HALF else v for v in (before, _finite(now)))
-                shrunk = self.pointwise(lambda x, y: lax.exp(lax.sub(x, y)), old, new)
-                totals = [
-                    self.pointwise(
-                        lambda t, f, x: lax.add(lax.mul(t, convert(f, t.dtype.name)), x), LoopValue(t, k), shrunk, x
-                    )
-                    for t, k, x in zip(carry[1:], loops, more, strict=True)
-                ]
-                return (now.array, *(t.array_over(k, self.axes) for t, k in zip(totals, loops, strict=True)))
+        start = self.filled(rows, dtype, -np.inf), *(self.filled(k, w, 0) for k, w in zip(loops, wides, strict=True))
+        highest, *totals = lax.fori_loop(first, last, step, start)
+        return LoopValue(highest, rows), [LoopValue(t, k) for t, k in zip(totals, loops, strict=True)]
 
-            start = (top.array, *(s.array for s in sums))
-            highest, *totals = lax.fori_loop(1, steps, step, start)
-            top = LoopValue(highest, top.loops)
-            sums = [LoopValue(t, k) for t, k in zip(totals, loops, strict=True)]
-        for s, total in zip(group.sums, sums, strict=True):
+    def corrected(self, totals: Sequence[LoopValue], before: LoopValue, now: LoopValue) -> list[LoopValue]:
+        """Sums with differences to the maximum `before`, as those with differences to the maximum `now`."""
+        old, new = (_convert(v, "float32") if v.array.dtype.name in HALF else v for v in (before, _finite(now)))
+        shrunk = self.pointwise(lambda x, y: lax.exp(lax.sub(x, y)), old, new)
+        return [self.pointwise(lambda t, f: lax.mul(t, convert(f, t.dtype.name)), t, shrunk) for t in totals]
+
+    def set_sums(self, group: Online, highest: LoopValue, totals: Sequence[LoopValue]) -> None:
+        """Makes the sums of a softmax known in this scope, from those of the whole pass."""
+        for s, total in zip(group.sums, totals, strict=True):
             # In a row of -inf only, every difference to the maximum is NaN.
             whole = self.pointwise(
-                lambda t, h: lax.select(lax.eq(h, _full(h, -np.inf)), _full(t, np.nan), t), total, top
+                lambda t, h: lax.select(lax.eq(h, _full(h, -np.inf)), _full(t, np.nan), t), total, highest
             )
             self.memo[s] = _convert(whole, s.dtype)
+
+    def loops_of(self, term: Scalar) -> tuple[str, ...]:
+        """The loops in blocks over which a term varies."""
+        return tuple(n for n in self.axes if n in term.free)
+
+    def filled(self, loops: Sequence[str], dtype: Any, value: Any) -> Array:
+        """A block that holds one value everywhere."""
+        return lax.full(tuple(self.axes[n] for n in loops), value, np.dtype(dtype))
 
 
 def block_values(n: Array, size: int) -> Array:

@@ -10,8 +10,9 @@ import jax
 
 from relax_eg.backend.pallas.plan import Unsuitable
 from relax_eg.backend.tensor_programs import lower_program
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import DeviceError, RelaxEgError
 from relax_eg.logs import raise_if_exhausted
+from relax_eg.ops.multiprocessors import MULTIPROCESSORS, Multiprocessors, multiprocessors_of
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import TensorProgram
 
@@ -23,12 +24,18 @@ class Pallas:
 
     - `interpret`: whether to run Pallas kernels in its interpreter, which works on any device; for tests.
     - `compiles`: compiles a lowered kernel, which raises where that is not possible; default: for JAX's own device.
+    - `device`: the GPU, whose multiprocessors the blocks of kernels have to fit.
     - `taken`: reason by name of each program that was lowered through Pallas.
     - `left`: reason by name of each program that was left to XLA.
     """
 
-    def __init__(self, interpret: bool = False, compiles: Callable[[Any], Any] | None = None) -> None:
-        self.interpret = interpret
+    def __init__(
+        self,
+        interpret: bool = False,
+        compiles: Callable[[Any], Any] | None = None,
+        device: Multiprocessors = MULTIPROCESSORS["h100"],
+    ) -> None:
+        self.interpret, self.device = interpret, device
         self.compiles = compiles or (lambda lowered: lowered.compile())
         self.taken: dict[str, str] = {}
         self.left: dict[str, str] = {}
@@ -36,7 +43,9 @@ class Pallas:
     @classmethod
     def for_default_device(cls, wanted: bool) -> Pallas | None:
         """A new instance for JAX's default device; None where all programs go to XLA: not `wanted`, or no GPU."""
-        return cls() if wanted and jax.default_backend() == "gpu" else None
+        if not wanted or jax.default_backend() != "gpu":
+            return None
+        return cls(device=multiprocessors_of(jax.devices()[0].device_kind))
 
     def lower(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """Like `lower_program`, through Pallas where that is preferred."""
@@ -47,7 +56,7 @@ class Pallas:
                 raise Unsuitable(why)
             if not all(isinstance(n, int) for n in sizes.values()):
                 raise Unsuitable("its sizes are not known when it is compiled")
-            lowered = lower_pallas(program, sizes, interpret=self.interpret)
+            lowered = lower_pallas(program, sizes, self.device, interpret=self.interpret)
         except Unsuitable as e:
             self.left[program.name] = str(e)
             log.info("%s is left to XLA: %s", program.name, e)
@@ -89,10 +98,9 @@ class Preferred:
             # Compiled before the first call, which may write over donated arguments.
             self._pallas.compiles(first.lower(*arrays))
             self._settled = first
-        except RelaxEgError:
-            raise
-        except Exception as e:  # any error of Pallas, Triton or the driver: XLA computes the same
-            if self.name not in self._pallas.taken:
+        except Exception as e:  # any error of Pallas, Triton, XLA or the driver: XLA computes the same
+            ours = isinstance(e, RelaxEgError) and not isinstance(e, DeviceError)
+            if ours or self.name not in self._pallas.taken:
                 raise
             raise_if_exhausted(e)
             self._pallas.failed(self.name, e)

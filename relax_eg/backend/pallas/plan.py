@@ -10,12 +10,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeAlias
 
 from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.index_maps import is_inside
+from relax_eg.backend.pallas.tiles import LEAST, MOST_REGISTERS, BlockModel, BlockSizes, Need, any_that_fits, choose
+from relax_eg.byte_units import format_bytes
 from relax_eg.dtypes import FLOATS, itemsize
-from relax_eg.limits import LARGEST_INT32
+from relax_eg.limits import KEPT, LARGEST_INT32
+from relax_eg.ops.multiprocessors import Multiprocessors, multiprocessors_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Apply,
@@ -39,8 +44,7 @@ from relax_eg.tir import (
 from relax_eg.tir.compose import inline_stages
 from relax_eg.tir.work import DECODED
 
-_LEAST, _SIDE, _DEPTH = 16, 64, 64  # chosen: sizes of blocks; tensor cores need at least 16
-_WIDEST = 256  # chosen: most columns in one block, so that a softmax is computed once for all of them
+Chosen: TypeAlias = Callable[[BlockModel], tuple[BlockSizes, Need]]
 
 
 class Unsuitable(Exception):
@@ -65,6 +69,11 @@ class Online:
         """The term x, over the loop of `maximum`."""
         return self.maximum.body
 
+    @property
+    def keys(self) -> str:
+        """The loop of `maximum`."""
+        return str(loop_of(self.maximum.over[0][0]))
+
 
 @dataclass(frozen=True, slots=True)
 class PallasKernel:
@@ -74,8 +83,7 @@ class PallasKernel:
     - `loops`: the loop variables of the output's axes.
     - `value`: the term of an element; it reads only buffers that are in memory.
     - `extents`: extents of all loops, including those of reductions.
-    - `blocks`: number of values that a program of the grid computes, for loops of `loops` that run in blocks; a program
-      computes one value of each other loop.
+    - `tiles`: the sizes of blocks. A program of the grid computes one value of each loop that runs in none.
     - `online`: groups of sums that are computed in one pass.
     """
 
@@ -83,7 +91,7 @@ class PallasKernel:
     loops: tuple[str, ...]
     value: Scalar
     extents: Mapping[str, int]
-    blocks: Mapping[str, int]
+    tiles: BlockSizes
     online: tuple[Online, ...]
 
     @property
@@ -92,8 +100,30 @@ class PallasKernel:
 
     @property
     def programs(self) -> int:
-        """Number of programs in the grid."""
-        return math.prod(-(-self.extents[name] // self.blocks.get(name, 1)) for name in self.loops)
+        """Number of programs in the grid, for each part of the keys."""
+        return math.prod(-(-self.extents[name] // self.tiles.blocks.get(name, 1)) for name in self.loops)
+
+    @property
+    def all_steps(self) -> int:
+        """Blocks of keys of a softmax in one pass."""
+        return max((-(-self.extents[o.keys] // self.tiles.keys) for o in self.online), default=1)
+
+    @property
+    def steps(self) -> int:
+        """Blocks of keys of a part."""
+        return -(-self.all_steps // self.tiles.parts)
+
+    @property
+    def parts(self) -> int:
+        """Parts of the keys; none of them is empty."""
+        return -(-self.all_steps // self.steps)
+
+    @property
+    def combining(self) -> PallasKernel:
+        """The kernel that adds up the parts, in blocks that it can hold several of."""
+        *rows, last = self.tiles.blocks
+        blocks = {**dict.fromkeys(rows, LEAST), last: self.tiles.blocks[last]}
+        return replace(self, tiles=replace(self.tiles, blocks=blocks, warps=4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +138,13 @@ class PallasPlan:
     kernels: tuple[PallasKernel, ...]
 
 
-def pallas_plan(program: TensorProgram, sizes: Mapping[str, int]) -> PallasPlan:
-    """The kernels of `program` at these sizes. Unsuitable, with the reason, for a program that is left to XLA."""
+def pallas_plan(
+    program: TensorProgram, sizes: Mapping[str, int], device: Multiprocessors, chosen: Chosen = choose
+) -> PallasPlan:
+    """The kernels of `program` at these sizes on a GPU, in blocks as `chosen` chooses them.
+
+    Unsuitable, with the reason, for a program that is left to XLA.
+    """
     known = {name: Dim.of(n) for name, n in sizes.items()}
     buffers = {b.name: tuple(d.evaluate(sizes) for d in b.shape) for b in program.buffers.values()}
     for b in program.buffers.values():
@@ -127,7 +162,7 @@ def pallas_plan(program: TensorProgram, sizes: Mapping[str, int]) -> PallasPlan:
             inlined[made.output.name] = Stage(made.output, made.indices, value)
             continue
         loops = tuple(str(loop_of(i)) for i in made.indices)
-        kernel, why = _kernel(made.output, loops, value, buffers)
+        kernel, why = _kernel(made.output, loops, value, buffers, device, chosen)
         kernels.append(kernel)
         reasons += why
     if len(kernels) > 1 and any(isinstance(t, Reduce) for k in kernels for t in walk(k.value)):
@@ -135,6 +170,20 @@ def pallas_plan(program: TensorProgram, sizes: Mapping[str, int]) -> PallasPlan:
     if not reasons:
         raise Unsuitable("no decoded operand, no softmax before a contraction, no workspace")
     return PallasPlan(", ".join(dict.fromkeys(reasons)), tuple(kernels))
+
+
+def refusal(program: TensorProgram, sizes: Mapping[str, int], device: str) -> str:
+    """Why a program at these sizes is left to XLA on the GPU of this name; "" if it is not."""
+    return _refusal(program, tuple(sorted(sizes.items())), multiprocessors_of(device))
+
+
+@lru_cache(KEPT)
+def _refusal(program: TensorProgram, sizes: tuple[tuple[str, int], ...], device: Multiprocessors) -> str:
+    try:
+        pallas_plan(program, dict(sizes), device, any_that_fits)
+    except Unsuitable as e:
+        return str(e)
+    return ""
 
 
 def _distinct(value: Scalar, name: str) -> Scalar:
@@ -161,7 +210,12 @@ def _rewritten(value: Scalar, instead: Mapping[Scalar, Scalar], change: Callable
 
 
 def _kernel(
-    output: Buffer, loops: Sequence[str], value: Scalar, buffers: Mapping[str, tuple[int, ...]]
+    output: Buffer,
+    loops: Sequence[str],
+    value: Scalar,
+    buffers: Mapping[str, tuple[int, ...]],
+    device: Multiprocessors,
+    chosen: Chosen,
 ) -> tuple[PallasKernel, list[str]]:
     """The kernel that writes `output`, and the reasons why XLA would compile it badly."""
     extents = dict(zip(loops, buffers[output.name], strict=True))
@@ -172,14 +226,23 @@ def _kernel(
     value, online = _online(value, extents)
     sums = [t for t in _outermost(value) if t.kind == "sum"]
     main = max(sums, key=lambda t: math.prod(extents[n] for n in (*t.free, *t.bound)), default=None)
-    blocks, decoded = _blocks(main, loops, extents, buffers, online)
+    sides, decoded = _sides(main, loops, extents, buffers)
+    passes = [(o.scores, o.keys, o.sums) for o in online]
+    after = [t for t in _outside_reductions(value) if isinstance(t, Read)]
+    tiles, need = chosen(BlockModel(extents, loops, sides, passes, main, after, device))
+    if math.isinf(need.clocks):
+        raise Unsuitable(
+            f"no block of it fits: the least takes {format_bytes(need.shared_bytes)} of shared memory and "
+            f"{need.registers} registers of a thread; there are {format_bytes(device.block_shared_bytes)} and "
+            f"{MOST_REGISTERS}"
+        )
     why: list[str] = []
     if any(len(factors_of(s.body, "multiply")) > 1 for o in online for s in o.sums):
         between = any(_holds_contraction(o.scores) for o in online)
         why.append(f"a softmax {'between contractions' if between else 'before a contraction'}")
     if main is not None and decoded and not any(isinstance(t, Reduce) and t.free & main.bound for t in walk(main.body)):
         why.append("a contraction with a decoded operand")
-    return PallasKernel(output, tuple(loops), value, extents, blocks, online), why
+    return PallasKernel(output, tuple(loops), value, extents, tiles, online), why
 
 
 def _check(value: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]) -> None:
@@ -206,15 +269,19 @@ def _unguarded(value: Scalar) -> Iterator[Read]:
 
 def _outermost(value: Scalar) -> list[Reduce]:
     """The reductions in `value` that are inside no other reduction."""
-    found: list[Reduce] = []
+    return [t for t in _outside_reductions(value) if isinstance(t, Reduce)]
+
+
+def _outside_reductions(value: Scalar) -> list[Scalar]:
+    """The terms of `value`, without those inside of reductions."""
+    found: list[Scalar] = []
     seen, todo = {value}, [value]
     while todo:
         at = todo.pop()
-        if isinstance(at, Reduce):
-            found.append(at)
-            continue
-        todo += [c for c in at.children if c not in seen]
-        seen.update(at.children)
+        found.append(at)
+        if not isinstance(at, Reduce):
+            todo += [c for c in at.children if c not in seen]
+            seen.update(at.children)
     return found
 
 
@@ -224,21 +291,17 @@ def _holds_contraction(term: Scalar) -> bool:
     )
 
 
-def _blocks(
-    main: Reduce | None,
-    loops: Sequence[str],
-    extents: Mapping[str, int],
-    buffers: Mapping[str, tuple[int, ...]],
-    online: Sequence[Online],
-) -> tuple[dict[str, int], bool]:
-    """The loops that run in blocks, with their block sizes, and whether an operand of the main contraction is decoded.
+def _sides(
+    main: Reduce | None, loops: Sequence[str], extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]
+) -> tuple[list[str], bool]:
+    """The loops that run in blocks, and whether an operand of the main contraction is decoded.
 
     For each operand of the main contraction, the longest loop that the other one does not have. Without a contraction,
     the last loop of extent above 1.
     """
     open_loops = [n for n in loops if extents[n] > 1]
     if main is None:
-        return ({open_loops[-1]: _block(extents[open_loops[-1]], _WIDEST)} if open_loops else {}), False
+        return open_loops[-1:], False
     factors = factors_of(main.body, "multiply")
     decoded = any(_is_decoded(f, extents, buffers) for f in factors)
     sides = sorted({frozenset(f.free) & set(open_loops) for f in factors}, key=lambda side: (len(side), sorted(side)))
@@ -253,11 +316,7 @@ def _blocks(
     chosen.sort(key=loops.index)
     if not chosen and open_loops:
         chosen = [open_loops[-1]]
-    blocks = {n: _block(extents[n], _SIDE) for n in chosen}
-    for n in chosen:
-        if online and not any(n in o.scores.free for o in online):
-            blocks[n] = _block(extents[n], _WIDEST)
-    return blocks, decoded
+    return chosen, decoded
 
 
 def _is_decoded(factor: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]) -> bool:
@@ -268,20 +327,6 @@ def _is_decoded(factor: Scalar, extents: Mapping[str, int], buffers: Mapping[str
     made = math.prod(extents[n] for n in factor.free) * itemsize(factor.dtype)
     reads = {t.buffer: itemsize(t.dtype) * math.prod(buffers[t.buffer]) for t in walk(factor) if isinstance(t, Read)}
     return made >= DECODED * sum(reads.values()) and made > 1
-
-
-def _block(extent: int, most: int) -> int:
-    return min(max(power_of_two(extent), _LEAST), most)
-
-
-def power_of_two(n: int) -> int:
-    """The least power of two that is at least `n`."""
-    return 1 << (n - 1).bit_length()
-
-
-def depth_of(extent: int, most: int = _DEPTH) -> int:
-    """The number of values of a reduced loop in a block."""
-    return _block(extent, most)
 
 
 # --- softmax in one pass ---

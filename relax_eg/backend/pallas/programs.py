@@ -8,7 +8,7 @@ beyond an axis, its loads and stores are masked, so blocks need not divide sizes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,9 @@ from jax.experimental.pallas import triton
 from relax_eg.backend.loop_values import LoopValue
 from relax_eg.backend.pallas.blocks import Blocks, block_values
 from relax_eg.backend.pallas.plan import PallasKernel, pallas_plan
-from relax_eg.backend.scalar_functions import convert
+from relax_eg.backend.scalar_functions import accumulator, convert
 from relax_eg.backend.tensor_programs import LARGEST, Lowering
+from relax_eg.ops.multiprocessors import Multiprocessors
 from relax_eg.tir import Read, TensorProgram, walk
 
 
@@ -39,16 +40,19 @@ class Lowered:
     why: str
 
 
-def lower_pallas(program: TensorProgram, sizes: Mapping[str, int], *, interpret: bool = False) -> Lowered:
+def lower_pallas(
+    program: TensorProgram, sizes: Mapping[str, int], device: Multiprocessors, *, interpret: bool = False
+) -> Lowered:
     """`program` at these sizes, as a function that takes one JAX array per parameter and returns a tuple of its output.
 
-    The function can be traced anywhere. It is lowered for GPUs; with `interpret` it runs on any device.
+    The function can be traced anywhere. It is lowered for GPUs, in blocks that fit `device`; with `interpret` it runs
+    on any device.
 
     Sums are accumulated in another order than in the equations, so results differ as `reassociate` allows. float32
     products use the tensor cores in the precision that JAX is set to. Raises `Unsuitable`, with the reason, for a
     program that XLA compiles as well or that a kernel cannot compute.
     """
-    plan = pallas_plan(program, sizes)
+    plan = pallas_plan(program, sizes, device)
     checked = Lowering(program, sizes, LARGEST, guarded=False)
 
     def run(*arrays: Any) -> tuple[Any, ...]:
@@ -63,55 +67,144 @@ def lower_pallas(program: TensorProgram, sizes: Mapping[str, int], *, interpret:
 
 
 def _call_kernel(program: TensorProgram, kernel: PallasKernel, data: Mapping[str, Any], interpret: bool) -> Any:
-    """The array that a kernel writes."""
+    """The array that a kernel writes. Where its keys are split, one launch computes the parts of the sums, and another
+    adds them up."""
+    name, shape, dtype = f"{program.name}_{kernel.output.name}", kernel.shape, kernel.output.dtype
     names = dict.fromkeys(t.buffer for t in walk(kernel.value) if isinstance(t, Read))
-    shapes = {name: tuple(data[name].shape) for name in names}
-    out = kernel.output
+    flat = [lax.reshape(data[n], (math.prod(data[n].shape),)) for n in names]
+    buffers = {n: tuple(data[n].shape) for n in names}
 
-    def body(*refs: Any) -> None:
-        *given, written = refs
-        with jax.enable_x64(True):
-            _block(kernel, {name: (ref, shapes[name]) for name, ref in zip(names, given, strict=True)}, written)
+    def launched(body: Body, kernel: PallasKernel, results: Sequence[str], given: Sequence[Any], name: str) -> Any:
+        parts = kernel.parts if body is _parts else 1
 
-    body.__name__ = f"{program.name}_{out.name}"
-    call = pallas.pallas_call(
-        body,
-        out_shape=jax.ShapeDtypeStruct((math.prod(kernel.shape),), np.dtype(out.dtype)),
-        grid=(kernel.programs,),
-        interpret=interpret,
-        compiler_params=None if interpret else triton.CompilerParams(num_warps=4, num_stages=2),
-        name=body.__name__,
-    )
-    return lax.reshape(call(*(lax.reshape(data[n], (math.prod(shapes[n]),)) for n in names)), kernel.shape)
+        def run(*refs: Any) -> None:
+            with jax.enable_x64(True):
+                read = {n: (ref, buffers[n]) for n, ref in zip(names, refs, strict=False)}
+                body(_Block(kernel, read), refs[len(names) :])
+
+        run.__name__ = name
+        call = pallas.pallas_call(
+            run,
+            out_shape=tuple(jax.ShapeDtypeStruct((parts * math.prod(shape),), np.dtype(d)) for d in results),
+            grid=(kernel.programs, parts),
+            interpret=interpret,
+            compiler_params=None
+            if interpret
+            else triton.CompilerParams(num_warps=kernel.tiles.warps, num_stages=kernel.tiles.stages),
+            name=name,
+        )
+        return call(*flat, *given)
+
+    if kernel.tiles.parts == 1:
+        (found,) = launched(_whole, kernel, [dtype], [], name)
+        return lax.reshape(found, shape)
+    (group,) = kernel.online
+    kept = [group.scores.dtype, *(accumulator("sum", s.dtype) for s in group.sums)]
+    parts = launched(_parts, kernel, kept, [], f"{name}_parts")
+    (found,) = launched(_combined, kernel.combining, [dtype], parts, name)
+    return lax.reshape(found, shape)
 
 
-def _block(kernel: PallasKernel, buffers: Mapping[str, tuple[Any, tuple[int, ...]]], written: Any) -> None:
-    """The body of one program of the grid: computes and stores the elements of one block."""
-    number: Any = pallas.program_id(0)
-    at: dict[str, Any] = {}
-    for name in reversed(kernel.loops):
-        size = kernel.blocks.get(name, 1)
-        count = np.int32(-(-kernel.extents[name] // size))
-        number, here = lax.div(number, count), lax.rem(number, count)
-        at[name] = block_values(here, size) if name in kernel.blocks else here
-    blocks = Blocks({n: kernel.blocks[n] for n in kernel.loops if n in kernel.blocks}, at, kernel.extents, buffers)
+class _Block:
+    """The block of one program of the grid.
+
+    - `kernel`: the kernel.
+    - `blocks`: the scope of its loops.
+    """
+
+    def __init__(self, kernel: PallasKernel, buffers: Mapping[str, tuple[Any, tuple[int, ...]]]) -> None:
+        self.kernel, tiles = kernel, kernel.tiles
+        number: Any = pallas.program_id(0)
+        at: dict[str, Any] = {}
+        for name in reversed(kernel.loops):
+            size = tiles.blocks.get(name, 1)
+            count = np.int32(-(-kernel.extents[name] // size))
+            number, here = lax.div(number, count), lax.rem(number, count)
+            at[name] = block_values(here, size) if name in tiles.blocks else here
+        axes = {n: tiles.blocks[n] for n in kernel.loops if n in tiles.blocks}
+        self.blocks = Blocks(axes, at, kernel.extents, buffers, tiles)
+        self._at = at
+
+    def store(self, ref: Any, value: LoopValue, dtype: str, part: Any = None) -> None:
+        """Stores the elements of the block, of a part of an array with several if one is given. What does not vary over
+        a loop of the block is stored at its first element alone."""
+        array, places, inside = convert(value.array, dtype), self._places(value.loops, part), self._inside(value.loops)
+        if inside is None:
+            triton.store(ref.at[places], array)
+            return
+        # Points outside get a place beyond the buffer: in the interpreter, theirs could be that of another element.
+        beyond = math.prod(self.kernel.shape) * self.kernel.parts
+        triton.store(ref.at[lax.select(inside, places, lax.full_like(places, beyond))], array, mask=inside)
+
+    def load(self, ref: Any, loops: tuple[str, ...], part: Any) -> LoopValue:
+        """The elements of the block in a part of an array, of a value over `loops`."""
+        places, inside = self._places(loops, part), self._inside(loops)
+        if inside is None:
+            return LoopValue(triton.load(ref.at[places]), loops)
+        return LoopValue(triton.load(ref.at[places], mask=inside, other=np.zeros((), ref.dtype)), loops)
+
+    def _places(self, loops: tuple[str, ...], part: Any) -> Any:
+        kernel, blocks = self.kernel, self.blocks
+        place = LoopValue(np.int32(0) if part is None else lax.mul(part, np.int32(math.prod(kernel.shape))))
+        for name, stride in zip(kernel.loops, _strides(kernel.shape), strict=True):
+            if name in blocks.axes and name not in loops:
+                continue
+            along = LoopValue(self._at[name], (name,) if name in loops else ())
+            step = blocks.pointwise(lambda x, stride=stride: lax.mul(x, lax.full_like(x, stride)), along)
+            place = blocks.pointwise(lax.add, place, step)
+        return blocks.array_over(place, loops)
+
+    def _inside(self, loops: tuple[str, ...]) -> Any:
+        mask = self.blocks.mask(loops)
+        return None if mask is None else self.blocks.array_over(mask, loops)
+
+
+Body = Callable[[_Block, Sequence[Any]], None]
+
+
+def _whole(block: _Block, refs: Sequence[Any]) -> None:
+    kernel, blocks = block.kernel, block.blocks
     for group in kernel.online:
-        blocks.online(group)
-    value = blocks.term(kernel.value)
-    loops, place = tuple(blocks.axes), LoopValue(np.int32(0))
-    for name, stride in zip(kernel.loops, _strides(kernel.shape), strict=True):
-        along = LoopValue(at[name], (name,) if name in blocks.axes else ())
-        step = blocks.pointwise(lambda x, stride=stride: lax.mul(x, lax.full_like(x, stride)), along)
-        place = blocks.pointwise(lax.add, place, step)
-    array, places = convert(blocks.array_over(value, loops), kernel.output.dtype), blocks.array_over(place, loops)
-    mask = blocks.mask(loops)
-    if mask is None:
-        triton.store(written.at[places], array)
-        return
-    inside = blocks.array_over(mask, loops)
-    # Points outside get a place beyond the buffer: in the interpreter, theirs could be the place of another element.
-    places = lax.select(inside, places, lax.full_like(places, math.prod(kernel.shape)))
-    triton.store(written.at[places], array, mask=inside)
+        blocks.set_sums(group, *blocks.one_pass(group, np.int32(0), np.int32(kernel.steps)))
+    block.store(refs[0], _everywhere(blocks, blocks.term(kernel.value)), kernel.output.dtype)
+
+
+def _everywhere(blocks: Blocks, value: LoopValue) -> LoopValue:
+    loops = tuple(blocks.axes)
+    return LoopValue(blocks.array_over(value, loops), loops)
+
+
+def _parts(block: _Block, refs: Sequence[Any]) -> None:
+    """Stores the maximum and the sums of one part of the keys."""
+    kernel, (group,) = block.kernel, block.kernel.online
+    part: Any = pallas.program_id(1)
+    first = lax.mul(part, np.int32(kernel.steps))
+    last = lax.min(lax.add(first, np.int32(kernel.steps)), np.int32(kernel.all_steps))
+    highest, totals = block.blocks.one_pass(group, first, last)
+    for ref, value in zip(refs, (highest, *totals), strict=True):
+        block.store(ref, value, value.array.dtype.name, part)
+
+
+def _combined(block: _Block, refs: Sequence[Any]) -> None:
+    """Adds up the sums of all parts, and stores the value computed with them."""
+    kernel, blocks, (group,) = block.kernel, block.blocks, block.kernel.online
+    *given, written = refs
+    loops = [blocks.loops_of(t) for t in (group.maximum, *group.sums)]
+
+    def step(part: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        part = convert(part, "int32")
+        before, *totals = map(LoopValue, carry, loops)
+        there, *more = (block.load(ref, k, part) for ref, k in zip(given, loops, strict=True))
+        now = blocks.pointwise(lax.max, before, there)
+        pairs = zip(blocks.corrected(totals, before, now), blocks.corrected(more, there, now), strict=True)
+        return (now.array, *(blocks.pointwise(lax.add, x, y).array for x, y in pairs))
+
+    start = tuple(
+        blocks.filled(k, ref.dtype, 0 if n else -np.inf) for n, (k, ref) in enumerate(zip(loops, given, strict=True))
+    )
+    highest, *totals = map(LoopValue, lax.fori_loop(0, kernel.parts, step, start), loops)
+    blocks.set_sums(group, highest, totals)
+    block.store(written, _everywhere(blocks, blocks.term(kernel.value)), kernel.output.dtype)
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:

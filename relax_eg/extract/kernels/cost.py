@@ -18,9 +18,10 @@ takes longer (`KernelCost.waits`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 
@@ -49,6 +50,9 @@ _SHORTER = 1e-3
 # long, the routine is chosen
 _TIE = 1e-7
 VIEW = 1e-9  # chosen: seconds of a view: at price 0 the choice would collect useless views
+
+
+Refuses: TypeAlias = Callable[[TensorProgram, Mapping[str, int], str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class KernelCost(WholeCost):
     """The model of `execution="kernels"` at one binding: each kernel pays a launch, a dispatch, and its bytes once."""
 
     waits = 0.0  # on a GPU, the share charged of the time by which a kernel's dispatch exceeds the kernel
+    refuses: Refuses | None = None  # why a program at its sizes is left to XLA, on a device of this name; "" if not
 
     @property
     def folds_transposes(self) -> bool:
@@ -166,8 +171,10 @@ class KernelCost(WholeCost):
 
     def inside(self, function: Function, site: Site) -> WholeCost:
         model = super().inside(function, site)
-        if isinstance(model, KernelCost) and model.waits != self.waits:
-            model.set_waits(self.waits)
+        if isinstance(model, KernelCost):
+            model.refuses = self.refuses
+            if model.waits != self.waits:
+                model.set_waits(self.waits)
         return model
 
     def bytes(self, annotation: Annotation) -> Number:
@@ -217,11 +224,19 @@ class KernelCost(WholeCost):
         counted, p = counts_of(placed.program), self.profile
         moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
         effort = self.effort(op, placed)
-        before = len(placed.program.workspaces) * p.launch
-        seconds = self.kernel(
-            self.parts(placed), effort.other + before, moved, pallas and not unsupported_reason(placed.program)
+        before, parts = len(placed.program.workspaces) * p.launch, self.parts(placed)
+        through = pallas and p.pallas and not unsupported_reason(placed.program) and not self._refused(placed, parts)
+        return NodeCost(effort.flops, moved, 1, self.kernel(parts, effort.other + before, moved, through))
+
+    def _refused(self, placed: ProgramUse, parts: Sequence[ContractionCost]) -> bool:
+        """Whether the room of Pallas leaves a program to XLA that the price would take to be its own."""
+        sizes = {name: self.number(d, {}) for name, d in placed.sizes.items()}
+        if self.refuses is None or any(is_column(n) for n in sizes.values()):
+            return False
+        served_badly = any(part.online or bool(part.decoded) for part in parts)
+        return served_badly and bool(
+            self.refuses(placed.program, {v: int(n) for v, n in sizes.items()}, self.profile.name)
         )
-        return NodeCost(effort.flops, moved, 1, seconds)
 
     def _price_xla_routine(self, site: Site) -> NodeCost | None:
         """The cost of an `xla.` routine as the kernel into which XLA compiles its pattern.
