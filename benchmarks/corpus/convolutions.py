@@ -138,3 +138,39 @@ def squeeze_and_excitation(x, w1, w2):
     s = jnp.mean(x, axis=(2, 3))
     gates = jax.nn.sigmoid(jax.nn.relu(s @ w1) @ w2)
     return x * gates[:, :, None, None]
+
+
+@program("n 16 h w", "n 16 h w", "24 16 3 3")
+def two_exposures(x, y, w):
+    """The features of two exposures of a scene, added."""
+    return jax.nn.relu(conv(x, w) + conv(y, w))
+
+
+@program("n 16 h w", "24 16 3 3", "24 16 3 3")
+def slow_and_fast_weights(x, slow, fast):
+    """A layer with slow weights and fast ones, which change from sample to sample (Ba et al., 2016)."""
+    return jax.nn.relu(conv(x, slow) + conv(x, fast))
+
+
+@program("n 3 h w", "16 3 3 3")
+def saliency(x, w):
+    """A map of how strongly all filters together respond."""
+    return jnp.sum(conv(x, w), axis=1)
+
+
+@program("n 16 h w", "24 16 3 3")
+def padded_as_exported(x, w):
+    """A convolution whose padding is an operator of its own, as PyTorch exports it."""
+    return lax.conv(jnp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), w, (1, 1), "VALID")
+
+
+@program("n 16 32 32")
+def global_max_pool(x):
+    """Global max pooling by a window as large as the map."""
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 32, 32), (1, 1, 1, 1), "VALID")[:, :, 0, 0]
+
+
+@program("n 16 h w", "n 16 h w", "24 16 3 3", "24 16 3 3")
+def two_streams(rgb, flow, v, w):
+    """The two streams of a network for actions: pictures and their motion, each with filters of its own."""
+    return jnp.concatenate([conv(rgb, v), conv(flow, w)], axis=1)

@@ -26,57 +26,13 @@ def row_quotient_through_matmul(x: Any, r: Any, w: Any) -> Any:
     return (x / r) @ w, (x @ w) / r
 
 
-@_rule("x: *b m k, r: *b m 1, v: *b k n", when="k >= 1", tags=("matmul", "attention"), check=False)
-def softmax_divides_last(x: Any, r: Any, v: Any) -> Any:
-    """(X / r) V = (X V) / r batch by batch: the sum of an attention's weights divides its result"""
-    return None if x.ndim == 2 else ((x / r) @ v, (x @ v) / r)
-
-
 @_rule("x: *b m k, r: *b m 1, w: k n", both=True, tags=("matmul", "norm"), check=False)
 def row_scale_through_matmul(x: Any, r: Any, w: Any) -> Any:
     """(x * r) W = (x W) * r for one factor of each row"""
     return (x * r) @ w, (x @ w) * r
 
 
-@_rule("x: *b m k, k2: *b k n", tags=("matmul", "attention", "sum"), check=False)
-def row_sum_of_batched_matmul(x: Any, k2: Any) -> Any:
-    """rowsum(A B) = A rowsum(B), batch by batch: the normaliser of an attention without softmax"""
-    if x.ndim == 2:
-        return None
-    return row_sums(x @ k2), x @ row_sums(k2)
-
-
 # --- norms, their scales and shifts folded into the weight that follows ---
-
-
-@_rule(
-    "x: *b m k, g: k, w: k n", attrs={"epsilon": "rms_norm.epsilon"}, when=("is_weight(g)", "is_weight(w)"),
-    phase="merge", tags=("matmul", "norm", "weights"), check=False,
-)  # fmt: skip
-def rms_norm_scale_into_weight(x: Any, g: Any, w: Any, epsilon: float) -> Any:
-    """rms_norm(x, g) W = rms_norm(x, 1) (g W): the scale is multiplied into the weight ahead of the calls"""
-    ones = op.full(g.shape, 1.0, g.dtype)
-    left = op.rms_norm(x, g, -1, epsilon) @ w
-    return left, op.rms_norm(x, ones, -1, epsilon) @ (op.expand_dims(g, 1) * w)
-
-
-@_rule(
-    "x: *b m k, g: k, c: k, w: k n", attrs={"epsilon": "layer_norm.epsilon"},
-    when=("is_weight(g)", "is_weight(c)", "is_weight(w)"), phase="merge", tags=("matmul", "norm", "weights"),
-    check=False,
-)  # fmt: skip
-def layer_norm_scale_into_weight(x: Any, g: Any, c: Any, w: Any, epsilon: float) -> Any:
-    """layer_norm(x, g, c) W = layer_norm(x, 1, 0) (g W) + c W: scale and shift are computed ahead of the calls"""
-    ones, zeros = op.full(g.shape, 1.0, g.dtype), op.full(c.shape, 0.0, c.dtype)
-    left = op.layer_norm(x, g, c, -1, epsilon) @ w
-    return left, op.layer_norm(x, ones, zeros, -1, epsilon) @ (op.expand_dims(g, 1) * w) + c @ w
-
-
-@_rule("x: *b m k, c: k, w: k n", when=("is_weight(c)", "is_weight(w)"), phase="merge",
-       tags=("matmul", "norm", "weights"), check=False)  # fmt: skip
-def shift_through_matmul(x: Any, c: Any, w: Any) -> Any:
-    """(x + c) W = x W + c W: a shift becomes a bias, computed ahead of the calls"""
-    return (x + c) @ w, x @ w + c @ w
 
 
 @_rule("x: *b n, g: n, c: n, d: *b 1", attrs={"epsilon": "layer_norm.epsilon"}, when="n >= 1", tags=("norm", "sum"),

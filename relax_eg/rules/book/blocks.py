@@ -59,18 +59,6 @@ def product_over_one(a: Any, c: Any) -> Any:
 # --- sums in which a product hides ---
 
 
-@_rule("a: *b m k, v: k", tags=("matmul", "sum"), check=False)
-def matrix_vector_product(a: Any, v: Any) -> Any:
-    """rowsum(A * v) = A v"""
-    return op.sum(a * v, a.ndim - 1), a @ v
-
-
-@_rule("a: m k, b: n k", tags=("matmul", "sum"), check=False)
-def matrix_product_of_rows(a: Any, b: Any) -> Any:
-    """sum(A[:, None, :] * B, 2) = A B': all products of rows"""
-    return op.sum(op.expand_dims(a, 1) * op.expand_dims(b, 0), 2), a @ b.T
-
-
 @_rule("a: n k, b: k n", tags=("matmul", "diagonal"), check=False)
 def diagonal_of_product(a: Any, b: Any) -> Any:
     """diag(A B) = rowsum(A * B')"""
@@ -83,9 +71,3 @@ def diagonal_gathered(x: Any) -> Any:
     n = x.shape[0]
     i = op.expand_dims(op.iota((n,), dtype="int32"), 1)
     return diagonal(x, op.concat([i, i], 1)), op.sum(op.where(eye_mask(n), x, 0.0), 1)
-
-
-@_rule("x: n, a: n k, y: k", tags=("matmul", "sum"), check=False)
-def bilinear_form(x: Any, a: Any, y: Any) -> Any:
-    """sum((x y') * A) = x A y"""
-    return op.sum((op.expand_dims(x, 1) * y) * a, (0, 1)), (x @ a) @ y

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
 from relax_eg.rules.rule_set import RuleSet
 
@@ -143,14 +142,6 @@ def sum_of_convs(x: Any, y: Any, f: Any, g: Any, strides: Any, dilation: Any, **
     return left, op.conv(op.concat([x, y], 1), op.concat([f, g], 1), strides, p, dilation)
 
 
-@_rule(f"{_X}, y: m k h w, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
-def convs_of_a_batch(x: Any, y: Any, f: Any, strides: Any, dilation: Any, **around: Any) -> Any:
-    """[x * f; y * f] = [x; y] * f: two batches as one"""
-    p = _around(**around)
-    left = op.concat([op.conv(x, f, strides, p, dilation), op.conv(y, f, strides, p, dilation)], 0)
-    return left, op.conv(op.concat([x, y], 0), f, strides, p, dilation)
-
-
 @_rule(f"{_X}, {_W}, g: r k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
 def concat_of_convs(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """[x * f, x * g] = x * [f; g]: the branches of an inception block"""
@@ -165,25 +156,6 @@ def convs_as_groups(x: Any, y: Any, f: Any, g: Any, strides: Any, dilation: Any,
     p = _around(**around)
     left = op.concat([op.conv(x, f, strides, p, dilation), op.conv(y, g, strides, p, dilation)], 1)
     return left, op.conv(op.concat([x, y], 1), op.concat([f, g], 0), strides, p, dilation, groups=2)
-
-
-@_rule(f"{_X}, {_W}", attrs=_STEPS, sizes=f"{_PADDED} i j", tags=("conv",), check=False)
-def channels_sliced_before_conv(x: Any, f: Any, i: Any, j: Any, strides: Any, dilation: Any, **around: Any) -> Any:
-    """(x * f)[:, i:j] = x * f[i:j]"""
-    p = _around(**around)
-    whole = op.conv(x, f, strides, p, dilation)
-    n, _, h, w = whole.shape
-    kernel = op.strided_slice(f, (i, 0, 0, 0), (j, *f.shape[1:]))
-    return op.strided_slice(whole, (0, i, 0, 0), (n, j, h, w)), op.conv(x, kernel, strides, p, dilation)
-
-
-@_rule(f"{_X}, {_W}", attrs=_STEPS, sizes=f"{_PADDED} i j", tags=("conv",), check=False)
-def batch_sliced_before_conv(x: Any, f: Any, i: Any, j: Any, strides: Any, dilation: Any, **around: Any) -> Any:
-    """(x * f)[i:j] = x[i:j] * f"""
-    p = _around(**around)
-    whole = op.conv(x, f, strides, p, dilation)
-    part = op.strided_slice(x, (i, 0, 0, 0), (j, *x.shape[1:]))
-    return op.strided_slice(whole, (i, 0, 0, 0), (j, *whole.shape[1:])), op.conv(part, f, strides, p, dilation)
 
 
 @_rule(f"{_X}, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv", "sum"), check=False)
@@ -244,12 +216,6 @@ def pad_into_conv(
 
 
 # --- pooling ---
-
-
-@_rule("x: n 1 h w", sizes="p q", when=("p >= 1", "q >= 1"), tags=("conv", "pool"), check=False)
-def conv_by_ones_is_window_sum(x: Any, p: Any, q: Any) -> Any:
-    """x * ones = the sums of x over windows: an average pool without its division"""
-    return op.conv(x, op.broadcast_to(const(1, x.dtype), (1, 1, p, q))), op.reduce_window(x, "sum", (1, 1, p, q))
 
 
 @_rule(
