@@ -13,7 +13,7 @@ from typing import Any
 from relax_eg.errors import OnnxError, RelaxEgError
 from relax_eg.frontends.onnx.functions import domain_of
 from relax_eg.frontends.onnx.missing import check_operators
-from relax_eg.frontends.onnx.scopes import Conversion, Scope
+from relax_eg.frontends.onnx.scopes import Conversion, GraphScope
 from relax_eg.frontends.onnx.values import Array, KnownArray
 from relax_eg.frontends.specs import identifier
 from relax_eg.ir.annotations import Tensor
@@ -101,7 +101,7 @@ class _Graph:
         self.inputs = inputs
         self.shared = Conversion(onnx, proto, name, constants)
         opsets = {domain_of(o): int(o.version) for o in proto.opset_import}
-        self.scope = Scope(self.shared, self.graph.node, (o.name for o in self.graph.output), opsets, name)
+        self.scope = GraphScope(self.shared, self.graph.node, (o.name for o in self.graph.output), opsets, name)
         self.sizes: dict[str, Dim] = {}  # the sizes that have a name in the model
         self.size_names: set[str] = set()
 

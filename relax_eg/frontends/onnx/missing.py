@@ -10,12 +10,12 @@ from relax_eg.frontends.onnx.functions import domain_of, handler_name, is_functi
 from relax_eg.frontends.onnx.ops import HANDLERS
 
 if TYPE_CHECKING:
-    from relax_eg.frontends.onnx.scopes import Scope
+    from relax_eg.frontends.onnx.scopes import GraphScope
 
 # Why operators of ONNX's own domains are not read.
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer"),
+        ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch"),
         "strings are no elements of tensors here",
     ),
     **dict.fromkeys(
@@ -33,12 +33,15 @@ REFUSED: Mapping[str, str] = {
         ),
         "values are tensors here, not sequences or optionals",
     ),
+    "TfIdfVectorizer": "it looks up n-grams in a pool",
     "ImageDecoder": "it decodes files",
     "MaxRoiPool": "ONNX has no reference for it",
 }  # fmt: skip
 
+_OF_MODELS = "classical machine learning is not read"
 
-def check_operators(scope: Scope) -> None:
+
+def check_operators(scope: GraphScope) -> None:
     """OnnxError that lists every operator of a model that cannot be read, once, with its first node and its count."""
     onnx, proto = scope.shared.onnx, scope.shared.proto
     found: dict[tuple[str, str], list[str]] = {}
@@ -92,5 +95,5 @@ def _nodes(places: list[str]) -> str:
 
 def _why(name: tuple[str, str]) -> str:
     domain, kind = name
-    why = REFUSED.get(handler_name(domain, kind))
+    why = _OF_MODELS if domain == "ai.onnx.ml" else REFUSED.get(handler_name(domain, kind))
     return f": {why}" if why else ""

@@ -20,6 +20,7 @@ from relax_eg.frontends.onnx import (
     sampled,
     signals,
     subgraphs,
+    training,
     windows,
 )
 from relax_eg.frontends.onnx.creation import normal_indices
@@ -499,5 +500,5 @@ HANDLERS: dict[str, Handler] = {
     "ArgMax": _arg_reduction(op.argmax), "ArgMin": _arg_reduction(op.argmin),
     "TopK": _top_k, "Resize": resize.resize, "Upsample": resize.resize, **creation.HANDLERS, **windows.HANDLERS,
     **normalisation.HANDLERS, **further.HANDLERS, **indexed.HANDLERS, **quantized.HANDLERS, **recurrent.HANDLERS,
-    **sampled.HANDLERS, **signals.HANDLERS, **subgraphs.HANDLERS,
+    **sampled.HANDLERS, **signals.HANDLERS, **subgraphs.HANDLERS, **training.HANDLERS,
 }  # fmt: skip

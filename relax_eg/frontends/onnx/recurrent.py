@@ -16,7 +16,7 @@ from relax_eg.ops import api as op
 
 _Function = Callable[..., Any]
 
-# Each activation with the default values of alpha and beta, as ONNX gives them.
+# given: each activation with the default values of alpha and beta, those of ONNX
 _ACTIVATIONS: Mapping[str, tuple[_Function, float, float]] = {
     "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
     "elu": (lambda x, a, b: jnp.where(x > 0, x, a * jnp.expm1(jnp.minimum(x, 0))), 1.0, 0.0),

@@ -32,9 +32,7 @@ from relax_eg.ir.origin import Origin, SourceLine
 
 MAX_CONSTANT_ELEMENTS = 16  # limit: elements of an initializer without floats that stays a constant
 OLDEST_OPSET = 7  # given: the first opset whose operators broadcast as numpy does
-MOST_NESTED = (
-    100  # limit: functions and subgraphs inside each other; a model whose functions call themselves has no end
-)
+MOST_NESTED = 100  # limit: functions and subgraphs inside each other; functions that call themselves have no end
 
 
 @dataclass
@@ -105,7 +103,7 @@ class Conversion:
         return self.weight_params[key]
 
 
-class Scope:
+class GraphScope:
     """The values of one graph by name.
 
     - `nodes`, `outputs`: its nodes, and the names of its outputs.
@@ -125,7 +123,7 @@ class Scope:
         outputs: Iterable[str],
         opsets: Mapping[str, int],
         label: str,
-        outer: Scope | None = None,
+        outer: GraphScope | None = None,
         attributes: Mapping[str, Any] | None = None,
         line: SourceLine | None = None,
         depth: int = 0,
@@ -189,6 +187,8 @@ class Scope:
         old = opset < OLDEST_OPSET and not same_as_in(OLDEST_OPSET, self.shared.onnx, node, opset)
         if not domain and local is None and (old or opset > newest):
             raise OnnxError(f"{where} is not supported\n  accepted: opsets {OLDEST_OPSET} to {newest}")
+        if local is not None and not domain and kind in HANDLERS:
+            raise OnnxError(f"{where} is a function of the model's own\n  accepted: the operator of this name")
         inputs = [self.value(x, where) if x else None for x in node.input]
         line = self.line or SourceLine(self.shared.name, i)
         try:
@@ -280,7 +280,7 @@ class Scope:
         given = {a.name: a for a in (*defaults, *function.attribute_proto, *node.attribute)}
         opsets = {"": self.shared.onnx.defs.onnx_opset_version()}
         opsets |= {domain_of(o): int(o.version) for o in function.opset_import}
-        inner = Scope(
+        inner = GraphScope(
             self.shared, function.node, function.output, opsets, where, None, given, line, self.depth + 1, self.closed
         )  # fmt: skip
         left_out = set(function.input[len(inputs) :])
@@ -343,7 +343,7 @@ class Scope:
 class Subgraph:
     """A graph that is an attribute of a node: a branch or the body of a loop."""
 
-    def __init__(self, scope: Scope, graph: Any, label: str, line: SourceLine) -> None:
+    def __init__(self, scope: GraphScope, graph: Any, label: str, line: SourceLine) -> None:
         self.scope = scope
         self.graph = graph
         self.label = label
@@ -364,7 +364,9 @@ class Subgraph:
         function of the module."""
         s, outputs = self.scope, [o.name for o in self.graph.output]
         inside = s.depth + 1, s.closed or closed
-        inner = Scope(s.shared, self.graph.node, outputs, s.opsets, self.label, s, s.attributes, self.line, *inside)
+        inner = GraphScope(
+            s.shared, self.graph.node, outputs, s.opsets, self.label, s, s.attributes, self.line, *inside
+        )
         inner.add_initializers(self.graph.initializer)
         if len(inputs) != self.input_count:
             raise OnnxError(f"{self.label} has {self.input_count} inputs\n  accepted: {len(inputs)}, as its node gives")
