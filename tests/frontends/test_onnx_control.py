@@ -170,6 +170,19 @@ def test_functions_of_the_model() -> None:
     runs_alike(proto, floats(2, 3))
 
 
+def test_functions_have_constants_of_their_own() -> None:
+    proto = model(
+        [helper.make_node(f, [], [f], domain="own") for f in "FG"] + [node("Add", "F G", "s"), node("Mul", "s x")],
+        {"x": ((3,), FLOAT)},
+    )
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    for name in "FG":
+        value = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(floats(3)))
+        made = helper.make_function("own", name, [], ["c"], [value], [helper.make_opsetid("", 17)])
+        proto.functions.append(made)
+    runs_alike(proto, floats(3))
+
+
 def test_quantized_products() -> None:
     a, b = (RNG.integers(0, 255, s).astype(np.uint8) for s in ((2, 3), (3, 4)))
     weights = {

@@ -46,6 +46,7 @@ class Conversion:
     - `params`, `weights`, `weight_params`: the parameters; the arrays of those that are weights, and their variables by
       the names of initializers.
     - `origins`: the node of each expression.
+    - `entered`: the number of scopes so far.
     - `functions`: the functions that the conversion adds to the module: bodies of loops and branches.
     """
 
@@ -58,6 +59,7 @@ class Conversion:
     weights: dict[str, Array] = field(default_factory=dict[str, Array])
     weight_params: dict[str, Expr] = field(default_factory=dict[str, Expr])
     origins: dict[Expr, Origin] = field(default_factory=dict[Expr, Origin])
+    entered: int = 0
     functions: TracedFunctions = field(default_factory=lambda: TracedFunctions({"main"}))
 
     def dtype(self, kind: int) -> str:
@@ -141,6 +143,8 @@ class GraphScope:
         self.line = line
         self.depth = depth
         self.closed = closed
+        self.number = shared.entered
+        shared.entered += 1
         self.values: dict[str, Value] = {}
         self.waiting: dict[str, Any] = {}
         # The names of all values that a node or the result reads.
@@ -318,8 +322,8 @@ class GraphScope:
     def _initializer(self, name: str, tensor: Any) -> KnownArray:
         if self.closed:
             return self.shared.tensor(tensor)
-        # A graph inside another may be entered repeatedly, so the name of its initializer gets a number.
-        return self.shared.initializer(name if self.depth == 0 else f"{name}_{len(self.shared.weights)}", tensor)
+        # Graphs inside others may use the same names, so the names of their initializers get a number.
+        return self.shared.initializer(name if self.depth == 0 else f"{name}_{self.number}", tensor)
 
     def _attributes(self, node: Any, where: str, line: SourceLine) -> dict[str, Any]:
         found: dict[str, Any] = {}
