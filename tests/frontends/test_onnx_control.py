@@ -129,7 +129,7 @@ def test_a_loop_of_known_length_is_a_scan() -> None:
 def test_a_loop_that_changes_shapes_is_unrolled() -> None:
     known = {"count": np.array(3), "go0": np.array(True), "w": W[:1]}
     module = runs_alike(model([loop(None, False, True)], {"x": ((3,), FLOAT)}, ["last"], known), floats(3))
-    assert len(module.functions) == 1 and str(module.main.result.annotation.shape[0]) == "24"
+    assert len(module.functions) == 1 and str(module.main.result.shape[0]) == "24"
 
 
 @pytest.mark.parametrize("count", [3, 100])
