@@ -80,7 +80,7 @@ MALFORMED = [
     ([node("Expand", "x v")], "sizes 2 and -2 differ"),
     ([node("Relu", "x", "x")], "`x` is given twice"),
     ([node("Split", "x", "y", num_outputs=10**9)], "num_outputs=1000000000 with 1 outputs"),
-    ([node("If", "x", then_branch=helper.make_graph([], "t", [], []))], "is not supported"),
+    ([node("If", "x", then_branch=helper.make_graph([], "t", [], []))], "Required attribute 'else_branch' is missing"),
 ]
 
 
@@ -102,8 +102,12 @@ def test_names_are_given_once_and_operators_are_onnx_own() -> None:
     own = model([node("Relu", "x")], inputs)
     own.functions.append(helper.make_function("", "Relu", ["x"], ["y"], [node("Abs", "x")], own.opset_import))
     refused(own, r"node 0 \(Relu, opset 17\) is a function of the model's own")
-    for opset in (-5, 0, 6, 99):
+    own.functions[0].name = own.functions[0].node[0].op_type = own.graph.node[0].op_type = "Again"
+    refused(own, "functions inside each other without end")
+    for opset in (-5, 0, 99):
         refused(model([node("Relu", "x")], inputs, opset=opset), rf"\(Relu, opset {opset}\) is not supported\n  .*7 to")
+    refused(model([node("Add", "x x")], inputs, opset=6), r"\(Add, opset 6\) is not supported\n  .*7 to")
+    rx.from_onnx(model([node("Relu", "x")], inputs, opset=6))  # its definition is the same in opset 7
 
 
 def test_mutated_models_are_read_or_refused() -> None:

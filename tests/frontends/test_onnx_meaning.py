@@ -227,8 +227,8 @@ def test_an_axis_without_a_name_takes_nobody_elses() -> None:
 
 
 REFUSED = [
-    (node("ConvTranspose", "x w", output_shape=[9, 9]), r"output_shape=\[9, 9\] is not supported\n  accepted: a ConvT"),
-    (node("MaxPool", "x", "y at", kernel_shape=[2, 2]), r"output 1, `at`, is not supported\n  accepted: a MaxPool of"),
+    (node("Dropout", "x f t"), "dropout in training\n  accepted: a model exported for inference"),
+    (node("Resize", "x - z", mode="linear", coordinate_transformation_mode="align_corners"), "align_corners of 5 elem"),
     (node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2], auto_pad="VALID", ceil_mode=1), "auto_pad='VALID' with"),
     (node("MaxPool", "x", kernel_shape=[1, 1], strides=[3, 3], auto_pad="SAME_UPPER"), "the stride 3 of a window of 1"),
     (node("MaxPool", "x", kernel_shape=[2, 2], dilations=[2, 2], auto_pad="SAME_LOWER"), "with the dilation 2"),
@@ -251,7 +251,8 @@ def test_what_is_not_understood_is_refused(case: Any) -> None:
     refused, said = case
     weights = {
         "w": np.ones((4, 4, 2, 2), np.float32), "s": ints(3, 3), "v": np.ones((2, 1, 1, 1, 1), np.float32),
-        "k": ints(-1),
+        "k": ints(-1), "f": np.float32(0.5), "t": np.array(True),
+        "z": np.array([1, 1, 0.7, 1], np.float32),
     }  # fmt: skip
     shape = ["n", 4, 5, 5] if refused.op_type == "Squeeze" else [2, 4, 5, 5]
     outputs = [o for o in refused.output if o]

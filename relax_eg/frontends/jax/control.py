@@ -82,14 +82,22 @@ def _function(walk: Walk, closed: Any, line: Line, single: bool = False) -> Func
     return make_function("body", params, inner, outputs, single=single)
 
 
-def _bodies(walk: Walk, stem: str, functions: Sequence[Function]) -> tuple[list[Expr], tuple[Expr, ...]]:
-    """The functions as values, and the operand that all of them take first: the sizes that any of them needs. The
-    operands are empty if none needs a size."""
-    names = {v for f in functions for v in missing_sizes(f, walk.size_names)}
+def bodies(
+    added: TracedFunctions, stem: str, functions: Sequence[Function], hidden: Sequence[str] = ()
+) -> tuple[list[Expr], tuple[Expr, ...]]:
+    """The functions, added to the module, as values, and the operand that all of them take first: the sizes that any of
+    them needs. The operands are empty if none needs a size.
+
+    `hidden`: the variables assumed used by each attribute that does not show its sizes."""
+    names = {v for f in functions for v in missing_sizes(f, hidden)}
     sizes = tuple(Dim.var(v) for v in sorted(names))
     first = (var("sizes", Shape(sizes)),) if sizes else ()
-    made = [walk.functions.add(stem, replace(f, params=(*first, *f.params))) for f in functions]
+    made = [added.add(stem, replace(f, params=(*first, *f.params))) for f in functions]
     return [function_ref(f) for f in made], (shape_value(sizes),) if sizes else ()
+
+
+def _bodies(walk: Walk, stem: str, functions: Sequence[Function]) -> tuple[list[Expr], tuple[Expr, ...]]:
+    return bodies(walk.functions, stem, functions, walk.size_names)
 
 
 def _cond(walk: Walk, eqn: Any, operands: list[Expr], line: Line) -> Expr:

@@ -9,7 +9,6 @@ import numpy as np
 from relax_eg.dtypes import is_float
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, KnownArray, Value, known_value
-from relax_eg.frontends.onnx.widths import computed_in_float32
 from relax_eg.ir.expr import Expr, const
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.ops import api as op
@@ -36,7 +35,9 @@ def _constant_of_shape(n: OnnxNode) -> Value:
 
 
 def _range(n: OnnxNode) -> Value:
-    parts = [n.known_array(i, "the limits") for i in range(3) if n.required_input(i)]
+    for i in range(3):
+        n.required_input(i)
+    parts = [n.known_array(i, "the limits") for i in range(3)]
     start, stop, step = (p.reshape(()).item() for p in parts if p is not None)
     dtype = n.dtype(0)
     n.choice("stash_type", 1, 1)  # half precision is computed in float32
@@ -80,25 +81,21 @@ def _size(n: OnnxNode) -> Value:
     return known_value(product(n.shape(0)), "int64")
 
 
-def _one_hot(n: OnnxNode) -> Expr:
-    at, depth, values = n[0], n.sizes("depth", 1), n[2]
-    if depth is None or len(depth) != 1:
+def _depth(n: OnnxNode) -> Dim:
+    """The depth of a OneHot, which may be a float."""
+    found = n.known_array(1, "the depth")
+    if found is None or found.size != 1:
         raise n.error("no single depth", "a known depth")
+    value = found.reshape(()).item()
+    return value if isinstance(value, Dim) else Dim.of(int(value))
+
+
+def _one_hot(n: OnnxNode) -> Expr:
+    at, depth, values = n[0], _depth(n), n[2]
     axis = n.axis(-1, at.ndim + 1)
-    at = op.expand_dims(normal_indices(op.astype(at, "int64"), depth[0]), axis)
-    places = op.reshape(op.arange(depth[0], dtype="int64"), [depth[0] if a == axis else 1 for a in range(at.ndim)])
+    at = op.expand_dims(normal_indices(op.astype(at, "int64"), depth), axis)
+    places = op.reshape(op.arange(depth, dtype="int64"), [depth if a == axis else 1 for a in range(at.ndim)])
     return op.where(op.equal(at, places), values[1], values[0])
-
-
-def _cumsum(n: OnnxNode) -> Expr:
-    x, axes, back = n[0], [d.value for d in n.all_sizes("axis", 1)], n.flag("reverse")
-    if len(axes) != 1:
-        raise n.error(f"{len(axes)} axes", "one axis")
-    axis = n.normal_axis(axes[0], x.ndim)
-    if n.flag("exclusive"):  # sums the axis shifted by one; to subtract each element from its sum would lose precision
-        moved = (-1, 1) if back else (1, -1)
-        x = op.pad(x, [moved if a == axis else (0, 0) for a in range(x.ndim)])
-    return computed_in_float32(lambda wide: op.cumsum(wide, axis, back), x)
 
 
 def _trilu(n: OnnxNode) -> Expr:
@@ -110,7 +107,6 @@ def _trilu(n: OnnxNode) -> Expr:
 
 HANDLERS: dict[str, Handler] = {
     "ConstantOfShape": _constant_of_shape,
-    "CumSum": _cumsum,
     "OneHot": _one_hot,
     "Range": _range,
     "Shape": _shape,

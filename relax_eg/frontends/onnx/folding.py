@@ -21,7 +21,7 @@ class NotFoldable(Exception):
     is then computed when the program runs."""
 
 
-def fold_node(node: OnnxNode) -> KnownArray | None:
+def fold_node(node: OnnxNode) -> KnownArray | list[KnownArray] | None:
     """The result of a node if all its inputs are known and small and it can be folded; otherwise None, and the program
     computes the node."""
     inputs = [v for v in node.inputs if v is not None]
@@ -93,7 +93,9 @@ def _remainders(a: Array, b: Array) -> Array:
     return np.mod(a, b)
 
 
-def _binary(f: Callable[[Any, Any], Any], plain: Callable[[Array, Array], Any], dtype: str = "") -> Fold:
+def _binary(
+    f: Callable[[Any, Any], Any], plain: Callable[[Array, Array], Any], dtype: str = ""
+) -> Callable[[OnnxNode], KnownArray]:
     """The fold of an elementwise operator: `f` for sizes, `plain` for integers. `dtype`: that of the result, if it is
     not the dtype of the operands."""
 
@@ -106,6 +108,19 @@ def _binary(f: Callable[[Any, Any], Any], plain: Callable[[Array, Array], Any], 
         with np.errstate(all="ignore"):  # integers wrap around
             made = np.frompyfunc(f, 2, 1)(a, b) if symbolic else plain(a, b)
         return known_value(made, dtype or n.dtype(0))
+
+    return fold
+
+
+def _logical(f: Callable[..., Array], count: int) -> Fold:
+    """The fold of an operator on `count` booleans."""
+
+    def fold(n: OnnxNode) -> KnownArray:
+        xs = [_array(n, i) for i in range(count)]
+        if any(x.dtype != bool for x in xs):
+            raise NotFoldable
+        _check_count(math.prod(np.broadcast_shapes(*(x.shape for x in xs))), *xs)
+        return known_value(f(*xs), "bool")
 
     return fold
 
@@ -234,7 +249,19 @@ def _reshape(n: OnnxNode) -> KnownArray:
     return known_value(x.reshape(shape), n.dtype(0))
 
 
-Fold = Callable[[OnnxNode], KnownArray]
+def _split(n: OnnxNode) -> list[KnownArray]:
+    x, parts = _array(n, 0), n.integer_list("split", 1)
+    axis = n.axis(0, x.ndim)
+    if parts is None:
+        count = n.at("num_outputs", n.output_count)
+        each = -(-x.shape[axis] // count)  # the last part is smaller if the parts do not divide the axis
+        parts = [max(min(each, x.shape[axis] - i * each), 0) for i in range(count)]
+    if len(parts) != n.output_count or sum(parts) != x.shape[axis]:
+        raise NotFoldable
+    return [known_value(part, n.dtype(0)) for part in np.split(x, np.cumsum(parts)[:-1], axis)]
+
+
+Fold = Callable[[OnnxNode], KnownArray | list[KnownArray]]
 
 _FOLDS: dict[str, Fold] = {
     "Add": _binary(lambda a, b: a + b, np.add), "Sub": _binary(lambda a, b: a - b, np.subtract),
@@ -243,8 +270,12 @@ _FOLDS: dict[str, Fold] = {
     "Greater": _binary(lambda a, b: _less(b, a), np.greater, "bool"),
     "Max": _binary(lambda a, b: b if _less(a, b) else a, np.maximum),
     "Min": _binary(lambda a, b: a if _less(a, b) else b, np.minimum),
+    "LessOrEqual": _binary(lambda a, b: not _less(b, a), np.less_equal, "bool"),
+    "GreaterOrEqual": _binary(lambda a, b: not _less(a, b), np.greater_equal, "bool"),
+    "Not": _logical(np.logical_not, 1), "And": _logical(np.logical_and, 2), "Or": _logical(np.logical_or, 2),
+    "Xor": _logical(np.logical_xor, 2),
     "Neg": _neg, "Where": _where, "ReduceProd": _product, "Cast": _cast, "Identity": _identity, "Gather": _gather,
-    "Concat": _concat, "Slice": _slice, "Reshape": _reshape,
+    "Concat": _concat, "Split": _split, "Slice": _slice, "Reshape": _reshape,
     "Unsqueeze": lambda n: known_value(np.expand_dims(_array(n, 0), _need_axes(n)), n.dtype(0)),
     "Squeeze": lambda n: known_value(np.squeeze(_array(n, 0), _axes(n)), n.dtype(0)),
     "Transpose": lambda n: known_value(np.transpose(_array(n, 0), n.at("perm")), n.dtype(0)),

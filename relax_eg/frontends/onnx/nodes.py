@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.errors import OnnxError
+from relax_eg.frontends.jax.control import TracedFunctions
 from relax_eg.frontends.onnx.values import Array, KnownArray, Value, dims
 from relax_eg.ir.expr import Expr
 from relax_eg.shapes import Dim
@@ -28,6 +29,7 @@ class OnnxNode:
     - `attributes`: attributes by name; tensors are `KnownArray`.
     - `output_count`: the number of outputs that the node names.
     - `opset`: the version of the operator set that defines the node.
+    - `functions`: the functions of the module, to which bodies of loops and branches are added.
     """
 
     kind: str
@@ -36,6 +38,7 @@ class OnnxNode:
     attributes: Mapping[str, Any]
     output_count: int
     opset: int
+    functions: TracedFunctions
     _names: set[str] = field(default_factory=set[str])
     _places: set[int] = field(default_factory=set[int])
 
@@ -160,7 +163,8 @@ class OnnxNode:
 
     def unread_copy(self) -> OnnxNode:
         """A copy of the node in which nothing counts as read."""
-        return OnnxNode(self.kind, self.where, self.inputs, self.attributes, self.output_count, self.opset)
+        given = (self.kind, self.where, self.inputs, self.attributes, self.output_count, self.opset)
+        return OnnxNode(*given, self.functions)
 
     def unread_part(self) -> str | None:
         """An attribute or input of the node that was not read, as text; None if there is none."""

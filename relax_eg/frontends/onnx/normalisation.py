@@ -19,6 +19,7 @@ from relax_eg.ops.reduction import accumulator
 
 _STASH = {1: "float32", 16: "bfloat16"}  # the dtypes that statistics may have, by their ONNX numbers
 _EPSILON = 1e-5  # given: the default of ONNX
+_MOMENTUM = 0.9  # given: the default of ONNX
 
 
 def _stash(n: OnnxNode) -> str:
@@ -84,18 +85,27 @@ def _group_norm(n: OnnxNode) -> Expr:
     return op.reshape(y, x.shape) * channels(scale, x.ndim) + channels(bias, x.ndim)
 
 
-def _batch_norm(n: OnnxNode) -> Expr:
+def _batch_norm(n: OnnxNode) -> list[Value]:
     if n.opset < 14 and n.output_count > 1:
         raise n.error(f"{n.output_count} outputs, which mean training", "a model exported for inference")
-    if n.flag("training_mode") or not n.flag("spatial", 1):
-        raise n.error("training_mode=1 or spatial=0", "a model exported for inference")
-    n.ignore_attributes("momentum")  # it only affects the running statistics
+    if not n.flag("spatial", 1):
+        raise n.error("spatial=0", "a model exported for inference")
+    momentum = n.at("momentum", _MOMENTUM)
     x, *others = (n[i] for i in range(5))
     dtype = str(np.result_type(*(numpy_dtype(accumulator(e.dtype)) for e in (x, *others))))
     scale, bias, mean, variance = (op.astype(e, dtype) for e in others)
+    running: list[Value] = []
+    if n.flag("training_mode"):
+        axes, wide = (0, *space_of(x)), op.astype(x, dtype)
+        found = op.mean(wide, axes)
+        centred = wide - channels(found, x.ndim)
+        spread = op.mean(centred * centred, axes)
+        kept = zip((mean, variance), (found, spread), others[2:], strict=True)
+        running = [op.astype(old * momentum + new * (1 - momentum), e.dtype) for old, new, e in kept]
+        mean, variance = found, spread
     factor = scale * op.rsqrt(variance + n.at("epsilon", _EPSILON))
     y = op.astype(x, dtype) * channels(factor, x.ndim) + channels(bias - mean * factor, x.ndim)
-    return op.astype(y, x.dtype)
+    return [op.astype(y, x.dtype), *running]
 
 
 def _lrn(n: OnnxNode) -> Expr:

@@ -9,7 +9,20 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_float, is_integer, kind
-from relax_eg.frontends.onnx import creation, normalisation, resize, windows
+from relax_eg.frontends.onnx import (
+    creation,
+    further,
+    indexed,
+    normalisation,
+    quantized,
+    recurrent,
+    resize,
+    sampled,
+    signals,
+    subgraphs,
+    training,
+    windows,
+)
 from relax_eg.frontends.onnx.creation import normal_indices
 from relax_eg.frontends.onnx.folding import slice_range
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
@@ -120,7 +133,7 @@ def _pow(n: OnnxNode) -> Expr:
             return op.integer_pow(x, int(value))
     exponent = n[1]
     if not is_float(x.dtype):
-        raise n.error(f"a power of {x.dtype}s", f"floats, or a constant exponent from 0 to {_MOST_MULTIPLIED}")
+        return further.integer_power(n, x, exponent)
     floats = {x.dtype, exponent.dtype} if is_float(exponent.dtype) else {x.dtype}
     both = x.dtype if len(floats) == 1 else "float64" if "float64" in floats else "float32"
     return op.astype(op.power(op.astype(x, both), op.astype(exponent, both)), x.dtype)
@@ -131,8 +144,6 @@ def _mod(n: OnnxNode) -> Expr:
     left = op.remainder(x, y)  # it has the sign of x
     if n.flag("fmod") or kind(x.dtype) == "u":
         return left
-    if is_float(x.dtype):
-        raise n.error(f"fmod=0 of {x.dtype}s", "fmod=1, or whole numbers")
     differs = op.logical_and(op.not_equal(left, 0), op.not_equal(op.less(left, 0), op.less(y, 0)))
     return op.where(differs, left + y, left)
 
@@ -433,6 +444,8 @@ def _cast(n: OnnxNode) -> Expr:
     saturate = n.flag("saturate", 1)
     if to == "bool":
         return x if x.dtype == "bool" else op.not_equal(x, 0)
+    if is_integer(to) and dtype_of(to).is_narrow and is_float(x.dtype):
+        x = op.astype(x, "int32")  # ONNX keeps the low bits, whereas a conversion of floats saturates
     if _saturates(to) and saturate and x.dtype != to:
         most = dtype_of(to).greatest
         x = x if is_float(x.dtype) and not _saturates(x.dtype) else op.astype(x, "float32")
@@ -441,11 +454,11 @@ def _cast(n: OnnxNode) -> Expr:
 
 
 def _dropout(n: OnnxNode) -> Sequence[Expr]:
-    training = n.known_array(2, "training_mode")
-    if training is not None and bool(training.any()):
-        raise n.error("dropout in training", "a model exported for inference")
+    training, ratio = n.known_array(2, "training_mode"), n.value(1)
+    kept = isinstance(ratio, KnownArray) and not ratio.array.any()
+    if training is not None and bool(training.any()) and not kept:
+        raise n.error("dropout in training", "a model exported for inference, or the ratio 0")
     n.ignore_attributes("seed", "ratio")
-    n.value(1)  # the ratio
     x = n[0]
     return [x, op.ones(x.shape, "bool")] if n.opset >= 10 else [x]
 
@@ -486,5 +499,6 @@ HANDLERS: dict[str, Handler] = {
     "Gather": _gather, "GatherElements": _gather_elements, "Tile": _tile, "Pad": _pad,
     "ArgMax": _arg_reduction(op.argmax), "ArgMin": _arg_reduction(op.argmin),
     "TopK": _top_k, "Resize": resize.resize, "Upsample": resize.resize, **creation.HANDLERS, **windows.HANDLERS,
-    **normalisation.HANDLERS,
+    **normalisation.HANDLERS, **further.HANDLERS, **indexed.HANDLERS, **quantized.HANDLERS, **recurrent.HANDLERS,
+    **sampled.HANDLERS, **signals.HANDLERS, **subgraphs.HANDLERS, **training.HANDLERS,
 }  # fmt: skip

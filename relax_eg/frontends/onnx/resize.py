@@ -1,7 +1,9 @@
-"""ONNX's Resize and Upsample in mode "nearest".
+"""ONNX's Resize and Upsample.
 
-Every place of the result takes one element of the operand, which is found along each axis separately. The elements of a
-symbolic axis are repeated by a whole factor. For a fixed axis, the positions of the elements are computed now.
+In mode "nearest", every place of the result takes one element of the operand, which is found along each axis
+separately. The elements of a symbolic axis are repeated by a whole factor. For a fixed axis, the positions of the
+elements are computed now. In the modes "linear" and "cubic", it takes a weighted sum of a few elements along each axis,
+whose positions and weights are computed now; axes that are resized so have a fixed size.
 Coordinates are exact fractions, so that no rounding decides between two elements: a scale is read as the fraction with
 a denominator up to 1000 that equals it in float32, if there is one.
 """
@@ -15,10 +17,12 @@ from fractions import Fraction
 
 import numpy as np
 
+from relax_eg.dtypes import is_float
 from relax_eg.frontends.onnx.nodes import OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, Array
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
+from relax_eg.ops.reduction import accumulator
 from relax_eg.shapes import Dim
 
 
@@ -52,6 +56,7 @@ class _Axis:
 
 
 _HALF, _WHOLE = Fraction(1, 2), (Fraction(0), Fraction(1))
+_CUBIC = -0.75  # given: the default coefficient of ONNX's cubic interpolation
 _MAX_DENOMINATOR = 1000  # limit: denominator of a fraction that exporters write as a float
 
 _ROUNDING: dict[str, Callable[[Fraction], int]] = {
@@ -67,11 +72,11 @@ _COORDINATES = (
 
 
 def resize(n: OnnxNode) -> Expr:
-    """The handler of Resize and Upsample in mode "nearest"."""
+    """The handler of Resize and Upsample."""
     x = n[0]
-    n.choice("mode", "nearest", "nearest")
-    # These attributes control the weights of elements; here each place takes a single element.
-    n.ignore_attributes("antialias", "cubic_coeff_a", "exclude_outside")
+    mode = n.choice("mode", "nearest", "nearest", "linear", "cubic")
+    if mode == "nearest":  # these attributes control the weights of elements, and here each place takes a single one
+        n.ignore_attributes("antialias", "cubic_coeff_a", "exclude_outside")
     old = n.kind == "Upsample" or n.opset < 11
     way = _ResizeMode(
         "asymmetric" if old else n.choice("coordinate_transformation_mode", "half_pixel", *_COORDINATES),
@@ -81,14 +86,21 @@ def resize(n: OnnxNode) -> Expr:
     axes = [n.normal_axis(a, x.ndim) for a in n.at("axes", range(x.ndim))]
     outside: dict[int, Array] = {}
     for axis, resized in zip(axes, _resized_axes(n, x, axes), strict=True):
-        if resized.size.is_const:
+        if mode != "nearest" and not (resized.factor == 1 and way.coordinates != "tf_crop_and_resize"):
+            x, beyond = _interpolated(n, way, mode, x, axis, resized)
+            if beyond.any():
+                outside[axis] = beyond
+        elif resized.size.is_const and mode == "nearest":
             at, beyond = _places(n, way, resized)
             if beyond.any():
                 outside[axis] = beyond
             if not np.array_equal(at, np.arange(resized.size.value)):
                 x = op.take(x, at.astype(np.int32), axis, mode="clip")
-        else:
+        elif mode == "nearest":
             x = _repeat_axis(n, way, x, axis, resized)
+    if mode != "nearest":
+        n.ignore_attributes("nearest_mode")
+        x = op.astype(x, n[0].dtype)
     for axis, beyond in outside.items():
         mask = beyond.reshape([-1 if a == axis else 1 for a in range(x.ndim)])
         x = op.where(mask, op.astype(op.full((), way.extrapolated, "float32"), x.dtype), x)
@@ -171,6 +183,50 @@ def _places(n: OnnxNode, way: _ResizeMode, axis: _Axis) -> tuple[Array, Array]:
     chosen = [min(max(_ROUNDING[way.nearest](p), 0), size - 1) for p in at]
     cropped = way.coordinates == "tf_crop_and_resize"
     return np.array(chosen, np.int64), np.array([cropped and not 0 <= p <= size - 1 for p in at], bool)
+
+
+def _interpolated(n: OnnxNode, way: _ResizeMode, mode: str, x: Expr, axis: int, resized: _Axis) -> tuple[Expr, Array]:
+    """`x` interpolated along an axis of fixed size, and which places of the result lie beyond its ends."""
+    if not resized.size.is_const or not resized.result.is_const or not is_float(x.dtype):
+        raise n.error(f"mode={mode!r} of {x.dtype}s along the size {resized.size}", "floats and fixed sizes")
+    size, count, factor = resized.size.value, resized.result.value, resized.factor
+    if size * count > MOST_KNOWN**2:
+        raise n.error(f"{count} elements along an axis", f"up to {MOST_KNOWN}")
+    if way.coordinates == "align_corners" and count != factor * size:
+        # ONNX's reference divides by the length before it is rounded, and the runtimes by the length of the result.
+        raise n.error(f"align_corners of {size} elements by the factor {float(factor):g}", "sizes")
+    cubic, outside = float(n.at("cubic_coeff_a", _CUBIC)), n.flag("exclude_outside")
+    shrunk = min(float(factor), 1.0) if n.flag("antialias") else 1.0
+    at = [_coordinate(way.coordinates, resized, i) for i in range(count)]
+    reach = math.ceil((2 if mode == "cubic" else 1) / shrunk)  # elements on either side of a coordinate
+    first = np.array([math.ceil(p) - reach for p in at], np.int64)
+    positions = first[:, None] + np.arange(2 * reach)
+    distances = np.array([[float(p - int(q)) for q in row] for p, row in zip(at, positions, strict=True)])
+    weights = (_cubic_weights if mode == "cubic" else _linear_weights)(np.abs(distances) * shrunk, cubic)
+    if outside:
+        weights = np.where((positions >= 0) & (positions < size), weights, 0)
+    weights = weights / weights.sum(1, keepdims=True)
+    dtype = accumulator(x.dtype)
+    wide, total = op.astype(x, dtype), None
+    for tap in range(2 * reach):
+        if not weights[:, tap].any():
+            continue
+        column = weights[:, tap].astype(dtype).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
+        taken = op.take(wide, np.clip(positions[:, tap], 0, size - 1).astype(np.int32), axis, mode="clip")
+        total = taken * const(column) if total is None else total + taken * const(column)
+    cropped = way.coordinates == "tf_crop_and_resize"
+    assert total is not None
+    return total, np.array([cropped and not 0 <= p <= size - 1 for p in at], bool)
+
+
+def _linear_weights(distance: Array, _: float) -> Array:
+    return np.maximum(1 - distance, 0)
+
+
+def _cubic_weights(d: Array, a: float) -> Array:
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
 def _coordinate(kind: str, axis: _Axis, i: int) -> Fraction:

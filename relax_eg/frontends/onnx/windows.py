@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.widths import computed_in_float32
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
 from relax_eg.shapes import Dim, ceildiv
 
-_POOLS = ("AveragePool", "MaxPool")
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
 _Pads = list[tuple[int | Dim, int | Dim]]
 
 
@@ -70,13 +74,16 @@ def space_of(x: Expr) -> tuple[int, ...]:
 
 
 def _conv(n: OnnxNode) -> Expr:
-    x, w = n[0], n[1]
+    return convolved(n, n[0], n[1], n.optional_input(2))
+
+
+def convolved(n: OnnxNode, x: Expr, w: Expr, bias: Expr | None) -> Expr:
+    """A convolution with the attributes of the node."""
     space = x.ndim - 2
     window = _window(n, w, space)
     strides, around = n.steps("strides", space), n.steps("dilations", space)
     pads = _pads(n, x.shape[2:], window, strides, around)
     y = op.conv(x, w, strides, pads, around, n.at("group", 1))
-    bias = n.optional_input(2)
     return y if bias is None else y + channels(bias, x.ndim)
 
 
@@ -85,9 +92,8 @@ def _conv_transpose(n: OnnxNode) -> Expr:
     space = x.ndim - 2
     window = _window(n, w, space)
     strides, around = n.steps("strides", space), n.steps("dilations", space)
-    n.choice("auto_pad", "NOTSET", "NOTSET")
     extra = n.at("output_padding", [0] * space)
-    pads = n.at("pads", [0] * 2 * space)
+    pads = _transposed_pads(n, x, window, strides, around, extra)
     low = [d * (k - 1) - p for k, d, p in zip(window, around, pads[:space], strict=True)]
     high = [d * (k - 1) - p + e for k, d, p, e in zip(window, around, pads[space:], extra, strict=True)]
     # Weights are stored as (in, out / groups, *window). A transposed convolution flips them along the window.
@@ -98,6 +104,35 @@ def _conv_transpose(n: OnnxNode) -> Expr:
     y = op.conv(x, w, 1, list(zip(low, high, strict=True)), around, groups, input_dilation=strides)
     bias = n.optional_input(2)
     return y if bias is None else y + channels(bias, x.ndim)
+
+
+def _transposed_pads(
+    n: OnnxNode, x: Expr, window: Sequence[int], strides: Sequence[int], around: Sequence[int], extra: Sequence[int]
+) -> list[int | Dim]:
+    """The padding of a transposed convolution, before all axes and then behind all: as given, or so that the result has
+    the sizes that are asked for."""
+    space, shape = len(window), n.at("output_shape")
+    auto = n.choice("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    given = list(n.at("pads", [0] * 2 * space))
+    if shape is None and auto in ("NOTSET", "VALID"):
+        return given
+    wanted = [d * s for d, s in zip(x.shape[2:], strides, strict=True)] if shape is None else list(shape)[-space:]
+    low: list[int | Dim] = []
+    high: list[int | Dim] = []
+    for size, want, k, s, d, e in zip(x.shape[2:], wanted, window, strides, around, extra, strict=True):
+        total = (size - 1) * s + e + (k - 1) * d + 1 - want
+        if not total.is_const:
+            raise n.error(f"output_shape with the size {size}", "fixed sizes, or pads")
+        # What is too small grows at the end.
+        if total.value < 0:
+            low.append(0)
+            high.append(total.value)
+            continue
+        half = total.value // 2
+        first, last = (half, total.value - half) if auto == "SAME_UPPER" else (total.value - half, half)
+        low.append(first)
+        high.append(last)
+    return [*low, *high]
 
 
 def _pool(n: OnnxNode, x: Expr, kind: str) -> tuple[Expr, Expr | None]:
@@ -142,9 +177,58 @@ def _pool(n: OnnxNode, x: Expr, kind: str) -> tuple[Expr, Expr | None]:
     return y, op.reduce_window(ones, "sum", (1, 1, *window), (1, 1, *strides), whole, spread)
 
 
-def _max_pool(n: OnnxNode) -> Expr:
-    n.ignore_attributes("storage_order")  # it only affects the indices output, which is not supported
-    return _pool(n, n[0], "max")[0]
+def _max_pool(n: OnnxNode) -> Sequence[Expr]:
+    columns_first = n.flag("storage_order")
+    y = _pool(n, n[0], "max")[0]
+    return [y] if n.output_count < 2 else [y, _positions(n, n[0], y, columns_first)]
+
+
+def _positions(n: OnnxNode, x: Expr, y: Expr, columns_first: bool) -> Expr:
+    """The positions of the maxima `y` in the flattened `x`: the first element of each window that equals its
+    maximum."""
+    space = x.ndim - 2
+    window, strides, around = (n.steps(name, space) for name in ("kernel_shape", "strides", "dilations"))
+    pads = _pads(n, x.shape[2:], window, strides, around)
+    if not all(d.is_const for d in (*x.shape, *y.shape)):
+        raise n.error("the positions of maxima of symbolic sizes", "fixed sizes")
+    shape, found = [d.value for d in x.shape], [d.value for d in y.shape]
+    flat = np.arange(math.prod(shape), dtype=np.int64)
+    if columns_first:
+        order = (*range(2), *range(x.ndim - 1, 1, -1))
+        where = np.transpose(flat.reshape([shape[a] for a in order]), order)
+    else:
+        where = flat.reshape(shape)
+    low = [int(p[0]) for p in pads]
+    taken: Expr | None = None
+    for offset in reversed(list(itertools.product(*map(range, window)))):
+        starts = zip(offset, around, low, strict=True)
+        at = [np.arange(c) * s + o * d - p for (o, d, p), s, c in zip(starts, strides, found[2:], strict=True)]
+        inside = [(a >= 0) & (a < d) for a, d in zip(at, shape[2:], strict=True)]
+        beside = [np.clip(a, 0, d - 1).astype(np.int32) for a, d in zip(at, shape[2:], strict=True)]
+        values, places = x, where
+        for axis, positions in enumerate(beside, 2):
+            values, places = op.take(values, positions, axis, mode="clip"), np.take(places, positions, axis)
+        mask = functools.reduce(np.logical_and.outer, inside)
+        hit = op.logical_and(op.equal(values, y), const(mask))
+        taken = op.where(hit, const(places), const(np.zeros((), np.int64)) if taken is None else taken)
+    assert taken is not None
+    return taken
+
+
+def _lp_pool(n: OnnxNode) -> Expr:
+    p = n.at("p", 2)
+
+    def pooled(x: Expr) -> Expr:
+        size = op.abs(x)
+        total = _pool(n, size * size if p == 2 else op.integer_pow(size, p), "sum")[0]
+        return op.sqrt(total) if p == 2 else op.power(total, 1 / p)
+
+    return computed_in_float32(pooled, n[0])
+
+
+def _global_lp_pool(n: OnnxNode) -> Expr:
+    p = n.at("p", 2)
+    return computed_in_float32(lambda x: op.power(op.sum(op.integer_pow(op.abs(x), p), space_of(x), True), 1 / p), n[0])
 
 
 def _average_pool(n: OnnxNode) -> Expr:
@@ -170,9 +254,11 @@ def _depth_to_space(n: OnnxNode) -> Expr:
 HANDLERS: dict[str, Handler] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
+    "LpPool": _lp_pool,
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
     "GlobalAveragePool": lambda n: op.mean(n[0], space_of(n[0]), keepdims=True),
+    "GlobalLpPool": _global_lp_pool,
     "GlobalMaxPool": lambda n: op.max(n[0], space_of(n[0]), keepdims=True),
     "DepthToSpace": _depth_to_space,
 }

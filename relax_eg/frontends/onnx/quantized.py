@@ -1,0 +1,113 @@
+"""ONNX's quantization: integers q stand for (q - zero point) * scale. Their products are computed in int32."""
+
+from __future__ import annotations
+
+from relax_eg.dtypes import dtype_of, is_float, is_integer
+from relax_eg.frontends.onnx import windows
+from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
+from relax_eg.ir.expr import Expr
+from relax_eg.ops import api as op
+from relax_eg.ops.sizes import product
+
+
+def _spread(n: OnnxNode, value: Expr, x: Expr) -> Expr:
+    """A scale or zero point, of the whole tensor, of each place of an axis or of each block, ready to broadcast to
+    `x`."""
+    axis, block = n.normal_axis(n.at("axis", 1), max(x.ndim, 2), last=True), n.at("block_size", 0)
+    if product(value.shape) == 1 and not block:
+        return op.reshape(value, ())
+    if block:
+        if value.ndim != x.ndim:
+            raise n.error(f"blocks of {block} with a scale of rank {value.ndim}", f"rank {x.ndim}")
+        shape = value.shape
+        wide = op.broadcast_to(op.expand_dims(value, axis + 1), (*shape[: axis + 1], block, *shape[axis + 1 :]))
+        whole = op.reshape(wide, (*shape[:axis], shape[axis] * block, *shape[axis + 1 :]))
+        return op.getitem(whole, tuple(slice(0, d) if a == axis else slice(None) for a, d in enumerate(x.shape)))
+    if value.ndim != 1:
+        raise n.error(f"a scale of rank {value.ndim} without block_size", "a scalar or a vector")
+    return op.reshape(value, [-1 if a == axis else 1 for a in range(x.ndim)])
+
+
+def saturated(x: Expr, dtype: str) -> Expr:
+    """Whole numbers limited to the range of `dtype`, and converted to it. Numbers that are not whole become so."""
+    held = dtype_of(dtype)
+    return op.astype(op.minimum(op.maximum(op.round(x) if is_float(x.dtype) else x, held.least), held.greatest), dtype)
+
+
+def _quantize(n: OnnxNode) -> Expr:
+    x, scale, zero = n[0], n[1], n.optional_input(2)
+    to = zero.dtype if zero is not None else n.at("output_dtype") or "uint8"
+    if n.at("output_dtype") not in (None, 0, to):
+        raise n.error(f"output_dtype={n.at('output_dtype')} with a zero point of {to}", "one dtype")
+    saturate, precision = n.flag("saturate", 1), n.at("precision") or None
+    by = _spread(n, scale, x)
+    wide = precision or ("float32" if is_integer(x.dtype) else x.dtype)
+    y = op.astype(x, wide) / op.astype(by, wide)
+    if is_integer(to):
+        rounded = op.astype(op.round(y), "float32")
+        return saturated(rounded if zero is None else rounded + op.astype(_spread(n, zero, x), "float32"), to)
+    y = op.astype(y, "float32") if y.dtype != "float64" else y
+    if saturate:
+        most = dtype_of(to).greatest
+        y = op.minimum(op.maximum(y, -most), most)
+    return op.astype(y, to)
+
+
+def _dequantize(n: OnnxNode) -> Expr:
+    x, scale, zero = n[0], n[1], n.optional_input(2)
+    to = n.at("output_dtype") or scale.dtype
+    y = op.astype(x, "float32")
+    if zero is not None and is_integer(x.dtype):
+        y = y - op.astype(_spread(n, zero, x), "float32")
+    return op.astype(y * op.astype(_spread(n, scale, x), "float32"), to)
+
+
+def _centred(x: Expr, zero: Expr | None, axis: int) -> Expr:
+    """`x` without its zero point as int32. `axis`: the axis along which a vector of zero points lies."""
+    wide = op.astype(x, "int32")
+    return wide if zero is None else wide - _along(op.astype(zero, "int32"), axis, x.ndim)
+
+
+def _along(v: Expr, axis: int, rank: int) -> Expr:
+    """A vector along one axis of `rank` axes; scalars, and what has a rank of its own, as they are."""
+    if product(v.shape) == 1:
+        return op.reshape(v, ())
+    return v if v.ndim > 1 else op.reshape(v, [-1 if a == axis % rank else 1 for a in range(rank)])
+
+
+def _matmul_integer(n: OnnxNode) -> Expr:
+    a, b = n[0], n[1]
+    return op.matmul(_centred(a, n.optional_input(2), -2), _centred(b, n.optional_input(3), -1))
+
+
+def _requantized(y: Expr, factor: Expr, zero: Expr) -> Expr:
+    return saturated(op.round(op.astype(y, "float32") * factor) + op.astype(zero, "float32"), zero.dtype)
+
+
+def _qlinear_matmul(n: OnnxNode) -> Expr:
+    a, b = n[0], n[3]
+    y = op.matmul(_centred(a, n[2], -2), _centred(b, n[5], -1))
+    scales = [op.astype(n[i], "float32") for i in (1, 4, 6)]
+    by = _along(scales[0], -2, a.ndim) * _along(scales[1], -1, b.ndim) / op.reshape(scales[2], ())
+    return _requantized(y, by, n[7])
+
+
+def _conv_integer(n: OnnxNode) -> Expr:
+    return windows.convolved(n, _centred(n[0], n.optional_input(2), 1), _centred(n[1], n.optional_input(3), 0), None)
+
+
+def _qlinear_conv(n: OnnxNode) -> Expr:
+    x, w = _centred(n[0], n[2], 1), _centred(n[3], n[5], 0)
+    y = windows.convolved(n, x, w, n.optional_input(8))
+    by = op.reshape(n[1], ()) * _along(n[4], 1, x.ndim) / op.reshape(n[6], ())
+    return _requantized(y, by, n[7])
+
+
+HANDLERS: dict[str, Handler] = {
+    "ConvInteger": _conv_integer,
+    "DequantizeLinear": _dequantize,
+    "MatMulInteger": _matmul_integer,
+    "QLinearConv": _qlinear_conv,
+    "QLinearMatMul": _qlinear_matmul,
+    "QuantizeLinear": _quantize,
+}

@@ -1,0 +1,178 @@
+"""ONNX's RNN, GRU and LSTM. Each direction is a scan over the sequence; the products of the inputs with their weights
+are computed for all steps at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
+from relax_eg.frontends.onnx.traced import traced
+from relax_eg.frontends.onnx.values import Value
+from relax_eg.ops import api as op
+
+_Function = Callable[..., Any]
+
+# given: each activation with the default values of alpha and beta, those of ONNX
+_ACTIVATIONS: Mapping[str, tuple[_Function, float, float]] = {
+    "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
+    "elu": (lambda x, a, b: jnp.where(x > 0, x, a * jnp.expm1(jnp.minimum(x, 0))), 1.0, 0.0),
+    "hardsigmoid": (lambda x, a, b: jnp.clip(a * x + b, 0, 1), 0.2, 0.5),
+    "leakyrelu": (lambda x, a, b: jnp.where(x < 0, a * x, x), 0.01, 0.0),
+    "relu": (lambda x, a, b: jnp.maximum(x, 0), 0.0, 0.0),
+    "scaledtanh": (lambda x, a, b: a * jnp.tanh(b * x), 1.0, 1.0),
+    "sigmoid": (lambda x, a, b: jax.nn.sigmoid(x), 0.0, 0.0),
+    "softplus": (lambda x, a, b: jax.nn.softplus(x), 0.0, 0.0),
+    "softsign": (lambda x, a, b: x / (1 + jnp.abs(x)), 0.0, 0.0),
+    "tanh": (lambda x, a, b: jnp.tanh(x), 0.0, 0.0),
+    "thresholdedrelu": (lambda x, a, b: jnp.where(x > a, x, 0), 1.0, 0.0),
+}  # fmt: skip
+_USES_ALPHA = ("affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu")
+_USES_BETA = ("affine", "hardsigmoid", "scaledtanh")
+
+# A cell: (gates, state, recurrent weights and bias, activations) -> state. `_rnn`, `_gru` and `_lstm` make them.
+_Cell = Callable[[Any, tuple[Any, ...], Any, Any, Sequence[_Function]], tuple[Any, ...]]
+
+
+def _activations(n: OnnxNode, default: Sequence[str], directions: int) -> list[list[_Function]]:
+    """The activations of each direction, with clipping, alpha and beta applied."""
+    names = [s.lower() for s in n.at("activations", [*default] * directions)]
+    alphas, betas, most = list(n.at("activation_alpha", [])), list(n.at("activation_beta", [])), n.at("clip")
+    if len(names) != len(default) * directions or any(name not in _ACTIVATIONS for name in names):
+        raise n.error(f"activations={names}", f"{len(default)} a direction, each one of {', '.join(_ACTIVATIONS)}")
+    made: list[_Function] = []
+    for name in names:
+        f, alpha, beta = _ACTIVATIONS[name]
+        alpha = alphas.pop(0) if alphas and name in _USES_ALPHA else alpha
+        beta = betas.pop(0) if betas and name in _USES_BETA else beta
+        made.append(_clipped(f, alpha, beta, most))
+    return [made[i : i + len(default)] for i in range(0, len(made), len(default))]
+
+
+def _clipped(f: _Function, alpha: float, beta: float, most: float | None) -> _Function:
+    return lambda x: f(x if most is None else jnp.clip(x, -most, most), alpha, beta)
+
+
+def _recurrent(
+    n: OnnxNode, default: Sequence[str], gates: int, states: int, cell: _Cell, apart: bool = False
+) -> list[Value]:
+    """The outputs of a recurrent node: all states of the first kind, then the last states.
+
+    - `gates`, `states`: the number of gates and of state vectors.
+    - `apart`: whether the cell adds the recurrent bias itself.
+    """
+    direction = n.choice("direction", "forward", "forward", "reverse", "bidirectional")
+    backward = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+    functions = _activations(n, default, len(backward))
+    batch_first = n.flag("layout")
+    x, w, r = n[0], n[1], n[2]
+    if w.ndim != 3 or r.ndim != 3 or not r.shape[2].is_const or x.ndim != 3:
+        raise n.error(f"operands of ranks {x.ndim}, {w.ndim}, {r.ndim}", "rank 3, and a known hidden size")
+    hidden = r.shape[2].value
+    if n.at("hidden_size", hidden) != hidden:
+        raise n.error(f"hidden_size={n.at('hidden_size')} with weights of {hidden}", "the size of the weights")
+    x = op.swapaxes(x, 0, 1) if batch_first else x
+    count, batch = len(backward), x.shape[1]
+    given_bias = n.optional_input(3)
+    bias = op.zeros((count, 2 * gates * hidden), x.dtype) if given_bias is None else given_bias
+    lengths = n.optional_input(4)
+    given = [n.optional_input(5 + i) for i in range(states)]
+    first = [
+        op.zeros((count, batch, hidden), x.dtype) if s is None else op.swapaxes(s, 0, 1) if batch_first else s
+        for s in given
+    ]
+    peepholes = n.optional_input(7) if states == 2 else None
+
+    def all_directions(x: Any, w: Any, r: Any, bias: Any, *others: Any) -> list[Any]:
+        begin, rest = others[:states], list(others[states:])
+        ends = rest.pop(0) if lengths is not None else None
+        peeps = rest.pop(0) if peepholes is not None else None
+        results = [
+            _direction(
+                cell, x, w[d], r[d], bias[d], [s[d] for s in begin], ends, None if peeps is None else peeps[d],
+                functions[d], back, apart,
+            )
+            for d, back in enumerate(backward)
+        ]  # fmt: skip
+        ys = jnp.stack([ys for ys, _ in results], 1)
+        last = [jnp.stack([s[i] for _, s in results]) for i in range(states)]
+        if batch_first:
+            return [jnp.transpose(ys, (2, 0, 1, 3)), *(jnp.swapaxes(s, 0, 1) for s in last)]
+        return [ys, *last]
+
+    return list(traced(n, all_directions, x, w, r, bias, *first, *(e for e in (lengths, peepholes) if e is not None)))
+
+
+def _direction(
+    cell: _Cell, x: Any, w: Any, r: Any, bias: Any, begin: Sequence[Any], lengths: Any, peepholes: Any,
+    functions: Sequence[_Function], back: bool, apart: bool,
+) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
+    """All states of the first kind, and the last states, of one direction. Beyond the length of its sequence, a row
+    keeps its states, and its outputs are 0."""
+    half = bias.shape[0] // 2
+    inputs = jnp.einsum("sbi,gi->sbg", x, w) + (bias[:half] if apart else bias[:half] + bias[half:])
+    steps = jnp.arange(x.shape[0], dtype=jnp.int32)
+
+    def step(state: tuple[Any, ...], at: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
+        gates, i = at
+        new = cell(gates, state, r, bias[half:] if peepholes is None else peepholes, functions)
+        if lengths is None:
+            return new, new[0]
+        runs = (i < lengths)[:, None]
+        kept = tuple(jnp.where(runs, a, b) for a, b in zip(new, state, strict=True))
+        return kept, jnp.where(runs, new[0], 0)
+
+    last, ys = jax.lax.scan(step, tuple(begin), (inputs, steps), reverse=back)
+    return ys, last
+
+
+def _rnn(n: OnnxNode) -> list[Value]:
+    def cell(gates: Any, state: tuple[Any, ...], r: Any, _: Any, functions: Sequence[_Function]) -> tuple[Any, ...]:
+        return (functions[0](gates + state[0] @ r.T),)
+
+    return _recurrent(n, ["Tanh"], 1, 1, cell)
+
+
+def _gru(n: OnnxNode) -> list[Value]:
+    before = n.flag("linear_before_reset")
+
+    def cell(gates: Any, state: tuple[Any, ...], r: Any, bias: Any, functions: Sequence[_Function]) -> tuple[Any, ...]:
+        f, g = functions
+        (h,) = state
+        size = h.shape[-1]
+        update_reset = gates[:, : 2 * size] + h @ r[: 2 * size].T + bias[: 2 * size]
+        update, reset = f(update_reset[:, :size]), f(update_reset[:, size:])
+        if before:
+            inner = reset * (h @ r[2 * size :].T + bias[2 * size :])
+        else:
+            inner = (reset * h) @ r[2 * size :].T + bias[2 * size :]
+        new = g(gates[:, 2 * size :] + inner)
+        return ((1 - update) * new + update * h,)
+
+    return _recurrent(n, ["Sigmoid", "Tanh"], 3, 1, cell, apart=True)
+
+
+def _lstm(n: OnnxNode) -> list[Value]:
+    if n.at("clip") is not None:
+        # ONNX's text limits the input of every activation, onnxruntime not that of the last, and the reference none.
+        raise n.error(f"clip={n.at('clip')}", "an LSTM without it")
+    coupled, has_peepholes = n.flag("input_forget"), n.optional_input(7) is not None
+
+    def cell(gates: Any, state: tuple[Any, ...], r: Any, peep: Any, functions: Sequence[_Function]) -> tuple[Any, ...]:
+        f, g, h = functions
+        hidden, inner = state
+        size = hidden.shape[-1]
+        i, o, forget, c = jnp.split(gates + hidden @ r.T, 4, axis=1)
+        pi, po, pf = jnp.split(peep[: 3 * size], 3) if has_peepholes else (0, 0, 0)
+        i = f(i + pi * inner)
+        forget = 1 - i if coupled else f(forget + pf * inner)
+        new = forget * inner + i * g(c)
+        return f(o + po * new) * h(new), new
+
+    return _recurrent(n, ["Sigmoid", "Tanh", "Tanh"], 4, 2, cell)
+
+
+HANDLERS: dict[str, Handler] = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}

@@ -1,0 +1,68 @@
+"""ONNX's own node tests: of the tests that are in the installed `onnx`, none is wrong, and few are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from benchmarks.onnx_cases import DRAWN
+from benchmarks.onnx_nodes import BEGIN, DOCUMENT, END, NodeTest, Outcome, node_tests, outcome, run, table
+from relax_eg.errors import OnnxError
+from relax_eg.frontends.onnx.missing import REFUSED
+from relax_eg.frontends.onnx.ops import HANDLERS
+
+SAMPLED = 40  # of so many tests, the quick run takes one
+LEAST_PASSING = 0.89  # of the tests that are not expanded; the rest are strings, sequences, narrow dtypes and the like
+NO_NODE_TEST = {"GlobalLpPool"}  # test_onnx_control.py compares it with onnxruntime
+
+
+@cache
+def all_tests() -> tuple[NodeTest, ...]:
+    return tuple(node_tests())
+
+
+def failed(outcomes: list[Outcome]) -> list[str]:
+    return [f"{o.name}: {o.text}" for o in outcomes if o.outcome in ("wrong", "broken")]
+
+
+def test_every_operator_is_tested() -> None:
+    tested = {t.kind for t in all_tests()}
+    assert HANDLERS.keys() <= tested | DRAWN.keys() | NO_NODE_TEST
+    assert not HANDLERS.keys() & REFUSED.keys()
+
+
+def test_a_sample_passes() -> None:
+    outcomes = run(all_tests()[::SAMPLED])
+    assert failed(outcomes) == []
+    assert sum(o.outcome != "refused" for o in outcomes) > len(outcomes) / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("expanded", [False, True])
+def test_all_pass(expanded: bool) -> None:
+    outcomes = run([t for t in all_tests() if t.expanded == expanded])
+    assert failed(outcomes) == []
+    passed = sum(o.outcome != "refused" for o in outcomes)
+    assert expanded or passed > LEAST_PASSING * len(outcomes)
+
+
+def test_a_wrong_result_is_found() -> None:
+    test = next(t for t in all_tests() if t.name == "test_add")
+    changed = replace(test, outputs=[np.asarray(test.outputs[0]) + 1])
+    (found,) = run([changed])
+    assert found.outcome == "wrong" and found.text.startswith("output 0: ")
+    with pytest.raises(OnnxError):
+        rx.from_onnx(next(t for t in all_tests() if t.kind == "NonZero").model)
+
+
+def test_the_table_has_a_row_for_each_operator() -> None:
+    tests = all_tests()
+    rows = table([outcome(t, "passed") for t in tests if not t.expanded]).splitlines()
+    assert len(rows) == 2 + len({t.kind for t in tests})
+    _, _, rest = DOCUMENT.read_text().partition(BEGIN)
+    text, mark, _ = rest.partition(END)
+    assert mark and all(f"\n| {t.kind} |" in text for t in tests)
