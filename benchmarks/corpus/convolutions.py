@@ -155,13 +155,13 @@ def slow_and_fast_weights(x, slow, fast):
 @program("n 3 h w", "16 3 3 3")
 def saliency(x, w):
     """A map of how strongly all filters together respond."""
-    return jnp.sum(conv(x, w), axis=1)
+    return jax.nn.sigmoid(jnp.sum(conv(x, w), axis=1))
 
 
 @program("n 16 h w", "24 16 3 3")
 def padded_as_exported(x, w):
     """A convolution whose padding is an operator of its own, as PyTorch exports it."""
-    return lax.conv(jnp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), w, (1, 1), "VALID")
+    return jax.nn.relu(lax.conv(jnp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), w, (1, 1), "VALID"))
 
 
 @program("n 16 32 32")
@@ -173,4 +173,4 @@ def global_max_pool(x):
 @program("n 16 h w", "n 16 h w", "24 16 3 3", "24 16 3 3")
 def two_streams(rgb, flow, v, w):
     """The two streams of a network for actions: pictures and their motion, each with filters of its own."""
-    return jnp.concatenate([conv(rgb, v), conv(flow, w)], axis=1)
+    return jax.nn.relu(jnp.concatenate([conv(rgb, v), conv(flow, w)], axis=1))
