@@ -24,6 +24,7 @@ from relax_eg.backend.artifact import read
 from relax_eg.backend.gpu.devices import find_gpu
 from relax_eg.backend.stored import default_device_key
 from relax_eg.cli import app
+from relax_eg.cli.common import out
 from relax_eg.errors import ArtifactError, BoundsError, OptionError, ShapeError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -218,7 +219,8 @@ def test_keys_wide_numbers_and_weak_results(tmp_path: Path) -> None:
 
 
 @with_plugin
-def test_executables_for_two_gpus_are_listed(tmp_path: Path) -> None:
+def test_executables_for_two_gpus_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out, "_width", 200)  # what the environment says is read once, when a command is first run
     path = tmp_path / "m.rxe"
     best = rx.optimize(folded, MLP, "n 64", weights=("p",), at=LARGE, target="h100")
     best.save(path, devices=["h100", "A100"], at=[LARGE, {"n": 77}])
@@ -230,7 +232,7 @@ def test_executables_for_two_gpus_are_listed(tmp_path: Path) -> None:
         for n, capacities in ((100, {}), (77, {"n": 128}))
     ]
     assert all(p.launches > 0 and p.weights == (0, 1) and stored.code_bytes(p) > 1000 for p in stored.programs)
-    told = CliRunner().invoke(app, ["info", str(path)], env={"COLUMNS": "200"})
+    told = CliRunner().invoke(app, ["info", str(path)])
     assert told.exit_code == 0, told.output
     lines = told.output.splitlines()
     assert lines[1:3] == ["folded(p, x)", ""] and lines[3].startswith("program for any device: ")

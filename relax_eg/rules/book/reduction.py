@@ -34,18 +34,17 @@ def sum_of_matmul_by_rows(a: Any, b: Any) -> Any:
     return op.sum(a @ b, (0, 1)), op.sum(a @ op.sum(b, 1), 0)
 
 
-@_rule("a: *b, s:", attrs={"axes": "sum.axes"}, both=True, tags=("sum",), check=False)
-def sum_of_scaled(a: Any, s: Any, axes: Axes) -> Any:
-    """sum(A s) = sum(A) s over any axes"""
-    return op.sum(a * s, axes), op.sum(a, axes) * s
+@_rule("a: *b n, s:", both=True, tags=("sum",), check=False)
+def sum_of_scaled(a: Any, s: Any) -> Any:
+    """sum(A s) = sum(A) s over the last axis"""
+    return op.sum(a * s, a.ndim - 1), op.sum(a, a.ndim - 1) * s
 
 
-@_rule(
-    "a: *b, c: *b", attrs={"f": "add | subtract", "axes": "sum.axes"}, both=True, tags=("sum",), check=False,
-)  # fmt: skip
-def sum_of_sum(a: Any, c: Any, f: Any, axes: Axes) -> Any:
-    """sum(f(A, C)) = f(sum(A), sum(C)) over any axes, for a sum and a difference"""
-    return op.sum(f(a, c), axes), f(op.sum(a, axes), op.sum(c, axes))
+# One way only: what comes out of a sum, `out_of_reductions` says.
+@_rule("a: *b, c: *b", attrs={"f": "add | subtract", "axes": "sum.axes"}, tags=("sum",), check=False)
+def sums_at_once(a: Any, c: Any, f: Any, axes: Axes) -> Any:
+    """f(sum(A), sum(C)) = sum(f(A, C)) over any axes, for a sum and a difference: one pass"""
+    return f(op.sum(a, axes), op.sum(c, axes)), op.sum(f(a, c), axes)
 
 
 @_rule("a: m k, b: m k", tags=("sum",), check=False)
