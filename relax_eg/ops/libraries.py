@@ -297,6 +297,8 @@ def inline_libraries(roots: Sequence[Expr]) -> list[Expr]:
 def instantiate(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping[str, Dim]) -> list[Expr]:
     """Returns patterns with variables replaced by `env` and size variables by `sizes`. Raises OperatorError."""
     done: dict[Expr, Expr] = dict(env)
+    # Mostly a size stays what it is, and annotations of tuples are long.
+    sizes = {v: d for v, d in sizes.items() if d != Dim.var(v)}
     for e in postorder(roots, stop=done.__contains__):
         if e in done:
             continue
@@ -311,7 +313,8 @@ def instantiate(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping[
         elif not e.args and e.op != SHAPE:
             done[e] = e
         else:
-            done[e] = node(e.op, args, _with_sizes(e.attrs, sizes).items(), substitute(e.annotation, dict(sizes)))
+            annotation = substitute(e.annotation, sizes) if sizes else e.annotation
+            done[e] = node(e.op, args, _with_sizes(e.attrs, sizes).items(), annotation)
     return [done[r] for r in roots]
 
 

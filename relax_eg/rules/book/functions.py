@@ -29,6 +29,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import PASSIVE, with_operands
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import frontier, missing_sizes, remaining_origins, replace_names, split, static_expressions
+from relax_eg.memo import Memo
 from relax_eg.ops.libraries import instantiate
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import calls, scans, while_loops
@@ -155,7 +156,7 @@ def _inline(e: Expr, queries: ProgramQueries) -> Expr | None:
     if called.op != CALL:
         return None
     try:
-        found = _body(called, queries, _MOST_CALLED_ONCE)
+        found = _body(called, queries, _MOST_CALLED_ONCE, [])
     except OperatorError:  # the body does not apply to these operands at all sizes; the call reports that
         return None
     if found is None:
@@ -163,11 +164,41 @@ def _inline(e: Expr, queries: ProgramQueries) -> Expr | None:
     return tuple_get(found[0], e.attr("index")) if e.op == TUPLE_GET else found[0]
 
 
-def _body(e: Expr, queries: ProgramQueries, most: int) -> tuple[Expr, int] | None:
+# What a body is made of: the name of a function, the function, and how many calls it has.
+_Called = tuple[str, Function | None, int]
+
+# limit: calls whose bodies are kept. Each result of a call asks for its body, one after the other.
+_MOST_KNOWN = 64
+_known = Memo[tuple[Expr, int], tuple[list[_Called], tuple[Expr, int] | None]](_MOST_KNOWN)
+
+
+def _body(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]) -> tuple[Expr, int] | None:
     """Returns the result of a call without the call, and its number of operators; a call that stays counts as one.
-    Returns None if there are more than `most`, or if the function is not one pure block whose sizes the call binds."""
+    Returns None if there are more than `most`, or if the function is not one pure block whose sizes the call binds.
+
+    `asked`: gets the functions of which it is made. A body that is known is asked about again, so that the answers are
+    those of `queries`.
+    """
+    found = _known.get((e, most))
+    if found is None or [_called(name, queries) for name, _, _ in found[0]] != found[0]:
+        inner: list[_Called] = []
+        found = inner, _body_anew(e, queries, most, inner)
+        _known[e, most] = found
+    asked += found[0]
+    return found[1]
+
+
+def _called(name: str, queries: ProgramQueries) -> _Called:
+    function = queries.as_written(name)
+    return name, function, 0 if function is None else queries.calls(name)
+
+
+def _body_anew(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]) -> tuple[Expr, int] | None:
     name = str(e.args[0].attr("name")) if e.args[0].op == FUNCTION else ""
-    function = queries.as_written(name) if name else None
+    if not name:
+        return None
+    asked.append(_called(name, queries))
+    _, function, calls = asked[-1]
     if function is None or missing_sizes(function):
         return None
     params, operands = [p.annotation for p in function.params], [a.annotation for a in e.args[1:]]
@@ -177,7 +208,7 @@ def _body(e: Expr, queries: ProgramQueries, most: int) -> tuple[Expr, int] | Non
     if any(substitute(p, sizes) != a for p, a in zip(params, operands, strict=True)):
         return None  # the call checks at run time whether its operands fit
     inside = [x for x in function.expressions() if x.op not in PASSIVE]
-    most = most if queries.calls(name) == 1 else min(most, _MOST_OPERATORS)
+    most = most if calls == 1 else min(most, _MOST_OPERATORS)
     count = len(inside)
     if count > most or any(x.op == SHARD_MAP for x in inside):
         return None
@@ -191,7 +222,7 @@ def _body(e: Expr, queries: ProgramQueries, most: int) -> tuple[Expr, int] | Non
             continue
         args = tuple(done[a] for a in x.args)
         made = with_operands(x, args)
-        inner = _body(made, queries, most - count + 1) if made.op == CALL else None
+        inner = _body(made, queries, most - count + 1, asked) if made.op == CALL else None
         if inner is not None:
             made, count = inner[0], count - 1 + inner[1]
         done[x] = made
