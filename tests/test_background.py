@@ -205,3 +205,17 @@ def test_several_threads(gate: threading.Event) -> None:
 def test_other_values_are_refused(given: Any) -> None:
     with pytest.raises(rx.errors.OptionError, match=r"search=.*: 'first call', 'background' are accepted"):
         rx.jit(trace_of_product, search=given)
+
+
+def test_what_is_kept_as_written_with_weights_is_compiled_in_the_background() -> None:
+    def layer(w: Any, x: Any) -> Any:
+        return jnp.tanh(x @ w)
+
+    w, x = jnp.ones((64, 64)) / 64, jnp.ones((8, 64))
+    fast = rx.jit(layer, weights=["w"], search="background")
+    fast(w, x)
+    assert fast.wait(60) and fast.report is not None and fast.report.kept_as_written
+    rival = fast._rival  # type: ignore[reportPrivateUsage]
+    assert rival.executable_count == 1
+    np.testing.assert_allclose(fast(w, x), layer(w, x), rtol=1e-5)
+    assert fast._first is rival and rival.executable_count == 1  # type: ignore[reportPrivateUsage]

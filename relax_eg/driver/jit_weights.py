@@ -17,7 +17,7 @@ from relax_eg.driver.call_path import CallPath, path_of
 from relax_eg.driver.jit_arguments import Static, call_key, kind_of_any, static_key
 from relax_eg.driver.jitted import Jitted
 from relax_eg.driver.thread_marks import marked
-from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of
+from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
 from relax_eg.logs import raise_if_exhausted
 from relax_eg.memo import Memo
 
@@ -109,10 +109,17 @@ class JittedWithWeights(Jitted):
             def fixed() -> Optimized:
                 return self._fixed.get_or_make((key, shapes), lambda: make(list(map(spec_of, shapes, leaves))))
 
+            given, named = jax.tree_util.tree_map(spec_of_any, (args, kwargs))
+
+            def fixed_and_compiled() -> None:
+                if _is_as_written(fixed()) and shapes == varying.first:
+                    with marked(self._local, "as_written"):
+                        self._rival.lower(*given, **named).compile()
+
             if (key, shapes) not in self._fixed:
-                self._background.need((key, shapes), fixed)
+                self._background.need((key, shapes), fixed_and_compiled)
             best = fixed()
-            if shapes == varying.first and all(v.chosen is None for v in best.variants):
+            if shapes == varying.first and _is_as_written(best):
                 return CallPath(self._begin_as_written, is_reusable=True)
         return CallPath(best, of_leaves=True, is_reusable=True)
 
@@ -123,3 +130,7 @@ class JittedWithWeights(Jitted):
             result = self._rival(*args, **kwargs)
         self._first, self._first_key = self._rival, key
         return result
+
+
+def _is_as_written(best: Optimized) -> bool:
+    return all(v.chosen is None for v in best.variants)
