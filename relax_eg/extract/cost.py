@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from relax_eg.extract.amounts import NONE, Amounts, bytes_moved, kind_of, program_amounts, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
 from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
+from relax_eg.extract.implied_matmuls import LINEAR, MATMUL
 from relax_eg.extract.kinds import KernelKind, kernel_kind
 from relax_eg.extract.matmuls import (
     Contracted,
@@ -28,7 +29,7 @@ from relax_eg.extract.matmuls import (
 )
 from relax_eg.extract.numbers import Number, choose, evaluate, is_column, maximum, minimum, truncate
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.walk import LINEAR, MATMUL, walk
+from relax_eg.extract.walk import walk
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
 from relax_eg.ir.control import alternatives, arguments_of, group_arguments, runs_of, steps_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, COND, SCAN, postorder
@@ -109,8 +110,8 @@ class WholeCost:
         self.constants: Mapping[str, int] = {}  # per parameter: the number of loops around in which it is constant
 
     @property
-    def folds_transposes(self) -> bool:
-        """Whether a matmul reads a transposed matrix in place, as XLA's matmuls do."""
+    def fuses_into_matmuls(self) -> bool:
+        """Whether XLA makes matmuls of several nodes (`extract.implied_matmuls`)."""
         return self.cost is None
 
     def times(self, site: Site) -> Dim:

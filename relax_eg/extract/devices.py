@@ -20,7 +20,12 @@ from relax_eg.ops.multiprocessors import MULTIPROCESSORS
 WITHOUT_YNN = Mode(
     "ynn off",
     {"xla_cpu_experimental_ynn_fusion_type": ""},
-    {"linear_penalty": ((24.0, 4.0), (64.0, 3.0), (256.0, 1.6)), "gemv_bytes": math.inf, "gemv_gain": 1.0},
+    {
+        "linear_penalty": ((24.0, 4.0), (64.0, 3.0), (256.0, 1.6)),
+        "gemv_bytes": math.inf,
+        "gemv_gain": 1.0,
+        "sums_as_matmuls": False,
+    },
 )
 
 # measured: by hand on a 2-core x86-64 machine with jax 0.10; `relax-eg calibrate` measures the machine it runs on
@@ -43,6 +48,7 @@ CPU = Profile(
     linear_penalty=((24, 1.7), (48, 1.2)),
     gemv_bytes=4e6,
     gemv_gain=1.3,
+    sums_as_matmuls=True,
     conv_factor=1.1,
     group_share=0.14,
     group_half=(23.0, 20.0),
@@ -120,6 +126,7 @@ LAPTOP = Profile(
     step=1e-6,
     fresh_bytes=float(32 << 20),
     fresh_rate=6e9,
+    sums_as_matmuls=True,
     conv_factor=1.1,
     group_share=0.14,
     group_half=(23.0, 20.0),

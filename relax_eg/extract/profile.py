@@ -23,7 +23,7 @@ from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
-PROFILE_VERSION = 6  # given: version of the format
+PROFILE_VERSION = 7  # given: version of the format
 _OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
 _STREAMING = 4  # chosen: power of (cache over bytes) with which hits fall when an array outgrows the cache
 
@@ -72,6 +72,7 @@ class Profile:
       is stored output axis first.
     - `gemv_bytes`, `gemv_gain`: with one row and a weight of at least `gemv_bytes`, that layout is `gemv_gain` times
       faster.
+    - `sums_as_matmuls`: whether XLA computes the sum of a product of two broadcast operands as a matmul.
     - `conv_factor`: how many times longer a convolution takes than the matmul of its windows.
     - `group_share`: share of the matmul rate that a grouped convolution reaches at most.
     - `group_half`: output channels and window elements per group at which it reaches half of that.
@@ -122,6 +123,7 @@ class Profile:
     linear_penalty: tuple[tuple[float, float], ...] = ()
     gemv_bytes: float = float("inf")
     gemv_gain: float = 1.0
+    sums_as_matmuls: bool = False
     conv_factor: float = 1.0
     group_share: float = 1.0
     group_half: tuple[float, float] = (8.0, 16.0)
@@ -279,7 +281,7 @@ _ROWS: Mapping[str, int] = {"tiles": 2, "linear_penalty": 2}
 _COLUMNS: Mapping[str, int] = {"matmul_half": 3, "group_half": 2, "solve_half": 2}
 _RATES = ("matmul_rate", "scalar_rate", "library_speed", "corrections", "doubts")
 _TEXTS = ("name", "notes", "measured", "platform")
-_FLAGS = ("calibrated", "pallas")
+_FLAGS = ("calibrated", "pallas", "sums_as_matmuls")
 # Prices are divided by these fields.
 _POSITIVE = (
     "vector_rate", "bandwidth", "cache_bandwidth", "cache_bytes", "fresh_rate", "gemv_gain", "cores", "own_rows",
@@ -315,7 +317,7 @@ def _mode(where: str, data: Any) -> Mode:
     fits = isinstance(data, Mapping) and set(data) == {"name", "options", "changes"}  # type: ignore[reportUnknownArgumentType]
     if not fits or not (isinstance(data["name"], str) and data["name"] and isinstance(data["changes"], Mapping)):
         raise OptionError(f"{where}: modes has {short_repr(data)}; {accepted} is accepted")
-    known = {f.name for f in fields(Profile)} - {"modes", "machine", *_FLAGS, *_TEXTS} | {"platform"}
+    known = {f.name for f in fields(Profile)} - {"modes", "machine", *_FLAGS, *_TEXTS} | {"platform", "sums_as_matmuls"}
     for name in data["changes"]:
         if name not in known:
             raise OptionError(f"{where}: mode `{data['name']}` changes `{name}`; known are {', '.join(sorted(known))}")

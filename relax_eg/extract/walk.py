@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.hoisting import hoisted_loops, with_hoisting
+from relax_eg.extract.implied_matmuls import implied_matmuls
 from relax_eg.extract.numbers import Number, truncate
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.heads import CORE, RUNNING, TUPLES
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, site_of
-from relax_eg.ops.movement import is_transpose
-from relax_eg.ops.record import operators_run_as
 
 if TYPE_CHECKING:
     from relax_eg.extract.cost import WholeCost
 
 Key = TypeVar("Key", bound=Hashable)
-(MATMUL,), (LINEAR,) = operators_run_as("matmul"), operators_run_as("transposed_matmul")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +30,7 @@ class Visit:
 
     - `node`: the expression.
     - `function`: the function that contains it.
-    - `site`: the site as which it is priced; None for a transpose that a matmul reads in place.
+    - `site`: the site as which it is priced; None for a node that XLA computes inside a matmul.
     - `hoisted_out_of`: the number of enclosing loops that XLA hoists it out of.
     - `model`: the cost model at the sizes of the function.
     - `times`: how often the program runs the function.
@@ -72,8 +70,8 @@ def walk(
     """The nodes of `function` and of the functions that it runs, except leaves and tuples. The nodes that a node runs
     come before it.
 
-    If a matmul reads a transposed matrix in place, the matmul is priced as the `linear` that runs, and the transpose
-    has no site.
+    A node is priced as the matmul that XLA makes of it and of nodes that it reads, and these have no site
+    (`extract.implied_matmuls`).
 
     - `skip`: nodes of the function itself that are left out.
     - `deep`: whether to walk the functions that it runs.
@@ -81,16 +79,17 @@ def walk(
     """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
-    folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
-    folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
+    matmuls: dict[Expr, Site] = {}
+    inside: set[Expr] = set()
+    if model.fuses_into_matmuls:
+        matmuls, inside = implied_matmuls(function, expressions, model.profile.sums_as_matmuls)
     left = hoisted_loops(function, model.constants)
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in TUPLES:
             continue
         site, far = with_hoisting(e, site_of(e), left, model.constants), left.get(e, 0)
-        if e.op == MATMUL and e.args[1] in folded:
-            site = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
-        v = Visit(e, function, None if e in folded else site, far, model, times, path)
+        site = matmuls.get(e, site)
+        v = Visit(e, function, None if e in inside else site, far, model, times, path)
         if deep and v.runs_functions:
             part = model.hoisted_share(far)
             for callee, n, inner in model.trips(site):
@@ -120,14 +119,3 @@ def figures_by_key(costs: Iterable[tuple[Key, NodeCost]]) -> dict[Key, tuple[int
         key: (count, truncate(c.flops), truncate(c.bytes), truncate(c.launches), c.seconds)
         for key, (count, c) in sums.items()
     }
-
-
-def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
-    """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads."""
-    read = {a for e in expressions for a in e.args}
-    folded = {e for e in expressions if is_transpose(e) and e in read} - once
-    for e in expressions:
-        for i, a in enumerate(e.args):
-            if a in folded and not (e.op == MATMUL and i == 1 and e.args[0].ndim >= 1):
-                folded.discard(a)
-    return folded

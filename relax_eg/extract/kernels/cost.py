@@ -98,7 +98,7 @@ class KernelCost(WholeCost):
     refuses: Refuses | None = None  # why a program at its sizes is left to XLA, on a device of this name; "" if not
 
     @property
-    def folds_transposes(self) -> bool:
+    def fuses_into_matmuls(self) -> bool:
         return False
 
     @property

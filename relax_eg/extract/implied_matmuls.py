@@ -1,0 +1,86 @@
+"""The matmuls that XLA makes of several nodes of a program as it is written.
+
+A matmul reads a transposed matrix in place. On CPUs the sum over one axis of a product of two broadcast operands is a
+matmul, too, if their elements are float32 and nothing else reads the product (the library YNN finds it).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.module import Function
+from relax_eg.ops import Site
+from relax_eg.ops.movement import is_transpose
+from relax_eg.ops.record import operators_run_as
+from relax_eg.shapes import Dim
+
+(MATMUL,), (LINEAR,) = operators_run_as("matmul"), operators_run_as("transposed_matmul")
+_DTYPE = "float32"  # measured: sums of products of float64, float16, bfloat16 and int32 are loops (jax 0.10.2)
+_ONE = Dim.of(1)
+
+
+def implied_matmuls(
+    function: Function, expressions: Collection[Expr], sums: bool
+) -> tuple[dict[Expr, Site], set[Expr]]:
+    """The nodes of `expressions` that XLA computes as matmuls, each with the site of its matmul, and the nodes that are
+    computed inside these matmuls.
+
+    - `sums`: whether sums of products are matmuls on the device (`Profile.sums_as_matmuls`).
+    """
+    outputs = [b.value for block in function.blocks for b in block.bindings] + [function.result]
+    readers = Counter(a for e in expressions for a in e.args)
+    readers.update(outputs)
+    matmuls: dict[Expr, Site] = {}
+    inside = _transposes_in_place(expressions) - set(outputs)
+    for e in expressions:
+        if e.op == MATMUL and e.args[1] in inside:
+            matmuls[e] = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
+        elif sums and e.op == "sum" and readers[e.args[0]] == 1 and (found := _of_sum(e)) is not None:
+            matmuls[e] = found
+            inside.add(e.args[0])
+    return matmuls, inside
+
+
+def _transposes_in_place(expressions: Collection[Expr]) -> set[Expr]:
+    """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads."""
+    read = {a for e in expressions for a in e.args}
+    found = {e for e in expressions if is_transpose(e) and e in read}
+    for e in expressions:
+        for i, a in enumerate(e.args):
+            if a in found and not (e.op == MATMUL and i == 1 and e.args[0].ndim >= 1):
+                found.discard(a)
+    return found
+
+
+def _of_sum(total: Expr) -> Site | None:
+    """The matmul that a sum of a product is; None if it is none."""
+    product = total.args[0]
+    axes: tuple[int, ...] = total.attr("axes")
+    known = all(a.tensor.shape is not None for a in (product, *product.args))
+    if product.op != "multiply" or len(axes) != 1 or total.dtype != _DTYPE or not known:
+        return None
+    shape = product.shape
+    left, right = (_axes_of(a, len(shape)) for a in product.args)
+    depth = axes[0] % len(shape)
+    if depth not in left & right or not left - right or not right - left:
+        return None
+
+    def extent(kept: frozenset[int]) -> Dim:
+        return math.prod((shape[i] for i in sorted(kept)), start=_ONE)
+
+    batches = tuple(shape[i] for i in sorted((left & right) - {depth}))
+    rows, columns = extent(left - right), extent(right - left)
+    a = Tensor((*batches, rows, shape[depth]), _DTYPE)
+    b = Tensor((*batches, shape[depth], columns), _DTYPE)
+    return Site(MATMUL, (a, b), {"out_dtype": None})
+
+
+def _axes_of(operand: Expr, rank: int) -> frozenset[int]:
+    """The axes of a product of `rank` axes that an operand of it has, rather than repeats."""
+    while operand.op == "broadcast_to":
+        operand = operand.args[0]
+    return frozenset(i + rank - operand.ndim for i, d in enumerate(operand.shape) if d != _ONE)
