@@ -325,7 +325,7 @@ def keeps_accuracy(instance: Instance) -> bool:
 
 
 def _keeps_accuracy(instance: Instance) -> bool:
-    plan = _Plan(judge_accuracy, draw_under_guards(draws.draw_cancelling_floats), [instance], SAMPLES // 2, least=1)
+    plan = _Plan(judge_accuracy, draw_under_guards(draws.draw_masked_floats), [instance], SAMPLES, least=1)
     shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]
     tested = 0
     try:

@@ -32,7 +32,7 @@ from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, call, position_promises, program_of, site_of
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import size_preconditions, unmet_precondition, value_guards_hold
+from relax_eg.rules.samples import mask_values, size_preconditions, unmet_precondition, value_guards_hold
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, walk
 from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL
@@ -323,7 +323,7 @@ def _bits(a: Array) -> bytes:
 def judge_accuracy(case: Case) -> Failure | None:
     """Judges the accuracy law of numerics="reassociate". The right side must be finite where the left side is. Its
     error must be at most 8 times the larger of the left side's error and the change of the exact left side under
-    half-ulp perturbations of its inputs. Float64 counts as exact."""
+    half-ulp perturbations of its inputs, but for what may be masks. Float64 counts as exact."""
     p = prepare_sides(case.instance)
     found = _evaluate_sides(p, p.both_sides_tuple, case)
     if isinstance(found, Failure):
@@ -380,20 +380,22 @@ def _half_ulp(left: Array, truth: Array) -> Array:
 
 
 def _sensitivity(wide: PreparedSides, case: Case, truth: Array, i: int, count: int) -> Array:
-    """The largest change of the exact left side under `count` half-ulp perturbations of its inputs."""
+    """The largest change of the exact left side under `count` half-ulp perturbations of its inputs. Elements that
+    may be those of masks are taken as exact."""
     rng = np.random.default_rng(count)  # a fixed seed, so that a case always has the same verdict
-    largest = np.zeros(truth.shape)
+    largest, exact = np.zeros(truth.shape), mask_values(case.instance)
     dtypes = {str(p.attr("name")): p.dtype for p in case.instance.params}
     for _ in range(count):
         values: dict[str, Array] = {}
         for name, v in case.values.items():
             if dtypes[name] in FLOATS:
-                v = v.astype(np.float64) * (1 + dtype_of(dtypes[name]).half_ulp * rng.choice((-1.0, 1.0), v.shape))
+                change = dtype_of(dtypes[name]).half_ulp * rng.choice((-1.0, 1.0), v.shape)
+                v = v.astype(np.float64) * (1 + np.where(np.isin(v, exact), 0.0, change))
             values[name] = np.asarray(v)  # type: ignore[reportUnknownArgumentType]
         moved = np.asarray(_evaluate(wide, wide.left_tuple, Case(case.instance, case.sizes, values))[i]).astype(
             np.float64
         )
         with np.errstate(invalid="ignore"):
-            change = np.abs(moved - truth)
-        largest = np.maximum(largest, np.where(np.isfinite(change), change, 0.0))
+            by = np.abs(moved - truth)
+        largest = np.maximum(largest, np.where(np.isfinite(by), by, 0.0))
     return largest

@@ -16,7 +16,7 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, numpy_dtype
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.expr import CONSTANT, Expr, constant_value, postorder
 from relax_eg.limits import KEPT
 from relax_eg.ops.facts import has_fact as has_fact
 from relax_eg.ops.facts import with_facts
@@ -33,6 +33,9 @@ Draw = Callable[[Instance, Sizes, Random, int], dict[str, Array]]
 
 # limit: elements of one operand of a sample; small sizes suffice to show differences.
 _MOST_ELEMENTS = 4096
+# limit: larger numbers that are added stand for infinity in masks, as in scores + (mask - 1) * 1e9. What remains
+# without them, scores + mask * 1e9, loses the digits of the scores.
+LARGEST_SHIFT = 1000
 LARGEST_SIZE = 5000  # limit: largest number of a rule that is tried as a size
 _PLAIN_ATTEMPTS = 20  # limit: attempts with bindings as drawn, before slice bounds are redrawn to fit
 # chosen: sizes to draw from; 2 and 3 are twice as likely.
@@ -326,6 +329,26 @@ def draw_cancelling_floats(instance: Instance, sizes: Sizes, rng: Random, index:
     values = draw_values(instance, sizes, rng, index, lambda s, r, i: _mixed(s, r, i, reach))
     if index % 2:
         _make_cancelling([values[str(p.attr("name"))] for p in instance.params if is_float(p.dtype)], rng)
+    return values
+
+
+@lru_cache(KEPT)
+def mask_values(instance: Instance) -> tuple[float, ...]:
+    """What elements of masks may be, other than 0: 1, and the numbers of the left side by which masks push elements
+    away, of either sign."""
+    numbers = [
+        float(constant_value(e)) for e in instance.left_nodes if e.op == CONSTANT and is_float(e.dtype) and not e.ndim
+    ]
+    return (1.0, *dict.fromkeys(y for x in numbers if abs(x) > LARGEST_SHIFT for y in (x, -x)))
+
+
+def draw_masked_floats(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
+    """`draw_cancelling_floats`, with masks in every other case: tensors whose elements are 0 and another number."""
+    values = draw_cancelling_floats(instance, sizes, rng, index // 2)
+    for p in instance.params if index % 2 else ():
+        if is_float(p.dtype) and rng.random() < 0.5:
+            a = values[str(p.attr("name"))]
+            a[...] = (rng.random(a.shape) < 0.6) * rng.choice(mask_values(instance))
     return values
 
 

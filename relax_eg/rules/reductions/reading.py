@@ -38,13 +38,11 @@ from relax_eg.rules.reductions.forms import (
     viewed,
 )
 from relax_eg.rules.reductions.proofs import Lemma
+from relax_eg.rules.samples import LARGEST_SHIFT
 from relax_eg.rules.schemas import FactsOf
 from relax_eg.shapes import Dim
 
 _DEEPEST = 14  # limit: operators on a path from a value to the leaves of its form
-# limit: larger numbers that are added stand for infinity in masks, as in scores + (mask - 1) * 1e9. What remains
-# without them, scores + mask * 1e9, loses the digits of the scores.
-_LARGEST_SHIFT = 1000
 _VIEWS = movement_operators("view")
 _OTHER = {"max": "min", "min": "max"}  # given: what a negative scale makes of an extreme
 
@@ -381,7 +379,7 @@ class FormReader:
         """The reading of an operator whose operands have these readings."""
         if form.core is not None and not form.scale.number:
             return None
-        if form.core is not None and any(not t.powers and abs(t.number) > _LARGEST_SHIFT for t in form.shifts):
+        if form.core is not None and any(not t.powers and abs(t.number) > LARGEST_SHIFT for t in form.shifts):
             return None
         written = [expression(x.form, a.shape, a.dtype) for x, a in zip(operands, e.args, strict=True)]
         right = expression(form, e.shape, e.dtype)

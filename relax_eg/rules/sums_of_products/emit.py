@@ -108,10 +108,11 @@ class Emitter:
 
     def _scaled(self, value: Expr, scale: Scale) -> Expr:
         dtype = value.dtype
-        number, below = scale.number, scale.number.denominator
-        if below & (below - 1):
-            value = op.divide(value, _constant(Fraction(below), dtype))  # the quotient is no number of the dtype
-            number = Fraction(number.numerator)
+        number = scale.number
+        if not _is_power_of_two(number.denominator):  # the number is none of the dtype
+            above = number.numerator if _is_power_of_two(abs(number.numerator)) else 1
+            value = op.divide(value, _constant(Fraction(number.denominator, above), dtype))
+            number = Fraction(number.numerator, above)
         if number == -1:
             value = op.negative(value)
         elif number != 1:
@@ -269,6 +270,10 @@ def _as_number(x: Access, dtype: str) -> Access:
 def _inverted(x: Access) -> Access:
     """`x` as a factor, whether or not a product is divided by it."""
     return Access(op.reciprocal(x.value), x.letters) if x.divides else x
+
+
+def _is_power_of_two(n: int) -> bool:
+    return n > 0 and not n & (n - 1)
 
 
 def _constant(number: Fraction, dtype: str) -> Expr:
