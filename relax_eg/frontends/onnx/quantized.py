@@ -9,6 +9,8 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.ops.sizes import product
 
+_FRACTION_BITS = 23  # given: of a float32
+
 
 def _spread(n: OnnxNode, value: Expr, x: Expr) -> Expr:
     """A scale or zero point, of the whole tensor, of each place of an axis or of each block, ready to broadcast to
@@ -32,6 +34,23 @@ def saturated(x: Expr, dtype: str) -> Expr:
     """Whole numbers limited to the range of `dtype`, and converted to it. Numbers that are not whole become so."""
     held = dtype_of(dtype)
     return op.astype(op.minimum(op.maximum(op.round(x) if is_float(x.dtype) else x, held.least), held.greatest), dtype)
+
+
+def as_powers_of_two(x: Expr, to: str, round_mode: str, saturate: bool) -> Expr:
+    """Magnitudes as exponents, which is all that a number of the dtype `to` has. NaN for numbers that are not finite,
+    and, without `saturate`, for those that are rounded beyond the largest power."""
+    bits = op.bitcast(op.astype(x, "float32"), "uint32")
+    exponent = op.bitwise_and(op.right_shift(bits, _FRACTION_BITS), 0xFF)
+    fraction = op.bitwise_and(bits, (1 << _FRACTION_BITS) - 1)
+    half = 1 << (_FRACTION_BITS - 1)
+    if round_mode == "up":
+        rounded = op.greater(fraction, 0)
+    elif round_mode == "nearest":  # half of the smallest power is rounded down, other halves are rounded up
+        rounded = op.logical_or(op.greater(fraction, half), op.equal(fraction, half) & op.greater(exponent, 0))
+    else:
+        rounded = op.zeros(x.shape, "bool")
+    rounded = op.logical_and(rounded, op.less(exponent, 0xFE if saturate else 0xFF))
+    return op.bitcast(op.astype(exponent + op.astype(rounded, "uint32"), "uint8"), to)
 
 
 def _quantize(n: OnnxNode) -> Expr:
