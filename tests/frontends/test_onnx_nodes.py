@@ -16,7 +16,7 @@ from relax_eg.frontends.onnx.missing import REFUSED
 from relax_eg.frontends.onnx.ops import HANDLERS
 
 SAMPLED = 40  # of so many tests, the quick run takes one
-LEAST_PASSING = 0.89  # of the tests that are not expanded; the rest are strings, sequences, narrow dtypes and the like
+LEAST_PASSING = 0.95  # of the tests that are not expanded; the rest are strings, random numbers, files and the like
 NO_NODE_TEST = {"GlobalLpPool"}  # test_onnx_control.py compares it with onnxruntime
 
 
@@ -56,7 +56,7 @@ def test_a_wrong_result_is_found() -> None:
     (found,) = run([changed])
     assert found.outcome == "wrong" and found.text.startswith("output 0: ")
     with pytest.raises(OnnxError):
-        rx.from_onnx(next(t for t in all_tests() if t.kind == "NonZero").model)
+        rx.from_onnx(next(t for t in all_tests() if t.kind == "ImageDecoder").model)
 
 
 def test_the_table_has_a_row_for_each_operator() -> None:

@@ -18,6 +18,8 @@ from relax_eg.frontends.onnx import (
     recurrent,
     resize,
     sampled,
+    selected,
+    sequences,
     signals,
     subgraphs,
     training,
@@ -468,7 +470,7 @@ HANDLERS: dict[str, Handler] = {
     **{name: _unary(f) for name, f in {
         "Abs": _abs, "Acos": op.acos, "Acosh": op.acosh, "Asin": op.asin, "Asinh": op.asinh, "Atan": op.atan,
         "Atanh": op.atanh, "Ceil": op.ceil, "Cos": op.cos, "Cosh": op.cosh, "Erf": op.erf, "Exp": op.exp,
-        "Floor": op.floor, "Identity": lambda x: x, "IsNaN": op.isnan, "Log": op.log, "Neg": op.negative,
+        "Floor": op.floor, "IsNaN": op.isnan, "Log": op.log, "Neg": op.negative,
         "Not": op.logical_not, "Reciprocal": op.reciprocal, "Relu": op.relu, "Round": op.round,
         "Sigmoid": op.sigmoid, "Sign": op.sign, "Sin": op.sin, "Sinh": op.sinh, "Sqrt": op.sqrt, "Tan": op.tan,
         "Tanh": op.tanh, "Softplus": _softplus, "Softsign": lambda x: x / (1 + op.abs(x)),
@@ -501,5 +503,6 @@ HANDLERS: dict[str, Handler] = {
     "ArgMax": _arg_reduction(op.argmax), "ArgMin": _arg_reduction(op.argmin),
     "TopK": _top_k, "Resize": resize.resize, "Upsample": resize.resize, **creation.HANDLERS, **windows.HANDLERS,
     **normalisation.HANDLERS, **further.HANDLERS, **indexed.HANDLERS, **quantized.HANDLERS, **recurrent.HANDLERS,
-    **sampled.HANDLERS, **signals.HANDLERS, **subgraphs.HANDLERS, **training.HANDLERS,
+    **sampled.HANDLERS, **selected.HANDLERS, **sequences.HANDLERS, **signals.HANDLERS,
+    **subgraphs.HANDLERS, **training.HANDLERS,
 }  # fmt: skip

@@ -46,7 +46,9 @@ def as_powers_of_two(x: Expr, to: str, round_mode: str, saturate: bool) -> Expr:
     if round_mode == "up":
         rounded = op.greater(fraction, 0)
     elif round_mode == "nearest":  # half of the smallest power is rounded down, other halves are rounded up
-        rounded = op.logical_or(op.greater(fraction, half), op.equal(fraction, half) & op.greater(exponent, 0))
+        rounded = op.logical_or(
+            op.greater(fraction, half), op.logical_and(op.equal(fraction, half), op.greater(exponent, 0))
+        )
     else:
         rounded = op.zeros(x.shape, "bool")
     rounded = op.logical_and(rounded, op.less(exponent, 0xFE if saturate else 0xFF))
