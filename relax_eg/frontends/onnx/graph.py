@@ -19,7 +19,7 @@ from relax_eg.errors import OnnxError, RelaxEgError
 from relax_eg.frontends.model import ModelModule
 from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.frontends.onnx.functions import domain_of
-from relax_eg.frontends.onnx.missing import Uses, check_operators, uses
+from relax_eg.frontends.onnx.missing import OperatorNodes, check_operators, uses
 from relax_eg.frontends.onnx.scopes import Conversion, GraphScope
 from relax_eg.frontends.onnx.values import Held, Nothing, TensorList, tensor
 from relax_eg.frontends.specs import identifier
@@ -76,7 +76,7 @@ class Contents:
     """
 
     name: str
-    operators: Mapping[str, Uses]
+    operators: Mapping[str, OperatorNodes]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     weights: int

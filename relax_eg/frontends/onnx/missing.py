@@ -31,7 +31,7 @@ _OF_MODELS = "classical machine learning is not read"
 
 
 @dataclass
-class Uses:
+class OperatorNodes:
     """The nodes of a model with one operator.
 
     - `places`: where they are, as text.
@@ -42,11 +42,11 @@ class Uses:
     why: str | None
 
 
-def uses(scope: GraphScope) -> dict[str, Uses]:
+def uses(scope: GraphScope) -> dict[str, OperatorNodes]:
     """The nodes of a model by operator, in the order in which the operators occur; nodes of subgraphs and of the
     model's own functions are among them."""
     onnx, proto = scope.shared.onnx, scope.shared.proto
-    found: dict[str, Uses] = {}
+    found: dict[str, OperatorNodes] = {}
     seen: set[tuple[str, str, str]] = set()
 
     def visit(nodes: Iterable[Any], opsets: Mapping[str, int], label: str) -> None:
@@ -64,7 +64,7 @@ def uses(scope: GraphScope) -> dict[str, Uses]:
             else:
                 place += f" ({domain + '.' if domain else ''}{kind}, opset {opset})"
                 why = None if _is_read(onnx, node, domain, opset) else _why(domain, kind)
-                found.setdefault(handler_name(domain, kind), Uses([], why)).places.append(place)
+                found.setdefault(handler_name(domain, kind), OperatorNodes([], why)).places.append(place)
             for a in node.attribute:
                 if a.HasField("g"):
                     visit(a.g.node, opsets, f"{place}, {a.name}, ")

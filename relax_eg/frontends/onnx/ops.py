@@ -453,6 +453,9 @@ def _cast(n: OnnxNode) -> Expr:
         most = dtype_of(to).greatest
         x = x if is_float(x.dtype) and not _saturates(x.dtype) else op.astype(x, "float32")
         x = op.minimum(op.maximum(x, -most), most)  # NaN stays
+    if _saturates(to) and is_float(x.dtype) and not dtype_of(to).has_negative_zero:
+        # XLA without optimizations rounds small negative numbers to -0, whose bits are NaN in such a dtype.
+        x = op.where(op.less_equal(op.abs(x), dtype_of(to).smallest / 2), 0, x)
     return op.astype(x, to)
 
 
