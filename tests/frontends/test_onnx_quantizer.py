@@ -29,8 +29,8 @@ def floats(*shape: int) -> np.ndarray:
 def network() -> Any:
     """A network of products: layers with a bias, a sum of two paths, a concatenation."""
     nodes = [
-        node("Gemm", "x a b", "h"), node("LeakyRelu", "h", "r", alpha=0.1), node("MatMul", "r c", "m"), node("Add", "m r", "s"),
-        node("Sigmoid", "s", "g"), node("Mul", "g s", "t"), node("Concat", "t r", "u", axis=1),
+        node("Gemm", "x a b", "h"), node("LeakyRelu", "h", "r", alpha=0.1), node("MatMul", "r c", "m"),
+        node("Add", "m r", "s"), node("Sigmoid", "s", "g"), node("Mul", "g s", "t"), node("Concat", "t r", "u", axis=1),
         node("MatMul", "u d", "y"),
     ]  # fmt: skip
     weights = {"a": floats(12, 16), "b": floats(16), "c": floats(16, 16) / 4, "d": floats(32, 5) / 5}
