@@ -79,16 +79,16 @@ class _Evaluation:
 
     def region(self, region: HloRegion, args: Sequence[Any], outside: Mapping[int, Any]) -> list[Any]:
         env = {**outside, **dict(zip(region.params, args, strict=True))}
-        makers: dict[int, str] = {}
+        makers: dict[int, HloOp] = {}
         for op in region.ops:
             if op.name in _RETURN:
                 return [env[x] for x in op.operands]
             results = self.op(op, [env[x] for x in op.operands], env, makers)
             env.update(zip(op.results, results, strict=True))
-            makers |= dict.fromkeys(op.results, op.name)
+            makers |= dict.fromkeys(op.results, op)
         return []
 
-    def op(self, op: HloOp, args: list[Any], env: Mapping[int, Any], makers: Mapping[int, str]) -> Sequence[Any]:
+    def op(self, op: HloOp, args: list[Any], env: Mapping[int, Any], makers: Mapping[int, HloOp]) -> Sequence[Any]:
         for name, value in op.attributes.items():
             if isinstance(value, Unreadable):
                 raise StableHloError(f"{op.name}: attribute {name}: {value.why}\n  accepted: numbers, texts, arrays")
@@ -120,13 +120,18 @@ class _Evaluation:
             return self.computed(replace(op, name=name, attributes=op.at("composite_attributes", {})), args, {}, {})
         return self.region(self.module.functions[str(op.at("decomposition"))], args, {})
 
-    def computed(self, op: HloOp, args: list[Any], env: Mapping[int, Any], makers: Mapping[int, str]) -> Sequence[Any]:
+    def computed(
+        self, op: HloOp, args: list[Any], env: Mapping[int, Any], makers: Mapping[int, HloOp]
+    ) -> Sequence[Any]:
         def function(region: HloRegion) -> Callable[..., list[Any]]:
             return lambda *inner: [_array(v) for v in self.region(region, inner, env)]
 
-        clamped = bool(op.operands) and makers.get(op.operands[0]) in ("stablehlo.convert", "stablehlo.clamp")
+        made = [makers.get(x) for x in op.operands]
         known = [a.array if isinstance(a, Known) else None for a in args]
-        found = OPERATIONS[op.name](Use(op, [_array(a) for a in args], known, function, clamped))
+        first = made[0] if made else None
+        converted = first is not None and first.name == "stablehlo.convert"
+        is_truth = converted and env[first.operands[0]].dtype == bool
+        found = OPERATIONS[op.name](Use(op, [_array(a) for a in args], known, function, is_truth, made))
         results = found if isinstance(found, list) else [found]
         return results  # type: ignore[reportUnknownVariableType]
 

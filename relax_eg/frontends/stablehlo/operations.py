@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from relax_eg.dtypes import dtype_of
 from relax_eg.errors import StableHloError
 from relax_eg.frontends.stablehlo.parsing import HloOp, HloRegion
 
@@ -24,14 +25,21 @@ class Use:
     - `args`: its operands as arrays.
     - `known`: its operands that are known as arrays of sizes; None for the others.
     - `function(region)`: a region as a function of arrays that returns a list.
-    - `clamped`: whether the first operand is known to be a valid index of a branch.
+    - `is_truth_value`: whether the first operand is a truth value as a number.
+    - `makers`: the operations that made the operands; None for those made outside the region.
     """
 
     op: HloOp
     args: Sequence[Any]
     known: Sequence[np.ndarray[Any, Any] | None]
     function: Callable[[HloRegion], Callable[..., list[Any]]]
-    clamped: bool
+    is_truth_value: bool
+    makers: Sequence[HloOp | None]
+
+    def made_by(self, i: int, *names: str) -> HloOp | None:
+        """The operation that made operand `i`, if it is one of these."""
+        found = self.makers[i]
+        return found if found is not None and found.name.removeprefix("stablehlo.") in names else None
 
     def at(self, name: str, default: Any = None) -> Any:
         return self.op.at(name, default)
@@ -93,6 +101,46 @@ def _monoid(region: HloRegion) -> str | None:
     return None
 
 
+# The region by which JAX exports an argmax, as `_region_text` has it; an argmin has LT in place of GT.
+_FIRST_GREATEST = (
+    "compare GT 0 2; compare NE 0 0; or 4 5; compare EQ 0 2; compare LT 1 3; and 7 8; or 6 9; select 6 0 2; "
+    "select 10 1 3; return 11 12"
+)
+
+
+def _region_text(region: HloRegion) -> str:
+    """The operations of a region with numbers for its parameters and results."""
+    numbers: dict[int, int] = {}
+    texts: list[str] = []
+    for p in region.params:
+        numbers[p] = len(numbers)
+    for op in region.ops:
+        for r in op.results:
+            numbers[r] = len(numbers)
+        word = [_text(op.at("comparison_direction"))] if op.name == "stablehlo.compare" else []
+        operands = [str(numbers.get(x, -1)) for x in op.operands]
+        texts.append(" ".join([op.name.removeprefix("stablehlo."), *word, *operands]))
+    return "; ".join(texts)
+
+
+def _first_extreme(u: Use, dim: int) -> list[Any] | None:
+    """The values and places of the first greatest or least elements, if that is what a `reduce` of two arrays
+    computes: an array and the places along the axis, from the neutral values."""
+    x, _, start, place = u.args
+    text = _region_text(u.op.regions[0])
+    greatest = text == _FIRST_GREATEST
+    if not greatest and text != _FIRST_GREATEST.replace("GT", "LT", 1):
+        return None
+    places = u.made_by(1, "iota", "dynamic_iota")
+    if places is None or int(places.at("iota_dimension")) != dim:
+        return None
+    neutral = dtype_of(str(x.dtype)).extreme(not greatest)
+    if not all(isinstance(v, np.ndarray) for v in (start, place)) or start != neutral or place != 0:
+        return None
+    value, index = (lax.reduce_max, lax.argmax) if greatest else (lax.reduce_min, lax.argmin)
+    return [value(x, (dim,)), index(x, dim, u.args[1].dtype)]
+
+
 def _reduce(u: Use) -> Any:
     count = len(u.args) // 2
     xs, starts, dims = u.args[:count], u.args[count:], tuple(int(d) for d in u.at("dimensions"))
@@ -100,6 +148,9 @@ def _reduce(u: Use) -> Any:
     monoid = _monoid(region)
     if monoid is not None:
         return lax.reduce(xs[0], starts[0], _MONOIDS[monoid], dims)
+    found = _first_extreme(u, dims[0]) if count == 2 and len(dims) == 1 else None
+    if found is not None:
+        return found
     inner = u.function(region)
     return list(lax.reduce(tuple(xs), tuple(starts), lambda a, b: tuple(inner(*a, *b)), dims))
 
@@ -221,7 +272,7 @@ def _while(u: Use) -> Any:
 def _case(u: Use) -> Any:
     branches = [u.function(r) for r in u.op.regions]
     index, count = u.args[0], len(branches)
-    if not u.clamped:  # an index out of range means the last branch
+    if not u.is_truth_value:  # an index out of range means the last branch
         index = jnp.where((index < 0) | (index >= count), np.int32(count - 1), index)
     return list(lax.switch(index, [lambda f=f: tuple(f()) for f in branches]))
 
