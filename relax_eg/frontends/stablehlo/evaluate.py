@@ -129,8 +129,8 @@ class _Evaluation:
         made = [makers.get(x) for x in op.operands]
         known = [a.array if isinstance(a, Known) else None for a in args]
         first = made[0] if made else None
-        converted = first is not None and first.name == "stablehlo.convert"
-        is_truth = converted and env[first.operands[0]].dtype == bool
+        source = env[first.operands[0]] if first is not None and first.name == "stablehlo.convert" else None
+        is_truth = source is not None and source.dtype == bool
         found = OPERATIONS[op.name](Use(op, [_array(a) for a in args], known, function, is_truth, made))
         results = found if isinstance(found, list) else [found]
         return results  # type: ignore[reportUnknownVariableType]
