@@ -394,21 +394,24 @@ class Subgraph:
     @property
     def outside(self) -> dict[str, Held]:
         """The values of the scopes outside that the graph reads, by name."""
-        own = {x.name for x in (*self.graph.input, *self.graph.initializer)}
-        own |= {o for n in self.graph.node for o in n.output}
-        names = {*names_read(self.graph.node), *(o.name for o in self.graph.output)} - own - {""}
-        return {name: self.scope.value(name, self.label) for name in sorted(names)}
+        return {name: self.scope.value(name, self.label) for name in sorted(_outer_names(self.graph))}
 
 
 def names_read(nodes: Iterable[Any]) -> set[str]:
-    """The names that nodes read, those of their subgraphs included."""
+    """The names that nodes read, and those that their subgraphs read from outside."""
     found: set[str] = set()
     for node in nodes:
         found |= set(node.input)
         for a in node.attribute:
             if a.HasField("g"):
-                found |= {*names_read(a.g.node), *(o.name for o in a.g.output)}
+                found |= _outer_names(a.g)
     return found
+
+
+def _outer_names(graph: Any) -> set[str]:
+    """The names that a graph reads and does not give."""
+    own = {x.name for x in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
+    return {*names_read(graph.node), *(o.name for o in graph.output)} - own - {""}
 
 
 def _without_inputs(onnx: Any, node: Any, names: set[str]) -> Any:
