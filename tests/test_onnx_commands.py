@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import pytest
 from onnx import TensorProto, helper
 from typer.testing import CliRunner, Result
@@ -48,6 +50,20 @@ def test_inspect(path: Path) -> None:
     assert re.search(r"Mul +1 +yes", found.output) and found.output.endswith("it is read\n")
     assert "rate" not in run("inspect", path, "--input", "rate=16000").output
     assert "output y: float32 (16*k, 4)" in run("inspect", path, "--input", "x=8*k 4").output
+
+
+def test_sizes_are_shown_simplified(tmp_path: Path) -> None:
+    """A transposed convolution of what a strided one gives has 32*h rows, whatever h is."""
+    held = [onnx.numpy_helper.from_array(np.ones((4, 4, 2, 2), np.float32), "w")]
+    x = helper.make_tensor_value_info("x", FLOAT, ("n", 4, "s", "t"))
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], strides=[2, 2]),
+        helper.make_node("ConvTranspose", ["h", "w"], ["y"], strides=[2, 2]),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [helper.make_empty_tensor_value_info("y")], held)
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), str(path))
+    assert "output y: float32 (n, 4, 32*h, 32*w)" in run("inspect", path, "--input", "x=n 4 32*h 32*w").output
 
 
 def test_inspect_lists_all_that_is_missing(tmp_path: Path) -> None:

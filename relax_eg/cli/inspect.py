@@ -14,6 +14,7 @@ from relax_eg.cli import shared_options
 from relax_eg.cli.common import command, out, read_inputs
 from relax_eg.frontends.onnx.graph import contents
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.shapes.prover import Prover
 
 
 @command
@@ -54,4 +55,5 @@ def inspect(file: Annotated[Path, typer.Argument(help="model.onnx")], inputs: sh
 def _text(annotation: Annotation) -> str:
     if not isinstance(annotation, Tensor) or annotation.shape is None:
         return str(annotation)
-    return f"{annotation.dtype} ({', '.join(map(str, annotation.shape))})"
+    shown = Prover({}, ()).simplify  # sizes are at least 1
+    return f"{annotation.dtype} ({', '.join(str(shown(d)) for d in annotation.shape)})"
