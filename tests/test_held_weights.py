@@ -64,6 +64,18 @@ def test_an_input_bound_to_a_value_is_no_parameter() -> None:
     np.testing.assert_allclose(rx.optimize(module)().y, rx.optimize(bound)(x).y, rtol=1e-5)
 
 
+def test_weights_that_are_not_prepared_are_held_too() -> None:
+    proto, held = model()
+    x, wanted = np.ones((3, 4), np.float32), (np.ones((3, 4)) @ held["w"] @ held["v"]).astype(np.float32)
+    some = rx.optimize(rx.from_onnx(proto), weights=("v",), at={"n": 3})
+    np.testing.assert_allclose(some(x, np.int64(1)).y, wanted, rtol=1e-4, atol=1e-4)
+    proto.graph.node.append(helper.make_node("NonZero", ["y"], ["places"]))  # its size depends on values: in steps
+    proto.graph.output.append(helper.make_empty_tensor_value_info("places"))
+    found = rx.optimize(rx.from_onnx(proto))(x, np.int64(1))
+    np.testing.assert_allclose(found.y, wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(found.places, np.nonzero(wanted))
+
+
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [

@@ -16,18 +16,19 @@ class _HoldsWeights:
     """A mixin for an optimized function that has the arrays of its last arguments.
 
     - `_arrays`: the arrays by name.
+    - `_inputs`: the number of its other arguments.
     - `_results`: makes a named tuple of several results.
-    - `_bound`: the function with these weights bound, once it was called.
+    - `_ready`: the function with these weights bound, once it was called.
     """
 
     _arrays: Mapping[str, Any]
+    _inputs: int
     _results: Any = None
     _ready: Ready | None = None
 
     def _is_whole(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call passes the weights, too."""
-        names: Sequence[str] = self._names  # type: ignore[attr-defined]
-        return len(args) + len(kwargs) >= len(names)
+        return not self._arrays or len(args) + len(kwargs) > self._inputs
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         weights: Sequence[str] = self._weights  # type: ignore[attr-defined]
@@ -47,10 +48,11 @@ class _HoldsWeights:
         return super().check(*args, **given)  # type: ignore[misc]
 
 
-def with_weights(best: Optimized, arrays: Mapping[str, Any], outputs: Sequence[str]) -> Optimized:
-    """`best` with the arrays of its weights, by name. Several results get the names `outputs`."""
+def with_weights(best: Optimized, arrays: Mapping[str, Any], inputs: int, outputs: Sequence[str]) -> Optimized:
+    """`best` with the arrays of its weights, by name; it has `inputs` other arguments. Several results get the names
+    `outputs`."""
     best.__class__ = mixin_class(type(best), _HoldsWeights)
-    best._arrays = arrays  # type: ignore[attr-defined]
+    best._arrays, best._inputs = arrays, inputs  # type: ignore[attr-defined]
     if len(outputs) > 1:
         best._results = namedtuple("Results", outputs)._make  # type: ignore[attr-defined, reportUntypedNamedTuple]
     return best

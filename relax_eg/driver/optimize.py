@@ -114,10 +114,10 @@ def optimize(
     `rx.debug.options` reports progress and turns the disk cache off. Raises TraceError, SpecError, BoundsError,
     OptionError, RuleError; ExtractionError if no program keeps `memory_limit`.
     """
-    if isinstance(program, ModelModule):
-        weights = weights or tuple(program.weights)
     ranges, statements = split_bounds(bounds)
     traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
+    if isinstance(program, ModelModule) and not traced.in_steps:
+        weights = weights or tuple(program.weights)
     options = read_options(
         traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights, facts=facts, numerics=numerics,
         budget=budget, measure=measure, execution=execution, memory_limit=memory_limit,
@@ -129,7 +129,10 @@ def optimize(
     check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
     with width_context(traced.wide):
         best = _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)
-    return with_weights(best, program.weights, program.outputs) if isinstance(program, ModelModule) else best
+    if not isinstance(program, ModelModule):
+        return best
+    inputs = len(program.main.params) - len(program.weights)
+    return with_weights(best, program.weights, inputs, program.outputs)
 
 
 def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust: bool, settle: Settle) -> Optimized:

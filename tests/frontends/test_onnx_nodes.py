@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -41,6 +42,12 @@ def test_a_sample_passes() -> None:
     outcomes = run(all_tests()[::SAMPLED])
     assert failed(outcomes) == []
     assert sum(o.outcome != "refused" for o in outcomes) > len(outcomes) / 2
+
+
+def test_narrow_dtypes_pass() -> None:
+    tests = [t for t in all_tests() if not t.expanded and re.search(r"8E8M0|INT2|4E2M1|5M2FNUZ|_int2|float4", t.name)]
+    outcomes = run(tests)
+    assert len(outcomes) > 40 and {o.outcome for o in outcomes} == {"passed"}, failed(outcomes)
 
 
 @pytest.mark.slow
