@@ -14,14 +14,21 @@ from jaxlib.mlir import ir  # type: ignore[reportMissingTypeStubs]
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext  # type: ignore[reportMissingTypeStubs, reportPrivateUsage]
 from jaxlib.mlir.dialects import chlo, stablehlo  # type: ignore[reportMissingTypeStubs]
 
+from relax_eg.dtypes import NUMBERS, Dtype, dtype_of
 from relax_eg.errors import StableHloError
 
-# given: the names of MLIR's element types; those of numpy and ml_dtypes stand beside them
-_ELEMENTS = {
-    "i1": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64",
-    "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "complex<f32>": "complex64", "complex<f64>": "complex128",
-    **{f"i{n}": f"int{n}" for n in (2, 4, 8, 16, 32, 64)}, **{f"ui{n}": f"uint{n}" for n in (2, 4, 8, 16, 32, 64)},
-}  # fmt: skip
+
+def _mlir_name(d: Dtype) -> str:
+    """MLIR's name of a dtype: i1, ui8, bf16, f8E4M3FN, complex<f32>."""
+    if d.kind == "c":
+        return f"complex<{_mlir_name(d.part)}>"
+    if not d.is_float:
+        return {"b": "i1", "i": f"i{d.bits}", "u": f"ui{d.bits}"}[d.kind]
+    width, _, form = d.name.replace("float", "f").partition("_")
+    return width + form.upper()
+
+
+_ELEMENTS = {_mlir_name(dtype_of(name)): name for name in NUMBERS}
 _GIVEN_BY_LISTS = {
     "DotDimensionNumbers": (
         "lhs_batching_dimensions", "rhs_batching_dimensions",
