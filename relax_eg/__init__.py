@@ -20,6 +20,7 @@ if _TYPE_CHECKING:
     from relax_eg.frontends import trace
     from relax_eg.frontends.onnx.graph import from_onnx
     from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
+    from relax_eg.frontends.stablehlo.reading import from_stablehlo
     from relax_eg.ir import (
         Callable,
         Module,
@@ -56,6 +57,7 @@ _HOMES = {
     "dataflow": "frontends.script",
     "Dynamic": "dynamic.policy",
     "from_onnx": "frontends.onnx.graph",
+    "from_stablehlo": "frontends.stablehlo.reading",
     "function": "frontends.script",
     "jit": "driver.jit",
     "load": "driver.loading",
@@ -103,6 +105,7 @@ __all__ = [
     "debug",
     "errors",
     "from_onnx",
+    "from_stablehlo",
     "function",
     "jit",
     "load",

@@ -124,6 +124,10 @@ class OnnxError(RelaxEgError, ValueError):
     """An ONNX model that cannot be read, or that uses an unsupported feature."""
 
 
+class StableHloError(RelaxEgError, ValueError):
+    """StableHLO that cannot be read, or that uses an unsupported operation."""
+
+
 class ForkedError(RelaxEgError, RuntimeError):
     """A search in a process that was forked from one that had searched before."""
 

@@ -79,7 +79,7 @@ NO_ARGUMENTS = {"Object", "dataclass", "dataflow", "output", "sym_var"}
 IN_SCRIPTS = {"Buffer", "local", "workspace"}  # their text is read
 MADE_BY_OTHERS = {"CostReport"}
 NOT_CALLED = {"debug", "errors", "op", "rules", "types"}
-ELSEWHERE = {"from_onnx"}  # tests/frontends/onnx
+ELSEWHERE = {"from_onnx", "from_stablehlo"}  # tests/frontends
 
 CALLED = ("tell", "temporary")  # functions of the user's, which are called
 SEARCHES = {"optimize", "view", "why_not", "ablate"}  # a call that is accepted searches, which takes time

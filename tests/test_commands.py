@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import typer
 from sampling import sampled
@@ -176,6 +177,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         chain.report.to_json(folder / name)
     chain.certificate().save(folder / "trace.json")
     chain.save(folder / "m.rxe")
+    nodes = [
+        onnx.helper.make_node("Cast", ["sr"], ["rate"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Mul", ["x", "rate"], ["y"]),
+    ]
+    inputs = [
+        onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ("batch", 4)),
+        onnx.helper.make_tensor_value_info("sr", onnx.TensorProto.INT64, ()),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, [onnx.helper.make_empty_tensor_value_info("y")])
+    onnx.save(onnx.helper.make_model(graph, ir_version=10), str(folder / "model.onnx"))
     return folder
 
 

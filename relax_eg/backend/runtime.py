@@ -234,12 +234,12 @@ class Runtime:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs."""
+        if kwargs:  # JAX would compile again for each split into positional and keyword arguments
+            args, kwargs = positional_arguments(self._names, args, kwargs)
         if self._wide and self._program.needs_x64_mode:
             args, kwargs = self._convert_arguments(args, kwargs)
             with self._program.width_context():
                 return self(*args, **kwargs)
-        if kwargs:  # JAX would compile again for each split into positional and keyword arguments
-            args, kwargs = positional_arguments(self._names, args, kwargs)
         try:
             settling = self._settling  # another thread may end it
             if settling is not None:

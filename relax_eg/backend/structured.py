@@ -156,12 +156,12 @@ class _StructuredOptimized(_Structured):
 
 
 @lru_cache(FEW_KEPT)
-def _mixin_class(kind: type[Any], added: type[Any]) -> type[Any]:
+def mixin_class(kind: type[Any], added: type[Any]) -> type[Any]:
     return type(kind.__name__, (added, kind), {"__module__": kind.__module__})
 
 
 def _add_mixin(made: Made, added: type[Any], takes: Mapping[str, Annotation], gives: Annotation) -> Made:
-    made.__class__ = _mixin_class(type(made), added)
+    made.__class__ = mixin_class(type(made), added)
     made._takes, made._gives = takes, gives  # type: ignore[attr-defined]
     return made
 

@@ -18,6 +18,7 @@ from relax_eg.cli import (
     compile,
     extract,
     info,
+    inspect,
     optimize,
     plan,
     prove,
@@ -60,6 +61,7 @@ app.command("why-not")(why_not.why_not)
 app.command("plan")(plan.plan)
 app.command("compile")(compile.compile)
 app.command("info")(info.info)
+app.command("inspect")(inspect.inspect)
 app.command("prove")(prove.prove)
 app.command("extract")(extract.extract)
 app.command("calibrate")(calibrate.calibrate)

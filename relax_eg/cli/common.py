@@ -10,7 +10,7 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
 
@@ -131,6 +131,20 @@ def load_file(path: Path) -> Any:
     finally:
         sys.path.pop(0)
     return module
+
+
+def read_inputs(texts: list[str] | None) -> dict[str, Any]:
+    """Returns what is said of the inputs of a model, `["sr=16000", "x=n 3 64 64"]`, by name. A number is a value."""
+    found: dict[str, Any] = {}
+    for text in texts or []:
+        name, sign, given = text.partition("=")
+        if not sign or not name:
+            raise OptionError(f"--input {text!r}: name=number or name=spec is accepted, as in sr=16000")
+        found[name] = given
+        for kind in (float, int):
+            with suppress(ValueError):
+                found[name] = kind(given)
+    return found
 
 
 def read_sizes(texts: list[str], option: str) -> dict[str, int]:

@@ -11,14 +11,25 @@ import relax_eg as rx
 from relax_eg.backend.gpu.compile import targets_for
 from relax_eg.byte_units import parse_bytes
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import LiveLine, command, err, load_object, out, print_text, read_rules, write_output
+from relax_eg.cli.common import (
+    LiveLine,
+    command,
+    err,
+    load_object,
+    out,
+    print_text,
+    read_inputs,
+    read_rules,
+    write_output,
+)
 from relax_eg.errors import OptionError
 
 
 @command
 def optimize(
-    function: Annotated[str, typer.Argument(help="file.py:function, or m.rxe: what --save wrote.")],
+    function: Annotated[str, typer.Argument(help="file.py:function, model.onnx, or m.rxe: what --save wrote.")],
     spec: shared_options.Spec = None,
+    inputs: shared_options.Inputs = None,
     at: shared_options.At = None,
     bounds: shared_options.Bounds = None,
     weights: shared_options.Weights = None,
@@ -48,7 +59,7 @@ def optimize(
         list[str] | None, typer.Option("--device", help="With --save: keep executables for h100, a file, or cpu.")
     ] = None,
 ) -> None:
-    """Optimize a JAX function and print the cost report; or print that of a saved one."""
+    """Optimize a JAX function or an ONNX model and print the cost report; or print that of a saved one."""
     if device and save is None:
         raise OptionError(f"--device {device[0]}: --save, whose file keeps executables for it, is needed with it")
     if device:
@@ -57,7 +68,10 @@ def optimize(
     def search() -> rx.types.Optimized:
         if show is not None and (show != "kernels" or execution == "whole"):
             raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels or auto")
-        fn = load_object(function)
+        is_model = function.endswith(".onnx")
+        if inputs and not is_model:
+            raise OptionError(f"--input {inputs[0]!r}: {function} is no ONNX model; --spec says what arguments are")
+        fn = rx.from_onnx(function, inputs=read_inputs(inputs)) if is_model else load_object(function)
         chosen = read_rules(rules)
         for name in without or []:
             fewer = chosen - name
@@ -83,7 +97,7 @@ def optimize(
             )
 
     def load_saved() -> rx.types.Optimized:
-        options = {"--spec": spec, "--at": at, "--bounds": bounds, "--weights": weights}
+        options = {"--spec": spec, "--input": inputs, "--at": at, "--bounds": bounds, "--weights": weights}
         options |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
         options |= {"--memory-limit": memory_limit}
         if wrong := [option for option, value in options.items() if value]:

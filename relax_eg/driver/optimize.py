@@ -11,6 +11,7 @@ from typing import Any
 
 from relax_eg.argument_checks import accepts
 from relax_eg.backend.family import KERNELS, STEPS, SearchSpec, Solution, Variant
+from relax_eg.backend.held_weights import with_weights
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, module_check
@@ -34,6 +35,7 @@ from relax_eg.extract.profile import AS_USUAL
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.jax.trace import Traced, trace_function
+from relax_eg.frontends.model import ModelModule
 from relax_eg.frontends.modules import PreparedModule, prepare_module
 from relax_eg.frontends.trace_check import TraceCheck
 from relax_eg.ir.module import Module
@@ -84,6 +86,7 @@ def optimize(
       (`docs/families.md`). Or a statement about sizes, as `rx.prove` takes it, such as "b*s <= 4096"; or a list of
       both: `[{"s": (1, 4096)}, "s % 8 == 0"]`. Rules may rely on statements; a call that violates them raises.
     - `weights`: arguments known ahead of the calls, by name or position; what depends on them alone is computed once.
+      Those of a model (`rx.from_onnx`) need not be named, and calls need not pass them.
     - `numerics`: the loosest class of rules allowed.
     - `facts`: what is known of the values of arguments, by name or position, or of single arrays in them:
       `{"S": "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts). Rules may rely on
@@ -113,6 +116,8 @@ def optimize(
     """
     ranges, statements = split_bounds(bounds)
     traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
+    if isinstance(program, ModelModule) and not traced.in_steps:
+        weights = weights or tuple(program.weights)
     options = read_options(
         traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights, facts=facts, numerics=numerics,
         budget=budget, measure=measure, execution=execution, memory_limit=memory_limit,
@@ -123,7 +128,11 @@ def optimize(
     policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named)
     check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
     with width_context(traced.wide):
-        return _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)
+        best = _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)
+    if not isinstance(program, ModelModule):
+        return best
+    inputs = len(program.main.params) - len(program.weights)
+    return with_weights(best, program.weights, inputs, program.outputs)
 
 
 def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust: bool, settle: Settle) -> Optimized:

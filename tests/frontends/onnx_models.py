@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import relax_eg as rx
 from relax_eg.backend.lower import run_function
-from relax_eg.frontends.onnx.graph import OnnxModule
+from relax_eg.frontends.model import ModelModule
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -31,7 +31,7 @@ def node(kind: str, inputs: str, outputs: str = "y", **attributes: Any):
     return helper.make_node(kind, names, outputs.split(), **attributes)
 
 
-def results(module: OnnxModule, *arrays: Any) -> list[np.ndarray]:
+def results(module: ModelModule, *arrays: Any) -> list[np.ndarray]:
     """Returns the results of a module, with 64-bit numbers."""
     with jax.enable_x64(True):
         run = jax.jit(lambda *xs: run_function(module, module.main, xs))
@@ -39,7 +39,7 @@ def results(module: OnnxModule, *arrays: Any) -> list[np.ndarray]:
     return [np.asarray(f) for f in (found if isinstance(found, tuple) else (found,))]
 
 
-def agrees(proto: Any, *arrays: Any, rtol: float = 2e-5) -> OnnxModule:
+def agrees(proto: Any, *arrays: Any, rtol: float = 2e-5) -> ModelModule:
     """Returns the module of a model, after a check that its results are those of ONNX's reference."""
     module = rx.from_onnx(proto)
     assert rx.parse(str(module)).main.expressions() == module.main.expressions()
@@ -51,7 +51,7 @@ def agrees(proto: Any, *arrays: Any, rtol: float = 2e-5) -> OnnxModule:
     return module
 
 
-def runs_alike(proto: Any, *arrays: Any, rtol: float = 2e-5) -> OnnxModule:
+def runs_alike(proto: Any, *arrays: Any, rtol: float = 2e-5) -> ModelModule:
     """Returns the module of a model, after a check that its results are those of onnxruntime, whose kernels are right
     where the reference is not."""
     module = rx.from_onnx(proto)

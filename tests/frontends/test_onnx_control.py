@@ -90,6 +90,20 @@ def test_if(condition: bool) -> None:
     assert len(known.functions) == 1
 
 
+def test_a_branch_inside_a_branch_reads_what_both_have_outside() -> None:
+    """What the inner branch gives itself is no value outside of the outer one."""
+    inner = helper.make_graph([node("Add", "x h", "t"), node("Exp", "t", "z")], "inner", [],
+                              [helper.make_empty_tensor_value_info("z")])  # fmt: skip
+    outer = [
+        helper.make_graph([node(kind, "x", "h"), node("If", "c", "y", then_branch=inner, else_branch=inner)], kind, [],
+                          [helper.make_empty_tensor_value_info("y")])
+        for kind in ("Neg", "Abs")
+    ]  # fmt: skip
+    made = model([node("If", "c", then_branch=outer[0], else_branch=outer[1])],
+                 {"x": ((2, 3), FLOAT), "c": ((), TensorProto.BOOL)})  # fmt: skip
+    runs_alike(made, floats(2, 3), np.array(False))
+
+
 def test_branches_of_different_shapes_are_refused() -> None:
     made = branches("Add", "Mul")
     made["then_branch"].node[0].op_type = "MatMul"

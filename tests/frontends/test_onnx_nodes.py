@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -16,8 +17,10 @@ from relax_eg.frontends.onnx.missing import REFUSED
 from relax_eg.frontends.onnx.ops import HANDLERS
 
 SAMPLED = 40  # of so many tests, the quick run takes one
-LEAST_PASSING = 0.89  # of the tests that are not expanded; the rest are strings, sequences, narrow dtypes and the like
-NO_NODE_TEST = {"GlobalLpPool"}  # test_onnx_control.py compares it with onnxruntime
+LEAST_PASSING = 0.95  # of the tests that are not expanded; the rest are strings, random numbers, files and the like
+# Others compare these with onnxruntime: test_onnx_control.py, test_onnx_sequences.py, test_onnx_quantizer.py.
+NO_NODE_TEST = {"GlobalLpPool", "ConcatFromSequence", "Optional", "SequenceAt", "SequenceConstruct", "SequenceEmpty"}
+NO_NODE_TEST |= {"SequenceErase", "SequenceLength"} | {k for k in HANDLERS if k.startswith("com.microsoft.Q")}
 
 
 @cache
@@ -41,6 +44,12 @@ def test_a_sample_passes() -> None:
     assert sum(o.outcome != "refused" for o in outcomes) > len(outcomes) / 2
 
 
+def test_narrow_dtypes_pass() -> None:
+    tests = [t for t in all_tests() if not t.expanded and re.search(r"8E8M0|INT2|4E2M1|5M2FNUZ|_int2|float4", t.name)]
+    outcomes = run(tests)
+    assert len(outcomes) > 40 and {o.outcome for o in outcomes} == {"passed"}, failed(outcomes)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("expanded", [False, True])
 def test_all_pass(expanded: bool) -> None:
@@ -56,7 +65,7 @@ def test_a_wrong_result_is_found() -> None:
     (found,) = run([changed])
     assert found.outcome == "wrong" and found.text.startswith("output 0: ")
     with pytest.raises(OnnxError):
-        rx.from_onnx(next(t for t in all_tests() if t.kind == "NonZero").model)
+        rx.from_onnx(next(t for t in all_tests() if t.kind == "ImageDecoder").model)
 
 
 def test_the_table_has_a_row_for_each_operator() -> None:

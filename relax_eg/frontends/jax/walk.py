@@ -129,6 +129,8 @@ class Walk:
             return self._solved(eqn, operands, line if caller is None else caller)
         if eqn.primitive.name == "cond" and operands[0].op == CONSTANT:
             return self._chosen(eqn, operands, line if caller is None else caller)
+        if eqn.primitive.name == "call_exported":
+            return self._exported(eqn, operands, line if caller is None else caller)
         inner = called_jaxpr(eqn)
         if inner is None:
             return None
@@ -139,6 +141,21 @@ class Walk:
         if caller is None and is_jax_function(jaxpr):
             caller = line
         return self.run(jaxpr, [constant(c) for c in consts], operands, caller)
+
+    def _exported(self, eqn: Any, operands: list[Expr], caller: Line) -> list[Expr] | None:
+        """The results of a function that `jax.export` wrote; None if it cannot be read, or computes with 64-bit numbers
+        in a trace without them."""
+        from relax_eg.frontends.stablehlo.reading import exported_function  # which imports this module
+
+        try:
+            function, wide = exported_function(eqn.params["exported"])
+        except RelaxEgError:
+            return None
+        if wide and not jax.config.values["jax_enable_x64"]:
+            return None
+        given = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+        closed = jax.make_jaxpr(lambda *xs: function(*xs))(*given)
+        return self.run(closed.jaxpr, [constant(c) for c in closed.consts], operands, caller)
 
     def _behind_barrier(self, operands: list[Expr]) -> list[Expr]:
         """The operands behind an optimization barrier. JAX itself uses one where a derivative recomputes values to save

@@ -7,7 +7,7 @@ from typing import Any
 
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OnnxError
-from relax_eg.frontends.onnx.values import KnownArray, Value
+from relax_eg.frontends.onnx.values import Held, KnownArray, Nothing, TensorList
 
 _OWN_DOMAINS = ("", "ai.onnx")  # two names of one domain
 
@@ -47,7 +47,7 @@ def is_function(onnx: Any, node: Any, opset: int) -> bool:
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
-def expansion(onnx: Any, node: Any, inputs: Sequence[Value | None], opset: int) -> Any:
+def expansion(onnx: Any, node: Any, inputs: Sequence[Held | None], opset: int) -> Any:
     """The function by which ONNX's own table defines the operator of a node."""
     schema = _schema(onnx, node, opset)
     assert schema is not None
@@ -83,10 +83,12 @@ def same_as_in(other: int, onnx: Any, node: Any, opset: int) -> bool:
     return found is not None and wanted is not None and found.since_version == wanted.since_version
 
 
-def _type(onnx: Any, value: Value | None) -> Any:
+def _type(onnx: Any, value: Held | None) -> Any:
     """The type of a value in ONNX's terms; an empty one for a value that is left out."""
     if value is None:
         return onnx.TypeProto()
+    if isinstance(value, TensorList | Nothing):
+        raise OnnxError("a sequence or an empty optional\n  accepted: tensors")
     shape = value.array.shape if isinstance(value, KnownArray) else value.shape
     sizes = [int(d) if isinstance(d, int) or d.is_const else str(d) for d in shape]
     return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(value.dtype)), sizes)

@@ -98,16 +98,6 @@ def _reverse_sequence(n: OnnxNode) -> Expr:
     return traced_one(n, reversed_rows, n[0], n[1])
 
 
-def _compress(n: OnnxNode) -> Expr:
-    x, kept = n[0], n.known_array(1, "the condition")
-    assert kept is not None
-    at = np.flatnonzero(kept)
-    axis = n.at("axis")
-    if axis is None:
-        return op.take(op.reshape(x, (-1,)), at.astype(np.int32), 0, mode="clip")
-    return op.take(x, at.astype(np.int32), n.normal_axis(axis, x.ndim), mode="clip")
-
-
 def _max_unpool(n: OnnxNode) -> Expr:
     x, at, shape = n[0], n[1], n.sizes("output_shape", 2)
     space = x.ndim - 2
@@ -137,7 +127,6 @@ def _einsum(n: OnnxNode) -> Expr:
 
 
 HANDLERS: dict[str, Handler] = {
-    "Compress": _compress,
     "Einsum": _einsum,
     "GatherND": _gather_nd,
     "MaxUnpool": _max_unpool,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from relax_eg.errors import OnnxError
@@ -22,18 +23,6 @@ REFUSED: Mapping[str, str] = {
         ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
         "it draws random numbers from a generator that ONNX does not define",
     ),
-    **dict.fromkeys(
-        ("NonZero", "Unique", "NonMaxSuppression"),
-        "the shape of its result depends on the values of its inputs",
-    ),
-    **dict.fromkeys(
-        (
-            "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
-            "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence", "ConcatFromSequence",
-        ),
-        "values are tensors here, not sequences or optionals",
-    ),
-    "TfIdfVectorizer": "it looks up n-grams in a pool",
     "ImageDecoder": "it decodes files",
     "MaxRoiPool": "ONNX has no reference for it",
 }  # fmt: skip
@@ -41,10 +30,23 @@ REFUSED: Mapping[str, str] = {
 _OF_MODELS = "classical machine learning is not read"
 
 
-def check_operators(scope: GraphScope) -> None:
-    """OnnxError that lists every operator of a model that cannot be read, once, with its first node and its count."""
+@dataclass
+class OperatorNodes:
+    """The nodes of a model with one operator.
+
+    - `places`: where they are, as text.
+    - `why`: why the operator is not read; None if it is.
+    """
+
+    places: list[str]
+    why: str | None
+
+
+def uses(scope: GraphScope) -> dict[str, OperatorNodes]:
+    """The nodes of a model by operator, in the order in which the operators occur; nodes of subgraphs and of the
+    model's own functions are among them."""
     onnx, proto = scope.shared.onnx, scope.shared.proto
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[str, OperatorNodes] = {}
     seen: set[tuple[str, str, str]] = set()
 
     def visit(nodes: Iterable[Any], opsets: Mapping[str, int], label: str) -> None:
@@ -59,28 +61,34 @@ def check_operators(scope: GraphScope) -> None:
                     seen.add(key)
                     own = {domain_of(o): int(o.version) for o in function.opset_import}
                     visit(function.node, own, f"function {kind}, ")
-            elif not _is_read(onnx, node, domain, opset):
+            else:
                 place += f" ({domain + '.' if domain else ''}{kind}, opset {opset})"
-                found.setdefault((domain, kind), []).append(place)
+                why = None if _is_read(onnx, node, domain, opset) else _why(domain, kind)
+                found.setdefault(handler_name(domain, kind), OperatorNodes([], why)).places.append(place)
             for a in node.attribute:
                 if a.HasField("g"):
                     visit(a.g.node, opsets, f"{place}, {a.name}, ")
 
     visit(scope.nodes, scope.opsets, "")
+    return found
+
+
+def check_operators(scope: GraphScope) -> None:
+    """OnnxError that lists every operator of a model that cannot be read, once, with its first node and its count."""
+    found = {name: use for name, use in uses(scope).items() if use.why is not None}
     if not found:
         return
     accepted = f"{', '.join(sorted([*HANDLERS, 'Constant']))}; what ONNX or the model defines as a function"
+    said = {name: f": {use.why}" if use.why else "" for name, use in found.items()}
     if len(found) == 1:
-        ((name, places),) = found.items()
+        ((name, use),) = found.items()
+        places = use.places
         nodes = places[0] if len(places) == 1 else f"{places[0]} and {len(places) - 1} more of its kind"
-        said = f"{nodes} is not supported{_why(name)}"
+        text = f"{nodes} is not supported{said[name]}"
     else:
-        lines = [
-            f"{name[0] + '.' if name[0] else ''}{name[1]}: {_nodes(places)}{_why(name)}"
-            for name, places in found.items()
-        ]
-        said = f"{len(found)} operators are not supported\n    " + "\n    ".join(lines)
-    raise OnnxError(f"{scope.label}: {said}\n  accepted: {accepted}")
+        lines = [f"{name}: {_nodes(use.places)}{said[name]}" for name, use in found.items()]
+        text = f"{len(found)} operators are not supported\n    " + "\n    ".join(lines)
+    raise OnnxError(f"{scope.label}: {text}\n  accepted: {accepted}")
 
 
 def _is_read(onnx: Any, node: Any, domain: str, opset: int) -> bool:
@@ -93,7 +101,6 @@ def _nodes(places: list[str]) -> str:
     return f"1 node, {places[0]}" if len(places) == 1 else f"{len(places)} nodes, the first is {places[0]}"
 
 
-def _why(name: tuple[str, str]) -> str:
-    domain, kind = name
-    why = _OF_MODELS if domain == "ai.onnx.ml" else REFUSED.get(handler_name(domain, kind))
-    return f": {why}" if why else ""
+def _why(domain: str, kind: str) -> str:
+    """Why an operator is not read; empty if nothing is known of it."""
+    return _OF_MODELS if domain == "ai.onnx.ml" else REFUSED.get(handler_name(domain, kind), "")

@@ -14,7 +14,8 @@ import numpy as np
 
 from relax_eg.errors import OnnxError
 from relax_eg.frontends.jax.control import TracedFunctions
-from relax_eg.frontends.onnx.values import Array, KnownArray, Value, dims
+from relax_eg.frontends.onnx.steps import Steps
+from relax_eg.frontends.onnx.values import Array, Held, KnownArray, Nothing, TensorList, Value, dims
 from relax_eg.ir.expr import Expr
 from relax_eg.shapes import Dim
 
@@ -30,15 +31,18 @@ class OnnxNode:
     - `output_count`: the number of outputs that the node names.
     - `opset`: the version of the operator set that defines the node.
     - `functions`: the functions of the module, to which bodies of loops and branches are added.
+    - `entry_steps`: the steps of the module, to which results are added whose sizes depend on values; None inside
+      bodies of loops and branches.
     """
 
     kind: str
     where: str
-    inputs: tuple[Value | None, ...]
+    inputs: tuple[Held | None, ...]
     attributes: Mapping[str, Any]
     output_count: int
     opset: int
     functions: TracedFunctions
+    entry_steps: Steps | None = None
     _names: set[str] = field(default_factory=set[str])
     _places: set[int] = field(default_factory=set[int])
 
@@ -49,8 +53,23 @@ class OnnxNode:
 
     def value(self, i: int) -> Value | None:
         """Input `i`, or None if it is left out."""
+        found = self.held(i)
+        if isinstance(found, TensorList | Nothing):
+            what = "a sequence" if isinstance(found, TensorList) else "an empty optional"
+            raise self.error(f"input {i} is {what}", "a tensor")
+        return found
+
+    def held(self, i: int) -> Held | None:
+        """Input `i`, which may be a sequence or an optional, or None if it is left out."""
         self._places.add(i)
         return self.inputs[i] if i < len(self.inputs) else None
+
+    def sequence(self, i: int) -> tuple[Value, ...]:
+        """The elements of input `i`, a sequence."""
+        found = self.held(i)
+        if not isinstance(found, TensorList):
+            raise self.error(f"input {i} is no sequence", "a sequence of known length")
+        return found.elements
 
     def required_input(self, i: int) -> Value:
         """Input `i`. OnnxError if it is left out."""
@@ -164,7 +183,7 @@ class OnnxNode:
     def unread_copy(self) -> OnnxNode:
         """A copy of the node in which nothing counts as read."""
         given = (self.kind, self.where, self.inputs, self.attributes, self.output_count, self.opset)
-        return OnnxNode(*given, self.functions)
+        return OnnxNode(*given, self.functions, self.entry_steps)
 
     def unread_part(self) -> str | None:
         """An attribute or input of the node that was not read, as text; None if there is none."""
@@ -178,4 +197,4 @@ class OnnxNode:
         return None
 
 
-Handler = Callable[[OnnxNode], "Value | Sequence[Value]"]
+Handler = Callable[[OnnxNode], "Held | Sequence[Held]"]

@@ -18,6 +18,8 @@ from relax_eg.frontends.onnx import (
     recurrent,
     resize,
     sampled,
+    selected,
+    sequences,
     signals,
     subgraphs,
     training,
@@ -440,16 +442,20 @@ def _saturates(dtype: str) -> bool:
 
 def _cast(n: OnnxNode) -> Expr:
     x, to = n[0], n.dtype(1) if n.kind == "CastLike" else n.at("to")
-    n.ignore_attributes("round_mode")  # it applies to a dtype that is not supported here
-    saturate = n.flag("saturate", 1)
+    round_mode, saturate = n.choice("round_mode", "up", "up", "down", "nearest"), n.flag("saturate", 1)
     if to == "bool":
         return x if x.dtype == "bool" else op.not_equal(x, 0)
     if is_integer(to) and dtype_of(to).is_narrow and is_float(x.dtype):
         x = op.astype(x, "int32")  # ONNX keeps the low bits, whereas a conversion of floats saturates
+    if is_float(to) and dtype_of(to).least > 0 and x.dtype != to:
+        return quantized.as_powers_of_two(x, to, round_mode, saturate)
     if _saturates(to) and saturate and x.dtype != to:
         most = dtype_of(to).greatest
         x = x if is_float(x.dtype) and not _saturates(x.dtype) else op.astype(x, "float32")
         x = op.minimum(op.maximum(x, -most), most)  # NaN stays
+    if _saturates(to) and is_float(x.dtype) and not dtype_of(to).has_negative_zero:
+        # XLA without optimizations rounds small negative numbers to -0, whose bits are NaN in such a dtype.
+        x = op.where(op.less_equal(op.abs(x), dtype_of(to).smallest / 2), 0, x)
     return op.astype(x, to)
 
 
@@ -467,7 +473,7 @@ HANDLERS: dict[str, Handler] = {
     **{name: _unary(f) for name, f in {
         "Abs": _abs, "Acos": op.acos, "Acosh": op.acosh, "Asin": op.asin, "Asinh": op.asinh, "Atan": op.atan,
         "Atanh": op.atanh, "Ceil": op.ceil, "Cos": op.cos, "Cosh": op.cosh, "Erf": op.erf, "Exp": op.exp,
-        "Floor": op.floor, "Identity": lambda x: x, "IsNaN": op.isnan, "Log": op.log, "Neg": op.negative,
+        "Floor": op.floor, "IsNaN": op.isnan, "Log": op.log, "Neg": op.negative,
         "Not": op.logical_not, "Reciprocal": op.reciprocal, "Relu": op.relu, "Round": op.round,
         "Sigmoid": op.sigmoid, "Sign": op.sign, "Sin": op.sin, "Sinh": op.sinh, "Sqrt": op.sqrt, "Tan": op.tan,
         "Tanh": op.tanh, "Softplus": _softplus, "Softsign": lambda x: x / (1 + op.abs(x)),
@@ -500,5 +506,6 @@ HANDLERS: dict[str, Handler] = {
     "ArgMax": _arg_reduction(op.argmax), "ArgMin": _arg_reduction(op.argmin),
     "TopK": _top_k, "Resize": resize.resize, "Upsample": resize.resize, **creation.HANDLERS, **windows.HANDLERS,
     **normalisation.HANDLERS, **further.HANDLERS, **indexed.HANDLERS, **quantized.HANDLERS, **recurrent.HANDLERS,
-    **sampled.HANDLERS, **signals.HANDLERS, **subgraphs.HANDLERS, **training.HANDLERS,
+    **sampled.HANDLERS, **selected.HANDLERS, **sequences.HANDLERS, **signals.HANDLERS,
+    **subgraphs.HANDLERS, **training.HANDLERS,
 }  # fmt: skip

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from relax_eg.dtypes import dtype_of, is_float, is_integer
 from relax_eg.frontends.onnx import windows
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.ops.sizes import product
+
+_FRACTION_BITS = 23  # given: of a float32
 
 
 def _spread(n: OnnxNode, value: Expr, x: Expr) -> Expr:
@@ -32,6 +36,25 @@ def saturated(x: Expr, dtype: str) -> Expr:
     """Whole numbers limited to the range of `dtype`, and converted to it. Numbers that are not whole become so."""
     held = dtype_of(dtype)
     return op.astype(op.minimum(op.maximum(op.round(x) if is_float(x.dtype) else x, held.least), held.greatest), dtype)
+
+
+def as_powers_of_two(x: Expr, to: str, round_mode: str, saturate: bool) -> Expr:
+    """Magnitudes as exponents, which is all that a number of the dtype `to` has. NaN for numbers that are not finite,
+    and, without `saturate`, for those that are rounded beyond the largest power."""
+    bits = op.bitcast(op.astype(x, "float32"), "uint32")
+    exponent = op.bitwise_and(op.right_shift(bits, _FRACTION_BITS), 0xFF)
+    fraction = op.bitwise_and(bits, (1 << _FRACTION_BITS) - 1)
+    half = 1 << (_FRACTION_BITS - 1)
+    if round_mode == "up":
+        rounded = op.greater(fraction, 0)
+    elif round_mode == "nearest":  # half of the smallest power is rounded down, other halves are rounded up
+        rounded = op.logical_or(
+            op.greater(fraction, half), op.logical_and(op.equal(fraction, half), op.greater(exponent, 0))
+        )
+    else:
+        rounded = op.zeros(x.shape, "bool")
+    rounded = op.logical_and(rounded, op.less(exponent, 0xFE if saturate else 0xFF))
+    return op.bitcast(op.astype(exponent + op.astype(rounded, "uint32"), "uint8"), to)
 
 
 def _quantize(n: OnnxNode) -> Expr:
@@ -103,7 +126,73 @@ def _qlinear_conv(n: OnnxNode) -> Expr:
     return _requantized(y, by, n[7])
 
 
+# --- onnxruntime's own operators, which its quantizer writes ---
+
+
+def _number(n: OnnxNode, i: int) -> Expr:
+    """What the integers of input `i` stand for, by its scale and zero point, the two inputs behind it."""
+    return _centred_float(n[i], n.optional_input(i + 2)) * op.reshape(n[i + 1], ())
+
+
+def _centred_float(x: Expr, zero: Expr | None) -> Expr:
+    return op.astype(_centred(x, None if zero is None else op.reshape(zero, ()), 0), "float32")
+
+
+def _as_integers(n: OnnxNode, y: Expr, i: int, default: str) -> Expr:
+    """`y` as integers of the scale in input `i` and the zero point behind it; `default`: the dtype without one."""
+    zero = n.optional_input(i + 1)
+    rounded = op.round(y / op.reshape(n[i], ()))
+    if zero is None:
+        return saturated(rounded, default)
+    return saturated(rounded + op.astype(op.reshape(zero, ()), "float32"), zero.dtype)
+
+
+def _qlinear(f: Callable[..., Expr], count: int) -> Callable[[OnnxNode], Expr]:
+    """An operator on the numbers for which `count` inputs of integers stand."""
+    return lambda n: _as_integers(n, f(*(_number(n, 3 * i) for i in range(count))), 3 * count, n.dtype(0))
+
+
+def _qlinear_leaky_relu(n: OnnxNode) -> Expr:
+    alpha = n.at("alpha", 0.01)
+    return _qlinear(lambda x: op.where(op.less(x, 0), x * alpha, x), 1)(n)
+
+
+def _qlinear_concat(n: OnnxNode) -> Expr:
+    parts = [_number(n, i) for i in range(2, len(n.inputs), 3)]
+    return _as_integers(n, op.concat(parts, n.axis(None, parts[0].ndim)), 0, n.dtype(2))
+
+
+def _qlinear_global_average_pool(n: OnnxNode) -> Expr:
+    last = n.flag("channels_last")
+    x = _number(n, 0)
+    axes = tuple(range(1, x.ndim - 1)) if last else tuple(range(2, x.ndim))
+    return _as_integers(n, op.mean(x, axes, True), 3, n.dtype(0))
+
+
+def _qgemm(n: OnnxNode) -> Expr:
+    a, b = n[0], n[3]
+    a, b = (op.permute_dims(x, (1, 0)) if n.flag(name) else x for x, name in ((a, "transA"), (b, "transB")))
+    y = op.matmul(_centred(a, n[2], -2), _centred(b, n[5], -1))
+    if (bias := n.optional_input(6)) is not None:
+        y = y + bias
+    by = op.reshape(n[1], ()) * _along(n[4], -1, 2) * n.at("alpha", 1.0)
+    if n.value(7) is None:
+        return op.astype(y, "float32") * by
+    return _requantized(y, by / op.reshape(n[7], ()), n[8])
+
+
+_OF_ONNXRUNTIME: dict[str, Handler] = {
+    "QGemm": _qgemm,
+    "QLinearAdd": _qlinear(op.add, 2),
+    "QLinearConcat": _qlinear_concat,
+    "QLinearGlobalAveragePool": _qlinear_global_average_pool,
+    "QLinearLeakyRelu": _qlinear_leaky_relu,
+    "QLinearMul": _qlinear(op.multiply, 2),
+    "QLinearSigmoid": _qlinear(op.sigmoid, 1),
+}
+
 HANDLERS: dict[str, Handler] = {
+    **{f"com.microsoft.{name}": handler for name, handler in _OF_ONNXRUNTIME.items()},
     "ConvInteger": _conv_integer,
     "DequantizeLinear": _dequantize,
     "MatMulInteger": _matmul_integer,

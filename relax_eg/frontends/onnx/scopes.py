@@ -24,7 +24,8 @@ from relax_eg.frontends.onnx.functions import (
 )
 from relax_eg.frontends.onnx.nodes import OnnxNode
 from relax_eg.frontends.onnx.ops import HANDLERS
-from relax_eg.frontends.onnx.values import Array, KnownArray, Value
+from relax_eg.frontends.onnx.steps import Steps
+from relax_eg.frontends.onnx.values import Array, Held, KnownArray, TensorList
 from relax_eg.frontends.specs import identifier
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
@@ -48,6 +49,7 @@ class Conversion:
     - `origins`: the node of each expression.
     - `entered`: the number of scopes so far.
     - `functions`: the functions that the conversion adds to the module: bodies of loops and branches.
+    - `steps`: the steps of the entry, whose result sizes depend on values.
     """
 
     onnx: Any
@@ -61,6 +63,10 @@ class Conversion:
     origins: dict[Expr, Origin] = field(default_factory=dict[Expr, Origin])
     entered: int = 0
     functions: TracedFunctions = field(default_factory=lambda: TracedFunctions({"main"}))
+    steps: Steps = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steps = Steps(self.taken)
 
     def dtype(self, kind: int) -> str:
         """The dtype of an ONNX element type."""
@@ -145,7 +151,7 @@ class GraphScope:
         self.closed = closed
         self.number = shared.entered
         shared.entered += 1
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, Held] = {}
         self.waiting: dict[str, Any] = {}
         # The names of all values that a node or the result reads.
         self.read = {*names_read(self.nodes), *self.outputs}
@@ -166,7 +172,7 @@ class GraphScope:
         for i, node in enumerate(self.nodes):
             self._node(i, node, checked)
 
-    def value(self, name: str, where: str) -> Value:
+    def value(self, name: str, where: str) -> Held:
         if name not in self.values:
             if name not in self.waiting:
                 if self.outer is not None:
@@ -248,8 +254,8 @@ class GraphScope:
             raise OnnxError(f"{first}\n  accepted: a {node.op_type} as ONNX defines it") from None
 
     def _results(
-        self, node: Any, where: str, inputs: list[Value | None], opset: int, line: SourceLine
-    ) -> Sequence[Value | None]:
+        self, node: Any, where: str, inputs: list[Held | None], opset: int, line: SourceLine
+    ) -> Sequence[Held | None]:
         """The outputs of a node. OnnxError if an output that something reads is not supported."""
         if node.op_type == "Constant" and not node.domain:
             return [self._constant(node)]
@@ -262,22 +268,23 @@ class GraphScope:
         if handler is None:
             return self._function(expansion(self.shared.onnx, node, inputs, opset), node, where, inputs, line)
         attributes = self._attributes(node, where, line)
-        n = OnnxNode(node.op_type, where, tuple(inputs), attributes, len(listed), opset, self.shared.functions)
-        made: Value | Sequence[Value] | None = fold_node(n)
+        n = OnnxNode(node.op_type, where, tuple(inputs), attributes, len(listed), opset, self.shared.functions,
+                     None if self.closed else self.shared.steps)  # fmt: skip
+        made: Held | Sequence[Held] | None = fold_node(n)
         if made is None:
             n = n.unread_copy()
             made = handler(n)
         if (unread := n.unread_part()) is not None:
             raise n.error(f"{unread} is not supported", f"a {node.op_type} without it")
-        results: list[Value] = [made] if isinstance(made, (Expr, KnownArray)) else list(made)
+        results: list[Held] = [made] if isinstance(made, Held) else list(made)
         for i, name in enumerate(listed):
             if i >= len(results) and name in self.read:
                 raise n.error(f"output {i}, `{name}`, is not supported", f"a {node.op_type} of which nothing reads it")
         return results
 
     def _function(
-        self, function: Any, node: Any, where: str, inputs: Sequence[Value | None], line: SourceLine
-    ) -> list[Value | None]:
+        self, function: Any, node: Any, where: str, inputs: Sequence[Held | None], line: SourceLine
+    ) -> list[Held | None]:
         """The outputs of a node that is computed by a function of the model or of ONNX's own table; None for one that
         the node does not name."""
         defaults = default_attributes(self.shared.onnx, node, self.opsets.get(domain_of(node), 0))
@@ -299,9 +306,10 @@ class GraphScope:
         wanted = zip(function.output, node.output, strict=False)
         return [inner.value(name, where) if outside else None for name, outside in wanted]
 
-    def _keep_origin(self, value: Value, origin: Origin) -> None:
-        if isinstance(value, Expr):
-            for e in postorder([value], stop=lambda e: e in self.shared.origins):
+    def _keep_origin(self, value: Held, origin: Origin) -> None:
+        values = value.elements if isinstance(value, TensorList) else (value,)
+        if made := [v for v in values if isinstance(v, Expr)]:
+            for e in postorder(made, stop=lambda e: e in self.shared.origins):
                 if e.args:
                     self.shared.origins.setdefault(e, origin)
 
@@ -362,8 +370,8 @@ class Subgraph:
         return len(self.graph.output)
 
     def run(
-        self, inputs: Sequence[Value], captured: Mapping[str, Value] | None = None, closed: bool = False
-    ) -> list[Value]:
+        self, inputs: Sequence[Held], captured: Mapping[str, Held] | None = None, closed: bool = False
+    ) -> list[Held]:
         """The outputs for `inputs`. `captured`: other values for names outside; `closed`: whether the graph is to be a
         function of the module."""
         s, outputs = self.scope, [o.name for o in self.graph.output]
@@ -384,23 +392,26 @@ class Subgraph:
         return self.scope.shared.origins
 
     @property
-    def outside(self) -> dict[str, Value]:
+    def outside(self) -> dict[str, Held]:
         """The values of the scopes outside that the graph reads, by name."""
-        own = {x.name for x in (*self.graph.input, *self.graph.initializer)}
-        own |= {o for n in self.graph.node for o in n.output}
-        names = {*names_read(self.graph.node), *(o.name for o in self.graph.output)} - own - {""}
-        return {name: self.scope.value(name, self.label) for name in sorted(names)}
+        return {name: self.scope.value(name, self.label) for name in sorted(_outer_names(self.graph))}
 
 
 def names_read(nodes: Iterable[Any]) -> set[str]:
-    """The names that nodes read, those of their subgraphs included."""
+    """The names that nodes read, and those that their subgraphs read from outside."""
     found: set[str] = set()
     for node in nodes:
         found |= set(node.input)
         for a in node.attribute:
             if a.HasField("g"):
-                found |= {*names_read(a.g.node), *(o.name for o in a.g.output)}
+                found |= _outer_names(a.g)
     return found
+
+
+def _outer_names(graph: Any) -> set[str]:
+    """The names that a graph reads and does not give."""
+    own = {x.name for x in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
+    return {*names_read(graph.node), *(o.name for o in graph.output)} - own - {""}
 
 
 def _without_inputs(onnx: Any, node: Any, names: set[str]) -> Any:

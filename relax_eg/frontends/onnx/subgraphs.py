@@ -13,7 +13,7 @@ import numpy as np
 from relax_eg.errors import RelaxEgError
 from relax_eg.frontends.jax.control import bodies
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
-from relax_eg.frontends.onnx.values import KnownArray, Value
+from relax_eg.frontends.onnx.values import Held, KnownArray, Nothing, TensorList, Value, tensor
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.control import cond, scan, while_loop
 from relax_eg.ir.expr import CONSTANT, Expr, postorder, tuple_, tuple_get, var
@@ -25,10 +25,6 @@ MOST_UNROLLED = 64  # limit: steps of a loop whose steps are written one after t
 _TRUE = KnownArray(np.array(True), "bool")
 
 
-def _expr(value: Value) -> Expr:
-    return value.expr if isinstance(value, KnownArray) else value
-
-
 @dataclass(frozen=True)
 class _Captured:
     """The values outside that subgraphs read.
@@ -37,18 +33,18 @@ class _Captured:
     - `operands`: the expression outside of each parameter that stands for one of them.
     """
 
-    values: Mapping[str, Value]
+    values: Mapping[str, Held]
     operands: Mapping[Expr, Expr]
 
 
 def _captured(graphs: Sequence[Any]) -> _Captured:
-    values: dict[str, Value] = {}
+    values: dict[str, Held] = {}
     operands: dict[Expr, Expr] = {}
     for name, value in sorted({k: v for g in graphs for k, v in g.outside.items()}.items()):
-        if isinstance(value, KnownArray) and value.weight is None:
+        if isinstance(value, TensorList | Nothing) or (isinstance(value, KnownArray) and value.weight is None):
             values[name] = value
             continue
-        outer = _expr(value)
+        outer = tensor(value)
         if outer.op == CONSTANT:
             values[name] = value
             continue
@@ -70,13 +66,13 @@ def _function(graph: Any, params: Sequence[Expr], outputs: Sequence[Expr]) -> Fu
     return replace(made, origins=MappingProxyType(inside))
 
 
-def _if(n: OnnxNode) -> Sequence[Value]:
+def _if(n: OnnxNode) -> Sequence[Held]:
     branches = [n.at("else_branch"), n.at("then_branch")]
     condition = n.required_input(0)
     if isinstance(condition, KnownArray):
         return branches[bool(condition.array.reshape(()))].run([])
     captured = _captured(branches)
-    outputs = [[_expr(v) for v in b.run([], captured.values, closed=True)] for b in branches]
+    outputs = [[tensor(v) for v in b.run([], captured.values, closed=True)] for b in branches]
     inner = [p for p in captured.operands if p in set(postorder([e for out in outputs for e in out]))]
     made = [_function(b, inner, out) for b, out in zip(branches, outputs, strict=True)]
     found = [[v.annotation for v in out] for out in outputs]
@@ -84,14 +80,14 @@ def _if(n: OnnxNode) -> Sequence[Value]:
         said = " and ".join(", ".join(map(str, f)) for f in found)
         raise n.error(f"branches that give {said}", "branches that give the same shapes and dtypes")
     refs, sizes = bodies(n.functions, "branch", made)
-    value = cond(op.reshape(_expr(condition), ()), refs, (*sizes, *(captured.operands[p] for p in inner)))
+    value = cond(op.reshape(tensor(condition), ()), refs, (*sizes, *(captured.operands[p] for p in inner)))
     return [tuple_get(value, i) for i in range(len(outputs[0]))]
 
 
-def _loop(n: OnnxNode) -> Sequence[Value]:
+def _loop(n: OnnxNode) -> Sequence[Held]:
     body = n.at("body")
     trips, condition = n.value(0), n.value(1)
-    carried = [n.required_input(i) for i in range(2, len(n.inputs))]
+    carried = [v for i in range(2, len(n.inputs)) if (v := n.held(i)) is not None]
     scans = body.output_count - 1 - len(carried)
     if scans < 0:
         raise n.error(f"a body of {body.output_count} outputs", f"at least {1 + len(carried)}")
@@ -128,16 +124,16 @@ def _trip_count(trips: Value | None) -> Dim | None:
     return found if isinstance(found, Dim) else Dim.of(max(int(found), 0))
 
 
-def _as_scan(n: OnnxNode, body: Any, count: Dim, carried: Sequence[Value], scans: int) -> list[Value] | None:
+def _as_scan(n: OnnxNode, body: Any, count: Dim, carried: Sequence[Held], scans: int) -> list[Held] | None:
     """The outputs of a loop whose condition stays true; None if it may become false."""
     captured = _captured([body])
-    state = [_expr(v) for v in carried]
+    state = [tensor(v) for v in carried]
     step = var("i", Tensor((), "int64"))
     params = [var(f"x{i}", e.annotation) for i, e in enumerate(state)]
     going, *rest = body.run([step, _TRUE, *params], captured.values, closed=True)
     if not isinstance(going, KnownArray) or not bool(going.array.all()):
         return None
-    outputs = [_expr(v) for v in rest]
+    outputs = [tensor(v) for v in rest]
     inner = [p for p in captured.operands if p in set(postorder(outputs))]
     function = _function(body, (*inner, *params, step), outputs)
     (ref,), sizes = bodies(n.functions, "body", [function])
@@ -146,7 +142,7 @@ def _as_scan(n: OnnxNode, body: Any, count: Dim, carried: Sequence[Value], scans
     return [tuple_get(value, i) for i in range(len(carried) + scans)]
 
 
-def _unrolled(n: OnnxNode, body: Any, count: int | None, carried: Sequence[Value], scans: int) -> list[Value] | None:
+def _unrolled(n: OnnxNode, body: Any, count: int | None, carried: Sequence[Held], scans: int) -> list[Held] | None:
     """The outputs of a loop with its steps one after the other; None if a condition is not known, or there are too
     many steps."""
     values = list(carried)
@@ -159,7 +155,7 @@ def _unrolled(n: OnnxNode, body: Any, count: int | None, carried: Sequence[Value
             return None
         values, made = list(rest[: len(values)]), rest[len(values) :]
         for row, value in zip(rows, made, strict=True):
-            row.append(_expr(value))
+            row.append(tensor(value))
         if not bool(going.array.all()):
             break
     if any(not row for row in rows):
@@ -168,20 +164,20 @@ def _unrolled(n: OnnxNode, body: Any, count: int | None, carried: Sequence[Value
 
 
 def _as_while(
-    n: OnnxNode, body: Any, trips: Value | None, condition: Value | None, carried: Sequence[Value]
-) -> list[Value]:
+    n: OnnxNode, body: Any, trips: Value | None, condition: Value | None, carried: Sequence[Held]
+) -> list[Held]:
     """The outputs of a loop whose number of steps is found when the model runs."""
     captured = _captured([body])
-    state = [_expr(v) for v in carried]
+    state = [tensor(v) for v in carried]
     step, going = var("i", Tensor((), "int64")), var("going", Tensor((), "bool"))
     params = [var(f"x{i}", e.annotation) for i, e in enumerate(state)]
-    outputs = [_expr(v) for v in body.run([step, going, *params], captured.values, closed=True)]
+    outputs = [tensor(v) for v in body.run([step, going, *params], captured.values, closed=True)]
     inner = [p for p in captured.operands if p in set(postorder(outputs))]
     looped = _function(body, (*inner, step, going, *params), [step + 1, op.reshape(outputs[0], ()), *outputs[1:]])
     limit = var("limit", Tensor((), "int64"))
     test = pure_function("condition", (limit, step, going, *params), [op.logical_and(going, op.less(step, limit))])
-    most = op.full((), np.iinfo(np.int64).max, "int64") if trips is None else op.reshape(_expr(trips), ())
-    start = op.full((), True, "bool") if condition is None else op.reshape(_expr(condition), ())
+    most = op.full((), np.iinfo(np.int64).max, "int64") if trips is None else op.reshape(tensor(trips), ())
+    start = op.full((), True, "bool") if condition is None else op.reshape(tensor(condition), ())
     (test_ref,), first = bodies(n.functions, "condition", [test])
     (body_ref,), second = bodies(n.functions, "body", [looped])
     constants = (*second, *(captured.operands[p] for p in inner))
@@ -190,7 +186,7 @@ def _as_while(
     return [tuple_get(value, i + 2) for i in range(len(carried))]
 
 
-def _scan(n: OnnxNode) -> Sequence[Value]:
+def _scan(n: OnnxNode) -> Sequence[Held]:
     body, count = n.at("body"), n.at("num_scan_inputs")
     if n.opset >= 9:
         return _scanned(n, body, [n[i] for i in range(len(n.inputs))], count)
@@ -201,10 +197,10 @@ def _scan(n: OnnxNode) -> Sequence[Value]:
     if not batch.is_const or not 0 < batch.value <= MOST_UNROLLED:
         raise n.error(f"{batch} scans side by side", f"1 to {MOST_UNROLLED} in opset 8, or opset 9")
     each = [_scanned(n, body, [x[b] for x in given], count) for b in range(batch.value)]
-    return [op.stack([_expr(v) for v in values]) for values in zip(*each, strict=True)]
+    return [op.stack([tensor(v) for v in values]) for values in zip(*each, strict=True)]
 
 
-def _scanned(n: OnnxNode, body: Any, given: Sequence[Expr], count: int) -> list[Value]:
+def _scanned(n: OnnxNode, body: Any, given: Sequence[Expr], count: int) -> list[Held]:
     states, xs = list(given[: len(given) - count]), list(given[len(given) - count :])
     outs = body.output_count - len(states)
     in_axes, out_axes = n.at("scan_input_axes", [0] * count), n.at("scan_output_axes", [0] * outs)
@@ -219,12 +215,12 @@ def _scanned(n: OnnxNode, body: Any, given: Sequence[Expr], count: int) -> list[
     captured = _captured([body])
     params = [var(f"x{i}", s.annotation) for i, s in enumerate(states)]
     params += [var(f"y{i}", Tensor(x.shape[1:], x.dtype)) for i, x in enumerate(xs)]
-    outputs = [_expr(v) for v in body.run(params, captured.values, closed=True)]
+    outputs = [tensor(v) for v in body.run(params, captured.values, closed=True)]
     inner = [p for p in captured.operands if p in set(postorder(outputs))]
     (ref,), sizes = bodies(n.functions, "body", [_function(body, (*inner, *params), outputs)])
     outer = [captured.operands[p] for p in inner]
     value = scan(ref, (*sizes, *outer), states, xs, length=xs[0].shape[0])
-    made: list[Value] = [tuple_get(value, i) for i in range(len(states))]
+    made: list[Held] = [tuple_get(value, i) for i in range(len(states))]
     for i in range(outs):
         y = tuple_get(value, len(states) + i)
         y = op.flip(y, 0) if out_back[i] else y

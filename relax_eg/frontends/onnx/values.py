@@ -63,6 +63,30 @@ class KnownArray:
 Value = Expr | KnownArray
 
 
+@dataclass(frozen=True)
+class TensorList:
+    """A sequence of tensors, whose length is known; it exists only while the graph is read."""
+
+    elements: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """An optional without a value."""
+
+
+Held = Value | TensorList | Nothing
+"""What a name of a graph stands for. An optional that has a value is that value."""
+
+
+def tensor(value: Held) -> Expr:
+    """A value as an expression. OnnxError for a sequence or an empty optional."""
+    if isinstance(value, TensorList | Nothing):
+        what = "a sequence" if isinstance(value, TensorList) else "an empty optional"
+        raise OnnxError(f"{what} where a tensor is needed\n  accepted: tensors")
+    return value.expr if isinstance(value, KnownArray) else value
+
+
 def known_value(found: Any, dtype: str) -> KnownArray:
     """An array or a single size as a value of `dtype`. An array of objects without sizes becomes an array of numbers.
 

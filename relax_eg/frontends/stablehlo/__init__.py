@@ -1,0 +1,1 @@
+"""Reads StableHLO: the text and bytes of modules, and what `jax.export` writes."""
