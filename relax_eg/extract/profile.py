@@ -23,7 +23,7 @@ from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
-PROFILE_VERSION = 6  # given: version of the format
+PROFILE_VERSION = 7  # given: version of the format
 _OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
 _STREAMING = 4  # chosen: power of (cache over bytes) with which hits fall when an array outgrows the cache
 
@@ -73,6 +73,7 @@ class Profile:
     - `gemv_bytes`, `gemv_gain`: with one row and a weight of at least `gemv_bytes`, that layout is `gemv_gain` times
       faster.
     - `conv_factor`: how many times longer a convolution takes than the matmul of its windows.
+    - `window_row`: seconds in which an ungrouped convolution gathers one row of one window.
     - `group_share`: share of the matmul rate that a grouped convolution reaches at most.
     - `group_half`: output channels and window elements per group at which it reaches half of that.
     - `factor_share`: share of the matmul rate that a factorisation of a large matrix reaches (cholesky, lu, qr, eigh,
@@ -123,6 +124,7 @@ class Profile:
     gemv_bytes: float = float("inf")
     gemv_gain: float = 1.0
     conv_factor: float = 1.0
+    window_row: float = 0.0
     group_share: float = 1.0
     group_half: tuple[float, float] = (8.0, 16.0)
     factor_share: float = 0.5
@@ -223,6 +225,7 @@ class Profile:
             ),
             ("weight stored out x in, times", layouts),
             ("convolution over matmul, times", f"{self.conv_factor:.3g}; in groups {1 / self.group_share:.3g}"),
+            ("a row of a convolution's window, ns", f"{1e9 * self.window_row:.3g}"),
             (
                 "linear algebra over matmul, times",
                 f"factors {1 / self.factor_share:.3g}, half of it at {self.factor_half:g}; triangular systems "
