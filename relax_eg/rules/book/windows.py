@@ -27,6 +27,7 @@ from relax_eg.tir import Buffer, Scalar, compute, program
 
 # limit: places of a window that is written tap by tap, and of one of which patches are made
 _MOST_TAPS, _MOST_PARTS = 49, 9
+_LARGE = 1 << 23  # chosen: bytes of all patches from which on no core's cache holds them, and memory takes longest
 
 
 def _places(e: Expr) -> list[tuple[int, ...]]:
@@ -102,6 +103,8 @@ def _patches_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
         return None
     (n, o, *space), k = e.shape, x.shape[1]
     depth = k * len(parts)
+    if queries.largest_value(itemsize(x.dtype) * depth * math.prod((n, *space), start=Dim.of(1))) > _LARGE:
+        return None
     last = (0, *range(2, e.ndim), 1)
     kernel = op.reshape(op.permute_dims(w, last), (o, depth))
     columns = op.reshape(op.concat(parts, 1), (n, depth, math.prod(space, start=Dim.of(1))))
