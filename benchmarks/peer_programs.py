@@ -68,7 +68,7 @@ def programs(quick: bool) -> Iterator[Program]:
     for name in ("tinygp: Kalman filter", "tinygp: marginal likelihood and prediction"):
         for what in (name, f"{name}, gradient"):
             yield Program("statistics", what, "library", tuple, function=what, more={"quick": quick})
-    folder = _folder_of("rapidocr_onnxruntime")
+    folder = folder_of("rapidocr_onnxruntime")
     for name, (file, shape) in OCR.items() if folder else ():
         (path,) = (folder / "models").glob(f"*{file}_infer.onnx")
         given = functools.partial(_image, tuple(map(int, shape.split())))
@@ -106,7 +106,7 @@ def _image(shape: tuple[int, ...]) -> list[np.ndarray]:
     return [np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)]
 
 
-def _folder_of(package: str) -> Path | None:
+def folder_of(package: str) -> Path | None:
     spec = importlib.util.find_spec(package)
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 

@@ -174,3 +174,35 @@ def global_max_pool(x):
 def two_streams(rgb, flow, v, w):
     """The two streams of a network for actions: pictures and their motion, each with filters of its own."""
     return jax.nn.relu(jnp.concatenate([conv(rgb, v), conv(flow, w)], axis=1))
+
+
+@program("n 32 h w", "32 1 3 3", "64 32 1 1")
+def mobile_net_block(x, w, v):
+    """The block of a MobileNet: each channel by itself, then all channels of each place."""
+    y = lax.conv_general_dilated(x, w, (1, 1), "SAME", feature_group_count=32)
+    return jax.nn.relu(conv(jax.nn.relu(y), v))
+
+
+@program("1 3 320 320", "16 3 3 3")
+def first_layer_of_a_detector(image, w):
+    """The first layer of a detector: a large picture of three channels, halved."""
+    return jax.nn.relu6(lax.conv_general_dilated(image, w, (2, 2), ((1, 1), (1, 1))))
+
+
+@program("n 64 1 w", "64 64 3 3")
+def line_of_text(x, w):
+    """The last layers of a reader of text, where a line has become one row of features."""
+    return jax.nn.relu(conv(x, w))
+
+
+@program("n 24 80 80", "1 24 2 2")
+def mask_at_twice_the_size(x, w):
+    """The last layer of a segmentation: a mask of twice the size."""
+    wide = lax.conv_general_dilated(x, w, (1, 1), ((1, 1), (1, 1)), lhs_dilation=(2, 2))
+    return jax.nn.sigmoid(wide)
+
+
+@program("n 80 t", "128 80 1")
+def frames_projected(x, w):
+    """The projection of the frames of a spectrogram, as a convolution by one frame."""
+    return jax.nn.gelu(lax.conv(x, w, (1,), "VALID"))

@@ -375,7 +375,8 @@ class WholeCost:
         channels.
 
         If the profile has a `transpose_rate`, an ungrouped convolution also transposes its images on the way in and
-        out, because XLA's code wants channels last. The zeros that `input_dilation` puts between elements are skipped.
+        out, because XLA's code wants channels last. The rows of its windows are gathered; XLA makes a matmul of a
+        convolution by a single element. The zeros that `input_dilation` puts between elements are skipped.
         Grouped convolutions run in other, slower code.
         """
         p = self.profile
@@ -390,7 +391,8 @@ class WholeCost:
                 elements = math.prod(self._evaluate(d) for d in site.shape(0)) + batch * out * math.prod(space)
                 turned = elements / p.transpose_rate
             product = Matmul(flops, batch * math.prod(space), columns, depth, site.dtype(0))
-            seconds = matmul_seconds(p, product) * p.conv_factor
+            gathered = product.rows * math.prod(window[1:-1]) * p.window_row * (math.prod(window[1:]) > 1)
+            seconds = matmul_seconds(p, product) * p.conv_factor + gathered
         else:
             seconds = flops / (p.rate(site.dtype(0)) * share_of_peak((columns, depth), p.group_half) * p.group_share)
         return turned + maximum(seconds, p.move(moved))

@@ -30,6 +30,7 @@ APART = (64, 96, 128, 192, 256, 320, 384, 448, 512)
 APART_ROWS = 8  # chosen: rows of the matmuls with the weights of `APART`
 CHAINS, LOOPS = (32, 128), (100, 1100)  # chosen: reductions in a chain; steps of a loop
 CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
+THIN = (3, 16, 112)  # chosen: channels and output channels of a convolution of many small windows, and its side
 ONE_ROW = (512, 1024, 2048)  # chosen: sides of weights of matmuls with one row
 # chosen: of a quick calibration: reductions in a chain, and rows of the matmuls with both layouts
 FEW_CHAINED, FEW_ROWS = 12, 8
@@ -165,6 +166,8 @@ def figures(p: Profile) -> Iterator[Figure]:
     for channels, size in CONVOLUTIONS:
         x, w = normal(images(p), channels, size, size), normal(channels, channels, 3, 3)
         yield Figure(f"convolution {channels} {size}", _conv, (x, w))
+    channels, out, size = THIN
+    yield Figure("thin convolution", _conv, (normal(images(p), channels, size, size), normal(out, channels, 3, 3)))
     x, w = normal(images(p), 128, 28, 28), normal(128, 1, 3, 3)
     yield Figure("depthwise", lambda x, w: _conv(x, w, 128), (x, w))
     for n in matrix_sides(p):

@@ -36,6 +36,7 @@ from relax_eg.measure.figures import (
     ROWS,
     SLOW_LOOPS,
     SMALL,
+    THIN,
     has_threads,
     images,
     matrix_sides,
@@ -302,19 +303,26 @@ def merge_factors(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, 
 
 def _convolutions(p: Profile, times: Times) -> dict[str, float]:
     """The factor by which a convolution takes longer than the matmul of its windows, without the transposition of its
-    images (the geometric mean over `CONVOLUTIONS`), and the share of the peak rate that grouped convolutions reach."""
-    ratios: list[float] = []
-    for channels, size in CONVOLUTIONS:
+    images (the geometric mean over `CONVOLUTIONS`), the seconds of a row of a window, which count where there are few
+    channels (`THIN`), and the share of the peak rate that grouped convolutions reach."""
+
+    def of(name: str, channels: int, out: int, size: int) -> tuple[float, float, int]:
+        """The seconds without the transposition, those of the matmul, and the rows of the matmul."""
         rows, depth = images(p) * size * size, 9 * channels
-        flops = 2.0 * rows * channels * depth
-        seconds = _work(p, times[f"convolution {channels} {size}"], flops)
-        turned = 2 * channels * rows / p.transpose_rate
-        product = float(matmul_seconds(p, Matmul(flops, rows, channels, depth, "float32")))
-        ratios.append(max(seconds - turned, 0.1 * seconds) / product)
+        flops = 2.0 * rows * out * depth
+        seconds = _work(p, times[name], flops)
+        turned = (channels + out) * rows / p.transpose_rate
+        product = float(matmul_seconds(p, Matmul(flops, rows, out, depth, "float32")))
+        return max(seconds - turned, 0.1 * seconds), product, rows
+
+    each = [of(f"convolution {channels} {size}", channels, channels, size) for channels, size in CONVOLUTIONS]
+    factor = max(1.0, geometric_mean([seconds / product for seconds, product, _ in each]))
+    seconds, product, rows = of("thin convolution", *THIN)
+    row = max(0.0, seconds - factor * product) / (3 * rows)
     flops = 2.0 * 9 * 128 * 28 * 28 * images(p)
     share = (1.0 / (1.0 + p.group_half[0])) * (9.0 / (9.0 + p.group_half[1]))
     reached = flops / _work(p, times["depthwise"], flops) / p.rate("float32")
-    return {"conv_factor": max(1.0, geometric_mean(ratios)), "group_share": min(1.0, reached / share)}
+    return {"conv_factor": factor, "window_row": row, "group_share": min(1.0, reached / share)}
 
 
 def _linear_algebra(p: Profile, times: Times) -> dict[str, Any]:

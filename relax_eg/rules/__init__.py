@@ -35,6 +35,7 @@ from relax_eg.rules.book import (
     sums,
     systems,
     values,
+    windows,
     workspace,
 )
 
@@ -78,5 +79,6 @@ __all__ = [
     "sums",
     "systems",
     "values",
+    "windows",
     "workspace",
 ]

@@ -271,6 +271,30 @@ def workspaces(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}))
 
 
+def convolutions(rng: np.random.Generator) -> Trial:
+    """A convolution over one or two axes: dense or depthwise, strided and dilated or transposed, padded.
+
+    Axes and windows may have size 1."""
+    rank, channels = int(rng.integers(1, 3)), int(rng.integers(1, 4))
+    transposed, depthwise = rng.integers(4) == 0, bool(rng.integers(2))
+    small = [int(rng.integers(4)) == 0 for _ in range(rank)]
+    sizes = [1 if s else int(rng.integers(1, 6)) for s in small]
+    window = [1 if s and rng.integers(2) else int(rng.integers(1, 4)) for s in small]
+    steps, between, around = [1] * rank, [1] * rank, [1] * rank
+    pads = [(int(rng.integers(0, 3)), int(rng.integers(0, 3))) for _ in range(rank)]
+    if transposed:
+        between, pads = list(window), [(k - 1, k - 1) for k in window]
+    else:
+        steps, around = ([int(n) for n in rng.integers(1, 3, rank)] for _ in range(2))
+    groups, out = (channels, channels) if depthwise else (1, int(rng.integers(1, 4)))
+    images, kernel = (int(rng.integers(0, 3)), channels, *sizes), (out, channels // groups, *window)
+    params = (var("x", Tensor(images, "float32")), var("w", Tensor(kernel, "float32")))
+    node = op.conv(*params, steps, pads, around, groups, between)
+    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
+    args = tuple(rng.integers(-3, 4, shape).astype(np.float32) for shape in (images, kernel))
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
+
+
 def nested_sums(rng: np.random.Generator) -> Trial:
     """A randomly nested sum of three to eight terms: matrix products and elementwise products, some scaled."""
     k = int(rng.integers(1, 4))

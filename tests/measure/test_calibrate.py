@@ -71,11 +71,15 @@ def times_of(p: Profile) -> dict[str, float]:
     for dtype in (*figures.FLOATS, "int32"):
         rate = p.rate(dtype)
         times[f"rate {dtype}"] = product(p, n, n, n, rate) if figures.has_threads(p) else call(2.0 * n**3 / rate, 1e9)
-    for channels, size in figures.CONVOLUTIONS:
+
+    def convolution(channels: int, out: int, size: int, row: float) -> float:
         rows, depth = figures.images(p) * size * size, 9 * channels
-        one = Matmul(2.0 * rows * channels * depth, rows, channels, depth, "float32")
-        turned = 2 * channels * rows / p.transpose_rate if p.transpose_rate else 0.0
-        times[f"convolution {channels} {size}"] = call(p.conv_factor * float(matmul_seconds(p, one)) + turned, 1e9)
+        one = Matmul(2.0 * rows * out * depth, rows, out, depth, "float32")
+        turned = (channels + out) * rows / p.transpose_rate if p.transpose_rate else 0.0
+        return call(p.conv_factor * float(matmul_seconds(p, one)) + turned + 3 * rows * row, 1e9)
+
+    for channels, size in figures.CONVOLUTIONS:
+        times[f"convolution {channels} {size}"] = convolution(channels, channels, size, 0.0)
     for n in figures.matrix_sides(p):
         rate = peak * p.factor_share * share_of_peak((n,), (p.factor_half,))
         times |= {f"lu {n}": call(n**3 / rate, n**3), f"cholesky {n}": call(n**3 / 2 / rate, n**3)}
@@ -83,8 +87,9 @@ def times_of(p: Profile) -> dict[str, float]:
         rate = peak * p.solve_share * share_of_peak((n, columns), p.solve_half)
         times[f"solve {n} {columns}"] = call(n * n * columns / rate, n * n * columns)
     times |= {"depthwise": 3e-3, "sort": 1e-3, "argmax": 1e-3, "cumsum": 1e-3}
+    thin = {"thin convolution": convolution(*figures.THIN, p.window_row)}
     if not figures.has_threads(p):
-        return times
+        return times | thin
     for name, q in (("", p), *((f"{m.name}: ", p.in_mode(m)) for m in p.modes)):
         for shape in figures.MATMULS:
             times[f"{name}matmul {' '.join(map(str, shape))}"] = product(q, *shape, q.rate("float32"))
@@ -96,7 +101,7 @@ def times_of(p: Profile) -> dict[str, float]:
         for n in figures.APART:
             one = times[f"{name}as one {n}"] = product(q, figures.APART_ROWS, 3 * n, n, q.rate("float32"))
             times[f"{name}apart {n}"] = one + 2 * q.joining(figures.APART_ROWS, 4.0 * n * n)
-    return times
+    return times | thin
 
 
 def test_few_figures_tell_the_rates_of_another_machine() -> None:
@@ -161,6 +166,7 @@ def test_a_gpu_keeps_its_tiles_and_gets_its_rates() -> None:
 def test_what_is_learned_of_linear_algebra_and_of_matmuls_apart() -> None:
     """These are differences of times, and shares at many sizes: exact where the times are."""
     p = fits.fit_profile(CPU, times_of(CPU))
+    assert p.window_row == pytest.approx(CPU.window_row, 0.1)
     assert p.join == about(CPU.join) and 0.5 <= p.join_bytes / CPU.join_bytes <= 2.0
     for n in figures.matrix_sides(CPU):
         assert p.factor_share / (n + p.factor_half) == about(CPU.factor_share / (n + CPU.factor_half))

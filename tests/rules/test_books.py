@@ -119,6 +119,8 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "conv_merge_parallel": ("x: n 3 8 8, y: n 3 8 8, f: 4 3 2 2, g: 5 3 2 2",
                             lambda x, y, f, g: (op.conv(x, f), op.conv(y, g))),
     "pointwise_conv_is_matmul": ("x: n 3 8 8, f: 4 3 1 2", lambda x, f: op.conv(x, f)),
+    "pointwise_conv_is_matmul_channels_first": ("x: n 3 8 8, f: 4 3 1 2", lambda x, f: op.conv(x, f)),
+    "pointwise_conv_over_one_axis_is_matmul": ("x: n 3 8, f: 4 3 2", lambda x, f: op.conv(x, f)),
     "conv_of_the_whole_image_is_matmul": ("x: n 3 8 8, f: 4 3 8 7", lambda x, f: op.conv(x, f)),
     "window_sum_of_everything": ("x: n 3 8 8", lambda x: op.reduce_window(x, "sum", (1, 1, 8, 7))),
     "window_max_of_everything": ("x: n 3 8 8", lambda x: op.reduce_window(x, "max", (1, 1, 8, 7))),

@@ -109,6 +109,7 @@ def test_sets_of_them() -> None:
         "operands_without_broadcasts",
         "same_elements",
         *matrices,
+        *(s.name for s in rx.rules.windows.schemas),
         "same_sum_of_products",
         "same_sum_in_semiring",
         *reductions,

@@ -26,6 +26,7 @@ from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.book.sums import sums
 from relax_eg.rules.book.systems import systems
 from relax_eg.rules.book.values import values
+from relax_eg.rules.book.windows import windows
 from relax_eg.rules.book.workspace import workspace
 from relax_eg.rules.rule_set import RuleSet
 
@@ -38,6 +39,7 @@ default = RuleSet(
         *broadcasts.schemas,
         *index_maps.schemas,
         *systems.schemas,
+        *windows.schemas,
         *sum_products.schemas,
         *semirings.schemas,
         *reductions.schemas,
@@ -81,5 +83,6 @@ __all__ = [
     "sums",
     "systems",
     "values",
+    "windows",
     "workspace",
 ]

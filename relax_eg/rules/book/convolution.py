@@ -183,6 +183,19 @@ def pointwise_conv_is_matmul_channels_last(x: Any, f: Any) -> Any:
     return op.permute_dims(op.conv(x, f), (0, 2, 3, 1)), rows @ op.squeeze(f, (2, 3)).T
 
 
+@_rule("x: n k h w, f: o k 1 1", tags=("conv", "matmul"), check=False)
+def pointwise_conv_is_matmul_channels_first(x: Any, f: Any) -> Any:
+    """x * f = F X for a kernel of one element, X with height and width as one axis: nothing is moved"""
+    (n, k, h, w), o = x.shape, f.shape[0]
+    return op.conv(x, f), op.reshape(op.squeeze(f, (2, 3)) @ op.reshape(x, (n, k, h * w)), (n, o, h, w))
+
+
+@_rule("x: n k w, f: o k 1", tags=("conv", "matmul"), check=False)
+def pointwise_conv_over_one_axis_is_matmul(x: Any, f: Any) -> Any:
+    """x * f = F x for a kernel of one element over one axis"""
+    return op.conv(x, f), op.squeeze(f, 2) @ x
+
+
 @_rule("x: n k h w, f: o k h w", when=("h >= 1", "w >= 1"), tags=("conv", "matmul"), check=False)
 def conv_of_the_whole_image_is_matmul(x: Any, f: Any) -> Any:
     """x * f = X F' for a kernel as large as the image"""
