@@ -34,14 +34,15 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
     needed = zip(steps, live.at(sizes), strict=True)
     moments = [Moment(n, label_of(s.kernel), _line(s, module)) for s, n in needed]
     if not moments:
-        return Memory(0, "", 0, ())
+        return Memory(0, "", 0, (), temporary=0)
     peak = moments[live.peak_step(sizes)]
     held: list[Held] = []
     for x in live.peak(sizes)[:_HELD]:
         last, n = values[x.values[-1]], int(x.bytes.evaluate(sizes))
         held.append(Held(last.name, last.annotation.short, n, _written(live, x.values, module)))
     at = f"{peak.what} at {peak.line}" if peak.line else peak.what
-    return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held))
+    temporary = max(live.at(sizes, without="result"), default=0)
+    return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held), temporary)
 
 
 def _stored(module: Module, model: WholeCost, ahead: set[Expr]) -> dict[str, set[Expr]]:

@@ -208,7 +208,7 @@ def test_attention_in_kernels_is_one_kernel_without_its_scores(dtype: str) -> No
     best = rx.optimize(attention, spec, spec, spec, execution="kernels", target="h100")
     (found,) = best.compile("h100").programs
     assert (found.kinds, found.temporary_bytes, dict(found.left)) == ({"Pallas": 1}, 0, {})
-    assert found.launches == found.predicted_launches
+    assert found.launches == found.predicted.launches
     assert found.executables[0].pallas == "a softmax between contractions"
 
 

@@ -17,7 +17,7 @@ from relax_eg.backend.checks import check_addressable
 from relax_eg.backend.family import KERNELS, Family, Solution, Variant
 from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
-from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram
+from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram, Predicted
 from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, cpu_target, target_for
 from relax_eg.backend.libraries import AbsentDevice, lowering_for
 from relax_eg.backend.pallas.choice import Pallas
@@ -33,6 +33,7 @@ from relax_eg.backend.stored import (
 from relax_eg.backend.trees import tree_as_data
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
+from relax_eg.extract.report import ProgramCost
 from relax_eg.ir.annotations import dims_of
 from relax_eg.memory import plan
 from relax_eg.ops.library_needs import RoutinePlace
@@ -248,10 +249,14 @@ def _program(solution: Solution, compiling: _Compiling) -> GpuProgram:
         lowering.as_written,
         tuple(compiled.values()),
         lowering.storage_bytes,
-        None if report is None else report.after.call or report.after.seconds,
-        None if report is None else report.after.launches,
+        None if report is None else _predicted(report.after),
         compiling.missing,
     )
+
+
+def _predicted(cost: ProgramCost) -> Predicted:
+    stored = None if cost.memory is None else cost.memory.temporary
+    return Predicted(cost.call or cost.seconds, cost.launches, cost.bytes, stored)
 
 
 def _executable(part: CallPart, made: CompiledPart, compiling: _Compiling) -> GpuExecutable:
