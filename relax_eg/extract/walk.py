@@ -6,10 +6,12 @@ Prices, reports, closed forms, loops and liveness all read this walk.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from relax_eg.extract.amounts import Amounts
 from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.gpu.kernels import Place, is_placed, placed
 from relax_eg.extract.hoisting import hoisted_loops, with_hoisting
 from relax_eg.extract.numbers import Number, truncate
 from relax_eg.ir.expr import Expr
@@ -18,6 +20,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import Site, site_of
 from relax_eg.ops.movement import is_transpose
 from relax_eg.ops.record import operators_run_as
+from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
     from relax_eg.extract.cost import WholeCost
@@ -37,6 +40,8 @@ class Visit:
     - `model`: the cost model at the sizes of the function.
     - `times`: how often the program runs the function.
     - `path`: the loops, choices and calls around it, outermost first.
+    - `place`: what it adds to the kernels of the function, where XLA's fusions are known; None: as the model prices it
+      by itself.
     """
 
     node: Expr
@@ -46,6 +51,7 @@ class Visit:
     model: WholeCost
     times: Number
     path: tuple[Visit, ...]
+    place: Place | None = None
 
     @property
     def runs_functions(self) -> bool:
@@ -53,11 +59,27 @@ class Visit:
         return self.node.op in RUNNING
 
     @property
+    def is_stored(self) -> bool:
+        """Whether its value is predicted to be stored: the node launches a kernel."""
+        return self.place.stored if self.place is not None else bool(self.cost.launches > 0)
+
+    @property
+    def amounts(self) -> Amounts:
+        """The amounts of the node in one run of the function, as expressions in its sizes; it must have a site."""
+        assert self.site is not None
+        found = self.model.amounts(self.site, self.node.annotation)
+        if self.place is None or not is_placed(self.site.op):
+            return found
+        return replace(found, bytes=self.place.bytes, launches=Dim.of(self.place.launches))
+
+    @property
     def cost(self) -> NodeCost:
         """The cost of the node in one run of the function, with the functions that the node runs."""
         if self.site is None:
             return NodeCost()
         cost = self.model.price(self.site, self.node.annotation)
+        if self.place is not None:
+            cost = self.model.in_place(self.site, self.node.annotation, cost, self.place)
         return cost.scaled(self.model.hoisted_share(self.hoisted_out_of)) if self.hoisted_out_of else cost
 
 
@@ -84,13 +106,14 @@ def walk(
     folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
     folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
     left = hoisted_loops(function, model.constants)
+    places = placed(function, expressions, model.profile, model.representative) if model.knows_fusions else {}
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in TUPLES:
             continue
         site, far = with_hoisting(e, site_of(e), left, model.constants), left.get(e, 0)
         if e.op == MATMUL and e.args[1] in folded:
             site = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
-        v = Visit(e, function, None if e in folded else site, far, model, times, path)
+        v = Visit(e, function, None if e in folded else site, far, model, times, path, places.get(e))
         if deep and v.runs_functions:
             part = model.hoisted_share(far)
             for callee, n, inner in model.trips(site):

@@ -1,0 +1,480 @@
+"""The kernels that XLA's compiler for GPUs makes of a function, and what each reads and writes.
+
+The compiler works in this order, and so does `placed`:
+
+- A small matrix times a vector becomes a sum of products. Matmuls of one operand are joined if one of them is small.
+- A matmul takes transposes and elementwise operators into its kernel: those of its result while each has one reader and
+  no other operand than arguments, and those of its operands that read one array of full size. A matmul whose depth is
+  cut into parts takes none of its result: whoever reads it adds up the parts.
+- A reduction over the last axis stays in one kernel with the elementwise operators around it, if its result meets the
+  array that it reduced (softmax, norms). Any other reduction begins a kernel with what it reads.
+- All other operators that compute or move elements are computed inside each of their readers, if all of these can and
+  it takes less time than storing the value once.
+- Kernels that read the same array, none of them another's result, are joined if they are reductions of equal sizes or
+  loops over equal elements. So is a reduction with the loop that stores the array it reduces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from relax_eg.dtypes import itemsize
+from relax_eg.extract.gpu.products import SMALL, Product, parts_of_depth
+from relax_eg.extract.profile import Profile
+from relax_eg.ir.annotations import Tensor, dims_of
+from relax_eg.ir.expr import CONSTANT, MATCH_CAST, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.heads import PASSIVE, RUNNING
+from relax_eg.ir.module import Function
+from relax_eg.ops import bytes_of, pattern_kind, site_of
+from relax_eg.ops.record import TABLE, movement_operators, operators_run_as
+from relax_eg.shapes import Dim
+from relax_eg.tir import PatternKind
+
+_VIEWS = movement_operators("view") | {MATCH_CAST}
+_ORDERS = movement_operators("order")
+_MAKERS = movement_operators("make")
+_PARTS = movement_operators("part", "select")
+_REPEATS = movement_operators("repeat")
+_MATMULS = operators_run_as("matmul", "transposed_matmul")
+_HEAVY = operators_run_as("factorisation", "solve", "conv")
+_LOOPS = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
+# given: operators of which XLA takes one element to cost some twenty flops
+_DEAR = frozenset("divide exp log tanh erf erfc erfinv sqrt rsqrt sin cos tan power sigmoid log1p expm1".split())
+_DEAR_FLOPS = 20.0
+_LAUNCH = 1e-6  # given: seconds of a launch in XLA's model of fusions
+_LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
+_SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
+
+
+@dataclass(slots=True)
+class Place:
+    """What an operator adds to the kernels of its function.
+
+    - `launches`: the kernels that begin with it.
+    - `bytes`: what these kernels read and write.
+    - `stored`: whether its value is stored.
+    - `workspace`: bytes that its kernel needs besides its result.
+    """
+
+    launches: int = 0
+    bytes: Dim = field(default_factory=lambda: Dim.of(0))
+    stored: bool = False
+    workspace: Dim = field(default_factory=lambda: Dim.of(0))
+
+
+def is_placed(op: str) -> bool:
+    """Whether the bytes and launches of an operator are those of its place; those of all others are their own."""
+    return op in TABLE
+
+
+def placed(
+    function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
+) -> dict[Expr, Place]:
+    """The place of each operator of a function that computes or moves elements.
+
+    - `expressions`: the expressions of the function that run, operands first; all others are in memory.
+    - `profile`: the GPU.
+    - `value`: the value of a size.
+    """
+    return _Kernels(function, expressions, profile, value).places()
+
+
+class _Kernels:
+    def __init__(
+        self, function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
+    ) -> None:
+        self.profile, self._value = profile, value
+        self._sources: dict[Expr, Expr] = {}
+        self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
+        self.nodes = [e for e in expressions if e in self.runs]
+        self.order = {e: i for i, e in enumerate(self.nodes)}
+        self.readers: dict[Expr, list[Expr]] = {}
+        for e in self.nodes:
+            for s in self.operands(e):
+                self.readers.setdefault(s, []).append(e)
+        self.results = set(self._leaves(function.result))
+        for block in function.blocks:
+            self.results |= set() if block.dataflow else {self.source(b.value) for b in block.bindings}
+        self.free = self._free_values()
+        self.products = {e: p for e in self.nodes if e.op in _MATMULS and (p := self._product(e)) is not None}
+        self.sums = {e for e, p in self.products.items() if p.is_sum}
+        self.joined = self._joined_products()
+        self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
+        self.inline: set[Expr] = set()
+        for e in self.nodes:
+            self.inline |= self._between(e) if self._is_reduction(e) else set()
+        self.home: dict[Expr, Expr] = {}  # the matmul whose kernel an operator is in, by operator
+        self.last: dict[Expr, Expr] = {}  # for a matmul, the operator whose result its kernel stores
+        for e in self.parts:
+            self._take_result(e)
+            self._take_operands(e)
+        self.kernels: dict[Expr, tuple[Expr, ...]] = {}  # for each operator, the kernels that compute it
+        for e in reversed(self.nodes):
+            self.kernels[e] = self._kernels_of(e)
+
+    # --- values ---
+
+    def source(self, e: Expr) -> Expr:
+        """The value that `e` shows under another shape."""
+        path: list[Expr] = []
+        while e not in self._sources and self._is_view(e):
+            path.append(e)
+            e = e.args[0]
+        e = self._sources.get(e, e)
+        for p in path:
+            self._sources[p] = e
+        return e
+
+    def operands(self, e: Expr) -> list[Expr]:
+        """The values that an operator reads, each once."""
+        return list(dict.fromkeys(s for a in e.args for s in self._leaves(a)))
+
+    def _leaves(self, e: Expr) -> Iterable[Expr]:
+        if e.op == TUPLE:
+            for a in e.args:
+                yield from self._leaves(a)
+        elif e.op == TUPLE_GET and e.args[0].op == TUPLE:
+            yield from self._leaves(e.args[0].args[e.attr("index")])
+        elif isinstance(e.annotation, Tensor) or e.op in RUNNING:
+            yield self.source(e)
+
+    def _is_view(self, e: Expr) -> bool:
+        if e.op in _VIEWS:
+            return True
+        if e.op == TUPLE_GET:
+            return e.args[0].op not in (TUPLE, VAR)
+        if e.op not in _ORDERS or "axes" not in dict(e.attrs):
+            return False
+        shape = dims_of(e.annotation)
+        moved = [axis for axis, d in zip(e.attr("axes"), shape, strict=True) if self._value(d) != 1]
+        return moved == sorted(moved)
+
+    def bytes(self, e: Expr) -> Dim:
+        return bytes_of(e.annotation)
+
+    def size(self, e: Expr) -> float:
+        return self._value(self.bytes(e))
+
+    def elements(self, e: Expr) -> float:
+        return math.prod(self._value(d) for d in dims_of(e.annotation))
+
+    def _free_values(self) -> set[Expr]:
+        """What takes no memory: numbers, and what is computed from places and numbers alone."""
+        found: set[Expr] = set()
+        for e in self.readers:
+            if e.op == CONSTANT and self.elements(e) <= 1:
+                found.add(e)
+        for e in self.nodes:
+            if e.op in _MAKERS or (self._is_loop(e) and self._all_free(e, found)):
+                found.add(e)
+        return found - self.results
+
+    def _all_free(self, e: Expr, free: Collection[Expr]) -> bool:
+        return all(s in free for s in self.operands(e))
+
+    # --- kinds ---
+
+    def _kind(self, e: Expr) -> PatternKind:
+        if e.op not in TABLE or e.op in _HEAVY or any(_is_unknown(a) for a in (e, *e.args)):
+            return PatternKind.OPAQUE
+        return pattern_kind(site_of(e))
+
+    def _is_loop(self, e: Expr) -> bool:
+        return self._kind(e) in _LOOPS
+
+    def _is_reduction(self, e: Expr) -> bool:
+        return e in self.sums if e.op in _MATMULS else self._kind(e) == PatternKind.REDUCTION
+
+    def _product(self, e: Expr) -> Product | None:
+        if any(_is_unknown(a) for a in (e, *e.args)):
+            return None
+        a, b = ([self._value(d) for d in dims_of(x.annotation)] for x in e.args)
+        if not a or not b:
+            return None
+        columns = 1.0 if len(b) == 1 else b[-1] if e.op == "matmul" else b[0]
+        elements = self.elements(e)
+        batch = math.prod(b[:-2]) if len(b) > 2 else 1.0
+        rows = elements / max(1.0, batch * columns)
+        written, read = e.annotation, e.args[0].annotation
+        assert isinstance(written, Tensor) and isinstance(read, Tensor)
+        return Product(batch, rows, columns, a[-1], itemsize(read.dtype or "float32"), itemsize(written.dtype or ""))
+
+    def _joined_products(self) -> dict[Expr, Expr]:
+        """For matmuls that are joined, the first of each group, by matmul."""
+        groups: dict[Expr, list[Expr]] = {}
+        found: dict[Expr, Expr] = {}
+        for e, p in self.products.items():
+            if e in self.sums or p.batch > 1 or self.source(e.args[1]) in self.runs:
+                continue
+            group = groups.setdefault(self.source(e.args[0]), [])
+            first = next((g for g in group if min(p.bytes, self.products[g].bytes) < SMALL), None)
+            if first is None:
+                group.append(e)
+                continue
+            found[first], found[e] = first, first
+        return found
+
+    def _parts(self, e: Expr) -> int:
+        """Into how many parts the depth of a matmul is cut."""
+        p = self.products[e]
+        first = self.joined.get(e)
+        if first is not None:
+            width = sum(self.products[m].columns for m, f in self.joined.items() if f == first)
+            p = Product(p.batch, p.rows, width, p.depth, p.itemsize, p.written)
+        return parts_of_depth(p, self.profile.name, self.profile.cores)
+
+    def _is_unfinished(self, e: Expr) -> bool:
+        """Whether the readers of a matmul add up its parts, or take their part of its result."""
+        return self.parts.get(e, 1) > 1 or e in self.joined
+
+    def _between(self, e: Expr) -> set[Expr]:
+        """If the result of a reduction over the last axis meets the array that it reduced, row by row: the reduction,
+        and the operators from there to the array."""
+        if e in self.results or e.op in _MATMULS or "axes" not in dict(e.attrs):
+            return set()
+        whole = e.args[0]
+        if tuple(e.attr("axes")) != (len(dims_of(whole.annotation)) - 1,) or self.elements(e) <= 1:
+            return set()
+        above = self._chain_above(self.source(whole), self.elements(whole))
+        found = {e}
+        return found if above and self._reaches(e, above, self.elements(whole), found) else set()
+
+    def _chain_above(self, e: Expr, elements: float) -> set[Expr]:
+        """The values of so many elements from which `e` is computed element by element."""
+        found, todo = set[Expr](), [e]
+        while todo:
+            x = todo.pop()
+            if x in found or self.elements(x) != elements:
+                continue
+            found.add(x)
+            if x in self.runs and self._is_loop(x):
+                todo += self.operands(x)
+        return found - self.free
+
+    def _reaches(self, e: Expr, above: set[Expr], elements: float, found: set[Expr]) -> bool:
+        """Whether all readers of `e`, through operators on as few elements, meet a value of `above`. Adds these
+        operators to `found`."""
+        readers = self.readers.get(e, [])
+        for r in readers:
+            if not self._is_loop(r) or r in self.results:
+                return False
+            if self.elements(r) == elements:
+                if not any(s in above for s in self.operands(r) if s != e):
+                    return False
+            elif not self._reaches(r, above, elements, found):
+                return False
+            else:
+                found.add(r)
+        return bool(readers)
+
+    # --- matmuls ---
+
+    def _take_result(self, e: Expr) -> None:
+        """The operators on a matmul's result that its kernel takes in."""
+        self.home[e] = self.last[e] = last = e
+        while last not in self.results and not self._is_unfinished(e):
+            readers = self.readers.get(last, [])
+            if len(readers) != 1 or not self._is_loop(readers[0]) or readers[0] in self.home:
+                return
+            r = readers[0]
+            same = self.elements(r) == self.elements(last) and (r.op not in _PARTS | _REPEATS)
+            others = [s for s in self.operands(r) if s != last]
+            if not same or not all(self._is_argument(s) for s in others) or r.op in ("where", "concat"):
+                return
+            if sum(map(self.size, self.operands(r))) < self.size(r) - _SMALL_BYTES:
+                return
+            self.home[r] = e
+            self.last[e] = last = r
+
+    def _is_argument(self, e: Expr) -> bool:
+        """Whether a value is in memory before the function runs, or is that under another shape, or a number."""
+        if e in self.runs:
+            return (e.op in _REPEATS and self._is_argument(self.source(e.args[0]))) or self._is_number(e)
+        return True
+
+    def _is_number(self, e: Expr) -> bool:
+        """Whether a value is one number, repeated."""
+        return e in self.free and (e.op == CONSTANT or (e.op in _REPEATS and self._is_number(self.source(e.args[0]))))
+
+    def _take_operands(self, e: Expr) -> None:
+        """The operators on a matmul's operands that its kernel takes in."""
+        todo = [s for s in self.operands(e)]
+        while todo:
+            s = todo.pop()
+            if s in self.runs and s not in self.results and s not in self.home and self._is_taken(s):
+                self.home[s] = e
+                todo += self.operands(s)
+
+    def _is_taken(self, e: Expr) -> bool:
+        """Whether a matmul computes an operand inside its kernel."""
+        if not self._is_loop(e) or e.op in _PARTS or e.op in ("where", "concat", "iota"):
+            return False
+        if e.op in _REPEATS and not self._is_number(e):
+            return False
+        if any(self._is_unfinished(s) for s in self.operands(e)):
+            return False
+        readers = self.readers.get(e, [])
+        if any(r.op not in _MATMULS or r in self.sums for r in readers):
+            return False
+        read = [s for s in self.operands(e) if not self._is_number(s)]
+        if any(s in self.free for s in read):
+            return False
+        if sum(self.size(s) for s in read) <= self.size(e) + _SMALL_BYTES:
+            return True
+        large = [s for s in read if self.elements(s) == self.elements(e)]
+        if len(large) <= 1 and len(read) > 1:
+            return True
+        return len(readers) == 1 and all(s not in self.runs and len(self.readers[s]) == 1 for s in read)
+
+    # --- kernels ---
+
+    def _kernels_of(self, e: Expr) -> tuple[Expr, ...]:
+        """The kernels that compute an operator, each by the operator that begins it."""
+        home = self.home.get(e)
+        readers = self.readers.get(e, [])
+        if home is not None and e.op not in _MATMULS:
+            taken = [r for r in readers if r.op in _MATMULS]
+            return tuple(dict.fromkeys(taken)) if taken and self.last[home] != e else (home,)
+        if not self._is_loop(e) and e not in self.inline:
+            return (e,)
+        if e in self.results or not readers:
+            return (e,)
+        if not all(self._takes(r, e) for r in readers):
+            return (e,)
+        kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
+        return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _takes(self, reader: Expr, e: Expr) -> bool:
+        """Whether a kernel of `reader` computes its operand `e`."""
+        if e in self.free and reader.op in TABLE:
+            return True
+        if reader.op in _MATMULS and reader not in self.sums:
+            return False
+        if self.home.get(reader) is not None and self.home[reader] != self.home.get(e):
+            return False
+        return self._is_loop(reader) or self._is_reduction(reader)
+
+    def _is_worth(self, e: Expr, kernels: Sequence[Expr]) -> bool:
+        """Whether computing a value in each kernel that reads it takes no longer than storing it."""
+        if len(kernels) == 1 and self.elements(e) >= self._most_elements(kernels):
+            return True
+        bandwidth, rate = self.profile.bandwidth, self.profile.vector_rate
+        read = sum(min(self.size(s), self.size(e) if e.op in _PARTS else math.inf) for s in self.operands(e))
+        read -= sum(self.size(s) for s in self.operands(e) if s in self.free)
+        flops = _DEAR_FLOPS if e.op in _DEAR else 1.0
+        work = sum(max(self.elements(e), self._most_elements((k,))) for k in kernels) - self.elements(e)
+        again = (len(kernels) - 1) * read / bandwidth + work * flops / rate
+        return again <= _LAUNCH + (len(kernels) + 1) * self.size(e) / bandwidth
+
+    def _most_elements(self, kernels: Iterable[Expr]) -> float:
+        """The most elements over which one of these kernels loops."""
+        return max(max(self.elements(x) for x in (k, *k.args) if isinstance(x.annotation, Tensor)) for k in kernels)
+
+    def _is_large(self, e: Expr) -> bool:
+        return self._is_reduction(e) and self._read_elements(e) / max(1.0, self.elements(e)) > _LONGEST
+
+    def _read_elements(self, e: Expr) -> float:
+        return max((self.elements(a) for a in e.args), default=1.0)
+
+    # --- what kernels read and write ---
+
+    def places(self) -> dict[Expr, Place]:
+        members: dict[Expr, list[Expr]] = {}
+        for e in self.nodes:
+            for k in self.kernels[e]:
+                members.setdefault(k, []).append(e)
+        found = {e: Place() for e in self.nodes}
+        lead = self._joined_kernels(members)
+        for k, inside in members.items():
+            if k.op in RUNNING or (k in self.free and k not in self.results):
+                continue
+            place, first = found[k], lead.get(k, k)
+            place.stored = k not in self.last or self.last[k] == k
+            place.launches = int(first == k) + int(self._is_large(k))
+            if k in self.joined and self.joined[k] != k:
+                place.launches = 0
+            known = self._reads(members[first]) if first != k else dict[Expr, Dim]()
+            reads = {s: d for s, d in self._reads(inside).items() if s not in known and s != first}
+            if self.joined.get(k, k) != k:
+                reads.pop(self.source(k.args[0]), None)
+            place.bytes = sum(reads.values(), self._written(k))
+            end = self.last.get(k, k)
+            found[end].stored = True
+            if self._is_unfinished(k):
+                self._finish(k, place)
+        return found
+
+    def _reads(self, inside: Sequence[Expr]) -> dict[Expr, Dim]:
+        """The bytes of each value that a kernel with these operators reads."""
+        found: dict[Expr, Dim] = {}
+        here = set(inside)
+        whole: set[Expr] = set()
+        for e in inside:
+            for s in self.operands(e):
+                if s in here or s in self.free or (s.op == CONSTANT and self.elements(s) <= 1):
+                    continue
+                if e.op in _PARTS and self.source(e.args[0]) == s and s not in whole:
+                    found[s] = found.get(s, Dim.of(0)) + self._partial(s) * self.bytes(e)
+                else:
+                    whole.add(s)
+                    found[s] = self._partial(s) * self.bytes(s)
+        return found
+
+    def _partial(self, e: Expr) -> int:
+        """How many times the bytes of a value its readers read: the parts of a matmul are float32."""
+        if e not in self.parts or not self._is_read_in_parts(e):
+            return 1
+        return self.parts[e] * (4 // self.products[e].written) if self.parts[e] > 1 else 1
+
+    def _is_read_in_parts(self, e: Expr) -> bool:
+        readers = self.readers.get(e, [])
+        takes = all(self._is_loop(r) or self._is_reduction(r) for r in readers)
+        few = len({k for r in readers for k in self.kernels.get(r, ())}) <= 4
+        return e not in self.results and bool(readers) and takes and few
+
+    def _written(self, k: Expr) -> Dim:
+        written = self.bytes(self.last.get(k, k))
+        parts = self.parts.get(k, 1)
+        return parts * (4 // self.products[k].written) * written if parts > 1 else written
+
+    def _finish(self, k: Expr, place: Place) -> None:
+        """Adds the kernel that adds up the parts of a matmul, if its readers do not."""
+        parts, written = self._written(k), self.bytes(k)
+        if self.parts[k] > 1:
+            place.workspace = parts
+        if not self._is_read_in_parts(k):
+            place.launches += 1
+            place.bytes = place.bytes + parts + written
+
+    def _joined_kernels(self, members: dict[Expr, list[Expr]]) -> dict[Expr, Expr]:
+        """For kernels that another one takes in, that one."""
+        lead: dict[Expr, Expr] = {}
+        open_to: dict[tuple[Expr, float, bool], Expr] = {}
+        for k in members:
+            if k in self.home or k.op in RUNNING or (k in self.free and k not in self.results):
+                continue
+            reads = [s for s in self._reads(members[k]) if s in self.runs]
+            is_reduction = self._is_reduction(k)
+            if not is_reduction and not self._is_loop(k):
+                continue
+            extent = self._read_elements(k) if is_reduction else self.elements(k)
+            newest = max((self.order[s] for s in reads), default=-1)
+            for s in self._reads(members[k]):
+                key = (s, extent, is_reduction)
+                first = open_to.get(key)
+                if first is not None and newest < self.order[first] and first not in lead:
+                    lead[k] = first
+                    break
+                open_to.setdefault(key, k)
+            stores = [s for s in reads if is_reduction and self.elements(s) == extent and self.order[s] == newest]
+            for s in stores[:1]:
+                if k not in lead and self._is_loop(s) and s in members and s not in self.home and s not in lead:
+                    lead[k] = s
+        return lead
+
+
+def _is_unknown(e: Expr) -> bool:
+    a = e.annotation
+    return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)
