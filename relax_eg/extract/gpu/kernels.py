@@ -38,13 +38,15 @@ _MAKERS = movement_operators("make")
 _PARTS = movement_operators("part", "select")
 _REPEATS = movement_operators("repeat")
 _MATMULS = operators_run_as("matmul", "transposed_matmul")
+(_CONV,) = operators_run_as("conv")
 _HEAVY = operators_run_as("factorisation", "solve", "conv")
 _LOOPS = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
 # given: operators of which XLA takes one element to cost some twenty flops
 _DEAR = frozenset("divide exp log tanh erf erfc erfinv sqrt rsqrt sin cos tan power sigmoid log1p expm1".split())
 _DEAR_FLOPS = 20.0
-_LAUNCH = 1e-6  # given: seconds of a launch in XLA's model of fusions
+_LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
 _LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
+_MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
@@ -87,6 +89,7 @@ class _Kernels:
     ) -> None:
         self.profile, self._value = profile, value
         self._sources: dict[Expr, Expr] = {}
+        self._layouts = _layouts(expressions)
         self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
         self.nodes = [e for e in expressions if e in self.runs]
         self.order = {e: i for i, e in enumerate(self.nodes)}
@@ -110,6 +113,8 @@ class _Kernels:
         for e in self.parts:
             self._take_result(e)
             self._take_operands(e)
+        self.ends: dict[Expr, Expr] = {}  # for a reduction, the conversion of its result in its kernel
+        self.rows: set[Expr] = set()  # the kernels with a reduction that meets its array
         self.kernels: dict[Expr, tuple[Expr, ...]] = {}  # for each operator, the kernels that compute it
         for e in reversed(self.nodes):
             self.kernels[e] = self._kernels_of(e)
@@ -149,7 +154,7 @@ class _Kernels:
             return False
         shape = dims_of(e.annotation)
         moved = [axis for axis, d in zip(e.attr("axes"), shape, strict=True) if self._value(d) != 1]
-        return moved == sorted(moved)
+        return moved == sorted(moved) or e in self._layouts
 
     def bytes(self, e: Expr) -> Dim:
         return bytes_of(e.annotation)
@@ -258,7 +263,7 @@ class _Kernels:
         operators to `found`."""
         readers = self.readers.get(e, [])
         for r in readers:
-            if not self._is_loop(r) or r in self.results:
+            if not self._is_loop(r) or r in self.results or len(readers) > 1:
                 return False
             if self.elements(r) == elements:
                 if not any(s in above for s in self.operands(r) if s != e):
@@ -285,8 +290,14 @@ class _Kernels:
                 return
             if sum(map(self.size, self.operands(r))) < self.size(r) - _SMALL_BYTES:
                 return
+            if r.op in _ORDERS and self._sides(r) > _MOST_SIDES:
+                return
             self.home[r] = e
             self.last[e] = last = r
+
+    def _sides(self, e: Expr) -> int:
+        """The number of axes with more than one element."""
+        return sum(self._value(d) > 1 for d in dims_of(e.annotation))
 
     def _is_argument(self, e: Expr) -> bool:
         """Whether a value is in memory before the function runs, or is that under another shape, or a number."""
@@ -313,7 +324,9 @@ class _Kernels:
             return False
         if e.op in _REPEATS and not self._is_number(e):
             return False
-        if any(self._is_unfinished(s) for s in self.operands(e)):
+        if any(self._is_unfinished(s) or s in self.inline for s in self.operands(e)):
+            return False
+        if e.op in _ORDERS and self._sides(e) > _MOST_SIDES:
             return False
         readers = self.readers.get(e, [])
         if any(r.op not in _MATMULS or r in self.sums for r in readers):
@@ -337,6 +350,9 @@ class _Kernels:
         if home is not None and e.op not in _MATMULS:
             taken = [r for r in readers if r.op in _MATMULS]
             return tuple(dict.fromkeys(taken)) if taken and self.last[home] != e else (home,)
+        if (e in self.results or not readers) and (converted := self._converted(e)) is not None:
+            self.ends[converted] = e
+            return (converted,)
         if not self._is_loop(e) and e not in self.inline:
             return (e,)
         if e in self.results or not readers:
@@ -344,7 +360,18 @@ class _Kernels:
         if not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
+        if any(self._is_unfinished(s) for s in self.operands(e)) and (e.op in _ORDERS or self.rows & {*kernels}):
+            return (e,)
+        if e in self.inline:
+            self.rows |= {*kernels}
         return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _converted(self, e: Expr) -> Expr | None:
+        """The reduction of which only `e` converts the result; None if there is none."""
+        reduced = self.operands(e)[0] if e.op == "astype" else None
+        if reduced is None or not self._is_reduction(reduced) or reduced in self.inline:
+            return None
+        return reduced if len(self.readers[reduced]) == 1 else None
 
     def _takes(self, reader: Expr, e: Expr) -> bool:
         """Whether a kernel of `reader` computes its operand `e`."""
@@ -372,8 +399,44 @@ class _Kernels:
         """The most elements over which one of these kernels loops."""
         return max(max(self.elements(x) for x in (k, *k.args) if isinstance(x.annotation, Tensor)) for k in kernels)
 
-    def _is_large(self, e: Expr) -> bool:
-        return self._is_reduction(e) and self._read_elements(e) / max(1.0, self.elements(e)) > _LONGEST
+    def _is_apart(self, e: Expr) -> bool:
+        """Whether a reduction is over axes that others separate: XLA reduces the last ones first."""
+        if "axes" not in dict(e.attrs):
+            return False
+        shape = dims_of(e.args[0].annotation)
+        axes = [i for i in e.attr("axes") if self._value(shape[i]) > 1]
+        kept = [i for i in range(len(shape)) if i not in e.attr("axes") and self._value(shape[i]) > 1]
+        return any(a < k < b for a in axes for k in kept for b in axes)
+
+    def _further_launches(self, k: Expr) -> int:
+        """The kernels before or after the one of an operator that XLA makes for it alone."""
+        if k.op == _CONV:
+            return int(self._is_reordered(k)) + int(self._is_padded(k))
+        if not self._is_reduction(k) or k.op in _MATMULS:
+            return 0
+        return int(self._is_apart(k) or self._read_elements(k) / max(1.0, self.elements(k)) > _LONGEST)
+
+    def _further_bytes(self, k: Expr) -> Dim:
+        """What these kernels read and write."""
+        if k.op == _CONV:
+            moved = 2 * self.bytes(k.args[1]) if self._is_reordered(k) else Dim.of(0)
+            return moved + 2 * self.bytes(k.args[0]) if self._is_padded(k) else moved
+        if self._is_reduction(k) and k.op not in _MATMULS and self._is_apart(k):
+            shape, last = dims_of(k.args[0].annotation), max(k.attr("axes"))
+            assert isinstance(k.annotation, Tensor)
+            partial = math.prod(int(self._value(d)) for d in shape[:last])
+            return Dim.of(2 * partial * itemsize(k.annotation.dtype or "float32"))
+        return Dim.of(0)
+
+    def _is_reordered(self, k: Expr) -> bool:
+        """Whether a convolution's weight is stored anew, with its input channels last: not if its window is 1."""
+        return any(self._value(d) > 1 for d in dims_of(k.args[1].annotation)[2:])
+
+    def _is_padded(self, k: Expr) -> bool:
+        """Whether a kernel writes the image of a convolution with its margins, which differ at both ends."""
+        margins = zip(k.attr("low"), k.attr("high"), strict=True)
+        uneven = any(self._value(a) != self._value(b) for a, b in margins)
+        return uneven and self.source(k.args[0]) not in self.runs
 
     def _read_elements(self, e: Expr) -> float:
         return max((self.elements(a) for a in e.args), default=1.0)
@@ -391,16 +454,16 @@ class _Kernels:
             if k.op in RUNNING or (k in self.free and k not in self.results):
                 continue
             place, first = found[k], lead.get(k, k)
-            place.stored = k not in self.last or self.last[k] == k
-            place.launches = int(first == k) + int(self._is_large(k))
+            end = self.last.get(k, self.ends.get(k, k))
+            place.stored = end == k
+            place.launches = int(first == k) + self._further_launches(k)
             if k in self.joined and self.joined[k] != k:
                 place.launches = 0
             known = self._reads(members[first]) if first != k else dict[Expr, Dim]()
             reads = {s: d for s, d in self._reads(inside).items() if s not in known and s != first}
             if self.joined.get(k, k) != k:
                 reads.pop(self.source(k.args[0]), None)
-            place.bytes = sum(reads.values(), self._written(k))
-            end = self.last.get(k, k)
+            place.bytes = sum(reads.values(), self._written(k) + self._further_bytes(k))
             found[end].stored = True
             if self._is_unfinished(k):
                 self._finish(k, place)
@@ -435,15 +498,16 @@ class _Kernels:
         return e not in self.results and bool(readers) and takes and few
 
     def _written(self, k: Expr) -> Dim:
-        written = self.bytes(self.last.get(k, k))
+        written = self.bytes(self.last.get(k, self.ends.get(k, k)))
         parts = self.parts.get(k, 1)
         return parts * (4 // self.products[k].written) * written if parts > 1 else written
 
     def _finish(self, k: Expr, place: Place) -> None:
         """Adds the kernel that adds up the parts of a matmul, if its readers do not."""
         parts, written = self._written(k), self.bytes(k)
-        if self.parts[k] > 1:
-            place.workspace = parts
+        if self.joined.get(k, k) == k:
+            widths = [self._written(m) for m, first in self.joined.items() if first == k]
+            place.workspace = sum(widths, Dim.of(0)) if widths else parts
         if not self._is_read_in_parts(k):
             place.launches += 1
             place.bytes = place.bytes + parts + written
@@ -460,6 +524,8 @@ class _Kernels:
             if not is_reduction and not self._is_loop(k):
                 continue
             extent = self._read_elements(k) if is_reduction else self.elements(k)
+            if not is_reduction and any(e.op in _PARTS | _ORDERS for e in members[k]):
+                continue
             newest = max((self.order[s] for s in reads), default=-1)
             for s in self._reads(members[k]):
                 key = (s, extent, is_reduction)
@@ -473,6 +539,17 @@ class _Kernels:
                 if k not in lead and self._is_loop(s) and s in members and s not in self.home and s not in lead:
                     lead[k] = s
         return lead
+
+
+def _layouts(expressions: Sequence[Expr]) -> set[Expr]:
+    """The permutations of images before and after convolutions, which become layouts of the images."""
+    found: set[Expr] = set()
+    for e in expressions:
+        if e.op == _CONV and e.args[0].op in _ORDERS:
+            found.add(e.args[0])
+        if e.op in _ORDERS and e.args[0].op == _CONV:
+            found.add(e)
+    return found
 
 
 def _is_unknown(e: Expr) -> bool:

@@ -47,7 +47,7 @@ class Product:
         """Whether XLA computes it as a sum of products, fused like any reduction."""
         if self.rows > 1 and self.columns > 1:
             return False
-        return (self.rows <= 1 and self.columns <= 1) or self.elements * self.depth < _FEW_PRODUCTS
+        return self.batch > 1 or (self.rows <= 1 and self.columns <= 1) or self.elements * self.depth < _FEW_PRODUCTS
 
     @property
     def bytes(self) -> float:
