@@ -90,6 +90,7 @@ class _Kernels:
         self.profile, self._value = profile, value
         self._sources: dict[Expr, Expr] = {}
         self._layouts = _layouts(expressions)
+        self._bound = {b.var: b.value for block in function.blocks for b in block.bindings}
         self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
         self.nodes = [e for e in expressions if e in self.runs]
         self.order = {e: i for i, e in enumerate(self.nodes)}
@@ -124,9 +125,9 @@ class _Kernels:
     def source(self, e: Expr) -> Expr:
         """The value that `e` shows under another shape."""
         path: list[Expr] = []
-        while e not in self._sources and self._is_view(e):
+        while e not in self._sources and (e in self._bound or self._is_view(e)):
             path.append(e)
-            e = e.args[0]
+            e = self._bound[e] if e in self._bound else e.args[0]
         e = self._sources.get(e, e)
         for p in path:
             self._sources[p] = e
@@ -137,6 +138,7 @@ class _Kernels:
         return list(dict.fromkeys(s for a in e.args for s in self._leaves(a)))
 
     def _leaves(self, e: Expr) -> Iterable[Expr]:
+        e = self._bound.get(e, e)
         if e.op == TUPLE:
             for a in e.args:
                 yield from self._leaves(a)
