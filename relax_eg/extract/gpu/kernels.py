@@ -80,7 +80,8 @@ def placed(
     - `profile`: the GPU.
     - `value`: the value of a size.
     """
-    return _Kernels(function, expressions, profile, value).places()
+    kernels = _Kernels(function, expressions, profile, value)
+    return dict.fromkeys((e for e in expressions if e.op in TABLE), Place()) | kernels.places()
 
 
 class _Kernels:
@@ -431,8 +432,9 @@ class _Kernels:
         return Dim.of(0)
 
     def _is_reordered(self, k: Expr) -> bool:
-        """Whether a convolution's weight is stored anew, with its input channels last: not if its window is 1."""
-        return any(self._value(d) > 1 for d in dims_of(k.args[1].annotation)[2:])
+        """Whether a convolution's weight is stored anew, with its input channels last: not if they are, and its window
+        is 1."""
+        return k.args[1].op in _ORDERS or any(self._value(d) > 1 for d in dims_of(k.args[1].annotation)[2:])
 
     def _is_padded(self, k: Expr) -> bool:
         """Whether a kernel writes the image of a convolution with its margins, which differ at both ends."""
@@ -462,7 +464,7 @@ class _Kernels:
             if k in self.joined and self.joined[k] != k:
                 place.launches = 0
             known = self._reads(members[first]) if first != k else dict[Expr, Dim]()
-            reads = {s: d for s, d in self._reads(inside).items() if s not in known and s != first}
+            reads = {s: d for s, d in self._reads(inside).items() if s not in known and lead.get(s, s) != first}
             if self.joined.get(k, k) != k:
                 reads.pop(self.source(k.args[0]), None)
             place.bytes = sum(reads.values(), self._written(k) + self._further_bytes(k))
@@ -536,19 +538,20 @@ class _Kernels:
                     lead[k] = first
                     break
                 open_to.setdefault(key, k)
-            stores = [s for s in reads if is_reduction and self.elements(s) == extent and self.order[s] == newest]
+            stores = [s for s in reads if self.elements(s) == extent and self.order[s] == newest]
             for s in stores[:1]:
-                if k not in lead and self._is_loop(s) and s in members and s not in self.home and s not in lead:
-                    lead[k] = s
+                joins = self._is_loop(s) and s in members and s not in self.home
+                if k not in lead and joins and (is_reduction or s in self.results):
+                    lead[k] = lead.get(s, s)
         return lead
 
 
 def _layouts(expressions: Sequence[Expr]) -> set[Expr]:
-    """The permutations of images before and after convolutions, which become layouts of the images."""
+    """The permutations before and after convolutions, which become layouts of images and weights."""
     found: set[Expr] = set()
     for e in expressions:
-        if e.op == _CONV and e.args[0].op in _ORDERS:
-            found.add(e.args[0])
+        if e.op == _CONV:
+            found |= {a for a in e.args if a.op in _ORDERS}
         if e.op in _ORDERS and e.args[0].op == _CONV:
             found.add(e)
     return found
