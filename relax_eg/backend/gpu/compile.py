@@ -277,6 +277,8 @@ def _executable(part: CallPart, made: CompiledPart, compiling: _Compiling) -> Gp
         left=left.get(part.program, ""),
         ptx=made.ptx,
         resources=made.resources,
+        graphs=made.graphs,
+        options=dict(part.options),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -38,6 +38,8 @@ class GpuExecutable:
       that does not concern it.
     - `ptx`: its kernels in PTX, if asked for.
     - `resources`: what its kernels take of a multiprocessor, if their PTX was asked for.
+    - `graphs`: the kernels in each CUDA graph (a command buffer of XLA's), which is launched at once.
+    - `options`: the options of XLA's compiler that were chosen for it.
     """
 
     name: str
@@ -53,6 +55,8 @@ class GpuExecutable:
     left: str = ""
     ptx: tuple[str, ...] = ()
     resources: tuple[KernelResources, ...] = ()
+    graphs: tuple[int, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,11 @@ class GpuProgram:
     def unpriced(self) -> int:
         """Launches for which XLA has no estimate."""
         return sum(e.times * k.times for e in self.executables for k in e.launches if k.seconds is None)
+
+    @property
+    def graphs(self) -> tuple[int, ...]:
+        """The kernels in each CUDA graph of a call."""
+        return tuple(n for e in self.executables for n in e.graphs * e.times)
 
     @property
     def bytes(self) -> int:
@@ -198,6 +207,10 @@ def _shown(p: GpuProgram, target: str) -> RenderResult:
     kinds = ", ".join(f"{n} {kind}" for kind, n in p.kinds.items())
     told = p.predicted
     yield Text(f"  launches      {p.launches} ({kinds})" + _beside(told and told.launches, target))
+    inside = sum(p.graphs)
+    yield Text(f"  CUDA graphs   {f'{len(p.graphs)}, of {inside} kernels' if p.graphs else 'none'}")
+    for name, value in {k: v for e in p.executables for k, v in e.options.items()}.items():
+        yield Text(f"  option        {name}={value or '(none)'}")
     yield Text(f"  memory        {format_bytes(p.bytes)} moved" + _beside(told and format_bytes(told.bytes), target))
     estimate = f"{1e6 * p.seconds:.4g} us" + (f", {_several(p.unpriced, 'launch')} without one" if p.unpriced else "")
     predicted = told and f"{1e6 * told.seconds:.4g} us a call"

@@ -363,7 +363,9 @@ class _Kernels:
         if not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
-        if any(self._is_unfinished(s) for s in self.operands(e)) and (e.op in _ORDERS or self.rows & {*kernels}):
+        if any(self._is_unfinished(s) for s in self.operands(e)) and (
+            e.op in _ORDERS or (len(kernels) > 1 and self.rows & {*kernels})
+        ):
             return (e,)
         if e in self.inline:
             self.rows |= {*kernels}
