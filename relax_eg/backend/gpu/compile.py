@@ -33,7 +33,6 @@ from relax_eg.backend.stored import (
 from relax_eg.backend.trees import tree_as_data
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
-from relax_eg.extract.report import ProgramCost
 from relax_eg.ir.annotations import dims_of
 from relax_eg.memory import plan
 from relax_eg.ops.library_needs import RoutinePlace
@@ -242,6 +241,11 @@ def _program(solution: Solution, compiling: _Compiling) -> GpuProgram:
         )
     sizes, lowering = compiling.sizes, compiling.lowering
     report = next((r for v in solution.variants for r in v.report.at_each() if dict(r.at) == dict(sizes)), None)
+    predicted = None
+    if report is not None:
+        cost = report.after
+        stored = None if cost.memory is None else cost.memory.temporary
+        predicted = Predicted(cost.call or cost.seconds, cost.launches, cost.bytes, stored)
     return GpuProgram(
         dict(sizes),
         dict(lowering.capacities),
@@ -249,14 +253,9 @@ def _program(solution: Solution, compiling: _Compiling) -> GpuProgram:
         lowering.as_written,
         tuple(compiled.values()),
         lowering.storage_bytes,
-        None if report is None else _predicted(report.after),
+        predicted,
         compiling.missing,
     )
-
-
-def _predicted(cost: ProgramCost) -> Predicted:
-    stored = None if cost.memory is None else cost.memory.temporary
-    return Predicted(cost.call or cost.seconds, cost.launches, cost.bytes, stored)
 
 
 def _executable(part: CallPart, made: CompiledPart, compiling: _Compiling) -> GpuExecutable:

@@ -24,7 +24,7 @@ from relax_eg.dtypes import itemsize
 from relax_eg.extract.gpu.products import SMALL, Product, parts_of_depth
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
-from relax_eg.ir.expr import CONSTANT, MATCH_CAST, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, MATCH_CAST, TUPLE, TUPLE_GET, VAR, Expr
 from relax_eg.ir.heads import PASSIVE, RUNNING
 from relax_eg.ir.module import Function
 from relax_eg.ops import bytes_of, pattern_kind, site_of
@@ -549,12 +549,12 @@ class _Kernels:
 
 
 def _layouts(expressions: Sequence[Expr]) -> set[Expr]:
-    """The permutations before and after convolutions, which become layouts of images and weights."""
+    """The permutations before and after convolutions and routines, which become layouts or are undone inside."""
     found: set[Expr] = set()
     for e in expressions:
-        if e.op == _CONV:
+        if e.op in (_CONV, CALL_DPS_LIBRARY):
             found |= {a for a in e.args if a.op in _ORDERS}
-        if e.op in _ORDERS and e.args[0].op == _CONV:
+        if e.op in _ORDERS and e.args[0].op in (_CONV, CALL_DPS_LIBRARY):
             found.add(e)
     return found
 
