@@ -35,6 +35,7 @@ _BRANCHES = re.compile(r"\b(?:branch_computations=\{([^}]*)\}|(?:true|false)_com
 _TRIPS = re.compile(r"\"known_trip_count\":\{\"n\":\"(\d+)\"\}")
 _COSTS = re.compile(r"\"reification_cost\":(\[[^\]]*\])")
 _SOURCE = re.compile(r"op_name=\"([^\"]*)\"")
+_MASK = re.compile(r"\"mask_type\":\s*\"(\w+)\"")
 _NAME = re.compile(r"%([\w.\-]+)")
 _ARRAY = re.compile(r"\b([a-z]\w*?)(\d*)(?:e\dm\d\w*)?\[([\d,]*)\]")
 _IN_BYTES = {"pred": 8, "token": 0}  # given: bits of an element, where the name of the type does not say
@@ -93,6 +94,40 @@ def launches(text: str) -> list[Launch]:
     """
     entry, computations = _computations(text)
     return list(_launches(entry, computations, 1)) if entry else []
+
+
+@dataclass(frozen=True, slots=True)
+class CustomCall:
+    """A call of a routine in a compiled program.
+
+    - `target`: XLA's name of the routine.
+    - `operands`: the types of its operands, without layouts.
+    - `mask`: the kind of mask that attention has; "" if it says none.
+    """
+
+    target: str
+    operands: tuple[str, ...]
+    mask: str
+
+
+def custom_calls(text: str) -> list[CustomCall]:
+    """The calls of routines in the text of an optimized HLO module."""
+    found: list[CustomCall] = []
+    for inside in _computations(text)[1].values():
+        given = {i.name: i for i in inside}
+        for at in inside:
+            target = _TARGET.search(at.text) if at.opcode == "custom-call" else None
+            if target is not None:
+                types = tuple(given[name].type.split("{")[0].strip() for name in at.operands if name in given)
+                mask = _MASK.search(at.text)
+                found.append(CustomCall(target[1], types, mask[1] if mask else ""))
+    return found
+
+
+def multiplies(text: str) -> bool:
+    """Whether a program has matmuls outside of routines of cuDNN."""
+    instructions = [i for inside in _computations(text)[1].values() for i in inside]
+    return any(i.opcode == "dot" or (i.opcode == "custom-call" and "cublas" in i.text) for i in instructions)
 
 
 def unknown_loops(text: str) -> int:
