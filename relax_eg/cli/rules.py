@@ -58,7 +58,7 @@ def verify(
         compiled = verify_compiled(read_rules(rules), device)
         for verdict in compiled:
             print_text(verdict)
-        if compiled.refuted:
+        if any(v.status == "refuted" for v in compiled):
             raise typer.Exit(1)
         return
     with progress_bar("checking rules") as tell:

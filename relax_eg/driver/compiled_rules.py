@@ -6,11 +6,11 @@ the rule says: one call of cuDNN that takes the operands of the routine, and not
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -25,36 +25,53 @@ from relax_eg.ops.libraries import Library, library_of
 from relax_eg.ops.library_needs import RoutinePlace, unmet_need
 from relax_eg.rules import samples as draws
 from relax_eg.rules.rule import Instance, Rule, instances
-from relax_eg.rules.verdict import Report, Verdict
 
 _INSTANCES = 4  # limit: instances of a rule that are compiled
 _CAUSAL = "CAUSAL"  # given: XLA's name of the mask
 _SIZES = 2  # limit: bindings of sizes for each instance
 
 
-def verify_compiled(rules: Iterable[Rule], device: str | Path) -> Report:
+@dataclass(frozen=True)
+class CompiledVerdict:
+    """A verdict on the rule of a routine, which was not run.
+
+    - `rule`: the rule.
+    - `status`: "compiled" if what XLA compiles is what the rule says, "refuted" if it is not, "missing" if it cannot be
+      compiled here.
+    - `samples`: bindings of sizes at which it was compiled.
+    - `text`: what was compiled; or what is wrong, or missing.
+    """
+
+    rule: Rule
+    status: Literal["compiled", "refuted", "missing"]
+    samples: int
+    text: str
+
+    def __str__(self) -> str:
+        told = (
+            f"compiled at {self.samples} sizes {self.text}"
+            if self.status == "compiled"
+            else f"{self.status}: {self.text}"
+        )
+        return f"{self.rule.name}: {told}"
+
+
+def verify_compiled(rules: Iterable[Rule], device: str | Path) -> tuple[CompiledVerdict, ...]:
     """Verdicts on the rules of routines that only a GPU runs, from programs that are compiled for a device. OptionError
     as for `best.compile(device)`."""
     target = target_for(device)
-    return Report(
-        tuple(_verdict(r, r.library, target) for r in rules if r.library is not None and _needs_gpu(r.library))
-    )
+    return tuple(_verdict(r, r.library, target) for r in rules if r.library is not None and _needs_gpu(r.library))
 
 
 def _needs_gpu(library: Library) -> bool:
     return library.requires.platforms == ("gpu",)
 
 
-def _verdict(rule: Rule, library: Library, target: GpuTarget) -> Verdict:
-    started = time.perf_counter()
-
-    def verdict(status: Any, tested: int, text: str) -> Verdict:
-        return Verdict(rule, status, tested, None, time.perf_counter() - started, text)
-
+def _verdict(rule: Rule, library: Library, target: GpuTarget) -> CompiledVerdict:
     lacking = next((why for start, why in target.lacking.items() if library.name.startswith(start)), "")
     why = lacking or unmet_need(library, RoutinePlace("gpu", target.gpu.kind))
     if why:
-        return verdict("missing", 0, why)
+        return CompiledVerdict(rule, "missing", 0, why)
     rng = np.random.default_rng(zlib.crc32(library.name.encode()))
     tested, shown = 0, ""
     for instance in instances(rule, limit=_INSTANCES):
@@ -63,12 +80,12 @@ def _verdict(rule: Rule, library: Library, target: GpuTarget) -> Verdict:
             try:
                 text = _compiled(instance, library, sizes, target)
             except DeviceError as e:
-                return verdict("refuted", tested, f"at {at}: {e}")
+                return CompiledVerdict(rule, "refuted", tested, f"at {at}: {e}")
             shown, problem = _judged(instance, text)
             if problem:
-                return verdict("refuted", tested, f"at {at}: {problem}")
+                return CompiledVerdict(rule, "refuted", tested, f"at {at}: {problem}")
             tested += 1
-    return verdict("compiled", tested, f"for {target.gpu.name} to {shown}")
+    return CompiledVerdict(rule, "compiled", tested, f"for {target.gpu.name} to {shown}")
 
 
 def _compiled(instance: Instance, library: Library, sizes: dict[str, int], target: GpuTarget) -> str:

@@ -13,8 +13,7 @@ from relax_eg.rules.schemas import Schema
 from relax_eg.rules.witness import Counterexample
 
 # "missing": the rule lowers to a routine that is not available, so it was not tested and does not run.
-# "compiled": the routine was not run, and what XLA compiles for the device is what the rule says.
-Status = Literal["proved", "axiom", "tested", "refuted", "missing", "compiled"]
+Status = Literal["proved", "axiom", "tested", "refuted", "missing"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +22,11 @@ class Verdict:
 
     - `rule`: the rule.
     - `status`: `tested` at `samples` points, `proved` for all sizes too, an `axiom` that has no proof, `refuted` by a
-      counterexample, `missing`, or `compiled` at `samples` bindings of sizes.
+      counterexample, or `missing`.
     - `samples`: number of points at which the sides were compared.
     - `counterexample`: the counterexample, if it was found in this process.
     - `seconds`: time spent; 0 for a verdict that was already known.
-    - `problem`: text of the counterexample, the reason for "refuted" or "missing", or what was compiled.
+    - `problem`: text of the counterexample, or the reason for "refuted" or "missing".
     - `theory`: of a proof, "exact" (the same bits), "modular" (integers modulo 2^w) or "real"; of a tested library
       rule, the numerics class that was measured.
     - `ranks`: ranks of `*b` blocks for which the proof holds ("all", "0 to 3", "").
@@ -68,8 +67,6 @@ class Verdict:
             return f"{self.rule}      {self.status} ({self.theory}{ranks}){tried}, {1000 * self.seconds:.0f} ms"
         if self.status == "missing":
             return f"{self.rule}      missing: {self.problem}"
-        if self.status == "compiled":
-            return f"{self.rule}      compiled {self.problem}"
         less = f", not tested at {self.untested}" if self.untested else ""
         return f"{self.rule}      tested at {self.samples} points{less}, {1000 * self.seconds:.0f} ms"
 
