@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
 from relax_eg.backend.gpu.hlo import CUDNN, CustomCall, custom_calls, launches, multiplies
@@ -95,9 +94,8 @@ def _compiled(instance: Instance, library: Library, sizes: dict[str, int], targe
     for p in instance.params:
         assert isinstance(p.annotation, Tensor) and p.annotation.shape is not None
         shape = [int(d.evaluate(sizes)) for d in p.annotation.shape]
-        specs.append(target.place(abstract_array(p.annotation, shape)))
-    with target.lowering():
-        lowered = jax.jit(lambda *xs: library.run(call, xs, sizes)).lower(*specs)
+        specs.append(abstract_array(p.annotation, shape))
+    lowered = target.lowered(lambda *xs: library.run(call, xs, sizes), specs)
     return target.compile(lowered, {}).executable.as_text() or ""
 
 

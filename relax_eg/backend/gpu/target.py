@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache
 from hashlib import blake2b
@@ -106,6 +106,11 @@ class GpuTarget:
     def lowering(self) -> AbstractContextManager[Any]:
         """A context in which programs are lowered for the device."""
         return nullcontext() if self.is_present else jax.sharding.use_abstract_mesh(self._sharding.mesh.abstract_mesh)
+
+    def lowered(self, fn: Callable[..., Any], specs: Sequence[Any]) -> Any:
+        """What `compile` takes, for a JAX function of arrays with these specs."""
+        with self.lowering():
+            return jax.jit(fn).lower(*map(self.place, specs))
 
     def compile(self, lowered: Any, options: Mapping[str, str], ptx: bool = False) -> CompiledPart:
         """The executable of `lowered`, a result of `jax.jit(...).lower(...)`, with these options of XLA's.

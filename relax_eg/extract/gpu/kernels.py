@@ -43,7 +43,7 @@ _HEAVY = operators_run_as("factorisation", "solve", "conv")
 _LOOPS = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
 # given: operators of which XLA takes one element to cost some twenty flops
 _DEAR = frozenset("divide exp log tanh erf erfc erfinv sqrt rsqrt sin cos tan power sigmoid log1p expm1".split())
-_DEAR_FLOPS = 20.0
+_DEAR_FLOPS = 20.0  # chosen: flops of an element of these
 _LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
 _LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
 _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
