@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from relax_eg.extract.amounts import NONE, Amounts, bytes_moved, kind_of, program_amounts, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
-from relax_eg.extract.gpu.kernels import Place, is_placed
+from relax_eg.extract.gpu.place import KernelPlace, is_placed
 from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
 from relax_eg.extract.kinds import KernelKind, kernel_kind
 from relax_eg.extract.matmuls import (
@@ -124,7 +124,7 @@ class WholeCost:
         found = self._evaluate(d)
         return float(found[-1] if is_column(found) else found)
 
-    def in_place(self, site: Site, result: Annotation, cost: NodeCost, place: Place) -> NodeCost:
+    def in_place(self, site: Site, result: Annotation, cost: NodeCost, place: KernelPlace) -> NodeCost:
         """The cost of an operator in its place in the kernels of its function. `cost`: by itself."""
         if not is_placed(site.op) or not _all_known(site, result):
             return cost

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from relax_eg.extract.amounts import Amounts
 from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.gpu.kernels import Place, is_placed, placed
+from relax_eg.extract.gpu.kernels import placed
+from relax_eg.extract.gpu.place import KernelPlace, is_placed
 from relax_eg.extract.hoisting import hoisted_loops, with_hoisting
 from relax_eg.extract.numbers import Number, truncate
 from relax_eg.ir.expr import Expr
@@ -51,7 +52,7 @@ class Visit:
     model: WholeCost
     times: Number
     path: tuple[Visit, ...]
-    place: Place | None = None
+    place: KernelPlace | None = None
 
     @property
     def runs_functions(self) -> bool:

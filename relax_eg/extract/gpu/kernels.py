@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from relax_eg.dtypes import itemsize
+from relax_eg.extract.gpu.place import KernelPlace
 from relax_eg.extract.gpu.products import SMALL, Product, parts_of_depth
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
@@ -50,30 +50,9 @@ _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or write
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
-@dataclass(slots=True)
-class Place:
-    """What an operator adds to the kernels of its function.
-
-    - `launches`: the kernels that begin with it.
-    - `bytes`: what these kernels read and write.
-    - `stored`: whether its value is stored.
-    - `workspace`: bytes that its kernel needs besides its result.
-    """
-
-    launches: int = 0
-    bytes: Dim = field(default_factory=lambda: Dim.of(0))
-    stored: bool = False
-    workspace: Dim = field(default_factory=lambda: Dim.of(0))
-
-
-def is_placed(op: str) -> bool:
-    """Whether the bytes and launches of an operator are those of its place; those of all others are their own."""
-    return op in TABLE
-
-
 def placed(
     function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
-) -> dict[Expr, Place]:
+) -> dict[Expr, KernelPlace]:
     """The place of each operator of a function that computes or moves elements.
 
     - `expressions`: the expressions of the function that run, operands first; all others are in memory.
@@ -81,7 +60,7 @@ def placed(
     - `value`: the value of a size.
     """
     kernels = _Kernels(function, expressions, profile, value)
-    return dict.fromkeys((e for e in expressions if e.op in TABLE), Place()) | kernels.places()
+    return dict.fromkeys((e for e in expressions if e.op in TABLE), KernelPlace()) | kernels.places()
 
 
 class _Kernels:
@@ -449,12 +428,12 @@ class _Kernels:
 
     # --- what kernels read and write ---
 
-    def places(self) -> dict[Expr, Place]:
+    def places(self) -> dict[Expr, KernelPlace]:
         members: dict[Expr, list[Expr]] = {}
         for e in self.nodes:
             for k in self.kernels[e]:
                 members.setdefault(k, []).append(e)
-        found = {e: Place() for e in self.nodes}
+        found = {e: KernelPlace() for e in self.nodes}
         lead = self._joined_kernels(members)
         for k, inside in members.items():
             if k.op in RUNNING or (k in self.free and k not in self.results):
@@ -508,7 +487,7 @@ class _Kernels:
         parts = self.parts.get(k, 1)
         return parts * (4 // self.products[k].written) * written if parts > 1 else written
 
-    def _finish(self, k: Expr, place: Place) -> None:
+    def _finish(self, k: Expr, place: KernelPlace) -> None:
         """Adds the kernel that adds up the parts of a matmul, if its readers do not."""
         parts, written = self._written(k), self.bytes(k)
         if self.joined.get(k, k) == k:
