@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu [--device h100] [--dtype bfloat16] [--only attention] [--json out.json] [--quick]
     python -m benchmarks.gpu --search build/gpu                     # chooses the programs and saves them; nothing more
+    python -m benchmarks.gpu --fidelity [--way whole]               # what is predicted beside what XLA compiles
     python -m benchmarks.gpu --run [--programs build/gpu] [--budget 220] [--json out.json]  # on a machine with a GPU
 
 Without `--run` XLA compiles them for GPUs that need not be there (`pip install 'relax-eg[cuda]'`). A row has kernels
@@ -34,6 +35,7 @@ import typer
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.gpu_cases import DTYPES, KERNELS, OWN, WAYS, WHOLE, Subject, subjects
+from benchmarks.gpu_fidelity import WRITTEN, as_written, fidelity_summary, rows_of_fidelity
 from benchmarks.timing import QUICK_SECONDS, Estimate, duration, machine, measure
 from relax_eg.backend.gpu.hlo import launches
 from relax_eg.backend.gpu.target import GpuTarget, target_for
@@ -41,7 +43,6 @@ from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
 from relax_eg.measure.device import default_profile
 
-WRITTEN = "as written"
 IN_A_ROW = 8  # calls that are queued before they are waited for
 ROUNDED = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-3}  # differences up to these are not judged
 AS_FAR = 2.0  # a result may be so many times as far from the precise one as that of the function as written
@@ -80,6 +81,14 @@ def chosen_programs(subject: Subject, programs: Path | None, target: Any) -> dic
         return searched(subject, target)
     paths = {way: saved(programs, subject, way) for way in WAYS}
     return {way: rx.load(path, settle="off") for way, path in paths.items() if path.exists()}
+
+
+def program_of(subject: Subject, programs: Path | None, target: str, way: str) -> rx.types.Optimized:
+    """A program as written, or what `search` saved of it, or else what a search finds now."""
+    if way == WRITTEN:
+        return as_written(subject, target)
+    path = None if programs is None else saved(programs, subject, way)
+    return subject.optimize(way, target) if path is None or not path.exists() else rx.load(path, settle="off")
 
 
 # --- compiled ---
@@ -324,6 +333,8 @@ def main(
     devices: Annotated[list[str] | None, typer.Option("--device", help="h100 or another; may be given again")] = None,
     only: Annotated[str, typer.Option(help="programs whose names contain one of these words, by commas")] = "",
     dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="this dtype; may be given again")] = None,
+    fidelity: Annotated[bool, typer.Option("--fidelity", help="what is predicted beside what XLA compiles")] = False,
+    ways: Annotated[list[str] | None, typer.Option("--way", help=f"with --fidelity: {', '.join(WAYS)}")] = None,
     seconds: Annotated[float, typer.Option(help="of timing, for each program")] = 0.5,
     budget: Annotated[float, typer.Option(help="with --run: stop after so many seconds")] = 220.0,
     quick: Quick = False,
@@ -352,6 +363,9 @@ def main(
     if run:
         print("ratios over as written, above 1 is faster; distances of as written and of ours", flush=True)
         found: Iterator[Any] = rows_of_run(chosen, QUICK_SECONDS if quick else seconds, end, programs)
+    elif fidelity:
+        asked = ways or [WRITTEN, WHOLE]
+        found = rows_of_fidelity(chosen, devices or ["h100"], asked, programs, program_of)
     else:
         found = rows_of_compiling(chosen, devices or ["h100"], programs)
     for row in found:
@@ -360,8 +374,9 @@ def main(
         if json_out:
             save(json_out, rows)
     if not run:
-        print(summary(rows))
-    if any(row.wrong for row in rows) or (strict and not run and any(row.worse() for row in rows)):
+        print(fidelity_summary(rows) if fidelity else summary(rows))
+    compared = strict and not run and not fidelity
+    if any(row.wrong for row in rows) or (compared and any(row.worse() for row in rows)):
         sys.exit(1)
 
 

@@ -1,7 +1,8 @@
-"""The programs of `benchmarks.gpu`: attention, layers of a decoder, MiniLM, 4-bit matmuls, and the small patterns."""
+"""The programs of `benchmarks.gpu`: attention, layers of a decoder, MiniLM, 4-bit matmuls, models, small patterns."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 
 import relax_eg as rx
 from benchmarks import cases as patterns
+from benchmarks import models
 from benchmarks.kernels import attention, dequantised, quantised
 from benchmarks.llama_layer import Layer, Widths
 from relax_eg.shapes import Dim, parse_spec
@@ -40,6 +42,7 @@ class Subject:
     - `at`: the sizes of calls.
     - `given`: what is optimized: the function, unless a module stands for it.
     - `weights`: the first argument, where it is known ahead of the calls.
+    - `positive`: whether random floats are above 0, as variances and second moments are.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Subject:
     at: Mapping[str, int] = field(default_factory=dict[str, int])
     given: Callable[..., Any] | rx.Module | None = None
     weights: tuple[str, ...] = ()
+    positive: bool = False
 
     @property
     def file_name(self) -> str:
@@ -71,16 +75,18 @@ class Subject:
             if dtype == "int32":
                 return jax.random.randint(next(keys), shape, 0, min(sizes))
             scale = shape[0] ** -0.5 if len(shape) == 2 else 1.0
-            return (scale * jax.random.normal(next(keys), shape, "float32")).astype(dtype or "float32")
+            drawn = jax.random.normal(next(keys), shape, "float32")
+            return (scale * (jnp.abs(drawn) if self.positive else drawn)).astype(dtype or "float32")
 
         return jax.tree.map(array, list(self.specs))
 
-    def optimize(self, way: str, target: Any) -> rx.types.Optimized:
-        """The program that is chosen for a device, in one of `WAYS`. Its first calls are not timed by it."""
+    def optimize(self, way: str, target: Any, rules: rx.RuleSet | None = None) -> rx.types.Optimized:
+        """The program that is chosen for a device, in one of `WAYS`, by these rules in place of the usual ones. Its
+        first calls are not timed by it."""
         given = self.given or self.fn
         specs = () if isinstance(given, rx.Module) else self.specs
         options: Any = {
-            "rules": OWN_RULES if way == OWN else rx.rules.default,
+            "rules": rules if rules is not None else OWN_RULES if way == OWN else rx.rules.default,
             "execution": WHOLE if way == WHOLE else KERNELS,
             "target": target,
             "at": self.at or None,
@@ -108,6 +114,8 @@ def subjects(dtypes: tuple[str, ...] = DTYPES) -> Iterator[Subject]:
         yield from _minilm(dtype)
     if "float32" in dtypes:
         yield from _four_bits()
+    for dtype in dtypes:
+        yield from _models(dtype)
     for dtype in dtypes:
         yield from _patterns(dtype)
 
@@ -175,6 +183,18 @@ def _four_bits() -> Iterator[Subject]:
     for rows in (1, 128):
         name = f"4-bit matmul, width 4,096, {rows} rows"
         yield Subject(name, "float32", dequantised, given, {"n": rows}, quantised(4096, 4096))
+
+
+def _models(dtype: str) -> Iterator[Subject]:
+    """Whole models: ResNet-50, a U-Net, and a training step of GPT-2 with 2 of its 12 layers."""
+    of = functools.partial(jax.tree.map, lambda text: text if "@" in text else f"{text} @ {dtype}")
+    weights, at = ("params",), {"b": 1}
+    images = of((models.resnet_specs(), "b 224 224 3"))
+    yield Subject("ResNet-50, 1 image", dtype, models.resnet, images, at, weights=weights, positive=True)
+    latents = of((models.unet_specs(), "b 64 64 3", "b"))
+    yield Subject("U-Net, 1 latent image", dtype, models.unet, latents, at, weights=weights)
+    step = of(models.gpt2_arguments(layers=2))
+    yield Subject("GPT-2 step, 2 of 512", dtype, models.gpt2_step, step, {"b": 2, "s": 512}, positive=True)
 
 
 def _patterns(dtype: str) -> Iterator[Subject]:

@@ -9,6 +9,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli.common import command, err, print_text, progress_bar, read_rules
+from relax_eg.driver.compiled_rules import verify_compiled
 from relax_eg.rules.verification import SECONDS as SECONDS_A_RULE
 from relax_eg.rules.verification import verify_in
 
@@ -33,10 +34,15 @@ def verify(
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0: two for the books, one for a file.")] = 0,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="For one rule, at most.")] = SECONDS_A_RULE,
+    device: Annotated[
+        str,
+        typer.Option("--device", help="Compile the routines for this GPU (h100, ...) instead, and say what XLA makes."),
+    ] = "",
 ) -> None:
     """Check every rule again and print a table; ends with status 1 if one is refuted.
 
-    With --certificate, do every step of a derivation over; ends with status 1 if one does not hold."""
+    With --device, only rules of routines that a GPU is needed for: nothing is run, XLA compiles them. With
+    --certificate, do every step of a derivation over; ends with status 1 if one does not hold."""
 
     def check_certificate(path: Path) -> None:
         found = rx.types.Certificate.load(path)
@@ -47,6 +53,13 @@ def verify(
 
     if certificate is not None:
         check_certificate(certificate)
+        return
+    if device:
+        compiled = verify_compiled(read_rules(rules), device)
+        for verdict in compiled:
+            print_text(verdict)
+        if any(v.status == "refuted" for v in compiled):
+            raise typer.Exit(1)
         return
     with progress_bar("checking rules") as tell:
         report = verify_in(jobs or (2 if rules is None else 1), rules, seconds, progress=tell)

@@ -18,6 +18,8 @@ from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Module
 from relax_eg.ir.origin import UNKNOWN
 from relax_eg.memory import Liveness, Step, lifetimes
+from relax_eg.memory.program import Temporary
+from relax_eg.shapes import Dim
 
 _HELD = 12  # limit: tensors at the peak that a report names
 
@@ -27,30 +29,40 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
     None for a module that allocates its memory itself."""
     if first_explicit(module) is not None:
         return None
-    stored = None if in_kernels else _stored(module, model, ahead)
+    stored, spaces = (None, None) if in_kernels else _stored(module, model, ahead)
     sizes = dict(binding)
-    live = lifetimes(module, sizes, stored=stored, ahead=ahead, reorder=in_kernels)
+    live = lifetimes(module, sizes, stored=stored, ahead=ahead, reorder=in_kernels, temporary=spaces)
     steps, values = live.program.steps, live.program.values
     needed = zip(steps, live.at(sizes), strict=True)
     moments = [Moment(n, label_of(s.kernel), _line(s, module)) for s, n in needed]
     if not moments:
-        return Memory(0, "", 0, ())
+        return Memory(0, "", 0, (), temporary=0)
     peak = moments[live.peak_step(sizes)]
     held: list[Held] = []
     for x in live.peak(sizes)[:_HELD]:
         last, n = values[x.values[-1]], int(x.bytes.evaluate(sizes))
         held.append(Held(last.name, last.annotation.short, n, _written(live, x.values, module)))
     at = f"{peak.what} at {peak.line}" if peak.line else peak.what
-    return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held))
+    temporary = max(live.at(sizes, without="result"), default=0)
+    return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held), temporary)
 
 
-def _stored(module: Module, model: WholeCost, ahead: set[Expr]) -> dict[str, set[Expr]]:
-    """For each function that runs, the nodes whose values XLA is predicted to store: those that launch a kernel."""
+def _stored(module: Module, model: WholeCost, ahead: set[Expr]) -> tuple[dict[str, set[Expr]], Temporary]:
+    """For each function that runs, the nodes whose values XLA is predicted to store: those that launch a kernel; and
+    the bytes that the kernel of a step needs besides its result."""
     found: dict[str, set[Expr]] = {}
+    spaces: dict[tuple[str, Expr], Dim] = {}
     for v in walk(module.main, model, ahead):
-        if v.runs_functions or v.cost.launches > 0:
+        if v.runs_functions or v.is_stored:
             found.setdefault(v.function.name, set()).add(v.node)
-    return found
+        if v.place is not None and v.place.workspace != 0:
+            spaces[v.function.name, v.node] = v.place.workspace
+
+    def workspace(step: Step) -> Dim | None:
+        needed = spaces.get((step.function, step.kernel))
+        return None if needed is None else needed.substitute(dict(step.sizes))
+
+    return found, workspace
 
 
 def _line(step: Step, module: Module) -> str:

@@ -154,14 +154,15 @@ def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes
     return price_at(written, options, binding), price_at(candidate, options, binding, weights)
 
 
-def call_seconds(cost: ProgramCost | NodeCost, options: PriceOptions) -> Number:
+def call_seconds(cost: ProgramCost | NodeCost, options: PriceOptions, straight: Number = 0) -> Number:
     """Seconds of a call of a program that costs so much. For one executable priced by the profile this includes its
-    dispatch and waking other cores."""
+    dispatch and waking other cores. `straight`: of a NodeCost, the launches outside of loops, choices and calls."""
     if options.cost is not None:
         return cost.seconds
     if options.execution == KERNELS:
         return options.profile.run(cost.seconds, cost.launches)
-    return options.profile.call(cost.seconds, cost.wakes)
+    in_a_row = cost.in_a_row if isinstance(cost, ProgramCost) else straight
+    return options.profile.call(cost.seconds, cost.wakes, in_a_row)
 
 
 def kinds_at(
@@ -216,8 +217,10 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     # float64, because products of large sizes overflow 64-bit integers.
     model = _cost_model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
-    total = sum((v.cost for v in walk(module.main, model, skip, deep=False)), NodeCost())
-    found = call_seconds(total, options)
+    visits = [(v, v.cost) for v in walk(module.main, model, skip, deep=False)]
+    total = sum((cost for _, cost in visits), NodeCost())
+    straight = sum(cost.launches for v, cost in visits if not v.runs_functions)
+    found = call_seconds(total, options, straight)
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from relax_eg.extract.amounts import NONE, Amounts, bytes_moved, kind_of, program_amounts, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
+from relax_eg.extract.gpu.place import KernelPlace, is_placed
 from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
 from relax_eg.extract.implied_matmuls import LINEAR, MATMUL
 from relax_eg.extract.kinds import KernelKind, kernel_kind
@@ -113,6 +114,32 @@ class WholeCost:
     def fuses_into_matmuls(self) -> bool:
         """Whether XLA makes matmuls of several nodes (`extract.implied_matmuls`)."""
         return self.cost is None
+
+    @property
+    def knows_fusions(self) -> bool:
+        """Whether nodes are priced by the kernels that XLA's compiler for GPUs makes of a function."""
+        return self.cost is None and self.profile.platform == "gpu"
+
+    def representative(self, d: Dim) -> float:
+        """The value of a size at the binding, of many bindings at the last one: by it fusions are decided for all."""
+        found = self._evaluate(d)
+        return float(found[-1] if is_column(found) else found)
+
+    def in_place(self, site: Site, result: Annotation, cost: NodeCost, place: KernelPlace) -> NodeCost:
+        """The cost of an operator in its place in the kernels of its function. `cost`: by itself."""
+        if not is_placed(site.op) or not _all_known(site, result):
+            return cost
+        p, flops, moved, launches = self.profile, cost.flops, self._evaluate(place.bytes), place.launches
+        seconds = launches * p.launch
+        if site.op in _STORED:
+            seconds = seconds + self._stored_seconds(site, result, flops, moved)
+        elif site.op in p.scalar_rate:
+            seconds = seconds + flops / p.scalar_rate[site.op] + p.move(moved)
+        else:
+            seconds = seconds + _EPSILON + flops / p.vector_rate + p.move(moved)
+        if self.corrections:
+            seconds = seconds * self.kind(site, cost).factor(self.corrections)
+        return replace(cost, bytes=moved, launches=launches, seconds=seconds)
 
     def times(self, site: Site) -> Dim:
         """How often a call or control node runs its functions: the length of a scan, `ASSUMED_TRIPS` of a while loop,

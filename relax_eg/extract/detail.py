@@ -104,6 +104,7 @@ class Memory:
     - `workspace`: bytes of the largest workspace of a kernel.
     - `moments`: the bytes alive over the program.
     - `tensors`: the largest tensors at the peak.
+    - `temporary`: the most bytes alive at a time without results; None in reports of earlier versions.
     """
 
     peak: int
@@ -111,6 +112,7 @@ class Memory:
     workspace: int
     moments: tuple[Moment, ...]
     tensors: tuple[Held, ...] = ()
+    temporary: int | None = None
 
 
 # The key of a part: operator, result, function, lines, rule, operators inside, whether it is ahead of calls, dtype.

@@ -28,6 +28,10 @@ WITHOUT_YNN = Mode(
     },
 )
 
+# XLA for GPUs records five kernels or more in a row as a CUDA graph (a command buffer). These are the two other ways.
+WITHOUT_GRAPHS = Mode("graphs off", {"xla_gpu_enable_command_buffer": ""}, {"graph_kernels": math.inf})
+SHORT_GRAPHS = Mode("short graphs", {"xla_gpu_graph_min_graph_size": "1"}, {"graph_kernels": 2.0})
+
 # measured: by hand on a 2-core x86-64 machine with jax 0.10; `relax-eg calibrate` measures the machine it runs on
 CPU = Profile(
     name="cpu",
@@ -100,10 +104,15 @@ def _gpu(
         solve_share=0.3,
         solve_half=(4096.0, 512.0),
         scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
-        # Assumed for every GPU, from published figures of an H100 (sources in docs/kernels.md).
+        # Assumed for every GPU, from published figures of an H100 (sources in docs/kernels.md); a launch inside a graph
+        # as measured on one (docs/gpu.md).
         fused_share=0.76,
         pallas_share=0.52,
         library_speed=dict.fromkeys((f"cudnn.attention{kind}" for kind in ("", "_mask", "_bias", "_causal")), 0.8),
+        graph_kernels=5.0,
+        graph_launch=2.5e-6,
+        graph_kernel=1.4e-6,
+        modes=(WITHOUT_GRAPHS, SHORT_GRAPHS),
         platform="gpu",
         pallas=True,
         notes=notes,

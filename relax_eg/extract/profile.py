@@ -90,6 +90,8 @@ class Profile:
       that a matmul through Pallas reaches if it decodes an operand. With 0 XLA stores the values of these operators.
       The share counts only where kernels are executables.
     - `pallas_share`: share of the rate of its two matmuls that attention through Pallas reaches.
+    - `graph_kernels`: kernels in a row from which on a GPU launches them as one graph; infinite: it launches each.
+    - `graph_launch`, `graph_kernel`: seconds to launch a graph, and per kernel in it in place of `launch`.
     - `platform`: "cpu", "gpu" or "tpu".
     - `pallas`: whether kernels that XLA serves badly go through Pallas on GPUs (`docs/kernels.md`).
     - `calibrated`: whether the parameters were measured on a machine.
@@ -139,6 +141,9 @@ class Profile:
     library_speed: Mapping[str, float] = field(default_factory=dict[str, float])
     fused_share: float = 0.0
     pallas_share: float = 1.0
+    graph_kernels: float = float("inf")
+    graph_launch: float = 0.0
+    graph_kernel: float = 0.0
     platform: str = "cpu"
     pallas: bool = False
     calibrated: bool = False
@@ -160,10 +165,16 @@ class Profile:
     def rate(self, dtype: str) -> float:
         return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
 
-    def call(self, seconds: Number, wakes: Number) -> Number:
+    def call(self, seconds: Number, wakes: Number, in_a_row: Number = 0) -> Number:
         """Seconds of a call of one executable: dispatch, its kernels' `seconds`, and `fork` if a kernel `wakes` other
-        cores."""
+        cores.
+
+        - `in_a_row`: the kernels that it launches one after the other, without those in loops and choices.
+        """
         around = self.dispatch + self.fork * wakes
+        if self.graph_kernels < float("inf"):
+            saved = in_a_row * (self.launch - self.graph_kernel) - self.graph_launch
+            seconds = seconds - choose(in_a_row >= self.graph_kernels, maximum(saved, 0.0), 0.0)
         if self.corrections:
             around = KernelKind(CALL).factor(self.corrections) * around
         return seconds + around
@@ -291,7 +302,7 @@ _POSITIVE = (
     "conv_factor", "group_share", "factor_share", "solve_share", "pallas_share", *_RATES,
 )  # fmt: skip
 # These fields may be infinite: sizes from which on something happens, and rates of what costs nothing.
-_ENDLESS = ("fork_flops", "join_bytes", "fresh_bytes", "fresh_rate", "gemv_bytes")
+_ENDLESS = ("graph_kernels", "fork_flops", "join_bytes", "fresh_bytes", "fresh_rate", "gemv_bytes")
 _LARGEST = 1e30  # limit: flop/s, bytes, seconds: a float holds the square of a product of two
 
 

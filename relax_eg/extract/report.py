@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from relax_eg.extract import figures
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import KernelPart, Memory
-from relax_eg.extract.numbers import gap
+from relax_eg.extract.numbers import gap, truncate
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import figures_by_key, own_costs
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
@@ -44,6 +44,7 @@ class ProgramCost:
     - `prepared_values`, `prepared_bytes`: number and bytes of the values computed once from the weights, which the rows
       do not include.
     - `wakes`: whether a kernel wakes other cores. This costs once per call, and no row includes it.
+    - `in_a_row`: launches outside of loops, choices and calls.
     - `parts`: the same cost by kernel, source line and rule; set in reports.
     - `memory`: the bytes of the tensors that are alive; set in reports.
     - `call`: seconds of a whole call with its dispatch; set in reports.
@@ -58,6 +59,7 @@ class ProgramCost:
     memory: Memory | None = None
     call: float = 0.0
     kinds: Mapping[str, float] = field(default_factory=dict[str, float])
+    in_a_row: int = 0
 
     @property
     def count(self) -> int:
@@ -374,4 +376,6 @@ def price_program(
         (str(v.node.attr("name")) if v.node.op == CALL_DPS_LIBRARY else v.node.op, c) for v, c in costs
     )
     made = sorted((OperatorRow(op, *figures) for op, figures in rows.items()), key=lambda r: (-r.seconds, r.op))
-    return ProgramCost(tuple(made), *prepared, any(c.wakes for v, c in costs if not v.path))
+    alone = [(v, c) for v, c in costs if not v.path]
+    in_a_row = sum(truncate(c.launches) for v, c in alone if not v.runs_functions)
+    return ProgramCost(tuple(made), *prepared, any(c.wakes for _, c in alone), in_a_row=in_a_row)

@@ -23,7 +23,7 @@ def total_amounts(function: Function, model: WholeCost, skip: set[Expr] | None =
     for v in walk(function, model, skip):
         if v.site is not None and not v.runs_functions:
             key = v.path, v.function.name, v.hoisted_out_of
-            groups[key] = groups.get(key, Amounts()) + v.model.amounts(v.site, v.node.annotation)
+            groups[key] = groups.get(key, Amounts()) + v.amounts
     shares: dict[int, Amounts] = {}
     for (path, name, far), found in groups.items():
         share, amounts = _over_all_runs(found, name, far, path)

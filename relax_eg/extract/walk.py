@@ -6,10 +6,13 @@ Prices, reports, closed forms, loops and liveness all read this walk.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from relax_eg.extract.amounts import Amounts
 from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.gpu.kernels import placed
+from relax_eg.extract.gpu.place import KernelPlace, is_placed
 from relax_eg.extract.hoisting import hoisted_loops, with_hoisting
 from relax_eg.extract.implied_matmuls import implied_matmuls
 from relax_eg.extract.numbers import Number, truncate
@@ -17,6 +20,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ir.heads import CORE, RUNNING, TUPLES
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, site_of
+from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
     from relax_eg.extract.cost import WholeCost
@@ -35,6 +39,8 @@ class Visit:
     - `model`: the cost model at the sizes of the function.
     - `times`: how often the program runs the function.
     - `path`: the loops, choices and calls around it, outermost first.
+    - `place`: what it adds to the kernels of the function, where XLA's fusions are known; None: as the model prices it
+      by itself.
     """
 
     node: Expr
@@ -44,6 +50,7 @@ class Visit:
     model: WholeCost
     times: Number
     path: tuple[Visit, ...]
+    place: KernelPlace | None = None
 
     @property
     def runs_functions(self) -> bool:
@@ -51,11 +58,27 @@ class Visit:
         return self.node.op in RUNNING
 
     @property
+    def is_stored(self) -> bool:
+        """Whether its value is predicted to be stored: the node launches a kernel."""
+        return self.place.stored if self.place is not None else bool(self.cost.launches > 0)
+
+    @property
+    def amounts(self) -> Amounts:
+        """The amounts of the node in one run of the function, as expressions in its sizes; it must have a site."""
+        assert self.site is not None
+        found = self.model.amounts(self.site, self.node.annotation)
+        if self.place is None or not is_placed(self.site.op):
+            return found
+        return replace(found, bytes=self.place.bytes, launches=Dim.of(self.place.launches))
+
+    @property
     def cost(self) -> NodeCost:
         """The cost of the node in one run of the function, with the functions that the node runs."""
         if self.site is None:
             return NodeCost()
         cost = self.model.price(self.site, self.node.annotation)
+        if self.place is not None:
+            cost = self.model.in_place(self.site, self.node.annotation, cost, self.place)
         return cost.scaled(self.model.hoisted_share(self.hoisted_out_of)) if self.hoisted_out_of else cost
 
 
@@ -84,12 +107,13 @@ def walk(
     if model.fuses_into_matmuls:
         matmuls, inside = implied_matmuls(function, expressions, model.profile.sums_as_matmuls)
     left = hoisted_loops(function, model.constants)
+    places = placed(function, expressions, model.profile, model.representative) if model.knows_fusions else {}
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in TUPLES:
             continue
         site, far = with_hoisting(e, site_of(e), left, model.constants), left.get(e, 0)
         site = matmuls.get(e, site)
-        v = Visit(e, function, None if e in inside else site, far, model, times, path)
+        v = Visit(e, function, None if e in inside else site, far, model, times, path, places.get(e))
         if deep and v.runs_functions:
             part = model.hoisted_share(far)
             for callee, n, inner in model.trips(site):

@@ -82,7 +82,7 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     p = replace(p, **_convolutions(p, times))
     p = replace(p, **_linear_algebra(p, times))
     p = replace(p, scalar_rate={**p.scalar_rate, **_slow_loops(p, times)})
-    return replace(p, modes=tuple(_fit_mode(p, times, m) for m in start.modes))
+    return replace(p, modes=tuple(_fit_mode(p, times, m) for m in start.modes)) if has_threads(p) else p
 
 
 def matmul_errors(p: Profile, times: Times) -> list[float]:

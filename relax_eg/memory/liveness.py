@@ -70,10 +70,14 @@ class Liveness:
         spans = ((x.start, x.end, x.bytes) for x in self.lifetimes)
         return tuple(live_totals(spans, len(self.program.steps), Dim.of(0)))
 
-    def at(self, sizes: Mapping[str, int]) -> list[int]:
-        """The bytes alive at each step at these sizes. No plan of this order needs less than the largest."""
+    def at(self, sizes: Mapping[str, int], without: str = "") -> list[int]:
+        """The bytes alive at each step at these sizes. No plan of this order needs less than the largest.
+
+        - `without`: the role of values that are left out.
+        """
         known = {d: int(d.evaluate(sizes)) for d in {x.bytes for x in self.lifetimes}}
-        return live_totals(((x.start, x.end, known[x.bytes]) for x in self.lifetimes), len(self.program.steps), 0)
+        spans = ((x.start, x.end, known[x.bytes]) for x in self.lifetimes if x.role != without)
+        return live_totals(spans, len(self.program.steps), 0)
 
     def peak_step(self, sizes: Mapping[str, int]) -> int:
         """The first step at which most bytes are alive; 0 if there is no step."""

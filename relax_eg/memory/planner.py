@@ -47,15 +47,17 @@ def lifetimes(
     stored: Stored | None = None,
     ahead: Collection[Expr] = (),
     reorder: bool = True,
+    temporary: Temporary | None = None,
 ) -> Liveness:
     """The lifetimes in a call at the sizes `at`, results included, as reports show them. Takes time nearly linear in
     the kernels that run.
 
     - `stored`, `ahead`: as in `program_of`.
     - `reorder`: whether kernels with their estimated temporaries run in an order of low peak, as in a plan. If not,
-      they run in the order of the text, without temporaries.
+      they run in the order of the text.
+    - `temporary`: as in `program_of`.
     """
-    program = program_of(module, stored=stored, ahead=ahead)
+    program = program_of(module, temporary, stored=stored, ahead=ahead)
     if reorder:
         program = estimate_temporaries(program, at).of(program)
         program = program.reordered(best_order(program, [at]).steps)

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 import relax_eg as rx
 from relax_eg.backend.gpu import target as gpu_target
 from relax_eg.backend.gpu.devices import GPUS, find_gpu
-from relax_eg.backend.gpu.hlo import launches, unknown_loops
+from relax_eg.backend.gpu.hlo import CustomCall, custom_calls, launches, unknown_loops
+from relax_eg.backend.gpu.resources import graphs_of
 from relax_eg.backend.gpu.target import target_for
 from relax_eg.cli import app
 from relax_eg.errors import BoundsError, OptionError
@@ -208,7 +209,7 @@ def test_attention_in_kernels_is_one_kernel_without_its_scores(dtype: str) -> No
     best = rx.optimize(attention, spec, spec, spec, execution="kernels", target="h100")
     (found,) = best.compile("h100").programs
     assert (found.kinds, found.temporary_bytes, dict(found.left)) == ({"Pallas": 1}, 0, {})
-    assert found.launches == found.predicted_launches
+    assert found.launches == found.predicted.launches
     assert found.executables[0].pallas == "a softmax between contractions"
 
 
@@ -347,3 +348,100 @@ def test_the_command_names_the_nearest_device() -> None:
     result = CliRunner().invoke(app, ["compile", "file.py:f", "--device", "h10"])
     is_told = "nearest: h100" in " ".join(result.output.split())
     assert is_told and result.exit_code == 1, result.output
+
+
+# --- CUDA graphs, bytes, calls of routines ---
+
+THUNKS = """000: kCommandBuffer [source | next=003 (1)]
+    001: kCustomKernel [source | next=002 (1)] first grid: [1, 1, 1] threads: [32, 1, 1]  shared_memory: 0 bytes
+    002: kCopy [prev=001 (1) | sink] kCopy
+003: kWhile [prev=000 (1) | sink]
+    004: kCustomKernel [source | sink] second grid: [1, 1, 1] threads: [32, 1, 1]  shared_memory: 0 bytes
+    000: kCommandBuffer [prev=004 (1) | sink]
+        005: kCustomKernel [source | sink] third grid: [1, 1, 1] threads: [32, 1, 1]  shared_memory: 0 bytes
+"""
+
+
+def test_graphs_are_read_from_thunks() -> None:
+    assert graphs_of(THUNKS) == (2, 1)
+    assert graphs_of("") == ()
+
+
+def chained(x: Any, w: Any) -> Any:
+    for _ in range(3):
+        x = jax.nn.softmax(x @ w)
+    return x
+
+
+@with_plugin
+def test_cuda_graphs_are_told_and_an_option_turns_them_off() -> None:
+    best = rx.optimize(chained, "512 512", "512 512", rules=rx.RuleSet("none"), target="h100")
+    made = best.compile("h100")
+    (found,) = made.programs
+    assert found.graphs == (found.launches,)
+    is_told = f"CUDA graphs   1, of {found.launches} kernels" in str(made)
+    assert is_told, str(made)
+    off = next(m for m in rx.types.PROFILES["h100"].modes if m.name == "graphs off")
+    target = target_for("h100")
+    specs = [target.place(jax.ShapeDtypeStruct((512, 512), "float32"))] * 2
+    with target.lowering():
+        lowered = jax.jit(chained).lower(*specs)
+    assert target.compile(lowered, {}).graphs == (found.launches,)
+    assert target.compile(lowered, off.options).graphs == ()
+
+
+CALL = """HloModule m
+
+ENTRY %main (q: bf16[2,64], k: bf16[2,64]) -> bf16[2,64] {
+  %q = bf16[2,64]{1,0} parameter(0)
+  %k = bf16[2,64]{1,0} parameter(1)
+  ROOT %a = (bf16[2,64]{1,0}, u8[32]{0}) custom-call(%q, %k), custom_call_target="__cudnn$fmhaSoftmax", backend_config={"cudnn_fmha_backend_config":{"mask_type": "CAUSAL"}}
+}
+"""
+
+
+def test_bytes_of_a_routine_are_without_its_workspace_and_its_call_is_read() -> None:
+    (found,) = launches(CALL)
+    assert (found.kind, found.bytes) == ("cuDNN", 3 * 2 * 64 * 2)
+    assert custom_calls(CALL) == [CustomCall("__cudnn$fmhaSoftmax", ("bf16[2,64]", "bf16[2,64]"), "CAUSAL")]
+
+
+SLICED = """HloModule m
+
+%inside (p: f32[1024,8], i: s32[]) -> f32[1,8] {
+  %p = f32[1024,8]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %part = f32[1,8]{1,0} dynamic-slice(%p, %i, %zero), dynamic_slice_sizes={1,8}
+}
+
+ENTRY %main (x: f32[1024,8], at: s32[]) -> f32[1,8] {
+  %x = f32[1024,8]{1,0} parameter(0)
+  %at = s32[] parameter(1)
+  ROOT %slice_fusion = f32[1,8]{1,0} fusion(%x, %at), kind=kLoop, calls=%inside
+}
+"""
+
+
+def test_a_slice_reads_what_it_takes() -> None:
+    (found,) = launches(SLICED)
+    assert found.bytes == 32 + 32 + 4
+
+
+@with_plugin
+def test_rules_of_cudnn_are_judged_by_what_is_compiled() -> None:
+    ran = CliRunner().invoke(app, ["verify", "--device", "h100"])
+    assert ran.exit_code == 0, ran.output
+    lines = [line for line in ran.output.splitlines() if line.startswith("cudnn_attention")]
+    names = [line.partition(":")[0] for line in lines]
+    assert names == ["cudnn_attention", "cudnn_attention_mask", "cudnn_attention_bias", "cudnn_attention_causal"]
+    has_cudnn = importlib.util.find_spec("nvidia.cudnn") is not None
+    told = "for h100 to __cudnn$fmha" if has_cudnn else "missing: XLA compiles it with nvidia-cudnn-cu12"
+    are_told = [told in " ".join(ran.output.split())]
+    assert all(are_told), ran.output
+
+
+def test_verify_for_an_unknown_device() -> None:
+    ran = CliRunner().invoke(app, ["verify", "--device", "h10"])
+    is_told = "device='h10': one of a100, h100" in " ".join(ran.output.split())
+    assert ran.exit_code != 0 and is_told, ran.output

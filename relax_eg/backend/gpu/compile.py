@@ -17,7 +17,7 @@ from relax_eg.backend.checks import check_addressable
 from relax_eg.backend.family import KERNELS, Family, Solution, Variant
 from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
-from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram
+from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram, Predicted
 from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, cpu_target, target_for
 from relax_eg.backend.libraries import AbsentDevice, lowering_for
 from relax_eg.backend.pallas.choice import Pallas
@@ -241,6 +241,11 @@ def _program(solution: Solution, compiling: _Compiling) -> GpuProgram:
         )
     sizes, lowering = compiling.sizes, compiling.lowering
     report = next((r for v in solution.variants for r in v.report.at_each() if dict(r.at) == dict(sizes)), None)
+    predicted = None
+    if report is not None:
+        cost = report.after
+        stored = None if cost.memory is None else cost.memory.temporary
+        predicted = Predicted(cost.call or cost.seconds, cost.launches, cost.bytes, stored)
     return GpuProgram(
         dict(sizes),
         dict(lowering.capacities),
@@ -248,8 +253,7 @@ def _program(solution: Solution, compiling: _Compiling) -> GpuProgram:
         lowering.as_written,
         tuple(compiled.values()),
         lowering.storage_bytes,
-        None if report is None else report.after.call or report.after.seconds,
-        None if report is None else report.after.launches,
+        predicted,
         compiling.missing,
     )
 
@@ -272,6 +276,8 @@ def _executable(part: CallPart, made: CompiledPart, compiling: _Compiling) -> Gp
         left=left.get(part.program, ""),
         ptx=made.ptx,
         resources=made.resources,
+        graphs=made.graphs,
+        options=dict(part.options),
     )
 
 

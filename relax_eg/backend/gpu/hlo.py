@@ -8,6 +8,7 @@ without a name by which XLA chooses fusions. Library calls other than matmuls, a
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ _FREE = frozenset(
     "parameter constant bitcast tuple get-tuple-element after-all opt-barrier partition-id replica-id copy-done "
     "async-done async-update all-reduce-done all-gather-done collective-permute-done".split()
 )
+_PARTIAL = ("slice", "dynamic-slice", "gather")  # given: instructions that read as many elements as they give
+_PARAMETER = re.compile(r"parameter\((\d+)\)")
 _CALLS = ("call", "async-start")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
@@ -32,6 +35,10 @@ _BRANCHES = re.compile(r"\b(?:branch_computations=\{([^}]*)\}|(?:true|false)_com
 _TRIPS = re.compile(r"\"known_trip_count\":\{\"n\":\"(\d+)\"\}")
 _COSTS = re.compile(r"\"reification_cost\":(\[[^\]]*\])")
 _SOURCE = re.compile(r"op_name=\"([^\"]*)\"")
+_MASK = re.compile(r"\"mask_type\":\s*\"(\w+)\"")
+_NAME = re.compile(r"%([\w.\-]+)")
+_ARRAY = re.compile(r"\b([a-z]\w*?)(\d*)(?:e\dm\d\w*)?\[([\d,]*)\]")
+_IN_BYTES = {"pred": 8, "token": 0}  # given: bits of an element, where the name of the type does not say
 _PALLAS = ("__gpu$xla.gpu.triton", "triton_kernel_call")
 
 
@@ -43,6 +50,8 @@ class Launch:
     - `kind`: what made it: a fusion of XLA's, XLA's Triton, a routine of cuBLAS, cuDNN or another library, Pallas, or
       a copy.
     - `times`: launches in a call of the program.
+    - `bytes`: bytes that one launch reads and writes: its operands and results, of which slices and gathers only what
+      they take. What a routine uses as workspace is not counted.
     - `seconds`: XLA's estimate for one launch; None where it has none.
     - `model`: the model of XLA's that estimates it; "" for none.
     - `operators`: the operators of the JAX program that it was made for, as JAX names them.
@@ -54,6 +63,7 @@ class Launch:
     seconds: float | None
     model: str
     operators: str
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,19 @@ class _Instruction:
     name: str
     opcode: str
     text: str
+
+    @property
+    def type(self) -> str:
+        """The type of its result."""
+        start = self.text.index(" = ") + 3
+        return self.text[start : start + _after_type(self.text[start:])]
+
+    @property
+    def operands(self) -> list[str]:
+        """The names of its operands."""
+        start = self.text.index(" = ") + 3
+        rest = self.text[start + _after_type(self.text[start:]) :]
+        return _NAME.findall(rest[: _closing(rest)])
 
 
 def launches(text: str) -> list[Launch]:
@@ -71,6 +94,40 @@ def launches(text: str) -> list[Launch]:
     """
     entry, computations = _computations(text)
     return list(_launches(entry, computations, 1)) if entry else []
+
+
+@dataclass(frozen=True, slots=True)
+class CustomCall:
+    """A call of a routine in a compiled program.
+
+    - `target`: XLA's name of the routine.
+    - `operands`: the types of its operands, without layouts.
+    - `mask`: the kind of mask that attention has; "" if it says none.
+    """
+
+    target: str
+    operands: tuple[str, ...]
+    mask: str
+
+
+def custom_calls(text: str) -> list[CustomCall]:
+    """The calls of routines in the text of an optimized HLO module."""
+    found: list[CustomCall] = []
+    for inside in _computations(text)[1].values():
+        given = {i.name: i for i in inside}
+        for at in inside:
+            target = _TARGET.search(at.text) if at.opcode == "custom-call" else None
+            if target is not None:
+                types = tuple(given[name].type.split("{")[0].strip() for name in at.operands if name in given)
+                mask = _MASK.search(at.text)
+                found.append(CustomCall(target[1], types, mask[1] if mask else ""))
+    return found
+
+
+def multiplies(text: str) -> bool:
+    """Whether a program has matmuls outside of routines of cuDNN."""
+    instructions = [i for inside in _computations(text)[1].values() for i in inside]
+    return any(i.opcode == "dot" or (i.opcode == "custom-call" and "cublas" in i.text) for i in instructions)
 
 
 def unknown_loops(text: str) -> int:
@@ -101,12 +158,62 @@ def _after_type(text: str) -> int:
     """The place behind the type with which the text of an instruction begins."""
     if not text.startswith("("):
         return text.find(" ")
+    return _closing(text)
+
+
+def _closing(text: str) -> int:
+    """The place behind the parenthesis that closes the first one."""
     depth = 0
     for i, c in enumerate(text):
         depth += (c == "(") - (c == ")")
-        if not depth:
+        if c == ")" and not depth:
             return i + 1
     return len(text)
+
+
+def _bytes(type_text: str) -> int:
+    """Bytes of the arrays in a type."""
+    found = 0
+    for letters, bits, sizes in _ARRAY.findall(type_text):
+        each = _IN_BYTES.get(letters, int(bits or 0))
+        found += -(-each * math.prod(int(n) for n in sizes.split(",") if n) // 8)
+    return found
+
+
+def _moved(at: _Instruction, inside: list[_Instruction], around: list[_Instruction]) -> int:
+    """Bytes that a launch reads and writes. `inside`: the instructions of its fusion. `around`: those beside it."""
+    given = {i.name: i for i in around}
+    operands = [_bytes(given[name].type) if name in given else 0 for name in at.operands]
+    if at.opcode == "custom-call" and ("cublas" in at.text or "cudnn" in at.text):
+        first = _ARRAY.search(at.type)  # a workspace may follow
+        return sum(operands) + (_bytes(first[0]) if first else 0)
+    written = _bytes(at.type)
+    users: dict[str, list[_Instruction]] = {}
+    named = {i.name: i for i in inside}
+    for i in inside:
+        for name in i.operands:
+            users.setdefault(name, []).append(i)
+    for i in inside:
+        place = _PARAMETER.search(i.text) if i.opcode == "parameter" else None
+        if place is None:
+            continue
+        reads = [u for name in _views(i.name, users) for u in users.get(name, ()) if u.opcode != "bitcast"]
+        at_first = all(u.operands[0] in _views(i.name, users) for u in reads)
+        if reads and at_first and all(u.opcode in _PARTIAL for u in reads):
+            operands[int(place[1])] = min(operands[int(place[1])], sum(_bytes(u.type) for u in reads))
+        if len(reads) == 1 and at_first and reads[0].opcode == "dynamic-update-slice":  # written in place
+            update = _bytes(named[reads[0].operands[1]].type)
+            operands[int(place[1])] = 0
+            written += update - _bytes(reads[0].type)
+    return sum(operands) + max(written, 0)
+
+
+def _views(name: str, users: Mapping[str, list[_Instruction]]) -> list[str]:
+    """The instruction of this name and all bitcasts of it."""
+    found = [name]
+    for at in found:
+        found += [u.name for u in users.get(at, ()) if u.opcode == "bitcast"]
+    return found
 
 
 def _launches(name: str, computations: Mapping[str, list[_Instruction]], times: int) -> Iterator[Launch]:
@@ -125,10 +232,11 @@ def _launches(name: str, computations: Mapping[str, list[_Instruction]], times: 
         elif at.opcode in _CALLS and (called := _CALLED.search(at.text)) is not None:
             yield from _launches(called[1], computations, times)
         else:
-            yield _launch(at, computations, times)
+            yield _launch(at, name, computations, times)
 
 
-def _launch(at: _Instruction, computations: Mapping[str, list[_Instruction]], times: int) -> Launch:
+def _launch(at: _Instruction, name: str, computations: Mapping[str, list[_Instruction]], times: int) -> Launch:
+    """The kernel of an instruction of the computation `name`."""
     called = _CALLED.search(at.text)
     inside = computations.get(called[1], []) if called and at.opcode == "fusion" else []
     kind = _kind(at, inside)
@@ -139,7 +247,8 @@ def _launch(at: _Instruction, computations: Mapping[str, list[_Instruction]], ti
     cost = _costs(at.text).get(wanted) if kind in (FUSION, TRITON, CUBLAS, COPY) else None
     source = _SOURCE.search(at.text)
     model = "" if cost is None else wanted or "fusion model"
-    return Launch(at.name, kind, times, cost, model, source[1] if source else "")
+    moved = _moved(at, inside, computations[name])
+    return Launch(at.name, kind, times, cost, model, source[1] if source else "", moved)
 
 
 def _nested(inside: list[_Instruction], computations: Mapping[str, list[_Instruction]]) -> Iterator[_Instruction]:

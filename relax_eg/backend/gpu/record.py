@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -38,6 +38,8 @@ class GpuExecutable:
       that does not concern it.
     - `ptx`: its kernels in PTX, if asked for.
     - `resources`: what its kernels take of a multiprocessor, if their PTX was asked for.
+    - `graphs`: the kernels in each CUDA graph (a command buffer of XLA's), which is launched at once.
+    - `options`: the options of XLA's compiler that were chosen for it.
     """
 
     name: str
@@ -53,6 +55,24 @@ class GpuExecutable:
     left: str = ""
     ptx: tuple[str, ...] = ()
     resources: tuple[KernelResources, ...] = ()
+    graphs: tuple[int, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What a report predicts of a call.
+
+    - `seconds`: seconds.
+    - `launches`: kernels launched.
+    - `bytes`: bytes that the kernels read and write.
+    - `temporary_bytes`: bytes of memory beside arguments and results; None if it does not say.
+    """
+
+    seconds: float
+    launches: int
+    bytes: int
+    temporary_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +85,7 @@ class GpuProgram:
     - `as_written`: whether the function runs as written.
     - `executables`: what a call runs, in the order of the first run; equal kernels are one executable.
     - `storage_bytes`: bytes of the arrays between executables, as planned; 0 for a single executable.
-    - `predicted_seconds`, `predicted_launches`: of a call, as the report predicts for its own target; None where it
-      does not cover these sizes.
+    - `predicted`: what the report predicts for its own target; None where it does not cover these sizes.
     - `missing`: by name, the routines of other libraries in whose place their patterns were compiled, with the reason.
     """
 
@@ -76,8 +95,7 @@ class GpuProgram:
     as_written: bool
     executables: tuple[GpuExecutable, ...]
     storage_bytes: int
-    predicted_seconds: float | None
-    predicted_launches: int | None
+    predicted: Predicted | None
     missing: Mapping[str, str]
 
     @property
@@ -103,6 +121,16 @@ class GpuProgram:
     def unpriced(self) -> int:
         """Launches for which XLA has no estimate."""
         return sum(e.times * k.times for e in self.executables for k in e.launches if k.seconds is None)
+
+    @property
+    def graphs(self) -> tuple[int, ...]:
+        """The kernels in each CUDA graph of a call."""
+        return tuple(n for e in self.executables for n in e.graphs * e.times)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the kernels of a call read and write."""
+        return sum(e.times * k.times * k.bytes for e in self.executables for k in e.launches)
 
     @property
     def temporary_bytes(self) -> int:
@@ -177,12 +205,19 @@ def _shown(p: GpuProgram, target: str) -> RenderResult:
     written = ", as written" * p.as_written
     yield Text(f"\n{f'at {at}' if at else 'at its sizes'}{f', padded to {padded}' if padded else ''}: {how}{written}")
     kinds = ", ".join(f"{n} {kind}" for kind, n in p.kinds.items())
-    yield Text(f"  launches      {p.launches} ({kinds})" + _beside(p.predicted_launches, target))
+    told = p.predicted
+    yield Text(f"  launches      {p.launches} ({kinds})" + _beside(told and told.launches, target))
+    inside = sum(p.graphs)
+    yield Text(f"  CUDA graphs   {f'{len(p.graphs)}, of {inside} kernels' if p.graphs else 'none'}")
+    for name, value in {k: v for e in p.executables for k, v in e.options.items()}.items():
+        yield Text(f"  option        {name}={value or '(none)'}")
+    yield Text(f"  memory        {format_bytes(p.bytes)} moved" + _beside(told and format_bytes(told.bytes), target))
     estimate = f"{1e6 * p.seconds:.4g} us" + (f", {_several(p.unpriced, 'launch')} without one" if p.unpriced else "")
-    predicted = None if p.predicted_seconds is None else f"{1e6 * p.predicted_seconds:.4g} us a call"
+    predicted = told and f"{1e6 * told.seconds:.4g} us a call"
     yield Text(f"  XLA estimates {estimate}" + _beside(predicted, target))
     between = f" ({format_bytes(p.storage_bytes)} between executables)" if p.storage_bytes else ""
-    yield Text(f"  temporaries   {format_bytes(p.temporary_bytes)}{between}")
+    stored = None if told is None or told.temporary_bytes is None else format_bytes(told.temporary_bytes)
+    yield Text(f"  temporaries   {format_bytes(p.temporary_bytes)}{between}" + _beside(stored, target))
     code = sum(e.code_bytes for e in p.executables)
     yield Text(f"  compiled in   {p.compile_seconds:.2f} s, {format_bytes(code)} of code")
     table = Table(box=None, pad_edge=False, header_style="dim")

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# given: a thunk in XLA's dump, after the spaces by which it is inside others
+_THUNK = re.compile(r"^( *)\d+: k(\w+)", re.MULTILINE)
 # given: the lines in which XLA's dump lists launches, and those of `ptxas -v`
 _LAUNCH = re.compile(
     r"kCustomKernel \[[^\]]*\] (\S+) grid: \[(\d+), (\d+), (\d+)\] threads: \[(\d+), (\d+), (\d+)\]\s+"
@@ -41,6 +43,21 @@ class KernelResources:
     shared_bytes: int
     registers: int | None = None
     spilled_bytes: int | None = None
+
+
+def graphs_of(thunks: str) -> tuple[int, ...]:
+    """The kernels and copies in each CUDA graph (command buffer) of a program, from the text of its thunks."""
+    found: list[int] = []
+    depth = -1  # of the graph around
+    for at in _THUNK.finditer(thunks):
+        if depth >= 0 and len(at[1]) > depth:
+            found[-1] += 1
+            continue
+        depth = -1
+        if at[2] == "CommandBuffer":
+            depth = len(at[1])
+            found.append(0)
+    return tuple(found)
 
 
 def resources_of(launches: str, ptx: Sequence[str]) -> tuple[KernelResources, ...]:

@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache
 from hashlib import blake2b
@@ -24,7 +24,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from relax_eg.backend.gpu.devices import Gpu, find_gpu
-from relax_eg.backend.gpu.resources import KernelResources, resources_of
+from relax_eg.backend.gpu.resources import KernelResources, graphs_of, resources_of
 from relax_eg.errors import DeviceError, OptionError, RelaxEgError
 from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import raise_if_exhausted
@@ -50,12 +50,19 @@ class CompiledPart:
     - `seconds`: wall time of compiling it.
     - `ptx`: the texts of its kernels in PTX, if asked for.
     - `resources`: what its kernels take, if their PTX was asked for.
+    - `graphs`: the kernels in each of its CUDA graphs.
     """
 
     def __init__(
-        self, executable: Any, seconds: float, ptx: tuple[str, ...], resources: tuple[KernelResources, ...]
+        self,
+        executable: Any,
+        seconds: float,
+        ptx: tuple[str, ...],
+        resources: tuple[KernelResources, ...],
+        graphs: tuple[int, ...],
     ) -> None:
         self.executable, self.seconds, self.ptx, self.resources = executable, seconds, ptx, resources
+        self.graphs = graphs
 
 
 class GpuTarget:
@@ -100,6 +107,11 @@ class GpuTarget:
         """A context in which programs are lowered for the device."""
         return nullcontext() if self.is_present else jax.sharding.use_abstract_mesh(self._sharding.mesh.abstract_mesh)
 
+    def lowered(self, fn: Callable[..., Any], specs: Sequence[Any]) -> Any:
+        """What `compile` takes, for a JAX function of arrays with these specs."""
+        with self.lowering():
+            return jax.jit(fn).lower(*map(self.place, specs))
+
     def compile(self, lowered: Any, options: Mapping[str, str], ptx: bool = False) -> CompiledPart:
         """The executable of `lowered`, a result of `jax.jit(...).lower(...)`, with these options of XLA's.
 
@@ -112,7 +124,7 @@ class GpuTarget:
     def _compile(self, lowered: Any, options: Mapping[str, str], ptx: bool) -> CompiledPart:
         with tempfile.TemporaryDirectory(prefix="relax_eg") as folder:
             chosen = {**({} if self.is_present else _DESCRIBED), **options}
-            chosen |= {"xla_dump_to": folder} if ptx else {}
+            chosen |= {} if self.is_cpu else {"xla_dump_to": folder}
             started = time.perf_counter()
             try:
                 made = self._with_estimates(lowered, chosen)
@@ -123,7 +135,8 @@ class GpuTarget:
                 raise DeviceError(f"XLA does not compile it for {self.gpu.name}: {_first_line(e)}") from e
             seconds = time.perf_counter() - started
             texts, launched = ([_read(folder, name) for name in ("*.ptx", "*thunk_sequence.txt")]) if ptx else ((), ())
-        return CompiledPart(made, seconds, texts, resources_of("\n".join(launched), texts))
+            graphs = graphs_of("\n".join(_read(folder, "*thunk_sequence_after_thunk_passes.txt")))
+        return CompiledPart(made, seconds, texts, resources_of("\n".join(launched), texts), graphs)
 
     def _with_estimates(self, lowered: Any, options: Mapping[str, str]) -> Any:
         """Compiles with XLA's estimates, where it has its table of matmuls for the device."""

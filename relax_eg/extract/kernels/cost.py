@@ -102,6 +102,10 @@ class KernelCost(WholeCost):
         return False
 
     @property
+    def knows_fusions(self) -> bool:
+        return False
+
+    @property
     def corrections(self) -> Mapping[str, float]:
         """None: what is learned is learned of operators inside one XLA program."""
         return {}

@@ -1,0 +1,1 @@
+"""What XLA's compiler for GPUs makes of a function: its kernels."""

@@ -1,0 +1,543 @@
+"""The kernels that XLA's compiler for GPUs makes of a function, and what each reads and writes.
+
+The compiler works in this order, and so does `placed`:
+
+- A small matrix times a vector becomes a sum of products. Matmuls of one operand are joined if one of them is small.
+- A matmul takes transposes and elementwise operators into its kernel: those of its result while each has one reader and
+  no other operand than arguments, and those of its operands that read one array of full size. A matmul whose depth is
+  cut into parts takes none of its result: whoever reads it adds up the parts.
+- A reduction over the last axis stays in one kernel with the elementwise operators around it, if its result meets the
+  array that it reduced (softmax, norms). Any other reduction begins a kernel with what it reads.
+- All other operators that compute or move elements are computed inside each of their readers, if all of these can and
+  it takes less time than storing the value once.
+- Kernels that read the same array, none of them another's result, are joined if they are reductions of equal sizes or
+  loops over equal elements. So is a reduction with the loop that stores the array it reduces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from relax_eg.dtypes import itemsize
+from relax_eg.extract.gpu.place import KernelPlace
+from relax_eg.extract.gpu.products import SMALL, Product, parts_of_depth
+from relax_eg.extract.profile import Profile
+from relax_eg.ir.annotations import Tensor, dims_of
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, MATCH_CAST, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.heads import PASSIVE, RUNNING
+from relax_eg.ir.module import Function
+from relax_eg.ops import bytes_of, pattern_kind, site_of
+from relax_eg.ops.record import TABLE, movement_operators, operators_run_as
+from relax_eg.shapes import Dim
+from relax_eg.tir import PatternKind
+
+_VIEWS = movement_operators("view") | {MATCH_CAST}
+_ORDERS = movement_operators("order")
+_MAKERS = movement_operators("make")
+_PARTS = movement_operators("part", "select")
+_REPEATS = movement_operators("repeat")
+_MATMULS = operators_run_as("matmul", "transposed_matmul")
+(_CONV,) = operators_run_as("conv")
+_HEAVY = operators_run_as("factorisation", "solve", "conv")
+_LOOPS = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
+# given: operators of which XLA takes one element to cost some twenty flops
+_DEAR = frozenset("divide exp log tanh erf erfc erfinv sqrt rsqrt sin cos tan power sigmoid log1p expm1".split())
+_DEAR_FLOPS = 20.0  # chosen: flops of an element of these
+_LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
+_LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
+_MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
+_SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
+
+
+def placed(
+    function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
+) -> dict[Expr, KernelPlace]:
+    """The place of each operator of a function that computes or moves elements.
+
+    - `expressions`: the expressions of the function that run, operands first; all others are in memory.
+    - `profile`: the GPU.
+    - `value`: the value of a size.
+    """
+    kernels = _Kernels(function, expressions, profile, value)
+    return dict.fromkeys((e for e in expressions if e.op in TABLE), KernelPlace()) | kernels.places()
+
+
+class _Kernels:
+    def __init__(
+        self, function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
+    ) -> None:
+        self.profile, self._value = profile, value
+        self._sources: dict[Expr, Expr] = {}
+        self._layouts = _layouts(expressions)
+        self._bound = {b.var: b.value for block in function.blocks for b in block.bindings}
+        self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
+        self.nodes = [e for e in expressions if e in self.runs]
+        self.order = {e: i for i, e in enumerate(self.nodes)}
+        self.readers: dict[Expr, list[Expr]] = {}
+        for e in self.nodes:
+            for s in self.operands(e):
+                self.readers.setdefault(s, []).append(e)
+        self.results = set(self._leaves(function.result))
+        for block in function.blocks:
+            self.results |= set() if block.dataflow else {self.source(b.value) for b in block.bindings}
+        self.free = self._free_values()
+        self.products = {e: p for e in self.nodes if e.op in _MATMULS and (p := self._product(e)) is not None}
+        self.sums = {e for e, p in self.products.items() if p.is_sum}
+        self.joined = self._joined_products()
+        self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
+        self.inline: set[Expr] = set()
+        for e in self.nodes:
+            self.inline |= self._between(e) if self._is_reduction(e) else set()
+        self.home: dict[Expr, Expr] = {}  # the matmul whose kernel an operator is in, by operator
+        self.last: dict[Expr, Expr] = {}  # for a matmul, the operator whose result its kernel stores
+        for e in self.parts:
+            self._take_result(e)
+            self._take_operands(e)
+        self.ends: dict[Expr, Expr] = {}  # for a reduction, the conversion of its result in its kernel
+        self.rows: set[Expr] = set()  # the kernels with a reduction that meets its array
+        self.kernels: dict[Expr, tuple[Expr, ...]] = {}  # for each operator, the kernels that compute it
+        for e in reversed(self.nodes):
+            self.kernels[e] = self._kernels_of(e)
+
+    # --- values ---
+
+    def source(self, e: Expr) -> Expr:
+        """The value that `e` shows under another shape."""
+        path: list[Expr] = []
+        while e not in self._sources and (e in self._bound or self._is_view(e)):
+            path.append(e)
+            e = self._bound[e] if e in self._bound else e.args[0]
+        e = self._sources.get(e, e)
+        for p in path:
+            self._sources[p] = e
+        return e
+
+    def operands(self, e: Expr) -> list[Expr]:
+        """The values that an operator reads, each once."""
+        return list(dict.fromkeys(s for a in e.args for s in self._leaves(a)))
+
+    def _leaves(self, e: Expr) -> Iterable[Expr]:
+        e = self._bound.get(e, e)
+        if e.op == TUPLE:
+            for a in e.args:
+                yield from self._leaves(a)
+        elif e.op == TUPLE_GET and e.args[0].op == TUPLE:
+            yield from self._leaves(e.args[0].args[e.attr("index")])
+        elif isinstance(e.annotation, Tensor) or e.op in RUNNING:
+            yield self.source(e)
+
+    def _is_view(self, e: Expr) -> bool:
+        if e.op in _VIEWS:
+            return True
+        if e.op == TUPLE_GET:
+            return e.args[0].op not in (TUPLE, VAR)
+        if e.op not in _ORDERS or "axes" not in dict(e.attrs):
+            return False
+        shape = dims_of(e.annotation)
+        moved = [axis for axis, d in zip(e.attr("axes"), shape, strict=True) if self._value(d) != 1]
+        return moved == sorted(moved) or e in self._layouts
+
+    def bytes(self, e: Expr) -> Dim:
+        return bytes_of(e.annotation)
+
+    def size(self, e: Expr) -> float:
+        return self._value(self.bytes(e))
+
+    def elements(self, e: Expr) -> float:
+        return math.prod(self._value(d) for d in dims_of(e.annotation))
+
+    def _free_values(self) -> set[Expr]:
+        """What takes no memory: numbers, and what is computed from places and numbers alone."""
+        found: set[Expr] = set()
+        for e in self.readers:
+            if e.op == CONSTANT and self.elements(e) <= 1:
+                found.add(e)
+        for e in self.nodes:
+            if e.op in _MAKERS or (self._is_loop(e) and self._all_free(e, found)):
+                found.add(e)
+        return found - self.results
+
+    def _all_free(self, e: Expr, free: Collection[Expr]) -> bool:
+        return all(s in free for s in self.operands(e))
+
+    # --- kinds ---
+
+    def _kind(self, e: Expr) -> PatternKind:
+        if e.op not in TABLE or e.op in _HEAVY or any(_is_unknown(a) for a in (e, *e.args)):
+            return PatternKind.OPAQUE
+        return pattern_kind(site_of(e))
+
+    def _is_loop(self, e: Expr) -> bool:
+        return self._kind(e) in _LOOPS
+
+    def _is_reduction(self, e: Expr) -> bool:
+        return e in self.sums if e.op in _MATMULS else self._kind(e) == PatternKind.REDUCTION
+
+    def _product(self, e: Expr) -> Product | None:
+        if any(_is_unknown(a) for a in (e, *e.args)):
+            return None
+        a, b = ([self._value(d) for d in dims_of(x.annotation)] for x in e.args)
+        if not a or not b:
+            return None
+        columns = 1.0 if len(b) == 1 else b[-1] if e.op == "matmul" else b[0]
+        elements = self.elements(e)
+        batch = math.prod(b[:-2]) if len(b) > 2 else 1.0
+        rows = elements / max(1.0, batch * columns)
+        written, read = e.annotation, e.args[0].annotation
+        assert isinstance(written, Tensor) and isinstance(read, Tensor)
+        return Product(batch, rows, columns, a[-1], itemsize(read.dtype or "float32"), itemsize(written.dtype or ""))
+
+    def _joined_products(self) -> dict[Expr, Expr]:
+        """For matmuls that are joined, the first of each group, by matmul."""
+        groups: dict[Expr, list[Expr]] = {}
+        found: dict[Expr, Expr] = {}
+        for e, p in self.products.items():
+            if e in self.sums or p.batch > 1 or self.source(e.args[1]) in self.runs:
+                continue
+            group = groups.setdefault(self.source(e.args[0]), [])
+            first = next((g for g in group if min(p.bytes, self.products[g].bytes) < SMALL), None)
+            if first is None:
+                group.append(e)
+                continue
+            found[first], found[e] = first, first
+        return found
+
+    def _parts(self, e: Expr) -> int:
+        """Into how many parts the depth of a matmul is cut."""
+        p = self.products[e]
+        first = self.joined.get(e)
+        if first is not None:
+            width = sum(self.products[m].columns for m, f in self.joined.items() if f == first)
+            p = Product(p.batch, p.rows, width, p.depth, p.itemsize, p.written)
+        return parts_of_depth(p, self.profile.name, self.profile.cores)
+
+    def _is_unfinished(self, e: Expr) -> bool:
+        """Whether the readers of a matmul add up its parts, or take their part of its result."""
+        return self.parts.get(e, 1) > 1 or e in self.joined
+
+    def _between(self, e: Expr) -> set[Expr]:
+        """If the result of a reduction over the last axis meets the array that it reduced, row by row: the reduction,
+        and the operators from there to the array."""
+        if e in self.results or e.op in _MATMULS or "axes" not in dict(e.attrs):
+            return set()
+        whole = e.args[0]
+        if tuple(e.attr("axes")) != (len(dims_of(whole.annotation)) - 1,) or self.elements(e) <= 1:
+            return set()
+        above = self._chain_above(self.source(whole), self.elements(whole))
+        found = {e}
+        return found if above and self._reaches(e, above, self.elements(whole), found) else set()
+
+    def _chain_above(self, e: Expr, elements: float) -> set[Expr]:
+        """The values of so many elements from which `e` is computed element by element."""
+        found, todo = set[Expr](), [e]
+        while todo:
+            x = todo.pop()
+            if x in found or self.elements(x) != elements:
+                continue
+            found.add(x)
+            if x in self.runs and self._is_loop(x):
+                todo += self.operands(x)
+        return found - self.free
+
+    def _reaches(self, e: Expr, above: set[Expr], elements: float, found: set[Expr]) -> bool:
+        """Whether all readers of `e`, through operators on as few elements, meet a value of `above`. Adds these
+        operators to `found`."""
+        readers = self.readers.get(e, [])
+        for r in readers:
+            if not self._is_loop(r) or r in self.results or len(readers) > 1:
+                return False
+            if self.elements(r) == elements:
+                if not any(s in above for s in self.operands(r) if s != e):
+                    return False
+            elif not self._reaches(r, above, elements, found):
+                return False
+            else:
+                found.add(r)
+        return bool(readers)
+
+    # --- matmuls ---
+
+    def _take_result(self, e: Expr) -> None:
+        """The operators on a matmul's result that its kernel takes in."""
+        self.home[e] = self.last[e] = last = e
+        while last not in self.results and not self._is_unfinished(e):
+            readers = self.readers.get(last, [])
+            if len(readers) != 1 or not self._is_loop(readers[0]) or readers[0] in self.home:
+                return
+            r = readers[0]
+            same = self.elements(r) == self.elements(last) and (r.op not in _PARTS | _REPEATS)
+            others = [s for s in self.operands(r) if s != last]
+            if not same or not all(self._is_argument(s) for s in others) or r.op in ("where", "concat"):
+                return
+            if sum(map(self.size, self.operands(r))) < self.size(r) - _SMALL_BYTES:
+                return
+            if r.op in _ORDERS and self._sides(r) > _MOST_SIDES:
+                return
+            self.home[r] = e
+            self.last[e] = last = r
+
+    def _sides(self, e: Expr) -> int:
+        """The number of axes with more than one element."""
+        return sum(self._value(d) > 1 for d in dims_of(e.annotation))
+
+    def _is_argument(self, e: Expr) -> bool:
+        """Whether a value is in memory before the function runs, or is that under another shape, or a number."""
+        if e in self.runs:
+            return (e.op in _REPEATS and self._is_argument(self.source(e.args[0]))) or self._is_number(e)
+        return True
+
+    def _is_number(self, e: Expr) -> bool:
+        """Whether a value is one number, repeated."""
+        return e in self.free and (e.op == CONSTANT or (e.op in _REPEATS and self._is_number(self.source(e.args[0]))))
+
+    def _take_operands(self, e: Expr) -> None:
+        """The operators on a matmul's operands that its kernel takes in."""
+        todo = [s for s in self.operands(e)]
+        while todo:
+            s = todo.pop()
+            if s in self.runs and s not in self.results and s not in self.home and self._is_taken(s):
+                self.home[s] = e
+                todo += self.operands(s)
+
+    def _is_taken(self, e: Expr) -> bool:
+        """Whether a matmul computes an operand inside its kernel."""
+        if not self._is_loop(e) or e.op in _PARTS or e.op in ("where", "concat", "iota"):
+            return False
+        if e.op in _REPEATS and not self._is_number(e):
+            return False
+        if any(self._is_unfinished(s) or s in self.inline for s in self.operands(e)):
+            return False
+        if e.op in _ORDERS and self._sides(e) > _MOST_SIDES:
+            return False
+        readers = self.readers.get(e, [])
+        if any(r.op not in _MATMULS or r in self.sums for r in readers):
+            return False
+        read = [s for s in self.operands(e) if not self._is_number(s)]
+        if any(s in self.free for s in read):
+            return False
+        if sum(self.size(s) for s in read) <= self.size(e) + _SMALL_BYTES:
+            return True
+        large = [s for s in read if self.elements(s) == self.elements(e)]
+        if len(large) <= 1 and len(read) > 1:
+            return True
+        return len(readers) == 1 and all(s not in self.runs and len(self.readers[s]) == 1 for s in read)
+
+    # --- kernels ---
+
+    def _kernels_of(self, e: Expr) -> tuple[Expr, ...]:
+        """The kernels that compute an operator, each by the operator that begins it."""
+        home = self.home.get(e)
+        readers = self.readers.get(e, [])
+        if home is not None and e.op not in _MATMULS:
+            taken = [r for r in readers if r.op in _MATMULS]
+            return tuple(dict.fromkeys(taken)) if taken and self.last[home] != e else (home,)
+        if (e in self.results or not readers) and (converted := self._converted(e)) is not None:
+            self.ends[converted] = e
+            return (converted,)
+        if not self._is_loop(e) and e not in self.inline:
+            return (e,)
+        if e in self.results or not readers:
+            return (e,)
+        if not all(self._takes(r, e) for r in readers):
+            return (e,)
+        kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
+        if any(self._is_unfinished(s) for s in self.operands(e)) and (
+            e.op in _ORDERS or (len(kernels) > 1 and self.rows & {*kernels})
+        ):
+            return (e,)
+        if e in self.inline:
+            self.rows |= {*kernels}
+        return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _converted(self, e: Expr) -> Expr | None:
+        """The reduction of which only `e` converts the result; None if there is none."""
+        reduced = self.operands(e)[0] if e.op == "astype" else None
+        if reduced is None or not self._is_reduction(reduced) or reduced in self.inline:
+            return None
+        return reduced if len(self.readers[reduced]) == 1 else None
+
+    def _takes(self, reader: Expr, e: Expr) -> bool:
+        """Whether a kernel of `reader` computes its operand `e`."""
+        if e in self.free and reader.op in TABLE:
+            return True
+        if reader.op in _MATMULS and reader not in self.sums:
+            return False
+        if self.home.get(reader) is not None and self.home[reader] != self.home.get(e):
+            return False
+        return self._is_loop(reader) or self._is_reduction(reader)
+
+    def _is_worth(self, e: Expr, kernels: Sequence[Expr]) -> bool:
+        """Whether computing a value in each kernel that reads it takes no longer than storing it."""
+        if len(kernels) == 1 and self.elements(e) >= self._most_elements(kernels):
+            return True
+        bandwidth, rate = self.profile.bandwidth, self.profile.vector_rate
+        read = sum(min(self.size(s), self.size(e) if e.op in _PARTS else math.inf) for s in self.operands(e))
+        read -= sum(self.size(s) for s in self.operands(e) if s in self.free)
+        flops = _DEAR_FLOPS if e.op in _DEAR else 1.0
+        work = sum(max(self.elements(e), self._most_elements((k,))) for k in kernels) - self.elements(e)
+        again = (len(kernels) - 1) * read / bandwidth + work * flops / rate
+        return again <= _LAUNCH + (len(kernels) + 1) * self.size(e) / bandwidth
+
+    def _most_elements(self, kernels: Iterable[Expr]) -> float:
+        """The most elements over which one of these kernels loops."""
+        return max(max(self.elements(x) for x in (k, *k.args) if isinstance(x.annotation, Tensor)) for k in kernels)
+
+    def _is_apart(self, e: Expr) -> bool:
+        """Whether a reduction is over axes that others separate: XLA reduces the last ones first."""
+        if "axes" not in dict(e.attrs):
+            return False
+        shape = dims_of(e.args[0].annotation)
+        axes = [i for i in e.attr("axes") if self._value(shape[i]) > 1]
+        kept = [i for i in range(len(shape)) if i not in e.attr("axes") and self._value(shape[i]) > 1]
+        return any(a < k < b for a in axes for k in kept for b in axes)
+
+    def _further_launches(self, k: Expr) -> int:
+        """The kernels before or after the one of an operator that XLA makes for it alone."""
+        if k.op == _CONV:
+            return int(self._is_reordered(k)) + int(self._is_padded(k))
+        if not self._is_reduction(k) or k.op in _MATMULS:
+            return 0
+        return int(self._is_apart(k) or self._read_elements(k) / max(1.0, self.elements(k)) > _LONGEST)
+
+    def _further_bytes(self, k: Expr) -> Dim:
+        """What these kernels read and write."""
+        if k.op == _CONV:
+            moved = 2 * self.bytes(k.args[1]) if self._is_reordered(k) else Dim.of(0)
+            return moved + 2 * self.bytes(k.args[0]) if self._is_padded(k) else moved
+        if self._is_reduction(k) and k.op not in _MATMULS and self._is_apart(k):
+            shape, last = dims_of(k.args[0].annotation), max(k.attr("axes"))
+            assert isinstance(k.annotation, Tensor)
+            partial = math.prod(int(self._value(d)) for d in shape[:last])
+            return Dim.of(2 * partial * itemsize(k.annotation.dtype or "float32"))
+        return Dim.of(0)
+
+    def _is_reordered(self, k: Expr) -> bool:
+        """Whether a convolution's weight is stored anew, with its input channels last: not if they are, and its window
+        is 1."""
+        return k.args[1].op in _ORDERS or any(self._value(d) > 1 for d in dims_of(k.args[1].annotation)[2:])
+
+    def _is_padded(self, k: Expr) -> bool:
+        """Whether a kernel writes the image of a convolution with its margins, which differ at both ends."""
+        margins = zip(k.attr("low"), k.attr("high"), strict=True)
+        uneven = any(self._value(a) != self._value(b) for a, b in margins)
+        return uneven and self.source(k.args[0]) not in self.runs
+
+    def _read_elements(self, e: Expr) -> float:
+        return max((self.elements(a) for a in e.args), default=1.0)
+
+    # --- what kernels read and write ---
+
+    def places(self) -> dict[Expr, KernelPlace]:
+        members: dict[Expr, list[Expr]] = {}
+        for e in self.nodes:
+            for k in self.kernels[e]:
+                members.setdefault(k, []).append(e)
+        found = {e: KernelPlace() for e in self.nodes}
+        lead = self._joined_kernels(members)
+        for k, inside in members.items():
+            if k.op in RUNNING or (k in self.free and k not in self.results):
+                continue
+            place, first = found[k], lead.get(k, k)
+            end = self.last.get(k, self.ends.get(k, k))
+            place.stored = end == k
+            place.launches = int(first == k) + self._further_launches(k)
+            if k in self.joined and self.joined[k] != k:
+                place.launches = 0
+            known = self._reads(members[first]) if first != k else dict[Expr, Dim]()
+            reads = {s: d for s, d in self._reads(inside).items() if s not in known and lead.get(s, s) != first}
+            if self.joined.get(k, k) != k:
+                reads.pop(self.source(k.args[0]), None)
+            place.bytes = sum(reads.values(), self._written(k) + self._further_bytes(k))
+            found[end].stored = True
+            if self._is_unfinished(k):
+                self._finish(k, place)
+        return found
+
+    def _reads(self, inside: Sequence[Expr]) -> dict[Expr, Dim]:
+        """The bytes of each value that a kernel with these operators reads."""
+        found: dict[Expr, Dim] = {}
+        here = set(inside)
+        whole: set[Expr] = set()
+        for e in inside:
+            for s in self.operands(e):
+                if s in here or s in self.free or (s.op == CONSTANT and self.elements(s) <= 1):
+                    continue
+                if e.op in _PARTS and self.source(e.args[0]) == s and s not in whole:
+                    found[s] = found.get(s, Dim.of(0)) + self._partial(s) * self.bytes(e)
+                else:
+                    whole.add(s)
+                    found[s] = self._partial(s) * self.bytes(s)
+        return found
+
+    def _partial(self, e: Expr) -> int:
+        """How many times the bytes of a value its readers read: the parts of a matmul are float32."""
+        if e not in self.parts or not self._is_read_in_parts(e):
+            return 1
+        return self.parts[e] * (4 // self.products[e].written) if self.parts[e] > 1 else 1
+
+    def _is_read_in_parts(self, e: Expr) -> bool:
+        readers = self.readers.get(e, [])
+        takes = all(self._is_loop(r) or self._is_reduction(r) for r in readers)
+        few = len({k for r in readers for k in self.kernels.get(r, ())}) <= 4
+        return e not in self.results and bool(readers) and takes and few
+
+    def _written(self, k: Expr) -> Dim:
+        written = self.bytes(self.last.get(k, self.ends.get(k, k)))
+        parts = self.parts.get(k, 1)
+        return parts * (4 // self.products[k].written) * written if parts > 1 else written
+
+    def _finish(self, k: Expr, place: KernelPlace) -> None:
+        """Adds the kernel that adds up the parts of a matmul, if its readers do not."""
+        parts, written = self._written(k), self.bytes(k)
+        if self.joined.get(k, k) == k:
+            widths = [self._written(m) for m, first in self.joined.items() if first == k]
+            place.workspace = sum(widths, Dim.of(0)) if widths else parts
+        if not self._is_read_in_parts(k):
+            place.launches += 1
+            place.bytes = place.bytes + parts + written
+
+    def _joined_kernels(self, members: dict[Expr, list[Expr]]) -> dict[Expr, Expr]:
+        """For kernels that another one takes in, that one."""
+        lead: dict[Expr, Expr] = {}
+        open_to: dict[tuple[Expr, float, bool], Expr] = {}
+        for k in members:
+            if k in self.home or k.op in RUNNING or (k in self.free and k not in self.results):
+                continue
+            reads = [s for s in self._reads(members[k]) if s in self.runs]
+            is_reduction = self._is_reduction(k)
+            if not is_reduction and not self._is_loop(k):
+                continue
+            extent = self._read_elements(k) if is_reduction else self.elements(k)
+            if not is_reduction and any(e.op in _PARTS | _ORDERS for e in members[k]):
+                continue
+            newest = max((self.order[s] for s in reads), default=-1)
+            for s in self._reads(members[k]):
+                key = (s, extent, is_reduction)
+                first = open_to.get(key)
+                if first is not None and newest < self.order[first] and first not in lead:
+                    lead[k] = first
+                    break
+                open_to.setdefault(key, k)
+            stores = [s for s in reads if self.elements(s) == extent and self.order[s] == newest]
+            for s in stores[:1]:
+                joins = self._is_loop(s) and s in members and s not in self.home
+                if k not in lead and joins and (is_reduction or s in self.results):
+                    lead[k] = lead.get(s, s)
+        return lead
+
+
+def _layouts(expressions: Sequence[Expr]) -> set[Expr]:
+    """The permutations before and after convolutions and routines, which become layouts or are undone inside."""
+    found: set[Expr] = set()
+    for e in expressions:
+        if e.op in (_CONV, CALL_DPS_LIBRARY):
+            found |= {a for a in e.args if a.op in _ORDERS}
+        if e.op in _ORDERS and e.args[0].op in (_CONV, CALL_DPS_LIBRARY):
+            found.add(e)
+    return found
+
+
+def _is_unknown(e: Expr) -> bool:
+    a = e.annotation
+    return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)

@@ -1,0 +1,125 @@
+"""The kernels that XLA's compiler for GPUs is predicted to make, beside those that it makes."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import relax_eg as rx
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.devices import PROFILES
+from relax_eg.extract.gpu.products import Product, parts_of_depth
+from relax_eg.extract.kernels.cost import KernelCost
+
+pytestmark = pytest.mark.xla_defaults
+
+with_plugin = pytest.mark.skipif(
+    importlib.util.find_spec("jax_plugins") is None or importlib.util.find_spec("jax_plugins.xla_cuda12") is None,
+    reason="relax-eg[cuda] is not installed",
+)
+NONE = rx.RuleSet("none")
+WIDE = "1024 1024 @ bfloat16"
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return jax.nn.softmax(q @ k.transpose(0, 1, 3, 2) * 0.125) @ v
+
+
+def rms(x: Any, scale: Any, w: Any) -> Any:
+    return (x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6) * scale) @ w
+
+
+def biased(x: Any, w: Any, b: Any) -> Any:
+    return jax.nn.relu(x @ w + b)
+
+
+def low_rank(x: Any, w: Any, a: Any, b: Any) -> Any:
+    return x @ (w + a @ b)
+
+
+def momentum(p: Any, m: Any, g: Any) -> Any:
+    m = 0.9 * m + 0.1 * g
+    return p - 0.01 * m, m
+
+
+HEADS = ("1 16 512 64 @ bfloat16",) * 3
+PROGRAMS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
+    (attention, HEADS),
+    (rms, ("8 1024 @ bfloat16", "1024 @ bfloat16", WIDE)),
+    (biased, (WIDE, WIDE, "1024 @ bfloat16")),
+    (low_rank, (WIDE, WIDE, "1024 16 @ bfloat16", "16 1024 @ bfloat16")),
+    (momentum, (WIDE,) * 3),
+    (lambda a, b: jnp.trace(a @ b), (WIDE, WIDE)),
+    (lambda a, b, c: a @ b + a @ c, (WIDE,) * 3),
+)
+
+
+@with_plugin
+@pytest.mark.parametrize(("fn", "specs"), PROGRAMS, ids=lambda x: getattr(x, "__name__", None))
+def test_launches_and_bytes_are_those_that_xla_compiles(fn: Callable[..., Any], specs: tuple[str, ...]) -> None:
+    best = rx.optimize(fn, *specs, rules=NONE, target="h100")
+    (made,) = best.compile("h100").programs
+    assert made.predicted is not None
+    assert made.predicted.launches == made.launches
+    assert made.predicted.bytes == pytest.approx(made.bytes, rel=0.01)
+
+
+@with_plugin
+def test_matmuls_of_one_operand_are_joined() -> None:
+    specs = ("8 1024 @ bfloat16", WIDE, WIDE, WIDE)
+    best = rx.optimize(lambda x, q, k, v: (x @ q, x @ k, x @ v), *specs, rules=NONE, target="h100")
+    (made,) = best.compile("h100").programs
+    assert made.predicted is not None
+    assert made.predicted.launches == made.launches == 4  # one matmul, and a kernel for each of its parts
+
+
+@with_plugin
+def test_temporaries_are_those_that_xla_compiles() -> None:
+    best = rx.optimize(attention, *HEADS, rules=NONE, target="h100")
+    (made,) = best.compile("h100").programs
+    assert made.predicted is not None
+    assert made.predicted.temporary_bytes == made.temporary_bytes == 2 * 16 * 512 * 512 * 2
+
+
+def test_closed_forms_are_those_of_the_kernels() -> None:
+    best = rx.optimize(attention, *("b 16 s 64 @ bfloat16",) * 3, rules=NONE, target="h100", at={"b": 1, "s": 2048})
+    told = best.report.expressions["after"]
+    assert best.report.after.launches == 3
+    assert best.report.after.bytes == 2 * 2048 * 2048 * 16 * 2 * 2 + 4 * 2048 * 64 * 16 * 2
+    assert told["launches"] == "3"
+
+
+def test_parts_of_the_depth() -> None:
+    few, many = Product(1, 8, 4096, 4096, 2, 2), Product(1, 4096, 4096, 4096, 2, 2)
+    assert parts_of_depth(few, "h100", 132) == 8
+    assert parts_of_depth(many, "h100", 132) == 1
+
+
+def test_a_small_matrix_times_a_vector_is_a_sum() -> None:
+    assert Product(1, 1, 1024, 4096, 2, 2).is_sum
+    assert not Product(1, 1, 4096, 4096, 2, 2).is_sum
+    assert Product(32, 1, 1025, 128, 2, 4).is_sum
+    assert not Product(1, 2, 2, 2, 2, 2).is_sum
+
+
+def test_fusions_are_known_of_gpus_and_of_whole_programs_only() -> None:
+    assert WholeCost(PROFILES["h100"], {}).knows_fusions
+    assert not WholeCost(PROFILES["cpu"], {}).knows_fusions
+    assert not KernelCost(PROFILES["h100"], {}).knows_fusions
+
+
+def test_a_graph_replaces_launches() -> None:
+    p = PROFILES["h100"]
+    alone, graph = p.call(1e-3, False, 4), p.call(1e-3, False, 100)
+    assert alone == 1e-3 + p.dispatch
+    assert graph == pytest.approx(alone - 100 * (p.launch - p.graph_kernel) + p.graph_launch)
+    off = p.in_mode(next(m for m in p.modes if m.name == "graphs off"))
+    assert off.call(1e-3, False, 100) == alone
+    short = p.in_mode(next(m for m in p.modes if m.name == "short graphs"))
+    assert short.call(1e-3, False, 4) < alone
+    assert PROFILES["cpu"].call(1e-3, False, 100) == PROFILES["cpu"].call(1e-3, False)
