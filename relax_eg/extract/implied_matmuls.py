@@ -60,8 +60,9 @@ def _of_sum(total: Expr) -> Site | None:
     """The matmul that a sum of a product is; None if it is none."""
     product = total.args[0]
     axes: tuple[int, ...] = total.attr("axes")
-    known = all(a.tensor.shape is not None for a in (product, *product.args))
-    if product.op != "multiply" or len(axes) != 1 or total.dtype != _DTYPE or not known:
+    if product.op != "multiply" or len(axes) != 1 or total.dtype != _DTYPE:
+        return None
+    if any(a.tensor.shape is None for a in (product, *product.args)):
         return None
     shape = product.shape
     left, right = (_axes_of(a, len(shape)) for a in product.args)

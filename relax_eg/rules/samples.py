@@ -7,6 +7,7 @@ changed values have it; samples without the required facts are dropped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -339,7 +340,7 @@ def mask_values(instance: Instance) -> tuple[float, ...]:
     numbers = [
         float(constant_value(e)) for e in instance.left_nodes if e.op == CONSTANT and is_float(e.dtype) and not e.ndim
     ]
-    return (1.0, *dict.fromkeys(y for x in numbers if abs(x) > LARGEST_SHIFT for y in (x, -x)))
+    return (1.0, *dict.fromkeys(y for x in numbers if LARGEST_SHIFT < abs(x) < math.inf for y in (x, -x)))
 
 
 def draw_masked_floats(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:

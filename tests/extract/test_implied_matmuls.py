@@ -50,6 +50,7 @@ LOOPS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "a function of products": (lambda x, y: jnp.exp(outer(x, y)).sum(0), SPECS),
     "read twice": (lambda x, y: (lambda m: (m.sum(0), m.max(0)))(outer(x, y)), SPECS),
     "an axis of one operand": (lambda x, y: outer(x, y).sum((1,)), SPECS),
+    "no product": (lambda x, y: jax.lax.top_k(x, 4)[0].sum(0), SPECS),
     "integers": (
         lambda x, y: outer(x, y).sum(0),
         (jax.ShapeDtypeStruct((2048, 512), jnp.int32), jax.ShapeDtypeStruct((2048, 16), jnp.int32)),
