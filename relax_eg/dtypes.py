@@ -111,6 +111,11 @@ class Dtype:
             return next(d for d in RECORDS.values() if d.kind == self.kind and d.bits == 8)
         return self
 
+    @property
+    def is_contracted(self) -> bool:
+        """Whether XLA fuses a conversion of it into a contraction; for others it refuses to compile (jax 0.10.2)."""
+        return self.bits >= 8 or (self.bits == 4 and not self.is_float)
+
     @cached_property
     def info(self) -> Any:
         """The `iinfo` of an integer dtype, or the `finfo` of a float dtype, from ml_dtypes."""

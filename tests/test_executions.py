@@ -34,7 +34,8 @@ def test_auto_runs_what_is_predicted_to_be_faster() -> None:
     report = ways["auto"].report
     assert report.execution == "kernels" and isinstance(ways["auto"], InKernels)
     assert 1.5 * report.executions["kernels"] == 1.5 * report.after.call < ways["whole"].report.after.call
-    assert report.executions["whole"] == ways["whole"].report.after.call
+    # Among programs of both executions there are modes of the device that one execution alone does not try.
+    assert report.executions["whole"] == pytest.approx(ways["whole"].report.after.call, rel=0.05)
     assert ways["auto"].check(*inputs).passed and "execution: kernels; predicted for a call" in str(report)
     assert (
         ways["auto"].module == rx.optimize(capped, *CAPPED, at={"n": 8192}, target="h100", execution="kernels").module

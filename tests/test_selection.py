@@ -83,9 +83,12 @@ def test_merged_products_are_found_where_they_pay(case: str, batch: int) -> None
 def test_merged_products_are_found_on_gpus(case: str, target: str) -> None:
     """A launch each is what they save; what takes them apart is read by what follows."""
     fn, specs, weights, _, merged = CASES[case]
-    best = rx.optimize(fn, *specs, at={"b": 32}, weights=weights, target=target)
+    # On the fastest GPUs CUDA graphs leave less than 5% of a call to gain.
+    with rx.debug.options(least_gain=1):
+        best = rx.optimize(fn, *specs, at={"b": 32}, weights=weights, target=target)
+        rest = rx.rules.default - "merge"
+        alone = rx.optimize(fn, *specs, at={"b": 32}, weights=weights, target=target, rules=rest)
     assert not best.report.kept_as_written and matmuls(best) == merged
-    alone = rx.optimize(fn, *specs, at={"b": 32}, weights=weights, target=target, rules=rx.rules.default - "merge")
     assert best.report.after.seconds < 0.99 * alone.report.after.seconds
 
 

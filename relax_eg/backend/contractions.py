@@ -13,7 +13,7 @@ from relax_eg.backend.loop_values import Indices, LoopValue, pointwise
 from relax_eg.backend.scalar_functions import convert
 from relax_eg.dtypes import dtype_of, kind
 from relax_eg.shapes import Dim
-from relax_eg.tir import Apply, Cast, Reduce, Scalar, is_loop
+from relax_eg.tir import Apply, Cast, Read, Reduce, Scalar, is_loop, walk
 
 
 class Frame(Protocol):
@@ -64,12 +64,21 @@ def lower_contraction(expr: Reduce, inner: Any, wide: str, term: Term) -> LoopVa
     if logical:
         wide = "float32"  # whether a sum of ones is 0 is exact
         operands = [LoopValue(convert(v.array, wide), v.loops) for v in operands]
+    if is_widened(expr):
+        held = lax.optimization_barrier(tuple(convert(v.array, wide) for v in operands))
+        operands = [LoopValue(a, v.loops) for a, v in zip(held, operands, strict=True)]
     kept = tuple(n for n in extents if n not in over and any(n in v.loops for v in operands))
     total = _einsum(operands, kept, order, wide)
     for name in over:
         if not any(name in v.loops for v in operands) and not logical:
             total = total * jnp.asarray(extents[name]).astype(total.dtype)
     return LoopValue(lax.gt(total, lax.full_like(total, 0)) if logical else total, kept)
+
+
+def is_widened(expr: Scalar) -> bool:
+    """Whether elements are read of which XLA has no contraction. Without a barrier it puts their conversions into the
+    contraction, and then refuses it (`Dtype.is_contracted`)."""
+    return any(isinstance(e, Read) and not dtype_of(e.dtype).is_contracted for e in walk(expr))
 
 
 def _einsum(operands: list[LoopValue], kept: tuple[str, ...], order: dict[str, int], wide: str) -> Any:

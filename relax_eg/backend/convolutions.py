@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from relax_eg.backend.contractions import Frame, Term, factors_of
+from relax_eg.backend.contractions import Frame, Term, factors_of, is_widened
 from relax_eg.backend.index_maps import affine, simplify_index
 from relax_eg.backend.loop_values import Indices, LoopValue
 from relax_eg.backend.scalar_functions import convert
+from relax_eg.dtypes import dtype_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Read, Reduce, Scalar, Select
 
@@ -80,7 +81,7 @@ def lower_convolution(
         over = {name for name in inner.extents if name in expr.bound}
         layout = _layout(windowed, data[windowed.read.buffer].shape, over, w.free, inner, known)
         if layout is not None:
-            return _convolution(windowed, layout, term(w, inner), inner, over, wide, data)
+            return _convolution(windowed, layout, term(w, inner), inner, over, wide, data, is_widened(expr))
     return None
 
 
@@ -237,7 +238,14 @@ def _values(index: Dim, names: Sequence[str], extents: Mapping[str, int]) -> Any
 
 
 def _convolution(
-    x: _Windowed, layout: _Layout, w: LoopValue, inner: Frame, over: set[str], wide: str, data: Mapping[str, Any]
+    x: _Windowed,
+    layout: _Layout,
+    w: LoopValue,
+    inner: Frame,
+    over: set[str],
+    wide: str,
+    data: Mapping[str, Any],
+    is_apart: bool,
 ) -> LoopValue | None:
     extents = inner.extents
     groups = 1
@@ -265,9 +273,13 @@ def _convolution(
     kernel = w.array_over((*outs, *inside, *filter(None, window)), extents)
     rows = math.prod(extents[n] for n in outs)
     kernel = lax.reshape(kernel, (rows, math.prod(extents[n] for n in inside), *(extents.get(k, 1) for k in window)))
-    dtype = jnp.promote_types(array.dtype, kernel.dtype) if "4" not in str(array.dtype)[-2:] else np.dtype(wide)
+    narrow = dtype_of(array.dtype.name).bits < 8
+    dtype = np.dtype(wide) if narrow else jnp.promote_types(array.dtype, kernel.dtype)
+    array, kernel = convert(array, dtype.name), convert(kernel, dtype.name)
+    if is_apart:
+        array, kernel = lax.optimization_barrier((array, kernel))
     result = lax.conv_general_dilated(
-        convert(array, dtype.name), convert(kernel, dtype.name), [s for s, *_ in layout.steps],
+        array, kernel, [s for s, *_ in layout.steps],
         [(low, high) for _, _, low, high, _ in layout.steps], lhs_dilation=[q for *_, q in layout.steps],
         rhs_dilation=[d for _, d, *_ in layout.steps], feature_group_count=groups,
         preferred_element_type=np.dtype(wide),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from relax_eg.dtypes import NUMBERS, dtype_of, kind
@@ -107,10 +107,27 @@ def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     return program("matmul", buffers, compute("out", shape, element))
 
 
+def contracted(contract: Callable[[Any, Any, str | None], Any], a: Any, b: Any, out_dtype: str | None) -> Any:
+    """A contraction of two arrays, in a wider dtype where XLA has none: for some dtypes of fewer than 8 bits it has
+    none, for others none with another dtype of the result. `contract`: it, with its `preferred_element_type`."""
+    from jax import lax
+
+    dtype = dtype_of(a.dtype.name)
+    wide = dtype.wider
+    if dtype.bits >= 8 or (dtype.is_contracted and out_dtype in (None, dtype.name)):
+        return contract(a, b, out_dtype)
+    # Without the barrier XLA puts the conversions into the contraction, and then refuses it.
+    a, b = lax.optimization_barrier((a.astype(wide.name), b.astype(wide.name)))
+    return contract(a, b, out_dtype).astype(out_dtype or dtype.name)
+
+
 def _lower(a: Any, b: Any, *, precision: Any, out_dtype: str | None) -> Any:
     import jax.numpy as jnp
 
-    return jnp.matmul(a, b, precision=precision, preferred_element_type=out_dtype)
+    def contract(a: Any, b: Any, out: str | None) -> Any:
+        return jnp.matmul(a, b, precision=precision, preferred_element_type=out)
+
+    return contracted(contract, a, b, out_dtype)
 
 
 register(
@@ -206,7 +223,11 @@ def _ragged_outer_lower(x: Any, y: Any, sizes: Any, *, precision: Any, out_dtype
     numbers = lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
     )
-    return lax.ragged_dot_general(x, y, sizes, numbers, precision=precision, preferred_element_type=out_dtype)
+
+    def contract(x: Any, y: Any, out: str | None) -> Any:
+        return lax.ragged_dot_general(x, y, sizes, numbers, precision=precision, preferred_element_type=out)
+
+    return contracted(contract, x, y, out_dtype)
 
 
 def _ragged_cost(site: Site) -> Counts:
@@ -218,7 +239,10 @@ def _ragged_cost(site: Site) -> Counts:
 def _ragged_lower(x: Any, w: Any, sizes: Any, *, precision: Any, out_dtype: str | None) -> Any:
     from jax import lax
 
-    return lax.ragged_dot(x, w, sizes, precision=precision, preferred_element_type=out_dtype)
+    def contract(x: Any, w: Any, out: str | None) -> Any:
+        return lax.ragged_dot(x, w, sizes, precision=precision, preferred_element_type=out)
+
+    return contracted(contract, x, w, out_dtype)
 
 
 _PRECISION_AND_DTYPE = (Attribute("precision", default=None), Attribute("out_dtype", default=None))
@@ -262,7 +286,7 @@ def _linear_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 def _linear_lower(x: Any, weight: Any) -> Any:
     # Written with the transpose: XLA reads the weight in place and, on CPU, compiles a product of one row to a parallel
     # loop. It does not do so for a dot that contracts the second axis of both.
-    return x @ weight.T
+    return contracted(lambda x, w, out: x @ w.T, x, weight, None)
 
 
 register(

@@ -383,10 +383,19 @@ def _jax_broadcast_to(x: Any, *, shape: tuple[int, ...]) -> Any:
     return lax.broadcast_in_dim(x, shape, tuple(range(len(shape) - x.ndim, len(shape))))
 
 
+def _as_bytes(move: Callable[..., Any], *arrays: Any) -> Any:
+    """`move` of arrays of one dtype; of integers of 2 bits as bytes: XLA aborts the process where it joins these (jax
+    0.10.2)."""
+    dtype = dtype_of(arrays[0].dtype.name)
+    if dtype.bits >= 4:
+        return move(*arrays)
+    return move(*(a.astype(dtype.wider.name) for a in arrays)).astype(dtype.name)
+
+
 def _jax_concat(*xs: Any, axis: int) -> Any:
     from jax import lax
 
-    return lax.concatenate(xs, axis)
+    return _as_bytes(lambda *xs: lax.concatenate(xs, axis), *xs)
 
 
 def _jax_split(x: Any, *, sections: tuple[int, ...], axis: int) -> Any:
@@ -404,7 +413,8 @@ def _jax_slice(x: Any, *, begin: tuple[int, ...], end: tuple[int, ...], strides:
 def _jax_pad(x: Any, value: Any, *, low: tuple[int, ...], high: tuple[int, ...], interior: tuple[int, ...]) -> Any:
     from jax import lax
 
-    return lax.pad(x, value, tuple(zip(low, high, interior, strict=True)))
+    widths = tuple(zip(low, high, interior, strict=True))
+    return _as_bytes(lambda x, value: lax.pad(x, value, widths), x, value)
 
 
 def _jax_take(x: Any, indices: Any, *, axis: int, mode: str) -> Any:

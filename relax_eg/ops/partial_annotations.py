@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relax_eg.ops.record import Site
 
 _MARK = "\u0294"  # ends the variable of an unknown size: a letter like a question mark that no user's name has
-_COMBINATIONS = 600  # chosen: largest number of combinations of dtypes and ranks that are all tried
+_COMBINATIONS = 1000  # chosen: largest number of combinations of dtypes and ranks that are all tried
 MAX_RANK = 12  # limit: greatest rank that is tried here and that annotations in the e-graph have
 _DTYPES = tuple(d.name for d in RECORDS.values() if not d.only_moved)
 

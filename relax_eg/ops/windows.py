@@ -12,7 +12,7 @@ import numpy as np
 
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ops.contraction import accumulator, need_precision
+from relax_eg.ops.contraction import accumulator, contracted, need_precision
 from relax_eg.ops.partial_annotations import is_unknown
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
@@ -196,10 +196,13 @@ def _jax_conv(
 ) -> Any:  # fmt: skip
     from jax import lax
 
-    return lax.conv_general_dilated(
-        x, w, strides, tuple(zip(low, high, strict=True)), lhs_dilation=input_dilation, rhs_dilation=dilation,
-        feature_group_count=groups, precision=precision, preferred_element_type=out_dtype,
-    )  # fmt: skip
+    def contract(x: Any, w: Any, out: str | None) -> Any:
+        return lax.conv_general_dilated(
+            x, w, strides, tuple(zip(low, high, strict=True)), lhs_dilation=input_dilation, rhs_dilation=dilation,
+            feature_group_count=groups, precision=precision, preferred_element_type=out,
+        )  # fmt: skip
+
+    return contracted(contract, x, w, out_dtype)
 
 
 # --- reductions of windows ---

@@ -63,7 +63,10 @@ def constant_text(expr: Const) -> str:
     if isinstance(expr.value, complex):
         part = dtype_of(expr.dtype).part.name
         return f"complex({', '.join(constant_text(Const(x, part)) for x in (expr.value.real, expr.value.imag))})"
-    return repr(expr.value) if isinstance(expr.value, (bool, int)) else str(np.dtype(expr.dtype).type(expr.value))
+    if isinstance(expr.value, (bool, int)):
+        return repr(expr.value)
+    text = str(np.dtype(expr.dtype).type(expr.value))
+    return text + ".0" if text.lstrip("-").isdigit() else text  # ml_dtypes writes short floats as integers
 
 
 class _Text:

@@ -162,7 +162,7 @@ def library_uses() -> dict[str, list[Use]]:
              {"collapsed_slice_dims": (1,), "start_index_map": (1,)} | batched),
             ("n m", "2 @int32", (2, "m - 1"), "clip", {"offset_dims": (0, 1), "start_index_map": (1, 0)}),
             ("n m", "4 2 @int32", (1, 1), "fill",
-             {"collapsed_slice_dims": (0, 1), "start_index_map": (0, 1), "fill_value": 7}),
+             {"collapsed_slice_dims": (0, 1), "start_index_map": (0, 1), "fill_value": 1}),
             ("n 2", "0 1 @int32", (1, 2), "promise",
              {"offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,)}),
         ]

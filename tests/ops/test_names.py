@@ -33,12 +33,15 @@ OTHER_WORDS = {
     "one_hot",
 }
 LISTED = {
+    "backend/gpu/hlo.py": "operations of HLO",
+    "driver/compiled_rules.py": "arguments of compiled rules",
     "dynamic/softmax.py": "idioms: programs of several operators",
     "egraph/dump.py": "makes a slice",
     "extract/cost.py": "kernels of a record: matmul, linear, conv",
     "extract/devices.py": "rates measured by operator, as profiles on file have them",
     "extract/kinds.py": "kernels of a record: conv",
-    "extract/walk.py": "kernels of a record: matmul, linear",
+    "extract/gpu/kernels.py": "kernels of a record; what XLA fuses",
+    "extract/implied_matmuls.py": "kernels of a record: matmul, linear; what repeats elements",
     "ir/expr.py": "Python's operators and methods",
     "ir/partition.py": "a room below the table: views that stay with their reader",
     "ir/python_syntax.py": "Python's operators and methods",
@@ -57,6 +60,7 @@ LISTED = {
     "rules/sums_of_products/accesses.py": "writes a gather",
     "rules/sums_of_products/emit.py": "writes a scatter",
     "rules/sums_of_products/region.py": "what is the same number in every element; convolutions",
+    "rules/verify_formal/accuracy.py": "kernels of a record: matmul",
     "rules/verify_formal/matrices.py": "a theory: the algebra of matrices",
     "rules/verify_formal/compose.py": "the place of the one in a one-hot row",
 }

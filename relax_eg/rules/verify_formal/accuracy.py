@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections import Counter
 
 from relax_eg.dtypes import dtype_of, is_float
+from relax_eg.ir.expr import VAR, Expr, postorder
+from relax_eg.ops.record import movement_operators, operators_run_as
+from relax_eg.rules.rule import Instance
+from relax_eg.rules.samples import mask_values
 from relax_eg.rules.verify_formal.sums import Sum, Term
 from relax_eg.tir.expr import Apply, Const, Index, Read, Reduce, Scalar, walk
+
+_SUMS = frozenset(("add", "subtract"))
+_PRODUCTS = frozenset(("multiply", "divide")) | operators_run_as("matmul", "transposed_matmul")
+_MOVEMENTS = movement_operators("view", "repeat", "order", "part", "select", "join")
 
 
 def is_tame(s: Sum) -> bool:
@@ -96,3 +104,27 @@ def _same_exponents(a: Scalar, b: Scalar) -> set[Scalar]:
             if inside and all(x in exponents for x in inside):
                 found |= {t, of}
     return found
+
+
+def may_have_masks(instance: Instance) -> bool:
+    """Whether the left side may have masks, by which factors or sums are exactly zero: what is made of truth values or
+    integers, products with a sum that has a number, such as (1 - mask), and sums with a large number."""
+    if len(mask_values(instance)) > 1:
+        return True
+    numbers: set[Expr] = set()
+    exact = {p for p in instance.params if not is_float(p.dtype)}
+    sums: set[Expr] = set()
+    for e in postorder(instance.left):
+        if e.op == VAR:
+            continue
+        if not e.args or numbers.issuperset(e.args):
+            numbers.add(e)
+        elif e.op == "where" or (is_float(e.dtype) and numbers.union(exact).issuperset(e.args)):
+            return True
+        elif not is_float(e.dtype):
+            exact.add(e)
+        if e.op in _PRODUCTS and not sums.isdisjoint(e.args):
+            return True
+        if (e.op in _SUMS and not numbers.isdisjoint(e.args)) or (e.op in _MOVEMENTS and not sums.isdisjoint(e.args)):
+            sums.add(e)
+    return False

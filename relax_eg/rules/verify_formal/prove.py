@@ -28,16 +28,15 @@ from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
-from relax_eg.ops.record import movement_operators, operators_run_as
+from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.attribute_variables import attribute_values, read_source
 from relax_eg.rules.check import keeps_accuracy
 from relax_eg.rules.conditions import Claim, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.rule import Instance, Rule, instances
-from relax_eg.rules.samples import mask_values
 from relax_eg.rules.signature import Numerics
-from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision, may_cancel
+from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision, may_cancel, may_have_masks
 from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import same_sums
 from relax_eg.rules.verify_formal.compose import (
@@ -277,7 +276,7 @@ def why_not_equal(
     instance = Instance(rule, tuple(params.values()), (over[left],), (over[right],), tuple(guards))
     deadline = Deadline(time.thread_time() + seconds)
     why = why_not_proved(instance, deadline)
-    if not why and numerics == "reassociate" and _may_have_masks(instance):
+    if not why and numerics == "reassociate" and may_have_masks(instance):
         return "" if keeps_accuracy(instance) else _MULTIPLIED_OUT
     if numerics != "reassociate" or not why.startswith(_OF_ACCURACY):
         return why
@@ -288,33 +287,6 @@ def why_not_equal(
 
 # A proof counts both summands of a factor (1 - mask) on the left side, also where the factor is zero.
 _MULTIPLIED_OUT = "equal over the reals; the right side may cancel where a factor of the left side is zero"
-_SUMS = frozenset(("add", "subtract"))
-_PRODUCTS = frozenset(("multiply", "divide")) | operators_run_as("matmul", "transposed_matmul")
-_MOVEMENTS = movement_operators("view", "repeat", "order", "part", "select", "join")
-
-
-def _may_have_masks(instance: Instance) -> bool:
-    """Whether the left side may have masks, by which factors or sums are exactly zero: what is made of truth values or
-    integers, products with a sum that has a number, such as (1 - mask), and sums with a large number."""
-    if len(mask_values(instance)) > 1:
-        return True
-    numbers: set[Expr] = set()
-    exact = {p for p in instance.params if not is_float(p.dtype)}
-    sums: set[Expr] = set()
-    for e in postorder(instance.left):
-        if e.op == VAR:
-            continue
-        if not e.args or numbers.issuperset(e.args):
-            numbers.add(e)
-        elif e.op == "where" or (is_float(e.dtype) and numbers.union(exact).issuperset(e.args)):
-            return True
-        elif not is_float(e.dtype):
-            exact.add(e)
-        if e.op in _PRODUCTS and not sums.isdisjoint(e.args):
-            return True
-        if (e.op in _SUMS and not numbers.isdisjoint(e.args)) or (e.op in _MOVEMENTS and not sums.isdisjoint(e.args)):
-            sums.add(e)
-    return False
 
 
 def why_not_proved(instance: Instance, deadline: Deadline) -> str:
