@@ -331,7 +331,7 @@ def test_every_benchmark_has_quick() -> None:
     assert [m for m in modules if m not in {c.module for c in MODULES}] == [], "each says how it is run"
 
 
-@pytest.mark.parametrize("command", runs(MODULES, heavy=False, one_in=2))
+@pytest.mark.parametrize("command", runs(MODULES, heavy=False, one_in=4))
 def test_modules_run(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, args = str(command.module), command.words[3:]
     made = command_of(module)

@@ -56,7 +56,9 @@ def quick(fn: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n == "unet_bilinear" else ()) for n in CASES]
+)
 def test_model(name: str, tmp_path: Path) -> None:
     """The program that extraction chose computes what JAX does, whether or not it is kept as written."""
     fn, specs, at = CASES[name]

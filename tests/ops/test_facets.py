@@ -126,7 +126,7 @@ def run(cases: list[Case]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_facets(name: str) -> None:
-    every_facet(name, 4)
+    every_facet(name, 8)
     assert get(name).doc
 
 
