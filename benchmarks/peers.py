@@ -113,7 +113,10 @@ WHY: dict[tuple[str, str], str] = {
     ("attention", "onnxruntime"): _MATMULS,
     ("stream", "onnxruntime"): _MATMULS,
     ("stream", JAX): "relax_eg pads texts to capacities; jax.jit compiles each length, which is in its first results.",
-    ("recognition", "onnxruntime"): "The time goes into XLA's convolutions; jax.jit takes as long.",
+    (
+        "recognition",
+        "onnxruntime",
+    ): "The time went into XLA's convolutions, which had no other forms then; `benchmarks.onnx` has them.",
     ("x@(W+A@B) bound, batch 8", "onnxruntime"): _MATMULS,
     ("QKV bound, batch 1", "onnxruntime"): _MATMULS,
     ("QKV bound, batch 8", "onnxruntime"): _MATMULS,

@@ -230,7 +230,7 @@ _Key = tuple[Any, ...]
 _MOST_VERDICTS = 1 << 12  # limit: verdicts kept: ten times the shipped rules; a rule that is evicted is tested again
 _MOST_PASSED = 1 << 15  # limit: keys of instances kept; an instance that is evicted is tested again
 _MOST_ACCURATE = 1 << 12  # limit: instances of which the accuracy is kept; one that is evicted is tested again
-_accurate = Memo[_Key, bool](_MOST_ACCURATE)
+_accurate = Memo[tuple[_Key, bool], bool](_MOST_ACCURATE)
 _verdicts = Memo[str, tuple[Verdict, frozenset[_Key]]](_MOST_VERDICTS)
 _passed = Memo[_Key, None](_MOST_PASSED)
 _checking: ContextVar[bool] = ContextVar("checking", default=True)
@@ -315,17 +315,18 @@ def have_same_values(instance: Instance) -> bool:
     return True
 
 
-def keeps_accuracy(instance: Instance) -> bool:
+def keeps_accuracy(instance: Instance, masks: bool = False) -> bool:
     """Whether the accuracy law is tested on an instance, whose sides are equal over the reals, and holds. It is not
-    tested if no sizes are admitted, or if fixed sizes make its values large."""
-    key = _key(instance)
+    tested if no sizes are admitted, or if fixed sizes make its values large. `masks`: whether operands are masks."""
+    key = _key(instance), masks
     if key not in _accurate:
-        _accurate[key] = _keeps_accuracy(instance)
+        _accurate[key] = _keeps_accuracy(instance, masks)
     return _accurate[key]
 
 
-def _keeps_accuracy(instance: Instance) -> bool:
-    plan = _Plan(judge_accuracy, draw_under_guards(draws.draw_masked_floats), [instance], SAMPLES, least=1)
+def _keeps_accuracy(instance: Instance, masks: bool) -> bool:
+    draw = draws.draw_masked_floats if masks else draws.draw_cancelling_floats
+    plan = _Plan(judge_accuracy, draw_under_guards(draw), [instance], SAMPLES // 2, least=1)
     shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]
     tested = 0
     try:

@@ -276,13 +276,13 @@ def why_not_equal(
     instance = Instance(rule, tuple(params.values()), (over[left],), (over[right],), tuple(guards))
     deadline = Deadline(time.thread_time() + seconds)
     why = why_not_proved(instance, deadline)
-    if not why and numerics == "reassociate" and may_have_masks(instance):
-        return "" if keeps_accuracy(instance) else _MULTIPLIED_OUT
-    if numerics != "reassociate" or not why.startswith(_OF_ACCURACY):
+    if numerics != "reassociate":
         return why
-    if why_not_proved(replace(instance, rule=_EQUALITY_OVER_REALS), deadline):
-        return why
-    return "" if keeps_accuracy(instance) else why
+    if why:
+        over_reals = replace(instance, rule=_EQUALITY_OVER_REALS)
+        if not why.startswith(_OF_ACCURACY) or why_not_proved(over_reals, deadline) or not keeps_accuracy(instance):
+            return why
+    return "" if not may_have_masks(instance) or keeps_accuracy(instance, masks=True) else _MULTIPLIED_OUT
 
 
 # A proof counts both summands of a factor (1 - mask) on the left side, also where the factor is zero.
