@@ -344,10 +344,11 @@ def mask_values(instance: Instance) -> tuple[float, ...]:
 
 
 def draw_masked_floats(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
-    """`draw_cancelling_floats`, with masks among the operands: tensors whose elements are 0 and another number."""
-    values = draw_cancelling_floats(instance, sizes, rng, index)
-    for p in instance.params:
-        if is_float(p.dtype) and rng.random() < 0.5:
+    """Floats of `moderate`, whose digits large numbers hide, and masks in two of three cases: tensors whose elements
+    are 0 and another number."""
+    values = moderate(instance, sizes, rng, index)
+    for p in instance.params if index % 3 else ():
+        if is_float(p.dtype) and rng.random() < 0.3:
             a = values[str(p.attr("name"))]
             a[...] = (rng.random(a.shape) < 0.6) * rng.choice(mask_values(instance))
     return values
