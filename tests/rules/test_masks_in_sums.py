@@ -42,6 +42,23 @@ def test_scores_keep_their_digits(name: str, is_float: bool) -> None:
     np.testing.assert_allclose(best(q, k, m, b), written, rtol=1e-5, atol=1e-5)
 
 
+def test_sums_of_masked_scores_keep_their_digits() -> None:
+    """Found by random programs: the sum of the masked numbers was taken apart from that of the scores."""
+
+    def mean(q: Any, k: Any, m: Any) -> Any:
+        mask = m.astype(q.dtype)
+        scores = q @ k.T
+        scores = scores - scores.mean(-1, keepdims=True) + (mask[None, :] * FAR - FAR)
+        return (scores * mask[None, :]).sum(-1) / mask.sum()
+
+    with rx.debug.options(cache=False, least_gain=1):
+        best = rx.optimize(mean, "16 8", "16 8", "16 @ bool", numerics="reassociate", target="cpu", settle="off")
+    rng = np.random.default_rng(0)
+    q, k = (rng.standard_normal((16, 8)).astype(np.float32) for _ in range(2))
+    m = rng.random(16) < 0.6
+    np.testing.assert_allclose(best(q, k, m), jax.jit(mean)(q, k, m), rtol=1e-5, atol=1e-5)
+
+
 def test_a_divisor_is_one_number() -> None:
     """1 / sqrt(8) is no float32, sqrt(8) as a float32 is."""
 

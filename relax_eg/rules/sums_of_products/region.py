@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from relax_eg.dtypes import kind
+from relax_eg.dtypes import is_float, kind
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE, movement_operators, program_of, site_of
+from relax_eg.rules.samples import LARGEST_SHIFT
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
 from relax_eg.tir.functions import FUNCTIONS
 
@@ -249,7 +250,17 @@ def _terms_anew(e: Expr, is_position: bool) -> tuple[_Product, ...] | None:
         then, other = (_number(e.args[numbers[x.buffer]]) if isinstance(x, Read) else None for x in value.children[1:])
         if not any(x is not None and x.op == CONSTANT and not constant_value(x) for x in (then, other)):
             return None
+    if is_float(e.dtype) and any(_hides_digits(a) for i, a in enumerate(e.args) if e.op != "divide" or not i):
+        return None  # masks: scores + (1 - mask) * -1e9 is no sum whose terms may be taken apart
     return _terms(value, {n: _terms_of_operand(i, e.args[i]) for n, i in numbers.items()})
+
+
+def _hides_digits(e: Expr) -> bool:
+    """Whether `e` is a number so large that it stands for infinity."""
+    number = _number(e)
+    return (
+        number is not None and number.op == CONSTANT and LARGEST_SHIFT < abs(float(constant_value(number))) < math.inf
+    )
 
 
 def _terms_of_operand(i: int, e: Expr) -> tuple[_Product, ...]:
