@@ -31,11 +31,11 @@ def implied_matmuls(
 
     - `sums`: whether sums of products are matmuls on the device (`Profile.sums_as_matmuls`).
     """
-    outputs = [b.value for block in function.blocks for b in block.bindings] + [function.result]
+    outputs = {b.value for block in function.blocks for b in block.bindings} | {function.result}
     readers = Counter(a for e in expressions for a in e.args)
     readers.update(outputs)
     matmuls: dict[Expr, Site] = {}
-    inside = _transposes_in_place(expressions) - set(outputs)
+    inside = _transposes_in_place(expressions, readers) - outputs
     for e in expressions:
         if e.op == MATMUL and e.args[1] in inside:
             matmuls[e] = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
@@ -45,10 +45,10 @@ def implied_matmuls(
     return matmuls, inside
 
 
-def _transposes_in_place(expressions: Collection[Expr]) -> set[Expr]:
-    """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads."""
-    read = {a for e in expressions for a in e.args}
-    found = {e for e in expressions if is_transpose(e) and e in read}
+def _transposes_in_place(expressions: Collection[Expr], readers: Collection[Expr]) -> set[Expr]:
+    """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads.
+    `readers`: what is read or is a result."""
+    found = {e for e in expressions if is_transpose(e) and e in readers}
     for e in expressions:
         for i, a in enumerate(e.args):
             if a in found and not (e.op == MATMUL and i == 1 and e.args[0].ndim >= 1):
