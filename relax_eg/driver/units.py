@@ -184,6 +184,7 @@ class Units:
     _second_forms: dict[str, Function] = field(default_factory=dict[str, Function])
     _added: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
     _taken_names: set[str] = field(default_factory=set[str])  # names taken, also by functions still being made
+    _nodes: Sequence[Expr] = ()
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _known_ahead: dict[Expr, bool] = field(default_factory=dict[Expr, bool])
     _facts_of: FactsOf = lambda e: frozenset()
@@ -435,7 +436,7 @@ class Units:
         asked: Container[Expr] = (),
     ) -> dict[Proposal, Answers]:
         """The proposals for `nodes`, all of a block, except those that were `asked` about before."""
-        self._readers = {}
+        self._readers, self._nodes = {}, nodes
         needed = frozenset[str]().union(*(s.facts for s in schemas))
         self._facts_of = partial(known_facts(known.facts, known.exact, scope).among, needed)
         self._known_ahead = {e: str(e.attr("name")) in known.weights for e in nodes if e.op == VAR}
@@ -483,6 +484,10 @@ class Units:
             return 0.0
         fresh = self.options.execution == WHOLE and self.options.cost is None
         return self.options.profile.fresh_bytes if fresh else math.inf
+
+    @property
+    def nodes(self) -> Sequence[Expr]:
+        return self._nodes
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return self._readers.get(e, ())

@@ -107,7 +107,7 @@ class Proposals:
                 raise self.fail(e, f"`{name}` runs itself, so a form of it is nothing to go by")
         d = self.derivation
         again = ReplayedAnswers(
-            e.answers, d.functions, self.written, self._readers, self._is_form, self.facts, self.batched
+            e.answers, d.functions, self.written, self._nodes, self._readers, self._is_form, self.facts, self.batched
         )
         try:
             proposed = schema.proposals(left, again)

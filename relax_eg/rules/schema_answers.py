@@ -54,6 +54,10 @@ class RecordingAnswers:
     def readers(self, e: Expr) -> Sequence[Expr]:
         return self.queries.readers(e)
 
+    @property
+    def nodes(self) -> Sequence[Expr]:
+        return self.queries.nodes
+
     def is_known_ahead(self, e: Expr) -> bool:
         return self.queries.is_known_ahead(e)
 
@@ -103,7 +107,8 @@ class ReplayedAnswers:
 
     - `functions`: functions of the program that contains the proposal, including those that the schema made.
     - `written`: functions as written, by name, without those that a schema made.
-    - `readers_of`: for nodes of the block as written, the nodes that read them.
+    - `nodes`: the nodes of the block as written, operands first.
+    - `readers_of`: for these nodes, the nodes that read them.
     - `is_form`: returns whether values are shown to be a form of a function as written.
     - `facts_of`: the facts of expressions.
     - `batching`: applies a function to slices; None if nothing can.
@@ -113,6 +118,7 @@ class ReplayedAnswers:
     answers: Answers
     functions: Mapping[str, Function]
     written: Mapping[str, Function]
+    nodes: Sequence[Expr]
     readers_of: Mapping[Expr, Sequence[Expr]]
     is_form: Callable[[str, Values], bool]
     facts_of: FactsOf

@@ -182,6 +182,41 @@ def batches(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
 
 
+def sums_of_rows(rng: np.random.Generator) -> Trial:
+    """Results that add up rows of intermediate values, as gradients of weights do: products of a transposed value with
+    another one, and sums and maxima over rows. One of them is the node; the others share its intermediate values."""
+    n, m = int(rng.integers(1, 40)), int(rng.integers(1, 4))
+    known = bool(rng.integers(2))
+    specs = {"x": f"{n if known else 'n'} 2", "w": "2 m", "v": "m m", "b": "m"}
+    params = x, w, v, b = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    inside = [op.matmul(x, w)]
+    for _ in range(int(rng.integers(2, 8))):
+        e, other = inside[-1], inside[int(rng.integers(len(inside)))]
+        made = (
+            lambda e, f: op.add(e, b), lambda e, f: op.multiply(e, f), lambda e, f: op.maximum(e, f),
+            lambda e, f: op.matmul(e, v), lambda e, f: op.subtract(e, op.sum(f, 1, keepdims=True)),
+            lambda e, f: op.subtract(e, op.sum(f, 0, keepdims=True)), lambda e, f: op.add(e, 1),
+            lambda e, f: op.permute_dims(op.permute_dims(e, (1, 0)), (1, 0)),
+            lambda e, f: op.multiply(e, op.iota(e.shape, int(rng.integers(2)), "float32")),
+        )  # fmt: skip
+        inside.append(made[int(rng.integers(len(made)))](e, other))
+    turned = [op.permute_dims(e, (1, 0)) for e in inside]
+
+    def end() -> Expr:
+        i, j = (int(rng.integers(len(inside))) for _ in range(2))
+        made = (
+            lambda: op.matmul(turned[i], inside[j]), lambda: op.sum(inside[i], 0), lambda: op.max(inside[i], 0),
+            lambda: op.sum(op.multiply(inside[i], inside[j])), lambda: op.permute_dims(op.matmul(turned[i], x), (1, 0)),
+            lambda: op.matmul(inside[i], v),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    ends = [end() for _ in range(int(rng.integers(1, 4)))]
+    large = (0.0, 64.0)[int(rng.integers(2))]  # bytes; 0 where every byte in memory has a price
+    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (2, m), (m, m), (m,)))
+    return Trial(Module((main_of(params, ends[0]),)), ends[0], args, ModuleAnswers({}, (), postorder(ends), large))
+
+
 def uses_of(operators: Collection[str]) -> Trials:
     """The generator of uses of one operator, of each family in `operators` that index equations distinguish:
     elementwise, movement, reduction, contraction, several results."""

@@ -34,6 +34,11 @@ class ProgramQueries(Protocol):
         """The nodes of the block as written that read `e`; a node occurs once per operand that is `e`."""
         ...
 
+    @property
+    def nodes(self) -> Sequence[Expr]:
+        """The nodes of the block as written, operands first."""
+        ...
+
     def is_known_ahead(self, e: Expr) -> bool:
         """Whether `e` follows from values alone that are known ahead of the calls, so that it is computed once."""
         ...
@@ -94,20 +99,20 @@ class ModuleAnswers:
 
     - `functions`: the functions of the module, by name; `add` adds to them.
     - `ahead`: the answer of `ahead_params`; if empty, no parameter is known ahead.
-    - `written`: the nodes of the block, for `readers`.
+    - `nodes`: the nodes of the block, operands first.
     - `large_bytes`: the answer of `large_bytes`.
     - `known`: the answers of `facts`.
     """
 
     functions: dict[str, Function]
     ahead: Sequence[bool] = ()
-    written: Sequence[Expr] = ()
+    nodes: Sequence[Expr] = ()
     large_bytes: float = 0.0
     known: Mapping[Expr, frozenset[str]] = field(default_factory=dict[Expr, frozenset[str]])
     _made: int = field(default=0)
 
     def readers(self, e: Expr) -> Sequence[Expr]:
-        return [x for x in self.written for a in x.args if a is e]
+        return [x for x in self.nodes for a in x.args if a is e]
 
     def is_known_ahead(self, e: Expr) -> bool:
         return False

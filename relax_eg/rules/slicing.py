@@ -12,7 +12,7 @@ from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 from relax_eg.tir.compose import substitute_variables
-from relax_eg.tir.expr import loop_of
+from relax_eg.tir.expr import Reduce, Scalar, loop_of
 from relax_eg.tir.program import Stage
 
 
@@ -21,10 +21,10 @@ def with_sizes(shape: Sequence[Dim], sizes: Mapping[int, Dim]) -> tuple[Dim, ...
     return tuple(sizes.get(i, d) for i, d in enumerate(shape))
 
 
-def applied_again(x: Expr, args: Sequence[Expr], sizes: Mapping[int, Dim]) -> Expr | None:
+def applied_again(x: Expr, args: Sequence[Expr], sizes: Mapping[int, Dim], reduced: str = "") -> Expr | None:
     """Returns the operator of `x` on `args`, with these sizes of some axes; None if its equations then differ. If they
     are equal and read sliced operands only at the place that is written (`sliced_input_axes`), every element is the
-    same term as before."""
+    same term as before. `reduced`: the loop variable of a reduction whose extent may differ."""
     wanted = Tensor(with_sizes(x.shape, sizes), x.dtype)
     # An attribute with an entry for each axis, such as the end of a slice, may hold the extents of these axes.
     ends = {k: with_sizes(v, sizes) for k, v in x.attrs if _has_extents(v, x, sizes)}
@@ -33,7 +33,7 @@ def applied_again(x: Expr, args: Sequence[Expr], sizes: Mapping[int, Dim]) -> Ex
             made = call(x.op, args, attrs)
         except OperatorError:  # the attributes do not fit a piece
             continue
-        if made.annotation == wanted and _same_equations(x, made):
+        if made.annotation == wanted and _same_equations(x, made, reduced):
             return made
     return None
 
@@ -45,9 +45,9 @@ def _has_extents(value: Any, x: Expr, sizes: Mapping[int, Dim]) -> bool:
     return all(isinstance(value[a], Dim) and value[a] == x.shape[a] for a in sizes)
 
 
-def _same_equations(whole: Expr, piece: Expr) -> bool:
-    """Returns whether two uses of an operator compute the same at each place that both have. Where an axis of the piece
-    has one place, that is place 0."""
+def _same_equations(whole: Expr, piece: Expr, reduced: str) -> bool:
+    """Returns whether two uses of an operator compute the same at each place that both have, but for the extent of the
+    loop variable `reduced`. Where an axis of the piece has one place, that is place 0."""
     stages: list[Sequence[Stage]] = []
     for x in (whole, piece):
         placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
@@ -61,6 +61,15 @@ def _same_equations(whole: Expr, piece: Expr) -> bool:
             return False
         places = zip(of_piece.indices, of_piece.output.shape, strict=True)
         first = {name: Dim.of(0) for i, d in places if d == 1 and (name := loop_of(i)) is not None}
-        if substitute_variables(of_whole.value, first) != substitute_variables(of_piece.value, first):
+        values = (_with_extent(substitute_variables(s.value, first), reduced) for s in (of_whole, of_piece))
+        if next(values) != next(values):
             return False
     return True
+
+
+def _with_extent(value: Scalar, reduced: str) -> Scalar:
+    """A value whose reduction over `reduced`, if it is one, has extent 1."""
+    if not reduced or not isinstance(value, Reduce):
+        return value
+    over = tuple((v, Dim.of(1) if loop_of(v) == reduced else extent) for v, extent in value.over)
+    return Reduce(value.kind, over, value.body)

@@ -2,86 +2,127 @@
 
 Examples are the scores of an attention, the hidden layer of a perceptron, and the products that a sum adds. If the
 equations show that rows of the result follow from rows of the intermediate value, the result is computed for some rows
-at a time and joined. A loop takes longer than one kernel, except that on CPUs memory for a large array is obtained page
-by page, at every call. So the rules are tried for every value if `optimize` has a `memory_limit`; without one they are
-tried for nodes whose result is smaller than an operand of at least `ProgramQueries.large_bytes` bytes.
+at a time and joined; if they show that the result adds up rows, it is accumulated over some rows at a time, together
+with all results that need the same rows, such as the gradients of a training step. A loop takes longer than one kernel,
+except that on CPUs memory for a large array is obtained page by page, at every call. So the rules are tried for every
+value if `optimize` has a `memory_limit`; without one they are tried for nodes whose result is smaller than an operand
+of at least `ProgramQueries.large_bytes` bytes, and nothing is accumulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
 
-from relax_eg.ir.annotations import Tensor, dims_of
-from relax_eg.ir.calls import function_ref
-from relax_eg.ir.control import scan
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_, tuple_get, var
-from relax_eg.ir.heads import CORE
-from relax_eg.ir.module import pure_function
-from relax_eg.ir.partition import missing_sizes
-from relax_eg.ops import api as op
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr
 from relax_eg.ops import bytes_of
-from relax_eg.ops.fused import program_at
+from relax_eg.rules.fission import ORDERS, SHAPED, Region, dimension_of, dimensions_of, in_a_loop, joint_region
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import batches, rows
+from relax_eg.rules.schema_trials import batches, rows, sums_of_rows
 from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
-from relax_eg.rules.slicing import applied_again, with_sizes
 from relax_eg.shapes import Dim, ceildiv
-from relax_eg.tir.slicing import Axes, sliced_input_axes
+from relax_eg.tir.slicing import Dimension
 
 ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min", "add", "subtract", "multiply", "divide")
-PIECES, _MOST_PIECES = 8, 64  # chosen: pieces of an axis: 8 under a memory limit, without one between both numbers
+PIECES, _MOST_PIECES = 8, 64  # chosen: pieces of an axis without a memory limit: between both numbers
+_UNDER_LIMIT = (8, 32, 128)  # chosen: pieces of an axis under a memory limit
 _ROOM = 2  # chosen: approximate number of arrays of the size of a piece that are live in a step
 _LEAST = 2  # chosen: least elements of the axis in a piece under a memory limit, at the sizes of interest
-_MOST = 48  # limit: operators computed in pieces together
-_SHAPED = ("broadcast_to", "reshape", "full")  # operators whose attribute `shape` is the result's
+_MOST = 48  # limit: operators of one result computed in pieces together
+
+Nodes = dict[Expr, Dimension]  # readers first
 
 
-Region = dict[Expr, tuple[int, Axes]]  # readers first: the cut axis of each node, and the cut axes of its operands
-
-
-def _in_pieces(e: Expr, queries: ProgramQueries) -> Expr | None:
+def _in_pieces(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     found = _largest_part(e, queries)
-    if found is None:
-        return None
-    axis, largest, region = found
-    about = queries.largest_value if queries.large_bytes else queries.extent
-    size = e.shape[axis]
-    count = PIECES  # under a memory limit, a piece needs an eighth of the memory at any size
-    while queries.large_bytes and count < _MOST_PIECES and largest * _ROOM > count * queries.large_bytes:
-        count *= 2
-    if queries.large_bytes and size.is_const:  # avoids padding, where less than twice as many pieces divide the axis
-        count = next((n for n in range(count, 2 * count) if size.value % n == 0), count)
-    if about(size) <= count:
-        return _in_a_loop(e, axis, region, Dim.of(1), size, queries)
-    return _in_a_loop(e, axis, region, ceildiv(size, count), Dim.of(count), queries)
+    return () if found is None else _in_counts(e, _of_one(e, found[2]), found[1], queries)
 
 
-def _one_by_one(e: Expr, queries: ProgramQueries) -> Expr | None:
+def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+    start = e
+    while start.op in ORDERS:
+        start = start.args[0]
+    if not isinstance(start.annotation, Tensor) or start.annotation.shape is None:
+        return ()
+    if queries.large_bytes and not _reads_large(start, queries):
+        return ()
+    about = _about(queries)
+    best: tuple[int, int, Region] | None = None
+    for along in dimensions_of(start):
+        region = joint_region(e, start, along, queries, ANCHORS)
+        if region is None or about(region.extent) < _LEAST * PIECES:
+            continue
+        if all(region.dimensions[x].kind is None for x in region.outputs):
+            continue  # `_in_pieces` proposes that
+        results = sum(about(bytes_of(x.annotation)) for x in region.outputs)
+        inside = [about(bytes_of(x.annotation)) for x in region.dimensions if x not in region.outputs]
+        saved, largest = sum(inside) - results, max(inside, default=0)
+        if saved > 0 and largest >= max(queries.large_bytes, 1) and (best is None or saved > best[0]):
+            best = saved, largest, region
+    return () if best is None else _in_counts(e, best[2], best[1], queries)
+
+
+def _about(queries: ProgramQueries) -> Callable[[Dim], int]:
+    return queries.largest_value if queries.large_bytes else queries.extent
+
+
+def _in_counts(e: Expr, region: Region, largest: int, queries: ProgramQueries) -> tuple[Expr, ...]:
+    """`e` in pieces. Without a memory limit, pieces of the value of `largest` bytes are not large; with one, a piece
+    needs a share of the memory at any size, so there are few pieces or more."""
+    extent, about = region.extent, _about(queries)
+    if not queries.large_bytes:
+        counts = [_without_padding(extent, n) for n in _UNDER_LIMIT if about(extent) >= _LEAST * n]
+    else:
+        count = PIECES
+        while count < _MOST_PIECES and largest * _ROOM > count * queries.large_bytes:
+            count *= 2
+        counts = [_without_padding(extent, count)]
+    proposed: list[Expr] = []
+    for count in counts:
+        small = about(extent) <= count
+        rows, number = (Dim.of(1), extent) if small else (ceildiv(extent, count), Dim.of(count))
+        found = in_a_loop(region, rows, number, queries)
+        if found is not None:
+            proposed.append(found[e])
+    return tuple(proposed)
+
+
+def _without_padding(size: Dim, count: int) -> int:
+    """The next number of pieces that divides a known size, if it is less than twice `count`."""
+    if not size.is_const:
+        return count
+    return next((n for n in range(count, 2 * count) if size.value % n == 0), count)
+
+
+def _of_one(e: Expr, region: Nodes) -> Region:
+    return Region(dict(reversed(region.items())), (e,))
+
+
+def _one_by_one(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     """Proposes pieces of one index each along an axis that `_in_pieces` does not cut, such as the matrices of a batch.
     They may be larger than the pieces of `_in_pieces`, and better at any size."""
     found = _largest_part(e, queries) if queries.large_bytes else None
     if found is None:
-        return None
+        return ()
     for axis, d in enumerate(e.shape):
         if 2 <= queries.largest_value(d) <= _MOST_PIECES:
             if axis == found[0]:
-                return None
+                return ()
             region = _region(e, axis, queries)
             if _most_inside(e, region, queries.largest_value) >= found[1]:
-                return _in_a_loop(e, axis, region, Dim.of(1), d, queries)
-    return None
+                made = in_a_loop(_of_one(e, region), Dim.of(1), d, queries) if region else None
+                return () if made is None else (made[e],)
+    return ()
 
 
-def _largest_part(e: Expr, queries: ProgramQueries) -> tuple[int, int, Region] | None:
+def _largest_part(e: Expr, queries: ProgramQueries) -> tuple[int, int, Nodes] | None:
     """Returns the best axis to cut, the bytes of the largest value that is then computed in pieces, and the region."""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
         return None
     if queries.large_bytes and not _reads_large(e, queries):
         return None
-    about = queries.largest_value if queries.large_bytes else queries.extent
-    found: list[tuple[bool, int, int, int, Region]] = []
+    about = _about(queries)
+    found: list[tuple[bool, int, int, int, Nodes]] = []
     for axis, d in enumerate(e.annotation.shape):
         extent = about(d)
         if extent < (2 if queries.large_bytes else _LEAST * PIECES):
@@ -98,7 +139,7 @@ def _largest_part(e: Expr, queries: ProgramQueries) -> tuple[int, int, Region] |
     return -axis, largest, region
 
 
-def _most_inside(e: Expr, region: Region, about: Callable[[Dim], int]) -> int:
+def _most_inside(e: Expr, region: Nodes, about: Callable[[Dim], int]) -> int:
     return max((about(bytes_of(x.annotation)) for x in region if x is not e), default=0)
 
 
@@ -109,19 +150,19 @@ def _reads_large(e: Expr, queries: ProgramQueries) -> bool:
     return any(queries.largest_value(bytes_of(a.annotation)) >= max(queries.large_bytes, own + 1) for a in e.args)
 
 
-def _region(e: Expr, axis: int, queries: ProgramQueries) -> Region:
+def _region(e: Expr, axis: int, queries: ProgramQueries) -> Nodes:
     """Returns the nodes that are computed in pieces with `e`, readers first, with the cut axis of each and those of its
     operands. Only nodes of the region read them; nodes that compute nothing may have other readers."""
-    region: Region = {}
+    region: Nodes = {}
     wants: dict[Expr, list[int | None]] = {}
     todo = [(e, axis)]
     while todo and len(region) < _MOST:
         x, a = todo.pop()
-        axes = _sliced(x, a)
-        if axes is None:
+        found = dimension_of(x, a)
+        if found is None:
             continue
-        region[x] = a, axes
-        for arg, place in zip(x.args, axes, strict=True):
+        region[x] = found
+        for arg, place in zip(x.args, found.inputs, strict=True):
             asked = wants.setdefault(arg, [])
             asked.append(place)
             if place is not None and len(asked) == len(queries.readers(arg)) and {*asked} == {place}:
@@ -130,110 +171,10 @@ def _region(e: Expr, axis: int, queries: ProgramQueries) -> Region:
             todo += [
                 (arg, asked[0])
                 for arg, asked in wants.items()
-                if arg.op in _SHAPED and arg not in region and asked[0] is not None and len({*asked}) == 1
-                and _sliced(arg, asked[0]) is not None
+                if arg.op in SHAPED and arg not in region and asked[0] is not None and len({*asked}) == 1
+                and dimension_of(arg, asked[0]) is not None
             ][:1]  # fmt: skip
     return region
-
-
-def _sliced(x: Expr, axis: int) -> Axes | None:
-    if x.op in (VAR, CONSTANT) or x.op in CORE:
-        return None
-    placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
-    if placed is None or len(placed.program.inputs) != len(x.args):
-        return None
-    axes = sliced_input_axes(placed.program, axis)
-    if axes is not None and x.op not in _SHAPED and any(True for _, v in x.attrs for _ in _sizes_in(v)):
-        # Sizes among the attributes, such as a convolution's padding, may belong to this axis or to others.
-        size = Dim.var(_unused(x, {}))
-        pieces = [
-            a if place is None else var(f"x{i}", Tensor(with_sizes(a.shape, {place: size}), a.dtype))
-            for i, (a, place) in enumerate(zip(x.args, axes, strict=True))
-        ]
-        return axes if applied_again(x, pieces, {axis: size}) is not None else None
-    return axes
-
-
-def _sizes_in(value: Any) -> Iterator[Dim]:
-    """Yields the sizes in an attribute's value."""
-    if isinstance(value, Dim):
-        yield value
-    elif isinstance(value, tuple):
-        for v in value:  # type: ignore[reportUnknownVariableType]
-            yield from _sizes_in(v)
-
-
-def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, queries: ProgramQueries) -> Expr | None:
-    """Returns `e` from `count` pieces of `rows` places along `axis`, computed one after the other and stacked. Zeros
-    pad the end of the axis so that all pieces have one size; the results of the padding are cut off."""
-    more = rows * count - e.shape[axis]
-    size = rows if rows.is_const else Dim.var(_unused(e, region))
-    whole: dict[Expr, Expr] = {}  # parameters of the loop's body for values that every step reads whole
-    sliced: dict[tuple[Expr, int], Expr] = {}  # parameters for values of which a step reads a piece, along that axis
-    made: dict[Expr, Expr] = {}
-    for x in reversed(region):
-        a, axes = region[x]
-        args: list[Expr] = []
-        for arg, place in zip(x.args, axes, strict=True):
-            if arg in made and place is not None:
-                args.append(made[arg])
-            elif place is not None and arg.op == "iota":
-                args.append(_places(arg, place, rows, count, size, sliced))
-            elif place is not None:
-                shape = with_sizes(arg.shape, {place: size})
-                piece = sliced.setdefault((arg, place), var(f"x{len(sliced)}", Tensor(shape, arg.dtype)))
-                args.append(piece)
-            elif arg.op == CONSTANT:
-                args.append(arg)
-            else:
-                args.append(whole.setdefault(arg, var(f"c{len(whole)}", arg.annotation)))
-        piece = applied_again(x, args, {a: size})
-        if piece is None:
-            return None
-        made[x] = piece
-    body = pure_function(e.op, (*whole.values(), *sliced.values()), [made[e]])
-    body = replace(body, result=tuple_((body.result,)))
-    if not sliced or missing_sizes(body):
-        return None
-    xs = [_pieces(arg, place, rows, count, more) for arg, place in sliced]
-    step = function_ref(queries.add(body, "in_pieces"))
-    stacked = tuple_get(scan(step, list(whole), (), xs, length=count), 0)
-    ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
-    joined = op.reshape(op.permute_dims(stacked, ahead), with_sizes(e.shape, {axis: rows * count}))
-    if more != 0:
-        joined = op.strided_slice(joined, [Dim.of(0)] * e.ndim, e.shape)
-    return joined if joined.annotation == e.annotation else None
-
-
-def _places(x: Expr, axis: int, rows: Dim, count: Dim, size: Dim, sliced: dict[tuple[Expr, int], Expr]) -> Expr:
-    """Returns a piece of an `iota`, computed where it is read."""
-    shape = with_sizes(x.shape, {axis: size})
-    if x.attr("axis") != axis:
-        return op.iota(shape, x.attr("axis"), x.dtype)
-    every = op.iota((rows * count,), 0, x.dtype)
-    here = sliced.setdefault((every, 0), var(f"x{len(sliced)}", Tensor((size,), x.dtype)))
-    return op.broadcast_to(op.reshape(here, [size if i == axis else 1 for i in range(x.ndim)]), shape)
-
-
-def _pieces(x: Expr, axis: int, rows: Dim, count: Dim, more: Dim) -> Expr:
-    """Returns `x` cut along `axis` and stacked, with zeros at its end."""
-    if more != 0 and x.shape[axis] != rows * count:
-        widths = [(Dim.of(0), more if i == axis else Dim.of(0)) for i in range(x.ndim)]
-        x = op.pad(x, widths, op.zeros((), x.dtype))
-    apart = (*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
-    return op.permute_dims(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
-
-
-def _unused(e: Expr, region: Region) -> str:
-    """Returns a name for the size of a piece that no other size has."""
-    inside = (e, *region)
-    taken = {v for x in inside for y in (x, *x.args) for d in dims_of(y.annotation) for v in d.variables}
-    taken |= {v for x in inside for _, value in x.attrs for d in _sizes_in(value) for v in d.variables}
-    name, n = "rows", 0
-    while name in taken:
-        n += 1
-        name = f"rows{n}"
-    return name
 
 
 pieces = RuleSet(
@@ -247,6 +188,15 @@ pieces = RuleSet(
             _in_pieces,
             frozenset(ANCHORS),
             (rows, batches),
+        ),
+        Schema(
+            "accumulated_over_pieces",
+            "results that add up the rows of large intermediate values are accumulated over some rows at a time",
+            "reassociate",
+            frozenset((MEMORY,)),
+            _accumulated,
+            frozenset(ANCHORS) | ORDERS,
+            (sums_of_rows,),
         ),
         Schema(
             "computed_one_by_one",

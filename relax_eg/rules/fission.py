@@ -1,0 +1,282 @@
+"""Fission: a region of a program is computed in a loop over pieces of one dimension.
+
+The dimension runs through the region: the index equations of each operator say which axes of its operands have the
+places of an axis of its result, or of an axis that it reduces (`tir.slicing`). A result that has the dimension as an
+axis is stacked from the pieces; a result that reduces it is accumulated from step to step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from relax_eg import dtypes
+from relax_eg.ir.annotations import Tensor, dims_of
+from relax_eg.ir.calls import function_ref
+from relax_eg.ir.control import scan
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_get, var
+from relax_eg.ir.heads import CORE
+from relax_eg.ir.module import pure_function
+from relax_eg.ir.partition import missing_sizes
+from relax_eg.ops import api as op
+from relax_eg.ops.fused import program_at
+from relax_eg.ops.record import call, movement_operators
+from relax_eg.rules.schemas import ProgramQueries, as_tuple
+from relax_eg.rules.slicing import applied_again, with_sizes
+from relax_eg.shapes import Dim
+from relax_eg.tir.functions import identity
+from relax_eg.tir.slicing import Dimension, dimensions
+
+SHAPED = ("broadcast_to", "reshape", "full")  # operators whose attribute `shape` is the result's
+_MOST = 512  # limit: operators of a region
+ORDERS = movement_operators("view", "order")  # operators that keep every element, in another place
+_COMBINE = {"sum": op.add, "prod": op.multiply, "max": op.maximum, "min": op.minimum}
+
+
+@dataclass(frozen=True)
+class Region:
+    """What is computed in a loop over pieces.
+
+    - `dimensions`: the nodes, operands first, each with its dimension.
+    - `outputs`: the nodes that are results of the loop.
+    """
+
+    dimensions: Mapping[Expr, Dimension]
+    outputs: tuple[Expr, ...]
+
+    @property
+    def extent(self) -> Dim:
+        """The number of places along the dimension."""
+        x, d = next((x, d) for x, d in self.dimensions.items() if d.output is not None or d.loop)
+        if d.output is not None:
+            return x.shape[d.output]
+        return next(a.shape[place] for a, place in zip(x.args, d.inputs, strict=True) if place is not None)
+
+
+def dimensions_of(x: Expr) -> tuple[Dimension, ...]:
+    """The dimensions along which a node can be computed in pieces."""
+    if x.op in (VAR, CONSTANT) or x.op in CORE:
+        return ()
+    placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
+    if placed is None or len(placed.program.inputs) != len(x.args):
+        return ()
+    return dimensions(placed.program)
+
+
+def dimension_of(x: Expr, axis: int) -> Dimension | None:
+    """The dimension of a node that is this axis of its result, if pieces of that axis can be computed."""
+    found = next((d for d in dimensions_of(x) if d.output == axis), None)
+    if found is None or x.op in SHAPED or not any(True for _, v in x.attrs for _ in _sizes_in(v)):
+        return found
+    # Sizes among the attributes, such as a convolution's padding, may belong to this axis or to others.
+    size = Dim.var(_unused((x,)))
+    pieces = [
+        a if place is None else var(f"x{i}", Tensor(with_sizes(a.shape, {place: size}), a.dtype))
+        for i, (a, place) in enumerate(zip(x.args, found.inputs, strict=True))
+    ]
+    return found if applied_again(x, pieces, {axis: size}) is not None else None
+
+
+def joint_region(
+    e: Expr, start: Expr, along: Dimension, queries: ProgramQueries, stacked: Sequence[str]
+) -> Region | None:
+    """The region around `start` that has its dimension `along`: what `start` is computed from, and whatever else has
+    the same dimension and can be computed in the same loop.
+
+    Results that reduce the dimension are outputs, and so are nodes of the operators `stacked` that are read outside.
+    None if `e` is no output.
+    """
+    grown = _grown(start, along, queries)
+    inside: dict[Expr, Dimension] = {}
+    after: set[Expr] = set()  # nodes that need a result of the loop, so that they run after it
+    for x in queries.nodes:
+        d = grown.get(x)
+        if d is not None and after.isdisjoint(x.args):
+            inside[x] = d
+            if d.kind is not None:
+                after.add(x)
+        elif x.op in ORDERS and (d := inside.get(x.args[0])) is not None and d.kind is not None:
+            # Parts of a sum can be brought into another order before they are added; no copy of the sum is then made.
+            inside[x] = Dimension((None,), None, d.kind)
+            after.add(x)
+        elif any(a in after or a in inside for a in x.args):
+            after.add(x)
+    outputs: list[Expr] = []
+    needed: set[Expr] = set()
+    for x in reversed(inside):
+        read = queries.readers(x)
+        is_read_outside = not read or any(y not in needed for y in read)
+        if (inside[x].kind is not None or x.op in stacked) and is_read_outside:
+            outputs.append(x)
+        elif x not in needed:
+            continue
+        needed.add(x)
+        needed.update(a for a, place in zip(x.args, inside[x].inputs, strict=True) if _reads_piece(inside, a, place))
+    if e not in outputs:
+        return None
+    return Region({x: d for x, d in inside.items() if x in needed}, tuple(reversed(outputs)))
+
+
+def _reads_piece(inside: Mapping[Expr, Dimension], operand: Expr, place: int | None) -> bool:
+    """Whether a node reads what a step computes: an operand along the axis `place`, or a part of a sum (None)."""
+    return operand in inside and inside[operand].output == place
+
+
+def _grown(e: Expr, along: Dimension, queries: ProgramQueries) -> dict[Expr, Dimension]:
+    """The nodes connected with `e` by a dimension, through operands and readers."""
+    found = {e: along}
+    todo = deque([e])
+    while todo and len(found) < _MOST:
+        x = todo.popleft()
+        d = found[x]
+        near: list[tuple[Expr, Dimension | None]] = [
+            (a, dimension_of(a, place))
+            for a, place in zip(x.args, d.inputs, strict=True)
+            if place is not None and a not in found
+        ]
+        if d.output is not None:
+            near += [(y, _dimension_read(y, x, d.output)) for y in queries.readers(x) if y not in found]
+        for y, there in near:
+            if there is not None and y not in found:
+                found[y] = there
+                todo.append(y)
+    return found
+
+
+def _dimension_read(x: Expr, operand: Expr, axis: int) -> Dimension | None:
+    """The dimension of `x` that is this axis of an operand, wherever `x` reads the operand."""
+    places = [i for i, a in enumerate(x.args) if a is operand]
+    for d in dimensions_of(x):
+        if all(d.inputs[i] == axis for i in places):
+            return d if d.output is None else dimension_of(x, d.output)
+    return None
+
+
+def in_a_loop(region: Region, rows: Dim, count: Dim, queries: ProgramQueries) -> dict[Expr, Expr] | None:
+    """Returns the outputs of a region, computed in `count` pieces of `rows` places, one after the other.
+
+    Zeros pad the end of the dimension so that all pieces have one size. The results of the padding are cut off, and
+    reductions do not see them. None if an operator is another one for pieces.
+    """
+    extent = region.extent
+    more = rows * count - extent
+    size = rows if rows.is_const else Dim.var(_unused(region.dimensions))
+    whole: dict[Expr, Expr] = {}  # parameters of the loop's body for values that every step reads whole
+    sliced: dict[tuple[Expr, int], Expr] = {}  # parameters for values of which a step reads a piece, along that axis
+    made: dict[Expr, Expr] = {}
+    for x, d in region.dimensions.items():
+        args: list[Expr] = []
+        for arg, place in zip(x.args, d.inputs, strict=True):
+            if _reads_piece(region.dimensions, arg, place):
+                args.append(made[arg])
+            elif place is not None and arg.op == "iota":
+                args.append(_places(arg, place, rows, count, size, sliced))
+            elif place is not None:
+                shape = with_sizes(arg.shape, {place: size})
+                args.append(sliced.setdefault((arg, place), var(f"x{len(sliced)}", Tensor(shape, arg.dtype))))
+            else:
+                args.append(_whole(arg, whole))
+        if d.loop and more != 0:
+            if not d.is_product:
+                return None
+            neutral = identity(d.kind, x.dtype)
+            every = op.full((extent,), True, "bool")  # padded with False, like all that is cut in pieces
+            here = sliced.setdefault((every, 0), var(f"x{len(sliced)}", Tensor((size,), "bool")))
+            args = [
+                a if place is None else _masked(a, place, here, neutral)
+                for a, place in zip(args, d.inputs, strict=True)
+            ]
+        piece = applied_again(x, args, {} if d.output is None else {d.output: size}, d.loop)
+        if piece is None:
+            return None
+        made[x] = piece
+    name = region.outputs[0].op
+    summed = [x for x in region.outputs if region.dimensions[x].output is None]
+    stacked = [x for x in region.outputs if region.dimensions[x].output is not None]
+    totals = [var(f"s{i}", Tensor(x.shape, _wide(x.dtype))) for i, x in enumerate(summed)]
+    steps = [_combined(total, made[x], region.dimensions[x]) for total, x in zip(totals, summed, strict=True)]
+    params = (*whole.values(), *totals, *sliced.values())
+    body = pure_function(name, params, [*steps, *(made[x] for x in stacked)])
+    body = replace(body, result=as_tuple(body.result))
+    if not sliced or missing_sizes(body):
+        return None
+    xs = [_pieces(arg, place, rows, count, more) for arg, place in sliced]
+    first = [op.full(t.shape, identity(str(region.dimensions[x].kind), t.dtype), t.dtype)
+             for t, x in zip(totals, summed, strict=True)]  # fmt: skip
+    value = scan(function_ref(queries.add(body, "in_pieces")), list(whole), first, xs, length=count)
+    found = {x: op.astype(tuple_get(value, i), x.dtype) for i, x in enumerate(summed)}
+    for i, x in enumerate(stacked, len(summed)):
+        found[x] = _joined(x, region.dimensions[x].output or 0, tuple_get(value, i), rows, count, more)
+    return found if all(x.annotation == y.annotation for x, y in found.items()) else None
+
+
+def _whole(x: Expr, whole: dict[Expr, Expr]) -> Expr:
+    """Returns a value that every step reads whole. A matrix is transposed where it is read, which makes no copy."""
+    if x.op == CONSTANT:
+        return x
+    if x.op in ORDERS:
+        return call(x.op, [_whole(x.args[0], whole)], dict(x.attrs))
+    return whole.setdefault(x, var(f"c{len(whole)}", x.annotation))
+
+
+def _wide(dtype: str) -> str:
+    """The dtype in which pieces are accumulated: that of the result, but for floats of fewer than 32 bits float32."""
+    return "float32" if dtypes.is_float(dtype) and dtypes.itemsize(dtype) < dtypes.itemsize("float32") else dtype
+
+
+def _combined(total: Expr, piece: Expr, d: Dimension) -> Expr:
+    return _COMBINE[str(d.kind)](total, op.astype(piece, total.dtype))
+
+
+def _masked(x: Expr, axis: int, here: Expr, neutral: Any) -> Expr:
+    """`x` where a place along `axis` is none of the padding, else the identity of the reduction."""
+    apart = op.reshape(here, [here.shape[0] if i == axis else 1 for i in range(x.ndim)])
+    return op.where(op.broadcast_to(apart, x.shape), x, op.full((), neutral, x.dtype))
+
+
+def _places(x: Expr, axis: int, rows: Dim, count: Dim, size: Dim, sliced: dict[tuple[Expr, int], Expr]) -> Expr:
+    """Returns a piece of an `iota`, computed where it is read."""
+    shape = with_sizes(x.shape, {axis: size})
+    if x.attr("axis") != axis:
+        return op.iota(shape, x.attr("axis"), x.dtype)
+    every = op.iota((rows * count,), 0, x.dtype)
+    here = sliced.setdefault((every, 0), var(f"x{len(sliced)}", Tensor((size,), x.dtype)))
+    return op.broadcast_to(op.reshape(here, [size if i == axis else 1 for i in range(x.ndim)]), shape)
+
+
+def _pieces(x: Expr, axis: int, rows: Dim, count: Dim, more: Dim) -> Expr:
+    """Returns `x` cut along `axis` and stacked, with zeros at its end."""
+    if more != 0 and x.shape[axis] != rows * count:
+        widths = [(Dim.of(0), more if i == axis else Dim.of(0)) for i in range(x.ndim)]
+        x = op.pad(x, widths, op.zeros((), x.dtype))
+    apart = (*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
+    return op.permute_dims(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
+
+
+def _joined(e: Expr, axis: int, stacked: Expr, rows: Dim, count: Dim, more: Dim) -> Expr:
+    """Returns `e` from its stacked pieces, without the results of the padding."""
+    ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
+    joined = op.reshape(op.permute_dims(stacked, ahead), with_sizes(e.shape, {axis: rows * count}))
+    return op.strided_slice(joined, [Dim.of(0)] * e.ndim, e.shape) if more != 0 else joined
+
+
+def _sizes_in(value: Any) -> Iterator[Dim]:
+    """Yields the sizes in an attribute's value."""
+    if isinstance(value, Dim):
+        yield value
+    elif isinstance(value, tuple):
+        for v in value:  # type: ignore[reportUnknownVariableType]
+            yield from _sizes_in(v)
+
+
+def _unused(nodes: Mapping[Expr, Dimension] | Sequence[Expr]) -> str:
+    """Returns a name for the size of a piece that no other size has."""
+    taken = {v for x in nodes for y in (x, *x.args) for d in dims_of(y.annotation) for v in d.variables}
+    taken |= {v for x in nodes for _, value in x.attrs for d in _sizes_in(value) for v in d.variables}
+    name, n = "rows", 0
+    while name in taken:
+        n += 1
+        name = f"rows{n}"
+    return name

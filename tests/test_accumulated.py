@@ -1,0 +1,96 @@
+"""Gradients and other sums over rows, accumulated over pieces of the rows under a memory limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.errors import ExtractionError
+
+RULE = "accumulated_over_pieces"
+
+
+def drawn(*shapes: tuple[int, ...]) -> list[Any]:
+    rng = np.random.default_rng(len(shapes))
+    return [jnp.asarray(0.2 * rng.standard_normal(s), jnp.float32) for s in shapes]
+
+
+def perceptron_loss(w1: Any, w2: Any, w3: Any, x: Any, y: Any) -> Any:
+    return jnp.mean((jnp.tanh(jnp.tanh(x @ w1) @ w2) @ w3 - y) ** 2)
+
+
+def causal_loss(q: Any, k: Any, v: Any) -> Any:
+    n = q.shape[0]
+    scores = jnp.where(jnp.tril(jnp.ones((n, n), bool)), q @ k.T / 4, -1e30)
+    return jnp.sum((jax.nn.softmax(scores) @ v) ** 2)
+
+
+def image_loss(w: Any, x: Any) -> Any:
+    return jnp.sum(jax.nn.relu(jax.lax.conv_general_dilated(x, w, (1, 1), "SAME")) ** 2)
+
+
+STEPS = {
+    "perceptron": (
+        jax.value_and_grad(perceptron_loss, (0, 1, 2)),
+        ("64 64", "64 64", "64 8", "n 64", "n 8"),
+        {"n": 512},
+        lambda n: ((64, 64), (64, 64), (64, 8), (n, 64), (n, 8)),
+    ),
+    "attention": (
+        jax.grad(causal_loss, (0, 1, 2)), ("n 16", "n 16", "n 16"), {"n": 256}, lambda n: ((n, 16),) * 3,
+    ),
+    "convolution": (
+        jax.grad(image_loss), ("8 3 3 3", "32 3 16 16"), {}, lambda n: ((8, 3, 3, 3), (32, 3, 16, 16)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "share"), [("perceptron", 0.35), ("attention", 0.2), ("convolution", 0.5)])
+def test_training_steps_need_a_share_of_the_memory(name: str, share: float) -> None:
+    """In one XLA program, at sizes that the pieces divide and at sizes that they do not."""
+    fn, specs, at, shapes = STEPS[name]
+    free = rx.optimize(fn, *specs, at=at, memory_limit="1 GiB")
+    limit = int(share * free.report.memory.without)
+    best = rx.optimize(fn, *specs, at=at, memory_limit=limit)
+    assert RULE in best.report.rules and best.report.memory.bytes <= limit
+    assert "carry=" in str(best.module)
+    for n in (256, 131, 5):
+        args = drawn(*shapes(n))
+        for ours, theirs in zip(jax.tree.leaves(best(*args)), jax.tree.leaves(fn(*args)), strict=True):
+            assert np.allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(jnp.max(jnp.abs(theirs)))), n
+    with pytest.raises(ExtractionError, match="the least that a call needs"):
+        rx.optimize(fn, *specs, at=at, memory_limit=limit, rules=rx.rules.default - RULE)
+
+
+def test_sums_of_narrow_floats_are_accumulated_in_float32() -> None:
+    """64 pieces whose sums are rounded once each lose no more than the sum as XLA computes it."""
+    x, w = (jnp.asarray(a, jnp.bfloat16) for a in drawn((4096, 32), (32, 64)))
+
+    def fn(x: Any, w: Any) -> Any:
+        h = jnp.tanh(x @ w)
+        return jnp.sum(h * h, axis=0)
+
+    best = rx.optimize(fn, x, w, memory_limit="90 KiB")
+    assert RULE in best.report.rules
+    exact = np.sum(np.tanh(np.asarray(x, float) @ np.asarray(w, float)) ** 2, axis=0)
+    ours, theirs = (np.max(np.abs(np.asarray(f(x, w), float) - exact) / exact) for f in (best, jax.jit(fn)))
+    assert ours <= 2 * theirs
+
+
+def test_what_needs_the_whole_sum_is_computed_after_it() -> None:
+    """A normalisation by a sum over all rows is no part of the loop that makes the sum."""
+
+    def fn(x: Any, w: Any) -> Any:
+        h = jnp.tanh(x @ w)
+        centred = h - jnp.mean(h, axis=0)
+        return jnp.sum(centred * centred, axis=0)
+
+    best = rx.optimize(fn, "n 16", "16 128", at={"n": 512}, memory_limit="300 KiB")
+    assert RULE in best.report.rules
+    x, w = drawn((300, 16), (16, 128))
+    assert np.allclose(best(x, w), fn(x, w), rtol=1e-4)
