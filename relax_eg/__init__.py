@@ -13,6 +13,7 @@ if _TYPE_CHECKING:
     from relax_eg.driver.jit import jit
     from relax_eg.driver.loading import load
     from relax_eg.driver.optimize import optimize
+    from relax_eg.driver.pareto import pareto
     from relax_eg.driver.settling import Settle
     from relax_eg.driver.why import why_not
     from relax_eg.dynamic.policy import Dynamic
@@ -66,6 +67,7 @@ _HOMES = {
     "Module": "ir",
     "Object": "ir",
     "optimize": "driver.optimize",
+    "pareto": "driver.pareto",
     "output": "frontends.script",
     "parse": "ops.text",
     "plan_memory": "memory",
@@ -114,6 +116,7 @@ __all__ = [
     "op",
     "optimize",
     "output",
+    "pareto",
     "parse",
     "plan_memory",
     "prove",

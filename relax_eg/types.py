@@ -8,6 +8,7 @@ from relax_eg.backend.ready import Ready
 from relax_eg.driver.ablation import Ablation
 from relax_eg.driver.certified import Certificate
 from relax_eg.driver.jitted import Jitted
+from relax_eg.driver.pareto import ParetoFront, ParetoPoint
 from relax_eg.driver.view import View
 from relax_eg.driver.why import WhyNot
 from relax_eg.egraph import StopReason
@@ -31,6 +32,8 @@ __all__ = [
     "GpuProgram",
     "Jitted",
     "Optimized",
+    "ParetoFront",
+    "ParetoPoint",
     "Plan",
     "Profile",
     "Proved",

@@ -50,7 +50,7 @@ STEPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "share"), [("perceptron", 0.35), ("attention", 0.2), ("convolution", 0.5)])
+@pytest.mark.parametrize(("name", "share"), [("perceptron", 0.35), ("attention", 0.2), ("convolution", 0.08)])
 def test_training_steps_need_a_share_of_the_memory(name: str, share: float) -> None:
     """In one XLA program, at sizes that the pieces divide and at sizes that they do not."""
     fn, specs, at, shapes = STEPS[name]
@@ -75,7 +75,7 @@ def test_sums_of_narrow_floats_are_accumulated_in_float32() -> None:
         h = jnp.tanh(x @ w)
         return jnp.sum(h * h, axis=0)
 
-    best = rx.optimize(fn, x, w, memory_limit="90 KiB")
+    best = rx.optimize(fn, x, w, memory_limit="640 KiB")
     assert RULE in best.report.rules
     exact = np.sum(np.tanh(np.asarray(x, float) @ np.asarray(w, float)) ** 2, axis=0)
     ours, theirs = (np.max(np.abs(np.asarray(f(x, w), float) - exact) / exact) for f in (best, jax.jit(fn)))
@@ -90,7 +90,7 @@ def test_what_needs_the_whole_sum_is_computed_after_it() -> None:
         centred = h - jnp.mean(h, axis=0)
         return jnp.sum(centred * centred, axis=0)
 
-    best = rx.optimize(fn, "n 16", "16 128", at={"n": 512}, memory_limit="300 KiB")
-    assert RULE in best.report.rules
+    best = rx.optimize(fn, "n 16", "16 128", at={"n": 512}, memory_limit="150 KiB")
+    assert "R.scan" in str(best.module)
     x, w = drawn((300, 16), (16, 128))
     assert np.allclose(best(x, w), fn(x, w), rtol=1e-4)

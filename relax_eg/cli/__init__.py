@@ -20,6 +20,7 @@ from relax_eg.cli import (
     info,
     inspect,
     optimize,
+    pareto,
     plan,
     prove,
     rules,
@@ -58,6 +59,7 @@ app.command("view")(view.view)
 app.command("rules")(rules.list_rules)
 app.command("verify")(rules.verify)
 app.command("why-not")(why_not.why_not)
+app.command("pareto")(pareto.pareto)
 app.command("plan")(plan.plan)
 app.command("compile")(compile.compile)
 app.command("info")(info.info)

@@ -34,6 +34,7 @@ _FIRST, _FACTOR, _PRICES = 1 / 64, 8.0, 7
 _HALF = 0.5
 _CLOSER = 2  # limit: prices tried between the last that was too low and the first that fitted
 _ROUNDS, _MORE = 3, 16.0  # chosen: rounds of raising the price at the peak, and the factor of each
+_FRONT = 24  # limit: programs tried for a front
 _NEAR = 1.1  # chosen: the least bytes that an error names are within this factor of what could be reached
 
 
@@ -249,6 +250,15 @@ def fastest_within_limit(search: Search, unlimited: bool) -> tuple[CandidateProg
         limit, m.bytes, usual.footprint.bytes, slower, tries.programs, m.planned, m.results, m.temporary
     )  # fmt: skip
     return CandidateProgram(best.entry, best.mode), row
+
+
+def front(search: Search) -> list[TriedProgram]:
+    """Programs tried at prices of a byte from low to high, and at higher prices for what is alive at the peak, each
+    compiled in every mode; the first is the program as written."""
+    tries = _Limited(search, 1, unlimited=False)
+    tries.allowed = _FRONT
+    tries.reach()
+    return tries.tried
 
 
 def _reachable_least(search: Search, unlimited: bool, least: TriedProgram) -> TriedProgram:

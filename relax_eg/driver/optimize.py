@@ -129,6 +129,11 @@ def optimize(
     check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
     with width_context(traced.wide):
         best = _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)
+    return holding_weights(best, program)
+
+
+def holding_weights(best: Optimized, program: Callable[..., Any] | Module) -> Optimized:
+    """`best`, which holds the weights of a model, so that calls pass its inputs alone."""
     if not isinstance(program, ModelModule):
         return best
     inputs = len(program.main.params) - len(program.weights)

@@ -181,7 +181,7 @@ def in_a_loop(region: Region, rows: Dim, count: Dim, queries: ProgramQueries) ->
         if d.loop and more != 0:
             if not d.is_product:
                 return None
-            neutral = identity(d.kind, x.dtype)
+            neutral = identity(str(d.kind), x.dtype)
             every = op.full((extent,), True, "bool")  # padded with False, like all that is cut in pieces
             here = sliced.setdefault((every, 0), var(f"x{len(sliced)}", Tensor((size,), "bool")))
             args = [

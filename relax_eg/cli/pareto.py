@@ -1,0 +1,38 @@
+"""`relax-eg pareto`: programs between the fastest and the one that needs least memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import relax_eg as rx
+from relax_eg.cli import shared_options
+from relax_eg.cli.common import LiveLine, command, err, load_object, out
+
+
+@command
+def pareto(
+    function: shared_options.Function,
+    spec: shared_options.Spec = None,
+    at: shared_options.At = None,
+    bounds: shared_options.Bounds = None,
+    weights: shared_options.Weights = None,
+    target: shared_options.Target = "",
+    numerics: shared_options.Numerics = "reassociate",
+    execution: Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")] = "whole",
+    measure: Annotated[bool, typer.Option("--measure", help="Time every program too, on random arguments.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw bytes over time here: front.svg, front.png.")
+    ] = None,
+) -> None:
+    """Find programs between the fastest and the one that needs least memory, and print what less memory costs."""
+    fn = load_object(function)
+    options = shared_options.search_options(at, bounds, weights, target)
+    with LiveLine(function) as line, rx.debug.options(progress=line):
+        front = rx.pareto(fn, *(spec or []), **options, numerics=numerics, execution=execution, timed=measure)
+    out.print(front)
+    if plot is not None:
+        front.plot(plot)
+        err.print(f"plot written to {plot}")

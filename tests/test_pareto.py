@@ -1,0 +1,96 @@
+"""Fronts of memory against time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import relax_eg as rx
+from relax_eg.backend.footprint import whole_footprint
+from relax_eg.cli import app
+from relax_eg.errors import OptionError
+
+SPECS = ("n 16", "16 128")
+AT = {"n": 2048}
+PROGRAM = """
+import jax
+import jax.numpy as jnp
+
+def loss(x, w):
+    h = jnp.tanh(x @ w)
+    return jnp.sum(h * jnp.exp(h))
+
+step = jax.grad(loss, 1)
+"""
+
+
+def step(x: Any, w: Any) -> Any:
+    def loss(w: Any) -> Any:
+        h = jnp.tanh(x @ w)
+        return jnp.sum(h * jnp.exp(h))
+
+    return jax.grad(loss)(w)
+
+
+@pytest.fixture(scope="module")
+def front() -> rx.types.ParetoFront:
+    return rx.pareto(step, *SPECS, at=AT)
+
+
+def test_no_program_of_a_front_is_beaten(front: rx.types.ParetoFront) -> None:
+    """The bytes are those of the executables that run, and all programs compute the same."""
+    sizes, times = ([getattr(p, what) for p in front.points] for what in ("bytes", "slower"))
+    assert len(sizes) > 1 and sizes == sorted(set(sizes), reverse=True) and times == sorted(set(times))
+    assert times[0] == 1 and sizes[-1] < 0.3 * front.written[0]
+    rng = np.random.default_rng(0)
+    x, w = (jnp.asarray(0.3 * rng.standard_normal(s), jnp.float32) for s in ((AT["n"], 16), (16, 128)))
+    for p in front.points:
+        assert np.allclose(p.program(x, w), step(x, w), rtol=1e-4, atol=1e-4)
+        assert whole_footprint(p.program.module, set(), AT, p.program.compiler_options).bytes == p.bytes
+
+
+def test_a_program_is_chosen_by_bytes_or_by_time(front: rx.types.ParetoFront) -> None:
+    least = front.points[-1]
+    assert front.within_bytes(least.bytes) is least and front.within_bytes("1 GiB") is front.points[0]
+    assert front.within_time(1) is front.points[0] and front.within_time(100) is least
+    with pytest.raises(OptionError, match=rf"no program found needs 1 KiB or less; accepted: {least.bytes} \("):
+        front.within_bytes("1 KiB")
+    with pytest.raises(OptionError, match=r"share=0.5: 1, the time of the fastest program, or more is accepted"):
+        front.within_time(0.5)
+
+
+def test_a_front_is_shown(front: rx.types.ParetoFront, tmp_path: Path) -> None:
+    text = str(front)
+    assert "step(n=2048): memory against time" in text and "accumulated_over_pieces" in text
+    assert len([line for line in text.splitlines() if line.startswith("│ ")]) >= 1 + len(front.points)
+    pytest.importorskip("matplotlib")
+    front.plot(tmp_path / "front.svg")
+    assert "predicted time of a call" in (tmp_path / "front.svg").read_text()
+
+
+def test_a_front_in_the_shell(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    args = [
+        "pareto",
+        f"{tmp_path / 'program.py'}:step",
+        "--spec",
+        "n 8",
+        "--spec",
+        "8 32",
+        "--at",
+        "n=512",
+        "--measure",
+    ]
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == 0 and "memory against time" in result.stdout and "measured" in result.stdout
+
+
+def test_sizes_are_needed() -> None:
+    with pytest.raises(OptionError, match=r"memory_limit: sizes to keep it at are needed"):
+        rx.pareto(step, *SPECS)
