@@ -10,13 +10,17 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_float, is_integer, kind
 from relax_eg.frontends.onnx import (
+    attention,
     creation,
     further,
+    fused,
     indexed,
     normalisation,
+    packed,
     quantized,
     recurrent,
     resize,
+    rotary,
     sampled,
     selected,
     sequences,
@@ -507,5 +511,6 @@ HANDLERS: dict[str, Handler] = {
     "TopK": _top_k, "Resize": resize.resize, "Upsample": resize.resize, **creation.HANDLERS, **windows.HANDLERS,
     **normalisation.HANDLERS, **further.HANDLERS, **indexed.HANDLERS, **quantized.HANDLERS, **recurrent.HANDLERS,
     **sampled.HANDLERS, **selected.HANDLERS, **sequences.HANDLERS, **signals.HANDLERS,
-    **subgraphs.HANDLERS, **training.HANDLERS,
+    **subgraphs.HANDLERS, **training.HANDLERS, **attention.HANDLERS, **fused.HANDLERS, **packed.HANDLERS,
+    **rotary.HANDLERS,
 }  # fmt: skip

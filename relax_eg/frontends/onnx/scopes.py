@@ -236,6 +236,8 @@ class GraphScope:
 
     def _check(self, node: Any, checked: Any) -> None:
         """OnnxError for a node that does not fit the definition of its operator in ONNX's own table."""
+        if not self.shared.onnx.defs.has(node.op_type, domain_of(node)):
+            return  # an operator of onnxruntime
         if not all(node.input):
             # Exporters leave out inputs that older versions require but do not read, so each omitted input gets a name
             # for the check. The handler refuses a missing input that it reads.
