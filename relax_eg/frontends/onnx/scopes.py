@@ -177,8 +177,10 @@ class GraphScope:
             if name not in self.waiting:
                 if self.outer is not None:
                     return self.outer.value(name, where)
-                accepted = "inputs, initializers, outputs of nodes before"
-                raise OnnxError(f"{where}: nothing gives `{name}`\n  accepted: {accepted}")
+                behind = [node_label(i, n) for i, n in enumerate(self.nodes) if name in n.output]
+                what = f"`{name}` is given by {behind[0]}, which is not before it" if behind else f"nothing gives `{name}`"
+                accepted = "inputs, initializers, outputs of nodes before; no cycles"
+                raise OnnxError(f"{where}: {what}\n  accepted: {accepted}")
             try:
                 self.values[name] = self._initializer(name, self.waiting[name])
             except OnnxError as error:
