@@ -18,6 +18,7 @@ from relax_eg.frontends.onnx.functions import (
     domain_of,
     expansion,
     handler_name,
+    is_defined,
     local_function,
     node_label,
     same_as_in,
@@ -238,8 +239,8 @@ class GraphScope:
 
     def _check(self, node: Any, checked: Any) -> None:
         """OnnxError for a node that does not fit the definition of its operator in ONNX's own table."""
-        if not self.shared.onnx.defs.has(node.op_type, domain_of(node)):
-            return  # an operator of onnxruntime
+        if not is_defined(self.shared.onnx, node, self.opsets.get(domain_of(node), 0)):
+            return  # an operator of onnxruntime, which also writes newer ones of ONNX into models of older opsets
         if not all(node.input):
             # Exporters leave out inputs that older versions require but do not read, so each omitted input gets a name
             # for the check. The handler refuses a missing input that it reads.

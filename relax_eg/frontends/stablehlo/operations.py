@@ -330,6 +330,21 @@ _CHLO: Mapping[str, Callable[..., Any]] = {
     "lgamma": lax.lgamma, "sinh": lax.sinh, "square": lax.square, "tan": lax.tan,
 }  # fmt: skip
 
+def _batch_norm(u: Use) -> Any:
+    """A normalisation of every place of the feature axis: by given moments, or by those of the operand, which are
+    results then."""
+    x, scale, offset, *moments = u.args
+    feature = int(u.at("feature_index"))
+    axes = tuple(a for a in range(x.ndim) if a != feature)
+
+    def spread(v: Any) -> Any:
+        return lax.broadcast_in_dim(v, x.shape, (feature,))
+
+    mean, variance = moments or (jnp.mean(x, axes), jnp.var(x, axes))
+    y = (x - spread(mean)) * spread(lax.rsqrt(variance + u.at("epsilon")) * scale) + spread(offset)
+    return y if moments else [y, mean, variance]
+
+
 OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
     **{f"stablehlo.{name}": _unary(f) for name, f in {
         "abs": lax.abs, "cbrt": lax.cbrt, "ceil": lax.ceil, "cosine": lax.cos, "count_leading_zeros": lax.clz,
@@ -348,6 +363,7 @@ OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
     }.items()},
     **{f"chlo.{name}": _unary(f) for name, f in _CHLO.items()},
     "chlo.top_k": lambda u: list(lax.top_k(u.args[0], int(u.at("k")))),
+    "stablehlo.batch_norm_inference": _batch_norm, "stablehlo.batch_norm_training": _batch_norm,
     "stablehlo.bitcast_convert": lambda u: lax.bitcast_convert_type(u.args[0], jnp.dtype(u.dtype)),
     "stablehlo.broadcast_in_dim": _broadcast, "stablehlo.case": _case, "stablehlo.cholesky": _cholesky,
     "stablehlo.clamp": lambda u: lax.clamp(*u.args), "stablehlo.compare": _compare,
