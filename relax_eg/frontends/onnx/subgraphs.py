@@ -66,9 +66,16 @@ def _function(graph: Any, params: Sequence[Expr], outputs: Sequence[Expr]) -> Fu
     return replace(made, origins=MappingProxyType(inside))
 
 
-def _inputs_of(condition: Expr) -> list[str]:
-    """The names of the inputs of the model that a condition depends on: of their values, or of their sizes."""
-    return sorted(str(e.attr("name")) for e in postorder([condition]) if e.op == VAR and e.annotation is not None)
+def _deciding(condition: Expr) -> str:
+    """What decides a condition, as text: values of inputs, and sizes."""
+    inside = postorder([condition])
+    values = sorted({str(e.attr("name")) for e in inside if e.op == VAR})
+    dims = [d for e in inside if e.op == "dim_value" for d in e.attr("dim")]
+    sizes = sorted({v for d in dims for v in d.variables})
+    return " and ".join(text for text, there in (
+        (f"inputs={{{', '.join(f'{name!r}: its value' for name in values)}}}", values),
+        (f"specs in inputs that say the size{'s' * (len(sizes) > 1)} {', '.join(sizes)}", sizes),
+    ) if there)  # fmt: skip
 
 
 def _if(n: OnnxNode) -> Sequence[Held]:
@@ -80,11 +87,9 @@ def _if(n: OnnxNode) -> Sequence[Held]:
     try:
         outputs = [[tensor(v) for v in b.run([], captured.values, closed=True)] for b in branches]
     except OnnxError as error:
-        if not (deciding := _inputs_of(tensor(condition))):
-            raise
-        text, _, accepted = str(error).partition("\n  accepted: ")
-        values = ", ".join(f"{name!r}: its value" for name in deciding)
-        raise OnnxError(f"{text}\n  accepted: {accepted}; or what decides, inputs={{{values}}}") from None
+        # A branch that cannot be read for these sizes may be one that these inputs never take.
+        said, what = str(error), _deciding(tensor(condition))
+        raise OnnxError(f"{said}; or what decides the If: {what}" if what else said) from None
     inner = [p for p in captured.operands if p in set(postorder([e for out in outputs for e in out]))]
     made = [_function(b, inner, out) for b, out in zip(branches, outputs, strict=True)]
     found = [[v.annotation for v in out] for out in outputs]

@@ -13,6 +13,7 @@ from jax import lax
 
 from relax_eg.dtypes import dtype_of
 from relax_eg.errors import StableHloError
+from relax_eg.frontends.stablehlo.loops import as_scan
 from relax_eg.frontends.stablehlo.parsing import HloOp, HloRegion
 
 Shape = tuple[Any, ...]  # sizes: integers, and JAX's symbolic dimensions
@@ -266,6 +267,8 @@ def _sort(u: Use) -> Any:
 
 def _while(u: Use) -> Any:
     condition, body = map(u.function, u.op.regions)
+    if (found := as_scan(condition, body, u.args, u.known)) is not None:
+        return found
     return list(lax.while_loop(lambda c: condition(*c)[0], lambda c: tuple(body(*c)), tuple(u.args)))
 
 
