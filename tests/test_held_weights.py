@@ -141,9 +141,21 @@ def test_weights_in_a_file_that_was_changed(saved, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ('["w","float32",[4,8]', '["w","float32",[4,8000000000]', r"'w' is float32 of shape \(4, 8000000000\); .* takes"),
-        ('["w","float32",[4,8]', '["w","float16",[4,8]', r"'w' is float16 of shape \(4, 8\); the program takes .*float32"),
-        ('["w","float32",[4,8]', '["q","float32",[4,8]', "holds an array 'q' of float32, which is no parameter, or twice"),
+        (
+            '["w","float32",[4,8]',
+            '["w","float32",[4,8000000000]',
+            r"'w' is float32 of shape \(4, 8000000000\); .* takes",
+        ),
+        (
+            '["w","float32",[4,8]',
+            '["w","float16",[4,8]',
+            r"'w' is float16 of shape \(4, 8\); the program takes .*float32",
+        ),
+        (
+            '["w","float32",[4,8]',
+            '["q","float32",[4,8]',
+            "holds an array 'q' of float32, which is no parameter, or twice",
+        ),
         ('["w","float32",[4,8]', '["v","float32",[8,8]', "was changed after it was written: its checksum does not fit"),
         ('"outputs":["y","top_0"]', '"outputs":["y","import"]', "field names cannot be a keyword: 'import'"),
     ],

@@ -80,7 +80,9 @@ def read_held(data: Any, program: Program, part: Callable[[int, bytes], bytes]) 
         wanted = params[row.name].tensor
         if wanted.dtype != row.dtype or wanted.shape != tuple(map(Dim.of, row.shape)):
             shape = ", ".join(map(str, row.shape))
-            raise ValueError(f"its array {row.name!r} is {row.dtype} of shape ({shape}); the program takes {wanted.short}")
+            raise ValueError(
+                f"its array {row.name!r} is {row.dtype} of shape ({shape}); the program takes {wanted.short}"
+            )
         dtype = numpy_dtype(row.dtype)
         found = part(math.prod(row.shape) * dtype.itemsize, bytes.fromhex(row.sum))
         arrays[row.name] = np.frombuffer(found, dtype).reshape(row.shape)

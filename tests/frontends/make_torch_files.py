@@ -106,7 +106,9 @@ def main() -> None:
             kept[f"argument{i}"] = array
         sizes = {"ids": {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=2, max=PLACES)}}
         to = str(TO / "encoder.onnx")
-        torch.onnx.export(encoder, (ids,), to, dynamo=True, dynamic_shapes=sizes, external_data=False, opset_version=OPSET)
+        torch.onnx.export(
+            encoder, (ids,), to, dynamo=True, dynamic_shapes=sizes, external_data=False, opset_version=OPSET
+        )
         bert = Bert().eval()
         mask = torch.tensor([[1] * LENGTH, [1] * (LENGTH - 3) + [0] * 3])
         kept["mask"] = mask.numpy()

@@ -296,7 +296,9 @@ def test_a_stream_with_state_of_the_voice_detector() -> None:
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
             np.testing.assert_allclose(state, wanted_state, rtol=1e-3, atol=1e-4)
     # Without its rate, one branch is for other sizes.
-    with pytest.raises(OnnxError, match=r"else_branch: .*LSTM.*\n.*; or what decides the If: inputs=\{'sr': its value\}"):
+    with pytest.raises(
+        OnnxError, match=r"else_branch: .*LSTM.*\n.*; or what decides the If: inputs=\{'sr': its value\}"
+    ):
         rx.from_onnx(path, inputs={"input": "1 576", "state": "2 1 128"})
     with pytest.raises(OnnxError, match=r"or what decides the If: specs in inputs that say the size input_1"):
         rx.from_onnx(path, inputs={"sr": 16000})

@@ -244,7 +244,9 @@ def test_data_of_other_files_is_read_of_paths_only(tmp_path: Path, monkeypatch: 
     np.testing.assert_array_equal(found, w + w)
     whole = (tmp_path / "w.bin").read_bytes()
     (tmp_path / "w.bin").write_bytes(whole[:5])
-    refused(tmp_path / "m.onnx", r"data of .*m\.onnx cannot be read \(.*\)\n  accepted: the files of its data beside it")
+    refused(
+        tmp_path / "m.onnx", r"data of .*m\.onnx cannot be read \(.*\)\n  accepted: the files of its data beside it"
+    )
     (tmp_path / "w.bin").unlink()
     refused(tmp_path / "m.onnx", r"data of .*m\.onnx cannot be read \(.*w\.bin.*\)\n  accepted: the files of its data")
     (tmp_path / "w.bin").write_bytes(whole)

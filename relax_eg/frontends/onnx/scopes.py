@@ -179,7 +179,9 @@ class GraphScope:
                 if self.outer is not None:
                     return self.outer.value(name, where)
                 behind = [node_label(i, n) for i, n in enumerate(self.nodes) if name in n.output]
-                what = f"`{name}` is given by {behind[0]}, which is not before it" if behind else f"nothing gives `{name}`"
+                what = (
+                    f"`{name}` is given by {behind[0]}, which is not before it" if behind else f"nothing gives `{name}`"
+                )
                 accepted = "inputs, initializers, outputs of nodes before; no cycles"
                 raise OnnxError(f"{where}: {what}\n  accepted: {accepted}")
             try:

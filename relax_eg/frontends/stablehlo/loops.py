@@ -32,9 +32,7 @@ _Scalar = _Line | bool  # what is known of a scalar at every step
 _COUNT = _Line(1, 0)
 
 
-def as_scan(
-    condition: _Function, body: _Function, carry: Sequence[Any], known: Sequence[Any]
-) -> list[Any] | None:
+def as_scan(condition: _Function, body: _Function, carry: Sequence[Any], known: Sequence[Any]) -> list[Any] | None:
     """The results of a loop as those of a scan; None if it is none.
 
     - `carry`: the values before the first step.
@@ -93,7 +91,7 @@ def _scalars(step: ClosedJaxpr, at: int, steps: int) -> dict[Any, _Scalar]:
                 made = ends[0] if ends[0] == ends[1] else None
             case "select_n", [bool(chosen), no, yes]:
                 made = yes if chosen else no
-            case ("convert_element_type" | "copy"), [_Line() as line]:
+            case (("convert_element_type" | "copy"), [_Line() as line]):
                 made = line if eqn.outvars[0].aval.dtype.kind in "iu" else None
             case _:
                 pass
@@ -185,8 +183,7 @@ class _Scan:
                 if id(eqn) in readers:
                     env[eqn.outvars[0]] = by_place[readers[id(eqn)]][None]
                     continue
-                functions, parameters = eqn.primitive.get_bind_params(eqn.params)
-                made = eqn.primitive.bind(*functions, *map(value, eqn.invars), **parameters)
+                made = eqn.primitive.bind(*map(value, eqn.invars), **eqn.primitive.get_bind_params(eqn.params))
                 env.update(zip(eqn.outvars, made if eqn.primitive.multiple_results else [made], strict=True))
             written = tuple(value(e.invars[1])[0] for e in self.written.values())
             return tuple(value(jaxpr.outvars[i]) for i in self.state), written

@@ -333,6 +333,7 @@ _CHLO: Mapping[str, Callable[..., Any]] = {
     "lgamma": lax.lgamma, "sinh": lax.sinh, "square": lax.square, "tan": lax.tan,
 }  # fmt: skip
 
+
 def _batch_norm(u: Use) -> Any:
     """A normalisation of every place of the feature axis: by given moments, or by those of the operand, which are
     results then."""
