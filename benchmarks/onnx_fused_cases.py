@@ -352,14 +352,16 @@ def _grouped(u: Use) -> None:
     else:
         u.add(None)
         u.add(None)
-    u.add(None)
+    u.add(u.rng.integers(0, 6, (b, s)) if rotary and u.chance() else None)
     u.maybe(lambda: u.floats(u.one(1, b), u.one(1, heads), s, total), 0.2)
     u.maybe(lambda: u.floats(heads), 0.2)
     if u.chance(0.3):
         u.attributes["scale"] = 0.3
     if u.chance(0.3):
         u.attributes["softcap"] = 1.5
-    if u.chance(0.3):
+    if u.chance(0.2):
+        u.attributes["causal"] = 0
+    elif u.chance(0.3):
         u.attributes["local_window_size"] = u.one(1, 2, 3)
     if not u.names[-1] and u.chance(0.2):
         u.attributes["smooth_softmax"] = 1

@@ -274,8 +274,8 @@ class Optimized(Runtime):
         devices: Sequence[str | Path] = (),
         at: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
     ) -> None:
-        """Writes the function to a file. `rx.load` reads it in any process, and it runs there without a search. What was
-        optimized as a model is written with its weights.
+        """Writes the function to a file, a model with its weights. `rx.load` reads it in any process, and it runs there
+        without a search.
 
         - `devices`: for each of these, what calls run is compiled and kept beside the program: names of GPUs or paths
           of files as `compile` takes them, or "cpu", the CPU at hand. `rx.load(path, executables="trust")` runs them.

@@ -8,7 +8,7 @@ PyTorch is no dependency of the project, so the files are kept. Weights are rand
 - `encoder.stablehlo`: a small language model through `torch.export` and `torch_xla`; its weights are arguments.
 - `encoder.onnx`: the same through `torch.onnx.export`, with a dynamic batch and length.
 - `bert.onnx`: a BERT of two layers, as `transformers` defines it, through `torch.onnx.export`.
-- `bert_fused.onnx`: what onnxruntime's optimizer of transformers makes of it: Attention, EmbedLayerNormalization and so on.
+- `bert_fused.onnx`: what onnxruntime's optimizer of transformers makes of it, with its Attention and others.
 - `results.npz`: arguments and results.
 """
 
@@ -115,8 +115,8 @@ def main() -> None:
         kept["bert"] = bert(ids, mask)[0].numpy()
         names = ["ids", "mask"]
         axes = {n: {0: "batch", 1: "length"} for n in names}
-        torch.onnx.export(bert, (ids, mask), str(TO / "bert.onnx"), input_names=names, output_names=["hidden", "pooled"],
-                          dynamic_axes=axes, dynamo=False, opset_version=14)  # fmt: skip
+        torch.onnx.export(bert, (ids, mask), str(TO / "bert.onnx"), input_names=names, dynamic_axes=axes,
+                          output_names=["hidden", "pooled"], dynamo=False, opset_version=14)  # fmt: skip
     for name in ("encoder", "bert"):
         model = onnx.load(TO / f"{name}.onnx")
         for part in (model, model.graph):

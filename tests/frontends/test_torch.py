@@ -1,4 +1,4 @@
-"""Models of PyTorch as files (`make_torch_files.py`): through StableHLO, through ONNX, and as onnxruntime fuses them."""
+"""Models of PyTorch as files (`make_torch_files.py`): StableHLO, ONNX, and ONNX as onnxruntime fuses it."""
 
 from __future__ import annotations
 

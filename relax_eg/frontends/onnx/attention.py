@@ -224,6 +224,8 @@ def _grouped(n: OnnxNode) -> list[Value]:
     places = op.iota((batch, rows), 1) + past  # of the queries
     if n.flag("do_rotary"):
         given = n.optional_input(9)
+        if given is not None and rows == total:  # of a prompt, the first position is read, and others follow it
+            given = op.iota((batch, rows), 1, given.dtype) + op.getitem(given, (0, 0))
         at = places if given is None else given
         interleaved = n.flag("rotary_interleaved")
         q, k = (rotate(n, x, turned(n, at, n[7], n[8]), interleaved) for x in (q, k))
