@@ -71,7 +71,7 @@ def read_held(data: Any, program: Program, part: Callable[[int, bytes], bytes]) 
         return None
     rows = checked(tuple[tuple[str, str, tuple[int, ...], str], ...], data["weights"], "weights")
     outputs = checked(tuple[str, ...], data["outputs"], "outputs")
-    namedtuple("Results", outputs)  # ValueError for names that are no fields
+    namedtuple("Results", outputs)  # type: ignore[reportUntypedNamedTuple]  # ValueError for names that are no fields
     params = {str(p.attr("name")): p for p in program.params}
     arrays: dict[str, Array] = {}
     for row in (_Listed(*r) for r in rows):

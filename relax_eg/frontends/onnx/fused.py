@@ -16,7 +16,7 @@ from relax_eg.ops.reduction import accumulator
 _SMALL = 1e-12  # given: the epsilon of onnxruntime's fused normalisations
 _QUICK = 1.702  # given: the alpha of onnxruntime's QuickGelu
 
-# Activations with their parameters in the order of `activation_params`, and the values of those that are left out.
+# given: activations by onnxruntime; of their parameters, in the order of `activation_params`, what is left out
 _ACTIVATIONS: Mapping[str, tuple[Callable[..., Expr], tuple[float, ...]]] = {
     "Relu": (op.relu, ()),
     "Sigmoid": (op.sigmoid, ()),
