@@ -207,7 +207,8 @@ def _n_bits(u: Use) -> None:
     packed = -(-blocks * bits // 8)
     zeros: Any = u.one(None, u.rng.integers(0, 256, (n, packed)).astype(np.uint8), u.floats(n, blocks) * 3 + 7)
     u.add(zeros, True)
-    u.add(u.rng.permutation(np.arange(k) // block).astype(np.int32) if u.chance(0.3) and bits == 4 else None, True)
+    has_groups = bits == 4 and (zeros is None or zeros.dtype != np.uint8) and u.chance()
+    u.add(u.rng.permutation(np.arange(k) // block).astype(np.int32) if has_groups else None, True)
     u.maybe(lambda: u.floats(n), held=True)
     u.attributes |= {"N": n, "K": k, "bits": bits, "block_size": block}
 

@@ -336,3 +336,15 @@ def test_what_is_refused_of_attention(kind: str, inputs: str, attributes: Any, s
     shapes = {"x": (2, 3, 8), "w": (8, 24), "k": (2, 5, 8), "k4": (2, 1, 3, 3)}
     with pytest.raises(OnnxError, match=rf"node 0 \(com\.microsoft\.{kind}, opset 1\).*(?:{said})"):
         attention(kind, inputs, {n: s for n, s in shapes.items() if n in inputs.split()}, **attributes)
+
+
+def test_packed_zero_points_of_groups_are_refused() -> None:
+    """onnxruntime's documentation subtracts them, and its kernels for CPUs do not."""
+    made = helper.make_node("MatMulNBits", ["x", "w", "s", "z", "g"], ["y"], domain="com.microsoft", N=2, K=16,
+                            bits=4, block_size=16)  # fmt: skip
+    weights = {
+        "w": np.zeros((2, 1, 8), np.uint8), "s": np.ones((2, 1), np.float32), "z": np.zeros((2, 1), np.uint8),
+        "g": np.zeros(16, np.int32),
+    }  # fmt: skip
+    with pytest.raises(OnnxError, match="packed zero points with g_idx\n  accepted: zero points as floats, or none"):
+        rx.from_onnx(model([made], {"x": ((3, 16), FLOAT)}, weights=weights))

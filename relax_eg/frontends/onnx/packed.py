@@ -43,6 +43,9 @@ def _matmul_n_bits(n: OnnxNode) -> Expr:
         zero = op.reshape(op.astype(zeros, "float32"), (rows, blocks))
     numbers = _unpacked(packed, bits)
     if (group := n.optional_input(4)) is not None:
+        if zeros is not None and zeros.dtype == "uint8":
+            # onnxruntime's documentation subtracts these zero points, and its kernels for CPUs do not.
+            raise n.error("packed zero points with g_idx", "zero points as floats, or none; or no g_idx")
         group = op.astype(group, "int32")
         each = op.take(each, group, 1, mode="clip")
         zero = zero if isinstance(zero, float) else op.take(zero, group, 1, mode="clip")
