@@ -2,8 +2,9 @@
 
     python -m benchmarks.onnx_operators [--count 50] [--only Resize,Cast] [--first 0] [--json out.json]
 
-Every operator that `rx.from_onnx` accepts is drawn until `count` sets were compared (`benchmarks.onnx_cases`): values,
-shapes and dtypes of all outputs, with symbolic sizes in a third of the sets. Where onnxruntime has no kernel, or
+Every operator of ONNX that `rx.from_onnx` accepts (`benchmarks.onnx_cases`), and every one into which onnxruntime fuses
+others (`benchmarks.onnx_fused_cases`), is drawn until `count` sets were compared: values, shapes and dtypes of all
+outputs, with symbolic sizes in a third of the sets. Where onnxruntime has no kernel, or
 another result, ONNX's own reference decides; the table says how often. A set is refused if the reader raises OnnxError,
 and broken if reading or running raises any other exception.
 """
@@ -28,12 +29,15 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.onnx_cases import DRAWN, Case, draw
+from benchmarks.onnx_fused_cases import DRAWN_FUSED, draw_fused
 from relax_eg.backend.lower import run_function
 from relax_eg.errors import OnnxError
 
 Array = np.ndarray[Any, Any]
 
 _NARROW = {"tensor(float8e4m3fn)": ml_dtypes.float8_e4m3fn, "tensor(float8e5m2)": ml_dtypes.float8_e5m2}
+
+KINDS = sorted([*DRAWN, *DRAWN_FUSED])
 
 _TRIES = 4  # sets drawn for each that is to be compared, at most
 # Of the result's greatest number, per dtype: a few roundings of sums of a hundred elements.
@@ -173,7 +177,8 @@ def compared(kind: str, count: int, first: int = 0) -> Result:
     while seed < last and (missing := count - result.agree - len(result.differ)) > 0:
         seeds = range(seed, min(seed + missing, last))
         seed = seeds.stop
-        if cases := [r for s in seeds if (r := read(draw(kind, s), result)) is not None]:
+        drawn = draw_fused if kind in DRAWN_FUSED else draw
+        if cases := [r for s in seeds if (r := read(drawn(kind, s), result)) is not None]:
             judged(cases, result)
     return result
 
@@ -191,7 +196,9 @@ def main(
     table = Table("operator", "agree", "by the reference", "runtime differs", "refused", "no oracle", "differ")
     results: list[Result] = []
     console = Console(width=200)
-    kinds = only.split(",") if only else sorted(DRAWN)
+    kinds = only.split(",") if only else KINDS
+    if unknown := [k for k in kinds if k not in KINDS]:
+        raise typer.BadParameter(f"no sets are drawn for {', '.join(unknown)}; accepted: {', '.join(KINDS)}")
     if quick:
         kinds, count = kinds[:QUICK_KINDS], min(count, QUICK_COUNT)
     for kind in kinds:

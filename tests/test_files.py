@@ -66,6 +66,7 @@ def test_nothing_but_errors_of_ours_in_a_thousand() -> None:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("files") / "chain.rxe"
     rx.optimize(chain, *SPECS).save(path)
+    rx.load(path)  # imports what loading takes
     return path.read_bytes()
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
 
 import relax_eg as rx
-from relax_eg.errors import OnnxError, ShapeError
+from benchmarks.mutated_formats import artifact_file
+from relax_eg.cli import app
+from relax_eg.errors import ArtifactError, OnnxError, ShapeError
 
 RNG = np.random.default_rng(5)
 
@@ -89,3 +96,79 @@ def test_weights_that_are_not_prepared_are_held_too() -> None:
 def test_values_that_do_not_fit_are_refused(inputs, text) -> None:
     with pytest.raises(OnnxError, match=text):
         rx.from_onnx(model()[0], inputs=inputs)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray, np.ndarray]:
+    """A model with its weights as a file, an input and its result."""
+    path = tmp_path_factory.mktemp("saved") / "m.rxe"
+    proto, held = model()
+    rx.optimize(rx.from_onnx(proto), at={"n": 3}).save(path)
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    return path, x, x @ (held["w"] @ held["v"]).astype(np.float32)
+
+
+def test_another_process_runs_a_saved_model_with_its_inputs(saved, tmp_path) -> None:
+    path, x, wanted = saved
+    np.save(tmp_path / "x.npy", x)
+    script = (
+        "import numpy as np, relax_eg as rx\n"
+        f"found = rx.load({str(path)!r})(np.load({str(tmp_path / 'x.npy')!r}), rate=np.int64(5))\n"
+        f"np.savez({str(tmp_path / 'y.npz')!r}, **found._asdict())\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parent.parent)
+    found = np.load(tmp_path / "y.npz")
+    np.testing.assert_allclose(found["y"], wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found["top_0"], wanted + 25, rtol=1e-4, atol=1e-4)
+    rx.load(path).save(tmp_path / "again.rxe")
+    assert (tmp_path / "again.rxe").read_bytes() == path.read_bytes()
+    told = CliRunner().invoke(app, ["info", str(path)]).output
+    assert "weights: 384 B in 2 arrays" in told
+
+
+def test_weights_in_a_file_that_was_changed(saved, tmp_path) -> None:
+    data, path = saved[0].read_bytes(), tmp_path / "m.rxe"
+    for changed, text in (
+        (data[:-1], r"is cut off: \d+ of at least \d+ bytes"),
+        (data[:-1] + bytes([data[-1] ^ 1]), "was changed after it was written: its checksum does not fit"),
+        (data + b"x", "was changed after it was written"),
+    ):
+        path.write_bytes(changed)
+        with pytest.raises(ArtifactError, match=text):
+            rx.load(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (
+            '["w","float32",[4,8]',
+            '["w","float32",[4,8000000000]',
+            r"'w' is float32 of shape \(4, 8000000000\); .* takes",
+        ),
+        (
+            '["w","float32",[4,8]',
+            '["w","float16",[4,8]',
+            r"'w' is float16 of shape \(4, 8\); the program takes .*float32",
+        ),
+        (
+            '["w","float32",[4,8]',
+            '["q","float32",[4,8]',
+            "holds an array 'q' of float32, which is no parameter, or twice",
+        ),
+        ('["w","float32",[4,8]', '["v","float32",[8,8]', "was changed after it was written: its checksum does not fit"),
+        ('"outputs":["y","top_0"]', '"outputs":["y","import"]', "field names cannot be a keyword: 'import'"),
+    ],
+)
+def test_what_a_file_says_of_weights_is_checked(saved, tmp_path, old, new, text) -> None:
+    data, path = saved[0].read_bytes(), tmp_path / "m.rxe"
+    start = data.index(b"\n") + 1
+    length = int.from_bytes(data[start : start + 8], "big")
+    packed, rest = data[start + 24 : start + 24 + length], data[start + 24 + length :]
+    end = 8 + int.from_bytes(packed[:8], "big")
+    said = packed[8:end].decode()
+    assert old in said
+    said = said.replace(old, new).encode()
+    path.write_bytes(artifact_file(len(said).to_bytes(8, "big") + said + packed[end:], codes=[rest]))
+    with pytest.raises(ArtifactError, match=text):
+        rx.load(path)

@@ -6,7 +6,8 @@ its sizes, its options for many sizes, and the names of the weights. Loading spl
 again, by the same rule.
 
 Executables follow if the program says so (`stored`): the length and checksum of a JSON text, the text, and the machine
-code, each piece with its length and checksum in the text. Reading a file gives none of it to XLA.
+code, each piece with its length and checksum in the text. Reading a file gives none of it to XLA. The arrays of a
+model's weights are last (`held_arrays`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from relax_eg.backend.family import WHOLE, Solution
+from relax_eg.backend.held_arrays import HeldArrays, as_parts, read_held
 from relax_eg.backend.jax_library import PRIMITIVES, is_plain
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.packed_variants import Unpacked, pack_variants, unpack_variants
@@ -49,7 +51,7 @@ from relax_eg.reports.serialization import read_record as checked
 from relax_eg.shapes import Scope
 from relax_eg.store import checksum
 
-VERSION = 5  # given: version of the format; files of other versions are refused
+VERSION = 6  # given: version of the format; files of other versions are refused
 _HEAD = b"relax_eg artifact "
 _LENGTH, _SUM = 8, 16  # given: bytes of a length and of a checksum
 _TEXTS = tuple[str, ...]
@@ -163,9 +165,14 @@ def _signature_of(data: Any) -> inspect.Signature | None:
 # --- saving ---
 
 
-def save(solution: Solution, path: str | Path, stored: Stored = NOTHING) -> None:
-    """Writes the function to a file, atomically. `stored`: the executables that the file is to have."""
+def save(solution: Solution, path: str | Path, stored: Stored = NOTHING, held: HeldArrays | None = None) -> None:
+    """Writes the function to a file, atomically.
+
+    - `stored`: the executables that the file is to have.
+    - `held`: the arrays of its weights.
+    """
     program, scope = solution.program, solution.program.scope
+    listed, arrays = (None, list[bytes]()) if held is None else as_parts(held)
     data: dict[str, Any] = {
         "name": program.name,
         "x64": program.wide,
@@ -186,6 +193,7 @@ def save(solution: Solution, path: str | Path, stored: Stored = NOTHING) -> None
         "at_sizes": dict(program.at_sizes),
         "entry": list(map(list, program.entry)),
         "executables": bool(stored.programs),
+        "held": listed,
     }
     written = program.written()
     try:
@@ -197,7 +205,7 @@ def save(solution: Solution, path: str | Path, stored: Stored = NOTHING) -> None
         codes = [[len(code), checksum(code).hex()] for code in stored.codes]
         table = json.dumps({"programs": list(map(asdict, stored.programs)), "codes": codes}, separators=(",", ":"))
         parts += [*_sealed(table.encode()), *stored.codes]
-    write_file(path, b"".join(parts), ArtifactError, "save")
+    write_file(path, b"".join([*parts, *arrays]), ArtifactError, "save")
 
 
 def _sealed(part: bytes) -> tuple[bytes, bytes, bytes]:
@@ -232,11 +240,13 @@ class Saved:
     - `solution`: the function.
     - `program_bytes`: bytes of it in the file.
     - `stored`: the executables.
+    - `held`: the arrays of its weights; None if the file holds none.
     """
 
     solution: Solution
     program_bytes: int
     stored: Stored
+    held: HeldArrays | None
 
 
 def read(path: str | Path) -> Saved:
@@ -259,12 +269,13 @@ def read(path: str | Path) -> Saved:
     with artifact_errors(where):
         table = _read_table(text) if has_table else _Table((), ())
     codes = tuple(reader.part(length, sum_) for length, sum_ in table.codes)
-    if reader.has_more:
-        raise reader.changed()
     with artifact_errors(where):
         solution = _read_solution(found)
         _check_stored(solution, table)
-    return Saved(solution, len(payload), Stored(table.programs, codes))
+        held = read_held(found.data["held"], solution.program, reader.part)
+    if reader.has_more:
+        raise reader.changed()
+    return Saved(solution, len(payload), Stored(table.programs, codes), held)
 
 
 @contextmanager

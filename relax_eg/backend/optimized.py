@@ -17,6 +17,7 @@ from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, compare_results, compare_with_reference
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Solution
+from relax_eg.backend.held_arrays import HeldArrays
 from relax_eg.backend.loaded import LoadedPrograms
 from relax_eg.backend.ready import Ready
 from relax_eg.backend.runtime import CallParts, Runtime, Serving, Settler, Strategy
@@ -45,6 +46,8 @@ class Optimized(Runtime):
 
     The last three are those of the variant for the first binding of `at`.
     """
+
+    _held: HeldArrays | None = None  # the weights of a model
 
     def __init__(self, solution: Solution, strategy: Strategy, explained: Callable[[], Explanation]) -> None:
         self._solution, self._explained = solution, explained
@@ -271,7 +274,8 @@ class Optimized(Runtime):
         devices: Sequence[str | Path] = (),
         at: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
     ) -> None:
-        """Writes the function to a file. `rx.load` reads it in any process, and it runs there without a search.
+        """Writes the function to a file, a model with its weights. `rx.load` reads it in any process, and it runs there
+        without a search.
 
         - `devices`: for each of these, what calls run is compiled and kept beside the program: names of GPUs or paths
           of files as `compile` takes them, or "cpu", the CPU at hand. `rx.load(path, executables="trust")` runs them.
@@ -287,7 +291,7 @@ class Optimized(Runtime):
             stored = store_for(self._solution, self._strategy_at, devices, at)
         elif at is not None:
             raise OptionError(f"save(): at={short_repr(at)} without devices; executables are what sizes are for")
-        artifact.save(self._solution, path, stored)
+        artifact.save(self._solution, path, stored, self._held)
 
     def use_loaded(self, loaded: LoadedPrograms) -> None:
         """Lets calls run the executables of the file that the function was loaded from. To be called before the first

@@ -34,6 +34,8 @@ def print_parts(file: Path, print_to: Console) -> None:
     line(f"{program.name}({', '.join(dict.fromkeys(program.arguments))})")
     line(f"\nprogram for any device: {format_bytes(found.program_bytes)}")
     print_to.print(_variants(found))
+    if found.held is not None:
+        line(f"\nweights: {format_bytes(found.held.bytes)} in {len(found.held.arrays)} arrays")
     if not programs:
         line("\nno executables: it is compiled where it is called")
         return

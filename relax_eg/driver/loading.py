@@ -11,6 +11,7 @@ from typing import Literal
 from relax_eg.argument_checks import NONE, PATH, accepts, one_of
 from relax_eg.backend.artifact import artifact_errors, no_explanation, read
 from relax_eg.backend.family import STEPS, Variant
+from relax_eg.backend.held_weights import with_weights
 from relax_eg.backend.loaded import LoadedProgram, LoadedPrograms, load_executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import module_check
@@ -95,7 +96,7 @@ def load(
     if executables == "trust" and loaded and not any(p.compiled for p in loaded):
         there = "; ".join(dict.fromkeys(f"for {p.stored.key.device}: {p.why_not}" for p in loaded))
         fallback(f"{name} is compiled", DeviceError(f"no executable of {path} runs here ({there})"), warned=True)
-    return best
+    return best if contents.held is None else with_weights(best, contents.held)
 
 
 def _left_unused(stored: Stored) -> LoadedPrograms:

@@ -11,6 +11,7 @@ from typing import Any
 
 from relax_eg.argument_checks import accepts
 from relax_eg.backend.family import KERNELS, STEPS, SearchSpec, Solution, Variant
+from relax_eg.backend.held_arrays import HeldArrays
 from relax_eg.backend.held_weights import with_weights
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
@@ -137,7 +138,7 @@ def holding_weights(best: Optimized, program: Callable[..., Any] | Module) -> Op
     if not isinstance(program, ModelModule):
         return best
     inputs = len(program.main.params) - len(program.weights)
-    return with_weights(best, program.weights, inputs, program.outputs)
+    return with_weights(best, HeldArrays(program.weights, inputs, program.outputs))
 
 
 def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust: bool, settle: Settle) -> Optimized:

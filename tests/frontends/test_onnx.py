@@ -274,6 +274,36 @@ REAL = [
 ]
 
 
+def test_a_stream_with_state_of_the_voice_detector() -> None:
+    """The main file of `silero_vad`, where that is installed: branches for two rates, and branches in them."""
+    from importlib.util import find_spec
+
+    runtime = pytest.importorskip("onnxruntime")
+    spec = find_spec("silero_vad")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("silero_vad is not installed")
+    path = Path(next(iter(spec.submodule_search_locations))) / "data" / "silero_vad.onnx"
+    session, sound = runtime.InferenceSession(str(path)), floats(2, 8 * 512) / 10
+    for rate, kept, new in ((16000, 64, 512), (8000, 32, 256)):
+        inputs = {"sr": rate, "input": f"b {kept + new}", "state": "2 b 128"}
+        module = rx.from_onnx(path, inputs=inputs)
+        run = jax.jit(lambda *xs, m=module: run_function(m, m.main, (*xs, *m.weights.values())))
+        wanted_state = state = np.zeros((2, 2, 128), np.float32)
+        for i in range(8):
+            x = np.pad(sound, ((0, 0), (kept, 0)))[:, i * new : i * new + kept + new]
+            wanted, wanted_state = session.run(None, {"input": x, "state": wanted_state, "sr": np.array(rate)})
+            found, state = run(x, state)
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(state, wanted_state, rtol=1e-3, atol=1e-4)
+    # Without its rate, one branch is for other sizes.
+    with pytest.raises(
+        OnnxError, match=r"else_branch: .*LSTM.*\n.*; or what decides the If: inputs=\{'sr': its value\}"
+    ):
+        rx.from_onnx(path, inputs={"input": "1 576", "state": "2 1 128"})
+    with pytest.raises(OnnxError, match=r"or what decides the If: specs in inputs that say the size input_1"):
+        rx.from_onnx(path, inputs={"sr": 16000})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", REAL, ids=lambda c: Path(c[1]).stem)
 def test_models_with_real_weights(case: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import FLOAT, INT64, agrees, ints, model, node, runs_alike
+from onnx_models import FLOAT, INT64, agrees, ints, model, node, results, runs_alike
 
 import relax_eg as rx
 from relax_eg.errors import OnnxError
@@ -226,3 +226,24 @@ def test_gradients_pass_through_a_scan() -> None:
 def test_a_repeated_window() -> None:
     made = [node("CenterCropPad", "x s", axes=[1]), node("Shrink", "y", "z", lambd=0.1)]
     runs_alike(model(made, {"x": ((2, 5), FLOAT)}, ["z"], {"s": ints(3)}, opset=18), floats(2, 5))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+def test_an_axis_of_any_size_is_padded_with_itself(mode: str) -> None:
+    proto = model([node("Pad", "x p", mode=mode)], {"x": (["n", 3], FLOAT)}, weights={"p": ints(3, 0, 2, 1)}, opset=19)
+    module = runs_alike(proto, floats(5, 3))
+    (found,) = results(module, floats(4, 3))
+    assert found.shape == (9, 4)
+
+
+def test_a_branch_that_cannot_be_read_says_what_decides() -> None:
+    """A squeeze as PyTorch exports it: a branch that other sizes need."""
+    last = node("Gather", "s one", "d")
+    squeezed = helper.make_graph([node("Squeeze", "x axes", "t")], "t", [], [helper.make_empty_tensor_value_info("t")])
+    whole = helper.make_graph([node("Identity", "x", "e")], "e", [], [helper.make_empty_tensor_value_info("e")])
+    nodes = [node("Shape", "x", "s"), last, node("Equal", "d one", "c"),
+             node("If", "c", then_branch=squeezed, else_branch=whole)]  # fmt: skip
+    proto = model(nodes, {"x": (["n", "m"], FLOAT)}, weights={"one": np.array(1), "axes": ints(1)})
+    with pytest.raises(OnnxError, match=r"\(Squeeze, .*\n  accepted: .*; or what decides the If: specs .* the size m"):
+        rx.from_onnx(proto)
+    assert rx.from_onnx(proto, inputs={"x": "n 1"}).main.params[0].tensor.ndim == 2

@@ -110,6 +110,33 @@ def test_names_are_given_once_and_operators_are_onnx_own() -> None:
     rx.from_onnx(model([node("Relu", "x")], inputs, opset=6))  # its definition is the same in opset 7
 
 
+def test_values_that_nothing_gives_in_time() -> None:
+    inputs = {"x": ([2, 4], FLOAT)}
+    late = r"node 0 \(Add, opset 17\): `b` is given by node 1 `late`, which is not before it\n  accepted: .* no cycles"
+    cycle = [node("Add", "x b", "a"), node("Relu", "a", "b", name="late"), node("Relu", "b")]
+    refused(model(cycle, inputs), late)
+    refused(model([node("Add", "x y")], inputs), "`y` is given by node 0, which is not before it")
+    refused(model([node("Add", "x q")], inputs), r"node 0 \(Add, opset 17\): nothing gives `q`")
+
+
+def test_dtypes_that_contradict() -> None:
+    inputs = {"x": ([2, 4], FLOAT)}
+    proto = model([node("Relu", "x", "h"), node("Relu", "h")], inputs)
+    proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.INT64, [2, 4]))
+    refused(proto, "g: `h` is float32, and declared int64\n  accepted: the dtype that its node gives")
+    proto = model([node("Relu", "x")], inputs)
+    proto.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.INT64, [2, 4]))
+    refused(proto, "g: output `y` is float32, and declared int64")
+    refused(model([node("Add", "x q")], {**inputs, "q": ([2, 4], TensorProto.INT64)}), "one dtype is needed")
+
+
+def test_operators_of_unknown_domains_are_listed_once() -> None:
+    nodes = [("Foo", "x", "a"), ("Bar", "a", "b"), ("Foo", "b", "y")]
+    made = [helper.make_node(kind, [x], [y], domain="my.own") for kind, x, y in nodes]
+    said = r"g: 2 operators are not supported\n +my\.own\.Foo: 2 nodes, the first is node 0 \(my\.own\.Foo, opset 0\)"
+    refused(model(made, {"x": ([2], FLOAT)}), rf"{said}\n +my\.own\.Bar: 1 node, node 1 \(my\.own\.Bar, opset 0\)\n")
+
+
 def test_mutated_models_are_read_or_refused() -> None:
     nodes = [node("Shape", "x", "s"), node("Gather", "s i", "n"), node("Concat", "n m", "t", axis=0),
              node("Reshape", "x t", "r"), node("Softmax", "r", axis=-1)]  # fmt: skip
@@ -215,6 +242,14 @@ def test_data_of_other_files_is_read_of_paths_only(tmp_path: Path, monkeypatch: 
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     (found,) = results(rx.from_onnx(tmp_path / "m.onnx"), w)
     np.testing.assert_array_equal(found, w + w)
+    whole = (tmp_path / "w.bin").read_bytes()
+    (tmp_path / "w.bin").write_bytes(whole[:5])
+    refused(
+        tmp_path / "m.onnx", r"data of .*m\.onnx cannot be read \(.*\)\n  accepted: the files of its data beside it"
+    )
+    (tmp_path / "w.bin").unlink()
+    refused(tmp_path / "m.onnx", r"data of .*m\.onnx cannot be read \(.*w\.bin.*\)\n  accepted: the files of its data")
+    (tmp_path / "w.bin").write_bytes(whole)
     monkeypatch.chdir(tmp_path)  # where a reader of bytes would look
     outside = onnx.load("m.onnx", load_external_data=False)
     said = "initializer `w`: its data is in another file, which bytes and protos do not name\n  accepted: a path to the"

@@ -282,3 +282,69 @@ def test_long_integers_are_computed_without_a_switch() -> None:
     assert not jax.config.jax_enable_x64
     best = rx.optimize(module)
     np.testing.assert_array_equal(best(many, *module.weights.values()), many + many)
+
+
+# --- operators of onnxruntime ---
+
+
+def attention(kind: str, inputs: str, shapes: dict[str, tuple[int, ...]], **attributes: Any) -> Any:
+    made = helper.make_node(kind, [n if n != "-" else "" for n in inputs.split()], ["y"], domain="com.microsoft",
+                            **attributes)  # fmt: skip
+    proto = model([made], {n: (s, FLOAT) for n, s in shapes.items()})
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return rx.from_onnx(proto)
+
+
+def test_packed_heads_are_those_given_apart() -> None:
+    """onnxruntime has no packed heads for CPUs."""
+    b, s, t, heads, d = 2, 3, 4, 2, 4
+    q, k, v = (RNG.standard_normal((b, n, heads, d)).astype(np.float32) for n in (s, t, t))
+    flat = [x.reshape(b, -1, heads * d) for x in (q, k, v)]
+    (wanted,) = results(
+        attention("MultiHeadAttention", "q k v", {n: x.shape for n, x in zip("qkv", flat, strict=True)}, num_heads=2),
+        *flat,
+    )
+    both = np.stack([k, v], 3)
+    (found,) = results(
+        attention("MultiHeadAttention", "q k", {"q": flat[0].shape, "k": both.shape}, num_heads=2), flat[0], both
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    whole = np.stack([q, k[:, :s], v[:, :s]], 3)
+    (found,) = results(attention("MultiHeadAttention", "q", {"q": whole.shape}, num_heads=2), whole)
+    parts = [x[:, :s].reshape(b, s, heads * d) for x in (q, k, v)]
+    (wanted,) = results(attention("MultiHeadAttention", "q k v", {n: (b, s, 8) for n in "qkv"}, num_heads=2), *parts)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "attributes", "said"),
+    [
+        ("Attention", "x w", {"num_heads": 5}, r"5 heads of \(2, 3, 8\) float32\n  accepted: .* that the heads divide"),
+        ("Attention", "x w", {"num_heads": 2, "do_rotary": 1}, "do_rotary or past_present_share_buffer"),
+        ("Attention", "x w", {"num_heads": 2, "qkv_hidden_sizes": [8, 4, 12]}, r"qkv_hidden_sizes=\[8, 4, 12\] of 24"),
+        ("MultiHeadAttention", "x", {"num_heads": 2}, "queries alone\n  accepted: queries, keys and values; or packed"),
+        ("MultiHeadAttention", "x k k", {"num_heads": 2, "unidirectional": 1}, "with 3 queries and 5 keys"),
+        (
+            "Attention",
+            "x w - k4",
+            {"num_heads": 2},
+            r"a mask of shape \(2, 1, 3, 3\) for a batch of 2\n  accepted: ends",
+        ),
+    ],
+)
+def test_what_is_refused_of_attention(kind: str, inputs: str, attributes: Any, said: str) -> None:
+    shapes = {"x": (2, 3, 8), "w": (8, 24), "k": (2, 5, 8), "k4": (2, 1, 3, 3)}
+    with pytest.raises(OnnxError, match=rf"node 0 \(com\.microsoft\.{kind}, opset 1\).*(?:{said})"):
+        attention(kind, inputs, {n: s for n, s in shapes.items() if n in inputs.split()}, **attributes)
+
+
+def test_packed_zero_points_of_groups_are_refused() -> None:
+    """onnxruntime's documentation subtracts them, and its kernels for CPUs do not."""
+    made = helper.make_node("MatMulNBits", ["x", "w", "s", "z", "g"], ["y"], domain="com.microsoft", N=2, K=16,
+                            bits=4, block_size=16)  # fmt: skip
+    weights = {
+        "w": np.zeros((2, 1, 8), np.uint8), "s": np.ones((2, 1), np.float32), "z": np.zeros((2, 1), np.uint8),
+        "g": np.zeros(16, np.int32),
+    }  # fmt: skip
+    with pytest.raises(OnnxError, match="packed zero points with g_idx\n  accepted: zero points as floats, or none"):
+        rx.from_onnx(model([made], {"x": ((3, 16), FLOAT)}, weights=weights))

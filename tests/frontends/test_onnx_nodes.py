@@ -11,6 +11,7 @@ import pytest
 
 import relax_eg as rx
 from benchmarks.onnx_cases import DRAWN
+from benchmarks.onnx_fused_cases import DRAWN_FUSED
 from benchmarks.onnx_nodes import BEGIN, DOCUMENT, END, NodeTest, Outcome, node_tests, outcome, run, table
 from relax_eg.errors import OnnxError
 from relax_eg.frontends.onnx.missing import REFUSED
@@ -20,7 +21,9 @@ SAMPLED = 40  # of so many tests, the quick run takes one
 LEAST_PASSING = 0.95  # of the tests that are not expanded; the rest are strings, random numbers, files and the like
 # Others compare these with onnxruntime: test_onnx_control.py, test_onnx_sequences.py, test_onnx_quantizer.py.
 NO_NODE_TEST = {"GlobalLpPool", "ConcatFromSequence", "Optional", "SequenceAt", "SequenceConstruct", "SequenceEmpty"}
-NO_NODE_TEST |= {"SequenceErase", "SequenceLength"} | {k for k in HANDLERS if k.startswith("com.microsoft.Q")}
+NO_NODE_TEST |= (
+    {"SequenceErase", "SequenceLength"} | {k for k in HANDLERS if k.startswith("com.microsoft.Q")} | DRAWN_FUSED.keys()
+)
 
 
 @cache

@@ -243,3 +243,75 @@ def test_an_index_out_of_range_takes_the_last_branch() -> None:
 }}"""
     best = rx.optimize(rx.from_stablehlo(text))
     assert [int(best(np.float32(i))) for i in (-1, 0, 1, 2, 7)] == [12, 10, 11, 12, 12]
+
+
+def rows_mixed(xs):
+    return lax.fori_loop(0, 5, lambda i, c: c + xs[i] * xs[4 - i] + xs[0], jnp.zeros(2))
+
+
+def counted_from_two(h):
+    return lax.while_loop(lambda c: c[0] < 9, lambda c: (c[0] + 1, jnp.sin(c[1]) + c[0]), (2, h))[1]
+
+
+def counted_in_twos(h):
+    return lax.while_loop(lambda c: c[0] < 9, lambda c: (c[0] + 2, jnp.sin(c[1]) + c[0]), (0, h))[1]
+
+
+def cells(w, h, xs, reverse=False):
+    def step(c, x):
+        c = jnp.tanh(c @ w + x["a"]) * x["b"]
+        return c, {"sum": c.sum(-1), "all": c}
+
+    return lax.scan(step, h, xs, reverse=reverse)
+
+
+def backward_cells(w, h, xs):
+    return cells(w, h, xs, reverse=True)
+
+
+CELLS = floats(4, 4), floats(2, 4), {"a": floats(7, 2, 4), "b": floats(7, 1, 4)}
+LOOPS = [
+    (cells, CELLS, "scan", 0), (backward_cells, CELLS, "scan", 0),
+    (lambda h: lax.fori_loop(0, 9, lambda i, c: jnp.sin(c) + i, h), (floats(3),), "scan", 0),
+    (rows_mixed, (floats(5, 2),), "scan", 2), (counted_from_two, (floats(3),), "while_loop", 0),
+    (counted_in_twos, (floats(3),), "while_loop", 0),
+    (lambda h: lax.while_loop(lambda v: jnp.sum(v) < 50, lambda v: v * v + 1, h), (floats(3),), "while_loop", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LOOPS, ids=lambda c: c[0].__name__)
+def test_a_loop_that_counts_is_a_scan(case: Any) -> None:
+    """Rows that a step reads or writes at the count are those of the scan's arrays, so no slice of them is left."""
+    f, args, kind, slices = case
+    module = rx.from_stablehlo(exported(f, *args))
+    ops = [e.op for g in module for e in g.expressions()]
+    assert kind in ops and {"scan": "while_loop", "while_loop": "scan"}[kind] not in ops
+    assert ops.count("dynamic_slice") == slices and "dynamic_update_slice" not in ops
+    agrees(module, f, *args)
+
+
+def test_a_gradient_of_a_scan_is_two_scans() -> None:
+    def loss(w, h, xs):
+        return jax.grad(lambda *a: jnp.sum(cells(*a)[1]["sum"] ** 2), argnums=(0, 2))(w, h, xs)
+
+    module = rx.from_stablehlo(exported(loss, *CELLS))
+    ops = [e.op for g in module for e in g.expressions()]
+    assert ops.count("scan") == 2 and "while_loop" not in ops and "dynamic_slice" not in ops
+    agrees(module, loss, *CELLS)
+
+
+def test_normalisations_by_given_moments_and_names_of_pytorch() -> None:
+    text = """
+    func.func @main(%x: tensor<2x3xf32>, %s: tensor<3xf32>, %o: tensor<3xf32>, %m: tensor<3xf32>, %v: tensor<3xf32>)
+        -> tensor<2x3xf32> {
+      %0 = "stablehlo.batch_norm_inference"(%x, %s, %o, %m, %v) <{epsilon = 0.5 : f32, feature_index = 1 : i64}>
+        : (tensor<2x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+      %1 = stablehlo.custom_call @mhlo.erf(%0) : (tensor<2x3xf32>) -> tensor<2x3xf32>
+      return %1 : tensor<2x3xf32>
+    }"""
+    args = floats(2, 3), floats(3), floats(3), floats(3), floats(3) ** 2
+    agrees(
+        rx.from_stablehlo(text),
+        lambda x, s, o, m, v: lax.erf((x - m) / jnp.sqrt(v + 0.5) * s + o),
+        *args,
+    )

@@ -41,6 +41,11 @@ def _schema(onnx: Any, node: Any, opset: int) -> Any:
         return None
 
 
+def is_defined(onnx: Any, node: Any, opset: int) -> bool:
+    """Whether ONNX's own table defines the operator of a node in `opset`."""
+    return _schema(onnx, node, opset) is not None
+
+
 def is_function(onnx: Any, node: Any, opset: int) -> bool:
     """Whether ONNX's own table defines the operator of a node as a function."""
     schema = _schema(onnx, node, opset)

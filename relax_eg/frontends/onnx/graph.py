@@ -21,7 +21,7 @@ from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.frontends.onnx.functions import domain_of
 from relax_eg.frontends.onnx.missing import OperatorNodes, check_operators, uses
 from relax_eg.frontends.onnx.scopes import Conversion, GraphScope
-from relax_eg.frontends.onnx.values import Held, Nothing, TensorList, tensor
+from relax_eg.frontends.onnx.values import Held, KnownArray, Nothing, TensorList, tensor
 from relax_eg.frontends.specs import identifier
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, tuple_, var
@@ -140,12 +140,18 @@ def _read(onnx: Any, model: Any) -> tuple[Any, str]:
     try:
         if isinstance(model, bytes):
             return onnx.load_model_from_string(model), "model"
-        return onnx.load(str(model), format="protobuf"), Path(model).name
+        proto = onnx.load(str(model), format="protobuf", load_external_data=False)
     except OSError as error:
         raise OnnxError(f"from_onnx: cannot read {model}: {error.strerror or error}\n  accepted: {accepted}") from None
     except Exception as error:  # the errors of protobuf have no common class
         what = "these bytes are" if isinstance(model, bytes) else f"{model} is"
         raise OnnxError(f"from_onnx: {what} no ONNX model ({error})\n  accepted: {accepted}") from None
+    try:
+        onnx.load_external_data_for_model(proto, str(Path(model).parent))
+    except Exception as error:  # the package raises errors of various classes
+        accepted = "the files of its data beside it, whole"
+        raise OnnxError(f"from_onnx: data of {model} cannot be read ({error})\n  accepted: {accepted}") from None
+    return proto, Path(model).name
 
 
 class _Graph:
@@ -176,6 +182,7 @@ class _Graph:
             has = ", ".join(g.name for g in self.graph.input)
             raise OnnxError(f"{self.name} has no input {sorted(unknown)[0]!r}\n  accepted: {has}")
         self.scope.run()
+        self._check_declared()
         results = [self._output(o) for o in self.graph.output]
         outputs = [e for r in results for e in (r if isinstance(r, list) else [r])]
         steps = self.shared.steps.bindings
@@ -195,6 +202,14 @@ class _Graph:
         module = ModelModule(functions, MappingProxyType(weights), self._output_names())
         check(module)
         return module
+
+    def _check_declared(self) -> None:
+        """OnnxError if the model declares another dtype of a value than its node gives."""
+        for info in self.graph.value_info:
+            value, kind = self.scope.values.get(info.name), info.type.tensor_type.elem_type
+            if kind and isinstance(value, Expr | KnownArray) and (dtype := self.shared.dtype(kind)) != value.dtype:
+                text = f"`{info.name}` is {value.dtype}, and declared {dtype}"
+                raise OnnxError(f"{self.name}: {text}\n  accepted: the dtype that its node gives")
 
     def _output_names(self) -> tuple[str, ...]:
         used: set[str] = set()

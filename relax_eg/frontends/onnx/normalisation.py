@@ -20,6 +20,7 @@ from relax_eg.ops.reduction import accumulator
 _STASH = {1: "float32", 16: "bfloat16"}  # the dtypes that statistics may have, by their ONNX numbers
 _EPSILON = 1e-5  # given: the default of ONNX
 _MOMENTUM = 0.9  # given: the default of ONNX
+_OF_ONNXRUNTIME = ("SimplifiedLayerNormalization",)  # onnxruntime writes it in ONNX's own domain, which lacks it
 
 
 def _stash(n: OnnxNode) -> str:
@@ -32,10 +33,11 @@ def _to_stash(x: Expr, stash: str) -> Expr:
     return x if x.dtype == "float64" else op.astype(x, stash)
 
 
-def _statistics(x: Expr, axes: tuple[int, ...], epsilon: float) -> tuple[Expr, Expr, Expr]:
-    """`x` normalised over `axes`, its mean, and one over its standard deviation."""
+def statistics(x: Expr, axes: tuple[int, ...], epsilon: float, about_zero: bool = False) -> tuple[Expr, Expr, Expr]:
+    """`x` normalised over `axes`, its mean, and one over its standard deviation. `about_zero`: by its root mean square,
+    without taking away its mean."""
     mean = op.mean(x, axes, keepdims=True)
-    centred = x - mean
+    centred = x if about_zero else x - mean
     inverse = op.rsqrt(op.mean(centred * centred, axes, keepdims=True) + epsilon)
     return centred * inverse, mean, inverse
 
@@ -50,7 +52,7 @@ def _apply_scale(n: OnnxNode, y: Expr, scale: Expr, bias: Expr | None) -> Expr:
 def _layer_norm(n: OnnxNode) -> list[Value]:
     x, scale, stash = n[0], n[1], _stash(n)
     axes = tuple(range(n.axis(-1, x.ndim), x.ndim))
-    y, mean, inverse = _statistics(_to_stash(x, stash), axes, n.at("epsilon", _EPSILON))
+    y, mean, inverse = statistics(_to_stash(x, stash), axes, n.at("epsilon", _EPSILON))
     return [
         _apply_scale(n, op.astype(y, x.dtype), scale, n.optional_input(2)),
         op.astype(mean, stash),
@@ -58,17 +60,17 @@ def _layer_norm(n: OnnxNode) -> list[Value]:
     ]
 
 
-def _rms_norm(n: OnnxNode) -> Expr:
+def _rms_norm(n: OnnxNode) -> list[Value]:
     x, scale, stash = n[0], n[1], _stash(n)
     axes = tuple(range(n.axis(-1, x.ndim), x.ndim))
-    staged = _to_stash(x, stash)
-    y = staged * op.rsqrt(op.mean(staged * staged, axes, keepdims=True) + n.at("epsilon", _EPSILON))
-    return _apply_scale(n, op.astype(op.astype(y, x.dtype), scale.dtype), scale, None)
+    y, _, inverse = statistics(_to_stash(x, stash), axes, n.at("epsilon", _EPSILON), about_zero=True)
+    y = _apply_scale(n, op.astype(op.astype(y, x.dtype), scale.dtype), scale, None)
+    return [y, op.astype(inverse, stash)] if n.kind in _OF_ONNXRUNTIME else [y]
 
 
 def _instance_norm(n: OnnxNode) -> Expr:
     x, scale, bias = n[0], n[1], n[2]
-    y, _, _ = _statistics(_to_stash(x, "float32"), space_of(x), n.at("epsilon", _EPSILON))
+    y, _, _ = statistics(_to_stash(x, "float32"), space_of(x), n.at("epsilon", _EPSILON))
     return op.astype(y, x.dtype) * channels(scale, x.ndim) + channels(bias, x.ndim)
 
 
@@ -78,7 +80,7 @@ def _group_norm(n: OnnxNode) -> Expr:
     if x.ndim < 3 or not x.shape[1].is_const or groups < 1 or x.shape[1].value % groups:
         raise n.error(f"{groups} groups of {x.tensor.short}", "groups that divide the channels, which are known")
     split = op.reshape(x, (x.shape[0], groups, x.shape[1].value // groups, *x.shape[2:]))
-    y, _, _ = _statistics(_to_stash(split, stash), tuple(range(2, split.ndim)), n.at("epsilon", _EPSILON))
+    y, _, _ = statistics(_to_stash(split, stash), tuple(range(2, split.ndim)), n.at("epsilon", _EPSILON))
     y = op.astype(y, x.dtype)
     if n.opset < 21:  # scale and bias are per group before opset 21, and per channel from then on
         return op.reshape(y * channels(scale, split.ndim) + channels(bias, split.ndim), x.shape)
@@ -128,4 +130,5 @@ HANDLERS: dict[str, Handler] = {
     "LayerNormalization": _layer_norm,
     "LRN": _lrn,
     "RMSNormalization": _rms_norm,
+    **dict.fromkeys(_OF_ONNXRUNTIME, _rms_norm),
 }

@@ -10,13 +10,17 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_float, is_integer, kind
 from relax_eg.frontends.onnx import (
+    attention,
     creation,
     further,
+    fused,
     indexed,
     normalisation,
+    packed,
     quantized,
     recurrent,
     resize,
+    rotary,
     sampled,
     selected,
     sequences,
@@ -357,9 +361,30 @@ def _pad(n: OnnxNode) -> Expr:
     n.ignore_attributes("value")
     n.value(2)  # the constant
     for axis, (low, high) in enumerate(width):
-        if (low, high) != (0, 0):
+        if (low, high) == (0, 0):
+            continue
+        if x.shape[axis].is_const or not (low.is_const and high.is_const and low.value >= 0 and high.value >= 0):
             x = op.take(x, _padded_positions(n, mode, x.shape[axis], low, high), axis, mode="clip")
+        else:
+            x = _padded_by_slices(x, mode, axis, low.value, high.value)
     return x
+
+
+def _padded_by_slices(x: Expr, mode: Any, axis: int, low: int, high: int) -> Expr:
+    """An axis of any size with elements of itself on both sides. It must have those elements, which calls check."""
+    size = x.shape[axis]
+
+    def part(start: Dim | int, stop: Dim | int) -> Expr:
+        return op.getitem(x, tuple(slice(start, stop) if a == axis else slice(None) for a in range(x.ndim)))
+
+    if mode == "reflect":
+        before, after = op.flip(part(1, low + 1), axis), op.flip(part(size - high - 1, size - 1), axis)
+    elif mode == "wrap":
+        before, after = part(size - low, size), part(0, high)
+    else:
+        wide = [[d if a == axis else e for a, e in enumerate(x.shape)] for d in (low, high)]
+        before, after = op.broadcast_to(part(0, 1), wide[0]), op.broadcast_to(part(size - 1, size), wide[1])
+    return op.concat([before, x, after], axis)
 
 
 def _padded_positions(n: OnnxNode, mode: Any, size: Dim, low: Dim, high: Dim) -> Array:
@@ -507,5 +532,6 @@ HANDLERS: dict[str, Handler] = {
     "TopK": _top_k, "Resize": resize.resize, "Upsample": resize.resize, **creation.HANDLERS, **windows.HANDLERS,
     **normalisation.HANDLERS, **further.HANDLERS, **indexed.HANDLERS, **quantized.HANDLERS, **recurrent.HANDLERS,
     **sampled.HANDLERS, **selected.HANDLERS, **sequences.HANDLERS, **signals.HANDLERS,
-    **subgraphs.HANDLERS, **training.HANDLERS,
+    **subgraphs.HANDLERS, **training.HANDLERS, **attention.HANDLERS, **fused.HANDLERS, **packed.HANDLERS,
+    **rotary.HANDLERS,
 }  # fmt: skip

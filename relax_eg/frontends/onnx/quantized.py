@@ -98,9 +98,13 @@ def _along(v: Expr, axis: int, rank: int) -> Expr:
     return v if v.ndim > 1 else op.reshape(v, [-1 if a == axis % rank else 1 for a in range(rank)])
 
 
+def matmul_of_integers(a: Expr, b: Expr, a_zero: Expr | None, b_zero: Expr | None) -> Expr:
+    """The product of integers less their zero points, as int32."""
+    return op.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1))
+
+
 def _matmul_integer(n: OnnxNode) -> Expr:
-    a, b = n[0], n[1]
-    return op.matmul(_centred(a, n.optional_input(2), -2), _centred(b, n.optional_input(3), -1))
+    return matmul_of_integers(n[0], n[1], n.optional_input(2), n.optional_input(3))
 
 
 def _requantized(y: Expr, factor: Expr, zero: Expr) -> Expr:

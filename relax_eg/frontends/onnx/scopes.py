@@ -18,6 +18,7 @@ from relax_eg.frontends.onnx.functions import (
     domain_of,
     expansion,
     handler_name,
+    is_defined,
     local_function,
     node_label,
     same_as_in,
@@ -177,8 +178,12 @@ class GraphScope:
             if name not in self.waiting:
                 if self.outer is not None:
                     return self.outer.value(name, where)
-                accepted = "inputs, initializers, outputs of nodes before"
-                raise OnnxError(f"{where}: nothing gives `{name}`\n  accepted: {accepted}")
+                behind = [node_label(i, n) for i, n in enumerate(self.nodes) if name in n.output]
+                what = (
+                    f"`{name}` is given by {behind[0]}, which is not before it" if behind else f"nothing gives `{name}`"
+                )
+                accepted = "inputs, initializers, outputs of nodes before; no cycles"
+                raise OnnxError(f"{where}: {what}\n  accepted: {accepted}")
             try:
                 self.values[name] = self._initializer(name, self.waiting[name])
             except OnnxError as error:
@@ -236,6 +241,8 @@ class GraphScope:
 
     def _check(self, node: Any, checked: Any) -> None:
         """OnnxError for a node that does not fit the definition of its operator in ONNX's own table."""
+        if not is_defined(self.shared.onnx, node, self.opsets.get(domain_of(node), 0)):
+            return  # an operator of onnxruntime, which also writes newer ones of ONNX into models of older opsets
         if not all(node.input):
             # Exporters leave out inputs that older versions require but do not read, so each omitted input gets a name
             # for the check. The handler refuses a missing input that it reads.

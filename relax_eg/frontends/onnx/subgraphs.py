@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import OnnxError, RelaxEgError
 from relax_eg.frontends.jax.control import bodies
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import Held, KnownArray, Nothing, TensorList, Value, tensor
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.control import cond, scan, while_loop
-from relax_eg.ir.expr import CONSTANT, Expr, postorder, tuple_, tuple_get, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.module import Function, pure_function
 from relax_eg.ops import api as op
 from relax_eg.shapes import Dim
@@ -66,13 +66,30 @@ def _function(graph: Any, params: Sequence[Expr], outputs: Sequence[Expr]) -> Fu
     return replace(made, origins=MappingProxyType(inside))
 
 
+def _deciding(condition: Expr) -> str:
+    """What decides a condition, as text: values of inputs, and sizes."""
+    inside = postorder([condition])
+    values = sorted({str(e.attr("name")) for e in inside if e.op == VAR})
+    dims = [d for e in inside if e.op == "dim_value" for d in e.attr("dim")]
+    sizes = sorted({v for d in dims for v in d.variables})
+    return " and ".join(text for text, there in (
+        (f"inputs={{{', '.join(f'{name!r}: its value' for name in values)}}}", values),
+        (f"specs in inputs that say the size{'s' * (len(sizes) > 1)} {', '.join(sizes)}", sizes),
+    ) if there)  # fmt: skip
+
+
 def _if(n: OnnxNode) -> Sequence[Held]:
     branches = [n.at("else_branch"), n.at("then_branch")]
     condition = n.required_input(0)
     if isinstance(condition, KnownArray):
         return branches[bool(condition.array.reshape(()))].run([])
     captured = _captured(branches)
-    outputs = [[tensor(v) for v in b.run([], captured.values, closed=True)] for b in branches]
+    try:
+        outputs = [[tensor(v) for v in b.run([], captured.values, closed=True)] for b in branches]
+    except OnnxError as error:
+        # A branch that cannot be read for these sizes may be one that these inputs never take.
+        said, what = str(error), _deciding(tensor(condition))
+        raise OnnxError(f"{said}; or what decides the If: {what}" if what else said) from None
     inner = [p for p in captured.operands if p in set(postorder([e for out in outputs for e in out]))]
     made = [_function(b, inner, out) for b, out in zip(branches, outputs, strict=True)]
     found = [[v.annotation for v in out] for out in outputs]

@@ -23,6 +23,7 @@ _RETURN = ("func.return", "stablehlo.return")
 _OWN = (*_CALL, *_RETURN, "stablehlo.constant", "stablehlo.get_dimension_size")
 _ASSERTION = "shape_assertion"
 _IDENTITIES = ("Sharding",)  # custom calls that compute nothing
+_OF_PYTORCH = "mhlo."  # before the names of CHLO's operations, as which PyTorch's exporter writes custom calls
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def check_operations(module: HloModule, name: str) -> None:
         for op in function.walk():
             if op.name == "stablehlo.custom_call":
                 target = str(op.at("call_target_name"))
-                if target != _ASSERTION and target not in _IDENTITIES:
+                if target != _ASSERTION and target not in _IDENTITIES and _named(target) not in OPERATIONS:
                     found[f"stablehlo.custom_call @{target}"] += 1
             elif op.name not in _OWN and op.name not in OPERATIONS:
                 found[op.name] += 1
@@ -56,6 +57,12 @@ def check_operations(module: HloModule, name: str) -> None:
         plural = "s are" if len(found) > 1 else " is"
         accepted = ", ".join(sorted(o.removeprefix("stablehlo.") for o in OPERATIONS))
         raise StableHloError(f"{name}: {len(found)} operation{plural} not supported: {said}\n  accepted: {accepted}")
+
+
+def _named(target: Any) -> str:
+    """The operation of CHLO that a custom call stands for, if it does."""
+    text = str(target)
+    return text.replace(_OF_PYTORCH, "chlo.", 1) if text.startswith(_OF_PYTORCH) else ""
 
 
 def as_function(module: HloModule) -> Callable[..., Any]:
@@ -103,6 +110,8 @@ class _Evaluation:
             return [Known(size, "int32")]
         if op.name in _CALL:
             return self.called(op, args)
+        if op.name == "stablehlo.custom_call" and (named := _named(op.at("call_target_name"))) in OPERATIONS:
+            return self.computed(replace(op, name=named), args, env, makers)
         if op.name == "stablehlo.custom_call":
             return args[: len(op.results)] if op.at("call_target_name") != _ASSERTION else _asserted(op, args[0])
         if op.results and all(isinstance(a, Known) for a in args):

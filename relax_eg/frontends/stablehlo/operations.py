@@ -13,6 +13,7 @@ from jax import lax
 
 from relax_eg.dtypes import dtype_of
 from relax_eg.errors import StableHloError
+from relax_eg.frontends.stablehlo.loops import as_scan
 from relax_eg.frontends.stablehlo.parsing import HloOp, HloRegion
 
 Shape = tuple[Any, ...]  # sizes: integers, and JAX's symbolic dimensions
@@ -266,6 +267,8 @@ def _sort(u: Use) -> Any:
 
 def _while(u: Use) -> Any:
     condition, body = map(u.function, u.op.regions)
+    if (found := as_scan(condition, body, u.args, u.known)) is not None:
+        return found
     return list(lax.while_loop(lambda c: condition(*c)[0], lambda c: tuple(body(*c)), tuple(u.args)))
 
 
@@ -330,6 +333,22 @@ _CHLO: Mapping[str, Callable[..., Any]] = {
     "lgamma": lax.lgamma, "sinh": lax.sinh, "square": lax.square, "tan": lax.tan,
 }  # fmt: skip
 
+
+def _batch_norm(u: Use) -> Any:
+    """A normalisation of every place of the feature axis: by given moments, or by those of the operand, which are
+    results then."""
+    x, scale, offset, *moments = u.args
+    feature = int(u.at("feature_index"))
+    axes = tuple(a for a in range(x.ndim) if a != feature)
+
+    def spread(v: Any) -> Any:
+        return lax.broadcast_in_dim(v, x.shape, (feature,))
+
+    mean, variance = moments or (jnp.mean(x, axes), jnp.var(x, axes))
+    y = (x - spread(mean)) * spread(lax.rsqrt(variance + u.at("epsilon")) * scale) + spread(offset)
+    return y if moments else [y, mean, variance]
+
+
 OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
     **{f"stablehlo.{name}": _unary(f) for name, f in {
         "abs": lax.abs, "cbrt": lax.cbrt, "ceil": lax.ceil, "cosine": lax.cos, "count_leading_zeros": lax.clz,
@@ -348,6 +367,7 @@ OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
     }.items()},
     **{f"chlo.{name}": _unary(f) for name, f in _CHLO.items()},
     "chlo.top_k": lambda u: list(lax.top_k(u.args[0], int(u.at("k")))),
+    "stablehlo.batch_norm_inference": _batch_norm, "stablehlo.batch_norm_training": _batch_norm,
     "stablehlo.bitcast_convert": lambda u: lax.bitcast_convert_type(u.args[0], jnp.dtype(u.dtype)),
     "stablehlo.broadcast_in_dim": _broadcast, "stablehlo.case": _case, "stablehlo.cholesky": _cholesky,
     "stablehlo.clamp": lambda u: lax.clamp(*u.args), "stablehlo.compare": _compare,

@@ -219,7 +219,10 @@ def _plain(a: Any) -> Any:
 
 def _array(a: Any) -> np.ndarray[Any, Any]:
     kind: Any = ir.RankedTensorType(a.type)
-    shape, dtype = tuple(kind.shape), np.dtype(_element(kind.element_type))
+    shape = tuple(kind.shape)
+    if str(kind.element_type) == "index":  # layouts, which PyTorch's exporter writes
+        return _array_of_text(str(a), np.dtype(np.int64), shape)
+    dtype = np.dtype(_element(kind.element_type))
     if a.is_splat and dtype.kind != "c":
         return np.full(shape, a.get_splat_value().value, dtype)
     if dtype.kind in "biuf" and dtype.type.__module__ != ml_dtypes.__name__:
