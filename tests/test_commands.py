@@ -46,6 +46,7 @@ HEAVY = {
     r"python -m benchmarks\.minilm --(short|execution).*": "other variants of the encoder, compiled once more",
     r"python -m benchmarks\.memory --limits": "searches for the least memory, at three limits",
     r"python -m relax_eg\.rules": "tests and proves every rule that ships: minutes",
+    r"python -m benchmarks\.tradeoff.*": "searches for fronts of seven programs, and times them",
     r"relax-eg verify": "does every proof of the rules that ship over: minutes",
     r"relax-eg calibrate.*": "measures the device for a minute",
 }
