@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from relax_eg.extract.amounts import NONE, Amounts, bytes_moved, kind_of, program_amounts, work_of
+from relax_eg.extract.amounts import NONE, Amounts, adds_neighbours, bytes_moved, kind_of, program_amounts, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
 from relax_eg.extract.gpu.place import KernelPlace, is_placed
 from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
@@ -320,6 +320,8 @@ class WholeCost:
         """The arithmetic of the tensor program of operator `op`."""
         done = work_of(placed.program)
         rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
+        if self.profile.tap_rate and adds_neighbours(placed.program):
+            rate = self.profile.tap_rate
         other = maximum(0, self.number(done.other_flops, placed.sizes))
         flops = other + sum(self.number(c.flops, placed.sizes) for c in done.contractions)
         each = [self.contraction(c, placed.sizes) for c in done.contractions]

@@ -55,6 +55,7 @@ CPU = Profile(
     sums_as_matmuls=True,
     conv_factor=1.1,
     window_row=14e-9,
+    tap_rate=28e9,
     group_share=0.14,
     group_half=(23.0, 20.0),
     transpose_rate=4e9,

@@ -295,6 +295,47 @@ def convolutions(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
 
 
+def networks_of_convolutions(rng: np.random.Generator) -> Trial:
+    """Two to four convolutions over one or two axes, dense or depthwise, strided or transposed, with pooling, shifts of
+    channels, gates from sums over the image, residuals and joints between them."""
+    rank, channels = int(rng.integers(1, 3)), int(rng.integers(1, 4))
+    space = [int(n) for n in rng.integers(1, 6, rank)]
+    x = e = var("x", Tensor((int(rng.integers(0, 3)), channels, *space), "float32"))
+    params, each = [x], range(2, 2 + rank)
+
+    def parameter(*shape: int) -> Expr:
+        params.append(var(f"w{len(params)}", Tensor(shape, "float32")))
+        return params[-1]
+
+    for _ in range(int(rng.integers(2, 5))):
+        window, out = [int(n) for n in rng.integers(1, 4, rank)], int(rng.integers(1, 4))
+        pads, before, channels = [(k // 2, k - 1 - k // 2) for k in window], e, e.shape[1].value
+        draw = int(rng.integers(5))
+        if draw == 0:
+            steps = [int(n) for n in rng.integers(1, 3, rank)]
+            e = op.conv(e, parameter(channels, 1, *window), steps, pads, groups=channels)
+        elif draw == 1:
+            edges = [(k - 1, k - 1) for k in window]
+            e = op.conv(e, parameter(out, channels, *window), padding=edges, input_dilation=window)
+        else:
+            window = [1] * rank if draw == 2 else window
+            pads = [(0, 0)] * rank if draw == 2 else pads
+            e = op.conv(e, parameter(out, channels, *window), [int(rng.integers(1, 3))] * rank, pads)
+        gate = op.sum(e, tuple(each), keepdims=True)
+        made = (
+            lambda: e, lambda: op.relu(e), lambda: op.multiply(e, gate), lambda: op.concat([e, op.negative(e)], 1),
+            lambda: op.add(e, op.reshape(parameter(e.shape[1].value), (1, e.shape[1], *[1] * rank))),
+            lambda: op.reduce_window(e, "max", (1, 1, *[2] * rank), (1, 1, *[1] * rank), [(0, 0)] * 2 + [(1, 1)] * rank),
+            lambda: op.add(e, before) if e.shape == before.shape else op.subtract(e, gate),
+            lambda: op.flip(e, 2), lambda: op.pad(e, [(0, 0), (0, 1)] + [(1, 0)] * rank, 1.0),
+        )  # fmt: skip
+        e = made[int(rng.integers(len(made)))]()
+    node = e
+    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
+    args = tuple(rng.integers(-1, 2, [d.value for d in p.shape]).astype(np.float32) for p in params)
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
+
+
 def nested_sums(rng: np.random.Generator) -> Trial:
     """A randomly nested sum of three to eight terms: matrix products and elementwise products, some scaled."""
     k = int(rng.integers(1, 4))

@@ -16,11 +16,13 @@ from typing import Any
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
+from relax_eg.ops.record import operators_where
+from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import convolutions
+from relax_eg.rules.schema_trials import convolutions, networks_of_convolutions
 from relax_eg.rules.schemas import ProgramQueries, Schema
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Scalar, compute, program
@@ -28,6 +30,9 @@ from relax_eg.tir import Buffer, Scalar, compute, program
 # limit: places of a window that is written tap by tap, and of one of which patches are made
 _MOST_TAPS, _MOST_PARTS = 49, 9
 _LARGE = 1 << 23  # chosen: bytes of all patches from which on no core's cache holds them, and memory takes longest
+_FEWEST_LAYERS = 2  # chosen: convolutions of a network from which a transpose at each end may pay
+# The operators with which a network may end.
+_OPERATORS = operators_where(lambda o: o.equations is not None)
 
 
 def _places(e: Expr) -> list[tuple[int, ...]]:
@@ -165,6 +170,17 @@ def _as_sub_pixels(e: Expr, queries: ProgramQueries) -> Expr | None:
     return op.reshape(op.permute_dims(apart, (0, 1, *together)), e.shape)
 
 
+def _channels_last(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Proposes the images of a network with channels last, where the network ends."""
+    if not is_image(e) or any(map(is_image, readers := queries.readers(e))) and all(map(is_image, readers)):
+        return None
+    convolved = sum(x.op == "conv" for x in postorder((e,)) if is_image(x))
+    if convolved < _FEWEST_LAYERS:
+        return None
+    made = ChannelsLast(lambda x: False, is_large=lambda n: queries.largest_value(n) > _LARGE).of(e)
+    return op.permute_dims(made, to_first(e.ndim))
+
+
 def _schema(name: str, doc: str, propose: Any) -> Schema:
     return Schema(name, doc, "reassociate", frozenset(("conv",)), propose, frozenset(("conv",)), (convolutions,))
 
@@ -175,6 +191,10 @@ windows = RuleSet(
         _schema("conv_of_fewer_axes", "a convolution over an axis of size 1 is one over the other axes", _fewer_axes),
         _schema("depthwise_by_taps", "a depthwise convolution is a sum of shifts times taps", _depthwise_by_taps),
         _schema("patches_as_matmul", "a convolution is a matmul of the kernel and all patches", _patches_as_matmul),
+        Schema(
+            "channels_last", "a network of convolutions with channels last: one transpose at each end", "reassociate",
+            frozenset(("conv", "layout")), _channels_last, _OPERATORS, (networks_of_convolutions,),
+        ),
         _schema("conv_as_sub_pixels", "a transposed convolution without overlaps: one element each", _as_sub_pixels),
     ),
 )  # fmt: skip
