@@ -404,7 +404,7 @@ class WholeCost:
         channels.
 
         If the profile has a `transpose_rate`, an ungrouped convolution also transposes its images on the way in and
-        out, because XLA's code wants channels last. The rows of its windows are gathered; XLA makes a matmul of a
+        out, and its kernel, because XLA's code wants channels last. The rows of its windows are gathered; XLA makes a matmul of a
         convolution by a single element. The zeros that `input_dilation` puts between elements are skipped.
         Grouped convolutions run in other, slower code.
         """
@@ -417,7 +417,8 @@ class WholeCost:
         flops = flops / math.prod(site["input_dilation"])
         if groups == 1:
             if p.transpose_rate:
-                elements = math.prod(self._evaluate(d) for d in site.shape(0)) + batch * out * math.prod(space)
+                elements = sum(math.prod(self._evaluate(d) for d in site.shape(i)) for i in (0, 1))
+                elements = elements + batch * out * math.prod(space)
                 turned = elements / p.transpose_rate
             product = Matmul(flops, batch * math.prod(space), columns, depth, site.dtype(0))
             gathered = product.rows * math.prod(window[1:-1]) * p.window_row * (math.prod(window[1:]) > 1)

@@ -311,7 +311,7 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
         rows, depth = images(p) * size * size, 9 * channels
         flops = 2.0 * rows * out * depth
         seconds = _work(p, times[name], flops)
-        turned = (channels + out) * rows / p.transpose_rate
+        turned = ((channels + out) * rows + depth * out) / p.transpose_rate
         product = float(matmul_seconds(p, Matmul(flops, rows, out, depth, "float32")))
         return max(seconds - turned, 0.1 * seconds), product, rows
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.dtypes import itemsize
@@ -137,7 +137,8 @@ class ChannelsLast(Inward):
         is_padded_itself = any(b != 0 for a in around for b in a)
         plain = all(n == 1 for n in e.attr("input_dilation"))
         if plain and e.attr("groups") == 1 and all(d == 1 for d in w.shape[2:]) and not is_padded_itself:
-            rows = self._part(e, self._last(x), (0,) * (e.ndim - 2))
+            at = (0,) * (e.ndim - 2)
+            rows = _part(self._last(x), at, e.shape[2:], e.attr("strides"), e.attr("dilation"))
             weight = op.permute_dims(op.squeeze(w, tuple(range(2, w.ndim))), (1, 0))
             return op.matmul(rows, weight, precision=e.attr("precision"), out_dtype=e.attr("out_dtype"))
         pixels = self._sub_pixels(e)
@@ -145,33 +146,52 @@ class ChannelsLast(Inward):
             return pixels
         exact = e.attr("out_dtype") in (None, x.dtype) and itemsize(x.dtype) >= 4
         known = plain and exact and all(d.is_const for d in w.shape[2:])
-        places = list(itertools.product(*(range(d.value) for d in w.shape[2:]))) if known else []
-        if places:
+        window = [d.value for d in w.shape[2:]] if known else []
+        if math.prod(window) > 0 and known:
             pads = [(0, 0), *around, (0, 0)]
             image = op.pad(self._last(x), pads, 0.0) if is_padded_itself else self._last(x)
-            if e.attr("groups") > 1 and w.shape[1] == 1 and w.shape[0] == x.shape[1] and len(places) <= _MOST_TAPS:
-                return _depthwise(e, image, places)
-            size = x.shape[1] * len(places) * math.prod((e.shape[0], *e.shape[2:]), start=Dim.of(itemsize(x.dtype)))
-            if e.attr("groups") == 1 and len(places) <= _MOST_PARTS and not self.is_large(size):
+            if e.attr("groups") > 1 and w.shape[1] == 1 and w.shape[0] == x.shape[1] and math.prod(window) <= _MOST_TAPS:
+                return _depthwise(e, image, window)
+            if e.attr("groups") == 1:
                 try:
-                    parts = [self._part(e, image, place) for place in places]
+                    patches = self._patches(e, image, window)
                 except OperatorError:  # a part is not shown to lie inside the image
                     return None
-                depth = x.shape[1] * len(places)
-                kernel = op.reshape(op.permute_dims(w, (*range(2, w.ndim), 1, 0)), (depth, w.shape[0]))
-                return op.matmul(op.concat(parts, e.ndim - 1), kernel, precision=e.attr("precision"))
+                if patches is not None:
+                    return patches
         first = op.permute_dims(self._last(x), to_first(e.ndim))
         return op.permute_dims(call(e.op, (first, w), dict(e.attrs)), to_last(e.ndim))
 
-    def _part(self, e: Expr, image: Expr, place: Sequence[int]) -> Expr:
-        """The elements of the padded image, channels last, that a place of the window of convolution `e` meets."""
-        strides = e.attr("strides")
-        begin = [k * d for k, d in zip(place, e.attr("dilation"), strict=True)]
-        end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, e.shape[2:], strides, strict=True)]
-        if tuple(map(Dim.of, end)) == image.shape[1:-1] and not any(begin) and all(s == 1 for s in strides):
-            return image
-        shape = image.shape
-        return op.strided_slice(image, (0, *begin, 0), (shape[0], *end, shape[-1]), (1, *strides, 1))
+    def _patches(self, e: Expr, image: Expr, window: Sequence[int]) -> Expr | None:
+        """A matmul of all patches of a padded image, channels last; None where these are many or large.
+
+        A window that is some strides long along each axis is made of blocks, one stride long, of which the channels
+        are the elements.
+        """
+        w, strides, rank = e.args[1], e.attr("strides"), e.ndim - 2
+        whole = all(k % s == 0 and (d == 1 or s == 1) for k, s, d in zip(window, strides, e.attr("dilation"), strict=True))
+        sides = list(strides) if whole else [1] * rank
+        taps = [k // s for k, s in zip(window, sides, strict=True)]
+        n, o, *space = e.shape
+        places, depth = list(itertools.product(*map(range, taps))), w.shape[1] * math.prod(window)
+        size = depth * math.prod((n, *space), start=Dim.of(itemsize(image.dtype)))
+        if len(places) > _MOST_PARTS or self.is_large(size):
+            return None
+        if any(s > 1 for s in sides):
+            count = [d + t - 1 for d, t in zip(space, taps, strict=True)]
+            end = [c * s for c, s in zip(count, sides, strict=True)]
+            cut = op.strided_slice(image, [0] * e.ndim, (n, *end, image.shape[-1]))
+            cut = image if cut.shape == image.shape else cut
+            apart = op.reshape(cut, (n, *itertools.chain(*zip(count, sides, strict=True)), cut.shape[-1]))
+            together = (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1)
+            image = op.reshape(op.permute_dims(apart, together), (n, *count, cut.shape[-1] * math.prod(sides)))
+            parts = [_part(image, place, space, [1] * rank, [1] * rank) for place in places]
+        else:
+            parts = [_part(image, place, space, strides, e.attr("dilation")) for place in places]
+        split = op.reshape(w, (o, w.shape[1], *itertools.chain(*zip(taps, sides, strict=True))))
+        kernel = op.permute_dims(split, (*range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2), 1, 0))
+        patches = parts[0] if len(parts) == 1 else op.concat(parts, e.ndim - 1)
+        return op.matmul(patches, op.reshape(kernel, (depth, o)), precision=e.attr("precision"))
 
     def _sub_pixels(self, e: Expr) -> Expr | None:
         """A matmul for a transposed convolution whose windows do not overlap; None for another."""
@@ -194,8 +214,22 @@ class ChannelsLast(Inward):
         return op.reshape(op.permute_dims(apart, (0, *together, 1 + 2 * rank)), whole)
 
 
-def _depthwise(e: Expr, image: Expr, places: Iterable[Sequence[int]]) -> Expr:
+def _part(
+    image: Expr, place: Sequence[int], space: Sequence[Dim], strides: Sequence[int], dilation: Sequence[int]
+) -> Expr:
+    """The elements of an image, channels last, that a place of the window meets, for the places `space` of the result.
+    Raises OperatorError if they are not shown to lie inside the image."""
+    begin = [k * d for k, d in zip(place, dilation, strict=True)]
+    end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, space, strides, strict=True)]
+    if tuple(end) == image.shape[1:-1] and not any(begin) and all(s == 1 for s in strides):
+        return image
+    shape = image.shape
+    return op.strided_slice(image, (0, *begin, 0), (shape[0], *end, shape[-1]), (1, *strides, 1))
+
+
+def _depthwise(e: Expr, image: Expr, window: Sequence[int]) -> Expr:
     """A depthwise convolution of a padded image, channels last, as a sum over taps."""
+    places = list(itertools.product(*map(range, window)))
     weight = op.permute_dims(op.squeeze(e.args[1], 1), (*range(1, e.ndim - 1), 0))
     xs, ws = (Buffer(name, a.shape, str(a.dtype)) for name, a in (("x", image), ("w", weight)))
     steps = list(zip(e.attr("strides"), e.attr("dilation"), strict=True))

@@ -358,10 +358,12 @@ def nested_sums(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, terms[0]),)), terms[0], args, queries)
 
 
-def _of_function(kind: str, rng: np.random.Generator) -> Trial:
+def _of_function(kind: str, rng: np.random.Generator, is_known: bool = False) -> Trial:
     k, t = int(rng.integers(1, 4)), int(rng.integers(0, 4))
+    length = Dim.of(t) if is_known else Dim.var("t")
     matrix, same, carried, xs = (
-        var("w", _MATRIX), var("c", _VECTOR), var("h", _VECTOR), var("x", Tensor("t k") if kind == "scan" else _VECTOR)
+        var("w", _MATRIX), var("c", _VECTOR), var("h", _VECTOR),
+        var("x", Tensor(f"{length} k") if kind == "scan" else _VECTOR),
     )  # fmt: skip
     count = var("n", _COUNT)
     body = _body(rng, kind)
@@ -369,7 +371,7 @@ def _of_function(kind: str, rng: np.random.Generator) -> Trial:
     params = (matrix, same, carried, xs)
     if kind == "scan":
         reverse = bool(rng.integers(2))
-        node = scan(function_ref(body), (matrix, same), (carried,), (xs,), length=Dim.var("t"), reverse=reverse)
+        node = scan(function_ref(body), (matrix, same), (carried,), (xs,), length=length, reverse=reverse)
     elif kind == "call":
         node = call_function(function_ref(body), params)
     else:
@@ -407,6 +409,11 @@ def _body(rng: np.random.Generator, kind: str) -> Function:
 def scans(rng: np.random.Generator) -> Trial:
     """A scan of a random body."""
     return _of_function("scan", rng)
+
+
+def short_scans(rng: np.random.Generator) -> Trial:
+    """A scan of a random body, with a known number of steps."""
+    return _of_function("scan", rng, is_known=True)
 
 
 def while_loops(rng: np.random.Generator) -> Trial:

@@ -16,7 +16,7 @@ from typing import Any
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.expr import Expr
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_where
@@ -30,7 +30,6 @@ from relax_eg.tir import Buffer, Scalar, compute, program
 # limit: places of a window that is written tap by tap, and of one of which patches are made
 _MOST_TAPS, _MOST_PARTS = 49, 9
 _LARGE = 1 << 23  # chosen: bytes of all patches from which on no core's cache holds them, and memory takes longest
-_FEWEST_LAYERS = 2  # chosen: convolutions of a network from which a transpose at each end may pay
 # The operators with which a network may end.
 _OPERATORS = operators_where(lambda o: o.equations is not None)
 
@@ -173,9 +172,6 @@ def _as_sub_pixels(e: Expr, queries: ProgramQueries) -> Expr | None:
 def _channels_last(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Proposes the images of a network with channels last, where the network ends."""
     if not is_image(e) or any(map(is_image, readers := queries.readers(e))) and all(map(is_image, readers)):
-        return None
-    convolved = sum(x.op == "conv" for x in postorder((e,)) if is_image(x))
-    if convolved < _FEWEST_LAYERS:
         return None
     made = ChannelsLast(lambda x: False, is_large=lambda n: queries.largest_value(n) > _LARGE).of(e)
     return op.permute_dims(made, to_first(e.ndim))
