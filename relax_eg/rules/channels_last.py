@@ -22,7 +22,7 @@ from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
 from relax_eg.rules.index_maps.inward import Inward, is_join, is_padded, is_pointwise
-from relax_eg.rules.index_maps.views import AxisMap, IndexView, view_of
+from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Scalar, compute, program
 
@@ -121,6 +121,11 @@ class ChannelsLast(Inward):
         if _is_reduction(e):
             axes = tuple(sorted(order.index(a) for a in e.attr("axes")))
             return call(e.op, (self._last(e.args[0]),), {**attrs, "axes": axes})
+        inner = view_of(e)
+        if inner is not None and is_image(e):  # composed with the transpose, it would move through convolutions, too
+            maps = [inner.maps[a] for a in order]
+            maps = [m if m.out is None else replace(m, out=order.index(m.out)) for m in maps]
+            return made_of(IndexView(tuple(maps), tuple(e.shape[a] for a in order)), self._last(e.args[0]))
         if _is_window_reduction(e):
             moved = {k: tuple(v[a] for a in order) for k, v in attrs.items() if isinstance(v, tuple)}
             return call(e.op, (self._last(e.args[0]),), {**attrs, **moved})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -171,9 +171,26 @@ def _as_sub_pixels(e: Expr, queries: ProgramQueries) -> Expr | None:
 
 def _channels_last(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Proposes the images of a network with channels last, where the network ends."""
-    if not is_image(e) or any(map(is_image, readers := queries.readers(e))) and all(map(is_image, readers)):
+    readers = queries.readers(e)
+    if not is_image(e) or (readers and all(map(is_image, readers))):
         return None
-    made = ChannelsLast(lambda x: False, is_large=lambda n: queries.largest_value(n) > _LARGE).of(e)
+    return _with_channels_last(e, queries, lambda x: False)
+
+
+def _blocks_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Proposes a matmul of blocks, one stride long, for a convolution whose windows are some strides long."""
+    strides, window = e.attr("strides"), e.args[1].shape[2:] if _is_known(e) else ()
+    if len(window) != len(strides) or all(s == 1 for s in strides) or e.attr("groups") != 1:
+        return None
+    if not all(d.is_const and d.value > 0 and d.value % s == 0 for d, s in zip(window, strides, strict=True)):
+        return None
+    if any(n != 1 for name in ("dilation", "input_dilation") for n in e.attr(name)) or not _sums_as_written(e):
+        return None
+    return _with_channels_last(e, queries, lambda x: x is not e)
+
+
+def _with_channels_last(e: Expr, queries: ProgramQueries, is_leaf: Callable[[Expr], bool]) -> Expr:
+    made = ChannelsLast(is_leaf, is_large=lambda n: queries.largest_value(n) > _LARGE).of(e)
     return op.permute_dims(made, to_first(e.ndim))
 
 
@@ -191,6 +208,7 @@ windows = RuleSet(
             "channels_last", "a network of convolutions with channels last: one transpose at each end", "reassociate",
             frozenset(("conv", "layout")), _channels_last, _OPERATORS, (networks_of_convolutions,),
         ),
+        _schema("blocks_as_matmul", "a convolution of windows of whole strides: a matmul of blocks", _blocks_as_matmul),
         _schema("conv_as_sub_pixels", "a transposed convolution without overlaps: one element each", _as_sub_pixels),
     ),
 )  # fmt: skip
