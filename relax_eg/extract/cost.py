@@ -404,8 +404,8 @@ class WholeCost:
         channels.
 
         If the profile has a `transpose_rate`, an ungrouped convolution also transposes its images on the way in and
-        out, and its kernel, because XLA's code wants channels last. The rows of its windows are gathered; XLA makes a matmul of a
-        convolution by a single element. The zeros that `input_dilation` puts between elements are skipped.
+        out, and its kernel, because XLA's code wants channels last. The rows of its windows are gathered; XLA makes a
+        matmul of a convolution by a single element. The zeros that `input_dilation` puts between elements are skipped.
         Grouped convolutions run in other, slower code.
         """
         p = self.profile

@@ -48,13 +48,13 @@ def is_image(e: Expr) -> bool:
     """Whether `e` is computed from a convolution by operators that keep its axes."""
     for x in postorder((e,), stop=_known.__contains__):
         if x not in _known:
-            _known[x] = x.op == _CONV or any(_known.get(a, False) for a in x.args) and keeps_axes(x)
+            _known[x] = x.op == _CONV or (any(_known.get(a, False) for a in x.args) and keeps_axes(x))
     return _known[e]
 
 
 def keeps_axes(e: Expr) -> bool:
     """Whether the axes of `e` are those of its operands that are images, in the same order."""
-    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or e.annotation.ndim < 3:
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or e.ndim < 3:
         return False
     if any(a.ndim != e.ndim for a in e.args if _known.get(a, False)):
         return False
@@ -85,7 +85,7 @@ def _puts_last(view: IndexView, e: Expr) -> bool:
     if e.ndim < 3:
         return False
     wanted = permuted(e.shape, to_last(e.ndim))
-    single = [m == w or d == 1 and m.out is None for m, w, d in zip(view.maps, wanted.maps, e.shape, strict=True)]
+    single = [m == w or (d == 1 and m.out is None) for m, w, d in zip(view.maps, wanted.maps, e.shape, strict=True)]
     return view.shape == wanted.shape and all(single)
 
 
@@ -155,7 +155,12 @@ class ChannelsLast(Inward):
         if math.prod(window) > 0 and known:
             pads = [(0, 0), *around, (0, 0)]
             image = op.pad(self._last(x), pads, 0.0) if is_padded_itself else self._last(x)
-            if e.attr("groups") > 1 and w.shape[1] == 1 and w.shape[0] == x.shape[1] and math.prod(window) <= _MOST_TAPS:
+            if (
+                e.attr("groups") > 1
+                and w.shape[1] == 1
+                and w.shape[0] == x.shape[1]
+                and math.prod(window) <= _MOST_TAPS
+            ):
                 return _depthwise(e, image, window)
             if e.attr("groups") == 1:
                 try:
@@ -174,7 +179,9 @@ class ChannelsLast(Inward):
         are the elements.
         """
         w, strides, rank = e.args[1], e.attr("strides"), e.ndim - 2
-        whole = all(k % s == 0 and (d == 1 or s == 1) for k, s, d in zip(window, strides, e.attr("dilation"), strict=True))
+        whole = all(
+            k % s == 0 and (d == 1 or s == 1) for k, s, d in zip(window, strides, e.attr("dilation"), strict=True)
+        )
         sides = list(strides) if whole else [1] * rank
         taps = [k // s for k, s in zip(window, sides, strict=True)]
         n, o, *space = e.shape

@@ -9,7 +9,7 @@ difference refutes the schema.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -295,13 +295,29 @@ def convolutions(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
 
 
+def convolutions_of_blocks(rng: np.random.Generator) -> Trial:
+    """A convolution over one or two axes whose windows are one or two strides long."""
+    rank = int(rng.integers(1, 3))
+    steps = [2, *(int(n) for n in rng.integers(1, 4, rank - 1))]
+    window = [s * int(n) for s, n in zip(steps, rng.integers(1, 3, rank), strict=True)]
+    pads = [(int(rng.integers(0, 3)), int(rng.integers(0, 3))) for _ in range(rank)]
+    n, channels, out = (int(rng.integers(low, 4)) for low in (0, 1, 1))
+    sizes = [k + int(rng.integers(0, 6)) for k in window]
+    images, kernel = (n, channels, *sizes), (out, channels, *window)
+    params = (var("x", Tensor(images, "float32")), var("w", Tensor(kernel, "float32")))
+    node = op.conv(*params, steps, pads)
+    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
+    args = tuple(rng.integers(-3, 4, shape).astype(np.float32) for shape in (images, kernel))
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
+
+
 def networks_of_convolutions(rng: np.random.Generator) -> Trial:
     """Two to four convolutions over one or two axes, dense or depthwise, strided or transposed, with pooling, shifts of
     channels, gates from sums over the image, residuals and joints between them."""
     rank, channels = int(rng.integers(1, 3)), int(rng.integers(1, 4))
     space = [int(n) for n in rng.integers(1, 6, rank)]
     x = e = var("x", Tensor((int(rng.integers(0, 3)), channels, *space), "float32"))
-    params, each = [x], range(2, 2 + rank)
+    params = [x]
 
     def parameter(*shape: int) -> Expr:
         params.append(var(f"w{len(params)}", Tensor(shape, "float32")))
@@ -321,19 +337,26 @@ def networks_of_convolutions(rng: np.random.Generator) -> Trial:
             window = [1] * rank if draw == 2 else window
             pads = [(0, 0)] * rank if draw == 2 else pads
             e = op.conv(e, parameter(out, channels, *window), [int(rng.integers(1, 3))] * rank, pads)
-        gate = op.sum(e, tuple(each), keepdims=True)
-        made = (
-            lambda: e, lambda: op.relu(e), lambda: op.multiply(e, gate), lambda: op.concat([e, op.negative(e)], 1),
-            lambda: op.add(e, op.reshape(parameter(e.shape[1].value), (1, e.shape[1], *[1] * rank))),
-            lambda: op.reduce_window(e, "max", (1, 1, *[2] * rank), (1, 1, *[1] * rank), [(0, 0)] * 2 + [(1, 1)] * rank),
-            lambda: op.add(e, before) if e.shape == before.shape else op.subtract(e, gate),
-            lambda: op.flip(e, 2), lambda: op.pad(e, [(0, 0), (0, 1)] + [(1, 0)] * rank, 1.0),
-        )  # fmt: skip
-        e = made[int(rng.integers(len(made)))]()
+        e = _between(e, before, parameter, rng)
     node = e
     # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
     args = tuple(rng.integers(-1, 2, [d.value for d in p.shape]).astype(np.float32) for p in params)
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
+
+
+def _between(e: Expr, before: Expr, parameter: Callable[..., Expr], rng: np.random.Generator) -> Expr:
+    """What stands between two convolutions, of which the first made `e` of `before`."""
+    rank = e.ndim - 2
+    gate = op.sum(e, tuple(range(2, 2 + rank)), keepdims=True)
+    pooled = (1, 1, *[2] * rank), (1, 1, *[1] * rank), [(0, 0)] * 2 + [(1, 1)] * rank
+    made = (
+        lambda: e, lambda: op.relu(e), lambda: op.multiply(e, gate), lambda: op.concat([e, op.negative(e)], 1),
+        lambda: op.add(e, op.reshape(parameter(e.shape[1].value), (1, e.shape[1], *[1] * rank))),
+        lambda: op.reduce_window(e, "max", *pooled),
+        lambda: op.add(e, before) if e.shape == before.shape else op.subtract(e, gate),
+        lambda: op.flip(e, 2), lambda: op.pad(e, [(0, 0), (0, 1)] + [(1, 0)] * rank, 1.0),
+    )  # fmt: skip
+    return made[int(rng.integers(len(made)))]()
 
 
 def nested_sums(rng: np.random.Generator) -> Trial:

@@ -237,14 +237,19 @@ _MOST_STEPS, _MOST_UNROLLED = 4, 256
 def _unroll(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Proposes the steps of a short scan one after the other."""
     loop = e.args[0] if e.op == TUPLE_GET else e
-    if loop.op != SCAN or not isinstance(loop.annotation, Tuple) or not loop.attr("length").is_const or not 1 <= loop.attr("length").value <= _MOST_STEPS:
+    if (
+        loop.op != SCAN
+        or not isinstance(loop.annotation, Tuple)
+        or not loop.attr("length").is_const
+        or not 1 <= loop.attr("length").value <= _MOST_STEPS
+    ):
         return None
     length = loop.attr("length").value
     (run,) = runs_of(loop.op, loop.args, dict(loop.attrs))
     carry, stacked = list(run.carry), list[tuple[Expr, ...]]()
     if run.function.op != FUNCTION or not all(isinstance(x.annotation, Tensor) for x in run.slices):
         return None
-    for i in range(length)[:: -1 if loop.attr("reverse") else 1]:
+    for i in reversed(range(length)) if loop.attr("reverse") else range(length):
         slices = [x if length == 1 else op.strided_slice(x, (i, *[0] * (x.ndim - 1)), (i + 1, *x.shape[1:]))
                   for x in run.slices]  # fmt: skip
         call = call_function(run.function, (*run.constants, *carry, *(op.squeeze(x, (0,)) for x in slices)))
@@ -254,7 +259,8 @@ def _unroll(e: Expr, queries: ProgramQueries) -> Expr | None:
         found = [tuple_get(made[0], i) for i in range(len(loop.annotation.fields))]
         carry, ys = found[: len(carry)], found[len(carry) :]
         stacked.append(tuple(op.expand_dims(y, (0,)) for y in ys))
-    rows = [s[0] if length == 1 else op.concat(s, 0) for s in zip(*stacked[:: -1 if loop.attr("reverse") else 1])]
+    in_order = stacked[::-1] if loop.attr("reverse") else stacked
+    rows = [s[0] if length == 1 else op.concat(s, 0) for s in zip(*in_order, strict=True)]
     made = (*carry, *rows)
     return made[e.attr("index")] if e.op == TUPLE_GET else tuple_(made)
 

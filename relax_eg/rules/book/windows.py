@@ -22,8 +22,8 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_where
 from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import convolutions, networks_of_convolutions
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schema_trials import convolutions, convolutions_of_blocks, networks_of_convolutions
+from relax_eg.rules.schemas import ProgramQueries, Schema, Trials
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Scalar, compute, program
 
@@ -194,8 +194,8 @@ def _with_channels_last(e: Expr, queries: ProgramQueries, is_leaf: Callable[[Exp
     return op.permute_dims(made, to_first(e.ndim))
 
 
-def _schema(name: str, doc: str, propose: Any) -> Schema:
-    return Schema(name, doc, "reassociate", frozenset(("conv",)), propose, frozenset(("conv",)), (convolutions,))
+def _schema(name: str, doc: str, propose: Any, trials: Trials = convolutions) -> Schema:
+    return Schema(name, doc, "reassociate", frozenset(("conv",)), propose, frozenset(("conv",)), (trials,))
 
 
 windows = RuleSet(
@@ -208,7 +208,10 @@ windows = RuleSet(
             "channels_last", "a network of convolutions with channels last: one transpose at each end", "reassociate",
             frozenset(("conv", "layout")), _channels_last, _OPERATORS, (networks_of_convolutions,),
         ),
-        _schema("blocks_as_matmul", "a convolution of windows of whole strides: a matmul of blocks", _blocks_as_matmul),
+        _schema(
+            "blocks_as_matmul", "a convolution of windows of whole strides: a matmul of blocks", _blocks_as_matmul,
+            convolutions_of_blocks,
+        ),
         _schema("conv_as_sub_pixels", "a transposed convolution without overlaps: one element each", _as_sub_pixels),
     ),
 )  # fmt: skip
