@@ -140,6 +140,7 @@ LAPTOP = Profile(
     sums_as_matmuls=True,
     conv_factor=1.1,
     window_row=14e-9,
+    tap_rate=140e9,
     group_share=0.14,
     group_half=(23.0, 20.0),
     transpose_rate=8e9,
