@@ -230,7 +230,7 @@ def _body_anew(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]
     return (done[result], count) if done[result].annotation == e.annotation else None
 
 
-# limits: steps of a scan that is unrolled, and operators of all its steps
+# limit: steps of a scan that is unrolled, and operators of all its steps
 _MOST_STEPS, _MOST_UNROLLED = 4, 256
 
 
