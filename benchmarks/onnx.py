@@ -15,6 +15,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ from benchmarks import Quick
 from benchmarks.peer_programs import JAX, OCR, OURS, folder_of
 from benchmarks.peer_turns import Worker, serve
 from benchmarks.timing import Estimate, duration, machine
+from relax_eg.ops import counts, site_of
+from relax_eg.ops.record import operators_run_as
 
 ONE, TWO = "onnxruntime, 1 thread", "onnxruntime, 2 threads"
 WAYS = (OURS, JAX, ONE, TWO)
@@ -38,6 +41,7 @@ ROUNDS, QUICK_ROUNDS = 15, 6  # chosen: turns of each way; fewer enclose no medi
 LONGEST = 600.0  # limit: seconds of an answer
 OVER_JAX, OVER_ORT = 2.0, 1.5  # given: wanted: times as fast as `jax.jit`; times as long as onnxruntime's better way
 TOLERANCE = 1e-3  # given: of results, relative to the largest magnitude of onnxruntime's
+_CONTRACTIONS = operators_run_as("conv", "matmul", "transposed_matmul")
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- python -m benchmarks.onnx --write: from here -->", "<!-- onnx: to here -->"
 
@@ -153,10 +157,37 @@ def _onnxruntime(model: Model, threads: int) -> Callable[[], Any]:
 # -- the table
 
 
+SIDE, TRIES = 1024, 20  # chosen: side of the matmul of which the rate is taken, and how often it is timed
+
+
+def contracted_flops(model: Model) -> float:
+    """The flops of the convolutions and matmuls of a model as it is written."""
+    module, _ = _read(model)
+    nodes = [e for e in module.main.expressions() if e.op in _CONTRACTIONS]
+    return sum(counts(site_of(e)).flops.evaluate({}) for e in nodes)
+
+
+def matmul_rate() -> float:
+    """The flop/s of XLA's float32 matmul of `SIDE`, on all cores."""
+    x = jnp.ones((SIDE, SIDE))
+    run = jax.jit(jnp.matmul)
+    jax.block_until_ready(run(x, x))
+    taken = list[float]()
+    for _ in range(TRIES):
+        start = time.perf_counter()
+        jax.block_until_ready(run(x, x))
+        taken.append(time.perf_counter() - start)
+    return 2.0 * SIDE**3 / min(taken)
+
+
 @dataclass
 class Row:
     """A model's figures: by way, the seconds of a call, of the first results, MiB, and the largest difference from
-    onnxruntime's results, relative to their largest magnitude. `load`: processes that ran on average before."""
+    onnxruntime's results, relative to their largest magnitude.
+
+    - `load`: processes that ran on average before.
+    - `bound`: seconds that the model's contractions take at the rate of a large matmul.
+    """
 
     name: str
     seconds: dict[str, float]
@@ -166,6 +197,7 @@ class Row:
     over_jax: Estimate
     over_ort: Estimate
     load: float
+    bound: float
 
     @property
     def kept(self) -> bool:
@@ -190,6 +222,7 @@ def measured(model: Model, rounds: int) -> Row:
             for _ in range(rounds):
                 for way in random.sample(WAYS, len(WAYS)):
                     taken[way].append(_asked(workers[way], turn=True)["seconds"])
+            bound = contracted_flops(model) / matmul_rate()
             peak = {way: _asked(w, peak=True)["peak"] for way, w in workers.items()}
         finally:
             for w in workers.values():
@@ -199,7 +232,7 @@ def measured(model: Model, rounds: int) -> Row:
     return Row(
         model.name, {way: float(np.median(s)) for way, s in times.items()}, first, peak,
         {way: _difference(found, results[ONE]) for way, found in results.items()},
-        Estimate.of(times[JAX] / times[OURS]), Estimate.of(times[better] / times[OURS]), load,
+        Estimate.of(times[JAX] / times[OURS]), Estimate.of(times[better] / times[OURS]), load, bound,
     )  # fmt: skip
 
 
@@ -219,7 +252,7 @@ def _difference(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> fl
 
 HEAD = (
     "model", "ours", "jax.jit", "ort, 1 thread", "ort, 2 threads", "over jax.jit", "over ort", "first, ours / ort",
-    "MiB, ours / ort", "differs by",
+    "MiB, ours / ort", "differs by", "bound",
 )  # fmt: skip
 
 
@@ -227,7 +260,9 @@ def cells(row: Row) -> list[str]:
     times = [duration(row.seconds[way]) for way in WAYS]
     first = f"{duration(row.first[OURS])} / {duration(row.first[TWO])}"
     peak = f"{row.peak[OURS]:.0f} / {row.peak[TWO]:.0f}"
-    return [row.name, *times, str(row.over_jax), str(row.over_ort), first, peak, f"{max(row.difference.values()):.0e}"]
+    bound = f"{duration(row.bound)} ({row.bound / row.seconds[OURS]:.0%})"
+    differs = f"{max(row.difference.values()):.0e}"
+    return [row.name, *times, str(row.over_jax), str(row.over_ort), first, peak, differs, bound]
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -335,6 +335,14 @@ def test_blocks_are_shared_there() -> None:
     assert len(made) >= 2
 
 
+def test_a_block_with_a_node_that_stays_in_place_is_not_shared() -> None:
+    from relax_eg.ir.outline import outline
+
+    main = with_dataflow_blocks(rx.parse(shared(True, True))).main
+    same, made = outline(main, lambda _: "block", stays=lambda e: e.op == "matmul")
+    assert same is main and not made
+
+
 LOOP = """
 def more(x: R.Tensor(("n",), "float32"), i: R.Tensor((), "int32")) -> R.Tensor((), "bool"):
     return R.less(i, 3)

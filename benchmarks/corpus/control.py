@@ -116,3 +116,14 @@ def elman_network(x, w, u):
 def antisymmetric_rnn_step(h, x, w):
     """A step of an antisymmetric recurrent network (Chang et al., 2019): h (W - W') is not taken together."""
     return h + 0.1 * jnp.tanh(h @ w + x - h @ w.T)
+
+
+@program("n n", "n n", "2 n", "n")
+def elman_cell_over_a_pair(w, v, pair, h):
+    """A recurrent cell over two inputs, as a detector of voice runs it on each short piece of sound."""
+
+    def step(h, x):
+        h = jnp.tanh(w @ x + v @ h)
+        return h, h
+
+    return jax.lax.scan(step, h, pair)

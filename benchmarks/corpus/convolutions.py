@@ -206,3 +206,18 @@ def mask_at_twice_the_size(x, w):
 def frames_projected(x, w):
     """The projection of the frames of a spectrogram, as a convolution by one frame."""
     return jax.nn.gelu(lax.conv(x, w, (1,), "VALID"))
+
+
+@program("1 16 40 40", "64 16 1 1", "64 1 3 3", "16 64 1 1", "64")
+def inverted_residual(x, wide, each, narrow, shift):
+    """The block of MobileNetV3: more channels, each by itself, fewer channels, with hard swishes between."""
+    y = jax.nn.hard_swish(conv(x, wide) + shift[:, None, None])
+    y = jax.nn.hard_swish(lax.conv_general_dilated(y, each, (1, 1), "SAME", feature_group_count=64))
+    return x + conv(y, narrow)
+
+
+@program("n 3 64 64", "96 3 16 16")
+def patches_embedded(images, w):
+    """The first layer of a vision transformer: each patch of an image as a vector."""
+    y = lax.conv(images, w, (16, 16), "VALID")
+    return y.reshape(y.shape[0], 96, 16).transpose(0, 2, 1)

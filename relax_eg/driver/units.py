@@ -41,6 +41,7 @@ from relax_eg.ir.origin import Origin, Origins, SourceLine
 from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.logs import log_at, report_progress
+from relax_eg.ops.record import operators_run_as
 from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import MEMORY, FactsOf, Schema
@@ -52,6 +53,8 @@ Place = tuple[str, int]  # a function, and the number of a block in it
 _MOST_ROUNDS = 3
 _ASKING = 0.7  # chosen: share of the budget's seconds after which no schema is asked any more
 _AT_LEAST = 0.05  # chosen: share of the budget's seconds that an e-graph gets once the budget is spent
+_CONVOLUTIONS = operators_run_as("conv")
+_IMAGE_RANK = 4  # given: axes of an image: batch, channels, height, width
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,7 @@ class Units:
     def _share(self) -> None:
         """Turns repeated blocks into functions, so that each is searched once."""
         for f in self.module:
-            self.functions[f.name], made = outline(f, self._fresh_name)
+            self.functions[f.name], made = outline(f, self._fresh_name, _has_layout)
             for block in made:
                 self.functions[block.name] = block
                 calls = sum(block.name in functions_of(e) for e in self.functions[f.name].expressions())
@@ -533,6 +536,11 @@ class Units:
     def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
         others = (f for f in self.functions.values() if f.name != function.name)
         return batch_function(Module((function, *others)), function, mapped, length)
+
+
+def _has_layout(e: Expr) -> bool:
+    """Whether the layout of a convolution of images is chosen with that of its neighbours, across blocks."""
+    return e.op in _CONVOLUTIONS and e.ndim >= _IMAGE_RANK
 
 
 def _extent(options: Options, size: Dim) -> int:

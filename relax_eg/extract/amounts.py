@@ -14,6 +14,7 @@ from relax_eg.shapes import Dim
 from relax_eg.shapes.division import dim_max
 from relax_eg.tir import Counts, PatternKind, TensorProgram, Work, classify, count, work
 from relax_eg.tir.analyze import workspace_bytes
+from relax_eg.tir.expr import Read, walk
 
 NONE = Dim.of(0)
 
@@ -56,6 +57,19 @@ def kind_of(program: TensorProgram) -> PatternKind:
 def counts_of(program: TensorProgram) -> Counts:
     """`count(program)`, cached."""
     return count(program)
+
+
+@lru_cache(MANY_KEPT)
+def adds_neighbours(program: TensorProgram) -> bool:
+    """Whether the program reads an operand at several places for each element, and all operands along the last axis of
+    the result, so that neighbours in memory are computed together."""
+    if len(program.stages) != 1:
+        return False
+    (stage,) = program.stages
+    reads = [r for r in walk(stage.value) if isinstance(r, Read)]
+    last = stage.indices[-1] if stage.indices else None
+    along = all(r.indices and r.indices[-1] == last for r in reads)
+    return along and len({r.buffer for r in reads}) < len(set(reads))
 
 
 def program_amounts(placed: ProgramUse, launches: int) -> Amounts:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from relax_eg.extract.amounts import NONE, Amounts, bytes_moved, kind_of, program_amounts, work_of
+from relax_eg.extract.amounts import NONE, Amounts, adds_neighbours, bytes_moved, kind_of, program_amounts, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
 from relax_eg.extract.gpu.place import KernelPlace, is_placed
 from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
@@ -320,6 +320,8 @@ class WholeCost:
         """The arithmetic of the tensor program of operator `op`."""
         done = work_of(placed.program)
         rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
+        if self.profile.tap_rate and adds_neighbours(placed.program):
+            rate = self.profile.tap_rate
         other = maximum(0, self.number(done.other_flops, placed.sizes))
         flops = other + sum(self.number(c.flops, placed.sizes) for c in done.contractions)
         each = [self.contraction(c, placed.sizes) for c in done.contractions]
@@ -402,8 +404,8 @@ class WholeCost:
         channels.
 
         If the profile has a `transpose_rate`, an ungrouped convolution also transposes its images on the way in and
-        out, because XLA's code wants channels last. The rows of its windows are gathered; XLA makes a matmul of a
-        convolution by a single element. The zeros that `input_dilation` puts between elements are skipped.
+        out, and its kernel, because XLA's code wants channels last. The rows of its windows are gathered; XLA makes a
+        matmul of a convolution by a single element. The zeros that `input_dilation` puts between elements are skipped.
         Grouped convolutions run in other, slower code.
         """
         p = self.profile
@@ -415,7 +417,8 @@ class WholeCost:
         flops = flops / math.prod(site["input_dilation"])
         if groups == 1:
             if p.transpose_rate:
-                elements = math.prod(self._evaluate(d) for d in site.shape(0)) + batch * out * math.prod(space)
+                elements = sum(math.prod(self._evaluate(d) for d in site.shape(i)) for i in (0, 1))
+                elements = elements + batch * out * math.prod(space)
                 turned = elements / p.transpose_rate
             product = Matmul(flops, batch * math.prod(space), columns, depth, site.dtype(0))
             gathered = product.rows * math.prod(window[1:-1]) * p.window_row * (math.prod(window[1:]) > 1)

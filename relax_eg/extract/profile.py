@@ -23,7 +23,7 @@ from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
-PROFILE_VERSION = 7  # given: version of the format
+PROFILE_VERSION = 8  # given: version of the format
 _OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
 _STREAMING = 4  # chosen: power of (cache over bytes) with which hits fall when an array outgrows the cache
 
@@ -75,6 +75,8 @@ class Profile:
     - `sums_as_matmuls`: whether XLA computes the sum of a product of two broadcast operands as a matmul.
     - `conv_factor`: how many times longer a convolution takes than the matmul of its windows.
     - `window_row`: seconds in which an ungrouped convolution gathers one row of one window.
+    - `tap_rate`: flop/s of a kernel that adds neighbours of each element and reads all operands along the last axis, as
+      a sum over taps with channels last; 0 if it is that of elementwise operators.
     - `group_share`: share of the matmul rate that a grouped convolution reaches at most.
     - `group_half`: output channels and window elements per group at which it reaches half of that.
     - `factor_share`: share of the matmul rate that a factorisation of a large matrix reaches (cholesky, lu, qr, eigh,
@@ -129,6 +131,7 @@ class Profile:
     sums_as_matmuls: bool = False
     conv_factor: float = 1.0
     window_row: float = 0.0
+    tap_rate: float = 0.0
     group_share: float = 1.0
     group_half: tuple[float, float] = (8.0, 16.0)
     factor_share: float = 0.5
@@ -239,6 +242,7 @@ class Profile:
             ("weight stored out x in, times", layouts),
             ("convolution over matmul, times", f"{self.conv_factor:.3g}; in groups {1 / self.group_share:.3g}"),
             ("a row of a convolution's window, ns", f"{1e9 * self.window_row:.3g}"),
+            ("sums over taps, channels last, Gflop/s", f"{(self.tap_rate or self.vector_rate) / 1e9:.4g}"),
             (
                 "linear algebra over matmul, times",
                 f"factors {1 / self.factor_share:.3g}, half of it at {self.factor_half:g}; triangular systems "

@@ -37,19 +37,26 @@ _LEAST_SAVED = 48  # chosen: nodes
 
 
 Naming = Callable[[str], str]
+# Whether a node stays in place: what is chosen of it is chosen with its neighbours, in other repetitions too.
+Stays = Callable[[Expr], bool]
+
+
+def _never(e: Expr) -> bool:
+    return False
 
 
 @stage("share")
-def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]]:
+def outline(function: Function, fresh: Naming, stays: Stays = _never) -> tuple[Function, list[Function]]:
     """Returns `function` with its repeated blocks replaced by calls, and the functions called.
 
-    `fresh(stem)` returns an unused function name.
+    - `fresh(stem)` returns an unused function name.
+    - `stays(e)`: whether a node is part of no block.
     """
     made: list[Function] = []
     blocks: list[Block] = []
     for block in function.blocks:
         for _ in range(_ROUNDS if block.dataflow else 0):
-            found = _outline_block(block, fresh, function)
+            found = _outline_block(block, fresh, function, stays)
             if found is None:
                 break
             new, called = found
@@ -63,15 +70,17 @@ def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]
     return replace(function, blocks=tuple(blocks)), made
 
 
-def _outline_block(block: Block, fresh: Naming, function: Function) -> tuple[dict[Expr, Expr], Function] | None:
+def _outline_block(
+    block: Block, fresh: Naming, function: Function, stays: Stays
+) -> tuple[dict[Expr, Expr], Function] | None:
     """Returns the replacement of each value of `block`, and the function they call; None if nothing repeats."""
     values = [b.value for b in block.bindings]
     order = [e for e in postorder(values) if e.args]
     if len(order) < SMALLEST_PROGRAM:
         return None
-    whole = max((_extend_backwards(_same_wiring_run(r), order) for r in _repeats(order)), key=len, default=[])
+    whole = max((_extend_backwards(_same_wiring_run(r), order) for r in _repeats(order, stays)), key=len, default=[])
     rows = _same_wiring_run(whole)[:-1]
-    if len(rows) < 2:
+    if len(rows) < 2 or any(stays(e) for row in rows for e in row):
         return None
     outputs = _outputs(rows, order, values)
     called, operands = _function(rows, outputs, fresh("block"), function)
@@ -79,14 +88,15 @@ def _outline_block(block: Block, fresh: Naming, function: Function) -> tuple[dic
     return None if done is None else (done, called)
 
 
-def _repeats(order: Sequence[Expr]) -> list[list[list[Expr]]]:
+def _repeats(order: Sequence[Expr], stays: Stays) -> list[list[list[Expr]]]:
     """Finds the repetition that saves the most nodes and returns one list of rows for each of its best cut positions.
 
     `rows[r][k]` is node k of repetition r, operands first. The nodes of a column have equal operators, attributes and
     annotations.
     """
     kinds: dict[Any, int] = {}
-    tokens = np.array([kinds.setdefault(_kind(e), len(kinds)) for e in order])
+    kind_of = [(_kind(e), i if stays(e) else -1) for i, e in enumerate(order)]
+    tokens = np.array([kinds.setdefault(k, len(kinds)) for k in kind_of])
     best: tuple[int, int, int, int] | None = None  # saved, period, start, length
     for period in _periods(tokens):
         for start, length in _runs(tokens[:-period] == tokens[period:]):

@@ -31,6 +31,7 @@ APART_ROWS = 8  # chosen: rows of the matmuls with the weights of `APART`
 CHAINS, LOOPS = (32, 128), (100, 1100)  # chosen: reductions in a chain; steps of a loop
 CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
 THIN = (3, 16, 112)  # chosen: channels and output channels of a convolution of many small windows, and its side
+TAPS = (128, 28)  # chosen: channels and side of the result of a sum over nine taps, channels last
 ONE_ROW = (512, 1024, 2048)  # chosen: sides of weights of matmuls with one row
 # chosen: of a quick calibration: reductions in a chain, and rows of the matmuls with both layouts
 FEW_CHAINED, FEW_ROWS = 12, 8
@@ -170,6 +171,9 @@ def figures(p: Profile) -> Iterator[Figure]:
     yield Figure("thin convolution", _conv, (normal(images(p), channels, size, size), normal(out, channels, 3, 3)))
     x, w = normal(images(p), 128, 28, 28), normal(128, 1, 3, 3)
     yield Figure("depthwise", lambda x, w: _conv(x, w, 128), (x, w))
+    if p.tap_rate:
+        channels, size = TAPS
+        yield Figure("taps", by_taps, (normal(size + 2, size + 2, channels), normal(3, 3, channels)))
     for n in matrix_sides(p):
         x = normal(n, n)
         definite = x @ x.T / n + jnp.eye(n)
@@ -224,6 +228,12 @@ def linear(x: Any, w: Any) -> Any:
 
 def _solve(a: Any, b: Any) -> Any:
     return lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
+
+
+def by_taps(x: Any, w: Any) -> Any:
+    """The sum over the taps of a window of an image, channels last."""
+    (rows, columns), size = w.shape[:2], x.shape[0] - w.shape[0] + 1
+    return sum(x[i : i + size, j : j + size] * w[i, j] for i in range(rows) for j in range(columns))
 
 
 def _conv(x: Any, w: Any, groups: int = 1) -> Any:

@@ -36,6 +36,7 @@ from relax_eg.measure.figures import (
     ROWS,
     SLOW_LOOPS,
     SMALL,
+    TAPS,
     THIN,
     has_threads,
     images,
@@ -79,7 +80,7 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     if has_threads(p):
         p = replace(p, **_matmuls(p, times, ""), **_layouts(p, times, ""))
     p = replace(p, matmul_rate=_rates(p, times))
-    p = replace(p, **_convolutions(p, times))
+    p = replace(p, **_convolutions(p, times), **_taps(p, times))
     p = replace(p, **_linear_algebra(p, times))
     p = replace(p, scalar_rate={**p.scalar_rate, **_slow_loops(p, times)})
     return replace(p, modes=tuple(_fit_mode(p, times, m) for m in start.modes)) if has_threads(p) else p
@@ -103,7 +104,8 @@ def fit_few(start: Profile, times: Times) -> Profile:
     step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)
     p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
     n = vector_size(p)
-    p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n))
+    vector_rate = 2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n)
+    p = replace(p, vector_rate=vector_rate, tap_rate=p.tap_rate * vector_rate / p.vector_rate)
     p = replace(p, **_memory(p, times))
     n = transposed_size(p)
     longer = times["transposed"] - times["in order"]
@@ -311,7 +313,7 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
         rows, depth = images(p) * size * size, 9 * channels
         flops = 2.0 * rows * out * depth
         seconds = _work(p, times[name], flops)
-        turned = (channels + out) * rows / p.transpose_rate
+        turned = ((channels + out) * rows + depth * out) / p.transpose_rate
         product = float(matmul_seconds(p, Matmul(flops, rows, out, depth, "float32")))
         return max(seconds - turned, 0.1 * seconds), product, rows
 
@@ -323,6 +325,20 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
     share = (1.0 / (1.0 + p.group_half[0])) * (9.0 / (9.0 + p.group_half[1]))
     reached = flops / _work(p, times["depthwise"], flops) / p.rate("float32")
     return {"conv_factor": factor, "window_row": row, "group_share": min(1.0, reached / share)}
+
+
+def taps_amounts() -> tuple[float, float]:
+    """The flops of the figure of `TAPS`, and the bytes that it moves."""
+    channels, size = TAPS
+    return 17.0 * channels * size**2, 4.0 * channels * (size**2 + (size + 2) ** 2 + 9)
+
+
+def _taps(p: Profile, times: Times) -> dict[str, float]:
+    """The rate of sums over taps with channels last."""
+    if not p.tap_rate:
+        return {}
+    flops, moved = taps_amounts()
+    return {"tap_rate": flops / max(_work(p, times["taps"], flops) - p.move(moved), 0.1 * times["taps"])}
 
 
 def _linear_algebra(p: Profile, times: Times) -> dict[str, Any]:

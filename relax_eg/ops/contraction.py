@@ -285,7 +285,10 @@ def _linear_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 def _linear_lower(x: Any, weight: Any) -> Any:
     # Written with the transpose: XLA reads the weight in place and, on CPU, compiles a product of one row to a parallel
-    # loop. It does not do so for a dot that contracts the second axis of both.
+    # loop. It does not do so for a dot that contracts the second axis of both. Of one row that it adds something to,
+    # XLA transposes the weight at every call; a matrix times a vector is read in place there too.
+    if all(n == 1 for n in x.shape[:-1]):
+        return contracted(lambda x, w, out: (w @ x.reshape(-1)).reshape(*x.shape[:-1], -1), x, weight, None)
     return contracted(lambda x, w, out: x @ w.T, x, weight, None)
 
 

@@ -9,7 +9,7 @@ difference refutes the schema.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -330,6 +330,70 @@ def convolutions(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
 
 
+def convolutions_of_blocks(rng: np.random.Generator) -> Trial:
+    """A convolution over one or two axes whose windows are one or two strides long."""
+    rank = int(rng.integers(1, 3))
+    steps = [2, *(int(n) for n in rng.integers(1, 4, rank - 1))]
+    window = [s * int(n) for s, n in zip(steps, rng.integers(1, 3, rank), strict=True)]
+    pads = [(int(rng.integers(0, 3)), int(rng.integers(0, 3))) for _ in range(rank)]
+    n, channels, out = (int(rng.integers(low, 4)) for low in (0, 1, 1))
+    sizes = [k + int(rng.integers(0, 6)) for k in window]
+    images, kernel = (n, channels, *sizes), (out, channels, *window)
+    params = (var("x", Tensor(images, "float32")), var("w", Tensor(kernel, "float32")))
+    node = op.conv(*params, steps, pads)
+    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
+    args = tuple(rng.integers(-3, 4, shape).astype(np.float32) for shape in (images, kernel))
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
+
+
+def networks_of_convolutions(rng: np.random.Generator) -> Trial:
+    """Two to four convolutions over one or two axes, dense or depthwise, strided or transposed, with pooling, shifts of
+    channels, gates from sums over the image, residuals and joints between them."""
+    rank, channels = int(rng.integers(1, 3)), int(rng.integers(1, 4))
+    space = [int(n) for n in rng.integers(1, 6, rank)]
+    x = e = var("x", Tensor((int(rng.integers(0, 3)), channels, *space), "float32"))
+    params = [x]
+
+    def parameter(*shape: int) -> Expr:
+        params.append(var(f"w{len(params)}", Tensor(shape, "float32")))
+        return params[-1]
+
+    for _ in range(int(rng.integers(2, 5))):
+        window, out = [int(n) for n in rng.integers(1, 4, rank)], int(rng.integers(1, 4))
+        pads, before, channels = [(k // 2, k - 1 - k // 2) for k in window], e, e.shape[1].value
+        draw = int(rng.integers(5))
+        if draw == 0:
+            steps = [int(n) for n in rng.integers(1, 3, rank)]
+            e = op.conv(e, parameter(channels, 1, *window), steps, pads, groups=channels)
+        elif draw == 1:
+            edges = [(k - 1, k - 1) for k in window]
+            e = op.conv(e, parameter(out, channels, *window), padding=edges, input_dilation=window)
+        else:
+            window = [1] * rank if draw == 2 else window
+            pads = [(0, 0)] * rank if draw == 2 else pads
+            e = op.conv(e, parameter(out, channels, *window), [int(rng.integers(1, 3))] * rank, pads)
+        e = _between(e, before, parameter, rng)
+    node = e
+    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
+    args = tuple(rng.integers(-1, 2, [d.value for d in p.shape]).astype(np.float32) for p in params)
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
+
+
+def _between(e: Expr, before: Expr, parameter: Callable[..., Expr], rng: np.random.Generator) -> Expr:
+    """What stands between two convolutions, of which the first made `e` of `before`."""
+    rank = e.ndim - 2
+    gate = op.sum(e, tuple(range(2, 2 + rank)), keepdims=True)
+    pooled = (1, 1, *[2] * rank), (1, 1, *[1] * rank), [(0, 0)] * 2 + [(1, 1)] * rank
+    made = (
+        lambda: e, lambda: op.relu(e), lambda: op.multiply(e, gate), lambda: op.concat([e, op.negative(e)], 1),
+        lambda: op.add(e, op.reshape(parameter(e.shape[1].value), (1, e.shape[1], *[1] * rank))),
+        lambda: op.reduce_window(e, "max", *pooled),
+        lambda: op.add(e, before) if e.shape == before.shape else op.subtract(e, gate),
+        lambda: op.flip(e, 2), lambda: op.pad(e, [(0, 0), (0, 1)] + [(1, 0)] * rank, 1.0),
+    )  # fmt: skip
+    return made[int(rng.integers(len(made)))]()
+
+
 def nested_sums(rng: np.random.Generator) -> Trial:
     """A randomly nested sum of three to eight terms: matrix products and elementwise products, some scaled."""
     k = int(rng.integers(1, 4))
@@ -352,10 +416,12 @@ def nested_sums(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, terms[0]),)), terms[0], args, queries)
 
 
-def _of_function(kind: str, rng: np.random.Generator) -> Trial:
+def _of_function(kind: str, rng: np.random.Generator, is_known: bool = False) -> Trial:
     k, t = int(rng.integers(1, 4)), int(rng.integers(0, 4))
+    length = Dim.of(t) if is_known else Dim.var("t")
     matrix, same, carried, xs = (
-        var("w", _MATRIX), var("c", _VECTOR), var("h", _VECTOR), var("x", Tensor("t k") if kind == "scan" else _VECTOR)
+        var("w", _MATRIX), var("c", _VECTOR), var("h", _VECTOR),
+        var("x", Tensor(f"{length} k") if kind == "scan" else _VECTOR),
     )  # fmt: skip
     count = var("n", _COUNT)
     body = _body(rng, kind)
@@ -363,7 +429,7 @@ def _of_function(kind: str, rng: np.random.Generator) -> Trial:
     params = (matrix, same, carried, xs)
     if kind == "scan":
         reverse = bool(rng.integers(2))
-        node = scan(function_ref(body), (matrix, same), (carried,), (xs,), length=Dim.var("t"), reverse=reverse)
+        node = scan(function_ref(body), (matrix, same), (carried,), (xs,), length=length, reverse=reverse)
     elif kind == "call":
         node = call_function(function_ref(body), params)
     else:
@@ -401,6 +467,11 @@ def _body(rng: np.random.Generator, kind: str) -> Function:
 def scans(rng: np.random.Generator) -> Trial:
     """A scan of a random body."""
     return _of_function("scan", rng)
+
+
+def short_scans(rng: np.random.Generator) -> Trial:
+    """A scan of a random body, with a known number of steps."""
+    return _of_function("scan", rng, is_known=True)
 
 
 def while_loops(rng: np.random.Generator) -> Trial:

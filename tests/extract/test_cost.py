@@ -11,8 +11,9 @@ import relax_eg as rx
 from relax_eg import op
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import CPU
-from relax_eg.ir.expr import Expr, var
+from relax_eg.ir.expr import CALL_TIR, Expr, postorder, var
 from relax_eg.ops import site_of
+from relax_eg.rules.schemas import ModuleAnswers
 
 MODEL = WholeCost(CPU, {})
 
@@ -54,6 +55,20 @@ def test_a_depthwise_convolution_is_not_cheap() -> None:
     depthwise = conv("1 128 28 28", "128 1 3 3", groups=128)
     assert dense / 4 < depthwise < 8 * dense
     assert conv("1 128 28 28", "128 16 3 3", groups=8) < depthwise
+
+
+def test_taps_with_channels_last_are_cheaper() -> None:
+    """Measured in a network, 88 channels of 3 x 96, window 5 x 5: 180 us with channels first, 46 with channels last."""
+    e = op.conv(var("x", rx.Tensor("1 88 3 96")), var("w", rx.Tensor("88 1 5 5")), padding="same", groups=88)
+    ways = {s.name: s for s in rx.rules.windows.schemas}
+
+    def taps(way: str) -> float:
+        (made,) = ways[way].proposals(e, ModuleAnswers({}))
+        return seconds(next(x for x in postorder((made,)) if x.op == CALL_TIR))
+
+    assert taps("depthwise_by_taps") == pytest.approx(180e-6, 0.3) and taps("channels_last") == pytest.approx(
+        46e-6, 0.3
+    )
 
 
 def test_zeros_between_the_elements_of_an_image_cost_nothing() -> None:

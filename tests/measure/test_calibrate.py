@@ -75,7 +75,7 @@ def times_of(p: Profile) -> dict[str, float]:
     def convolution(channels: int, out: int, size: int, row: float) -> float:
         rows, depth = figures.images(p) * size * size, 9 * channels
         one = Matmul(2.0 * rows * out * depth, rows, out, depth, "float32")
-        turned = (channels + out) * rows / p.transpose_rate if p.transpose_rate else 0.0
+        turned = ((channels + out) * rows + depth * out) / p.transpose_rate if p.transpose_rate else 0.0
         return call(p.conv_factor * float(matmul_seconds(p, one)) + turned + 3 * rows * row, 1e9)
 
     for channels, size in figures.CONVOLUTIONS:
@@ -87,7 +87,10 @@ def times_of(p: Profile) -> dict[str, float]:
         rate = peak * p.solve_share * share_of_peak((n, columns), p.solve_half)
         times[f"solve {n} {columns}"] = call(n * n * columns / rate, n * n * columns)
     times |= {"depthwise": 3e-3, "sort": 1e-3, "argmax": 1e-3, "cumsum": 1e-3}
+    flops, moved = fits.taps_amounts()
     thin = {"thin convolution": convolution(*figures.THIN, p.window_row)}
+    if p.tap_rate:
+        thin["taps"] = call(p.move(moved) + flops / p.tap_rate, flops)
     if not figures.has_threads(p):
         return times | thin
     for name, q in (("", p), *((f"{m.name}: ", p.in_mode(m)) for m in p.modes)):
@@ -167,6 +170,7 @@ def test_what_is_learned_of_linear_algebra_and_of_matmuls_apart() -> None:
     """These are differences of times, and shares at many sizes: exact where the times are."""
     p = fits.fit_profile(CPU, times_of(CPU))
     assert p.window_row == pytest.approx(CPU.window_row, 0.1)
+    assert p.tap_rate == about(CPU.tap_rate)
     assert p.join == about(CPU.join) and 0.5 <= p.join_bytes / CPU.join_bytes <= 2.0
     for n in figures.matrix_sides(CPU):
         assert p.factor_share / (n + p.factor_half) == about(CPU.factor_share / (n + CPU.factor_half))

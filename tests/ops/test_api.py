@@ -15,6 +15,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, const, var
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 7 - 1
@@ -187,3 +188,12 @@ def test_nothing_is_built_for_nothing() -> None:
     assert op.astype(x, "float32") is x
     assert x[:] is x
     assert x[..., 0:3] is x
+
+
+def test_one_row_times_a_weight_stored_output_axis_first_reads_it_in_place() -> None:
+    """XLA would transpose the weight at each call where something is added to the product."""
+    lower = TABLE["linear"].jax_function()
+    arrays = [jnp.ones(s) for s in ((1, 8), (16, 8), (16,))]
+    compiled = jax.jit(lambda x, w, b: lower(x, w) + b).lower(*arrays).compile()
+    assert "transpose" not in compiled.as_text()
+    np.testing.assert_allclose(compiled(*arrays), np.full((1, 16), 9.0))

@@ -81,9 +81,46 @@ def test_a_mobile_block_is_chosen_without_convolutions() -> None:
 
 def test_at_symbolic_sizes() -> None:
     best = rx.optimize(block, "n 48 h w", "48 1 5 5", "16 48 1 1", at={"n": 1, "h": 33, "w": 40})
-    assert "depthwise_by_taps" in best.report.rules
+    assert "channels_last" in best.report.rules
     rng = np.random.default_rng(0)
     for n, h, w in ((1, 33, 40), (2, 7, 8)):
         shapes = (n, 48, h, w), (48, 1, 5, 5), (16, 48, 1, 1)
         args = [jnp.asarray(rng.standard_normal(s), jnp.float32) for s in shapes]
         np.testing.assert_allclose(best(*args), block(*args), rtol=1e-4, atol=1e-4)
+
+
+def network(x: jax.Array, w1: jax.Array, w2: jax.Array, w3: jax.Array) -> jax.Array:
+    y = lax.conv_general_dilated(x, w1, (2, 2), "SAME")
+    y = jax.nn.hard_swish(lax.conv_general_dilated(y, w2, (1, 1), "SAME", feature_group_count=16))
+    y = lax.reduce_window(y, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+    return jax.nn.relu(lax.conv(y, w3, (1, 1), "VALID"))
+
+
+def test_a_network_with_channels_last_has_one_transpose_at_each_end() -> None:
+    module = rx.trace(network, "1 3 32 32", "16 3 3 3", "16 1 3 3", "8 16 1 1")
+    e = module.main.blocks[0].bindings[0].value
+    (made,) = WAYS["channels_last"].proposals(e, ModuleAnswers({}, (), postorder((e,))))
+    new = [x for x in postorder((made,)) if x.op == "permute_dims" and x.args[0].op not in ("reshape", "squeeze")]
+    weights = set(module.main.params[1:])
+    assert [x.attr("axes") for x in new if x.args[0] not in weights] == [(0, 2, 3, 1), (0, 3, 1, 2)]
+    assert not any(x.op == "conv" for x in postorder((made,)))
+    inner = next(x for x in postorder((e,)) if x.op == "conv")
+    assert not WAYS["channels_last"].proposals(inner, ModuleAnswers({}, (), postorder((e,))))
+
+
+def test_a_network_is_chosen_as_a_whole_and_computes_the_same() -> None:
+    best = rx.optimize(network, "1 3 64 64", "16 3 3 3", "16 1 3 3", "8 16 1 1", weights=("w1", "w2", "w3"))
+    rng = np.random.default_rng(0)
+    args = [
+        jnp.asarray(rng.normal(size=s), "float32")
+        for s in ((1, 3, 64, 64), (16, 3, 3, 3), (16, 1, 3, 3), (8, 16, 1, 1))
+    ]
+    assert "channels_last" in best.report.rules and "R.conv(" not in str(best.module)
+    np.testing.assert_allclose(best(*args), network(*args), rtol=1e-4, atol=1e-4)
+
+
+def test_patches_of_a_whole_stride_are_a_matmul_without_slices() -> None:
+    (made,) = WAYS["blocks_as_matmul"].proposals(conv("n 3 64 64", "96 3 16 16", strides=16), ModuleAnswers({}))
+    operators = [x.op for x in postorder((made,))]
+    assert operators.count("matmul") == 1 and not {"strided_slice", "concat", "conv"} & set(operators)
+    assert not WAYS["blocks_as_matmul"].proposals(conv("n 3 64 64", "96 3 3 3", strides=2), ModuleAnswers({}))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Shape, substitute
+from relax_eg.ir.annotations import Shape, Tensor, Tuple, substitute
 from relax_eg.ir.calls import call_function, call_sizes, function_ref, inline_call
 from relax_eg.ir.control import group_arguments, runs_of, scan, while_loop
 from relax_eg.ir.expr import (
@@ -30,9 +30,10 @@ from relax_eg.ir.heads import PASSIVE, with_operands
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import frontier, missing_sizes, remaining_origins, replace_names, split, static_expressions
 from relax_eg.memo import Memo
+from relax_eg.ops import api as op
 from relax_eg.ops.libraries import instantiate
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import calls, scans, while_loops
+from relax_eg.rules.schema_trials import calls, scans, short_scans, while_loops
 from relax_eg.rules.schemas import ProgramQueries, Schema
 
 # Contractions are faster for all steps at once: the matrix is read once, and there are enough rows for all cores.
@@ -208,7 +209,7 @@ def _body_anew(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]
     if any(substitute(p, sizes) != a for p, a in zip(params, operands, strict=True)):
         return None  # the call checks at run time whether its operands fit
     inside = [x for x in function.expressions() if x.op not in PASSIVE]
-    most = most if calls == 1 else min(most, _MOST_OPERATORS)
+    most = most if calls <= 1 else min(most, _MOST_OPERATORS)  # a loop that runs it does not call it
     count = len(inside)
     if count > most or any(x.op == SHARD_MAP for x in inside):
         return None
@@ -227,6 +228,41 @@ def _body_anew(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]
             made, count = inner[0], count - 1 + inner[1]
         done[x] = made
     return (done[result], count) if done[result].annotation == e.annotation else None
+
+
+# limit: steps of a scan that is unrolled, and operators of all its steps
+_MOST_STEPS, _MOST_UNROLLED = 4, 256
+
+
+def _unroll(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Proposes the steps of a short scan one after the other."""
+    loop = e.args[0] if e.op == TUPLE_GET else e
+    if (
+        loop.op != SCAN
+        or not isinstance(loop.annotation, Tuple)
+        or not loop.attr("length").is_const
+        or not 1 <= loop.attr("length").value <= _MOST_STEPS
+    ):
+        return None
+    length = loop.attr("length").value
+    (run,) = runs_of(loop.op, loop.args, dict(loop.attrs))
+    carry, stacked = list(run.carry), list[tuple[Expr, ...]]()
+    if run.function.op != FUNCTION or not all(isinstance(x.annotation, Tensor) for x in run.slices):
+        return None
+    for i in reversed(range(length)) if loop.attr("reverse") else range(length):
+        slices = [x if length == 1 else op.strided_slice(x, (i, *[0] * (x.ndim - 1)), (i + 1, *x.shape[1:]))
+                  for x in run.slices]  # fmt: skip
+        call = call_function(run.function, (*run.constants, *carry, *(op.squeeze(x, (0,)) for x in slices)))
+        made = _body(call, queries, _MOST_UNROLLED // length, [])
+        if made is None:
+            return None
+        found = [tuple_get(made[0], i) for i in range(len(loop.annotation.fields))]
+        carry, ys = found[: len(carry)], found[len(carry) :]
+        stacked.append(tuple(op.expand_dims(y, (0,)) for y in ys))
+    in_order = stacked[::-1] if loop.attr("reverse") else stacked
+    rows = [s[0] if length == 1 else op.concat(s, 0) for s in zip(*in_order, strict=True)]
+    made = (*carry, *rows)
+    return made[e.attr("index")] if e.op == TUPLE_GET else tuple_(made)
 
 
 functions = RuleSet(
@@ -267,6 +303,15 @@ functions = RuleSet(
             _inline,
             frozenset((CALL, TUPLE_GET)),
             (calls,),
+        ),
+        Schema(
+            "steps_unrolled",
+            "a scan of few steps is its steps, one after the other",
+            "exact",
+            frozenset(("loops",)),
+            _unroll,
+            frozenset((SCAN, TUPLE_GET)),
+            (short_scans,),
         ),
     ),
 )

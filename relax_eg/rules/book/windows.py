@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +19,19 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
+from relax_eg.ops.record import operators_where
+from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import convolutions
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schema_trials import convolutions, convolutions_of_blocks, networks_of_convolutions
+from relax_eg.rules.schemas import ProgramQueries, Schema, Trials
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Scalar, compute, program
 
 # limit: places of a window that is written tap by tap, and of one of which patches are made
 _MOST_TAPS, _MOST_PARTS = 49, 9
 _LARGE = 1 << 23  # chosen: bytes of all patches from which on no core's cache holds them, and memory takes longest
+# The operators with which a network may end.
+_OPERATORS = operators_where(lambda o: o.equations is not None)
 
 
 def _places(e: Expr) -> list[tuple[int, ...]]:
@@ -165,8 +169,33 @@ def _as_sub_pixels(e: Expr, queries: ProgramQueries) -> Expr | None:
     return op.reshape(op.permute_dims(apart, (0, 1, *together)), e.shape)
 
 
-def _schema(name: str, doc: str, propose: Any) -> Schema:
-    return Schema(name, doc, "reassociate", frozenset(("conv",)), propose, frozenset(("conv",)), (convolutions,))
+def _channels_last(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Proposes the images of a network with channels last, where the network ends."""
+    readers = queries.readers(e)
+    if not is_image(e) or (readers and all(map(is_image, readers))):
+        return None
+    return _with_channels_last(e, queries, lambda x: False)
+
+
+def _blocks_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Proposes a matmul of blocks, one stride long, for a convolution whose windows are some strides long."""
+    strides, window = e.attr("strides"), e.args[1].shape[2:] if _is_known(e) else ()
+    if len(window) != len(strides) or all(s == 1 for s in strides) or e.attr("groups") != 1:
+        return None
+    if not all(d.is_const and d.value > 0 and d.value % s == 0 for d, s in zip(window, strides, strict=True)):
+        return None
+    if any(n != 1 for name in ("dilation", "input_dilation") for n in e.attr(name)) or not _sums_as_written(e):
+        return None
+    return _with_channels_last(e, queries, lambda x: x is not e)
+
+
+def _with_channels_last(e: Expr, queries: ProgramQueries, is_leaf: Callable[[Expr], bool]) -> Expr:
+    made = ChannelsLast(is_leaf, is_large=lambda n: queries.largest_value(n) > _LARGE).of(e)
+    return op.permute_dims(made, to_first(e.ndim))
+
+
+def _schema(name: str, doc: str, propose: Any, trials: Trials = convolutions) -> Schema:
+    return Schema(name, doc, "reassociate", frozenset(("conv",)), propose, frozenset(("conv",)), (trials,))
 
 
 windows = RuleSet(
@@ -175,6 +204,14 @@ windows = RuleSet(
         _schema("conv_of_fewer_axes", "a convolution over an axis of size 1 is one over the other axes", _fewer_axes),
         _schema("depthwise_by_taps", "a depthwise convolution is a sum of shifts times taps", _depthwise_by_taps),
         _schema("patches_as_matmul", "a convolution is a matmul of the kernel and all patches", _patches_as_matmul),
+        Schema(
+            "channels_last", "a network of convolutions with channels last: one transpose at each end", "reassociate",
+            frozenset(("conv", "layout")), _channels_last, _OPERATORS, (networks_of_convolutions,),
+        ),
+        _schema(
+            "blocks_as_matmul", "a convolution of windows of whole strides: a matmul of blocks", _blocks_as_matmul,
+            convolutions_of_blocks,
+        ),
         _schema("conv_as_sub_pixels", "a transposed convolution without overlaps: one element each", _as_sub_pixels),
     ),
 )  # fmt: skip

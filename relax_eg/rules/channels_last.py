@@ -1,0 +1,261 @@
+"""Images with their channels last: a network of convolutions, computed in the other layout from end to end.
+
+With channels last a convolution by one element is a matmul of rows, and a sum over taps reads neighbours in memory
+whatever shape its reader wants. A transpose is moved from the end of a network towards its inputs (`Inward`), through
+convolutions, reductions and pooling too, so that one is left at each end.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from relax_eg.dtypes import itemsize
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.memo import Memo
+from relax_eg.ops import api as op
+from relax_eg.ops.record import TABLE, call
+from relax_eg.rules.index_maps.inward import Inward, is_join, is_padded, is_pointwise
+from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of
+from relax_eg.shapes import Dim
+from relax_eg.tir import Buffer, Scalar, compute, program
+
+_CONV = "conv"
+_MOST_KNOWN = 1 << 14  # limit: expressions of which it is known whether they are images
+_MOST_TAPS, _MOST_PARTS = 49, 9  # limit: places of a window written tap by tap, and of one of which patches are made
+
+
+def to_last(rank: int) -> tuple[int, ...]:
+    """The order of axes of an image with its channels last."""
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> tuple[int, ...]:
+    """The order of axes that puts the last one behind the first."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+_known = Memo[Expr, bool](_MOST_KNOWN)
+
+
+def is_image(e: Expr) -> bool:
+    """Whether `e` is computed from a convolution by operators that keep its axes."""
+    for x in postorder((e,), stop=_known.__contains__):
+        if x not in _known:
+            _known[x] = x.op == _CONV or (any(_known.get(a, False) for a in x.args) and keeps_axes(x))
+    return _known[e]
+
+
+def keeps_axes(e: Expr) -> bool:
+    """Whether the axes of `e` are those of its operands that are images, in the same order."""
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or e.ndim < 3:
+        return False
+    if any(a.ndim != e.ndim for a in e.args if _known.get(a, False)):
+        return False
+    if is_pointwise(e) or is_padded(e) or is_join(e):
+        return True
+    view = view_of(e)
+    if view is not None:
+        return all(m.out in (i, None) for i, m in enumerate(view.maps))
+    return _is_reduction(e) or _is_window_reduction(e)
+
+
+def _is_reduction(e: Expr) -> bool:
+    return {name for name, _ in e.attrs} == {"axes", "keepdims"} and e.attr("keepdims") and len(e.args) == 1
+
+
+def _is_window_reduction(e: Expr) -> bool:
+    return e.op in TABLE and len(e.args) == 1 and {"window", "strides", "low", "high"} <= {n for n, _ in e.attrs}
+
+
+def permuted(shape: Sequence[Dim], order: Sequence[int]) -> IndexView:
+    """The view of a value of this shape with its axes in another order."""
+    maps = [AxisMap(order.index(axis)) for axis in range(len(order))]
+    return IndexView(tuple(maps), tuple(shape[axis] for axis in order))
+
+
+def _puts_last(view: IndexView, e: Expr) -> bool:
+    """Whether a view of `e` puts its channels last. Where an axis of size 1 is read from does not matter."""
+    if e.ndim < 3:
+        return False
+    wanted = permuted(e.shape, to_last(e.ndim))
+    single = [m == w or (d == 1 and m.out is None) for m, w, d in zip(view.maps, wanted.maps, e.shape, strict=True)]
+    return view.shape == wanted.shape and all(single)
+
+
+@dataclass
+class ChannelsLast(Inward):
+    """Moves the transpose that puts channels last towards inputs.
+
+    - `is_large`: whether so many bytes of patches are not worth making.
+    """
+
+    is_large: Callable[[Dim], bool] = lambda n: False
+
+    def of(self, e: Expr) -> Expr:
+        """The image `e` with its channels last. Raises RelaxEgError if an operator does not exist at all sizes."""
+        for x in postorder((e,)):
+            if is_image(x):
+                self.at(x, permuted(x.shape, to_last(x.ndim)))
+        return self.at(e, permuted(e.shape, to_last(e.ndim)))
+
+    def at(self, e: Expr, view: IndexView) -> Expr:
+        return super().at(e, permuted(e.shape, to_last(e.ndim)) if _puts_last(view, e) else view)
+
+    def _is_full(self) -> bool:
+        return False
+
+    def _through(self, e: Expr, view: IndexView) -> Expr | None:
+        order = to_last(e.ndim)
+        if not _puts_last(view, e):
+            return super()._through(e, view)
+        attrs = dict(e.attrs)
+        if e.op == _CONV:
+            return self._conv(e)
+        if _is_reduction(e):
+            axes = tuple(sorted(order.index(a) for a in e.attr("axes")))
+            return call(e.op, (self._last(e.args[0]),), {**attrs, "axes": axes})
+        inner = view_of(e)
+        if inner is not None and is_image(e):  # composed with the transpose, it would move through convolutions, too
+            maps = [inner.maps[a] for a in order]
+            maps = [m if m.out is None else replace(m, out=order.index(m.out)) for m in maps]
+            return made_of(IndexView(tuple(maps), tuple(e.shape[a] for a in order)), self._last(e.args[0]))
+        if _is_window_reduction(e):
+            moved = {k: tuple(v[a] for a in order) for k, v in attrs.items() if isinstance(v, tuple)}
+            return call(e.op, (self._last(e.args[0]),), {**attrs, **moved})
+        return super()._through(e, view)
+
+    def _last(self, x: Expr) -> Expr:
+        return self.at(x, permuted(x.shape, to_last(x.ndim)))
+
+    # --- convolutions ---
+
+    def _conv(self, e: Expr) -> Expr | None:
+        x, w = e.args
+        around = list(zip(e.attr("low"), e.attr("high"), strict=True))
+        is_padded_itself = any(b != 0 for a in around for b in a)
+        plain = all(n == 1 for n in e.attr("input_dilation"))
+        if plain and e.attr("groups") == 1 and all(d == 1 for d in w.shape[2:]) and not is_padded_itself:
+            at = (0,) * (e.ndim - 2)
+            rows = _part(self._last(x), at, e.shape[2:], e.attr("strides"), e.attr("dilation"))
+            weight = op.permute_dims(op.squeeze(w, tuple(range(2, w.ndim))), (1, 0))
+            return op.matmul(rows, weight, precision=e.attr("precision"), out_dtype=e.attr("out_dtype"))
+        pixels = self._sub_pixels(e)
+        if pixels is not None:
+            return pixels
+        exact = e.attr("out_dtype") in (None, x.dtype) and itemsize(x.dtype) >= 4
+        known = plain and exact and all(d.is_const for d in w.shape[2:])
+        window = [d.value for d in w.shape[2:]] if known else []
+        if math.prod(window) > 0 and known:
+            pads = [(0, 0), *around, (0, 0)]
+            image = op.pad(self._last(x), pads, 0.0) if is_padded_itself else self._last(x)
+            if (
+                e.attr("groups") > 1
+                and w.shape[1] == 1
+                and w.shape[0] == x.shape[1]
+                and math.prod(window) <= _MOST_TAPS
+            ):
+                return _depthwise(e, image, window)
+            if e.attr("groups") == 1:
+                try:
+                    patches = self._patches(e, image, window)
+                except OperatorError:  # a part is not shown to lie inside the image
+                    return None
+                if patches is not None:
+                    return patches
+        first = op.permute_dims(self._last(x), to_first(e.ndim))
+        return op.permute_dims(call(e.op, (first, w), dict(e.attrs)), to_last(e.ndim))
+
+    def _patches(self, e: Expr, image: Expr, window: Sequence[int]) -> Expr | None:
+        """A matmul of all patches of a padded image, channels last; None where these are many or large.
+
+        A window that is some strides long along each axis is made of blocks, one stride long, of which the channels
+        are the elements.
+        """
+        w, strides, rank = e.args[1], e.attr("strides"), e.ndim - 2
+        whole = all(
+            k % s == 0 and (d == 1 or s == 1) for k, s, d in zip(window, strides, e.attr("dilation"), strict=True)
+        )
+        sides = list(strides) if whole else [1] * rank
+        taps = [k // s for k, s in zip(window, sides, strict=True)]
+        n, o, *space = e.shape
+        places, depth = list(itertools.product(*map(range, taps))), w.shape[1] * math.prod(window)
+        size = depth * math.prod((n, *space), start=Dim.of(itemsize(image.dtype)))
+        if len(places) > _MOST_PARTS or self.is_large(size):
+            return None
+        if any(s > 1 for s in sides):
+            count = [d + t - 1 for d, t in zip(space, taps, strict=True)]
+            end = [c * s for c, s in zip(count, sides, strict=True)]
+            cut = op.strided_slice(image, [0] * e.ndim, (n, *end, image.shape[-1]))
+            cut = image if cut.shape == image.shape else cut
+            apart = op.reshape(cut, (n, *itertools.chain(*zip(count, sides, strict=True)), cut.shape[-1]))
+            together = (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1)
+            image = op.reshape(op.permute_dims(apart, together), (n, *count, cut.shape[-1] * math.prod(sides)))
+            parts = [_part(image, place, space, [1] * rank, [1] * rank) for place in places]
+        else:
+            parts = [_part(image, place, space, strides, e.attr("dilation")) for place in places]
+        split = op.reshape(w, (o, w.shape[1], *itertools.chain(*zip(taps, sides, strict=True))))
+        kernel = op.permute_dims(split, (*range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2), 1, 0))
+        patches = parts[0] if len(parts) == 1 else op.concat(parts, e.ndim - 1)
+        return op.matmul(patches, op.reshape(kernel, (depth, o)), precision=e.attr("precision"))
+
+    def _sub_pixels(self, e: Expr) -> Expr | None:
+        """A matmul for a transposed convolution whose windows do not overlap; None for another."""
+        x, w = e.args
+        steps = e.attr("input_dilation")
+        single = e.attr("groups") == 1 and all(n == 1 for name in ("strides", "dilation") for n in e.attr(name))
+        edges = all(d == s - 1 for name in ("low", "high") for d, s in zip(e.attr(name), steps, strict=True))
+        overlap = tuple(w.shape[2:]) != tuple(Dim.of(s) for s in steps) or all(s == 1 for s in steps)
+        if not single or not edges or overlap:
+            return None
+        rank, (n, k, *space), o = len(steps), x.shape, w.shape[0]
+        if any(out != d * s for out, d, s in zip(e.shape[2:], space, steps, strict=True)):  # an axis may be empty
+            return None
+        kernel = op.permute_dims(op.flip(w, range(2, 2 + rank)), (1, *range(2, 2 + rank), 0))
+        kernel = op.reshape(kernel, (k, math.prod(steps) * o))
+        made = op.matmul(self._last(x), kernel, precision=e.attr("precision"), out_dtype=e.attr("out_dtype"))
+        apart = op.reshape(made, (n, *space, *steps, o))
+        together = [axis for a in range(rank) for axis in (1 + a, 1 + rank + a)]
+        whole = (n, *e.shape[2:], o)
+        return op.reshape(op.permute_dims(apart, (0, *together, 1 + 2 * rank)), whole)
+
+
+def _part(
+    image: Expr, place: Sequence[int], space: Sequence[Dim], strides: Sequence[int], dilation: Sequence[int]
+) -> Expr:
+    """The elements of an image, channels last, that a place of the window meets, for the places `space` of the result.
+    Raises OperatorError if they are not shown to lie inside the image."""
+    begin = [k * d for k, d in zip(place, dilation, strict=True)]
+    end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, space, strides, strict=True)]
+    if tuple(end) == image.shape[1:-1] and not any(begin) and all(s == 1 for s in strides):
+        return image
+    shape = image.shape
+    return op.strided_slice(image, (0, *begin, 0), (shape[0], *end, shape[-1]), (1, *strides, 1))
+
+
+def _depthwise(e: Expr, image: Expr, window: Sequence[int]) -> Expr:
+    """A depthwise convolution of a padded image, channels last, as a sum over taps."""
+    places = list(itertools.product(*map(range, window)))
+    weight = op.permute_dims(op.squeeze(e.args[1], 1), (*range(1, e.ndim - 1), 0))
+    xs, ws = (Buffer(name, a.shape, str(a.dtype)) for name, a in (("x", image), ("w", weight)))
+    steps = list(zip(e.attr("strides"), e.attr("dilation"), strict=True))
+    result = Tensor(tuple(e.shape[a] for a in to_last(e.ndim)), e.dtype)
+
+    def element(n: Dim, *at: Dim) -> Scalar:
+        *space, c = at
+        terms = [
+            xs[(n, *(i * s + k * d for i, k, (s, d) in zip(space, place, steps, strict=True)), c)] * ws[(*place, c)]
+            for place in places
+        ]
+        return functools.reduce(lambda a, b: a + b, terms)
+
+    assert result.shape is not None
+    made = program("depthwise", (xs, ws), compute("out", result.shape, element))
+    passed = tuple(sorted(made.sizes - {str(d) for b in made.inputs for d in b.shape}))
+    return call_tir(replace(made, passed=passed), (image, weight), result, {v: Dim.var(v) for v in passed})
