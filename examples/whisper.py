@@ -75,7 +75,7 @@ class Whisper:
             "layers": [layer("own") for _ in range(self.layers)],
         }  # fmt: skip
         decoder = {
-            "embedding": w.array(self.vocabulary, d, scale=d**-0.5), "positions": w.array(self.context, d, scale=d**-0.5),
+            "embedding": w.array(self.vocabulary, d, scale=d**-0.5), "positions": w.array(self.context, d, scale=3.0),
             "layers": [layer("own", "cross") for _ in range(self.layers)], "norm": w.norm(d),
         }  # fmt: skip
         return {"encoder": encoder, "decoder": decoder}

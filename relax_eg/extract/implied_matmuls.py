@@ -71,7 +71,7 @@ def _added_to_vectors(expressions: Collection[Expr], readers: Counter[Expr]) -> 
         if e.op != "add":
             continue
         for product, other in (e.args, e.args[::-1]):
-            while other.op in _REPEATED:
+            while other.ndim > 1 and other.op in _REPEATED:
                 other = other.args[0]
             if product.op == MATMUL and readers[product] == 1 and other.ndim == 1:
                 yield product
