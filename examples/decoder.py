@@ -46,21 +46,21 @@ class Decoder:
     size: int = 8
     vocabulary: int = 50
 
-    def params(self, seed: int = 0) -> Params:
+    def params(self, w: Weights | None = None) -> Params:
         """Random weights."""
-        w, queries, keys = Weights(seed), self.heads * self.size, self.groups * self.size
+        w, queries, keys = w or Weights(), self.heads * self.size, self.groups * self.size
 
         def layer() -> Params:
             return {
                 "q": w.matrix(self.width, queries), "k": w.matrix(self.width, keys), "v": w.matrix(self.width, keys),
                 "o": w.matrix(queries, self.width), "gate": w.matrix(self.width, self.hidden),
                 "up": w.matrix(self.width, self.hidden), "down": w.matrix(self.hidden, self.width),
-                "norm1": jnp.ones(self.width), "norm2": jnp.ones(self.width),
+                "norm1": w.array(self.width, scale=0.02, mean=1.0), "norm2": w.array(self.width, scale=0.02, mean=1.0),
             }  # fmt: skip
 
         layers = [layer() for _ in range(self.layers)]
         ends = {"embedding": w.array(self.vocabulary, self.width), "head": w.matrix(self.width, self.vocabulary)}
-        return {**ends, "layers": layers, "norm": jnp.ones(self.width)}
+        return {**ends, "layers": layers, "norm": w.array(self.width, scale=0.02, mean=1.0)}
 
     def caches(self, length: str | int, batch: str | int = "b", dtype: str = "float32") -> list[Any]:
         """Specs of the caches of all layers."""

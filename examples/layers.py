@@ -15,7 +15,7 @@ import numpy as np
 
 Params = dict[str, Any]
 Cache = tuple[jax.Array, jax.Array]  # keys and values of a layer
-# How the keys and values of new tokens join those of a layer's cache: (index of the layer, keys, values) -> all of them.
+# How keys and values of new tokens join those of a layer's cache: (index of the layer, keys, values) -> all of them.
 Join = Callable[[int, jax.Array, jax.Array], Cache]
 
 HIDDEN = -1e9  # the score of a place that must not be seen: exp of it is zero
@@ -23,16 +23,22 @@ EPS = 1e-5
 
 
 class Weights:
-    """Random weights, reproducible by their seed and the order in which they are asked for."""
+    """Random weights, reproducible by their seed and the order in which they are asked for.
 
-    def __init__(self, seed: int = 0) -> None:
-        self.random = np.random.default_rng(seed)
+    - `dtype`: the dtype of all of them.
+    - `shapes_only`: give only shapes and dtypes, of which `rx.optimize` makes programs for weights that are not here.
+    """
 
-    def array(self, *shape: int, scale: float = 1.0) -> jax.Array:
-        """Normal numbers of the standard deviation `scale`, float32."""
-        return jnp.asarray(self.random.standard_normal(shape, np.float32) * np.float32(scale))
+    def __init__(self, seed: int = 0, dtype: str = "float32", shapes_only: bool = False) -> None:
+        self.random, self.dtype, self.shapes_only = np.random.default_rng(seed), dtype, shapes_only
 
-    def matrix(self, inputs: int, outputs: int) -> jax.Array:
+    def array(self, *shape: int, scale: float = 1.0, mean: float = 0.0) -> Any:
+        """Normal numbers of the standard deviation `scale` around `mean`."""
+        if self.shapes_only:
+            return jax.ShapeDtypeStruct(shape, self.dtype)
+        return jnp.asarray(self.random.standard_normal(shape, np.float32) * scale + mean, self.dtype)
+
+    def matrix(self, inputs: int, outputs: int) -> Any:
         """(inputs, outputs), so scaled that a product has about the size of its operand."""
         return self.array(inputs, outputs, scale=inputs**-0.5)
 
@@ -42,7 +48,7 @@ class Weights:
 
     def norm(self, width: int) -> Params:
         """The parameters of `layer_norm`."""
-        return {"weight": 1.0 + self.array(width, scale=0.02), "bias": self.array(width, scale=0.02)}
+        return {"weight": self.array(width, scale=0.02, mean=1.0), "bias": self.array(width, scale=0.02)}
 
 
 def linear(p: Params, x: jax.Array) -> jax.Array:
@@ -75,7 +81,7 @@ def rotated(x: jax.Array, positions: jax.Array) -> jax.Array:
     """(b, heads, s, d), turned by the angles of their positions (s,)."""
     half = x.shape[-1] // 2
     angles = positions[:, None].astype(jnp.float32) * 10000.0 ** (-jnp.arange(half) / half)
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
@@ -132,9 +138,16 @@ def generate(read: Callable[..., Any], more: Callable[..., Any], count: int) -> 
     `read()` gives the logits (b, s, vocabulary) of a prompt and its caches; `more(token (b,), caches)` the logits
     (b, vocabulary) after one token more, and the caches with it."""
     logits, caches = read()
-    found = [np.asarray(logits)[:, -1]]
+    return continued(np.asarray(logits)[:, -1], caches, more, count)
+
+
+def continued(
+    logits: np.ndarray, caches: list[Cache], more: Callable[..., Any], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """`generate` after a prompt that was read: `logits` (b, vocabulary) are those of its last token."""
+    found = [logits]
     for _ in range(count - 1):
-        logits, caches = more(found[-1].argmax(-1).astype(np.int32), caches)
-        found.append(np.asarray(logits))
+        after, caches = more(found[-1].argmax(-1).astype(np.int32), caches)
+        found.append(np.asarray(after))
     chosen = np.stack(found, axis=1)
     return chosen.argmax(-1).astype(np.int32), chosen

@@ -1,21 +1,27 @@
 """Whisper-tiny's architecture with random weights: sound of any length, then tokens one by one.
 
-    python -m examples.whisper [--tokens 56]
+    python -m examples.whisper [--tokens 56] [--seconds 6.4]
 
 The program is plain JAX: a log-mel spectrogram, an encoder, and a decoder whose key/value cache grows by one position
-a token. `jax.jit` compiles a step for every length of the cache. relax_eg compiles it for a few capacities; nothing in
-the model knows of them.
+a token. `jax.jit` compiles a step for every length of the cache, unless somebody writes the step for a cache of a fixed
+length. relax_eg compiles the step as it is for a few capacities; nothing in the model knows of them.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import typer
+from rich.console import Console
 
+import relax_eg as rx
+from benchmarks.timing import duration
 from examples.layers import (
     Cache,
     Join,
@@ -31,6 +37,7 @@ from examples.layers import (
     stored,
     unfilled,
 )
+from examples.serving import Part, Way, show_choices, show_memory, show_speed, with_fixed_caches
 
 RATE = 16_000  # samples a second
 WINDOW, HOP = 400, 160  # samples of a frame of the spectrogram, and from one frame to the next
@@ -56,9 +63,9 @@ class Whisper:
     context: int = 448
     vocabulary: int = 51_865
 
-    def params(self, seed: int = 0) -> Params:
+    def params(self) -> Params:
         """Random weights."""
-        w, d = Weights(seed), self.width
+        w, d = Weights(), self.width
 
         def attention() -> Params:
             return {name: w.linear(d, d) for name in ("query", "key", "value", "output")} | {"norm": w.norm(d)}
@@ -97,7 +104,10 @@ class Whisper:
             x = x + mlp(layer["mlp"], x)
         x = layer_norm(p["norm"], x)
         cross = [layer["cross"] for layer in params["decoder"]["layers"]]
-        return [(split_heads(linear(c["key"], x), self.heads), split_heads(linear(c["value"], x), self.heads)) for c in cross]
+        return [
+            (split_heads(linear(c["key"], x), self.heads), split_heads(linear(c["value"], x), self.heads))
+            for c in cross
+        ]
 
     def prefill(self, params: Params, tokens: jax.Array, heard: list[Cache]) -> tuple[jax.Array, list[Cache]]:
         """Logits (b, s, vocabulary) at every position of prompts (b, s), and the caches."""
@@ -231,3 +241,78 @@ def hiss(noise: np.ndarray, middle: float) -> np.ndarray:
     """White noise, of which frequencies near `middle` in Hz remain."""
     frequency = np.fft.rfftfreq(len(noise), 1 / RATE)
     return np.fft.irfft(np.fft.rfft(noise) * np.exp(-(((frequency - middle) / 1500.0) ** 2)), len(noise))
+
+
+START = np.array([[50258, 50259, 50359, 50363]], np.int32)  # of a transcript, in English, to be written, without times
+ROOM = 64  # chosen: positions by which the capacities of the cache grow
+CLIP = 500  # chosen: places, 10 seconds, by which the capacities of sound grow
+OUT = Path("build/whisper")
+
+
+def optimized(model: Whisper, params: Params, places: int) -> dict[str, Part]:
+    """The functions of the model, optimized for a cache of `ROOM` tokens and sound of `places`."""
+    context, sound = (1, model.context), (1, model.places)
+    cases: dict[str, tuple[Any, tuple[Any, ...], dict[str, tuple[int, int]], dict[str, int]]] = {
+        "encode": (model.encode, (f"{PLACE}*p",), {"p": sound}, {"p": places}),
+        "prefill": (
+            model.prefill, ("1 s @ int32", model.caches("p")), {"s": context, "p": sound},
+            {"s": START.shape[1], "p": places},
+        ),
+        "step": (
+            model.step, ("1 @ int32", model.caches("t"), model.caches("p")), {"t": context, "p": sound},
+            {"t": ROOM, "p": places},
+        ),
+    }  # fmt: skip
+    capacities = {"s": "powers of two", "t": ROOM, "p": CLIP}
+    found: dict[str, Part] = {}
+    for name, (fn, specs, bounds, at) in cases.items():
+        dynamic = rx.Dynamic(mode="capacity", capacities={v: capacities[v] for v in bounds})
+        best = rx.optimize(fn, params, *specs, weights=("params",), bounds=bounds, at=at, dynamic=dynamic)
+        found[name] = Part(best, at, bounds)
+    return found
+
+
+def main(
+    tokens: Annotated[int, typer.Option(min=2, max=440, help="Tokens to generate.")] = 56,
+    seconds: Annotated[float, typer.Option(min=1, max=30, help="Length of the sound.")] = 6.4,
+    recompiled: Annotated[int, typer.Option(min=2, help="Tokens for which jax.jit compiles every length.")] = 6,
+    pictures: Annotated[bool, typer.Option(help="Draw the memory.")] = True,
+) -> None:
+    """Whisper-tiny with random weights under jax.jit and under relax_eg."""
+    console = Console()
+    model, audio = Whisper(), speech(seconds)
+    params = model.params()
+    started = time.perf_counter()
+    parts = optimized(model, params, len(audio) // PLACE)
+    console.print(f"three functions optimized in {duration(time.perf_counter() - started)}")
+    show_choices(console, parts)
+    show_memory(console, parts, OUT if pictures else None)
+
+    encode, read, more = (parts[name].best.prepare(params) for name in ("encode", "prefill", "step"))
+    heard = encode(audio)
+    wanted = jax.jit(model.encode)(params, audio)
+    worst = max(float(jnp.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (heard, wanted)), strict=True))
+    console.print(f"{seconds:g} s of sound heard; keys and values differ from those of jax.jit by {worst:.1g} at most")
+    step, in_place = parts["step"].best, jax.jit(model.step_at, donate_argnums=3)
+    read_plain, more_plain = jax.jit(model.prefill), jax.jit(model.step)
+    ways = {
+        "jax.jit, cache of fixed length": with_fixed_caches(
+            lambda: read_plain(params, START, heard), lambda t, at, c: in_place(params, t, at, c, heard),
+            START.shape[1], tokens, ROOM, in_place._cache_size,
+        ),
+        "jax.jit, growing cache": Way(
+            lambda: read_plain(params, START, heard), lambda t, c: more_plain(params, t, c, heard),
+            min(recompiled, tokens), more_plain._cache_size,
+        ),
+        "relax_eg, growing cache": Way(
+            lambda: read(START, heard), lambda t, c: more(t, c, heard), tokens,
+            lambda: step.statistics().compilations,
+        ),
+    }  # fmt: skip
+    show_speed(console, f"{tokens} tokens after {seconds:g} s of sound", ways)
+    for row in step.statistics().settled:
+        console.print(str(row))
+
+
+if __name__ == "__main__":
+    typer.run(main)
