@@ -167,7 +167,8 @@ def optimized(model: Llava, params: Params, pictures: int, dtype: str = "float32
     for name, (fn, specs, bounds, at) in cases.items():
         dynamic = rx.Dynamic(mode="capacity", capacities={v: capacities[v] for v in bounds})
         best = rx.optimize(fn, params, *specs, weights=("params",), bounds=bounds, at=at, dynamic=dynamic, **options)
-        found[name] = Part(best, at, bounds)
+        here = not isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct)
+        found[name] = Part(best, best.prepare(params) if here else best, at, bounds)
     return found
 
 
@@ -206,7 +207,7 @@ def main(
     show_choices(console, parts)
     show_memory(console, parts, folder)
 
-    see, read, more = (parts[name].best.prepare(params) for name in ("see", "prefill", "step"))
+    see, read, more = (parts[name].ready for name in ("see", "prefill", "step"))
     random = np.random.default_rng(0)
     before, after = (random.integers(0, model.decoder.vocabulary, n).astype(np.int32) for n in WORDS)
     shown = np.stack([picture(model.tower.side, i) for i in range(pictures)])

@@ -29,11 +29,13 @@ class Part:
     """An optimized function of a model.
 
     - `best`: what `rx.optimize` returned.
+    - `ready`: it with the weights prepared, or, where there are only shapes of weights, itself.
     - `at`: the sizes of a typical call.
     - `bounds`: the sizes that are allowed.
     """
 
     best: rx.types.Optimized
+    ready: rx.types.Ready | rx.types.Optimized
     at: Mapping[str, int]
     bounds: Mapping[str, tuple[int, int]]
 
@@ -107,10 +109,8 @@ def show_memory(console: Console, parts: Mapping[str, Part], folder: Path | None
     title = "MiB beside arguments, at the largest sizes"
     made = table(title, "function", "values", "without a plan", "whole storages", "an arena", "needed at once")
     for name, part in parts.items():
-        plan = rx.plan_memory(
-            part.best, at=part.at, bounds=part.bounds, layout="arena", results="planned", temporary="estimated"
-        )
-        largest = {**part.at, **{v: high for v, (_, high) in part.bounds.items()}}
+        plan = rx.plan_memory(part.ready, bounds=part.bounds, layout="arena", results="planned", temporary="estimated")
+        largest = plan.at
         alone = sum(int(x.bytes.evaluate(largest)) for x in plan.live.lifetimes)
         whole = plan.laid_out("storages", results="planned").bytes_at(largest)
         figures = (alone, whole, plan.bytes_at(largest), plan.bound_at(largest))

@@ -268,7 +268,7 @@ def optimized(model: Whisper, params: Params, places: int) -> dict[str, Part]:
     for name, (fn, specs, bounds, at) in cases.items():
         dynamic = rx.Dynamic(mode="capacity", capacities={v: capacities[v] for v in bounds})
         best = rx.optimize(fn, params, *specs, weights=("params",), bounds=bounds, at=at, dynamic=dynamic)
-        found[name] = Part(best, at, bounds)
+        found[name] = Part(best, best.prepare(params), at, bounds)
     return found
 
 
@@ -288,7 +288,7 @@ def main(
     show_choices(console, parts)
     show_memory(console, parts, OUT if pictures else None)
 
-    encode, read, more = (parts[name].best.prepare(params) for name in ("encode", "prefill", "step"))
+    encode, read, more = (parts[name].ready for name in ("encode", "prefill", "step"))
     heard = encode(audio)
     wanted = jax.jit(model.encode)(params, audio)
     worst = max(float(jnp.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (heard, wanted)), strict=True))
