@@ -44,14 +44,20 @@ def test_speech_has_energy_where_voices_have_it() -> None:
 
 def test_whisper_hears_and_writes_at_every_length() -> None:
     params, sound = WHISPER.params(), (1, WHISPER.places)
-    hear = rx.optimize(WHISPER.encode, params, f"{PLACE}*p", bounds={"p": sound}, **CAPACITY)
+    hear = rx.optimize(WHISPER.encode, params, f"{PLACE}*p", at={"p": 32}, bounds={"p": sound}, **CAPACITY)
     read = rx.optimize(
-        WHISPER.prefill, params, "1 s @ int32", WHISPER.caches("p"), bounds={"s": (1, 8), "p": sound}, **CAPACITY
+        WHISPER.prefill,
+        params,
+        "1 s @ int32",
+        WHISPER.caches("p"),
+        at={"s": 3, "p": 32},
+        bounds={"s": (1, 8), "p": sound},
+        **CAPACITY,
     )
-    bounds = {"t": (1, WHISPER.context), "p": sound}
     more = rx.optimize(
-        WHISPER.step, params, "1 @ int32", WHISPER.caches("t"), WHISPER.caches("p"), bounds=bounds, **CAPACITY
-    )
+        WHISPER.step, params, "1 @ int32", WHISPER.caches("t"), WHISPER.caches("p"),
+        at={"t": 8, "p": 32}, bounds={"t": (1, WHISPER.context), "p": sound}, **CAPACITY,
+    )  # fmt: skip
     first, later, whole = read.prepare(params), more.prepare(params), jax.jit(WHISPER.prefill)
     prompt = np.array([[3, 1, 2]], np.int32)
     for seconds in (0.9, 0.3):
@@ -71,13 +77,15 @@ def test_whisper_hears_and_writes_at_every_length() -> None:
 
 def test_llava_sees_and_answers_for_any_number_of_pictures() -> None:
     params, d = LLAVA.params(), LLAVA.decoder
-    see = rx.optimize(LLAVA.see, params, "i 3 28 28", bounds={"i": (1, 2)}, **CAPACITY)
+    see = rx.optimize(LLAVA.see, params, "i 3 28 28", at={"i": 1}, bounds={"i": (1, 2)}, **CAPACITY)
     words, seen = (1, 8), (1, 2 * LLAVA.tower.patches)
     read = rx.optimize(
         LLAVA.prefill, params, "f @ int32", f"v {d.width}", "g @ int32",
-        bounds={"f": words, "v": seen, "g": words}, **CAPACITY,
+        at={"f": 3, "v": 4, "g": 4}, bounds={"f": words, "v": seen, "g": words}, **CAPACITY,
     )  # fmt: skip
-    more = rx.optimize(LLAVA.step, params, "1 @ int32", d.caches("t", 1), bounds={"t": (1, 40)}, **CAPACITY)
+    more = rx.optimize(
+        LLAVA.step, params, "1 @ int32", d.caches("t", 1), at={"t": 16}, bounds={"t": (1, 40)}, **CAPACITY
+    )
     ready, later = read.prepare(params), more.prepare(params)
     plain, step = jax.jit(LLAVA.prefill), jax.jit(LLAVA.step_at)
     before, after = np.array([5, 6, 7], np.int32), np.array([1, 2, 3, 4], np.int32)
