@@ -2,7 +2,7 @@
 
 A matmul reads a transposed matrix in place. On CPUs there is an exception: if the matmul has one row and its result is
 only added to a vector, XLA makes one kernel of product and sum, and copies the transposed matrix for it at every call
-(measured: 4 to 25 times the time of the product for weights of 0.6 to 64 MiB, jax 0.10.2).
+(measured: 3 to 25 times the time of the product for weights of 0.6 to 64 MiB, jax 0.10.2).
 
 On CPUs the sum over one axis of a product of two broadcast operands is a matmul, too, if their elements are float32 and
 nothing else reads the product (the library YNN finds it).
