@@ -1,104 +1,109 @@
-"""A small decoder shaped like Llama, with a key/value cache that grows by one position a step.
+"""A decoder shaped like Llama, with a key/value cache that grows by one position a step.
 
 Nothing in it knows of capacities or padding: `prefill` reads a prompt of any length, `step` one token more, and their
-arrays are as long as what they hold. `generate` is what a server does with them.
+arrays are as long as what they hold. `layers.generate` is what a server does with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-Params = dict[str, Any]
-Cache = tuple[jax.Array, jax.Array]
-
-LAYERS, WIDTH, HEADS, GROUPS, SIZE, HIDDEN, VOCABULARY = 2, 32, 4, 2, 8, 64, 50  # SIZE: of a head; GROUPS: of keys
-SPECS = {"tokens": "b s @ int32", "token": "b @ int32", "cache": f"{LAYERS} b t {GROUPS} {SIZE}"}
-
-
-def params(seed: int = 0) -> Params:
-    """Random weights."""
-    random = np.random.default_rng(seed)
-
-    def array(*shape: int) -> jax.Array:
-        return jnp.asarray(random.standard_normal(shape) / shape[0] ** 0.5, jnp.float32)
-
-    def layer() -> Params:
-        return {
-            "q": array(WIDTH, HEADS * SIZE), "k": array(WIDTH, GROUPS * SIZE), "v": array(WIDTH, GROUPS * SIZE),
-            "o": array(HEADS * SIZE, WIDTH), "gate": array(WIDTH, HIDDEN), "up": array(WIDTH, HIDDEN),
-            "down": array(HIDDEN, WIDTH), "norm1": jnp.ones(WIDTH), "norm2": jnp.ones(WIDTH),
-        }  # fmt: skip
-
-    layers = [layer() for _ in range(LAYERS)]
-    return {"embedding": array(VOCABULARY, WIDTH) * 5, "layers": layers, "norm": jnp.ones(WIDTH)}
+from examples.layers import (
+    Cache,
+    Join,
+    Params,
+    Weights,
+    attend,
+    causal,
+    first,
+    grown,
+    rms_norm,
+    rotated,
+    split_heads,
+    stored,
+    unfilled,
+)
 
 
-def rms_norm(w: jax.Array, x: jax.Array) -> jax.Array:
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5) * w
+@dataclass(frozen=True)
+class Decoder:
+    """A decoder's sizes, and its functions.
 
+    - `layers`, `width`, `hidden`: the layers, the width of the residual stream, and that of the MLP.
+    - `heads`, `groups`, `size`: the heads of queries, those of keys and values, and their width.
+    - `vocabulary`: the number of tokens.
+    """
 
-def rotated(x: jax.Array, positions: jax.Array) -> jax.Array:
-    """(b, s, heads, SIZE) turned by the angles of their positions, (s,)."""
-    angles = positions[:, None].astype(jnp.float32) * 10000.0 ** (-jnp.arange(SIZE // 2) / (SIZE // 2))
-    cos, sin = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]
-    a, b = x[..., : SIZE // 2], x[..., SIZE // 2 :]
-    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+    layers: int = 2
+    width: int = 32
+    hidden: int = 64
+    heads: int = 4
+    groups: int = 2
+    size: int = 8
+    vocabulary: int = 50
 
+    def params(self, w: Weights | None = None) -> Params:
+        """Random weights."""
+        w, queries, keys = w or Weights(), self.heads * self.size, self.groups * self.size
 
-def attention(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | float) -> jax.Array:
-    b, s = q.shape[:2]
-    grouped = q.reshape(b, s, GROUPS, HEADS // GROUPS, SIZE)
-    scores = jnp.einsum("bsghd,btgd->bghst", grouped, k) * SIZE**-0.5 + bias
-    return jnp.einsum("bghst,btgd->bsghd", jax.nn.softmax(scores, axis=-1), v).reshape(b, s, HEADS * SIZE)
+        def layer() -> Params:
+            return {
+                "q": w.matrix(self.width, queries), "k": w.matrix(self.width, keys), "v": w.matrix(self.width, keys),
+                "o": w.matrix(queries, self.width), "gate": w.matrix(self.width, self.hidden),
+                "up": w.matrix(self.width, self.hidden), "down": w.matrix(self.hidden, self.width),
+                "norm1": w.array(self.width, scale=0.02, mean=1.0), "norm2": w.array(self.width, scale=0.02, mean=1.0),
+            }  # fmt: skip
 
+        layers = [layer() for _ in range(self.layers)]
+        ends = {"embedding": w.array(self.vocabulary, self.width), "head": w.matrix(self.width, self.vocabulary)}
+        return {**ends, "layers": layers, "norm": w.array(self.width, scale=0.02, mean=1.0)}
 
-def block(p: Params, x: jax.Array, positions: jax.Array, past: Cache | None, bias: jax.Array | float) -> Any:
-    b, s, _ = x.shape
-    y = rms_norm(p["norm1"], x)
-    q = rotated((y @ p["q"]).reshape(b, s, HEADS, SIZE), positions)
-    k = rotated((y @ p["k"]).reshape(b, s, GROUPS, SIZE), positions)
-    v = (y @ p["v"]).reshape(b, s, GROUPS, SIZE)
-    if past is not None:
-        k, v = jnp.concatenate([past[0], k], axis=1), jnp.concatenate([past[1], v], axis=1)
-    x = x + attention(q, k, v, bias) @ p["o"]
-    y = rms_norm(p["norm2"], x)
-    return x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"], k, v
+    def caches(self, length: str | int, batch: str | int = "b", dtype: str = "float32") -> list[Any]:
+        """Specs of the caches of all layers."""
+        one = f"{batch} {self.groups} {length} {self.size} @ {dtype}"
+        return [(one, one)] * self.layers
 
+    def prefill(self, params: Params, tokens: jax.Array) -> tuple[jax.Array, list[Cache]]:
+        """Logits (b, s, vocabulary) at every position of prompts (b, s), and the caches."""
+        x, caches = self.read(params, params["embedding"][tokens])
+        return x @ params["head"], caches
 
-def prefill(params: Params, tokens: jax.Array) -> tuple[jax.Array, Cache]:
-    """Logits (b, s, VOCABULARY) at every position of prompts (b, s), and the cache."""
-    positions = jnp.arange(tokens.shape[1])
-    bias = jnp.where(positions[None, :] > positions[:, None], -1e9, 0.0)
-    x, keys, values = params["embedding"][tokens], [], []
-    for layer in params["layers"]:
-        x, k, v = block(layer, x, positions, None, bias)
-        keys.append(k)
-        values.append(v)
-    return rms_norm(params["norm"], x) @ params["embedding"].T, (jnp.stack(keys), jnp.stack(values))
+    def step(self, params: Params, token: jax.Array, caches: list[Cache]) -> tuple[jax.Array, list[Cache]]:
+        """Logits (b, vocabulary) after one token more (b,); the caches, (b, groups, t, size) each, one longer."""
+        t = caches[0][0].shape[2]
+        x = params["embedding"][token][:, None]
+        x, caches = self.blocks(params, x, jnp.arange(t, t + 1), grown(caches))
+        return (x @ params["head"])[:, 0], caches
 
+    def step_at(
+        self, params: Params, token: jax.Array, position: jax.Array, caches: list[Cache]
+    ) -> tuple[jax.Array, list[Cache]]:
+        """`step` by hand for one executable: caches have a fixed length, and `position` says what is filled."""
+        x = params["embedding"][token][:, None]
+        bias = unfilled(caches[0][0].shape[2], position)
+        x, caches = self.blocks(params, x, position[None], stored(caches, position), bias)
+        return (x @ params["head"])[:, 0], caches
 
-def step(params: Params, token: jax.Array, keys: jax.Array, values: jax.Array) -> tuple[jax.Array, Cache]:
-    """Logits (b, VOCABULARY) after one token more (b,); the cache, (LAYERS, b, t, GROUPS, SIZE) each, one longer."""
-    positions = jnp.arange(keys.shape[2], keys.shape[2] + 1)
-    x, new_keys, new_values = params["embedding"][token][:, None], [], []
-    for i, layer in enumerate(params["layers"]):
-        x, k, v = block(layer, x, positions, (keys[i], values[i]), 0.0)
-        new_keys.append(k)
-        new_values.append(v)
-    return (rms_norm(params["norm"], x) @ params["embedding"].T)[:, 0], (jnp.stack(new_keys), jnp.stack(new_values))
+    def read(self, params: Params, x: jax.Array) -> tuple[jax.Array, list[Cache]]:
+        """The last layer's values (b, s, width) at every position of embedded prompts, and the caches."""
+        positions = jnp.arange(x.shape[1])
+        return self.blocks(params, x, positions, first, causal(positions))
 
-
-def generate(read: Callable[..., Any], more: Callable[..., Any], prompts: np.ndarray, count: int) -> Any:
-    """The likeliest `count` tokens after prompts (b, s): tokens (b, count), and the logits that chose them."""
-    logits, cache = read(prompts)
-    found = [np.asarray(logits)[:, -1]]
-    for _ in range(count - 1):
-        logits, cache = more(found[-1].argmax(-1).astype(np.int32), *cache)
-        found.append(np.asarray(logits))
-    chosen = np.stack(found, axis=1)
-    return chosen.argmax(-1).astype(np.int32), chosen
+    def blocks(
+        self, params: Params, x: jax.Array, positions: jax.Array, join: Join, bias: jax.Array | float = 0.0
+    ) -> tuple[jax.Array, list[Cache]]:
+        """All layers on embedded tokens (b, s, width) at `positions` (s,); normalised values, and the caches."""
+        caches: list[Cache] = []
+        for i, p in enumerate(params["layers"]):
+            y = rms_norm(p["norm1"], x)
+            q = rotated(split_heads(y @ p["q"], self.heads), positions)
+            k = rotated(split_heads(y @ p["k"], self.groups), positions)
+            caches.append(join(i, k, split_heads(y @ p["v"], self.groups)))
+            x = x + attend(q, *caches[-1], bias) @ p["o"]
+            y = rms_norm(p["norm2"], x)
+            x = x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]
+        return rms_norm(params["norm"], x), caches

@@ -18,22 +18,12 @@ import numpy as np
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-Params = dict[str, Any]
+from examples.layers import Params, layer_norm, linear
 
 # From the checkpoint's config.json; `load` refuses a checkpoint with other values.
 HEADS = 12
 EPS = 1e-12
 MAX_TOKENS = 256  # the length the model was trained for, from its sentence_bert_config.json
-
-
-def linear(p: Params, x: jax.Array) -> jax.Array:
-    return x @ p["weight"].T + p["bias"]  # the checkpoint stores weights as (out, in)
-
-
-def layer_norm(p: Params, x: jax.Array) -> jax.Array:
-    mean = jnp.mean(x, axis=-1, keepdims=True)
-    variance = jnp.mean((x - mean) ** 2, axis=-1, keepdims=True)
-    return (x - mean) / jnp.sqrt(variance + EPS) * p["weight"] + p["bias"]
 
 
 def attention(p: Params, x: jax.Array, bias: jax.Array) -> jax.Array:
@@ -53,11 +43,11 @@ def encode(params: Params, ids: jax.Array, mask: jax.Array) -> jax.Array:
     bias = (1.0 - mask[:, None, None, :].astype(jnp.float32)) * -1e9  # padding gets no attention
     # Rows by number, not `[:s]`: a slice is cut off at the table's end, so its length would not be s for every s.
     x = params["word"][ids] + params["position"][jnp.arange(ids.shape[1])] + params["type"][0]
-    x = layer_norm(params["norm"], x)
+    x = layer_norm(params["norm"], x, EPS)
     for layer in params["layers"]:
-        x = layer_norm(layer["attention_norm"], x + attention(layer, x, bias))
+        x = layer_norm(layer["attention_norm"], x + attention(layer, x, bias), EPS)
         hidden = jax.nn.gelu(linear(layer["up"], x), approximate=False)
-        x = layer_norm(layer["norm"], x + linear(layer["down"], hidden))
+        x = layer_norm(layer["norm"], x + linear(layer["down"], hidden), EPS)
     weight = mask[:, :, None].astype(jnp.float32)
     mean = jnp.sum(x * weight, axis=1) / jnp.maximum(jnp.sum(weight, axis=1), 1e-9)
     return mean / jnp.maximum(jnp.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)

@@ -41,6 +41,7 @@ OURS = ("benchmarks", "docs", "examples", "relax_eg")
 HEAVY = {
     r"python -m examples\.demo": "a sentence encoder on four devices, and without each set of rules: a minute",
     r"python -m examples\.training": "compiles a step of training for every length; test_varying.py has it smaller",
+    r"python -m examples\.(llava|whisper).*": "whole models; test_generating_examples.py has them smaller",
     r"python -m benchmarks\.dynamic.*": "processes of their own that compile MiniLM-L6 for several lengths",
     r"python -m benchmarks\.(peers|library_times).*": "processes of their own; their tests are in tests/measure",
     r"python -m benchmarks\.minilm --(short|execution).*": "other variants of the encoder, compiled once more",
@@ -56,6 +57,8 @@ SMALL = {
     "docs.rules_table": ["page.md"],
     "docs.picture": ["picture.svg"],
     "examples.training": ["--steps", "2"],
+    "examples.llava": ["--tokens", "4"],
+    "examples.whisper": ["--tokens", "4"],
     "examples.demo": [],
     "examples.figures": [],
     "relax_eg.rules": [],

@@ -147,6 +147,26 @@ def test_a_fixed_size_is_a_number_everywhere_and_calls_are_still_told() -> None:
         best(*arrays(GROUPED, {"b": 2, "s": 5}))
 
 
+def test_the_other_sizes_of_a_changed_program_have_capacities() -> None:
+    """The chosen program says the fixed size as a number, so it has no variable of that name."""
+
+    def appended(w: Array, bias: Array, x: Array, cache: Array) -> Array:
+        return jnp.concatenate([cache, jnp.tanh(x @ w.T + bias)], axis=1)
+
+    bounds = {"b": 1, "t": (1, 64)}
+    best = rx.optimize(
+        appended, "512 512", "512", "b 512", "b t", bounds=bounds, weights=("w",), dynamic="capacity", target="cpu"
+    )
+    assert "transposed_weight_as_stored" in best.report.rules
+    w, bias, x = jnp.eye(512), jnp.ones(512), jnp.ones((1, 512))
+    ready = best.prepare(w)
+    for t in (3, 4, 5):
+        cache = jnp.arange(float(t))[None]
+        assert_same(ready(bias, x, cache), appended(w, bias, x, cache))
+    found = best.statistics()
+    assert not found.exact and [dict(r.at) for r in found.executables] == [{"b": 1, "t": 4}, {"b": 1, "t": 8}]
+
+
 def test_it_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAX_EG_CACHE", "1")
     monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from relax_eg.backend.runtime import Runtime, Strategy
+from relax_eg.backend.whole import Whole
+from relax_eg.ir.module import Module
 
 
 class Ready(Runtime):
@@ -27,6 +29,13 @@ class Ready(Runtime):
     def compiler_options(self) -> Mapping[str, str]:
         """The options found best: pass them as `jax.jit(ready.to_jax(), compiler_options=...)`."""
         return self._compiler_options
+
+    @property
+    def module(self) -> Module:
+        """The program that runs per call, of the variant for the first binding of `at`. Its parameters are the prepared
+        values, then the other arguments; all of them where the function runs as written."""
+        assert isinstance(self.strategy, Whole)  # weights of a function in steps cannot be bound
+        return self.strategy.bound_family.variant_program(0).module
 
     def to_jax(self) -> Callable[..., Any]:
         """The program that runs per call, as a JAX function `(prepared, *others)`.

@@ -77,11 +77,12 @@ class SettledRow:
 
     def __str__(self) -> str:
         where = f"settled at {_sizes(self.at)}" if self.at else "settled"
+        which = "the program as written" if self.runs == "as written" else "the chosen program"
         if self.how == "failed":
-            return f"{where}: {self.runs} runs; the other program could not be run"
+            return f"{where}: {which} runs; the other program could not be run"
         how = f"in {self.calls} calls and {_time(self.seconds)}" if self.how == "timed" else "by an earlier process"
         ratio = f"{self.speedup:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
-        return f"{where} {how}: {self.runs} runs; the chosen program is {ratio} as the one as written"
+        return f"{where} {how}: {which} runs; the chosen one is {ratio} as the one as written"
 
 
 @dataclass(frozen=True, slots=True)

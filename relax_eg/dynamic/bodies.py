@@ -73,7 +73,8 @@ class Body:
             )  # fmt: skip
             return None
         names = dict.fromkeys(v for p in program.params for d in p.tensor.shape or () for v in sorted(d.variables))
-        free = tuple(v for v in names if v not in self._fixed)
+        # The chosen program has sizes that bounds fix as numbers.
+        free = tuple(v for v in names if v not in self._fixed and v in self._bound.module.main.size_variables)
         try:
             found = plan(self._bound.module, free)
             while found.exact and free:  # the other sizes may be possible without these

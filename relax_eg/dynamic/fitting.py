@@ -8,6 +8,7 @@ device, compiled once for each combination of sizes, as long as there is room fo
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ Pattern = Sequence[Dim]
 Inside = tuple[slice, ...]
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
+# given: bytes: at other addresses XLA's CPU client copies numpy arrays before a call
+_ALIGNED = 64
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,17 @@ def _pad(x: Any, shape: tuple[int, ...], inside: Inside) -> np.ndarray[Any, Any]
     """A new array of this shape, followed by the trailing axes of `x`; `x` fills the region `inside`, the rest is
     zero."""
     held = np.asarray(x)
-    buffer = np.zeros((*shape, *held.shape[len(shape) :]), held.dtype)
+    buffer = _zeros((*shape, *held.shape[len(shape) :]), held.dtype)
     buffer[inside] = held
     return buffer
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Zeros at an address of which XLA needs no copy."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(size + _ALIGNED, np.uint8)
+    start = -raw.ctypes.data % _ALIGNED
+    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def make_fit(operands: Sequence[Shapes], results: Sequence[Shapes]) -> CapacityFit:

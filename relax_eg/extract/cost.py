@@ -115,6 +115,10 @@ class WholeCost:
         """Whether XLA makes matmuls of several nodes (`extract.implied_matmuls`)."""
         return self.cost is None
 
+    def copies_transposed(self, rows: Dim) -> bool:
+        """Whether XLA copies the transposed matrix of a matmul of `rows` rows that is added to a vector."""
+        return self.profile.platform == "cpu" and self.representative(rows) <= 1
+
     @property
     def knows_fusions(self) -> bool:
         """Whether nodes are priced by the kernels that XLA's compiler for GPUs makes of a function."""

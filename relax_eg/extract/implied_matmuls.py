@@ -1,41 +1,50 @@
 """The matmuls that XLA makes of several nodes of a program as it is written.
 
-A matmul reads a transposed matrix in place. On CPUs the sum over one axis of a product of two broadcast operands is a
-matmul, too, if their elements are float32 and nothing else reads the product (the library YNN finds it).
+A matmul reads a transposed matrix in place. On CPUs there is an exception: if the matmul has one row and its result is
+only added to a vector, XLA makes one kernel of product and sum, and copies the transposed matrix for it at every call
+(measured: 3 to 25 times the time of the product for weights of 0.6 to 64 MiB, jax 0.10.2).
+
+On CPUs the sum over one axis of a product of two broadcast operands is a matmul, too, if their elements are float32 and
+nothing else reads the product (the library YNN finds it).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site
 from relax_eg.ops.movement import is_transpose
-from relax_eg.ops.record import operators_run_as
+from relax_eg.ops.record import movement_operators, operators_run_as
 from relax_eg.shapes import Dim
 
 (MATMUL,), (LINEAR,) = operators_run_as("matmul"), operators_run_as("transposed_matmul")
 _DTYPE = "float32"  # measured: sums of products of float64, float16, bfloat16 and int32 are loops (jax 0.10.2)
+_REPEATED = movement_operators("view", "repeat")
 _ONE = Dim.of(1)
 
 
 def implied_matmuls(
-    function: Function, expressions: Collection[Expr], sums: bool
+    function: Function, expressions: Collection[Expr], sums: bool, copied: Callable[[Dim], bool]
 ) -> tuple[dict[Expr, Site], set[Expr]]:
     """The nodes of `expressions` that XLA computes as matmuls, each with the site of its matmul, and the nodes that are
     computed inside these matmuls.
 
     - `sums`: whether sums of products are matmuls on the device (`Profile.sums_as_matmuls`).
+    - `copied`: whether the device copies the transposed matrix of a matmul with so many rows that is added to a vector.
     """
     outputs = {b.value for block in function.blocks for b in block.bindings} | {function.result}
     readers = Counter(a for e in expressions for a in e.args)
     readers.update(outputs)
     matmuls: dict[Expr, Site] = {}
     inside = _transposes_in_place(expressions, readers) - outputs
+    inside -= {
+        m.args[1] for m in _added_to_vectors(expressions, readers) if copied(math.prod(m.shape[:-1], start=_ONE))
+    }
     for e in expressions:
         if e.op == MATMUL and e.args[1] in inside:
             matmuls[e] = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
@@ -54,6 +63,18 @@ def _transposes_in_place(expressions: Collection[Expr], readers: Collection[Expr
             if a in found and not (e.op == MATMUL and i == 1 and e.args[0].ndim >= 1):
                 found.discard(a)
     return found
+
+
+def _added_to_vectors(expressions: Collection[Expr], readers: Counter[Expr]) -> Iterator[Expr]:
+    """The matmuls whose results are read once, by a sum with a vector."""
+    for e in expressions:
+        if e.op != "add":
+            continue
+        for product, other in (e.args, e.args[::-1]):
+            while other.ndim > 1 and other.op in _REPEATED:
+                other = other.args[0]
+            if product.op == MATMUL and readers[product] == 1 and other.ndim == 1:
+                yield product
 
 
 def _of_sum(total: Expr) -> Site | None:

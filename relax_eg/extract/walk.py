@@ -105,7 +105,7 @@ def walk(
     matmuls: dict[Expr, Site] = {}
     inside: set[Expr] = set()
     if model.fuses_into_matmuls:
-        matmuls, inside = implied_matmuls(function, expressions, model.profile.sums_as_matmuls)
+        matmuls, inside = implied_matmuls(function, expressions, model.profile.sums_as_matmuls, model.copies_transposed)
     left = hoisted_loops(function, model.constants)
     places = placed(function, expressions, model.profile, model.representative) if model.knows_fusions else {}
     for e in expressions:

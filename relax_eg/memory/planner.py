@@ -98,7 +98,7 @@ def plan_memory(
 ) -> Plan:
     """The memory plan of a call of a module's entry, for all sizes in `bounds`, with proofs.
 
-    - `module`: a Module, or what `optimize` returns.
+    - `module`: a Module, or what `optimize` returns; or what `prepare` returns, without what is prepared from weights.
     - `bounds`: the range of each size, `(low, high)`, or one integer that fixes it; statements about sizes, such as
       "s % 8 == 0"; or a list of both. If all sizes are bounded, an arena is one number of bytes.
     - `at`: the sizes for which the plan is optimized, one binding or a list; default: the upper bounds. The order is

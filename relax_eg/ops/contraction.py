@@ -284,12 +284,16 @@ def _linear_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 
 def _linear_lower(x: Any, weight: Any) -> Any:
-    # Written with the transpose: XLA reads the weight in place and, on CPU, compiles a product of one row to a parallel
-    # loop. It does not do so for a dot that contracts the second axis of both. Of one row that it adds something to,
-    # XLA transposes the weight at every call; a matrix times a vector is read in place there too.
-    if all(n == 1 for n in x.shape[:-1]):
-        return contracted(lambda x, w, out: (w @ x.reshape(-1)).reshape(*x.shape[:-1], -1), x, weight, None)
-    return contracted(lambda x, w, out: x @ w.T, x, weight, None)
+    from jax import lax
+
+    def contract(x: Any, weight: Any, _: str | None) -> Any:
+        # Of several rows written with the transpose, which XLA reads in place. Where one row is added to a vector, XLA
+        # would copy the transposed weight at every call (`extract.implied_matmuls`).
+        if all(isinstance(n, int) and n == 1 for n in x.shape[:-1]):
+            return lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+        return x @ weight.T
+
+    return contracted(contract, x, weight, None)
 
 
 register(

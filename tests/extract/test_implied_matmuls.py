@@ -78,3 +78,23 @@ def test_what_runs_as_a_matmul_is_no_reason_to_choose_another_program() -> None:
 
     best = rx.optimize(gradient, "8192 512", "512 16", "8192 16", target="cpu")
     assert best.report.predicted_gain < 1.05
+
+
+@pytest.mark.xla_defaults
+def test_one_row_and_a_bias_do_not_copy_the_weight_at_every_call() -> None:
+    """XLA copies the transpose of `x @ w.T + b` for one row, which is priced; the program that is chosen does not."""
+
+    def layer(x: Any, w: Any, b: Any) -> Any:
+        return jnp.tanh(x @ w.T + b)
+
+    specs, width = ("n 256", "512 256", "512"), 4 * 512 * 256
+    best = rx.optimize(layer, *specs, at={"n": 1}, target="cpu")
+    assert best.report.rules["transposed_weight_as_stored"] == 1 and best.report.predicted_gain > 1.05
+    given = jnp.ones((1, 256)), jnp.ones((512, 256)), jnp.ones(512)
+
+    def temporary(fn: Any) -> int:
+        return jax.jit(fn).lower(*given).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary(layer) >= width > 10 * temporary(best.to_jax())
+    assert jnp.allclose(best(*given), layer(*given))
+    assert rx.optimize(layer, *specs, at={"n": 2}, target="cpu").report.kept_as_written

@@ -319,3 +319,16 @@ def main(x: R.Tensor(("n",), dtype="float32")) -> R.Tensor(("k",), dtype="float3
 def test_bounds_that_are_none(bounds: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=re.escape(told)):
         rx.plan_memory(rx.trace(lambda x: x + 1.0, "n"), bounds=bounds)
+
+
+def test_what_is_prepared_from_weights_is_not_planned() -> None:
+    def adapted(w: Any, a: Any, b: Any, x: Any) -> Any:
+        return jnp.tanh(x @ (w + a @ b))
+
+    specs, at = ("512 512", "512 16", "16 512", "n 512"), {"n": 8}
+    best = rx.optimize(adapted, *specs, weights=("w", "a", "b"), at=at, target="cpu")
+    assert not best.report.kept_as_written
+    ready = best.prepare(*(jnp.ones(s) for s in ((512, 512), (512, 16), (16, 512))))
+    whole, call = (rx.plan_memory(m, at=at, layout="arena", results="planned", check=True) for m in (best, ready))
+    assert whole.bytes_at(at) > call.bytes_at(at) == call.bound_at(at) == 4 * 8 * 512
+    assert len(call.program.steps) == 2  # the product and its tanh, which is written over it
