@@ -13,6 +13,7 @@ if _TYPE_CHECKING:
     from relax_eg.driver.jit import jit
     from relax_eg.driver.loading import load
     from relax_eg.driver.optimize import optimize
+    from relax_eg.driver.quantize import quantize
     from relax_eg.driver.settling import Settle
     from relax_eg.driver.why import why_not
     from relax_eg.dynamic.policy import Dynamic
@@ -70,6 +71,7 @@ _HOMES = {
     "parse": "ops.text",
     "plan_memory": "memory",
     "prove": "shapes",
+    "quantize": "driver.quantize",
     "RuleSet": "rules",
     "Settle": "driver.settling",
     "shape": "frontends.script",
@@ -117,6 +119,7 @@ __all__ = [
     "parse",
     "plan_memory",
     "prove",
+    "quantize",
     "rules",
     "shape",
     "sym_var",

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from relax_eg.dtypes import dtype_of
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, const
+from relax_eg.ir.expr import Expr, const, postorder
+from relax_eg.ir.heads import with_operands
+from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import Coded, Scheme, contracted_axes, decoded, encoded, encoded_rows, why_not_coded
 from relax_eg.ops.record import call
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import coded_products, products_with_weights
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema
 from relax_eg.shapes import Dim
 
 _BYTES = ("int8", "uint8")
@@ -126,6 +129,18 @@ def _as_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
     return y if y.annotation == e.annotation else None
 
 
+def integers_in(function: Function) -> Function:
+    """`function` with `integer_product` applied wherever it can be, whatever that costs."""
+    done: dict[Expr, Expr] = {}
+    for e in function.expressions():
+        args = [done[a] for a in e.args]
+        made = e if all(a is b for a, b in zip(args, e.args, strict=True)) else with_operands(e, args)
+        proposed = _as_integers(made, ModuleAnswers({})) if made.op in ("matmul", "linear") else None
+        done[e] = made if proposed is None else proposed
+    blocks = tuple(Block(tuple(Binding(b.var, done[b.value]) for b in k.bindings), k.dataflow) for k in function.blocks)
+    return replace(function, blocks=blocks, result=done[function.result])
+
+
 def quantised_product(e: Expr, coded: Coded, scheme: Scheme, x: Expr) -> Expr:
     """`e`, a product, with a weight that is decoded from `coded` and the first operand `x`."""
     axes = contracted_axes(e)
@@ -142,6 +157,8 @@ def _coded(scheme: Scheme, e: Expr, queries: ProgramQueries) -> Expr | None:
     x, w = e.args
     if e.dtype != "float32" or w.ndim != 2 or not queries.is_known_ahead(w) or queries.is_known_ahead(x):
         return None
+    if any(a.op == "astype" and dtype_of(a.dtype).bits <= 8 for a in postorder((w,))):
+        return None  # it stands for codes already
     axes = contracted_axes(e)
     if why_not_coded(w, scheme, axes):
         return None
