@@ -54,12 +54,14 @@ class Layer:
         """The other operand."""
         return self.node.args[1 - self.index]
 
+    @property
+    def is_matrix_product(self) -> bool:
+        """Whether it is a product with a matrix on the right."""
+        return self.node.op in ("matmul", "linear") and self.index == 1 and self.weight.ndim == 2
+
     def takes_codes(self, scheme: Scheme) -> bool:
         """Whether the other operand becomes codes, too."""
-        return (
-            scheme.activations != "none" and self.node.op in ("matmul", "linear")
-            and self.index == 1 and self.weight.ndim == 2
-        )  # fmt: skip
+        return scheme.activations != "none" and self.is_matrix_product
 
     def why_not(self, scheme: Scheme) -> str:
         """Why its weight has no codes; empty if it has."""

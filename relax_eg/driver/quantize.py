@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Options, Sizes, Target, no_weight, read_options
 from relax_eg.driver.prices import price_at
 from relax_eg.driver.ranges import CALIBRATIONS, Calibration, entropy_range, percentile_range
+from relax_eg.driver.rounding import calibrated_codes
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
@@ -31,12 +32,14 @@ from relax_eg.logs import log_at, report_progress
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import KINDS as SCHEMES
 from relax_eg.ops.codes import Activations, Coded, Kind as SchemeName, Per, Scheme
+from relax_eg.ops.sizes import product
 from relax_eg.reports.quantization import QuantizationReport, QuantizedLayer
 from relax_eg.rules.book.quantised import integers_in
 
 _MOST_LISTED = 12  # limit: layers that an error lists
 _SHOWN = 8  # limit: layers of one name that are told apart
 Arrays = list[Any]
+Rounding = Literal["nearest", "calibrated"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class QuantizedModule(ModelModule):
     symmetric=FLAG,
     group=integer("an even number of elements,", 2),
     activations=one_of("none", "dynamic", "static"),
+    rounding=one_of("nearest", "calibrated"),
     calibration=one_of(*CALIBRATIONS),
     percentile=Kind(lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and 50 < x <= 100, "51 to 100"),
     max_error=Kind(lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and x > 0, "a number above 0") | NONE,
@@ -89,6 +93,7 @@ def quantize(
     symmetric: bool = True,
     group: int = 32,
     activations: Activations = "none",
+    rounding: Rounding = "nearest",
     calibration: Calibration = "minmax",
     percentile: float = 99.99,
     max_error: float | None = None,
@@ -104,14 +109,16 @@ def quantize(
     - `args`, `kwspecs`, `specs`: specs of the arguments, as `optimize` takes them; without any, the shapes are those of
       the first call.
     - `weights`: the arguments that hold weights, by name or position.
-    - `scheme`: "int8"; "int4", two weights in a byte; "fp8", float8_e4m3fn. No element of a weight changes by more than
-      half a step.
+    - `scheme`: "int8"; "int4", two weights in a byte; "fp8", float8_e4m3fn.
     - `per`: what has a scale of its own: each output "channel", or the "tensor".
     - `symmetric`: whether 0 is code 0. Otherwise int8 and int4 codes span the range from least to largest.
     - `group`: weights in a row that share a scale in "int4". It divides the contracted sizes, or the layer is kept.
     - `activations`: whether what is multiplied with int8 weights becomes int8, too, so that devices with units for it
       multiply bytes: "dynamic", each row by its own range in each call; "static", by a range from calibration; "none".
       Convolutions keep their inputs.
+    - `rounding`: of int8 and int4 codes. With "nearest" no element of a weight changes by more than half a step. With
+      "calibrated" the rows of a product's weight make up for each other's errors on the data, which takes a time cubic
+      in their number; results are nearer, weights are not.
     - `calibration`: how that range follows from what was seen: "minmax", all of it; "percentile", the middle
       `percentile` of a hundred; "entropy", the range whose codes tell most of the distribution.
     - `max_error`, `keep`: layers that stay in float: those with a larger relative error on the data, and those of these
@@ -127,6 +134,8 @@ def quantize(
         raise OptionError(f"group={group}: an even number of elements is accepted, because a byte holds two")
     if activations != "none" and scheme != "int8":
         raise OptionError(f"activations={activations!r} with scheme={scheme!r}: scheme='int8' is accepted")
+    if rounding != "nearest" and scheme == "fp8":
+        raise OptionError("rounding='calibrated' with scheme='fp8': 'int8' or 'int4' is accepted")
     chosen = Scheme(scheme, per, symmetric, group, activations)
     named = specs_by_name(specs, kwspecs)
     if not isinstance(program, Module) and not args and not named:
@@ -136,7 +145,7 @@ def quantize(
         raise OptionError(f"quantize: {traced.name}() runs in steps; one program is accepted: {traced.why_in_steps}")
     with width_context(traced.wide):
         given = _given(program, traced, calls, weights)
-        return _Quantizing(traced, given, chosen, target).quantized(keep, max_error, calibration, percentile)
+        return _Quantizing(traced, given, chosen, target, rounding).quantized(keep, max_error, calibration, percentile)
 
 
 @dataclass(frozen=True)
@@ -218,8 +227,11 @@ def _check_arrays(traced: Source, calls: Sequence[Arrays]) -> None:
 class _Quantizing:
     """One quantization: the layers of a program, and what the calibration data says of them."""
 
-    def __init__(self, traced: Source, given: _Given, scheme: Scheme, target: Target | None) -> None:
+    def __init__(
+        self, traced: Source, given: _Given, scheme: Scheme, target: Target | None, rounding: Rounding
+    ) -> None:
         self.traced, self.given, self.scheme, self.target = traced, given, scheme, target
+        self.rounding = rounding
         self.module: Module = traced.module
         self.weights = set(given.weights)
         self.paths = {leaf.name: leaf.path for leaf in traced.leaves}
@@ -251,6 +263,8 @@ class _Quantizing:
         coded_layers = [x for x in self.layers if x.node not in kept]
         coded, expressions = code_variables(coded_layers, self.scheme, set(self.paths))
         codes = self._codes(expressions)
+        if self.rounding == "calibrated":
+            codes |= self._calibrated(coded_layers, coded, codes)
         ranges = self._ranges(coded_layers, calibration, percentile) if self.scheme.activations == "static" else {}
         errors = self._errors(coded_layers, coded, codes, ranges)
         if max_error is not None:
@@ -283,6 +297,29 @@ class _Quantizing:
         prepare = Function("prepare", tuple(params), (), tuple_(expressions.values()))
         found = compiled(Module((prepare,)), prepare)([self.given.weights[str(p.attr("name"))] for p in params])
         return dict(zip(expressions, found, strict=True))
+
+    def _calibrated(
+        self, layers: Sequence[Layer], coded: Mapping[Expr, Coded], codes: Mapping[Expr, Any]
+    ) -> dict[Expr, Any]:
+        """The codes of the weights of matrix products, rounded by what the calibration data makes of them."""
+        products = [x for x in layers if x.is_matrix_product]
+        inputs = list(dict.fromkeys(x.input for x in products))
+        squares = computed(self.module, [_products_of_inputs(x) for x in inputs])
+        found = self._over_calls(squares, "products of inputs", 0, 1)
+        sums = {x: sum(np.asarray(f[i], np.float64) for f in found) for i, x in enumerate(inputs)}
+        weights = list(dict.fromkeys(x.weight for x in products))
+        values = self._codes({w: w for w in weights})
+        made: dict[Expr, Any] = {}
+        for i, w in enumerate(weights):
+            report_progress("quantize: rounding", i, len(weights))
+            readers = [x for x in products if x.weight is w]
+            c = coded[w]
+            zero = None if c.zero is None else np.asarray(codes[c.zero])
+            scale, of_inputs = np.asarray(codes[c.scale]), sum(sums[x.input] for x in readers)
+            made[c.codes] = calibrated_codes(
+                np.asarray(values[w]), scale, zero, readers[0].axes[0], np.asarray(of_inputs), self.scheme
+            )
+        return made
 
     def _ranges(self, layers: Sequence[Layer], how: Calibration, percentile: float) -> dict[Expr, Range]:
         """The ranges of the layers' inputs."""
@@ -371,6 +408,11 @@ class _Quantizing:
                 a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
                 off, all_ = off + float(np.sum((a - b) ** 2)), all_ + float(np.sum(b**2))
         return _relative(off, all_)
+
+
+def _products_of_inputs(x: Expr) -> Expr:
+    rows = op.reshape(op.astype(x, "float32"), (product(x.shape[:-1]), x.shape[-1]))
+    return op.matmul(op.permute_dims(rows, (1, 0)), rows)
 
 
 def _named(layer: Layer, pattern: str) -> bool:

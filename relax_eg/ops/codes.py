@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -171,3 +171,22 @@ def contracted_axes(e: Expr) -> tuple[int, ...]:
     if e.op == "conv":
         return tuple(range(1, e.args[1].ndim))
     return (e.args[1].ndim - (1 if e.op == "linear" else 2),)
+
+
+def code_limits(scheme: Scheme) -> tuple[float, float]:
+    """The least and the largest code of "int8" and "int4", as they are stored."""
+    return (-_BYTE - 1, _BYTE) if scheme.kind == "int8" else (0.0, 2 * _NIBBLE + 1)
+
+
+def spread(
+    w: np.ndarray[Any, Any], scale: Any, zero: Any, axis: int, scheme: Scheme
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The scale and the code of zero of each element of an array, by those of its "int8" or "int4" codes."""
+    middle = _MIDDLE if scheme.kind == "int4" else 0.0
+    of = np.asarray(scale, np.float32), np.asarray(middle if zero is None else zero, np.float32)
+    if scheme.kind == "int4":
+        parts = [int(d) for d in _grouped([Dim.of(n) for n in w.shape], axis, scheme.group)]
+        step, code = (np.broadcast_to(x, parts).reshape(w.shape) for x in of)
+    else:
+        step, code = (np.broadcast_to(x, w.shape) for x in of)
+    return step, code
