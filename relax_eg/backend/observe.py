@@ -24,6 +24,21 @@ def flat_arguments(tree: Any, call: tuple[Any, ...]) -> list[Any] | None:
     return leaves if found == tree else None
 
 
+class Converted:
+    """Arrays of numpy, and numbers, as arrays of JAX, each converted once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, Any]] = {}  # by identity, with the array, which keeps it
+
+    def of(self, x: Any) -> Any:
+        if isinstance(x, jax.Array):
+            return x
+        found = self._known.get(id(x))
+        if found is None:
+            found = self._known[id(x)] = x, jnp.asarray(x)
+        return found[1]
+
+
 def computed(module: Module, values: Sequence[Expr], params: Sequence[Expr] = ()) -> Callable[[Arrays], tuple[Any, ...]]:
     """A compiled function from the arrays of the entry's parameters, and of `params`, to `values`, expressions of its
     entry."""

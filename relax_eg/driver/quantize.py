@@ -14,7 +14,7 @@ import numpy as np
 
 from relax_eg.argument_checks import FLAG, NONE, TEXT, Kind, accepts, integer, one_of, sequence_of, short_repr
 from relax_eg.backend.checks import signature_fit
-from relax_eg.backend.observe import compiled, computed, flat_arguments, histograms, limits
+from relax_eg.backend.observe import Converted, compiled, computed, flat_arguments, histograms, limits
 from relax_eg.backend.width import width_context
 from relax_eg.driver.layers import Layer, Range, code_variables, layers_of, with_codes
 from relax_eg.driver.optimize import traced_program
@@ -173,6 +173,7 @@ def _given(program: Any, traced: Source, calls: list[tuple[Any, ...]], weights: 
     held: Mapping[str, Any] = program.weights if isinstance(program, ModelModule) else {}
     names = [leaf.name for leaf in traced.leaves]
     found: list[Arrays] = []
+    converted = Converted()
     for i, call in enumerate(calls):
         if held:
             flat = list(call) if len(call) == len(names) - len(held) else None
@@ -184,7 +185,7 @@ def _given(program: Any, traced: Source, calls: list[tuple[Any, ...]], weights: 
                 f"data[{i}]: it does not have the structure of the arguments of {traced.name}\n  accepted: a tuple of "
                 f"{', '.join(n for n in traced.arg_names if n not in held)}"
             )
-        found.append(flat)
+        found.append([converted.of(x) for x in flat])
     _check_arrays(traced, found)
     if held and not weights:
         return _Given([a[: len(names) - len(held)] for a in found], dict(held), program.outputs)
@@ -213,12 +214,11 @@ def _check_arrays(traced: Source, calls: Sequence[Arrays]) -> None:
     fit = signature_fit(traced.name, traced.module.main.params)
     checked: set[int] = set()
     for i, flat in enumerate(calls):
-        arrays = [np.asarray(a) if not hasattr(a, "dtype") else a for a in flat]
         try:
-            traced.arguments.scope.check(fit.bind(arrays), traced.name)
+            traced.arguments.scope.check(fit.bind(flat), traced.name)
         except ShapeError as e:
             raise OptionError(f"data[{i}]: {e}") from None
-        for leaf, a in zip(traced.leaves, arrays, strict=True):
+        for leaf, a in zip(traced.leaves, flat, strict=True):
             if id(a) not in checked and np.asarray(a).dtype.kind not in "iub" and not np.all(np.isfinite(a)):
                 raise OptionError(f"data[{i}]: `{leaf.path}` has elements that are not finite; numbers are accepted")
             checked.add(id(a))
