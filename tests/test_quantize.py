@@ -180,8 +180,9 @@ def test_ranges() -> None:
     counts[1000:1048], counts[-1] = 100, 1  # one element far out
     low, high = percentile_range(counts, -1.0, 1.0, 99.0)
     assert -0.05 < low < 0 < high < 0.05
-    low, high = entropy_range(counts, -1.0, 1.0)
-    assert high < 0.1 and low == -high
+    normal = np.histogram([*RNG.standard_normal(100_000), -40.0], 2048, (-40.0, 40.0))[0]
+    low, high = entropy_range(normal, -40.0, 40.0)
+    assert 2.5 < high < 10.0 and low == -high
     assert entropy_range(np.zeros(2048), 0.0, 0.0) == (0.0, 0.0)
     whole = np.ones(2048)
     assert percentile_range(whole, 0.0, 1.0, 100.0) == (0.0, 1.0)

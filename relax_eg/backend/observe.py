@@ -39,7 +39,9 @@ class Converted:
         return found[1]
 
 
-def computed(module: Module, values: Sequence[Expr], params: Sequence[Expr] = ()) -> Callable[[Arrays], tuple[Any, ...]]:
+def computed(
+    module: Module, values: Sequence[Expr], params: Sequence[Expr] = ()
+) -> Callable[[Arrays], tuple[Any, ...]]:
     """A compiled function from the arrays of the entry's parameters, and of `params`, to `values`, expressions of its
     entry."""
     main = module.main

@@ -63,17 +63,21 @@ class Layer:
         """Whether the other operand becomes codes, too."""
         return scheme.activations != "none" and self.is_matrix_product
 
+    def own(self, scheme: Scheme) -> Scheme:
+        """The scheme of its weight. A table has int8 codes instead of int4: no sum evens out the errors of its rows."""
+        return replace(scheme, kind="int8") if self.node.op == TABLE and scheme.kind == "int4" else scheme
+
     def why_not(self, scheme: Scheme) -> str:
         """Why its weight has no codes; empty if it has."""
-        return why_not_coded(self.weight, scheme, self.axes)
+        return why_not_coded(self.weight, self.own(scheme), self.axes)
 
     def encoded(self, scheme: Scheme) -> Coded:
-        return encoded(self.weight, scheme, self.axes)
+        return encoded(self.weight, self.own(scheme), self.axes)
 
     def with_codes(self, operands: Sequence[Expr], coded: Coded, scheme: Scheme, found: Range | None) -> Expr:
         """The node with other `operands`, its weight decoded from `coded`. `found`: the range of the other operand."""
         if self.node.op == TABLE:
-            return self._rows(operands[1], coded, scheme)
+            return self._rows(operands[1], coded, self.own(scheme))
         made = list(operands)
         made[self.index] = decoded(coded, self.weight, scheme, self.axes)
         if self.takes_codes(scheme):
@@ -119,7 +123,9 @@ def _axes(e: Expr, i: int) -> tuple[int, ...] | None:
     return (e.args[0].ndim - 1,) if e.op == "matmul" else None
 
 
-def code_variables(layers: Sequence[Layer], scheme: Scheme, taken: set[str]) -> tuple[dict[Expr, Coded], dict[Expr, Expr]]:
+def code_variables(
+    layers: Sequence[Layer], scheme: Scheme, taken: set[str]
+) -> tuple[dict[Expr, Coded], dict[Expr, Expr]]:
     """For each weight of `layers`, variables in the place of its codes; and of each variable the expression for it."""
     coded: dict[Expr, Coded] = {}
     made: dict[Expr, Expr] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
@@ -31,7 +31,8 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.logs import log_at, report_progress
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import KINDS as SCHEMES
-from relax_eg.ops.codes import Activations, Coded, Kind as SchemeName, Per, Scheme
+from relax_eg.ops.codes import Activations, Coded, Per, Scheme
+from relax_eg.ops.codes import Kind as SchemeName
 from relax_eg.ops.sizes import product
 from relax_eg.reports.quantization import QuantizationReport, QuantizedLayer
 from relax_eg.rules.book.quantised import integers_in
@@ -76,7 +77,8 @@ class QuantizedModule(ModelModule):
     rounding=one_of("nearest", "calibrated"),
     calibration=one_of(*CALIBRATIONS),
     percentile=Kind(lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and 50 < x <= 100, "51 to 100"),
-    max_error=Kind(lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and x > 0, "a number above 0") | NONE,
+    max_error=Kind(lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and x > 0, "a number above 0")
+    | NONE,
     keep=sequence_of("a list of names of layers, which may have * in them,", TEXT),
     weights=KINDS["weights"],
     target=KINDS["target"],
@@ -104,7 +106,7 @@ def quantize(
     """A program with weights of fewer bits: a module that holds them, for `rx.optimize`.
 
     - `program`: a JAX function, or a module. Those of models (`rx.from_onnx`) know their weights.
-    - `data`: calibration data, a list of calls: each a tuple of the arguments, or one array where there is one argument.
+    - `data`: calibration data, a list of calls, each a tuple of the arguments, or one array where one is taken.
       Weights are among the arguments of a function and are the same in all calls; a model is given its inputs alone.
     - `args`, `kwspecs`, `specs`: specs of the arguments, as `optimize` takes them; without any, the shapes are those of
       the first call.
@@ -125,9 +127,10 @@ def quantize(
       names, as the report has them.
     - `target`: as in `optimize`, for the predicted seconds in the report.
 
-    Products with weights (matmul, linear, conv) and tables of which rows are taken are quantized, where the entry of the
-    module has them; those in loops are not. `rx.debug.options(progress=...)` is told of the calls. OptionError for data
-    that is empty, not finite or of other shapes, and for a program without a layer to quantize; TraceError, SpecError.
+    Products with weights (matmul, linear, conv) and tables of which rows are taken are quantized, where the entry of
+    the module has them; those in loops are not. With "int4", tables have int8 codes. `rx.debug.options(progress=...)`
+    is told of the calls. OptionError for data that is empty, not finite or of other shapes, and for a program without a
+    layer to quantize; TraceError, SpecError.
     """
     calls = _calls(data)
     if group % 2:
@@ -205,7 +208,9 @@ def _given(program: Any, traced: Source, calls: list[tuple[Any, ...]], weights: 
     for i, flat in enumerate(found[1:], 1):
         for n, w in arrays.items():
             if flat[of[n]] is not w and not np.array_equal(np.asarray(flat[of[n]]), np.asarray(w)):
-                raise OptionError(f"data[{i}]: `{traced.leaves[of[n]].path}` is a weight and differs from that of data[0]")
+                raise OptionError(
+                    f"data[{i}]: `{traced.leaves[of[n]].path}` is a weight and differs from that of data[0]"
+                )
     return _Given([[a for n, a in zip(names, flat, strict=True) if n not in chosen] for flat in found], arrays)
 
 
@@ -288,7 +293,9 @@ class _Quantizing:
             if not any(_named(x, pattern) for x in self.layers):
                 names = [x.name for x in self.layers]
                 more = ", ..." if len(names) > _MOST_LISTED else ""
-                raise OptionError(f"keep: no layer is named {pattern!r}; there are {', '.join(names[:_MOST_LISTED])}{more}")
+                raise OptionError(
+                    f"keep: no layer is named {pattern!r}; there are {', '.join(names[:_MOST_LISTED])}{more}"
+                )
         return any(_named(layer, pattern) for pattern in keep)
 
     def _codes(self, expressions: Mapping[Expr, Expr]) -> dict[Expr, Any]:
@@ -332,7 +339,9 @@ class _Quantizing:
         low, high = np.min([x[:, 0] for x in seen], 0), np.max([x[:, 1] for x in seen], 0)
         found = np.stack([low, high], 1)
         if how != "minmax":
-            counts = np.sum([np.asarray(c) for c in self._over_calls(histograms(values, found), "ranges", 1, passes)], 0)
+            counts = np.sum(
+                [np.asarray(c) for c in self._over_calls(histograms(values, found), "ranges", 1, passes)], 0
+            )
             found = [
                 percentile_range(c, a, b, percentile) if how == "percentile" else entropy_range(c, a, b)
                 for c, (a, b) in zip(counts, found, strict=True)
@@ -349,7 +358,11 @@ class _Quantizing:
         return found
 
     def _errors(
-        self, layers: Sequence[Layer], coded: Mapping[Expr, Coded], codes: Mapping[Expr, Any], ranges: Mapping[Expr, Range]
+        self,
+        layers: Sequence[Layer],
+        coded: Mapping[Expr, Coded],
+        codes: Mapping[Expr, Any],
+        ranges: Mapping[Expr, Range],
     ) -> dict[Expr, float]:
         """The relative error of each layer's node, its input as it is in float."""
         squares: list[Expr] = []

@@ -26,8 +26,9 @@ def calibrated_codes(
     - `products`: the sums over the calibration data of the products of each two inputs, (depth, depth).
     """
     step, zero_codes = spread(weight, scale, zero, axis, scheme)
-    rows = [np.moveaxis(np.asarray(x, np.float64), axis, 0).copy() for x in (weight, step, zero_codes)]
-    codes = _rounded(*rows, _factor(products), *code_limits(scheme))
+    w, steps, zeros = (np.moveaxis(np.asarray(x, np.float64), axis, 0).copy() for x in (weight, step, zero_codes))
+    low, high = code_limits(scheme)
+    codes = _rounded(w, steps, zeros, _factor(products), low, high)
     codes = np.moveaxis(codes, 0, axis)
     if scheme.kind != "int4":
         return codes.astype(np.int8)

@@ -89,7 +89,11 @@ def _gpu(
         name=name,
         # Tensor cores multiply bytes twice as fast as 16-bit floats.
         matmul_rate={
-            "float32": tf32, "float64": double, "float16": half, "bfloat16": half, "int32": vector / 4,
+            "float32": tf32,
+            "float64": double,
+            "float16": half,
+            "bfloat16": half,
+            "int32": vector / 4,
             "int8": 2 * half,
         },
         vector_rate=vector,

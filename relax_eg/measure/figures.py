@@ -14,7 +14,6 @@ from jax import lax
 from relax_eg.extract.profile import Profile
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-BYTES_SIDE = 512  # chosen: of the product of bytes that a quick calibration times
 # chosen: sides of square matmuls that take hardly longer than the call itself
 SMALL = (3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64)
 # chosen: rows, columns and depth of matmuls

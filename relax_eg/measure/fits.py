@@ -23,7 +23,6 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.measure.figures import (
     APART,
-    BYTES_SIDE,
     CHAINS,
     CONVOLUTIONS,
     DEPTH,
@@ -119,7 +118,8 @@ def fit_few(start: Profile, times: Times) -> Profile:
 
     faster = min(peaks, key=error) / p.rate("float32")
     rates = {dtype: faster * rate for dtype, rate in p.matmul_rate.items()}
-    flops, side = 2.0 * BYTES_SIDE**3, float(BYTES_SIDE)
+    side = float(rate_side(p))
+    flops = 2.0 * side**3
     # Machines differ most in their products of bytes: few have units for them.
     reached = flops / _work(p, times["rate int8"], flops) / share_of_peak((side,) * 3, p.matmul_half)
     rates["int8"] = min(float(reached), _MOST_RATE["int8"] * rates["float32"])

@@ -21,7 +21,6 @@ from relax_eg.extract.learned import QUICK
 from relax_eg.extract.profile import Profile
 from relax_eg.measure.device import default_profile, this_machine
 from relax_eg.measure.figures import (
-    BYTES_SIDE,
     FEW_CHAINED,
     FEW_ROWS,
     LAYOUT,
@@ -33,6 +32,7 @@ from relax_eg.measure.figures import (
     linear,
     loop,
     polynomial,
+    rate_side,
     transposed_size,
     vector_size,
 )
@@ -118,7 +118,7 @@ def few_figures(p: Profile) -> Iterator[Figure]:
     yield Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
     for m, n, k in _MATMULS:
         yield Figure(f"matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)))
-    yield bytes_product(BYTES_SIDE)
+    yield bytes_product(rate_side(p))
     for rows, n in ((FEW_ROWS, LAYOUT), (1, ONE_ROW[1])):
         x, w = normal(rows, n), normal(n, n)
         yield Figure(f"in x out {rows} {n}", jnp.matmul, (x, w))

@@ -82,8 +82,8 @@ def why_not_coded(w: Expr, scheme: Scheme, axes: Sequence[int]) -> str:
 
 
 def encoded(w: Expr, scheme: Scheme, axes: Sequence[int]) -> Coded:
-    """The codes of `w`, a float tensor that is contracted along `axes`. Each element is off by half a step at most: half
-    a `scale`, or, in fp8, half of the distance to the next float."""
+    """The codes of `w`, a float tensor that is contracted along `axes`. Each element is off by half a step at most:
+    half a `scale`, or, in fp8, half of the distance to the next float."""
     x = op.astype(w, "float32")
     if scheme.kind == "int4":
         return _in_groups(x, scheme, axes[0] % w.ndim)

@@ -83,10 +83,14 @@ class QuantizationReport:
         before, after = self.layer_bytes
         if after:
             yield Text(f"bytes of quantized weights: {si(before)} -> {si(after)}, {before / after:.2f} times less")
-        yield Text(f"bytes of all weights: {si(self.before)} -> {si(self.after)}, {self.before / self.after:.2f} times less")
+        yield Text(
+            f"bytes of all weights: {si(self.before)} -> {si(self.after)}, {self.before / self.after:.2f} times less"
+        )
         yield Text(f"relative error of the results on the calibration data: {self.error:.3g}")
         at = f", at {sizes(self.at)}" if self.at else ""
-        yield Text(f"predicted of a call: {time(self.seconds_before)} -> {time(self.seconds_after)} ({self.target}{at})")
+        yield Text(
+            f"predicted of a call: {time(self.seconds_before)} -> {time(self.seconds_after)} ({self.target}{at})"
+        )
         for x in self.layers:
             if x.kept:
                 yield Text(f"{x.name} is kept in float: {x.kept}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relax_eg.dtypes import dtype_of, is_float, is_integer
+from relax_eg.dtypes import dtype_of, is_integer
 from relax_eg.frontends.onnx import windows
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.ir.expr import Expr

@@ -187,7 +187,7 @@ quantised = RuleSet(
     schemas=(
         Schema(
             "integer_product",
-            "a product of what two arrays of bytes stand for is a product of bytes, summed in int32, times their scales",
+            "a product of what two arrays of bytes stand for is a product of bytes, times their scales",
             "reassociate",
             frozenset(("quantised", "integers")),
             _as_integers,
