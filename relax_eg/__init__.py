@@ -14,6 +14,7 @@ if _TYPE_CHECKING:
     from relax_eg.driver.loading import load
     from relax_eg.driver.optimize import optimize
     from relax_eg.driver.pareto import pareto
+    from relax_eg.driver.quantize import quantize
     from relax_eg.driver.settling import Settle
     from relax_eg.driver.why import why_not
     from relax_eg.dynamic.policy import Dynamic
@@ -72,6 +73,7 @@ _HOMES = {
     "parse": "ops.text",
     "plan_memory": "memory",
     "prove": "shapes",
+    "quantize": "driver.quantize",
     "RuleSet": "rules",
     "Settle": "driver.settling",
     "shape": "frontends.script",
@@ -120,6 +122,7 @@ __all__ = [
     "parse",
     "plan_memory",
     "prove",
+    "quantize",
     "rules",
     "shape",
     "sym_var",

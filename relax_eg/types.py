@@ -9,6 +9,7 @@ from relax_eg.driver.ablation import Ablation
 from relax_eg.driver.certified import Certificate
 from relax_eg.driver.jitted import Jitted
 from relax_eg.driver.pareto import ParetoFront, ParetoPoint
+from relax_eg.driver.quantize import QuantizedModule
 from relax_eg.driver.view import View
 from relax_eg.driver.why import WhyNot
 from relax_eg.egraph import StopReason
@@ -17,6 +18,7 @@ from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
 from relax_eg.memory import Plan
 from relax_eg.reports import Comparison
+from relax_eg.reports.quantization import QuantizationReport
 from relax_eg.shapes import Proved, Refuted, Unknown
 from relax_eg.tir import TensorProgram
 
@@ -37,6 +39,8 @@ __all__ = [
     "Plan",
     "Profile",
     "Proved",
+    "QuantizationReport",
+    "QuantizedModule",
     "Ready",
     "Refuted",
     "StopReason",

@@ -37,6 +37,7 @@ SPECS = ("n n", "n n")
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "optimize": (rx.optimize, (product, *SPECS)),
     "jit": (rx.jit, (product,)),
+    "quantize": (rx.quantize, (product, [(np.ones((2, 2), np.float32),) * 2])),
     "trace": (rx.trace, (product, *SPECS)),
     "view": (rx.debug.view, (product, *SPECS)),
     "why_not": (rx.why_not, ("matmul_associates", product, *SPECS)),

@@ -86,7 +86,11 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"weights": ("w",)}, OptionError, "weights: chain has no argument 'w'; its arguments are a, b, v"),
     ({"weights": (3,)}, OptionError, "weights: chain has no argument 3; its arguments are a, b, v"),
     ({"weights": True}, OptionError, "weights=True: a list of argument names or positions is accepted"),
-    ({"numerics": "fast"}, OptionError, "numerics='fast': one of exact, reassociate, approximate is accepted"),
+    (
+        {"numerics": "fast"},
+        OptionError,
+        "numerics='fast': one of exact, reassociate, approximate, quantised is accepted",
+    ),
     ({"target": "tpu"}, OptionError, TARGETS),
     ({"rules": "all"}, OptionError, "rules='all': a RuleSet is accepted"),
     ({"budget": 100}, OptionError, "budget=100: a Budget is accepted"),

@@ -126,7 +126,10 @@ def test_rules_in_and_out(folder: Path) -> None:
             "--bounds 'n=2:8': `n` has other bounds already; one for each size is accepted",
         ),
         (["model.py:chain", *CHAIN, "--target", "tpu"], "target='tpu': one of a100, cpu, h100, h200, laptop, rtx4090"),
-        (["model.py:chain", *CHAIN, "--numerics", "fast"], "numerics='fast': one of exact, reassociate, approximate"),
+        (
+            ["model.py:chain", *CHAIN, "--numerics", "fast"],
+            "numerics='fast': one of exact, reassociate, approximate, quantised",
+        ),
         (["model.py:chain", *CHAIN, "--weights", "w"], "weights: chain has no argument 'w'"),
         (["model.py:chain", *CHAIN, "--rules", "nothing.py"], "no file nothing.py"),
         (

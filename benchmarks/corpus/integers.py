@@ -19,6 +19,12 @@ def dequantized_weight(x, w, scale):
     return x @ (w.astype(x.dtype) * scale)
 
 
+@program("n 256 @ int8", "n", "256 256 @ int8", "256", at={"n": 256})
+def layer_of_bytes(x, x_scale, w, w_scale):
+    """A layer of which inputs and weight are in eight bits, with a scale for each row and each output (LLM.int8)."""
+    return (x.astype(jnp.float32) * x_scale[:, None]) @ (w.astype(jnp.float32) * w_scale)
+
+
 @program("n")
 def fake_quantization(x):
     """Fake quantisation to eight bits."""

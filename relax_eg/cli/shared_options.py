@@ -20,7 +20,7 @@ Inputs = Annotated[
 ]
 Rules = Annotated[Path | None, typer.Option("--rules", help="A file with rule sets to add.")]
 Target = Annotated[str, typer.Option("--target", help="Device profile, or the file of one (calibrate).")]
-Numerics = Annotated[str, typer.Option("--numerics", help="exact, reassociate or approximate.")]
+Numerics = Annotated[str, typer.Option("--numerics", help="exact, reassociate, approximate or quantised.")]
 Execution = Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")]
 Function = Annotated[str, typer.Argument(help="The function, as file.py:name.")]
 

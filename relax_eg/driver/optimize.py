@@ -46,7 +46,8 @@ from relax_eg.logs import dump_folder, log_at
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bound, Bounds, split_bounds
 
-_TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2}  # chosen: relative
+# chosen: relative; 4-bit weights are within an eighth of the largest of their group
+_TOLERANCES = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2, "quantised": 0.25}
 
 
 @explain_clashes

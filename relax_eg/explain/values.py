@@ -34,7 +34,7 @@ _LARGEST_READ = 10**9  # limit: numbers in sizes that are collected are below it
 _FEW = 16  # limit: elements of a constant whose numbers are collected
 # chosen: allowed difference of float results by numerics class, in units of rounding of their dtype, relative to the
 # largest value.
-_ROUNDING = {"exact": 64.0, "reassociate": 4096.0, "approximate": 2.0**17}
+_ROUNDING = {"exact": 64.0, "reassociate": 4096.0, "approximate": 2.0**17, "quantised": 2.0**22}
 
 
 ParameterFacts = tuple[Collection[str], Collection[ValueTest]]  # facts of a parameter, and the tests that it passes

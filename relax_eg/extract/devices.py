@@ -35,7 +35,7 @@ SHORT_GRAPHS = Mode("short graphs", {"xla_gpu_graph_min_graph_size": "1"}, {"gra
 # measured: by hand on a 2-core x86-64 machine with jax 0.10; `relax-eg calibrate` measures the machine it runs on
 CPU = Profile(
     name="cpu",
-    matmul_rate={"float32": 120e9, "float64": 60e9, "float16": 10e9, "bfloat16": 20e9, "int32": 4e9},
+    matmul_rate={"float32": 120e9, "float64": 60e9, "float16": 10e9, "bfloat16": 20e9, "int32": 4e9, "int8": 480e9},
     vector_rate=8e9,
     bandwidth=15e9,
     cache_bandwidth=60e9,
@@ -88,7 +88,15 @@ def _gpu(
     """
     return Profile(
         name=name,
-        matmul_rate={"float32": tf32, "float64": double, "float16": half, "bfloat16": half, "int32": vector / 4},
+        # Tensor cores multiply bytes twice as fast as 16-bit floats.
+        matmul_rate={
+            "float32": tf32,
+            "float64": double,
+            "float16": half,
+            "bfloat16": half,
+            "int32": vector / 4,
+            "int8": 2 * half,
+        },
         vector_rate=vector,
         bandwidth=bandwidth,
         cache_bandwidth=3 * bandwidth,
@@ -123,7 +131,7 @@ def _gpu(
 # given: data sheets of 8 cores with AVX2 and two channels of DDR5; shares and times as of CPU
 LAPTOP = Profile(
     name="laptop",
-    matmul_rate={"float32": 350e9, "float64": 175e9, "float16": 30e9, "bfloat16": 60e9, "int32": 15e9},
+    matmul_rate={"float32": 350e9, "float64": 175e9, "float16": 30e9, "bfloat16": 60e9, "int32": 15e9, "int8": 700e9},
     vector_rate=40e9,
     bandwidth=50e9,
     cache_bandwidth=250e9,

@@ -164,6 +164,7 @@ def figures(p: Profile) -> Iterator[Figure]:
             with jax.enable_x64(True):  # type: ignore[reportAttributeAccessIssue]
                 x = square.astype(dtype)
         yield Figure(f"rate {dtype}", jnp.matmul, (x, x), x64=dtype == "float64")
+    yield bytes_product(rate_side(p))
     for channels, size in CONVOLUTIONS:
         x, w = normal(images(p), channels, size, size), normal(channels, channels, 3, 3)
         yield Figure(f"convolution {channels} {size}", _conv, (x, w))
@@ -220,6 +221,12 @@ def polynomial(x: Any) -> Any:
     for _ in range(DEPTH):
         x = x * x + 0.5
     return x
+
+
+def bytes_product(side: int) -> Figure:
+    """A square product of bytes, summed in int32."""
+    x = jnp.asarray(np.random.default_rng(0).integers(-127, 128, (side, side)).astype(np.int8))
+    return Figure("rate int8", lambda x, y: jnp.matmul(x, y, preferred_element_type="int32"), (x, x))
 
 
 def linear(x: Any, w: Any) -> Any:

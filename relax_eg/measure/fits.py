@@ -58,8 +58,9 @@ _MOST_FORK, _LEAST_FORK = 1e-4, 5e-7  # chosen: seconds to wake cores; more is n
 _MOST_PENALTY = 16.0  # chosen: largest factor between two layouts; a larger one comes from a disturbed measurement
 _PAGED = 1.5  # chosen: factor in seconds per byte above which memory was returned to the system between calls
 _STALLED = 4.0  # chosen: factor over the predicted time above which a linear algebra routine was stalled
-# chosen: largest factor over the rate of float32. 16-bit floats reach two to four times on devices with units for them.
-_MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0}
+# chosen: largest factor over the rate of float32. 16-bit floats reach two to four times on devices with units for them,
+# and bytes (AMX, VNNI, tensor cores) up to 16 times.
+_MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0, "int8": 16.0}
 
 
 def fit_profile(start: Profile, times: Times) -> Profile:
@@ -118,7 +119,13 @@ def fit_few(start: Profile, times: Times) -> Profile:
         return _error((_matmul_seconds(q, *s), times[_matmul_name(s)]) for s in known)
 
     faster = min(peaks, key=error) / p.rate("float32")
-    p = replace(p, matmul_rate={dtype: faster * rate for dtype, rate in p.matmul_rate.items()})
+    rates = {dtype: faster * rate for dtype, rate in p.matmul_rate.items()}
+    side = float(rate_side(p))
+    flops = 2.0 * side**3
+    # Machines differ most in their products of bytes: few have units for them.
+    reached = flops / _work(p, times["rate int8"], flops) / share_of_peak((side,) * 3, p.matmul_half)
+    rates["int8"] = min(float(reached), _MOST_RATE["int8"] * rates["float32"])
+    p = replace(p, matmul_rate=rates)
     rows, side = FEW_ROWS, LAYOUT
     dearer = _layout_ratio(p, times, "", rows, side) / float(p.linear_factor(rows, 4.0 * side * side))
     factors = [(r, min(max(f * dearer, 1.0), _MOST_PENALTY)) for r, f in p.linear_penalty]
@@ -235,7 +242,7 @@ def _rates(p: Profile, times: Times) -> dict[str, float]:
     """Peak rates of matmul by dtype: the rate of float32, on devices with threads the one fitted over shapes, times the
     ratio of the dtypes at one size."""
     flops = 2.0 * rate_side(p) ** 3
-    seconds = {d: _work(p, times[f"rate {d}"], flops) for d in (*FLOATS, "int32")}
+    seconds = {d: _work(p, times[f"rate {d}"], flops) for d in (*FLOATS, "int32", "int8")}
     single = p.rate("float32") if has_threads(p) else flops / seconds["float32"]
     shares = {d: min(seconds["float32"] / s, _MOST_RATE.get(d, 1.0)) for d, s in seconds.items()}
     return {d: single * share for d, share in shares.items()}

@@ -1,4 +1,4 @@
-"""A quick calibration: the rates of a machine, from 23 small programs in some three seconds.
+"""A quick calibration: the rates of a machine, from 24 small programs in some three seconds.
 
 `measure.calibrate` times ten times as many programs in two minutes. What these few do not tell is taken from the
 profile that ships, in proportion (`measure.fits.fit_few`), so its errors are larger, and the profile says so.
@@ -27,10 +27,12 @@ from relax_eg.measure.figures import (
     LOOPS,
     ONE_ROW,
     Figure,
+    bytes_product,
     chain_of_kernels,
     linear,
     loop,
     polynomial,
+    rate_side,
     transposed_size,
     vector_size,
 )
@@ -116,6 +118,7 @@ def few_figures(p: Profile) -> Iterator[Figure]:
     yield Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
     for m, n, k in _MATMULS:
         yield Figure(f"matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)))
+    yield bytes_product(rate_side(p))
     for rows, n in ((FEW_ROWS, LAYOUT), (1, ONE_ROW[1])):
         x, w = normal(rows, n), normal(n, n)
         yield Figure(f"in x out {rows} {n}", jnp.matmul, (x, w))

@@ -281,6 +281,61 @@ def decoders(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
 
 
+def coded_products(rng: np.random.Generator) -> Trial:
+    """A product of two matrices, or a vector and a matrix, of which each stands for bytes: with or without a zero, and
+    scaled or not, in float32 or int32."""
+    rows, depth, columns = (int(rng.integers(1, 5)) for _ in range(3))
+    wide, turned, is_row = ("float32", "int32")[int(rng.integers(2))], bool(rng.integers(2)), not rng.integers(4)
+    shapes = ((depth,) if is_row else (rows, depth), (columns, depth) if turned else (depth, columns))
+    params: list[Expr] = []
+    args: list[Any] = []
+
+    def given(name: str, shape: tuple[int, ...], dtype: str) -> Expr:
+        params.append(var(name, Tensor(shape, dtype)))
+        low, high = (0, 256) if dtype == "uint8" else (-128, 128) if dtype == "int8" else (-3, 4)
+        args.append(rng.integers(low, high, shape).astype(dtype))
+        return params[-1]
+
+    def operand(name: str, shape: tuple[int, ...], axis: int) -> Expr:
+        small = tuple(1 if a == axis % len(shape) else n for a, n in enumerate(shape))
+        of_bytes = ("int8", "uint8")[int(rng.integers(2))]
+        made = op.astype(given(name, shape, of_bytes), wide)
+        if rng.integers(2):
+            made = op.subtract(made, op.astype(given(f"{name}_zero", small, of_bytes), wide))
+        for i in range(int(rng.integers(3))):
+            made = op.multiply(made, given(f"{name}_scale{i}", ((), small)[int(rng.integers(2))], wide))
+        return made
+
+    x, w = operand("x", shapes[0], -1), operand("w", shapes[1], -1 if turned else -2)
+    if turned and rng.integers(2):
+        node = op.matmul(x, op.permute_dims(w, (1, 0)))
+    else:
+        node = op.linear(x, w) if turned else op.matmul(x, w)
+    queries = ModuleAnswers({}, (), postorder((node,)))
+    return Trial(Module((main_of(params, node),)), node, tuple(args), queries, "numpy", 1e-5)
+
+
+# chosen: accepted error of a product with a weight of codes, relative to the largest element of the result. Half a step
+# is 1/14 of the largest element of a group of four bits, 1/254 of a column's of eight, and 1/16 of an fp8 number.
+_CODED = {"int8": 0.05, "int4": 0.5, "fp8": 0.3}
+
+
+def products_with_weights(kind: str) -> Trials:
+    """The generator of products with a matrix that is known ahead, for codes of this kind."""
+
+    def product(rng: np.random.Generator) -> Trial:
+        rows, depth, columns = int(rng.integers(1, 5)), 32 * int(rng.integers(1, 4)), int(rng.integers(1, 6))
+        turned = bool(rng.integers(2))
+        shapes = ((rows, depth), (columns, depth) if turned else (depth, columns))
+        params = x, w = tuple(var(name, Tensor(shape, "float32")) for name, shape in zip("xw", shapes, strict=True))
+        node = op.linear(x, w) if turned else op.matmul(x, w)
+        args = tuple(rng.uniform(0.5, 1.0, shape).astype(np.float32) for shape in shapes)
+        queries = ModuleAnswers({}, (), postorder((node,)), ahead_values=(w,))
+        return Trial(Module((main_of(params, node),)), node, args, queries, "numpy", _CODED[kind])
+
+    return product
+
+
 def workspaces(rng: np.random.Generator) -> Trial:
     """A call of a kernel with workspaces: a matrix product in parts that are summed afterwards, which may be scaled by
     row sums in a second workspace. Either, both or none of the two buffers is a workspace."""

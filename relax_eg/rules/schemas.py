@@ -102,6 +102,7 @@ class ModuleAnswers:
     - `nodes`: the nodes of the block, operands first.
     - `large_bytes`: the answer of `large_bytes`.
     - `known`: the answers of `facts`.
+    - `ahead_values`: the expressions for which `is_known_ahead` is true.
     """
 
     functions: dict[str, Function]
@@ -109,13 +110,14 @@ class ModuleAnswers:
     nodes: Sequence[Expr] = ()
     large_bytes: float = 0.0
     known: Mapping[Expr, frozenset[str]] = field(default_factory=dict[Expr, frozenset[str]])
+    ahead_values: Sequence[Expr] = ()
     _made: int = field(default=0)
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return [x for x in self.nodes for a in x.args if a is e]
 
     def is_known_ahead(self, e: Expr) -> bool:
-        return False
+        return any(e is v for v in self.ahead_values)
 
     def facts(self, e: Expr) -> frozenset[str]:
         return self.known.get(e, frozenset())

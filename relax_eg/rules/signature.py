@@ -9,8 +9,8 @@ from typing import Literal
 from relax_eg.ir.annotations import Tensor
 from relax_eg.shapes import Dim, Spec, Star
 
-Numerics = Literal["exact", "reassociate", "approximate"]
-NUMERICS: tuple[Numerics, ...] = ("exact", "reassociate", "approximate")
+Numerics = Literal["exact", "reassociate", "approximate", "quantised"]
+NUMERICS: tuple[Numerics, ...] = ("exact", "reassociate", "approximate", "quantised")
 _TWO_MATRICES = re.compile(r"(\w+)\(\((\w+), (\w+)\) \w+, \((\w+), (\w+)\) \w+")
 
 

@@ -91,8 +91,11 @@ def times_of(p: Profile) -> dict[str, float]:
     thin = {"thin convolution": convolution(*figures.THIN, p.window_row)}
     if p.tap_rate:
         thin["taps"] = call(p.move(moved) + flops / p.tap_rate, flops)
+    side = figures.rate_side(p)
+    share = share_of_peak((side, side, side), p.matmul_half) if figures.has_threads(p) else 1.0
+    of_bytes = {"rate int8": call(2.0 * side**3 / (p.rate("int8") * share), 1e9)}
     if not figures.has_threads(p):
-        return times | thin
+        return times | thin | of_bytes
     for name, q in (("", p), *((f"{m.name}: ", p.in_mode(m)) for m in p.modes)):
         for shape in figures.MATMULS:
             times[f"{name}matmul {' '.join(map(str, shape))}"] = product(q, *shape, q.rate("float32"))
@@ -104,7 +107,7 @@ def times_of(p: Profile) -> dict[str, float]:
         for n in figures.APART:
             one = times[f"{name}as one {n}"] = product(q, figures.APART_ROWS, 3 * n, n, q.rate("float32"))
             times[f"{name}apart {n}"] = one + 2 * q.joining(figures.APART_ROWS, 4.0 * n * n)
-    return times | thin
+    return times | thin | of_bytes
 
 
 def test_few_figures_tell_the_rates_of_another_machine() -> None:

@@ -150,7 +150,7 @@ def test_declarations_that_do_not_fit_the_function() -> None:
         "is_weight(x), used_once(x)), a test of a constant such as s > 0, or inputs_in_order(...)"
     )
     assert refusal(doubled, "a: n", numerics="bitwise") == (
-        "numerics='bitwise': one of exact, reassociate, approximate is accepted"
+        "numerics='bitwise': one of exact, reassociate, approximate, quantised is accepted"
     )
     assert refusal(doubled, "a: n", phase="late") == f"phase='late': one of {', '.join(PHASES)} is accepted"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relax_eg.dtypes import dtype_of, is_float, is_integer
+from relax_eg.dtypes import dtype_of, is_integer
 from relax_eg.frontends.onnx import windows
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
+from relax_eg.ops.codes import saturated
 from relax_eg.ops.sizes import product
 
 _FRACTION_BITS = 23  # given: of a float32
@@ -30,12 +31,6 @@ def _spread(n: OnnxNode, value: Expr, x: Expr) -> Expr:
     if value.ndim != 1:
         raise n.error(f"a scale of rank {value.ndim} without block_size", "a scalar or a vector")
     return op.reshape(value, [-1 if a == axis else 1 for a in range(x.ndim)])
-
-
-def saturated(x: Expr, dtype: str) -> Expr:
-    """Whole numbers limited to the range of `dtype`, and converted to it. Numbers that are not whole become so."""
-    held = dtype_of(dtype)
-    return op.astype(op.minimum(op.maximum(op.round(x) if is_float(x.dtype) else x, held.least), held.greatest), dtype)
 
 
 def as_powers_of_two(x: Expr, to: str, round_mode: str, saturate: bool) -> Expr:

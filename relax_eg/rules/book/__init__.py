@@ -18,6 +18,7 @@ from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.orders import orders
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.pointwise import pointwise
+from relax_eg.rules.book.quantised import quantised
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.reductions import reductions
 from relax_eg.rules.book.semirings import semirings
@@ -49,6 +50,7 @@ default = RuleSet(
         *fusion.schemas,
         *splitting.schemas,
         *decoding.schemas,
+        *quantised.schemas,
         *pieces.schemas,
     ),
 )
@@ -75,6 +77,7 @@ __all__ = [
     "orders",
     "pieces",
     "pointwise",
+    "quantised",
     "reduction",
     "reductions",
     "semirings",
