@@ -42,6 +42,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "view": (rx.debug.view, (product, *SPECS)),
     "why_not": (rx.why_not, ("matmul_associates", product, *SPECS)),
     "ablate": (rx.ablate, (product, *SPECS)),
+    "pareto": (rx.pareto, (product, *SPECS)),
     "compare": (rx.compare, (BEST.report, BEST.report)),
     "legalize": (rx.debug.legalize, (MODULE,)),
     "load": (rx.load, (NOWHERE,)),
@@ -83,10 +84,10 @@ NOT_CALLED = {"debug", "errors", "op", "rules", "types"}
 ELSEWHERE = {"from_onnx", "from_stablehlo"}  # tests/frontends
 
 CALLED = ("tell", "temporary")  # functions of the user's, which are called
-SEARCHES = {"optimize", "view", "why_not", "ablate"}  # a call that is accepted searches, which takes time
+SEARCHES = {"optimize", "view", "why_not", "ablate", "pareto"}  # a call that is accepted searches, which takes time
 # Functions of the user's are called, and what they raise is theirs; a spec of None is none.
 THEIRS = {("optimize", 1), ("optimize", 2), ("trace", 1), ("trace", 2), ("view", 1), ("view", 2), ("ablate", 1),
-          ("ablate", 2), ("why_not", 2), ("why_not", 3)}  # fmt: skip
+          ("ablate", 2), ("pareto", 1), ("pareto", 2), ("why_not", 2), ("why_not", 3)}  # fmt: skip
 
 
 def test_every_public_function_is_here() -> None:

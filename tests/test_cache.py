@@ -130,10 +130,10 @@ def loop(x: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def test_loops_and_calls_of_libraries() -> None:
-    first, again = twice(loop, "4 m", "n n", "n n", "n", at=[{"n": 512, "m": 3}])
+    first, again = twice(loop, "6 m", "n n", "n n", "n", at=[{"n": 512, "m": 3}])
     assert not again.report.kept_as_written and len(again.module.functions) > 1
     assert str(again.module) == str(first.module)
-    args = arrays((4, 3), (5, 5), (5, 5), (5,))
+    args = arrays((6, 3), (5, 5), (5, 5), (5,))
     for x, y in zip(again(*args), first(*args), strict=True):
         np.testing.assert_array_equal(x, y)
 

@@ -36,7 +36,7 @@ _COMBINE = {"sum": op.add, "prod": op.multiply, "max": op.maximum, "min": op.min
 
 
 @dataclass(frozen=True)
-class Region:
+class CutRegion:
     """What is computed in a loop over pieces.
 
     - `dimensions`: the nodes, operands first, each with its dimension.
@@ -81,7 +81,7 @@ def dimension_of(x: Expr, axis: int) -> Dimension | None:
 
 def joint_region(
     e: Expr, start: Expr, along: Dimension, queries: ProgramQueries, stacked: Sequence[str]
-) -> Region | None:
+) -> CutRegion | None:
     """The region around `start` that has its dimension `along`: what `start` is computed from, and whatever else has
     the same dimension and can be computed in the same loop.
 
@@ -116,7 +116,7 @@ def joint_region(
         needed.update(a for a, place in zip(x.args, inside[x].inputs, strict=True) if _reads_piece(inside, a, place))
     if e not in outputs:
         return None
-    return Region({x: d for x, d in inside.items() if x in needed}, tuple(reversed(outputs)))
+    return CutRegion({x: d for x, d in inside.items() if x in needed}, tuple(reversed(outputs)))
 
 
 def _reads_piece(inside: Mapping[Expr, Dimension], operand: Expr, place: int | None) -> bool:
@@ -154,7 +154,7 @@ def _dimension_read(x: Expr, operand: Expr, axis: int) -> Dimension | None:
     return None
 
 
-def in_a_loop(region: Region, rows: Dim, count: Dim, queries: ProgramQueries) -> dict[Expr, Expr] | None:
+def in_a_loop(region: CutRegion, rows: Dim, count: Dim, queries: ProgramQueries) -> dict[Expr, Expr] | None:
     """Returns the outputs of a region, computed in `count` pieces of `rows` places, one after the other.
 
     Zeros pad the end of the dimension so that all pieces have one size. The results of the padding are cut off, and

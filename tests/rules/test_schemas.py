@@ -102,7 +102,14 @@ def test_sets_of_them() -> None:
     assert "loop_steps" in default and "loop_steps" not in default - "loops"
     left = [s.name for s in (default - "fusion" - "loop_steps").schemas]
     loops, sums = ["loop_invariants", "calls_ahead", "calls_inlined", "steps_unrolled"], ["sums_in_order"]
-    pieces = ["computed_in_pieces", "computed_one_by_one"]
+    codes = [
+        "integer_product",
+        "bytes_for_weights",
+        "bytes_for_operands",
+        "nibbles_for_weights",
+        "floats_of_eight_bits",
+    ]
+    pieces = ["computed_in_pieces", "accumulated_over_pieces", "computed_one_by_one"]
     reductions = ["out_of_reductions", "out_of_reductions_over_reals", "position_of_increasing"]
     matrices = ["factors_that_cancel", "determinant_of_factors"]
     first = [
@@ -122,6 +129,7 @@ def test_sets_of_them() -> None:
         *loops,
         "matmul_splits",
         "decoded_inside",
+        *codes,
         *pieces,
     ]
     assert [s.name for s in default.only("loops").schemas] == ["loop_invariants", "loop_steps", "steps_unrolled"]

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import bytes_of
-from relax_eg.rules.fission import ORDERS, SHAPED, Region, dimension_of, dimensions_of, in_a_loop, joint_region
+from relax_eg.rules.fission import ORDERS, SHAPED, CutRegion, dimension_of, dimensions_of, in_a_loop, joint_region
+from relax_eg.rules.piece_trials import batches, rows, sums_of_rows
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import batches, rows, sums_of_rows
 from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir.slicing import Dimension
@@ -47,7 +47,7 @@ def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     if queries.large_bytes and not _reads_large(start, queries):
         return ()
     about = _about(queries)
-    best: tuple[int, int, Region] | None = None
+    best: tuple[int, int, CutRegion] | None = None
     for along in dimensions_of(start):
         region = joint_region(e, start, along, queries, ANCHORS)
         if region is None or about(region.extent) < _LEAST * PIECES:
@@ -66,7 +66,7 @@ def _about(queries: ProgramQueries) -> Callable[[Dim], int]:
     return queries.largest_value if queries.large_bytes else queries.extent
 
 
-def _in_counts(e: Expr, region: Region, largest: int, queries: ProgramQueries) -> tuple[Expr, ...]:
+def _in_counts(e: Expr, region: CutRegion, largest: int, queries: ProgramQueries) -> tuple[Expr, ...]:
     """`e` in pieces. Without a memory limit, pieces of the value of `largest` bytes are not large; with one, a piece
     needs a share of the memory at any size, so there are few pieces or more."""
     extent, about = region.extent, _about(queries)
@@ -94,8 +94,8 @@ def _without_padding(size: Dim, count: int) -> int:
     return next((n for n in range(count, 2 * count) if size.value % n == 0), count)
 
 
-def _of_one(e: Expr, region: Nodes) -> Region:
-    return Region(dict(reversed(region.items())), (e,))
+def _of_one(e: Expr, region: Nodes) -> CutRegion:
+    return CutRegion(dict(reversed(region.items())), (e,))
 
 
 def _one_by_one(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
