@@ -125,7 +125,7 @@ def test_quantized_programs_are_saved_and_loaded(tmp_path: Any) -> None:
     best = rx.optimize(made, target=TARGET)
     best.save(tmp_path / "m.rxe")
     loaded = rx.load(tmp_path / "m.rxe")
-    np.testing.assert_allclose(loaded(X, **made.weights), made(X), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(loaded(X), made(X), rtol=1e-4, atol=1e-4)
 
 
 def test_the_class_is_not_used_unless_it_is_asked_for() -> None:

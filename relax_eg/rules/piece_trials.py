@@ -1,0 +1,109 @@
+"""Programs on which schemas that compute in pieces are tested: large values on the way to small results.
+
+Arithmetic is exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, postorder, var
+from relax_eg.ir.module import Module
+from relax_eg.ops import api as op
+from relax_eg.rules.schema_trials import main_of
+from relax_eg.rules.schemas import ModuleAnswers, Trial
+from relax_eg.shapes import Dim
+
+
+def rows(rng: np.random.Generator) -> Trial:
+    """A product or sum whose operand is larger than its result: a matrix product, transformed by elementwise operators,
+    reductions, transposes and broadcasts. Some intermediate values have several readers."""
+    n, m = (int(rng.integers(0, 20)) for _ in range(2))
+    specs = {"x": "n 2", "y": "m 2", "b": "m", "v": "m 2"}
+    params = x, y, b, v = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    rows, columns = Dim.var("n"), Dim.var("m")
+    e = op.matmul(x, op.permute_dims(y, (1, 0)))
+    inside = [e]
+    for _ in range(int(rng.integers(1, 6))):
+        made = (
+            lambda e: op.add(e, b), lambda e: op.multiply(e, e), lambda e: op.maximum(e, inside[0]),
+            lambda e: op.subtract(e, op.sum(e, 1, keepdims=True)), lambda e: op.negative(e), lambda e: op.triu(e),
+            lambda e: op.subtract(e, op.broadcast_to(op.sum(e, 1, keepdims=True), (rows, columns))),
+            lambda e: op.subtract(e, op.sum(e, 0, keepdims=True)), lambda e: op.cumsum(e, 0),
+            lambda e: op.permute_dims(op.permute_dims(e, (1, 0)), (1, 0)),
+            lambda e: op.reshape(op.reshape(e, (rows * columns,)), (rows, columns)), lambda e: op.flip(e, 0),
+            lambda e: op.squeeze(op.expand_dims(e, 1), 1),
+            lambda e: op.multiply(e, op.iota((rows, columns), int(rng.integers(2)), "float32")),
+            lambda e: op.where(op.less(*(op.iota((rows, columns), a) for a in (0, 1))), e, inside[0]),
+        )  # fmt: skip
+        e = made[int(rng.integers(len(made)))](e)
+        inside.append(e)
+    ends = (
+        lambda: op.matmul(e, v), lambda: op.matmul(op.permute_dims(v, (1, 0)), op.permute_dims(e, (1, 0))),
+        lambda: op.sum(e, 1), lambda: op.matmul(op.permute_dims(e, (1, 0)), x), lambda: op.sum(e, 0),
+        lambda: op.add(op.sum(e, 1), op.sum(op.multiply(e, e), 1)),
+    )  # fmt: skip
+    node = ends[int(rng.integers(len(ends)))]()
+    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
+    large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # bytes; 0 where every byte in memory has a price
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
+
+
+def batches(rng: np.random.Generator) -> Trial:
+    """A program as `rows` draws them, for a batch of a few matrices, which may share operands."""
+    k, n, m = int(rng.integers(1, 6)), *(int(rng.integers(0, 9)) for _ in range(2))
+    specs = {"x": f"{k} n 2", "y": f"{k} m 2", "b": "m", "v": f"{k} m 2", "w": "m 2"}
+    params = x, y, b, v, w = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    e = op.matmul(x, op.permute_dims(y, (0, 2, 1)))
+    for _ in range(int(rng.integers(1, 4))):
+        made = (
+            lambda e: op.add(e, b), lambda e: op.multiply(e, e), lambda e: op.triu(e), lambda e: op.flip(e, 0),
+            lambda e: op.subtract(e, op.sum(e, int(rng.integers(3)), keepdims=True)), lambda e: op.cumsum(e, 0),
+            lambda e: op.permute_dims(op.permute_dims(e, (2, 0, 1)), (1, 2, 0)),
+            lambda e: op.multiply(e, op.iota(e.shape, int(rng.integers(3)), "float32")),
+        )  # fmt: skip
+        e = made[int(rng.integers(len(made)))](e)
+    ends = (
+        lambda: op.matmul(e, v), lambda: op.matmul(e, w), lambda: op.sum(e, 2), lambda: op.sum(e, 1),
+        lambda: op.matmul(op.permute_dims(e, (0, 2, 1)), x),
+    )  # fmt: skip
+    node = ends[int(rng.integers(len(ends)))]()
+    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((k, n, 2), (k, m, 2), (m,), (k, m, 2), (m, 2)))
+    large = (0.0, 8192.0, 8192.0)[int(rng.integers(3))]  # bytes; mostly rows are below this and matrices are not
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
+
+
+def sums_of_rows(rng: np.random.Generator) -> Trial:
+    """Results that add up rows of intermediate values, as gradients of weights do: products of a transposed value with
+    another one, and sums and maxima over rows. One of them is the node; the others share its intermediate values."""
+    n, m = int(rng.integers(1, 40)), int(rng.integers(1, 4))
+    known = bool(rng.integers(2))
+    specs = {"x": f"{n if known else 'n'} 2", "w": "2 m", "v": "m m", "b": "m"}
+    params = x, w, v, b = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    inside = [op.matmul(x, w)]
+    for _ in range(int(rng.integers(2, 8))):
+        e, other = inside[-1], inside[int(rng.integers(len(inside)))]
+        made = (
+            lambda e, f: op.add(e, b), lambda e, f: op.multiply(e, f), lambda e, f: op.maximum(e, f),
+            lambda e, f: op.matmul(e, v), lambda e, f: op.subtract(e, op.sum(f, 1, keepdims=True)),
+            lambda e, f: op.subtract(e, op.sum(f, 0, keepdims=True)), lambda e, f: op.add(e, 1),
+            lambda e, f: op.permute_dims(op.permute_dims(e, (1, 0)), (1, 0)),
+            lambda e, f: op.multiply(e, op.iota(e.shape, int(rng.integers(2)), "float32")),
+        )  # fmt: skip
+        inside.append(made[int(rng.integers(len(made)))](e, other))
+    turned = [op.permute_dims(e, (1, 0)) for e in inside]
+
+    def end() -> Expr:
+        i, j = (int(rng.integers(len(inside))) for _ in range(2))
+        made = (
+            lambda: op.matmul(turned[i], inside[j]), lambda: op.sum(inside[i], 0), lambda: op.max(inside[i], 0),
+            lambda: op.sum(op.multiply(inside[i], inside[j])), lambda: op.permute_dims(op.matmul(turned[i], x), (1, 0)),
+            lambda: op.matmul(inside[i], v),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    ends = [end() for _ in range(int(rng.integers(1, 4)))]
+    large = (0.0, 64.0)[int(rng.integers(2))]  # bytes; 0 where every byte in memory has a price
+    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (2, m), (m, m), (m,)))
+    return Trial(Module((main_of(params, ends[0]),)), ends[0], args, ModuleAnswers({}, (), postorder(ends), large))
