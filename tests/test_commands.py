@@ -83,6 +83,8 @@ mlp = features = f = fn = function = encode
 
 def block(x, w, up, down):
     return jax.nn.relu((x @ w) @ up) @ down
+
+step = jax.grad(lambda q: jnp.sum(attend(q)))
 """
 RULES = '''
 import relax_eg as rx

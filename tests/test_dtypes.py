@@ -31,6 +31,7 @@ _OTHERS = {
     "extract/devices.py": "rates of devices",
     "measure/figures.py": "the dtypes that are timed",
     "measure/fits.py": "limits of rates that are fitted",
+    "ops/codes.py": "schemes of quantization, which are named for dtypes",
     "ops/triton.py": "what Triton compiles",
     "ops/random.py": "the words that a generator of XLA takes as its key",
     "rules/book/elementwise.py": "the conversions of which a rule is stated",

@@ -42,7 +42,7 @@ def test_sets_of_rules_say_what_they_take(wrong: Any) -> None:
         rules.only(wrong)
     if wrong != []:
         with pytest.raises(
-            RuleError, match=r"numerics=.*: a list of 'exact', 'reassociate', 'approximate' is accepted"
+            RuleError, match=r"numerics=.*: a list of 'exact', 'reassociate', 'approximate', 'quantised' is accepted"
         ):
             rules.allowed(wrong)
 

@@ -16,7 +16,7 @@ from relax_eg.argument_checks import FLAG, NONE, TEXT, Kind, accepts, integer, o
 from relax_eg.backend.checks import signature_fit
 from relax_eg.backend.observe import Converted, compiled, computed, flat_arguments, histograms, limits
 from relax_eg.backend.width import width_context
-from relax_eg.driver.layers import Layer, Range, code_variables, layers_of, with_codes
+from relax_eg.driver.layers import PRODUCTS, Layer, Range, code_variables, layers_of, with_codes
 from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Options, Sizes, Target, no_weight, read_options
 from relax_eg.driver.prices import price_at
@@ -246,7 +246,7 @@ class _Quantizing:
         self.others = tuple(f for f in self.module if f is not self.module.main)
 
     def _no_layer(self) -> OptionError:
-        seen = [e for e in self.module.main.expressions() if e.op in ("matmul", "linear", "conv")]
+        seen = [e for e in self.module.main.expressions() if e.op in PRODUCTS]
         what = ", ".join(dict.fromkeys(f"{e.op} of {e.args[0].dtype} and {e.args[1].dtype}" for e in seen[:_SHOWN]))
         held = ", ".join(dict.fromkeys(leaf.argument for leaf in self.traced.leaves if leaf.name in self.weights))
         return OptionError(

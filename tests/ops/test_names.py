@@ -35,6 +35,7 @@ OTHER_WORDS = {
 LISTED = {
     "backend/gpu/hlo.py": "operations of HLO",
     "driver/compiled_rules.py": "arguments of compiled rules",
+    "driver/layers.py": "kernels of a record whose weights have codes",
     "driver/units.py": "kernels of a record: conv",
     "dynamic/softmax.py": "idioms: programs of several operators",
     "egraph/dump.py": "makes a slice",
@@ -52,6 +53,8 @@ LISTED = {
     "memory/steps.py": "a workspace is a value without content",
     "rules/schema_trials.py": "programs that test schemas",
     "rules/value_trials.py": "programs that test schemas",
+    "rules/fission.py": "attributes that are shapes; places and constants made where they are read",
+    "rules/piece_trials.py": "programs that test schemas",
     "rules/channels_last.py": "a theory: layouts of convolutions",
     "rules/format.py": "notation of operators in a rule's line",
     "rules/signature.py": "notation of operators in a message",

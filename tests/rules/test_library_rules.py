@@ -155,7 +155,7 @@ def test_several_results() -> None:
         ({"requires": "platform: abacus"}, "'abacus' is none of cpu, gpu, tpu"),
         ({"requires": "scipy == > 1"}, "requires 'scipy == > 1' cannot be read; accepted:"),
         ({"requires": "colour: red"}, "requires 'colour: red' cannot be read; accepted:"),
-        ({"numerics": "roughly"}, "numerics='roughly': one of exact, reassociate, approximate is accepted"),
+        ({"numerics": "roughly"}, "numerics='roughly': one of exact, reassociate, approximate, quantised is accepted"),
         ({"first_run": "maybe"}, "first_run='maybe': one of check, fall back, trust is accepted"),
         ({"name": "jax.gemm"}, "`jax.` is taken"),
         ({"name": "two words"}, "its name cannot be that of a library"),

@@ -46,6 +46,7 @@ def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
         return ()
     if queries.large_bytes and not _reads_large(start, queries):
         return ()
+    has_own_axis = bool(queries.large_bytes) and _largest_part(start, queries) is not None  # `_in_pieces` cuts that
     about = _about(queries)
     best: tuple[int, int, CutRegion] | None = None
     for along in dimensions_of(start):
@@ -54,6 +55,8 @@ def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
             continue
         if all(region.dimensions[x].kind is None for x in region.outputs):
             continue  # `_in_pieces` proposes that
+        if has_own_axis and len(region.outputs) == 1:
+            continue
         results = sum(about(bytes_of(x.annotation)) for x in region.outputs)
         inside = [about(bytes_of(x.annotation)) for x in region.dimensions if x not in region.outputs]
         saved, largest = sum(inside) - results, max(inside, default=0)
