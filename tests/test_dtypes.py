@@ -36,6 +36,7 @@ _OTHERS = {
     "ops/random.py": "the words that a generator of XLA takes as its key",
     "rules/book/elementwise.py": "the conversions of which a rule is stated",
     "rules/book/quantised.py": "the dtypes of codes and of their sums",
+    "rules/schema_trials.py": "programs that test schemas",
     "frontends/onnx/normalisation.py": "what ONNX accepts of an attribute",
     "frontends/onnx/folding.py": "the dtypes of ONNX's sizes",
     "ir/control.py": "the dtypes of an index that chooses a branch",
