@@ -33,6 +33,13 @@ def image_loss(w: Any, x: Any) -> Any:
     return jnp.sum(jax.nn.relu(jax.lax.conv_general_dilated(x, w, (1, 1), "SAME")) ** 2)
 
 
+def sequences_loss(w: Any, x: Any) -> Any:
+    """Places attend within their sequence; all sequences together multiply the weight."""
+    h = (x.reshape(-1, 16) @ w).reshape(x.shape)
+    scores = jnp.einsum("bqd,bkd->bqk", h, h)
+    return jnp.sum(jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores), h) ** 2)
+
+
 STEPS = {
     "perceptron": (
         jax.value_and_grad(perceptron_loss, (0, 1, 2)),
@@ -43,13 +50,18 @@ STEPS = {
     "attention": (
         jax.grad(causal_loss, (0, 1, 2)), ("n 16", "n 16", "n 16"), {"n": 256}, lambda n: ((n, 16),) * 3,
     ),
+    "sequences": (
+        jax.grad(sequences_loss), ("16 16", "32 24 16"), {}, lambda n: ((16, 16), (32, 24, 16)),
+    ),
     "convolution": (
         jax.grad(image_loss), ("8 3 3 3", "32 3 16 16"), {}, lambda n: ((8, 3, 3, 3), (32, 3, 16, 16)),
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "share"), [("perceptron", 0.35), ("attention", 0.2), ("convolution", 0.08)])
+@pytest.mark.parametrize(
+    ("name", "share"), [("perceptron", 0.35), ("attention", 0.2), ("sequences", 0.3), ("convolution", 0.08)]
+)
 def test_training_steps_need_a_share_of_the_memory(name: str, share: float) -> None:
     """In one XLA program, at sizes that the pieces divide and at sizes that they do not."""
     fn, specs, at, shapes = STEPS[name]

@@ -3,10 +3,15 @@
 The dimension runs through the region: the index equations of each operator say which axes of its operands have the
 places of an axis of its result, or of an axis that it reduces (`tir.slicing`). A result that has the dimension as an
 axis is stacked from the pieces; a result that reduces it is accumulated from step to step.
+
+A reshape may merge the dimension with axes behind it, such as a batch with its sequences. The merged axis then has
+several places for each place of the dimension, and pieces of it are that many times as long.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,24 +40,29 @@ ORDERS = movement_operators("view", "order")  # operators that keep every elemen
 _COMBINE = {"sum": op.add, "prod": op.multiply, "max": op.maximum, "min": op.minimum}
 
 
+# The parameters for values of which a step reads a piece: by value, axis, and places for each place of the dimension.
+Sliced = dict[tuple[Expr, int, Dim], Expr]
+
+
 @dataclass(frozen=True)
 class CutRegion:
     """What is computed in a loop over pieces.
 
     - `dimensions`: the nodes, operands first, each with its dimension.
     - `outputs`: the nodes that are results of the loop.
+    - `extent`: the number of places along the dimension. Axes that merge it with others are multiples of it.
     """
 
     dimensions: Mapping[Expr, Dimension]
     outputs: tuple[Expr, ...]
+    extent: Dim
 
-    @property
-    def extent(self) -> Dim:
-        """The number of places along the dimension."""
-        x, d = next((x, d) for x, d in self.dimensions.items() if d.output is not None or d.loop)
-        if d.output is not None:
-            return x.shape[d.output]
-        return next(a.shape[place] for a, place in zip(x.args, d.inputs, strict=True) if place is not None)
+
+def extent_of(x: Expr, d: Dimension) -> Dim:
+    """The number of places along a dimension of a node."""
+    if d.output is not None:
+        return x.shape[d.output]
+    return next(a.shape[place] for a, place in zip(x.args, d.inputs, strict=True) if place is not None)
 
 
 def dimensions_of(x: Expr) -> tuple[Dimension, ...]:
@@ -88,7 +98,7 @@ def joint_region(
     Results that reduce the dimension are outputs, and so are nodes of the operators `stacked` that are read outside.
     None if `e` is no output.
     """
-    grown = _grown(start, along, queries)
+    grown, extent = _grown(start, along, queries)
     inside: dict[Expr, Dimension] = {}
     after: set[Expr] = set()  # nodes that need a result of the loop, so that they run after it
     for x in queries.nodes:
@@ -116,7 +126,7 @@ def joint_region(
         needed.update(a for a, place in zip(x.args, inside[x].inputs, strict=True) if _reads_piece(inside, a, place))
     if e not in outputs:
         return None
-    return CutRegion({x: d for x, d in inside.items() if x in needed}, tuple(reversed(outputs)))
+    return CutRegion({x: d for x, d in inside.items() if x in needed}, tuple(reversed(outputs)), extent)
 
 
 def _reads_piece(inside: Mapping[Expr, Dimension], operand: Expr, place: int | None) -> bool:
@@ -124,9 +134,9 @@ def _reads_piece(inside: Mapping[Expr, Dimension], operand: Expr, place: int | N
     return operand in inside and inside[operand].output == place
 
 
-def _grown(e: Expr, along: Dimension, queries: ProgramQueries) -> dict[Expr, Dimension]:
-    """The nodes connected with `e` by a dimension, through operands and readers."""
-    found = {e: along}
+def _grown(e: Expr, along: Dimension, queries: ProgramQueries) -> tuple[dict[Expr, Dimension], Dim]:
+    """The nodes connected with `e` by a dimension, through operands and readers, and the places along it."""
+    found, extent = {e: along}, extent_of(e, along)
     todo = deque([e])
     while todo and len(found) < _MOST:
         x = todo.popleft()
@@ -142,7 +152,48 @@ def _grown(e: Expr, along: Dimension, queries: ProgramQueries) -> dict[Expr, Dim
             if there is not None and y not in found:
                 found[y] = there
                 todo.append(y)
-    return found
+        merged = [
+            (a, _merged(a, place, None, extent))
+            for a, place in zip(x.args, d.inputs, strict=True)
+            if place is not None and a.op == "reshape"
+        ]
+        if d.output is not None:
+            merged += [(y, _merged(y, None, d.output, extent)) for y in queries.readers(x) if y.op == "reshape"]
+        for y, there in merged:
+            if there is not None and y not in found:
+                found[y], extent = there
+                todo.append(y)
+    return found, extent
+
+
+def _merged(x: Expr, after: int | None, before: int | None, extent: Dim) -> tuple[Dimension, Dim] | None:
+    """The dimension of a reshape that merges axes or splits one, given the axis of its result (`after`) or of its
+    operand (`before`), and the places along it: `extent`, or fewer if the axis is split."""
+    operand = x.args[0]
+    known, other = (x.shape, operand.shape) if after is not None else (operand.shape, x.shape)
+    axis = after if after is not None else before
+    assert axis is not None
+    found = _axis_with_elements_ahead(other, _product(known[:axis]))
+    if found is None:
+        return None
+    if not _divides(extent, other[found]):
+        if not _divides(other[found], extent):
+            return None
+        extent = other[found]
+    return (Dimension((found,), axis) if after is not None else Dimension((axis,), found)), extent
+
+
+def _axis_with_elements_ahead(shape: Sequence[Dim], ahead: Dim) -> int | None:
+    """The first axis with more than one place that has that many elements ahead of it."""
+    return next((i for i, d in enumerate(shape) if d != 1 and _product(shape[:i]) == ahead), None)
+
+
+def _product(sizes: Sequence[Dim]) -> Dim:
+    return functools.reduce(operator.mul, sizes, Dim.of(1))
+
+
+def _divides(a: Dim, b: Dim) -> bool:
+    return a != 0 and b // a * a == b
 
 
 def _dimension_read(x: Expr, operand: Expr, axis: int) -> Dimension | None:
@@ -162,9 +213,14 @@ def in_a_loop(region: CutRegion, rows: Dim, count: Dim, queries: ProgramQueries)
     """
     extent = region.extent
     more = rows * count - extent
-    size = rows if rows.is_const else Dim.var(_unused(region.dimensions))
+    unit = rows if rows.is_const else Dim.var(_unused(region.dimensions))
+
+    def times(x: Expr, axis: int) -> Dim:
+        """The places along an axis for each place of the dimension."""
+        return Dim.of(1) if x.shape[axis] == extent else x.shape[axis] // extent
+
     whole: dict[Expr, Expr] = {}  # parameters of the loop's body for values that every step reads whole
-    sliced: dict[tuple[Expr, int], Expr] = {}  # parameters for values of which a step reads a piece, along that axis
+    sliced: Sliced = {}
     made: dict[Expr, Expr] = {}
     for x, d in region.dimensions.items():
         args: list[Expr] = []
@@ -172,23 +228,26 @@ def in_a_loop(region: CutRegion, rows: Dim, count: Dim, queries: ProgramQueries)
             if _reads_piece(region.dimensions, arg, place):
                 args.append(made[arg])
             elif place is not None and arg.op == "iota":
-                args.append(_places(arg, place, rows, count, size, sliced))
+                args.append(_places(arg, place, rows * count, unit, times(arg, place), sliced))
             elif place is not None:
-                shape = with_sizes(arg.shape, {place: size})
-                args.append(sliced.setdefault((arg, place), var(f"x{len(sliced)}", Tensor(shape, arg.dtype))))
+                args.append(_sliced(arg, place, unit, times(arg, place), sliced))
             else:
                 args.append(_whole(arg, whole))
         if d.loop and more != 0:
-            if not d.is_product:
+            if not d.is_product or extent_of(x, d) != extent:
                 return None
             neutral = identity(str(d.kind), x.dtype)
             every = op.full((extent,), True, "bool")  # padded with False, like all that is cut in pieces
-            here = sliced.setdefault((every, 0), var(f"x{len(sliced)}", Tensor((size,), "bool")))
+            here = _sliced(every, 0, unit, Dim.of(1), sliced)
             args = [
                 a if place is None else _masked(a, place, here, neutral)
                 for a, place in zip(args, d.inputs, strict=True)
             ]
-        piece = applied_again(x, args, {} if d.output is None else {d.output: size}, d.loop)
+        sizes = {} if d.output is None else {d.output: unit * times(x, d.output)}
+        if x.op == "reshape" and d.output is not None:  # the same elements lie ahead of the axis before and after it
+            piece = op.reshape(args[0], with_sizes(x.shape, sizes))
+        else:
+            piece = applied_again(x, args, sizes, d.loop)
         if piece is None:
             return None
         made[x] = piece
@@ -202,13 +261,14 @@ def in_a_loop(region: CutRegion, rows: Dim, count: Dim, queries: ProgramQueries)
     body = replace(body, result=as_tuple(body.result))
     if not sliced or missing_sizes(body):
         return None
-    xs = [_pieces(arg, place, rows, count, more) for arg, place in sliced]
+    xs = [_pieces(arg, place, rows * n, count, more * n) for arg, place, n in sliced]
     first = [op.full(t.shape, identity(str(region.dimensions[x].kind), t.dtype), t.dtype)
              for t, x in zip(totals, summed, strict=True)]  # fmt: skip
     value = scan(function_ref(queries.add(body, "in_pieces")), list(whole), first, xs, length=count)
     found = {x: op.astype(tuple_get(value, i), x.dtype) for i, x in enumerate(summed)}
     for i, x in enumerate(stacked, len(summed)):
-        found[x] = _joined(x, region.dimensions[x].output or 0, tuple_get(value, i), rows, count, more)
+        axis = region.dimensions[x].output or 0
+        found[x] = _joined(x, axis, tuple_get(value, i), rows * times(x, axis), count, more * times(x, axis))
     return found if all(x.annotation == y.annotation for x, y in found.items()) else None
 
 
@@ -236,13 +296,19 @@ def _masked(x: Expr, axis: int, here: Expr, neutral: Any) -> Expr:
     return op.where(op.broadcast_to(apart, x.shape), x, op.full((), neutral, x.dtype))
 
 
-def _places(x: Expr, axis: int, rows: Dim, count: Dim, size: Dim, sliced: dict[tuple[Expr, int], Expr]) -> Expr:
-    """Returns a piece of an `iota`, computed where it is read."""
+def _sliced(x: Expr, axis: int, unit: Dim, times: Dim, sliced: Sliced) -> Expr:
+    """The parameter for a piece of `x`."""
+    shape = with_sizes(x.shape, {axis: unit * times})
+    return sliced.setdefault((x, axis, times), var(f"x{len(sliced)}", Tensor(shape, x.dtype)))
+
+
+def _places(x: Expr, axis: int, padded: Dim, unit: Dim, times: Dim, sliced: Sliced) -> Expr:
+    """Returns a piece of an `iota`, computed where it is read. `padded`: the places of all pieces together."""
+    size = unit * times
     shape = with_sizes(x.shape, {axis: size})
     if x.attr("axis") != axis:
         return op.iota(shape, x.attr("axis"), x.dtype)
-    every = op.iota((rows * count,), 0, x.dtype)
-    here = sliced.setdefault((every, 0), var(f"x{len(sliced)}", Tensor((size,), x.dtype)))
+    here = _sliced(op.iota((padded * times,), 0, x.dtype), 0, unit, times, sliced)
     return op.broadcast_to(op.reshape(here, [size if i == axis else 1 for i in range(x.ndim)]), shape)
 
 

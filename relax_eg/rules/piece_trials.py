@@ -74,11 +74,17 @@ def batches(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
 
 
+def _in_groups(e: Expr, groups: int) -> Expr:
+    """Rows in groups, of which each is added up, as the attention within each sequence of a batch does."""
+    apart = op.reshape(e, (Dim.of(groups), e.shape[0] // groups, e.shape[1]))
+    return op.reshape(op.subtract(apart, op.sum(apart, 1, keepdims=True)), e.shape)
+
+
 def sums_of_rows(rng: np.random.Generator) -> Trial:
     """Results that add up rows of intermediate values, as gradients of weights do: products of a transposed value with
     another one, and sums and maxima over rows. One of them is the node; the others share its intermediate values."""
-    n, m = int(rng.integers(1, 40)), int(rng.integers(1, 4))
-    known = bool(rng.integers(2))
+    groups, each, m = int(rng.integers(1, 20)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    n, known = groups * each, bool(rng.integers(2))
     specs = {"x": f"{n if known else 'n'} 2", "w": "2 m", "v": "m m", "b": "m"}
     params = x, w, v, b = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
     inside = [op.matmul(x, w)]
@@ -90,6 +96,7 @@ def sums_of_rows(rng: np.random.Generator) -> Trial:
             lambda e, f: op.subtract(e, op.sum(f, 0, keepdims=True)), lambda e, f: op.add(e, 1),
             lambda e, f: op.permute_dims(op.permute_dims(e, (1, 0)), (1, 0)),
             lambda e, f: op.multiply(e, op.iota(e.shape, int(rng.integers(2)), "float32")),
+            lambda e, f: _in_groups(e, groups) if known else f,
         )  # fmt: skip
         inside.append(made[int(rng.integers(len(made)))](e, other))
     turned = [op.permute_dims(e, (1, 0)) for e in inside]

@@ -16,7 +16,16 @@ from collections.abc import Callable
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import bytes_of
-from relax_eg.rules.fission import ORDERS, SHAPED, CutRegion, dimension_of, dimensions_of, in_a_loop, joint_region
+from relax_eg.rules.fission import (
+    ORDERS,
+    SHAPED,
+    CutRegion,
+    dimension_of,
+    dimensions_of,
+    extent_of,
+    in_a_loop,
+    joint_region,
+)
 from relax_eg.rules.piece_trials import batches, rows, sums_of_rows
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
@@ -26,6 +35,7 @@ from relax_eg.tir.slicing import Dimension
 ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min", "add", "subtract", "multiply", "divide")
 PIECES, _MOST_PIECES = 8, 64  # chosen: pieces of an axis without a memory limit: between both numbers
 _UNDER_LIMIT = (8, 32, 128)  # chosen: pieces of an axis under a memory limit
+_FEWEST = 4  # chosen: places of a dimension from which results are accumulated over it
 _ROOM = 2  # chosen: approximate number of arrays of the size of a piece that are live in a step
 _LEAST = 2  # chosen: least elements of the axis in a piece under a memory limit, at the sizes of interest
 _MOST = 48  # limit: operators of one result computed in pieces together
@@ -51,7 +61,7 @@ def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     best: tuple[int, int, CutRegion] | None = None
     for along in dimensions_of(start):
         region = joint_region(e, start, along, queries, ANCHORS)
-        if region is None or about(region.extent) < _LEAST * PIECES:
+        if region is None or about(region.extent) < _FEWEST:
             continue
         if all(region.dimensions[x].kind is None for x in region.outputs):
             continue  # `_in_pieces` proposes that
@@ -75,6 +85,8 @@ def _in_counts(e: Expr, region: CutRegion, largest: int, queries: ProgramQueries
     extent, about = region.extent, _about(queries)
     if not queries.large_bytes:
         counts = [_without_padding(extent, n) for n in _UNDER_LIMIT if about(extent) >= _LEAST * n]
+        if extent.is_const and extent.value <= _UNDER_LIMIT[-1]:  # such as the sequences of a batch, one by one
+            counts.append(extent.value)
     else:
         count = PIECES
         while count < _MOST_PIECES and largest * _ROOM > count * queries.large_bytes:
@@ -98,7 +110,7 @@ def _without_padding(size: Dim, count: int) -> int:
 
 
 def _of_one(e: Expr, region: Nodes) -> CutRegion:
-    return CutRegion(dict(reversed(region.items())), (e,))
+    return CutRegion(dict(reversed(region.items())), (e,), extent_of(e, region[e]))
 
 
 def _one_by_one(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
