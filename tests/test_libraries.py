@@ -58,7 +58,7 @@ ALWAYS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", sampled(NAMED, 16, ALWAYS))
+@pytest.mark.parametrize("case", sampled(NAMED, 11, ALWAYS))
 def test_as_plain_jax(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "NEVER_SLOWER", 0.0)  # run what the search chose, whatever it gains
     use = case.build()
