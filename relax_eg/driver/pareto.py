@@ -141,6 +141,8 @@ class ParetoFront:
                 title=f"{self.name}: memory against time",
                 yscale="log",
             )
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
             axes.legend()
             axes.grid(alpha=0.3)
             figure.savefig(path, metadata={"Date": None} if str(path).endswith(".svg") else None)
