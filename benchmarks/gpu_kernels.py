@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 
 import relax_eg as rx
-from benchmarks import Quick
+from benchmarks import Quick, write_between
 from benchmarks.gpu_cases import OWN_RULES
 from benchmarks.gpu_kernel_cases import DTYPES, Form, forms
 from benchmarks.timing import machine
@@ -133,9 +133,7 @@ def _cell(rows: Sequence[Row]) -> str:
 
 def write(text: str) -> None:
     """Put a text between the marks in `DOCUMENT`."""
-    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    write_between(DOCUMENT, BEGIN, END, text)
 
 
 def main(

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import Quick
+from benchmarks import Quick, write_between
 from benchmarks.coverage import COLUMNS, Found, Result, cover, rows, save, show
 from benchmarks.library_cases import CASES
 
@@ -65,9 +65,7 @@ def _markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 def write(found: Found) -> None:
     """Put the tables between the marks in `DOCUMENT`."""
-    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{tables(found)}\n{END}{after}")
+    write_between(DOCUMENT, BEGIN, END, tables(found))
 
 
 def main(

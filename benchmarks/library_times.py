@@ -40,7 +40,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks import Quick
+from benchmarks import Quick, write_between
 from benchmarks.library_cases import CASES, REAL, SMALL, Use
 from benchmarks.timing import (
     BEYOND,
@@ -337,9 +337,7 @@ def markdown(rows: Sequence[Row], on: str) -> str:
 
 def write(text: str) -> None:
     """Put a text between the marks in `DOCUMENT`."""
-    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+    write_between(DOCUMENT, BEGIN, END, text)
 
 
 def main(

@@ -28,7 +28,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import Quick
+from benchmarks import Quick, write_between
 from benchmarks.peer_programs import JAX, OCR, OURS, folder_of
 from benchmarks.peer_turns import Worker, serve
 from benchmarks.timing import Estimate, duration, machine
@@ -295,8 +295,7 @@ def main(
     if json_out:
         json_out.write_text(json.dumps([asdict(r) for r in rows], indent=2) + "\n")
     if write and rows and not quick:
-        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-        DOCUMENT.write_text(f"{before}{BEGIN}\n\n{markdown(rows)}\n\n{END}{rest.partition(END)[2]}")
+        write_between(DOCUMENT, BEGIN, END, markdown(rows))
     if strict and not all(row.kept for row in rows):
         raise typer.Exit(1)
 

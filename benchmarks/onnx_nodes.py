@@ -35,7 +35,7 @@ from rich.progress import track
 from rich.table import Table
 
 import relax_eg as rx
-from benchmarks import Quick
+from benchmarks import Quick, write_between
 from relax_eg.backend.lower import run_function
 from relax_eg.dtypes import dtype_of, is_float
 from relax_eg.errors import OnnxError
@@ -317,10 +317,7 @@ def main(
     if json_out is not None:
         json_out.write_text(json.dumps([asdict(o) for o in found], indent=1))
     if write and kinds is None and not quick:
-        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-        after = rest.partition(END)[2]
-        text = f"{total(plain)} (onnx {onnx.__version__}).\n\n{table(plain)}"
-        DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+        write_between(DOCUMENT, BEGIN, END, f"{total(plain)} (onnx {onnx.__version__}).\n\n{table(plain)}")
     raise typer.Exit(1 if any(o.outcome in ("wrong", "broken") for o in found) else 0)
 
 

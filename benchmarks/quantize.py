@@ -19,7 +19,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from benchmarks import Quick
+from benchmarks import Quick, write_between
 from benchmarks.minilm import windows
 from benchmarks.timing import QUICK_SECONDS, machine, measure
 from examples import minilm
@@ -94,8 +94,7 @@ def main(
     text = "\n".join([f"{machine()}; batch {b}, {s} tokens.", "", *lines])
     console.print(text, markup=False, highlight=False, soft_wrap=True)
     if write and not quick:
-        before_table, _, rest = DOCUMENT.read_text().partition(BEGIN)
-        DOCUMENT.write_text(f"{before_table}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+        write_between(DOCUMENT, BEGIN, END, text)
     for line in missed:
         console.print(line)
     raise typer.Exit(1 if missed else 0)

@@ -3,9 +3,11 @@ finds.
 
     python -m benchmarks.tradeoff [--only attention] [--write]
 
-Bytes are those beside the arguments of the compiled executable, all of them compiled with XLA's memory scheduler and
-without library fusions, whose account is exact. Times are medians of calls in turns, as shares of the time of the
-program as written under `jax.jit`.
+Bytes are those beside the arguments. Those of the program as written and with `jax.checkpoint` are of executables
+compiled with XLA's memory scheduler and without library fusions, whose account is exact; their times are those of
+`jax.jit` with its usual options. Both figures of a program of the front are of the executable that it runs; compiled as
+usual, its bytes are an upper bound. Times are medians of calls in turns, as shares of the time of the program as
+written.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
-from benchmarks import Quick
+from benchmarks import Quick, write_between
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.byte_units import format_bytes
 from relax_eg.measure.choice import fastest
@@ -170,7 +172,7 @@ def rows_of(name: str, case: Case) -> list[tuple[str, ...]]:
 def main(
     only: Annotated[str, typer.Option(help="programs whose names contain this")] = "",
     quick: Quick = False,
-    write: Annotated[bool, typer.Option("--write", help=f"also write the table into {PAGE}")] = False,
+    write: Annotated[bool, typer.Option("--write", help=f"also write the whole table into {PAGE}")] = False,
 ) -> None:
     """Bytes beside the arguments against time, as written, with jax.checkpoint, and along the front."""
     chosen = [n for n in CASES if only in n and (not quick or n == QUICK_CASE)]
@@ -185,10 +187,8 @@ def main(
             table.add_row(*row)
             lines.append(f"| {' | '.join(row)} |")
     console.print(table)
-    if write:
-        text = PAGE.read_text()
-        before, rest = text.split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{rest.split(END, 1)[1]}")
+    if write and not quick and not only:  # a part of the programs is no table
+        write_between(PAGE, BEGIN, END, "\n".join(lines))
 
 
 if __name__ == "__main__":
