@@ -15,6 +15,7 @@ import relax_eg as rx
 from relax_eg.backend.footprint import whole_footprint
 from relax_eg.cli import app
 from relax_eg.errors import OptionError
+from relax_eg.frontends.model import ModelModule
 
 SPECS = ("n 16", "16 128")
 AT = {"n": 2048}
@@ -94,3 +95,22 @@ def test_a_front_in_the_shell(tmp_path: Path) -> None:
 def test_sizes_are_needed() -> None:
     with pytest.raises(OptionError, match=r"memory_limit: sizes to keep it at are needed"):
         rx.pareto(step, *SPECS)
+
+
+def test_a_front_of_a_model_in_64_bits(tmp_path: Path) -> None:
+    """The weights of a model need not be named, and its programs hold them; 64 bits need no switch."""
+    plain = rx.parse("""
+@R.function
+def tell(x: R.Tensor(("n", 8), "float64"), w: R.Tensor((8, 64), "float64")) -> R.Tensor((64,), "float64"):
+    h: R.Tensor(("n", 64), "float64") = R.tanh(R.matmul(x, w))
+    return R.sum(R.multiply(h, h), axes=(0,), keepdims=False)
+""")
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((512, 8)), rng.standard_normal((8, 64))
+    model = ModelModule(plain.functions, weights={"w": w}, outputs=("y",))
+    front = rx.pareto(model, at={"n": 512})
+    for p in front.points:
+        np.testing.assert_allclose(p.program(x), np.sum(np.tanh(x @ w) ** 2, axis=0), rtol=1e-12)
+    pytest.importorskip("matplotlib")
+    with pytest.raises(OptionError, match=r"front.xyz: .*xyz"):
+        front.plot(tmp_path / "front.xyz")

@@ -118,10 +118,9 @@ def optimize(
     """
     ranges, statements = split_bounds(bounds)
     traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
-    if isinstance(program, ModelModule) and not traced.in_steps:
-        weights = weights or tuple(program.weights)
     options = read_options(
-        traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights, facts=facts, numerics=numerics,
+        traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights_of(program, traced, weights),
+        facts=facts, numerics=numerics,
         budget=budget, measure=measure, execution=execution, memory_limit=memory_limit,
     )  # fmt: skip
     named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
@@ -132,6 +131,13 @@ def optimize(
     with width_context(traced.wide):
         best = _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)
     return holding_weights(best, program)
+
+
+def weights_of(
+    program: Callable[..., Any] | Module, traced: Source, weights: Sequence[str | int]
+) -> Sequence[str | int]:
+    """The arguments known ahead of the calls: `weights`, or else those of a model."""
+    return weights or (tuple(program.weights) if isinstance(program, ModelModule) and not traced.in_steps else ())
 
 
 def holding_weights(best: Optimized, program: Callable[..., Any] | Module) -> Optimized:

@@ -13,10 +13,11 @@ from rich.table import Table
 
 from relax_eg.argument_checks import FLAG, accepts, one_of
 from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.width import width_context
 from relax_eg.byte_units import format_bytes, parse_bytes
 from relax_eg.driver.limited import TriedProgram, front
 from relax_eg.driver.measured import CandidateProgram, Search, random_arguments
-from relax_eg.driver.optimize import holding_weights, optimized, traced_program
+from relax_eg.driver.optimize import holding_weights, optimized, traced_program, weights_of
 from relax_eg.driver.options import KINDS, Sizes, read_options
 from relax_eg.driver.prices import NEVER_SLOWER
 from relax_eg.errors import OptionError
@@ -25,11 +26,14 @@ from relax_eg.extract.report import MeasuredRow
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
+from relax_eg.memory.picture import picture
 from relax_eg.ops.libraries import EXECUTIONS
+from relax_eg.reports.text import rendered_text
 from relax_eg.shapes.relation import Bounds, split_bounds
 
 _WRITTEN = "as written"
 _MIB = float(1 << 20)  # bytes
+_WIDTH = 160  # chosen: columns of a front as text
 
 
 @dataclass(frozen=True)
@@ -114,25 +118,13 @@ class ParetoFront:
         )
 
     def __str__(self) -> str:
-        console = Console(width=160, no_color=True)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get().rstrip()
+        return rendered_text(self, width=_WIDTH)
 
     def plot(self, path: str | Path) -> None:
-        """Draws the front, and the program as written, to an SVG or PNG file. OptionError without matplotlib."""
-        try:
-            import matplotlib
-        except ImportError:
-            raise OptionError("a plot needs matplotlib: pip install 'relax-eg[plot]'") from None
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        with pyplot.rc_context({"svg.hashsalt": "relax_eg", "svg.fonttype": "none"}):
-            figure: Any
-            axes: Any
-            figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")  # chosen: inches
-            xs, (size, slower) = [p.slower for p in self.points], self.written
+        """Draws the front, and the program as written, to a PNG, SVG or PDF file. OptionError without matplotlib, and
+        for another suffix."""
+        xs, (size, slower) = [p.slower for p in self.points], self.written
+        with picture(path, OptionError, figsize=(6.4, 4.0)) as axes:  # chosen: inches
             axes.step(xs, [p.bytes / _MIB for p in self.points], where="post", marker="o", label="found")
             axes.plot([slower], [size / _MIB], "x", label=_WRITTEN)
             axes.set(
@@ -145,8 +137,6 @@ class ParetoFront:
             axes.yaxis.set_minor_formatter("{x:g}")
             axes.legend()
             axes.grid(alpha=0.3)
-            figure.savefig(path, metadata={"Date": None} if str(path).endswith(".svg") else None)
-            pyplot.close(figure)
 
 
 @explain_clashes
@@ -171,23 +161,29 @@ def pareto(
     `optimize`, and so are its errors. Each program is compiled, and its bytes are those of the executable
     (`docs/memory.md`).
     """
-    named = ("rules", "target", "weights", "numerics", "facts", "budget")
-    chosen = {k: options.pop(k) for k in named if k in options}
+    weights = options.pop("weights", ())
+    chosen = {k: options.pop(k) for k in ("rules", "target", "numerics", "facts", "budget") if k in options}
     ranges, statements = split_bounds(bounds)
     traced = traced_program(program, args, specs_by_name(specs, options), ranges, statements)
-    read = read_options(traced, at=at, ranges=ranges, execution=execution, memory_limit=1, **chosen)
+    read = read_options(
+        traced, at=at, ranges=ranges, weights=weights_of(program, traced, weights), execution=execution,
+        memory_limit=1, **chosen,
+    )  # fmt: skip
     search = Search(traced, read)
-    tried = front(search)
-    best = _front(tried)
-    least = best[0].seconds
-    points = [
-        ParetoPoint(holding_weights(optimized(search, CandidateProgram(t.entry, t.mode)), program), t.footprint,
-                    t.seconds / least)
-        for t in best
-    ]  # fmt: skip
-    if timed:
-        usual = optimized(search, CandidateProgram(None))
-        points = _timed(usual, points, *random_arguments(traced, {}, read.bindings[0]))
+
+    def runs(candidate: CandidateProgram) -> Optimized:
+        return holding_weights(optimized(search, candidate), program)
+
+    with width_context(traced.wide):
+        tried = front(search)
+        best = _front(tried)
+        least = best[0].seconds
+        points = [
+            ParetoPoint(runs(CandidateProgram(t.entry, t.mode)), t.footprint, t.seconds / least) for t in best
+        ]  # fmt: skip
+        if timed:
+            given = random_arguments(traced, dict(read.facts), read.bindings[0])
+            points = _timed(runs(CandidateProgram(None)), points, *given)
     written = min((t for t in tried if t.entry is None), key=lambda t: t.footprint.bytes)
     as_written = written.footprint.bytes, written.seconds / least
     return ParetoFront(traced.name, dict(read.bindings[0]), tuple(points), as_written, len(tried))
@@ -209,10 +205,9 @@ def _front(tried: Sequence[TriedProgram]) -> list[TriedProgram]:
     written = [t for t in tried if t.entry is None]
     kept: list[TriedProgram] = []
     for t in sorted(tried, key=lambda t: (t.seconds, t.footprint.bytes)):
-        instead = (
-            w for w in written if w.seconds <= NEVER_SLOWER * t.seconds and w.footprint.bytes <= t.footprint.bytes
-        )
-        if t.entry is not None and any(True for _ in instead):
+        if t.entry is not None and any(
+            w.seconds <= NEVER_SLOWER * t.seconds and w.footprint.bytes <= t.footprint.bytes for w in written
+        ):
             continue
         if not kept or t.footprint.bytes < kept[-1].footprint.bytes:
             kept.append(t)

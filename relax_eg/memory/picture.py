@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relax_eg.byte_units import format_bytes
-from relax_eg.errors import MemoryPlanError
+from relax_eg.errors import MemoryPlanError, RelaxEgError
 from relax_eg.memory.liveness import Lifetime, liveness
 from relax_eg.memory.plan import Plan
 
@@ -23,32 +25,40 @@ TALL, WIDE = 130, 220  # limit: a box is outlined if at most so many of its heig
 COLORS = {"value": "#6f9fd8", "workspace": "#e0a458", "result": "#7fb685"}
 
 
+@contextmanager
+def picture(path: str | Path, error: type[RelaxEgError], rows: int = 1, **layout: Any) -> Generator[Any]:
+    """Yields the axes of a picture, `rows` of them one above the other, which is then written to a file, as PNG, SVG or
+    PDF by its suffix. `layout`: arguments of `pyplot.subplots`. Raises `error` without matplotlib, and for another
+    suffix."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise error("a picture needs matplotlib: pip install 'relax-eg[plot]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with pyplot.rc_context({"font.size": 8, "svg.hashsalt": "relax_eg", "svg.fonttype": "none"}):
+        figure: Any
+        figure, axes = pyplot.subplots(rows, 1, layout="constrained", **layout)
+        try:
+            yield axes
+            figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None)
+        except ValueError as e:
+            raise error(f"{path}: {e}") from None
+        finally:
+            pyplot.close(figure)
+
+
 def draw(plan: Plan, path: str | Path) -> None:
     """Writes the memory timeline to a file, as PNG, SVG or PDF by its suffix.
 
     The upper plot has the bytes alive at once, as written and as planned. The lower plot has the storages, one above
     the other, and above them the memory that executables allocate. Each allocation is a box over the kernels that need
     it. The peak is marked."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise MemoryPlanError("a picture needs matplotlib: pip install 'relax-eg[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    with pyplot.rc_context({"font.size": 8, "svg.hashsalt": "relax_eg", "svg.fonttype": "none"}):
-        figure: Any
-        figure, (above, below) = pyplot.subplots(
-            2, 1, figsize=(9, 6), sharex=True, height_ratios=(1, 2), layout="constrained"
-        )
-        try:
-            _needed(above, plan)
-            _places(below, plan)
-            figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None)
-        except ValueError as e:
-            raise MemoryPlanError(f"{path}: {e}") from None
-        finally:
-            pyplot.close(figure)
+    shape = {"figsize": (9, 6), "sharex": True, "height_ratios": (1, 2)}
+    with picture(path, MemoryPlanError, 2, **shape) as (above, below):
+        _needed(above, plan)
+        _places(below, plan)
 
 
 def _needed(axes: Axes, plan: Plan) -> None:
