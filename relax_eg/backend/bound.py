@@ -15,10 +15,11 @@ import jax
 from relax_eg.backend.call_keys import SizeKey, size_key_function
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.family import Family
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lower import lowering_programs_by, run_at
+from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import Program
 from relax_eg.errors import OtherProgramError
-from relax_eg.ir.expr import Expr, tuple_
+from relax_eg.ir.expr import CALL_TIR, Expr, tuple_
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
 
@@ -27,10 +28,13 @@ class BoundProgram:
     """A program whose parameters at `indices` are bound.
 
     It runs on the values that `prepare` computes from these, then the arrays of the other parameters.
+
+    - `pallas`: chooses the tensor programs of calls that are lowered through Pallas; None: there are none.
     """
 
-    def __init__(self, program: Program, indices: frozenset[int]) -> None:
+    def __init__(self, program: Program, indices: frozenset[int], pallas: Pallas | None = None) -> None:
         self.program, self.indices = program, indices
+        self.pallas = pallas if pallas is not None and _has_programs(program.module) else None
         self._prepare: tuple[list[Expr], Any] | None = None  # the values that `prepare` computes, and their `jax.jit`
 
     @property
@@ -82,11 +86,17 @@ class BoundProgram:
         weights, rest = iter(prepared), iter(others)
         return [next(weights if i in self.indices else rest) for i in range(len(self.program.params))]
 
-    def run_main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
+    def run_main(
+        self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any], traced: bool = False
+    ) -> Any:
         """The result of a call at these sizes, at which the function is this program.
 
-        With nothing bound, its derivatives are those of the function as written.
+        With nothing bound, its derivatives are those of the function as written. `traced`: whether it is part of a
+        program of the caller; kernels through Pallas have no derivatives, so it then has none.
         """
+        if self.pallas is not None and not traced:
+            with lowering_programs_by(self.pallas.lower_inside):
+                return self.run_main(prepared, others, sizes, traced=True)
         p = self.program
         given = self.ordered_operands(prepared, others)
         if p.is_as_written:
@@ -108,7 +118,8 @@ class BoundFamily:
     - `program_indices`: for each variant the index of its program.
     """
 
-    def __init__(self, family: Family, shapes: Mapping[int, tuple[int, ...]]) -> None:
+    def __init__(self, family: Family, shapes: Mapping[int, tuple[int, ...]], pallas: Pallas | None = None) -> None:
+        """`pallas`: chooses the tensor programs of calls that are lowered through Pallas; None: none."""
         program = family.programs[0]
         self.family, self.program, self.shapes = family, program, dict(shapes)
         self.indices = frozenset(shapes)
@@ -117,7 +128,7 @@ class BoundFamily:
         params, given = [program.params[i] for i in held], [shapes[i] for i in held]
         self.fixed: dict[str, int] = bind_sizes("prepare", params, given) if held else {}
         distinct = list(dict.fromkeys(p.module for p in family.programs))
-        self.programs = [BoundProgram(replace(program, module=m), self.indices) for m in distinct]
+        self.programs = [BoundProgram(replace(program, module=m), self.indices, pallas) for m in distinct]
         self.program_indices = [distinct.index(p.module) for p in family.programs]
         # The number of each parameter, in the structure of a call with all arguments; and what of it calls give.
         args, kwargs = self._numbered = jax.tree_util.tree_unflatten(program.in_tree, range(len(program.params)))
@@ -200,11 +211,23 @@ class BoundFamily:
         whole = {**self.shapes, **dict(zip(self.call_indices, shapes, strict=True))}
         return self.program.sizes([whole[i] for i in range(len(self.program.params))])
 
-    def run_main(self, prepared: tuple[Any, ...], others: Sequence[Any], program_index: int | None = None) -> Any:
+    @property
+    def pallas(self) -> Pallas | None:
+        """What chooses the tensor programs of calls that are lowered through Pallas; None where there are none."""
+        return next((p.pallas for p in self.programs if p.pallas is not None), None)
+
+    def run_main(
+        self,
+        prepared: tuple[Any, ...],
+        others: Sequence[Any],
+        program_index: int | None = None,
+        traced: bool = False,
+    ) -> Any:
         """The result of a call.
 
         - `program_index`: the index of the program that runs; None: of the one that serves the sizes of the call.
         - `prepared`: the values prepared for it; without `program_index`, a tuple of those of each program.
+        - `traced`: whether it is part of a program of the caller, which may be differentiated.
 
         OtherProgramError at sizes where the function is another program than the one whose values were prepared; with
         nothing bound, it then runs as written.
@@ -218,7 +241,12 @@ class BoundFamily:
         bound = self.programs[program_index]
         if self.indices and not bound.is_as_written and (why := self.program.difference_at(sizes)) is not None:
             raise other_program(self.program.name, sizes, why)
-        return bound.run_main(prepared, checked, sizes)
+        return bound.run_main(prepared, checked, sizes, traced)
+
+
+def _has_programs(module: Module | None) -> bool:
+    """Whether a chosen module calls tensor programs. A function that runs as written calls none."""
+    return module is not None and any(e.op == CALL_TIR for f in module for e in f.expressions())
 
 
 def other_program(name: str, sizes: Mapping[str, int], why: str) -> OtherProgramError:

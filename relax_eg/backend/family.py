@@ -29,12 +29,19 @@ class SearchSpec:
     - `held`: the price of a byte in memory; None: that of the options.
     - `mode`: name of the compilation mode for which it prices; "": as usual.
     - `execution`: how the program is executed for which it prices, "whole" or "kernels".
+    - `own_kernels`: whether one XLA program may contain kernels through Pallas.
     """
 
     without: str = ""
     held: float | None = None
     mode: str = ""
     execution: str = WHOLE
+    own_kernels: bool = False
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether kernels are chosen in it."""
+        return self.execution == KERNELS or self.own_kernels
 
     @property
     def label(self) -> str:
@@ -44,6 +51,8 @@ class SearchSpec:
             what = f"without {self.without}"
         if self.execution == KERNELS:
             what = f"{what} in kernels"
+        elif self.own_kernels:
+            what = f"{what} with kernels through Pallas"
         return f"{what} for {self.mode}" if self.mode else what
 
 

@@ -237,7 +237,7 @@ class ByKernel(Whole):
         executables: Executables | None = None,
         shapes: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        super().__init__(family, executables, shapes or {})
+        super().__init__(family, executables, shapes or {}, Pallas.for_default_device(pallas))
         self.pallas = pallas
         scope, b = self.program.scope, self.bound_family
         self.runners = {

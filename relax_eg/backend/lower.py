@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -36,6 +38,18 @@ from relax_eg.shapes import Dim, Scope
 from relax_eg.tir import TensorProgram
 
 Sizes = Mapping[str, Any]
+
+_programs: ContextVar[Callable[..., Any]] = ContextVar("relax_eg_programs", default=lower_program)
+
+
+@contextmanager
+def lowering_programs_by(lower: Callable[..., Any]) -> Generator[None]:
+    """A context in which `lower`, like `lower_program`, lowers the tensor programs of whole functions."""
+    token = _programs.set(lower)
+    try:
+        yield
+    finally:
+        _programs.reset(token)
 
 
 def run_function(module: Module, function: Function, arrays: Sequence[Any]) -> Any:
@@ -73,9 +87,9 @@ def run_block(
 class _Run(Evaluator):
     """One evaluation of a module's functions on JAX values. JAX traces a function with several call sites once."""
 
-    def __init__(self, module: Module, programs: Callable[..., Any] = lower_program) -> None:
+    def __init__(self, module: Module, programs: Callable[..., Any] | None = None) -> None:
         self.module = module
-        self.programs = programs
+        self.programs = programs or _programs.get()
         self.compiled: dict[tuple[Any, ...], Any] = {}
         self.running: Function | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relax_eg.backend.family import KERNELS, SearchSpec
+from relax_eg.backend.family import SearchSpec
 from relax_eg.backend.lower import library_call
 from relax_eg.driver.batching import batch_function
 from relax_eg.driver.certified import Certificate
@@ -40,7 +40,8 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     """
     # Programs for single bindings and for other executions were extracted from the e-graphs of this search.
     made = SearchSpec() if at else spec
-    options, asked = options.searched(replace(made, execution=options.executions[0])), options.searched(spec)
+    first = replace(made, execution=options.executions[0], own_kernels=False)
+    options, asked = options.searched(first), options.searched(spec)
     if chosen is None:
         return Explanation(_empty_derivation(traced, options), None, kind=Certificate)
     units = Units(traced.module, options, weight_names(traced, options), record=True)
@@ -48,9 +49,9 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     extracted = replace(asked, bindings=(dict(at),) if at else asked.bindings)
 
     def is_chosen() -> bool:
-        return _in_kernels(again, chosen) if spec.execution == KERNELS else again.module == chosen
+        return _in_kernels(again, chosen) if spec.has_kernels else again.module == chosen
 
-    if spec.execution != options.execution:
+    if spec != first:
         again = units.extract_again(extracted)
     for share in (1.0, *FRUGAL) if at and not is_chosen() else ():
         again = units.extract_again(extracted, share * PREPARED_SHARE)

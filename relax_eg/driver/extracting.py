@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.prices import kernel_cost
@@ -18,6 +18,7 @@ from relax_eg.errors import NotExecutableError
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.kernels.build import Built, Names
+from relax_eg.extract.kernels.cost import without_dispatch
 from relax_eg.extract.kernels.weights import ChosenKernels, cheapest_kernels
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
@@ -160,8 +161,11 @@ def _form(read: Dump, chosen: Chosen) -> BlockForm:
 
 
 def extract_kernels(read: Dump, request: BlockRequest) -> ExtractedBlock:
-    """The values of a block, of kernels that are executables of their own."""
+    """The values of a block, of kernels that are executables of their own; or of operators that XLA fuses, and kernels
+    through Pallas among them."""
     options = request.options
+    if options.own_kernels:
+        options = replace(options, profile=without_dispatch(options.profile))
     models = [kernel_cost(options, b, request.functions, request.unusable) for b in request.bindings]
 
     def kernels(weights: set[str], once: float | None) -> Callable[[], ChosenKernels]:
@@ -169,7 +173,7 @@ def extract_kernels(read: Dump, request: BlockRequest) -> ExtractedBlock:
             with request.advised(), request.clock.running():
                 return cheapest_kernels(
                     read.graph, read.build, models, options.steps, request.names, weights, once, request.pricing,
-                    request.share, request.clock,
+                    request.share, request.clock, options.own_kernels,
                 )  # fmt: skip
 
         return make

@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -184,7 +184,8 @@ class _Pool:
         """Extract programs until several visits in a row bring nothing new, or a limit is reached."""
         search, options = self.search, self.search.options
         modes = [AS_USUAL, *(options.profile.modes if options.profile.calibrated else ())]
-        specs = [(SearchSpec(mode=mode.name, execution=e), mode) for e in search.executions for mode in modes]
+        ways = (search.by_price, *search.other_executions)
+        specs = [(replace(spec, mode=mode.name), mode) for spec in ways for mode in modes]
         most = min(max(_WORK // max(1, search.entry().units.candidates), _FEWEST), _MOST_EXTRACTIONS)
         first = len(options.bindings) + 1 + min(_CORNERS, 2 ** len(self.varying))
         deadline = time.thread_time() + options.budget.seconds

@@ -21,13 +21,14 @@ from typing import Any
 
 import jax
 
-from relax_eg.backend.family import SearchSpec
+from relax_eg.backend.family import WHOLE, SearchSpec
 from relax_eg.backend.kernels import why_not_in_kernels
 from relax_eg.driver.learning import observe
 from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_names
 from relax_eg.driver.prices import (
     EXECUTION_DOUBT,
     MODE_DOUBT,
+    OWN_KERNELS_DOUBT,
     call_seconds,
     is_worthwhile,
     kinds_at,
@@ -134,7 +135,7 @@ class Search:
         the same e-graphs."""
         spec = spec or self.by_price
         if spec not in self._entries_by_spec:
-            first = replace(spec, execution=self.executions[0])
+            first = replace(spec, execution=self.executions[0], own_kernels=False)
             if spec == first:
                 self._entries_by_spec[spec] = self._searched(spec)
             else:
@@ -152,8 +153,15 @@ class Search:
 
     @property
     def other_executions(self) -> list[SearchSpec]:
-        """The searches by price for the other executions."""
-        return [replace(self.by_price, execution=e) for e in self.executions[1:]]
+        """The searches by price for the other executions, and for one XLA program with kernels through Pallas."""
+        found = [replace(self.by_price, execution=e) for e in self.executions[1:]]
+        return [*found, *([replace(self.by_price, own_kernels=True)] if self._may_have_own_kernels else [])]
+
+    @property
+    def _may_have_own_kernels(self) -> bool:
+        o = self.options
+        priced = o.profile.pallas and o.cost is None and not o.is_exact
+        return priced and bool(o.steps) and self.executions[0] == WHOLE and not self.traced.in_steps
 
     def entry_at(self, binding: Sizes, spec: SearchSpec, share: float = PREPARED_SHARE) -> Entry:
         """The program of lowest price at one binding, for a mode and an execution, from the e-graphs of `entry()`.
@@ -238,8 +246,10 @@ class Search:
     def doubt(self, v: CandidateProgram) -> float:
         """The factor on the predicted seconds of a candidate where it is compared with programs in the usual mode,
         executed like the one as written."""
-        is_other = v.entry is not None and v.entry.spec.execution != self.executions[0]
-        return (MODE_DOUBT if v.mode.name else 1.0) * (EXECUTION_DOUBT if is_other else 1.0)
+        spec = self.by_price if v.entry is None else v.entry.spec
+        is_other = spec.execution != self.executions[0]
+        doubt = EXECUTION_DOUBT if is_other else OWN_KERNELS_DOUBT if spec.own_kernels else 1.0
+        return doubt * (MODE_DOUBT if v.mode.name else 1.0)
 
     def doubted_seconds(self, v: CandidateProgram, binding: Sizes) -> float:
         """The predicted seconds of a call times the doubt about them, by which candidates are compared."""

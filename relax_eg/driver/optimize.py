@@ -10,7 +10,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from relax_eg.argument_checks import accepts
-from relax_eg.backend.family import KERNELS, STEPS, SearchSpec, Solution, Variant
+from relax_eg.backend.family import KERNELS, STEPS, Solution, Variant
 from relax_eg.backend.held_arrays import HeldArrays
 from relax_eg.backend.held_weights import with_weights
 from relax_eg.backend.lower import run_function
@@ -277,8 +277,8 @@ def _predicted(search: Search) -> Variant:
     options, traced = search.options, search.traced
     modes = options.profile.modes if options.profile.calibrated and not traced.in_steps else ()
     candidates = [
-        CandidateProgram(search.entry(SearchSpec(mode=mode.name, execution=e)), mode)
-        for e in search.executions
+        CandidateProgram(search.entry(replace(spec, mode=mode.name)), mode)
+        for spec in (search.by_price, *search.other_executions)
         for mode in (AS_USUAL, *modes)
     ]
 

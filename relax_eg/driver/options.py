@@ -74,6 +74,7 @@ class Options:
     - `held`: what a byte costs that a call has in memory: seconds, or shares of the program as written.
     - `libraries`: routines of the given rules: name, version, and why it is not used.
     - `least_gain`: the predicted speedup needed to replace the program as written, where one was set.
+    - `own_kernels`: whether one XLA program may contain kernels through Pallas.
     """
 
     rules: RuleSet
@@ -94,6 +95,7 @@ class Options:
     held: float = 0.0
     libraries: tuple[tuple[str, str, str], ...] = ()
     least_gain: float | None = None
+    own_kernels: bool = False
 
     @property
     def steps(self) -> frozenset[str]:
@@ -135,6 +137,11 @@ class Options:
         return EXECUTIONS if self.execution == AUTO else (self.execution,)
 
     @property
+    def has_kernels(self) -> bool:
+        """Whether extraction chooses kernels."""
+        return self.execution == KERNELS or self.own_kernels
+
+    @property
     def unusable(self) -> frozenset[str]:
         """The routines of the rules that need another execution. With "auto" the rules are those of all executions."""
         needs = {x.name: x.requires.executions or EXECUTIONS for r in self.rules for x in libraries_of(r)}
@@ -145,7 +152,12 @@ class Options:
         rules = self.rules - spec.without if spec.without else self.rules
         held = self.held if spec.held is None else spec.held
         return replace(
-            self, rules=rules, held=held, profile=self.profile.in_mode(self.mode(spec.mode)), execution=spec.execution
+            self,
+            rules=rules,
+            held=held,
+            profile=self.profile.in_mode(self.mode(spec.mode)),
+            execution=spec.execution,
+            own_kernels=spec.own_kernels,
         )
 
     def mode(self, name: str) -> Mode:

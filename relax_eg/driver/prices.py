@@ -17,7 +17,7 @@ from relax_eg.driver.options import Options, Sizes
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.detail import parts_of
-from relax_eg.extract.kernels.cost import KernelCost
+from relax_eg.extract.kernels.cost import KernelCost, WithOwnKernels
 from relax_eg.extract.kinds import CALL
 from relax_eg.extract.numbers import Number
 from relax_eg.extract.profile import Profile
@@ -41,6 +41,9 @@ _BY_OWN_MODEL = 1.0001  # chosen: the same by a cost model of the user's own, wh
 # a CPU, 13 programs in kernels took 0.6 to 2.5 times as long, beside one XLA program, as predicted; the median is 1.2,
 # and one took more than 1.5 times (`python -m benchmarks.kernels`).
 EXECUTION_DOUBT = 1.5
+
+# measured: factor on seconds with kernels through Pallas in one XLA program, where programs are compared
+OWN_KERNELS_DOUBT = 1.2
 
 # measured: factor on seconds in a mode of the profile where programs are compared. Prices in two modes differ by a
 # larger error than prices of two programs in one mode: of 149 choices, 12 were over 10% behind the fastest candidate
@@ -111,7 +114,11 @@ def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[
 def _cost_model(module: Module, options: PriceOptions, binding: Mapping[str, Number]) -> WholeCost:
     functions = {f.name: f for f in module}
     if options.execution != KERNELS:
-        return WholeCost(options.profile, binding, functions, options.cost)
+        if not options.profile.pallas:
+            return WholeCost(options.profile, binding, functions, options.cost)
+        model = WithOwnKernels(options.profile, binding, functions, options.cost)
+        model.refuses = refusal
+        return model
     return kernel_cost(options, binding, functions)
 
 

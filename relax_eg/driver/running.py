@@ -11,6 +11,7 @@ import numpy as np
 from relax_eg.backend.family import KERNELS, STEPS, Family, Solution, Variant
 from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.runtime import UNSEEN, Serving, Strategy
 from relax_eg.backend.steps import InSteps
 from relax_eg.backend.structured import structured
@@ -62,13 +63,13 @@ def make_runnable_of_arrays(
 
 def _strategy(solution: Solution, policy: Policy | None, predict: Callable[[], Predict] | None) -> Whole:
     """How one XLA program runs, at exact sizes or at capacity."""
-    family = Family(solution.program, solution.variants)
+    family, pallas = Family(solution.program, solution.variants), Pallas.for_default_device(solution.pallas)
     # Sums over a padded axis are taken in another order: with exact numerics, capacities must be asked for.
     ways = ("capacity",) if solution.tolerance == 0 else ("capacity", "auto")
     is_sized = policy is not None and policy.mode in ways and bool(policy.ladders)
     if policy is None or predict is None or not is_sized or solution.program.effectful:
-        return Whole(family)
-    return AtCapacity(family, policy, predict())
+        return Whole(family, pallas=pallas)
+    return AtCapacity(family, policy, predict(), pallas=pallas)
 
 
 @dataclass(frozen=True)

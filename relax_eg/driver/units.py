@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
-from relax_eg.backend.family import KERNELS, WHOLE
+from relax_eg.backend.family import WHOLE
 from relax_eg.driver.batching import batch_function
 from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extract_kernels, extract_operators
 from relax_eg.driver.fixed import with_fixed_sizes
@@ -334,7 +334,7 @@ class Units:
             name, block, run.options, self.functions, run.unusable, weights, same, once, is_hoisted, run.share, pricing,
             found.extraction, self._names, is_again,
         )  # fmt: skip
-        in_kernels = run.options.execution == KERNELS and name not in self._in_loops
+        in_kernels = run.options.has_kernels and name not in self._in_loops
         extract = extract_kernels if in_kernels else extract_operators
         chosen = extract(self._saturated[place].read, request)
         least = chosen.written_cost

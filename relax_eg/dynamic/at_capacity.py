@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from relax_eg.backend.bound import BoundFamily
 from relax_eg.backend.call_keys import UnseenError
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
+from relax_eg.backend.lower import lowering_programs_by
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place
 from relax_eg.backend.statistics import ExecutableRow, Statistics
@@ -42,9 +44,12 @@ class AtCapacity(Whole):
         executables: Executables | None = None,
         shapes: Mapping[int, tuple[int, ...]] | None = None,
         sized: Memo[tuple[Any, ...], Sized] | None = None,
+        pallas: Pallas | None = None,
     ) -> None:
-        """`sized`: the table that all bindings of one function share; None for a new one."""
-        super().__init__(family, executables, shapes or {})
+        """`sized`: the table that all bindings of one function share; None for a new one. `pallas`: as of `Whole`, at
+        exact sizes."""
+        super().__init__(family, executables, shapes or {}, pallas)
+        self._pallas = pallas
         self._policy, self._predict = policy, predict
         self._sized = Memo[tuple[Any, ...], Sized](_MOST_SIZED) if sized is None else sized
         self._expects_other_sizes = False
@@ -80,7 +85,7 @@ class AtCapacity(Whole):
             return self.run_elsewhere(arguments)
 
     def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> AtCapacity:
-        made = AtCapacity(self.family, self._policy, self._predict, self.executables, shapes, self._sized)
+        made = AtCapacity(self.family, self._policy, self._predict, self.executables, shapes, self._sized, self._pallas)
         made._expects_other_sizes = self._expects_other_sizes
         return made
 
@@ -103,7 +108,8 @@ class AtCapacity(Whole):
                 "prepare(...).compile_ahead(...) is accepted"
             )
         shapes = {i: tuple(int(d.const) for d in shape) for i, shape in dims.items()}
-        self._sized_for(BoundFamily(self.family, {**self.bound_family.shapes, **shapes})).compile_ahead(at, background)
+        bound = BoundFamily(self.family, {**self.bound_family.shapes, **shapes}, self._pallas)
+        self._sized_for(bound).compile_ahead(at, background)
 
     def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.sized.executable_key(args, kwargs)
@@ -118,7 +124,8 @@ class AtCapacity(Whole):
         variant = self.family.variants[found.variant]
 
         def parts() -> Iterator[CallPart]:
-            lowered = jax.jit(run, keep_unused=True).lower(*args, **kwargs)
+            with nullcontext() if pallas is None else lowering_programs_by(pallas.lower_inside):
+                lowered = jax.jit(run, keep_unused=True).lower(*args, **kwargs)
             yield CallPart(self.program.name, "", lowered, variant.compiler_options)
 
         def takes() -> Sequence[tuple[str, Sequence[Any]]]:

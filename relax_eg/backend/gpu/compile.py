@@ -194,7 +194,10 @@ class _Compiling:
         self.program, self.strategy, self.sizes, self.target = solution.program, strategy, sizes, target
         self.asked, self._ptx, self._progress = asked, ptx, progress
         through_pallas = solution.pallas and not target.is_cpu
-        self.pallas = Pallas(compiles=self._compiled, device=target.gpu.multiprocessors) if through_pallas else None
+        self.pallas = None
+        if through_pallas:
+            device = target.gpu.multiprocessors
+            self.pallas = Pallas(compiles=self._compiled, device=device, lowers=target.lowered)
         self._absent = AbsentDevice(RoutinePlace("gpu", target.gpu.kind), target.lacking)
         try:
             self.lowering = self._within(lambda: strategy.lowering(sizes, target.place, self.pallas))

@@ -1,9 +1,9 @@
-"""The choice between Pallas and XLA for tensor programs, for `execution="kernels"`."""
+"""The choice between Pallas and XLA for tensor programs: as kernels of their own, and inside one XLA program."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ class Pallas:
 
     - `interpret`: whether to run Pallas kernels in its interpreter, which works on any device; for tests.
     - `compiles`: compiles a lowered kernel, which raises where that is not possible; default: for JAX's own device.
+    - `lowers`: lowers a function for arrays of these specs, for the device.
     - `device`: the GPU, whose multiprocessors the blocks of kernels have to fit.
     - `taken`: reason by name of each program that was lowered through Pallas.
     - `left`: reason by name of each program that was left to XLA.
@@ -34,9 +35,11 @@ class Pallas:
         interpret: bool = False,
         compiles: Callable[[Any], Any] | None = None,
         device: Multiprocessors = MULTIPROCESSORS["h100"],
+        lowers: Callable[[Callable[..., Any], Sequence[Any]], Any] = lambda fn, specs: jax.jit(fn).lower(*specs),
     ) -> None:
-        self.interpret, self.device = interpret, device
+        self.interpret, self.device, self.lowers = interpret, device, lowers
         self.compiles = compiles or (lambda lowered: lowered.compile())
+        self._compiled: set[Any] = set()
         self.taken: dict[str, str] = {}
         self.left: dict[str, str] = {}
 
@@ -64,6 +67,28 @@ class Pallas:
         self.taken[program.name] = lowered.why
         log.info("%s is lowered through Pallas: %s", program.name, lowered.why)
         return lowered.run
+
+    def lower_inside(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
+        """Like `lower`, for a program inside a larger one. A kernel is compiled by itself first, once for arguments of
+        the same types: one that does not compile must not take the larger program along."""
+        run = self.lower(program, sizes)
+        if program.name not in self.taken:
+            return run
+
+        def checked(*arrays: Any) -> tuple[Any, ...]:
+            specs = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
+            key = program, tuple(sizes.items()), specs
+            if key not in self._compiled:
+                try:
+                    self.compiles(self.lowers(run, specs))
+                except Exception as e:  # as in `Preferred`
+                    raise_if_ours(e)
+                    self.failed(program.name, e)
+                    return lower_program(program, sizes)(*arrays)
+                self._compiled.add(key)
+            return run(*arrays)
+
+        return checked
 
     def failed(self, name: str, error: Exception) -> None:
         """Records that a program chosen for Pallas could not be compiled and is left to XLA."""
@@ -99,10 +124,17 @@ class Preferred:
             self._pallas.compiles(first.lower(*arrays))
             self._settled = first
         except Exception as e:  # any error of Pallas, Triton, XLA or the driver: XLA computes the same
-            ours = isinstance(e, RelaxEgError) and not isinstance(e, DeviceError)
-            if ours or self.name not in self._pallas.taken:
+            if self.name not in self._pallas.taken:
                 raise
-            raise_if_exhausted(e)
+            raise_if_ours(e)
             self._pallas.failed(self.name, e)
             self._settled = second
         return self._settled
+
+
+def raise_if_ours(e: Exception) -> None:
+    """Raises an error of the package, but for those of devices, and one of exhausted memory: XLA's lowering would have
+    it too."""
+    if isinstance(e, RelaxEgError) and not isinstance(e, DeviceError):
+        raise e
+    raise_if_exhausted(e)

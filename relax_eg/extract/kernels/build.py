@@ -77,24 +77,32 @@ class Built:
 
 
 def build_kernels(
-    graph: ExtractionGraph, selection: KernelSelection, build: Build, names: Names | None = None
+    graph: ExtractionGraph,
+    selection: KernelSelection,
+    build: Build,
+    names: Names | None = None,
+    is_wanted: Callable[[Expr], bool] = lambda call: True,
 ) -> Built:
     """The expressions of the roots, in which every kernel of more than one operator is one call of its composed
     program.
 
     - `names`: the names of the programs so far, if several graphs become one module.
+    - `is_wanted`: of the call of a kernel; the operators of other kernels stay operators.
     """
     built = Built([])
     env: dict[int, Expr] = {}
     plain: dict[int, Expr] = {}  # the same values without fusion
-    tuples: dict[int, Expr] = {}
+    tuples: dict[int, Expr | None] = {}
     called = names or Names()
 
     def inside(c: int, members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
         return _members(graph, members, {x: plain[x] for x in loads}, build)[c]
 
-    def kernel(outputs: Sequence[int], members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
-        made = kernel_of(graph, outputs, members, {x: env[x] for x in loads}, build, called)
+    def kernel(outputs: Sequence[int], members: Mapping[int, int], loads: Mapping[int, int]) -> Expr | None:
+        loaded = {x: env[x] for x in loads}
+        if not is_wanted(kernel_of(graph, outputs, members, loaded, build, Names()).call):
+            return None
+        made = kernel_of(graph, outputs, members, loaded, build, called)
         made.steps.update(_steps(graph, members, selection.operations))
         if len(outputs) > 1:
             made.steps[FUSE_SIBLINGS] = len(outputs) - 1
@@ -115,16 +123,28 @@ def build_kernels(
         built.classes[e] = (*built.classes.get(e, ()), *classes)
         built.rules.setdefault(e, rules)
 
+    def operators(c: int, members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
+        made = _members(graph, members, {x: env[x] for x in loads}, build)
+        for x, k in members.items():
+            rule = count_rule(x, k)
+            keep_origin(made[x], (x,), (rule,) if rule else ())
+        return made[c]
+
     for c, way in selection.ways.items():
         candidate = graph.candidates[c][way.candidate]
         if way.several >= 0:
             several = selection.several[way.several]
             if way.several not in tuples:
                 tuples[way.several] = kernel(several.outputs, several.members, several.loads)
-            env[c] = tuple_get(tuples[way.several], several.outputs.index(c))
+            of = tuples[way.several]
+            if of is None:
+                env[c] = operators(c, several.members, several.loads)
+            else:
+                env[c] = tuple_get(of, several.outputs.index(c))
             plain[c] = inside(c, several.members, several.loads)
         elif way.state is not None and len(way.state.members) > 1:
-            env[c] = kernel((c,), way.state.members, way.state.loads)
+            made = kernel((c,), way.state.members, way.state.loads)
+            env[c] = operators(c, way.state.members, way.state.loads) if made is None else made
             plain[c] = inside(c, way.state.members, way.state.loads)
         else:
             env[c] = build(c, way.candidate, [env[x] for x in candidate.children])

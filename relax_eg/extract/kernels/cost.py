@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -31,12 +31,13 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.matmuls import cpu_operand_seconds, is_decoded
 from relax_eg.extract.numbers import Number, choose, is_column, maximum, minimum
+from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, postorder
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, postorder
 from relax_eg.ir.heads import CONTROL, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
 from relax_eg.limits import KEPT
-from relax_eg.ops import Site, bytes_of
+from relax_eg.ops import Site, bytes_of, site_of
 from relax_eg.ops.fused import VIEWS, ProgramUse, equations_at, fused_call
 from relax_eg.ops.libraries import Definition, library_of
 from relax_eg.ops.triton import unsupported_reason
@@ -232,13 +233,24 @@ class KernelCost(WholeCost):
         through = pallas and p.pallas and not unsupported_reason(placed.program) and not self._refused(placed, parts)
         return NodeCost(effort.flops, moved, 1, self.kernel(parts, effort.other + before, moved, through))
 
+    def is_own_call(self, call: Expr) -> bool:
+        """Whether the kernel that `call` is goes through Pallas."""
+        placed = _program_at(site_of(call), call.annotation)
+        return placed is not None and self.is_own(placed)
+
+    def is_own(self, placed: ProgramUse) -> bool:
+        """Whether a program goes through Pallas, because XLA serves its contractions badly."""
+        if not self.profile.pallas or unsupported_reason(placed.program):
+            return False
+        parts = self.parts(placed)
+        return _served_badly(parts) and not self._refused(placed, parts)
+
     def _refused(self, placed: ProgramUse, parts: Sequence[ContractionCost]) -> bool:
         """Whether the room of Pallas leaves a program to XLA that the price would take to be its own."""
-        sizes = {name: self.number(d, {}) for name, d in placed.sizes.items()}
+        sizes = {v: self.number(placed.sizes.get(v, Dim.var(v)), {}) for v in placed.program.sizes}
         if self.refuses is None or any(is_column(n) for n in sizes.values()):
             return False
-        served_badly = any(part.online or bool(part.decoded) for part in parts)
-        return served_badly and bool(
+        return _served_badly(parts) and bool(
             self.refuses(placed.program, {v: int(n) for v, n in sizes.items()}, self.profile.name)
         )
 
@@ -264,6 +276,43 @@ class KernelCost(WholeCost):
 
     def _model_class(self, site: Site) -> type[WholeCost]:
         return WholeCost if site.op in CONTROL else KernelCost  # a loop and all that it runs is one executable
+
+
+class WithOwnKernels(WholeCost):
+    """The model of one XLA program in which tensor programs that XLA serves badly are kernels through Pallas.
+
+    - `refuses`: as of `KernelCost`.
+    """
+
+    refuses: Refuses | None = None
+
+    def inside(self, function: Function, site: Site) -> WholeCost:
+        model = super().inside(function, site)
+        if isinstance(model, WithOwnKernels):
+            model.refuses = self.refuses
+        return model
+
+    @cached_property
+    def _own(self) -> KernelCost:
+        """The model of a kernel, which XLA's program launches."""
+        found = KernelCost(without_dispatch(self.profile), self.binding, self.functions)
+        found.refuses = self.refuses
+        return found
+
+    def _price_tensor_program(self, site: Site, result: Annotation) -> NodeCost:
+        placed, usual = _program_at(site, result), super()._price_tensor_program(site, result)
+        if placed is None or not self._own.is_own(placed):
+            return usual
+        return replace(usual, seconds=self._own.price(site, result).seconds)
+
+
+def without_dispatch(p: Profile) -> Profile:
+    """The profile of kernels that one program launches."""
+    return replace(p, dispatch=0.0)
+
+
+def _served_badly(parts: Sequence[ContractionCost]) -> bool:
+    return any(part.online or bool(part.decoded) for part in parts)
 
 
 def _program_at(site: Site, result: Annotation) -> ProgramUse | None:

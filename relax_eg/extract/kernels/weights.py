@@ -42,6 +42,7 @@ def cheapest_kernels(
     bytes_cost: Pricing = FREE,
     share: float = PREPARED_SHARE,
     clock: Clock | None = None,
+    own_only: bool = False,
 ) -> ChosenKernels:
     """The cheapest kernels over all bindings.
 
@@ -57,15 +58,19 @@ def cheapest_kernels(
       cost this share of their seconds, and their bytes have no price.
     - `bytes_cost`: the price of a byte in memory.
     - `clock`: limits the seconds of all selections.
+    - `own_only`: whether only kernels through Pallas are built; the operators of all others stay operators.
     """
     composed = composed_seconds(graph, build, models)
     static = static_classes(graph, weights) if weights else []
     pricing = replace(bytes_cost, static=static, once=ONCE if once is None else once)
 
+    def is_wanted(call: Expr) -> bool:
+        return not own_only or all(m.is_own_call(call) for m in models)
+
     def choose(price: float) -> tuple[ChosenKernels, Names]:
         selection = select_kernels(graph, models, steps, composed, replace(pricing, prepared=price), clock)
         made = Names(names)
-        return ChosenKernels(selection, build_kernels(graph, selection, build, made)), made
+        return ChosenKernels(selection, build_kernels(graph, selection, build, made, is_wanted)), made
 
     def results_of(found: tuple[ChosenKernels, Names]) -> tuple[Sequence[Expr], float]:
         return found[0].built.roots, found[0].selection.written_cost

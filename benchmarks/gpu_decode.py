@@ -1,0 +1,168 @@
+"""Latency of a decode step of Llama-3-8B's sizes on a GPU: under `jax.jit`, ours, and torch.
+
+    python -m benchmarks.gpu_decode --search build/gpu                    # chooses the programs and saves them
+    python -m benchmarks.gpu_decode --run --programs build/gpu [--batch 1] [--torch python3] [--json out.json]
+
+The function is `benchmarks.decoders.decode`, with random weights in bfloat16 and 1,024 tokens before. Ours and
+`jax.jit` take turns in one process, each called several times in a row and then waited for. Torch runs in a process of
+its own before (`gpu_decode_torch`): eager, compiled, and compiled and recorded as one CUDA graph. Its weights are other
+random numbers, and its attention is `scaled_dot_product_attention`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import typer
+
+import relax_eg as rx
+from benchmarks.decoders import CACHED, THETA, decode, specs
+from benchmarks.gpu import AS_FAR, IN_A_ROW, ROUNDED, WRITTEN, distance
+from benchmarks.gpu_cases import KERNELS, WHOLE, Subject
+from benchmarks.llama import MODELS, Sizes
+from benchmarks.timing import duration, machine, measure
+
+MODEL = "llama3-8b"
+BATCHES = (1, 64, 8)
+SECONDS = 1.0  # of timing, for each batch and for each way of torch
+TORCH_LIMIT = 240.0  # seconds that torch may take in all
+OURS = (WHOLE, KERNELS)
+
+
+def subject(batch: int, sizes: Sizes) -> Subject:
+    """The step at a batch size, as a program of `benchmarks.gpu`."""
+    step = functools.partial(decode, m=sizes, theta=THETA[MODEL])
+    name = f"{MODEL}, {sizes.layers} layers, decode of {batch}"
+    return Subject(name, "bfloat16", step, specs(sizes), {"b": batch, "t": CACHED}, weights=("params",))
+
+
+def search(batches: tuple[int, ...], sizes: Sizes, target: str, folder: Path) -> None:
+    """Chooses the programs for a device, and saves them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for batch in batches:
+        asked = subject(batch, sizes)
+        for way in OURS:
+            best = asked.optimize(way, target)
+            best.save(_saved(folder, asked, way))
+            print(f"{asked.name}, {way}: {best.report.predicted_gain:.2f} predicted", flush=True)
+
+
+def _saved(folder: Path, asked: Subject, way: str) -> Path:
+    return folder / f"{asked.file_name}-{way}.rxe"
+
+
+def with_torch(python: str, batches: tuple[int, ...], sizes: Sizes) -> dict[str, Any]:
+    """The rows of `gpu_decode_torch`, or why there are none."""
+    script = str(Path(__file__).with_name("gpu_decode_torch.py"))
+    asked = {**asdict(sizes), "batches": batches, "cached": CACHED, "theta": THETA[MODEL], "seconds": SECONDS}
+    with tempfile.TemporaryDirectory() as folder:
+        given, out = Path(folder) / "sizes.json", Path(folder) / "out.json"
+        given.write_text(json.dumps({**asked, "in_a_row": IN_A_ROW}))
+        try:
+            subprocess.run([python, script, given, out], check=True, capture_output=True, timeout=TORCH_LIMIT)
+        except subprocess.TimeoutExpired:
+            return {"wrong": f"torch took longer than {TORCH_LIMIT:.0f} s"}
+        except subprocess.CalledProcessError as e:
+            return {"wrong": (e.stderr.decode(errors="replace").strip().splitlines() or ["torch failed"])[-1][:300]}
+        return json.loads(out.read_text())
+
+
+def drawn(spec: Any, key: jax.Array) -> jax.Array:
+    """A random array of a spec without symbolic sizes, matrices small enough for a softmax of a product."""
+    dims, _, dtype = spec.partition("@")
+    shape = tuple(int(d) for d in dims.split())
+    scale = shape[0] ** -0.5 if len(shape) == 2 else 1.0
+    return (scale * jax.random.normal(key, shape, "bfloat16")).astype(dtype.strip())
+
+
+def measured(batch: int, sizes: Sizes, params: Any, programs: Path) -> dict[str, Any]:
+    """Times a batch size in all ways that were saved, and compares their logits."""
+    asked = subject(batch, sizes)
+    cache = f"{batch} {CACHED} {sizes.kv_heads} {sizes.head_width} @ bfloat16"
+    keys = iter(jax.random.split(jax.random.key(1), 2 * sizes.layers))
+    caches = [(drawn(cache, next(keys)), drawn(cache, next(keys))) for _ in range(sizes.layers)]
+    ids = jax.random.randint(jax.random.key(2), (batch,), 0, sizes.vocabulary)
+    rest = caches, ids, jnp.int32(CACHED)
+    written = jax.jit(asked.fn)
+    calls: dict[str, Any] = {WRITTEN: lambda: written(params, *rest)}
+    for way in OURS:
+        if _saved(programs, asked, way).exists():
+            ready = rx.load(_saved(programs, asked, way), settle="off").prepare(params)
+            calls[way] = functools.partial(ready, *rest)
+    logits = {way: jax.device_get(call()[0]).astype("float64") for way, call in calls.items()}
+    errors = {way: distance([found], [logits[WRITTEN]]) for way, found in logits.items() if way != WRITTEN}
+    found = measure({way: _several(call) for way, call in calls.items()}, SECONDS)
+    return {
+        "batch": batch,
+        "seconds": {way: found.median(way) / IN_A_ROW for way in calls},
+        "speedups": {way: str(found.speedup(way, WRITTEN)) for way in errors},
+        "errors": errors,
+        "wrong": [way for way, e in errors.items() if not e <= AS_FAR * ROUNDED["bfloat16"]],
+    }
+
+
+def _several(call: Any) -> Any:
+    def several() -> Any:
+        for _ in range(IN_A_ROW - 1):
+            call()
+        return call()
+
+    return several
+
+
+def told(row: dict[str, Any], torch: dict[str, Any]) -> str:
+    """A line for a batch size."""
+    ours = "; ".join(f"{way} {row['speedups'][way]}, off by {e:.1e}" for way, e in row["errors"].items())
+    theirs = next((r for r in torch.get("rows", ()) if r["batch"] == row["batch"]), {})
+    beside = ", ".join(f"{way} {duration(theirs[way])}" for way in ("eager", "compiled", "graph") if way in theirs)
+    took = ", ".join(f"{way} {duration(s)}" for way, s in row["seconds"].items())
+    wrong = f"  WRONG: {row['wrong']}" if row["wrong"] else ""
+    return f"batch {row['batch']}: {took}; {ours}; torch: {beside or torch.get('wrong', 'not asked')}{wrong}"
+
+
+def main(
+    run: Annotated[bool, typer.Option("--run", help="time the programs on the GPU at hand")] = False,
+    search_into: Annotated[Path | None, typer.Option("--search", help="choose the programs, save them here")] = None,
+    programs: Annotated[Path, typer.Option(help="what --search saved")] = Path("build/gpu"),
+    batches: Annotated[list[int] | None, typer.Option("--batch", help="this batch; may be given again")] = None,
+    layers: Annotated[int, typer.Option(help="layers, of 32")] = 32,
+    device: Annotated[str, typer.Option(help="for --search")] = "h100",
+    torch: Annotated[str, typer.Option(help="a Python that has torch; none is asked without it")] = "",
+    json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
+) -> None:
+    """Latency of a decode step on a GPU."""
+    sizes, chosen = replace(MODELS[MODEL], layers=layers), tuple(batches or BATCHES)
+    if search_into is not None:
+        search(chosen, sizes, device, search_into)
+    if not run:
+        return
+    theirs = with_torch(torch, chosen, sizes) if torch else {}
+    if jax.default_backend() != "gpu":
+        print(f"nothing is timed: JAX runs on {jax.default_backend()} here, not on a GPU")
+        return
+    print(machine(), flush=True)
+    given, _, _, _ = specs(sizes)
+    leaves, tree = jax.tree.flatten(given)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    params = jax.tree.unflatten(tree, [drawn(s, k) for s, k in zip(leaves, keys, strict=True)])
+    rows: list[dict[str, Any]] = []
+    for batch in chosen:
+        rows.append(measured(batch, sizes, params, programs))
+        print(told(rows[-1], theirs), flush=True)
+        if json_out is not None:
+            json_out.write_text(json.dumps({"machine": machine(), "torch": theirs, "rows": rows}, indent=1))
+    if any(row["wrong"] for row in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
