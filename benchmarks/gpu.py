@@ -1,4 +1,4 @@
-"""Programs on a GPU: as written under `jax.jit`, and ours as one XLA program, in kernels, and in kernels without cuDNN.
+"""Programs on a GPU: as written under `jax.jit`, and ours as one XLA program, in kernels, and as one without cuDNN.
 
     python -m benchmarks.gpu [--device h100] [--dtype bfloat16] [--only attention] [--json out.json] [--quick]
     python -m benchmarks.gpu --search build/gpu                     # chooses the programs and saves them; nothing more
@@ -34,7 +34,7 @@ import typer
 
 import relax_eg as rx
 from benchmarks import Quick
-from benchmarks.gpu_cases import DTYPES, KERNELS, OWN, WAYS, WHOLE, Subject, subjects
+from benchmarks.gpu_cases import DTYPES, OWN, WAYS, WHOLE, Subject, subjects
 from benchmarks.gpu_fidelity import WRITTEN, as_written, fidelity_summary, rows_of_fidelity
 from benchmarks.timing import QUICK_SECONDS, Estimate, duration, machine, measure
 from relax_eg.backend.gpu.hlo import launches
@@ -66,7 +66,7 @@ def search(chosen: list[Subject], target: str, folder: Path) -> None:
 def searched(subject: Subject, target: Any) -> dict[str, rx.types.Optimized]:
     """What is chosen for a device, by way; without the way that leaves cuDNN out, where that is the same program."""
     found = {way: subject.optimize(way, target) for way in WAYS}
-    if str(found[OWN].module) == str(found[KERNELS].module):
+    if str(found[OWN].module) == str(found[WHOLE].module):
         del found[OWN]
     return found
 
@@ -245,7 +245,7 @@ def measured_row(subject: Subject, seconds: float, programs: Path | None) -> Mea
     errors = {way: distance(found, expected) for way, found in results.items()}
     allowed = max(AS_FAR * errors[WRITTEN], ROUNDED[subject.dtype])
     wrong = ", ".join(f"{way} is off by {e:.1e}" for way, e in errors.items() if way != WRITTEN and not e <= allowed)
-    found = measure({way: _in_a_row(call) for way, call in calls.items()}, seconds)
+    found = measure({way: in_a_row(call) for way, call in calls.items()}, seconds)
     pallas = {
         way: [r.pallas for r in getattr(best.strategy, "runners", {}).values() if r.pallas is not None]
         for way, best in ours.items()
@@ -270,7 +270,7 @@ def _prepared(best: Any, subject: Subject, args: list[Any]) -> Callable[[], Any]
     return lambda: ready(*others)
 
 
-def _in_a_row(call: Callable[[], Any]) -> Callable[[], Any]:
+def in_a_row(call: Callable[[], Any]) -> Callable[[], Any]:
     def several() -> Any:
         for _ in range(IN_A_ROW - 1):
             call()

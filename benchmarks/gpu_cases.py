@@ -20,7 +20,7 @@ from benchmarks.kernels import attention, dequantised, quantised
 from benchmarks.llama_layer import Layer, Widths
 from relax_eg.shapes import Dim, parse_spec
 
-# How programs are executed: as one XLA program; in kernels; and in kernels without routines of cuDNN.
+# How programs are executed: as one XLA program; in kernels; and as one XLA program without routines of cuDNN.
 WHOLE, KERNELS, OWN = WAYS = ("whole", "kernels", "own")
 OWN_RULES = rx.rules.default
 for _rule in [r.name for r in rx.rules.default if r.name.startswith("cudnn")]:
@@ -87,7 +87,7 @@ class Subject:
         specs = () if isinstance(given, rx.Module) else self.specs
         options: Any = {
             "rules": rules if rules is not None else OWN_RULES if way == OWN else rx.rules.default,
-            "execution": WHOLE if way == WHOLE else KERNELS,
+            "execution": KERNELS if way == KERNELS else WHOLE,
             "target": target,
             "at": self.at or None,
             "settle": "off",

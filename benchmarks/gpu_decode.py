@@ -3,10 +3,11 @@
     python -m benchmarks.gpu_decode --search build/gpu                    # chooses the programs and saves them
     python -m benchmarks.gpu_decode --run --programs build/gpu [--batch 1] [--torch python3] [--json out.json]
 
-The function is `benchmarks.decoders.decode`, with random weights in bfloat16 and 1,024 tokens before. Ours and
-`jax.jit` take turns in one process, each called several times in a row and then waited for. Torch runs in a process of
-its own before (`gpu_decode_torch`): eager, compiled, and compiled and recorded as one CUDA graph. Its weights are other
-random numbers, and its attention is `scaled_dot_product_attention`.
+Weights are random, in bfloat16. Keys and values are kept in arrays of 1,024 places, which a step writes at its position
+and which are donated; attention is to all places up to that position, the last one. Ours and `jax.jit` take turns in
+one process, each called several times in a row and then waited for. Torch runs in a process of its own before
+(`gpu_decode_torch`): eager, compiled, and compiled and recorded as one CUDA graph. Its weights are other random ones,
+and its attention is `scaled_dot_product_attention`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ import jax.numpy as jnp
 import typer
 
 import relax_eg as rx
-from benchmarks.decoders import CACHED, THETA, decode, specs
-from benchmarks.gpu import AS_FAR, IN_A_ROW, ROUNDED, WRITTEN, distance
-from benchmarks.gpu_cases import KERNELS, WHOLE, Subject
+from benchmarks.decoders import CACHED, THETA, rms_norm, rotate, specs
+from benchmarks.gpu import AS_FAR, IN_A_ROW, ROUNDED, WRITTEN, distance, in_a_row
+from benchmarks.gpu_cases import WHOLE, Subject
 from benchmarks.llama import MODELS, Sizes
 from benchmarks.timing import duration, machine, measure
 
@@ -35,14 +36,47 @@ MODEL = "llama3-8b"
 BATCHES = (1, 64, 8)
 SECONDS = 1.0  # of timing, for each batch and for each way of torch
 TORCH_LIMIT = 240.0  # seconds that torch may take in all
-OURS = (WHOLE, KERNELS)
+OURS = (WHOLE,)
+
+
+def attend(q: jax.Array, keys: jax.Array, values: jax.Array, position: jax.Array) -> jax.Array:
+    """Attention of a query (b, heads, width) to the places up to `position` of (b, t, kv_heads, width)."""
+    b, heads, width = q.shape
+    grouped = q.reshape(b, keys.shape[2], heads // keys.shape[2], width)
+    scores = jnp.einsum("bkgd,btkd->bkgt", grouped, keys, preferred_element_type=jnp.float32) * width**-0.5
+    seen = jnp.arange(keys.shape[1]) <= position
+    weights = jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(jnp.float32).min), axis=-1).astype(q.dtype)
+    return jnp.einsum("bkgt,btkd->bkgd", weights, values).reshape(b, heads * width)
+
+
+def step(params: Any, caches: Any, ids: jax.Array, position: jax.Array, m: Sizes, theta: float) -> Any:
+    """Logits (b, vocabulary) of the token `ids` (b,) at `position`, and the caches with its keys and values."""
+    x, b = params["embedding"][ids], ids.shape[0]
+    angle = position.astype(jnp.float32) * theta ** (-jnp.arange(0, m.head_width, 2) / m.head_width)
+    cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
+    new: list[Any] = []
+    for p, (keys, values) in zip(params["layers"], caches, strict=True):
+        h = rms_norm(x, p["norm1"], 0.0)
+        q = rotate((h @ p["q"]).reshape(b, m.heads, m.head_width), cos, sin)
+        k = rotate((h @ p["k"]).reshape(b, 1, m.kv_heads, m.head_width), cos, sin)
+        v = (h @ p["v"]).reshape(b, 1, m.kv_heads, m.head_width)
+        keys = jax.lax.dynamic_update_slice(keys, k, (0, position, 0, 0))
+        values = jax.lax.dynamic_update_slice(values, v, (0, position, 0, 0))
+        new.append((keys, values))
+        x = x + attend(q, keys, values, position) @ p["out"]
+        h = rms_norm(x, p["norm2"], 0.0)
+        x = x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
+    return rms_norm(x, params["norm"], 0.0) @ params["head"], new
 
 
 def subject(batch: int, sizes: Sizes) -> Subject:
     """The step at a batch size, as a program of `benchmarks.gpu`."""
-    step = functools.partial(decode, m=sizes, theta=THETA[MODEL])
+
+    def made(params: Any, caches: Any, ids: jax.Array, position: jax.Array) -> Any:
+        return step(params, caches, ids, position, sizes, THETA[MODEL])
+
     name = f"{MODEL}, {sizes.layers} layers, decode of {batch}"
-    return Subject(name, "bfloat16", step, specs(sizes), {"b": batch, "t": CACHED}, weights=("params",))
+    return Subject(name, "bfloat16", made, specs(sizes), {"b": batch, "t": CACHED}, weights=("params",))
 
 
 def search(batches: tuple[int, ...], sizes: Sizes, target: str, folder: Path) -> None:
@@ -72,7 +106,7 @@ def with_torch(python: str, batches: tuple[int, ...], sizes: Sizes) -> dict[str,
         except subprocess.TimeoutExpired:
             return {"wrong": f"torch took longer than {TORCH_LIMIT:.0f} s"}
         except subprocess.CalledProcessError as e:
-            return {"wrong": (e.stderr.decode(errors="replace").strip().splitlines() or ["torch failed"])[-1][:300]}
+            return {"wrong": " | ".join(e.stderr.decode(errors="replace").strip().splitlines()[-12:])[:1500]}
         return json.loads(out.read_text())
 
 
@@ -91,16 +125,18 @@ def measured(batch: int, sizes: Sizes, params: Any, programs: Path) -> dict[str,
     keys = iter(jax.random.split(jax.random.key(1), 2 * sizes.layers))
     caches = [(drawn(cache, next(keys)), drawn(cache, next(keys))) for _ in range(sizes.layers)]
     ids = jax.random.randint(jax.random.key(2), (batch,), 0, sizes.vocabulary)
-    rest = caches, ids, jnp.int32(CACHED)
-    written = jax.jit(asked.fn)
-    calls: dict[str, Any] = {WRITTEN: lambda: written(params, *rest)}
+    position = jnp.int32(CACHED - 1)
+    calls = {WRITTEN: _stepping(functools.partial(jax.jit(asked.fn, donate_argnums=1), params), caches, ids, position)}
     for way in OURS:
         if _saved(programs, asked, way).exists():
-            ready = rx.load(_saved(programs, asked, way), settle="off").prepare(params)
-            calls[way] = functools.partial(ready, *rest)
-    logits = {way: jax.device_get(call()[0]).astype("float64") for way, call in calls.items()}
+            best = rx.load(_saved(programs, asked, way), settle="off")
+            first = len(jax.tree.leaves(params))
+            best.donate(range(first, first + len(jax.tree.leaves(caches))))
+            calls[way] = _stepping(best.prepare(params), caches, ids, position)
+    del caches
+    logits = {way: jax.device_get(call()).astype("float64") for way, call in calls.items()}
     errors = {way: distance([found], [logits[WRITTEN]]) for way, found in logits.items() if way != WRITTEN}
-    found = measure({way: _several(call) for way, call in calls.items()}, SECONDS)
+    found = measure({way: in_a_row(call) for way, call in calls.items()}, SECONDS)
     return {
         "batch": batch,
         "seconds": {way: found.median(way) / IN_A_ROW for way in calls},
@@ -110,13 +146,15 @@ def measured(batch: int, sizes: Sizes, params: Any, programs: Path) -> dict[str,
     }
 
 
-def _several(call: Any) -> Any:
-    def several() -> Any:
-        for _ in range(IN_A_ROW - 1):
-            call()
-        return call()
+def _stepping(run: Any, caches: Any, ids: jax.Array, position: jax.Array) -> Any:
+    """A function that makes a step at a position, each on the caches that the one before left. Returns logits."""
+    held = [jax.tree.map(jnp.copy, caches)]
 
-    return several
+    def again() -> jax.Array:
+        logits, held[0] = run(held[0], ids, position)
+        return logits
+
+    return again
 
 
 def told(row: dict[str, Any], torch: dict[str, Any]) -> str:

@@ -36,8 +36,8 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """One token's attention to those before, (b, t, kv_heads, head_width) each, and to itself."""
-    keys, values = torch.cat([keys, k[:, None]], 1), torch.cat([values, v[:, None]], 1)
+    """A query's attention to all places of (b, t, kv_heads, head_width), the last of which it writes."""
+    keys[:, -1], values[:, -1] = k, v
     found = f.scaled_dot_product_attention(q[:, :, None], keys.transpose(1, 2), values.transpose(1, 2), enable_gqa=True)
     return found.reshape(q.shape[0], -1)
 
@@ -45,7 +45,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor
 def layer(
     p: Tensors, keys: torch.Tensor, values: torch.Tensor, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
     heads: int, kv_heads: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     b = x.shape[0]
     h = rms_norm(x, p["norm1"])
     q, k, v = h @ p["q"], h @ p["k"], h @ p["v"]
@@ -53,7 +53,7 @@ def layer(
     v = v.reshape(b, kv_heads, -1)
     x = x + attend(q, k, v, keys, values) @ p["out"]
     h = rms_norm(x, p["norm2"])
-    return x + (f.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"], k, v
+    return x + (f.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
 
 
 class Decoder:
@@ -78,11 +78,9 @@ class Decoder:
         x = self.embedding[ids]
         angle = position.float() * self.frequencies
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-        new: list[Any] = []
         for p, (keys, values) in zip(self.layers, caches, strict=True):
-            x, k, v = self.layer(p, keys, values, x, cos, sin, self.sizes["heads"], self.sizes["kv_heads"])
-            new.append((k, v))
-        return rms_norm(x, self.norm) @ self.head, new
+            x = self.layer(p, keys, values, x, cos, sin, self.sizes["heads"], self.sizes["kv_heads"])
+        return rms_norm(x, self.norm) @ self.head
 
 
 def _drawn(*shape: int) -> torch.Tensor:

@@ -1,6 +1,8 @@
 """Kernels through Pallas, compiled for GPUs that need not be there: what compiles, and what it takes.
 
     python -m benchmarks.gpu_kernels [--device l4] [--only causal,4-bit] [--dtype bfloat16] [--json out.json] [--write]
+    python -m benchmarks.gpu_kernels --search build/kernels --size 64           # chooses the kernels and saves them
+    python -m benchmarks.gpu_kernels --run build/kernels --size 64 [--budget 120] # on a machine with a GPU
 
 A case is a form of attention, of a matmul with a weight that is decoded, or of a split sum (`gpu_kernel_cases`), at a
 dtype and a size of heads or weights, with lengths that blocks divide and that they do not. It is searched for in
@@ -8,30 +10,43 @@ kernels without cuDNN, at prices at which no kernel of ours loses, then compiled
 of a call is ours, the registers of a thread, spilled bytes and shared memory of each launch, and the seconds of the
 compiler; or why the kernel is left to XLA. The command fails if a kernel does not compile that the room of Pallas took.
 Needs `pip install 'relax-eg[cuda]'`.
+
+With `--run` each kernel takes turns with the function as written under `jax.jit`, both called several times in a row
+and then waited for, and their results are compared.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import typer
 
 import relax_eg as rx
 from benchmarks import Quick, write_between
+from benchmarks.gpu import IN_A_ROW, in_a_row
 from benchmarks.gpu_cases import OWN_RULES
 from benchmarks.gpu_kernel_cases import DTYPES, Form, forms
-from benchmarks.timing import machine
+from benchmarks.timing import duration, machine, measure
 from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.gpu.hlo import PALLAS
 from relax_eg.backend.gpu.record import GpuProgram
 from relax_eg.backend.gpu.resources import KernelResources
 from relax_eg.backend.gpu.target import target_for
+from relax_eg.backend.lower import lowering_programs_by, run_at
+from relax_eg.backend.pallas.choice import Pallas
+from relax_eg.dtypes import itemsize
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.devices import profile
 
@@ -39,6 +54,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "gpu.md"
 BEGIN, END = "<!-- python -m benchmarks.gpu_kernels --write: from here -->", "<!-- to here -->"
 VERSION = 1  # of the file of rows
 QUICK_FORMS = 2
+TIMED = 0.08  # seconds of timing, for each case
 OURS, IN_PART, REFUSED, FAILED = "ours", "in part", "refused", "failed"
 OURS_ALONE = replace(profile("h100"), pallas_share=1.0, fused_share=1.0)  # at whose prices no kernel of ours loses
 
@@ -81,10 +97,7 @@ class Row:
 
 def rows_of(form: Form, devices: Sequence[str]) -> Iterator[Row]:
     """Yields what becomes of a case for each device."""
-    best = rx.optimize(
-        form.fn, *form.specs, rules=OWN_RULES, execution="kernels", target=OURS_ALONE, at=form.at[0], settle="off",
-        dynamic="exact",
-    )  # fmt: skip
+    best = searched(form)
     for device in devices:
         for at in form.at:
             try:
@@ -104,6 +117,103 @@ def _row(form: Form, at: Mapping[str, int], device: str, made: GpuProgram) -> Ro
     return Row(
         form.name, form.dtype, form.size, at, device, outcome, "" if is_ours else why, taken, made.compile_seconds
     )
+
+
+def searched(form: Form) -> rx.types.Optimized:
+    """A case in kernels without cuDNN, at prices at which no kernel of ours loses."""
+    return rx.optimize(
+        form.fn, *form.specs, rules=OWN_RULES, execution="kernels", target=OURS_ALONE, at=form.at[0], settle="off",
+        dynamic="exact",
+    )  # fmt: skip
+
+
+def saved(folder: Path, form: Form) -> Path:
+    return folder / f"{re.sub(r'[^a-z0-9]+', '-', form.label.lower())}.rxe"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A case on the GPU at hand.
+
+    - `form`, `dtype`, `size`, `at`: the case.
+    - `written`: seconds of a call as written.
+    - `speedup`: over it, as text with its interval.
+    - `ratio`: the same as a number.
+    - `far`: the distance of the results over their norm.
+    - `launches`: why the kernel was lowered through Pallas, or left to XLA.
+    """
+
+    form: str
+    dtype: str
+    size: str
+    at: Mapping[str, int]
+    written: float
+    speedup: str
+    ratio: float
+    far: float
+    launches: str
+
+    def __str__(self) -> str:
+        at = " ".join(f"{v}={n}" for v, n in self.at.items())
+        return (
+            f"{self.form}, {self.dtype}, {self.size}, {at}: {duration(self.written)}, {self.speedup}, off by "
+            f"{self.far:.1e}; {self.launches}"
+        )
+
+
+def timed(chosen: Sequence[Form], folder: Path, seconds: float, end: float) -> Iterator[Timed]:
+    """Yields the cases that were saved, until the clock says `end`. What is needed is compiled ahead, beside the
+    timing of other cases."""
+    pairs = [(form, at) for form in chosen if saved(folder, form).exists() for at in form.at]
+    with ThreadPoolExecutor(8) as pool:
+        prepared = [pool.submit(_compiled_pair, form, at, saved(folder, form)) for form, at in pairs]
+        wait(prepared, timeout=max(0.0, end - time.perf_counter()))
+        for (form, at), job in zip(pairs, prepared, strict=True):
+            if time.perf_counter() > end or not job.done():
+                job.cancel()
+                continue
+            try:
+                calls, pallas = job.result()
+            except Exception as e:  # a case that fails must not take the others along
+                print(f"{form.label}: FAILED: {type(e).__name__}: {str(e).splitlines()[0][:200]}", flush=True)
+                continue
+            results = {name: np.asarray(jax.tree.leaves(call())[0], np.float64) for name, call in calls.items()}
+            theirs, ours = results["as written"], results["ours"]
+            found = measure({name: in_a_row(call) for name, call in calls.items()}, seconds)
+            ratio = found.speedup("ours", "as written")
+            why = "; ".join([*pallas.taken.values(), *(f"left to XLA: {x}" for x in pallas.left.values())])
+            far = float(np.linalg.norm((ours - theirs).ravel()) / (np.linalg.norm(theirs.ravel()) or 1.0))
+            took = found.median("as written") / IN_A_ROW
+            yield Timed(form.name, form.dtype, form.size, at, took, str(ratio), ratio.value, far, why)
+
+
+def _compiled_pair(form: Form, at: Mapping[str, int], path: Path) -> tuple[dict[str, Callable[[], Any]], Pallas]:
+    module = rx.load(path, settle="off").module
+    pallas = Pallas.for_default_device(True)
+    assert pallas is not None
+    args = [random_array(p.annotation, at, n) for n, p in enumerate(module.main.params)]
+
+    def ours(*arrays: Any) -> Any:
+        with lowering_programs_by(pallas.lower_inside):
+            return run_at(module, module.main, arrays, at)
+
+    fn = form.fn
+    written = jax.jit(fn) if not isinstance(fn, rx.Module) else jax.jit(lambda *xs: run_at(fn, fn.main, xs, at))
+    calls = {"as written": functools.partial(written, *args), "ours": functools.partial(jax.jit(ours), *args)}
+    for call in calls.values():  # compiled here; what `compile` returns would be called through Python
+        jax.block_until_ready(call())
+    return calls, pallas
+
+
+def random_array(annotation: Any, at: Mapping[str, int], seed: int) -> jax.Array:
+    """A random array of an annotation."""
+    shape, key = [int(d.evaluate(at)) for d in annotation.shape], jax.random.key(seed)
+    if annotation.dtype == "bool":
+        return jnp.tril(jnp.ones(shape, bool))
+    if "int" in annotation.dtype:
+        return jax.random.bits(key, shape, f"uint{8 * itemsize(annotation.dtype)}").astype(annotation.dtype)
+    scale = shape[0] ** -0.5 if len(shape) == 2 else 1.0
+    return (scale * jax.random.normal(key, shape, "float32")).astype(annotation.dtype)
 
 
 def table(rows: Iterable[Row]) -> str:
@@ -144,19 +254,41 @@ def main(
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
     read: Annotated[list[Path] | None, typer.Option("--read", help="compile nothing; rows of --json")] = None,
     write_document: Annotated[bool, typer.Option("--write", help="put the table into docs/gpu.md")] = False,
+    search_into: Annotated[Path | None, typer.Option("--search", help="choose the kernels, and save them here")] = None,
+    run: Annotated[Path | None, typer.Option("--run", help="time what --search saved here, on the GPU at hand")] = None,
+    sizes: Annotated[list[str] | None, typer.Option("--size", help="this size; may be given again")] = None,
+    budget: Annotated[float, typer.Option(help="with --run: stop after so many seconds")] = 120.0,
 ) -> None:
-    """Kernels through Pallas, compiled for GPUs that need not be there."""
+    """Kernels through Pallas, compiled for GPUs that need not be there, or timed on one that is."""
+    end = time.perf_counter() + budget
     if read:
         rows = [row_of(r) for path in read for r in json.loads(path.read_text())["rows"]]
         _tell(rows, write_document)
+        return
+    words = [w.strip() for w in only.split(",") if w.strip()]
+    chosen = [f for f in forms() if f.dtype in (dtypes or DTYPES) and (not words or any(w in f.label for w in words))]
+    chosen = [f for f in chosen if not sizes or f.size in sizes]
+    if search_into is not None:
+        search_into.mkdir(parents=True, exist_ok=True)
+        for form in chosen:
+            searched(form).save(saved(search_into, form))
+            print(form.label, flush=True)
+        return
+    if run is not None:
+        print(machine(), flush=True)
+        times: list[Timed] = []
+        for row in timed(chosen, run, TIMED, end):
+            times.append(row)
+            print(row, flush=True)
+            if json_out:
+                data = {"version": VERSION, "machine": machine(), "rows": [asdict(r) for r in times]}
+                json_out.write_text(json.dumps(data, indent=1))
         return
     try:  # before JAX looks for devices, and before anything is searched
         target_for((devices or list(GPUS))[0])
     except OptionError as e:
         print(f"nothing is compiled: {e}")
         return
-    words = [w.strip() for w in only.split(",") if w.strip()]
-    chosen = [f for f in forms() if f.dtype in (dtypes or DTYPES) and (not words or any(w in f.label for w in words))]
     wanted = devices or (["l4"] if quick else list(GPUS))
     chosen = chosen[:QUICK_FORMS] if quick else chosen
     rows: list[Row] = []

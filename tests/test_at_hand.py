@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
+from relax_eg.cache_folder import store
 from relax_eg.driver import at_hand, learning
-from relax_eg.driver.cache_folder import store
 from relax_eg.extract.devices import CPU
 from relax_eg.extract.machine import Machine
 from relax_eg.extract.profile import Profile

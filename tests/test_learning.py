@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
+from relax_eg.cache_folder import store
 from relax_eg.driver import learning
-from relax_eg.driver.cache_folder import store
 from relax_eg.driver.outcomes import Outcomes
 from relax_eg.driver.settling import TrialOutcome
 from relax_eg.extract.devices import CPU

@@ -18,8 +18,8 @@ import threading
 import time
 from dataclasses import replace
 
-from relax_eg.driver.cache_folder import read_entry, store
-from relax_eg.driver.learning import machine_key, mode, on_this_machine
+from relax_eg.cache_folder import calibration_mode, read_entry, store
+from relax_eg.driver.learning import machine_key, on_this_machine
 from relax_eg.extract.profile import Profile
 from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import cache_is_on, fallback, log_at, raise_if_exhausted
@@ -39,7 +39,7 @@ os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_i
 def profile_at_hand() -> Profile:
     """The profile of JAX's default device: of a CPU the one that was measured, else the one that ships. The same in all
     of a process. OptionError for another value of `RELAX_EG_CALIBRATE`."""
-    how, key = mode(), machine_key()
+    how, key = calibration_mode(), machine_key()
     with _lock:
         return _known.get_or_make((how, key), lambda: _found(key) if how == "auto" else default_profile())
 

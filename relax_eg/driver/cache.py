@@ -26,7 +26,7 @@ from typing import Any
 
 from relax_eg.backend.family import Variant
 from relax_eg.backend.packed_variants import pack_variants, unpack_variants
-from relax_eg.driver.cache_folder import store, version_of
+from relax_eg.cache_folder import store, version_of
 from relax_eg.driver.fixed import with_numbers
 from relax_eg.driver.options import Options
 from relax_eg.frontends import Source

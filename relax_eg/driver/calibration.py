@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.driver.cache_folder import version_of
+from relax_eg.cache_folder import version_of
 from relax_eg.driver.learning import timed_programs
 from relax_eg.errors import OptionError
 from relax_eg.extract.learned import TimedProgram, corrected

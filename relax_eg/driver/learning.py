@@ -19,8 +19,7 @@ from dataclasses import asdict, fields, replace
 from hashlib import blake2b
 from typing import Any
 
-from relax_eg.driver.cache_folder import read_entry, store, version_of
-from relax_eg.errors import OptionError
+from relax_eg.cache_folder import calibration_mode, read_entry, store, version_of
 from relax_eg.extract.learned import UNKNOWN, Learned, TimedProgram, learn
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
 from relax_eg.limits import FEW_KEPT
@@ -29,8 +28,6 @@ from relax_eg.measure.device import processes, this_machine
 from relax_eg.memo import Memo
 from relax_eg.store import Store
 
-VARIABLE = "RELAX_EG_CALIBRATE"
-MODES = ("auto", "off")
 FORMAT = 1  # given: version of the entries
 FEWEST, MOST = 4, 512  # chosen: programs from which on something is learned, and the most that are kept
 # The fields of a profile that do not decide what it predicts, or are learned.
@@ -39,14 +36,6 @@ _ASIDE = ("name", "modes", "corrections", "doubts", "calibrated", "machine", "me
 _known = Memo[str, Learned](FEW_KEPT)  # what this process knows, by profile
 _lock = threading.Lock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-
-
-def mode() -> str:
-    """What `RELAX_EG_CALIBRATE` says. OptionError for another value."""
-    found = os.environ.get(VARIABLE, "") or "auto"
-    if found not in MODES:
-        raise OptionError(f"{VARIABLE}={found}: {' or '.join(MODES)} is accepted")
-    return found
 
 
 def machine_key() -> str:
@@ -121,7 +110,7 @@ def timed_programs(p: Profile) -> list[TimedProgram]:
 
 
 def _may_learn(p: Profile) -> bool:
-    return mode() == "auto" and cache_is_on() and p.machine == this_machine() and processes() == 1
+    return calibration_mode() == "auto" and cache_is_on() and p.machine == this_machine() and processes() == 1
 
 
 def _key(p: Profile) -> str:

@@ -17,8 +17,8 @@ from hashlib import blake2b
 from typing import Any
 
 from relax_eg.backend.family import Solution
+from relax_eg.cache_folder import read_entry
 from relax_eg.driver.cache import store, surroundings
-from relax_eg.driver.cache_folder import read_entry
 from relax_eg.driver.learning import observe
 from relax_eg.driver.prices import ByProfile, held_parameters, kinds_at
 from relax_eg.driver.settling import TrialOutcome

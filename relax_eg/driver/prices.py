@@ -43,7 +43,7 @@ _BY_OWN_MODEL = 1.0001  # chosen: the same by a cost model of the user's own, wh
 EXECUTION_DOUBT = 1.5
 
 # measured: factor on seconds with kernels through Pallas in one XLA program, where programs are compared
-OWN_KERNELS_DOUBT = 1.2
+OWN_KERNELS_DOUBT = 1.05
 
 # measured: factor on seconds in a mode of the profile where programs are compared. Prices in two modes differ by a
 # larger error than prices of two programs in one mode: of 149 choices, 12 were over 10% behind the fastest candidate

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 
-from relax_eg.backend.pallas.plan import Unsuitable
+from relax_eg.backend.pallas.plan import Chosen, Unsuitable
+from relax_eg.backend.pallas.tuning import XLA, Tuner, of_rank
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import DeviceError, RelaxEgError
 from relax_eg.logs import raise_if_exhausted
@@ -25,6 +27,7 @@ class Pallas:
     - `interpret`: whether to run Pallas kernels in its interpreter, which works on any device; for tests.
     - `compiles`: compiles a lowered kernel, which raises where that is not possible; default: for JAX's own device.
     - `lowers`: lowers a function for arrays of these specs, for the device.
+    - `tunes`: whether blocks are chosen by the clock, on JAX's own device.
     - `device`: the GPU, whose multiprocessors the blocks of kernels have to fit.
     - `taken`: reason by name of each program that was lowered through Pallas.
     - `left`: reason by name of each program that was left to XLA.
@@ -36,10 +39,12 @@ class Pallas:
         compiles: Callable[[Any], Any] | None = None,
         device: Multiprocessors = MULTIPROCESSORS["h100"],
         lowers: Callable[[Callable[..., Any], Sequence[Any]], Any] = lambda fn, specs: jax.jit(fn).lower(*specs),
+        tunes: bool = False,
     ) -> None:
         self.interpret, self.device, self.lowers = interpret, device, lowers
         self.compiles = compiles or (lambda lowered: lowered.compile())
         self._compiled: set[Any] = set()
+        self.tuner = Tuner.here(device, self._lowered_by) if tunes else None
         self.taken: dict[str, str] = {}
         self.left: dict[str, str] = {}
 
@@ -48,7 +53,12 @@ class Pallas:
         """A new instance for JAX's default device; None where all programs go to XLA: not `wanted`, or no GPU."""
         if not wanted or jax.default_backend() != "gpu":
             return None
-        return cls(device=multiprocessors_of(jax.devices()[0].device_kind))
+        return cls(device=multiprocessors_of(jax.devices()[0].device_kind), tunes=True)
+
+    def _lowered_by(self, program: TensorProgram, sizes: Mapping[str, int], chosen: Chosen) -> Callable[..., Any]:
+        from relax_eg.backend.pallas.programs import lower_pallas  # as in `lower`
+
+        return lower_pallas(program, sizes, self.device, interpret=self.interpret, chosen=chosen).run
 
     def lower(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """Like `lower_program`, through Pallas where that is preferred."""
@@ -60,6 +70,11 @@ class Pallas:
             if not all(isinstance(n, int) for n in sizes.values()):
                 raise Unsuitable("its sizes are not known when it is compiled")
             lowered = lower_pallas(program, sizes, self.device, interpret=self.interpret)
+            if self.tuner is not None and (found := self.tuner.tuned(program, sizes)) is not None:
+                if found.rank == XLA:
+                    raise Unsuitable(f"XLA is faster: {found.why}")
+                run, why = self._lowered_by(program, sizes, of_rank(found.rank)), f"{lowered.why}; {found.why}"
+                lowered = replace(lowered, run=run, why=why)
         except Unsuitable as e:
             self.left[program.name] = str(e)
             log.info("%s is left to XLA: %s", program.name, e)

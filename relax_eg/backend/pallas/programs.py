@@ -21,7 +21,8 @@ from jax.experimental.pallas import triton
 
 from relax_eg.backend.loop_values import LoopValue
 from relax_eg.backend.pallas.blocks import Blocks, block_values
-from relax_eg.backend.pallas.plan import PallasKernel, pallas_plan
+from relax_eg.backend.pallas.plan import Chosen, PallasKernel, pallas_plan
+from relax_eg.backend.pallas.tiles import choose
 from relax_eg.backend.scalar_functions import accumulator, convert
 from relax_eg.backend.tensor_programs import LARGEST, Lowering
 from relax_eg.ops.multiprocessors import Multiprocessors
@@ -41,18 +42,23 @@ class Lowered:
 
 
 def lower_pallas(
-    program: TensorProgram, sizes: Mapping[str, int], device: Multiprocessors, *, interpret: bool = False
+    program: TensorProgram,
+    sizes: Mapping[str, int],
+    device: Multiprocessors,
+    *,
+    interpret: bool = False,
+    chosen: Chosen = choose,
 ) -> Lowered:
     """`program` at these sizes, as a function that takes one JAX array per parameter and returns a tuple of its output.
 
-    The function can be traced anywhere. It is lowered for GPUs, in blocks that fit `device`; with `interpret` it runs
-    on any device.
+    The function can be traced anywhere. It is lowered for GPUs, in blocks that fit `device`, as `chosen` chooses them;
+    with `interpret` it runs on any device.
 
     Sums are accumulated in another order than in the equations, so results differ as `reassociate` allows. float32
     products use the tensor cores in the precision that JAX is set to. Raises `Unsuitable`, with the reason, for a
     program that XLA compiles as well or that a kernel cannot compute.
     """
-    plan = pallas_plan(program, sizes, device)
+    plan = pallas_plan(program, sizes, device, chosen)
     checked = Lowering(program, sizes, LARGEST, guarded=False)
 
     def run(*arrays: Any) -> tuple[Any, ...]:

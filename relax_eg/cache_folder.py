@@ -1,4 +1,5 @@
-"""The folder of the disk cache, entries of data in it, and versions that keys of its entries contain."""
+"""The folder of the disk cache, entries of data in it, versions that keys of its entries contain, and whether this
+machine is measured."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from relax_eg.logs import raise_if_exhausted
 from relax_eg.plain_data import is_count
 from relax_eg.store import Store
 
+VARIABLE = "RELAX_EG_CALIBRATE"
+MODES = ("auto", "off")
 LIMIT = 256 << 20  # limit: bytes of the folder, unless RELAX_EG_CACHE_BYTES is set
 
 
@@ -45,6 +48,14 @@ def read_entry(kept: Store, name: str, made: Callable[[Any], _T], what: str) -> 
         raise_if_exhausted(e)
         kept.ignore(name, f"it is {what} ({type(e).__name__}: {e})")
         return None
+
+
+def calibration_mode() -> str:
+    """What `RELAX_EG_CALIBRATE` says: whether the machine at hand is measured. OptionError for another value."""
+    found = os.environ.get(VARIABLE, "") or "auto"
+    if found not in MODES:
+        raise OptionError(f"{VARIABLE}={found}: {' or '.join(MODES)} is accepted")
+    return found
 
 
 def store() -> Store:
