@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from relax_eg.backend.family import KERNELS, WHOLE
-from relax_eg.backend.pallas.plan import refusal
+from relax_eg.backend.pallas.plan import own_seconds
 from relax_eg.backend.program import Program
 from relax_eg.driver.liveness import memory_of
 from relax_eg.driver.options import Options, Sizes
@@ -117,7 +117,7 @@ def _cost_model(module: Module, options: PriceOptions, binding: Mapping[str, Num
         if not options.profile.pallas:
             return WholeCost(options.profile, binding, functions, options.cost)
         model = WithOwnKernels(options.profile, binding, functions, options.cost)
-        model.refuses = refusal
+        model.own_seconds = own_seconds
         return model
     return kernel_cost(options, binding, functions)
 
@@ -130,7 +130,7 @@ def kernel_cost(
 ) -> KernelCost:
     """The model of a program in kernels, which knows what the room of Pallas leaves to XLA."""
     model = KernelCost(options.profile, binding, functions, options.cost, unusable)
-    model.refuses = refusal
+    model.own_seconds = own_seconds
     return model
 
 

@@ -17,6 +17,7 @@ class Multiprocessors:
     - `block_shared_bytes`: the most of it that a block may have, bytes.
     - `products`: products of 16-bit floats, summed in float32, that the tensor cores of one compute in a clock; of
       float32 (as TF32) half as many.
+    - `clock`: clocks in a second, boosted.
     """
 
     count: int
@@ -25,22 +26,24 @@ class Multiprocessors:
     shared_bytes: int
     block_shared_bytes: int
     products: int
+    clock: float
 
 
-def _multiprocessors(count: int, threads: int, shared: int, products: int) -> Multiprocessors:
+def _multiprocessors(count: int, threads: int, shared: int, products: int, megahertz: int) -> Multiprocessors:
     """`shared`: KiB of a multiprocessor, of which a block may have all but one."""
-    return Multiprocessors(count, threads, 65536, shared << 10, (shared - 1) << 10, products)
+    return Multiprocessors(count, threads, 65536, shared << 10, (shared - 1) << 10, products, 1e6 * megahertz)
 
 
 # given: CUDA's programming guide, table of technical specifications by compute capability (threads, registers, shared
-# memory); the makers' data sheets (multiprocessors; dense rates of tensor cores over clock and multiprocessors)
+# memory); the makers' data sheets (multiprocessors; dense rates of tensor cores over clock and multiprocessors; boost
+# clock, megahertz)
 MULTIPROCESSORS: dict[str, Multiprocessors] = {
-    "a100": _multiprocessors(108, 2048, 164, 1024),
-    "h100": _multiprocessors(132, 2048, 228, 2048),
-    "h200": _multiprocessors(132, 2048, 228, 2048),
-    "b200": _multiprocessors(148, 2048, 228, 4096),
-    "rtx4090": _multiprocessors(128, 1536, 100, 256),
-    "l4": _multiprocessors(58, 1536, 100, 512),
+    "a100": _multiprocessors(108, 2048, 164, 1024, 1410),
+    "h100": _multiprocessors(132, 2048, 228, 2048, 1830),
+    "h200": _multiprocessors(132, 2048, 228, 2048, 1830),
+    "b200": _multiprocessors(148, 2048, 228, 4096, 1850),
+    "rtx4090": _multiprocessors(128, 1536, 100, 256, 2520),
+    "l4": _multiprocessors(58, 1536, 100, 512, 2040),
 }
 _LEAST = MULTIPROCESSORS["l4"]
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.index_maps import is_inside
-from relax_eg.backend.pallas.tiles import LEAST, MOST_REGISTERS, BlockModel, BlockSizes, Need, any_that_fits, choose
+from relax_eg.backend.pallas.tiles import LEAST, MOST_REGISTERS, BlockModel, BlockSizes, Need, choose
 from relax_eg.byte_units import format_bytes
 from relax_eg.dtypes import FLOATS, itemsize
 from relax_eg.limits import KEPT, LARGEST_INT32
@@ -172,18 +172,26 @@ def pallas_plan(
     return PallasPlan(", ".join(dict.fromkeys(reasons)), tuple(kernels))
 
 
-def refusal(program: TensorProgram, sizes: Mapping[str, int], device: str) -> str:
-    """Why a program at these sizes is left to XLA on the GPU of this name; "" if it is not."""
-    return _refusal(program, tuple(sorted(sizes.items())), multiprocessors_of(device))
+def own_seconds(program: TensorProgram, sizes: Mapping[str, int], device: str) -> float:
+    """Seconds of a program at these sizes as kernels through Pallas on the GPU of this name, by the model of `tiles`;
+    infinite where it is left to XLA."""
+    return _own_seconds(program, tuple(sorted(sizes.items())), multiprocessors_of(device))
 
 
 @lru_cache(KEPT)
-def _refusal(program: TensorProgram, sizes: tuple[tuple[str, int], ...], device: Multiprocessors) -> str:
+def _own_seconds(program: TensorProgram, sizes: tuple[tuple[str, int], ...], device: Multiprocessors) -> float:
+    clocks: list[float] = []
+
+    def chosen(model: BlockModel) -> tuple[BlockSizes, Need]:
+        found = choose(model)
+        clocks.append(found[1].clocks)
+        return found
+
     try:
-        pallas_plan(program, dict(sizes), device, any_that_fits)
-    except Unsuitable as e:
-        return str(e)
-    return ""
+        pallas_plan(program, dict(sizes), device, chosen)
+    except Unsuitable:
+        return math.inf
+    return sum(clocks) / device.clock
 
 
 def _distinct(value: Scalar, name: str) -> Scalar:

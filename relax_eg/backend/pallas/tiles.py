@@ -41,6 +41,7 @@ _COMBINED = 6000  # chosen: clocks of the launch that adds up the parts of a spl
 _SOFTMAX = 10  # chosen: operations of an element of a softmax
 _BUSY = 8  # chosen: warps of a multiprocessor that keep its tensor cores busy
 _FULL_ROWS = 64  # given: rows of a product of a group of warps (wgmma, from compute capability 9 on)
+_GROUP = 4  # given: warps of such a group
 _WIDE_PRODUCTS = 2048  # given: the tensor cores that have it compute so many products in a clock, or more
 
 
@@ -251,8 +252,11 @@ class BlockModel:
         resident = max(1, min(*at_once, _MOST_BLOCKS))
         used = min(resident, -(-programs // d.count))
         rate = d.products * min(1.0, used * tiles.warps / _BUSY)
-        if d.products >= _WIDE_PRODUCTS and min(tiles.blocks.get(n, 1) for n in self.sides[:1] or ("",)) < _FULL_ROWS:
+        rows = min(tiles.blocks.get(n, 1) for n in self.sides[:1] or ("",))
+        if d.products >= _WIDE_PRODUCTS and rows < _FULL_ROWS * tiles.warps // _GROUP:
             rate /= 2
+            # Groups of warps share the rows of a product that the next product reads; too few rows leave groups idle.
+            rate /= max(1, _FULL_ROWS * tiles.warps // (_GROUP * max(rows, _FULL_ROWS))) if self.inner else 1
 
         def count(loops: frozenset[str]) -> int:
             return math.prod(sizes[n] for n in loops if n in sizes)
@@ -320,16 +324,3 @@ def choose(model: BlockModel) -> tuple[BlockSizes, Need]:
     """The choice that takes fewest clocks, and what it takes; of several the first. Infinite clocks: none fits."""
     found = ((t, model.need(t)) for t in model.candidates())
     return min(found, key=lambda each: (each[1].clocks, each[1].shared_bytes))
-
-
-def any_that_fits(model: BlockModel) -> tuple[BlockSizes, Need]:
-    """The first choice that fits; if none does, the one with least shared memory."""
-    least: tuple[BlockSizes, Need] | None = None
-    for tiles in model.candidates():
-        need = model.need(tiles)
-        if not math.isinf(need.clocks):
-            return tiles, need
-        if least is None or need.shared_bytes < least[1].shared_bytes:
-            least = tiles, need
-    assert least is not None
-    return least

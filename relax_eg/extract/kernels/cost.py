@@ -18,6 +18,7 @@ takes longer (`KernelCost.waits`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -50,10 +51,13 @@ _SHORTER = 1e-3
 # chosen: share of a price by which a routine is cheaper, so that of a routine and a generated kernel that take equally
 # long, the routine is chosen
 _TIE = 1e-7
+# measured: seconds of a kernel through Pallas over those of its blocks by the model; on an H100, 20 forms of attention
+# took 1.1 to 2.4 times as long (`python -m benchmarks.gpu_kernels --run`)
+_BLOCKS_TAKE = 1.5
 VIEW = 1e-9  # chosen: seconds of a view: at price 0 the choice would collect useless views
 
 
-Refuses: TypeAlias = Callable[[TensorProgram, Mapping[str, int], str], str]
+OwnSeconds: TypeAlias = Callable[[TensorProgram, Mapping[str, int], str], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,9 @@ class KernelCost(WholeCost):
     """The model of `execution="kernels"` at one binding: each kernel pays a launch, a dispatch, and its bytes once."""
 
     waits = 0.0  # on a GPU, the share charged of the time by which a kernel's dispatch exceeds the kernel
-    refuses: Refuses | None = None  # why a program at its sizes is left to XLA, on a device of this name; "" if not
+    # Seconds of a program at its sizes through Pallas, by the blocks that fit a device of this name; infinite where it
+    # is left to XLA.
+    own_seconds: OwnSeconds | None = None
 
     @property
     def fuses_into_matmuls(self) -> bool:
@@ -177,7 +183,7 @@ class KernelCost(WholeCost):
     def inside(self, function: Function, site: Site) -> WholeCost:
         model = super().inside(function, site)
         if isinstance(model, KernelCost):
-            model.refuses = self.refuses
+            model.own_seconds = self.own_seconds
             if model.waits != self.waits:
                 model.set_waits(self.waits)
         return model
@@ -230,8 +236,12 @@ class KernelCost(WholeCost):
         moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
         effort = self.effort(op, placed)
         before, parts = len(placed.program.workspaces) * p.launch, self.parts(placed)
-        through = pallas and p.pallas and not unsupported_reason(placed.program) and not self._refused(placed, parts)
-        return NodeCost(effort.flops, moved, 1, self.kernel(parts, effort.other + before, moved, through))
+        blocks = self._blocks_seconds(placed, parts) if pallas else 0.0
+        through = pallas and p.pallas and not unsupported_reason(placed.program) and not math.isinf(blocks)
+        seconds = self.kernel(parts, effort.other + before, moved, through)
+        if through and blocks:
+            seconds = maximum(seconds, self.with_dispatch(p.launch + _BLOCKS_TAKE * blocks))
+        return NodeCost(effort.flops, moved, 1, seconds)
 
     def is_own_call(self, call: Expr) -> bool:
         """Whether the kernel that `call` is goes through Pallas."""
@@ -243,16 +253,15 @@ class KernelCost(WholeCost):
         if not self.profile.pallas or unsupported_reason(placed.program):
             return False
         parts = self.parts(placed)
-        return _served_badly(parts) and not self._refused(placed, parts)
+        return _served_badly(parts) and not math.isinf(self._blocks_seconds(placed, parts))
 
-    def _refused(self, placed: ProgramUse, parts: Sequence[ContractionCost]) -> bool:
-        """Whether the room of Pallas leaves a program to XLA that the price would take to be its own."""
+    def _blocks_seconds(self, placed: ProgramUse, parts: Sequence[ContractionCost]) -> float:
+        """Seconds of a program by its blocks, where XLA serves it badly; infinite where no blocks fit. 0 where nothing
+        is known of blocks."""
         sizes = {v: self.number(placed.sizes.get(v, Dim.var(v)), {}) for v in placed.program.sizes}
-        if self.refuses is None or any(is_column(n) for n in sizes.values()):
-            return False
-        return _served_badly(parts) and bool(
-            self.refuses(placed.program, {v: int(n) for v, n in sizes.items()}, self.profile.name)
-        )
+        if self.own_seconds is None or any(is_column(n) for n in sizes.values()) or not _served_badly(parts):
+            return 0.0
+        return self.own_seconds(placed.program, {v: int(n) for v, n in sizes.items()}, self.profile.name)
 
     def _price_xla_routine(self, site: Site) -> NodeCost | None:
         """The cost of an `xla.` routine as the kernel into which XLA compiles its pattern.
@@ -281,22 +290,22 @@ class KernelCost(WholeCost):
 class WithOwnKernels(WholeCost):
     """The model of one XLA program in which tensor programs that XLA serves badly are kernels through Pallas.
 
-    - `refuses`: as of `KernelCost`.
+    - `own_seconds`: as of `KernelCost`.
     """
 
-    refuses: Refuses | None = None
+    own_seconds: OwnSeconds | None = None
 
     def inside(self, function: Function, site: Site) -> WholeCost:
         model = super().inside(function, site)
         if isinstance(model, WithOwnKernels):
-            model.refuses = self.refuses
+            model.own_seconds = self.own_seconds
         return model
 
     @cached_property
     def _own(self) -> KernelCost:
         """The model of a kernel, which XLA's program launches."""
         found = KernelCost(without_dispatch(self.profile), self.binding, self.functions)
-        found.refuses = self.refuses
+        found.own_seconds = self.own_seconds
         return found
 
     def _price_tensor_program(self, site: Site, result: Annotation) -> NodeCost:
