@@ -30,6 +30,10 @@ from relax_eg.ir.module import Block, Function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.rules.replacements import advice
 
+# chosen: share of the price of a kernel through Pallas at which it is tried inside one XLA program. Beside it, other
+# kernels are priced as such, of which XLA stores transposed operands; the price of the whole program decides.
+_OWN_SHARE = 0.7
+
 
 @dataclass(frozen=True, slots=True)
 class BlockRequest:
@@ -167,6 +171,8 @@ def extract_kernels(read: Dump, request: BlockRequest) -> ExtractedBlock:
     if options.own_kernels:
         options = replace(options, profile=without_dispatch(options.profile))
     models = [kernel_cost(options, b, request.functions, request.unusable) for b in request.bindings]
+    for model in models if options.own_kernels else ():
+        model.own_share = _OWN_SHARE
 
     def kernels(weights: set[str], once: float | None) -> Callable[[], ChosenKernels]:
         def make() -> ChosenKernels:

@@ -103,6 +103,7 @@ class KernelCost(WholeCost):
     # Seconds of a program at its sizes through Pallas, by the blocks that fit a device of this name; infinite where it
     # is left to XLA.
     own_seconds: OwnSeconds | None = None
+    own_share = 1.0  # share of the price of a kernel through Pallas that it is charged
 
     @property
     def fuses_into_matmuls(self) -> bool:
@@ -160,7 +161,7 @@ class KernelCost(WholeCost):
         if p.platform == "cpu" and attention:  # one kernel of XLA, which keeps a tile of the scores
             working = _overlapped(contracting, moving)
         elif pallas and p.pallas:
-            working = choose(badly, _overlapped(decoding, moving), working)
+            working = choose(badly, self.own_share * _overlapped(decoding, moving), working)
         # Each kernel is a call of its own and wakes other cores itself.
         flops = contracting * p.rate("float32") + other * p.vector_rate
         woken = choose(flops >= p.fork_flops, p.fork, 0.0)
@@ -183,7 +184,7 @@ class KernelCost(WholeCost):
     def inside(self, function: Function, site: Site) -> WholeCost:
         model = super().inside(function, site)
         if isinstance(model, KernelCost):
-            model.own_seconds = self.own_seconds
+            model.own_seconds, model.own_share = self.own_seconds, self.own_share
             if model.waits != self.waits:
                 model.set_waits(self.waits)
         return model
@@ -240,7 +241,7 @@ class KernelCost(WholeCost):
         through = pallas and p.pallas and not unsupported_reason(placed.program) and not math.isinf(blocks)
         seconds = self.kernel(parts, effort.other + before, moved, through)
         if through and blocks:
-            seconds = maximum(seconds, self.with_dispatch(p.launch + _BLOCKS_TAKE * blocks))
+            seconds = maximum(seconds, self.with_dispatch(p.launch + self.own_share * _BLOCKS_TAKE * blocks))
         return NodeCost(effort.flops, moved, 1, seconds)
 
     def is_own_call(self, call: Expr) -> bool:
