@@ -35,7 +35,7 @@ from benchmarks.timing import duration, machine, measure
 MODEL = "llama3-8b"
 BATCHES = (1, 64, 8)
 SECONDS = 1.0  # of timing, for each batch and for each way of torch
-TORCH_LIMIT = 240.0  # seconds that torch may take in all
+TORCH_LIMIT = 120.0  # seconds that torch may take in all
 OURS = (WHOLE,)
 
 
