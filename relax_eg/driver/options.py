@@ -22,6 +22,7 @@ from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
+from relax_eg.extract.weights import APPROXIMATE_SHARE, PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.ir.annotations import Annotation
@@ -123,6 +124,11 @@ class Options:
     @property
     def _varying(self) -> list[str]:
         return [v for v, (low, high) in self.ranges.items() if low < high][:_CORNERED]
+
+    @property
+    def prepared_share(self) -> float:
+        """The bytes that may be prepared from weights, as a multiple of the weights' own."""
+        return APPROXIMATE_SHARE if "approximate" in self.numerics else PREPARED_SHARE
 
     @property
     def is_exact(self) -> bool:

@@ -22,6 +22,8 @@ from relax_eg.ops import bytes_of
 # chosen: shares of `PREPARED_SHARE`, if several programs prepare values and have to fit into it together
 FRUGAL = (0.5, 0.25)
 PREPARED_SHARE = 1.5  # limit: bytes of prepared values, as a multiple of the weights' own
+# limit: the same where results may be approximate: a window of three elements by three has 36 in Winograd's tiles
+APPROXIMATE_SHARE = 4.0
 # chosen: first price of the bytes that may be prepared, as a share of the cost of the program as written
 _FIRST_PRICE = 1 / 16
 _DEARER = 4  # chosen: factor by which the price is raised

@@ -1,4 +1,4 @@
-"""Convolutions written in other ways: by taps, as matmuls of patches, over fewer axes, and as sub-pixels.
+"""Convolutions in other ways: by taps, as matmuls of patches, by Winograd's tiles, over fewer axes, as sub-pixels.
 
 A tap is one place of the window. Which of these ways is fastest depends on the sizes and the device, so each is a
 choice of extraction. They hold for any number of spatial axes.
@@ -13,17 +13,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relax_eg.dtypes import itemsize
-from relax_eg.errors import OperatorError
+from relax_eg.dtypes import is_float, itemsize
+from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_where
-from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first
+from relax_eg.rules import winograd
+from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first, to_last
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import convolutions, convolutions_of_blocks, networks_of_convolutions
-from relax_eg.rules.schemas import ProgramQueries, Schema, Trials
+from relax_eg.rules.schema_trials import (
+    convolutions,
+    convolutions_by_threes,
+    convolutions_of_blocks,
+    networks_of_convolutions,
+)
+from relax_eg.rules.schemas import ProgramQueries, Propose, Schema, Trials
+from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Scalar, compute, program
 
@@ -189,13 +196,46 @@ def _blocks_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
     return _with_channels_last(e, queries, lambda x: x is not e)
 
 
+def _by_winograd(tile: winograd.Tile) -> Propose:
+    """Proposes tiles for a convolution by windows of three.
+
+    In a network of which `channels_last` proposes another layout, it has that layout, too, so that extraction chooses
+    layer by layer: of three proposals, the first is the layer as it is in that network, and the last is the layer as
+    written behind two transposes, from which equality rules conclude that the others are equal without transposes.
+    """
+
+    def propose(e: Expr, queries: ProgramQueries) -> Expr | tuple[Expr, ...] | None:
+        if not _is_known(e) or not is_float(e.dtype) or not _sums_as_written(e) or e.attr("groups") != 1:
+            return None
+        x, w = e.args
+        single = all(n == 1 for name in ("strides", "dilation", "input_dilation") for n in e.attr(name))
+        if not single or any(d != winograd.WINDOW for d in w.shape[2:]):
+            return None
+        layout = _layout(queries, lambda _: False)
+        try:
+            made = op.permute_dims(winograd.convolution(e, layout.of(x), tile), to_first(e.ndim))
+        except RelaxEgError:  # it does not exist at all sizes
+            return None
+        if not is_image(x) and not any(map(is_image, queries.readers(e))):
+            return made
+        twice = op.permute_dims(op.permute_dims(e, to_last(e.ndim)), to_first(e.ndim))
+        return op.permute_dims(layout.of(e), to_first(e.ndim)), made, twice
+
+    return propose
+
+
+def _layout(queries: ProgramQueries, is_leaf: Callable[[Expr], bool]) -> ChannelsLast:
+    return ChannelsLast(is_leaf, is_large=lambda n: queries.largest_value(n) > _LARGE)
+
+
 def _with_channels_last(e: Expr, queries: ProgramQueries, is_leaf: Callable[[Expr], bool]) -> Expr:
-    made = ChannelsLast(is_leaf, is_large=lambda n: queries.largest_value(n) > _LARGE).of(e)
-    return op.permute_dims(made, to_first(e.ndim))
+    return op.permute_dims(_layout(queries, is_leaf).of(e), to_first(e.ndim))
 
 
-def _schema(name: str, doc: str, propose: Any, trials: Trials = convolutions) -> Schema:
-    return Schema(name, doc, "reassociate", frozenset(("conv",)), propose, frozenset(("conv",)), (trials,))
+def _schema(
+    name: str, doc: str, propose: Any, trials: Trials = convolutions, numerics: Numerics = "reassociate"
+) -> Schema:
+    return Schema(name, doc, numerics, frozenset(("conv",)), propose, frozenset(("conv",)), (trials,))
 
 
 windows = RuleSet(
@@ -211,6 +251,14 @@ windows = RuleSet(
         _schema(
             "blocks_as_matmul", "a convolution of windows of whole strides: a matmul of blocks", _blocks_as_matmul,
             convolutions_of_blocks,
+        ),
+        _schema(
+            "winograd_by_twos", "a convolution by windows of three: tiles of two results, four products along an axis",
+            _by_winograd(winograd.TWO), convolutions_by_threes, "approximate",
+        ),
+        _schema(
+            "winograd_by_fours", "a convolution by windows of three: tiles of four results, six products along an axis",
+            _by_winograd(winograd.FOUR), convolutions_by_threes, "approximate",
         ),
         _schema("conv_as_sub_pixels", "a transposed convolution without overlaps: one element each", _as_sub_pixels),
     ),
