@@ -159,9 +159,7 @@ class Search:
         `share`: how much of the bytes that may be prepared."""
         return self._extracted(self.entry().units, spec, share, binding)
 
-    def _extracted(
-        self, units: Units, spec: SearchSpec, share: float = 1.0, at: Sizes | None = None
-    ) -> Entry:
+    def _extracted(self, units: Units, spec: SearchSpec, share: float = 1.0, at: Sizes | None = None) -> Entry:
         """A program from the e-graphs of a search that was made before."""
         started = time.perf_counter()
         bindings = self.options.bindings if at is None else (dict(at),)

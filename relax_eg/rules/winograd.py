@@ -92,15 +92,15 @@ def convolution(e: Expr, image: Expr, tile: Tile) -> Expr:
     ]
     tiles = op.pad(image, [(0, 0), *around, (0, 0)], 0.0)
     for axis in range(rank):  # the places of each axis go in front, those of the last axis first
-        tiles = _mapped(tiles, tile.image, 1 + axis + axis, 0, counts[axis], m)
+        tiles = _mapped(tiles, tile.image, 1 + axis + axis, counts[axis], m)
     rows = op.reshape(tiles, (tile.places**rank, n * math.prod(counts, start=Dim.of(1)), depth))
     made = op.matmul(rows, _kernel(e.args[1], tile), precision=e.attr("precision"))
     made = op.reshape(made, (*(tile.places,) * rank, n, *counts, o))
-    for axis in reversed(range(rank)):  # what is left in front are the places of the axes before it
-        behind = 1 + axis + axis + 1
-        made = _mapped(made, tile.result, 0, behind)
-        shape = (*(tile.places,) * axis, n, *counts[:axis], counts[axis] * m, *made.shape[behind + 1 :])
-        made = op.reshape(made, shape)
+    for axis in range(rank):  # the results of each axis go in front, in the end those of the first axis first
+        made = _mapped(made, tile.result, axis)
+    together = [place for axis in range(rank) for place in (1 + rank + axis, axis)]
+    made = op.permute_dims(made, (rank, *together, 2 * rank + 1))
+    made = op.reshape(made, (n, *(count * m for count in counts), o))
     if made.shape[1:-1] == tuple(space):
         return made
     return op.strided_slice(made, [0] * e.ndim, (n, *space, o))
@@ -118,13 +118,12 @@ def _kernel(w: Expr, tile: Tile) -> Expr:
     return op.reshape(op.permute_dims(w, (*last_first, 1, 0)), (tile.places**rank, k, o))
 
 
-def _mapped(x: Expr, rows: Rows, axis: int, to: int, count: Dim | None = None, step: int = 0) -> Expr:
-    """A linear map of the elements along an axis, whose results go along a new axis `to`.
+def _mapped(x: Expr, rows: Rows, axis: int, count: Dim | None = None, step: int = 0) -> Expr:
+    """A linear map of the elements along an axis, whose results go along a new axis in front.
 
     Without `count` the axis is gone. With it the map is applied at `count` places, `step` apart, which stay there.
     """
-    parts = [op.expand_dims(_sum(x, row, axis, count, step), (to,)) for row in rows]
-    return op.concat(parts, to)
+    return op.concat([op.expand_dims(_sum(x, row, axis, count, step), (0,)) for row in rows], 0)
 
 
 def _sum(x: Expr, row: Sequence[float], axis: int, count: Dim | None, step: int) -> Expr:
