@@ -273,7 +273,7 @@ class _Pool:
         if not search.weights:
             return True
         held = [p for p in search.traced.module.main.params if str(p.attr("name")) in search.weights]
-        limit = search.options.prepared_share * prepared_bytes(held, search.options.bindings[0])
+        limit = search.options.preparable.bytes_for(prepared_bytes(held, search.options.bindings[0]))
         return self.prepared(programs) <= limit
 
     # --- points ---

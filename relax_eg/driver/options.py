@@ -22,7 +22,7 @@ from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
-from relax_eg.extract.weights import APPROXIMATE_SHARE, PREPARED_SHARE
+from relax_eg.extract.weights import APPROXIMATE, PREPARABLE, Preparable
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.ir.annotations import Annotation
@@ -126,9 +126,9 @@ class Options:
         return [v for v, (low, high) in self.ranges.items() if low < high][:_CORNERED]
 
     @property
-    def prepared_share(self) -> float:
-        """The bytes that may be prepared from weights, as a multiple of the weights' own."""
-        return APPROXIMATE_SHARE if "approximate" in self.numerics else PREPARED_SHARE
+    def preparable(self) -> Preparable:
+        """How much may be prepared from weights."""
+        return APPROXIMATE if "approximate" in self.numerics else PREPARABLE
 
     @property
     def is_exact(self) -> bool:

@@ -31,7 +31,6 @@ from relax_eg.tir import Buffer, loops, program, stage, sum_
 
 PROGRAMS = 60  # limit: random programs on which a schema is tested
 _KERNEL_PROGRAMS = 400  # limit: programs of two operators each for a fusion step, which applies to few of them
-_ROUNDED = 1e-4  # chosen: error, as a share of the largest element, of rules that are not as accurate as a sum
 _VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
 
 
@@ -288,36 +287,6 @@ def convolutions(rng: np.random.Generator) -> Trial:
     images, kernel = (int(rng.integers(0, 3)), channels, *sizes), (out, channels // groups, *window)
     params = (var("x", Tensor(images, "float32")), var("w", Tensor(kernel, "float32")))
     node = op.conv(*params, steps, pads, around, groups, between)
-    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
-    args = tuple(rng.integers(-3, 4, shape).astype(np.float32) for shape in (images, kernel))
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
-
-
-def convolutions_by_threes(rng: np.random.Generator) -> Trial:
-    """A padded convolution over one to three axes by windows of three."""
-    rank = int(rng.integers(1, 4))
-    pads = [(int(rng.integers(0, 3)), int(rng.integers(0, 3))) for _ in range(rank)]
-    n, channels, out = (int(rng.integers(low, 4)) for low in (0, 1, 1))
-    images = (n, channels, *(int(s) for s in rng.integers(3, 9, rank)))
-    kernel = (out, channels, *[3] * rank)
-    params = (var("x", Tensor(images, "float32")), var("w", Tensor(kernel, "float32")))
-    node = op.conv(*params, padding=pads)
-    args = tuple(rng.standard_normal(shape).astype(np.float32) for shape in (images, kernel))
-    queries = ModuleAnswers({}, (), postorder((node,)))
-    return Trial(Module((main_of(params, node),)), node, args, queries, "numpy", tolerance=_ROUNDED)
-
-
-def convolutions_of_blocks(rng: np.random.Generator) -> Trial:
-    """A convolution over one or two axes whose windows are one or two strides long."""
-    rank = int(rng.integers(1, 3))
-    steps = [2, *(int(n) for n in rng.integers(1, 4, rank - 1))]
-    window = [s * int(n) for s, n in zip(steps, rng.integers(1, 3, rank), strict=True)]
-    pads = [(int(rng.integers(0, 3)), int(rng.integers(0, 3))) for _ in range(rank)]
-    n, channels, out = (int(rng.integers(low, 4)) for low in (0, 1, 1))
-    sizes = [k + int(rng.integers(0, 6)) for k in window]
-    images, kernel = (n, channels, *sizes), (out, channels, *window)
-    params = (var("x", Tensor(images, "float32")), var("w", Tensor(kernel, "float32")))
-    node = op.conv(*params, steps, pads)
     # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
     args = tuple(rng.integers(-3, 4, shape).astype(np.float32) for shape in (images, kernel))
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
