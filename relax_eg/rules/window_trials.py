@@ -10,6 +10,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, const, postorder, var
 from relax_eg.ir.module import Module
 from relax_eg.ops import api as op
+from relax_eg.ops.codes import saturated
 from relax_eg.rules.schema_trials import main_of
 from relax_eg.rules.schemas import ModuleAnswers, Trial
 
@@ -103,3 +104,54 @@ def large_convolutions(rng: np.random.Generator) -> Trial:
     params = _variables(images, kernel)
     node = op.conv(*params, steps, pads, apart, channels if is_depthwise else 1)
     return _trial(node, params, tuple(rng.standard_normal(s).astype(np.float32) for s in (images, kernel)), _ROUNDED)
+
+
+def coded_convolutions(rng: np.random.Generator) -> Trial:
+    """A convolution of an image and a kernel that stand for bytes, with or without zeros, scaled or not."""
+    rank, channels, out = int(rng.integers(1, 3)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    window = [int(n) for n in rng.integers(1, 4, rank)]
+    images = (int(rng.integers(1, 3)), channels, *(k + int(rng.integers(2, 5)) for k in window))
+    params: list[Expr] = []
+    args: list[Any] = []
+
+    def operand(name: str, shape: tuple[int, ...], zero: tuple[int, ...], scale: tuple[int, ...]) -> Expr:
+        def given(suffix: str, shape: tuple[int, ...], dtype: str) -> Expr:
+            params.append(var(name + suffix, Tensor(shape, dtype)))
+            low, high = (0, 256) if dtype == "uint8" else (-128, 128) if dtype == "int8" else (1, 4)
+            args.append(rng.integers(low, high, shape).astype(dtype))
+            return params[-1]
+
+        dtype = ("int8", "uint8")[int(rng.integers(2))]
+        made = op.astype(given("", shape, dtype), "float32")
+        if rng.integers(2):
+            made = op.subtract(made, op.astype(given("_zero", zero, dtype), "float32"))
+        return op.multiply(made, given("_scale", scale, "float32")) if rng.integers(2) else made
+
+    of_images, of_kernels = (images[0], *[1] * (rank + 1)), (out, *[1] * (rank + 1))
+    x = operand("x", images, (), of_images if rng.integers(2) else ())
+    w = operand("w", (out, channels, *window), *[of_kernels if rng.integers(2) else ()] * 2)
+    steps, apart = ([int(n) for n in rng.integers(1, 3, rank)] for _ in range(2))
+    around = [(p[0] + (k - 1) * (a - 1), p[1]) for p, k, a in zip(_pads(rng, rank), window, apart, strict=True)]
+    return _trial(op.conv(x, w, steps, around, apart), tuple(params), tuple(args), _SMALL)
+
+
+def codes_again(rng: np.random.Generator) -> Trial:
+    """Bytes that are decoded, moved, joined and encoded again, mostly with the same scale and zero."""
+    dtype = ("int8", "uint8")[int(rng.integers(2))]
+    rows, columns = (int(rng.integers(1, 4)) for _ in range(2))
+    x = var("x", Tensor((rows, 2 * columns), dtype))
+    scale, zero = float(rng.uniform(1e-3, 10)), int(rng.integers(0, 100))
+    wide = op.astype(x, "float32")
+    value = op.multiply(op.subtract(wide, const(zero, "float32")) if zero % 2 else wide, const(scale, "float32"))
+    moves = (
+        lambda v: op.permute_dims(v, (1, 0)), lambda v: op.reshape(v, (columns, 2 * rows)), lambda v: op.flip(v, 0),
+        lambda v: op.concat([v, value], 0) if v.shape[1:] == value.shape[1:] else v,
+        lambda v: op.strided_slice(v, (0, 1), v.shape),
+    )  # fmt: skip
+    y = value
+    for _ in range(int(rng.integers(0, 3))):
+        y = moves[int(rng.integers(len(moves)))](y) if y.shape == value.shape else y
+    again = op.round(op.divide(y, const(scale, "float32")))
+    node = saturated(op.add(again, const(float(zero), "float32")) if zero % 2 else again, dtype)
+    low, high = (0, 256) if dtype == "uint8" else (-128, 128)
+    return _trial(node, (x,), (rng.integers(low, high, (rows, 2 * columns)).astype(dtype),))
