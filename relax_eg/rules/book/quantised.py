@@ -25,6 +25,7 @@ from relax_eg.ops.codes import Coded, Scheme, contracted_axes, decoded, encoded,
 from relax_eg.ops.record import TABLE, call
 from relax_eg.rules.channels_last import part, to_first, to_last
 from relax_eg.rules.index_maps.inward import is_join
+from relax_eg.rules.index_maps.views import view_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import coded_products, products_with_weights
 from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema
@@ -232,21 +233,21 @@ def _codes_of_codes(e: Expr, queries: ProgramQueries) -> Expr | None:
 
 def _read_encoding(e: Expr) -> tuple[Expr, float, float] | None:
     """The values, the scale and the zero of what `ops.codes.saturated` encodes with numbers that are constants."""
-    if e.op != "astype" or e.dtype not in _BYTES or e.args[0].op != "minimum":
+    if e.op != "astype" or e.dtype not in _BYTES:
         return None
     low, high = dtype_of(e.dtype).least, dtype_of(e.dtype).greatest
-    bounded, most = e.args[0].args
-    if _number(most) != high or bounded.op != "maximum" or _number(bounded.args[1]) != low:
+    most, below = _with_number(e.args[0], "minimum")
+    least, rounded = _with_number(below, "maximum")
+    if most != high or least != low:
         return None
-    rounded = bounded.args[0]
     while rounded.op == "round" and rounded.args[0].op in ("round", "add"):
         rounded = rounded.args[0]
     zero = 0.0
     if rounded.op == "add":
-        found = _number(rounded.args[1])
+        found, rounded = _with_number(rounded, "add")
         if found is None or found != round(found):
             return None
-        rounded, zero = rounded.args[0], found
+        zero = found
     if rounded.op != "round" or rounded.attr("method") != "to_even" or rounded.args[0].op != "divide":
         return None
     y, by = rounded.args[0].args
@@ -255,6 +256,16 @@ def _read_encoding(e: Expr) -> tuple[Expr, float, float] | None:
     if scale is None or y.dtype != "float32" or not _LEAST_SCALE <= scale <= 1 / _LEAST_SCALE:
         return None
     return y, scale, zero
+
+
+def _with_number(e: Expr, operator: str) -> tuple[float | None, Expr]:
+    """The constant operand of an operator with two, and the other one; None and the expression itself for others."""
+    if e.op == operator:
+        for number, other in (e.args, e.args[::-1]):
+            value = _number(number)
+            if value is not None and other.shape == e.shape:
+                return value, other
+    return None, e
 
 
 def _number(x: Expr) -> float | None:
@@ -286,7 +297,7 @@ def _moved_codes(y: Expr, dtype: str, scale: float, zero: float, depth: int) -> 
     if is_join(y):
         moved = [_moved_codes(a, dtype, scale, zero, depth + 1) for a in y.args]
         return None if any(m is None for m in moved) else call(y.op, [m for m in moved if m is not None], dict(y.attrs))
-    if len(y.args) == 1 and record.moves == "view":
+    if len(y.args) == 1 and (record.moves == "view" or view_of(y) is not None):
         moved = _moved_codes(y.args[0], dtype, scale, zero, depth + 1)
         return None if moved is None else call(y.op, (moved,), dict(y.attrs))
     return None
