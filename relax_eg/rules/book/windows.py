@@ -1,4 +1,4 @@
-"""Convolutions in other ways: by taps, as matmuls of patches, by Winograd's tiles, over fewer axes, as sub-pixels.
+"""Convolutions in other ways: by taps, as matmuls of patches, by Winograd's tiles, over fewer axes, by phases.
 
 A tap is one place of the window. Which of these ways is fastest depends on the sizes and the device, so each is a
 choice of extraction. They hold for any number of spatial axes.
