@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from typer.testing import CliRunner, Result
 
+import relax_eg as rx
 from relax_eg.cli import app
 
 FLOAT = TensorProto.FLOAT
@@ -85,3 +86,42 @@ def test_optimize(path: Path) -> None:
     assert wrong.exit_code == 1 and "--input 'rate': name=number or name=spec is accepted" in wrong.output
     wrong = run("optimize", "file.py:f", "--input", "rate=3")
     assert wrong.exit_code == 1 and "file.py:f is no ONNX model; --spec says what arguments are" in wrong.output
+
+
+def small_layer(path: Path) -> Path:
+    held = [onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32), "w")]
+    x = helper.make_tensor_value_info("x", FLOAT, ("n", 16))
+    result = helper.make_empty_tensor_value_info("y")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [result], held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), str(path))
+    return path
+
+
+def test_quantize(tmp_path: Path) -> None:
+    model, data, saved_to = small_layer(tmp_path / "m.onnx"), tmp_path / "x.npz", tmp_path / "m.rxe"
+    x = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
+    np.savez(data, x=x)
+    common = ("quantize", model, "--data", data, "--scheme", "int8", "--target", "cpu")
+    found = run(*common, "--activations", "static", "--save", saved_to, "--at", "n=5")
+    assert found.exit_code == 0, found.output
+    assert "int8 weights, a scale per channel; int8 activations, static" in found.output and "matmul" in found.output
+    wanted = rx.quantize(rx.from_onnx(model), [x], activations="static", target="cpu")
+    np.testing.assert_allclose(rx.load(saved_to)(x), wanted(x), rtol=1e-4, atol=1e-4)
+    np.save(tmp_path / "x.npy", x)
+    assert "w " in run("quantize", model, "--data", tmp_path / "x.npy", "--scheme", "fp8", "--target", "cpu").output
+
+
+def test_quantize_says_what_is_wrong(tmp_path: Path) -> None:
+    model, data = small_layer(tmp_path / "m.onnx"), tmp_path / "x.npz"
+    np.savez(data, z=np.zeros((5, 16), np.float32))
+    np.save(tmp_path / "x.npy", np.zeros((5, 16), np.float32))
+    cases = {
+        ("--data", data): "has no array x; it has z accepted: an array for each of x",
+        ("--data", tmp_path / "none.npz"): "is not read: ",
+        ("--data", tmp_path / "none.py:calls"): "no file ",
+        ("--data", data, "--at", "n=4"): "--at: --save, for which the result is optimized, is needed with it",
+        ("--data", tmp_path / "x.npy", "--scheme", "int3"): "scheme='int3'",
+    }
+    for args, text in cases.items():
+        found = run("quantize", model, *args)
+        assert found.exit_code == 1 and text in " ".join(found.output.split()), found.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -173,6 +174,78 @@ def test_tables_convolutions_and_left_weights() -> None:
     assert [x.operator for x in made.report.layers] == ["take", "conv", "matmul"]
     for a, b in zip(made(i, x), program(i, x, given_weights), strict=True):
         assert 0 < relative(a, b) < 0.02
+
+
+KERNELS = [RNG.standard_normal(s).astype(np.float32) / 8 for s in ((32, 16, 3, 3), (24, 32, 1, 1))]
+
+
+def image_layers(x: Any, kernels: Any) -> Any:
+    y = jax.nn.relu(jax.lax.conv(x, kernels[0], (1, 1), "SAME"))
+    return jax.lax.conv(y, kernels[1], (2, 2), "VALID")
+
+
+@pytest.mark.parametrize("activations", ["dynamic", "static"])
+def test_images_are_bytes_too(activations: str) -> None:
+    x = RNG.standard_normal((2, 16, 12, 12)).astype(np.float32)
+    x[1] *= 10  # with "dynamic", each image has a range of its own
+    made = rx.quantize(
+        image_layers, [(x, KERNELS)], "n 16 12 12", KERNELS, weights=("kernels",), activations=activations,
+        symmetric=activations == "dynamic", target=TARGET,
+    )  # fmt: skip
+    wanted = image_layers(x, KERNELS)
+    assert 0 < relative(made(x), wanted) < 0.02
+    if activations == "dynamic":
+        assert all(0 < relative(made(x)[i], wanted[i]) < 0.02 for i in range(2))
+    best = rx.optimize(made, at={"n": 64}, target=TARGET)
+    assert best.report.rules["integer_convolution"] and str(best.module).count('out_dtype="int32"') >= 1
+    np.testing.assert_allclose(best(x), made(x), rtol=1e-4, atol=1e-4)
+
+
+def test_convolutions_in_groups_keep_their_inputs() -> None:
+    def depthwise(x: Any, w: Any) -> Any:
+        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", feature_group_count=8)
+
+    x, w = RNG.standard_normal((1, 8, 9, 9)).astype(np.float32), RNG.standard_normal((8, 1, 3, 3)).astype(np.float32)
+    made = rx.quantize(depthwise, [(x, w)], weights=("w",), activations="static", target=TARGET)
+    assert "round" not in str(made) and 0 < relative(made(x), depthwise(x, w)) < 0.02
+
+
+def encoded_image(x: Any, scale: Any) -> Any:
+    return jnp.clip(jnp.round(x / scale), -128, 127).astype("int8")
+
+
+def test_codes_that_are_decoded_moved_and_encoded_again_are_moved() -> None:
+    scale = np.float32(0.07)
+
+    def program(codes: Any) -> Any:
+        x = codes.astype("float32") * scale
+        return encoded_image(jnp.concatenate([x.T, x.T[::-1]]).reshape(-1, 4), scale)
+
+    best = rx.optimize(program, "512 256 @ int8", target=TARGET)
+    assert "codes_of_codes" in best.report.rules and "R.round" not in str(best.module)
+    codes = RNG.integers(-128, 128, (512, 256)).astype(np.int8)
+    np.testing.assert_array_equal(best(codes), program(codes))
+
+    def rescaled(codes: Any) -> Any:
+        return encoded_image(codes.astype("float32") * scale, 2 * scale)
+
+    assert "codes_of_codes" not in rx.optimize(rescaled, "512 256 @ int8", target=TARGET).report.rules
+
+
+def test_a_real_model_of_convolutions() -> None:
+    """rapidocr's classifier of turned lines, where that is installed: its inputs alone are given."""
+    from importlib.util import find_spec
+
+    spec = find_spec("rapidocr_onnxruntime")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("rapidocr_onnxruntime is not installed")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    model = rx.from_onnx(root / "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", inputs={"x": "n 3 48 192"})
+    x = RNG.standard_normal((2, 3, 48, 192)).astype(np.float32)
+    made = rx.quantize(model, [x], activations="static", target=TARGET)
+    assert len(made.report.quantized) == len(made.report.layers) == 54 and made.report.error < 0.05
+    assert made.report.before / made.report.after > 3
+    assert list(made(x).shape) == [2, 2]
 
 
 def test_ranges() -> None:

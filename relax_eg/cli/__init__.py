@@ -23,6 +23,7 @@ from relax_eg.cli import (
     pareto,
     plan,
     prove,
+    quantize,
     rules,
     view,
     why_not,
@@ -60,6 +61,7 @@ app.command("rules")(rules.list_rules)
 app.command("verify")(rules.verify)
 app.command("why-not")(why_not.why_not)
 app.command("pareto")(pareto.pareto)
+app.command("quantize")(quantize.quantize)
 app.command("plan")(plan.plan)
 app.command("compile")(compile.compile)
 app.command("info")(info.info)

@@ -18,7 +18,7 @@ from relax_eg.explain.derive import derive
 from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
-from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE
+from relax_eg.extract.weights import FRUGAL
 from relax_eg.frontends import Source
 from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.expr import Expr
@@ -54,7 +54,7 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     if spec != first:
         again = units.extract_again(extracted)
     for share in (1.0, *FRUGAL) if at and not is_chosen() else ():
-        again = units.extract_again(extracted, share * PREPARED_SHARE)
+        again = units.extract_again(extracted, share)
         if is_chosen():
             break
     if not is_chosen():

@@ -24,7 +24,7 @@ from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
 from relax_eg.extract.select import problem_of, second_best
 from relax_eg.extract.sensitivity import sensitivity
-from relax_eg.extract.weights import Chosen, cheapest
+from relax_eg.extract.weights import Chosen, Preparable, cheapest
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Block, Function
 from relax_eg.ir.partition import missing_sizes
@@ -50,7 +50,7 @@ class BlockRequest:
     - `once`: the share of a value's price that is paid if it follows from `same`: 1 / steps in a loop; None: nearly
       free.
     - `is_hoisted`: XLA hoists what follows from `same` out of the loop, so both forms are one.
-    - `share`: how much may be prepared, as a multiple of the weights' bytes.
+    - `preparable`: how much may be prepared from weights.
     - `pricing`: the prices of bytes in memory.
     - `clock`: bounds the seconds of extraction.
     - `names`: the names of kernels; those made here are added.
@@ -67,7 +67,7 @@ class BlockRequest:
     same: set[str]
     once: float | None
     is_hoisted: bool
-    share: float
+    preparable: Preparable
     pricing: Pricing
     clock: Clock
     names: Names
@@ -142,7 +142,7 @@ def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
     leaves = request.once is not None and request.is_hoisted
     with request.advised(), clock.running():
         weights, once = (request.same, request.once) if leaves else (request.weights, None)
-        chosen = cheapest(read.graph, read.decode, weights, models, once, request.share, request.pricing, clock)
+        chosen = cheapest(read.graph, read.decode, weights, models, once, request.preparable, request.pricing, clock)
     selection, name = chosen.selection, request.function
     fewer = () if request.is_again else sensitivity(problem_of(read.graph, chosen.costs), selection.cost)
     row = SelectedRow(name, selection.how, selection.cost, selection.bound, read.graph.node_count, fewer)
@@ -179,7 +179,7 @@ def extract_kernels(read: Dump, request: BlockRequest) -> ExtractedBlock:
             with request.advised(), request.clock.running():
                 return cheapest_kernels(
                     read.graph, read.build, models, options.steps, request.names, weights, once, request.pricing,
-                    request.share, request.clock, options.own_kernels,
+                    request.preparable, request.clock, options.own_kernels,
                 )  # fmt: skip
 
         return make

@@ -27,7 +27,7 @@ from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.numbers import evaluate
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.extract.report import Crossover, Curve, Series
-from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE, prepared_bytes
+from relax_eg.extract.weights import FRUGAL, prepared_bytes
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
@@ -226,7 +226,7 @@ class _Pool:
         for i in points[np.linspace(0, len(points) - 1, min(len(points), _FRUGAL_POINTS)).astype(int)]:
             point = {v: int(c[i]) for v, c in self.columns.items()}
             for share, spec in itertools.product(FRUGAL, (self.search.by_price, *self.search.other_executions)):
-                entry = self.search.entry_at(point, spec, share * PREPARED_SHARE)
+                entry = self.search.entry_at(point, spec, share)
                 self.extractions += 1
                 if entry.runs not in known:
                     known.add(entry.runs)
@@ -274,7 +274,8 @@ class _Pool:
         if not search.weights:
             return True
         held = [p for p in search.traced.module.main.params if str(p.attr("name")) in search.weights]
-        return self.prepared(programs) <= PREPARED_SHARE * prepared_bytes(held, search.options.bindings[0])
+        limit = search.options.preparable.bytes_for(prepared_bytes(held, search.options.bindings[0]))
+        return self.prepared(programs) <= limit
 
     # --- points ---
 

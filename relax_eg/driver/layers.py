@@ -61,7 +61,8 @@ class Layer:
 
     def takes_codes(self, scheme: Scheme) -> bool:
         """Whether the other operand becomes codes, too."""
-        return scheme.activations != "none" and self.is_matrix_product
+        is_convolution = self.node.op == "conv" and self.index == 1 and self.node.attr("groups") == 1
+        return scheme.activations != "none" and (self.is_matrix_product or is_convolution)
 
     def own(self, scheme: Scheme) -> Scheme:
         """The scheme of its weight. A table has int8 codes instead of int4: no sum evens out the errors of its rows."""
@@ -82,7 +83,11 @@ class Layer:
         made[self.index] = decoded(coded, self.weight, scheme, self.axes)
         if self.takes_codes(scheme):
             x = operands[1 - self.index]
-            c = encoded_rows(x) if found is None else encoded_within(x, *found, scheme.symmetric)
+            c = (
+                encoded_rows(x, 1 if self.node.op == "conv" else -1)
+                if found is None
+                else encoded_within(x, *found, scheme.symmetric)
+            )
             wide = op.astype(c.codes, "float32")
             shifted = wide if c.zero is None else wide - op.astype(c.zero, "float32")
             made[1 - self.index] = op.astype(shifted * c.scale, x.dtype)

@@ -42,7 +42,6 @@ from relax_eg.extract.numbers import TINY
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode
 from relax_eg.extract.report import MeasuredRow
-from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
@@ -163,14 +162,12 @@ class Search:
         priced = o.profile.pallas and o.cost is None and not o.is_exact
         return priced and bool(o.steps) and self.executions[0] == WHOLE and not self.traced.in_steps
 
-    def entry_at(self, binding: Sizes, spec: SearchSpec, share: float = PREPARED_SHARE) -> Entry:
+    def entry_at(self, binding: Sizes, spec: SearchSpec, share: float = 1.0) -> Entry:
         """The program of lowest price at one binding, for a mode and an execution, from the e-graphs of `entry()`.
-        `share`: how much may be prepared, as a multiple of the weights' bytes."""
+        `share`: how much of the bytes that may be prepared."""
         return self._extracted(self.entry().units, spec, share, binding)
 
-    def _extracted(
-        self, units: Units, spec: SearchSpec, share: float = PREPARED_SHARE, at: Sizes | None = None
-    ) -> Entry:
+    def _extracted(self, units: Units, spec: SearchSpec, share: float = 1.0, at: Sizes | None = None) -> Entry:
         """A program from the e-graphs of a search that was made before."""
         started = time.perf_counter()
         bindings = self.options.bindings if at is None else (dict(at),)

@@ -22,6 +22,7 @@ from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
+from relax_eg.extract.weights import APPROXIMATE, PREPARABLE, Preparable
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.ir.annotations import Annotation
@@ -125,6 +126,11 @@ class Options:
     @property
     def _varying(self) -> list[str]:
         return [v for v, (low, high) in self.ranges.items() if low < high][:_CORNERED]
+
+    @property
+    def preparable(self) -> Preparable:
+        """How much may be prepared from weights."""
+        return APPROXIMATE if "approximate" in self.numerics else PREPARABLE
 
     @property
     def is_exact(self) -> bool:

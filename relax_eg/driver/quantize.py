@@ -116,8 +116,8 @@ def quantize(
     - `symmetric`: whether 0 is code 0. Otherwise int8 and int4 codes span the range from least to largest.
     - `group`: weights in a row that share a scale in "int4". It divides the contracted sizes, or the layer is kept.
     - `activations`: whether what is multiplied with int8 weights becomes int8, too, so that devices with units for it
-      multiply bytes: "dynamic", each row by its own range in each call; "static", by a range from calibration; "none".
-      Convolutions keep their inputs.
+      multiply bytes: "dynamic", each row or image by its own range in each call; "static", by a range from calibration;
+      "none". Convolutions in groups keep their inputs.
     - `rounding`: of int8 and int4 codes. With "nearest" no element of a weight changes by more than half a step. With
       "calibrated" the rows of a product's weight make up for each other's errors on the data, which takes a time cubic
       in their number; results are nearer, weights are not.

@@ -31,7 +31,7 @@ from relax_eg.extract.clock import Clock
 from relax_eg.extract.hoisting import PLATFORMS
 from relax_eg.extract.kernels.build import Names
 from relax_eg.extract.pricing import Pricing
-from relax_eg.extract.weights import PREPARED_SHARE
+from relax_eg.extract.weights import Preparable
 from relax_eg.ir.calls import callees_first, reachable_functions
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONSTANT, VAR, Expr, postorder
@@ -141,7 +141,7 @@ class _Run:
     - `options`: those of the search, or with other bindings, another device or another execution.
     - `unusable`: the library routines that may not be called: those of the rules that need another execution, unless
       the program as written calls them.
-    - `share`: how much may be prepared.
+    - `preparable`: how much may be prepared from weights.
     - `loop_functions`: the functions that a loop repeats.
     - `started`: CPU seconds of this thread when the run began.
     - `extraction_before`: seconds of extraction on the clock when the run began.
@@ -150,7 +150,7 @@ class _Run:
 
     options: Options
     unusable: frozenset[str]
-    share: float
+    preparable: Preparable
     loop_functions: Mapping[str, Repeated]
     started: float
     extraction_before: float
@@ -224,22 +224,21 @@ class Units:
 
     def run(self) -> SearchResult:
         """The optimized module, with the functions that its entry needs."""
-        return self._run(self.options, PREPARED_SHARE)
+        return self._run(self.options)
 
-    def extract_again(self, options: Options, share: float = PREPARED_SHARE) -> SearchResult:
+    def extract_again(self, options: Options, share: float = 1.0) -> SearchResult:
         """What `run`, called before, finds for other bindings, another device or another execution: the same e-graphs
-        are priced again, and nothing is saturated. `share`: how much may be prepared, as a multiple of the weights'
-        bytes."""
+        are priced again, and nothing is saturated. `share`: how much of the bytes that may be prepared."""
         return self._run(options, share)
 
-    def _run(self, options: Options, share: float) -> SearchResult:
+    def _run(self, options: Options, share: float = 1.0) -> SearchResult:
         clock, entry = self.clock or Clock(options.budget.extraction), self.module.main
         loops = loop_functions(self.module, partial(_extent, options))
         called = {str(e.attr("name")) for f in self.module for e in f.expressions() if e.op == CALL_DPS_LIBRARY}
         run = _Run(
             options,
             options.unusable - called,
-            share,
+            options.preparable.scaled(share),
             loops,
             time.thread_time(),
             clock.spent,
@@ -331,8 +330,8 @@ class Units:
         is_hoisted = loop is not None and loop.is_body and run.options.profile.platform in PLATFORMS
         pricing = self.bytes_cost.get(place, Pricing(held=run.options.held, limit=run.options.memory_limit or 1))
         request = BlockRequest(
-            name, block, run.options, self.functions, run.unusable, weights, same, once, is_hoisted, run.share, pricing,
-            found.extraction, self._names, is_again,
+            name, block, run.options, self.functions, run.unusable, weights, same, once, is_hoisted, run.preparable,
+            pricing, found.extraction, self._names, is_again,
         )  # fmt: skip
         in_kernels = run.options.has_kernels and name not in self._in_loops
         extract = extract_kernels if in_kernels else extract_operators

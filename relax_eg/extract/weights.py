@@ -19,15 +19,43 @@ from relax_eg.ir.module import Function
 from relax_eg.ir.partition import has_only_sizes, split
 from relax_eg.ops import bytes_of
 
-# chosen: shares of `PREPARED_SHARE`, if several programs prepare values and have to fit into it together
+# chosen: shares of what may be prepared, if several programs prepare values and have to fit into it together
 FRUGAL = (0.5, 0.25)
-PREPARED_SHARE = 1.5  # limit: bytes of prepared values, as a multiple of the weights' own
+_PREPARED_SHARE = 1.5  # limit: bytes of prepared values, as a multiple of the weights' own
+# limit: the same where results may be approximate: a window of three elements by three has 36 in Winograd's tiles
+_APPROXIMATE_SHARE = 4.0
+# limit: bytes that a block may prepare in any case where results may be approximate: the Fourier transform of a window
+# is as large as the image
+_APPROXIMATE_BYTES = 1 << 25
 # chosen: first price of the bytes that may be prepared, as a share of the cost of the program as written
 _FIRST_PRICE = 1 / 16
 _DEARER = 4  # chosen: factor by which the price is raised
 _RAISED = 12  # limit: how often the price is raised
 
 Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparable:
+    """How many bytes may be prepared from weights.
+
+    - `share`: as a multiple of the weights' own bytes.
+    - `least`: bytes that may be prepared in any case.
+    """
+
+    share: float = _PREPARED_SHARE
+    least: float = 0.0
+
+    def bytes_for(self, weights: float) -> float:
+        """The limit for weights of so many bytes."""
+        return max(self.share * weights, self.least)
+
+    def scaled(self, by: float) -> Preparable:
+        return Preparable(by * self.share, by * self.least)
+
+
+PREPARABLE = Preparable()
+APPROXIMATE = Preparable(_APPROXIMATE_SHARE, _APPROXIMATE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +76,13 @@ def cheapest(
     weights: set[str],
     models: Sequence[WholeCost],
     once: float | None = None,
-    share: float = PREPARED_SHARE,
+    preparable: Preparable = PREPARABLE,
     pricing: Pricing = FREE,
     clock: Clock | None = None,
 ) -> Chosen:
     """The cheapest choice over all bindings, each weighed by the cost of the program as written there.
 
-    Bytes of prepared values have a price, which is raised until they fit into `share` times the bytes of the weights.
+    Bytes of prepared values have a price, which is raised until they fit into what is `preparable`.
 
     - `decode`: the expressions of the roots under a choice.
     - `weights`: the names of the parameters that are weights.
@@ -75,7 +103,7 @@ def cheapest(
     if not weights or once is not None:
         found = choose(0.0)
         return replace(found, selection=select_exactly(graph, found.costs, found.selection, clock))
-    limit = PreparedLimit.of(graph, weights, models[0].binding, share)
+    limit = PreparedLimit.of(graph, weights, models[0].binding, preparable)
     found = limit.choose_within(
         choose, lambda c: (decode(c.selection.choice), c.selection.written_cost), _DEARER, _RAISED
     )
@@ -100,11 +128,14 @@ class PreparedLimit:
     bytes: float
 
     @staticmethod
-    def of(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int], share: float) -> PreparedLimit:
-        """The limit of `share` times the bytes of the weights."""
+    def of(
+        graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int], preparable: Preparable
+    ) -> PreparedLimit:
+        """The limit for the weights of a graph."""
         rows = zip(graph.candidates, graph.annotations, strict=True)
         held = (a for row, a in rows for x in row if x.op == VAR and x.site.attrs["name"] in weights)
-        return PreparedLimit(weights, binding, share * sum(int(bytes_of(a).evaluate(binding)) for a in held))
+        own = sum(int(bytes_of(a).evaluate(binding)) for a in held)
+        return PreparedLimit(weights, binding, preparable.bytes_for(own))
 
     def allows(self, values: Sequence[Expr]) -> bool:
         """Whether a program with these results prepares at most so many bytes."""

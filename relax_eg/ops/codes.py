@@ -146,10 +146,10 @@ def decoded(c: Coded, like: Expr, scheme: Scheme, axes: Sequence[int]) -> Expr:
     return op.astype(op.reshape(x, like.shape) if scheme.kind == "int4" else x, like.dtype)
 
 
-def encoded_rows(x: Expr) -> Coded:
-    """`x` as int8 codes, symmetric, with a scale for each row along the last axis."""
+def encoded_rows(x: Expr, axis: int = -1) -> Coded:
+    """`x` as int8 codes, symmetric, with a scale for all elements along the axes from `axis` on."""
     wide = op.astype(x, "float32")
-    scale = _or_one(op.max(op.abs(wide), -1, True) / _BYTE)
+    scale = _or_one(op.max(op.abs(wide), tuple(range(axis % x.ndim, x.ndim)), True) / _BYTE)
     return Coded(saturated(wide / scale, "int8"), scale)
 
 

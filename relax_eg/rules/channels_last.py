@@ -143,7 +143,7 @@ class ChannelsLast(Inward):
         plain = all(n == 1 for n in e.attr("input_dilation"))
         if plain and e.attr("groups") == 1 and all(d == 1 for d in w.shape[2:]) and not is_padded_itself:
             at = (0,) * (e.ndim - 2)
-            rows = _part(self._last(x), at, e.shape[2:], e.attr("strides"), e.attr("dilation"))
+            rows = part(self._last(x), at, e.shape[2:], e.attr("strides"), e.attr("dilation"))
             weight = op.permute_dims(op.squeeze(w, tuple(range(2, w.ndim))), (1, 0))
             return op.matmul(rows, weight, precision=e.attr("precision"), out_dtype=e.attr("out_dtype"))
         pixels = self._sub_pixels(e)
@@ -197,9 +197,9 @@ class ChannelsLast(Inward):
             apart = op.reshape(cut, (n, *itertools.chain(*zip(count, sides, strict=True)), cut.shape[-1]))
             together = (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1)
             image = op.reshape(op.permute_dims(apart, together), (n, *count, cut.shape[-1] * math.prod(sides)))
-            parts = [_part(image, place, space, [1] * rank, [1] * rank) for place in places]
+            parts = [part(image, place, space, [1] * rank, [1] * rank) for place in places]
         else:
-            parts = [_part(image, place, space, strides, e.attr("dilation")) for place in places]
+            parts = [part(image, place, space, strides, e.attr("dilation")) for place in places]
         split = op.reshape(w, (o, w.shape[1], *itertools.chain(*zip(taps, sides, strict=True))))
         kernel = op.permute_dims(split, (*range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2), 1, 0))
         patches = parts[0] if len(parts) == 1 else op.concat(parts, e.ndim - 1)
@@ -226,7 +226,7 @@ class ChannelsLast(Inward):
         return op.reshape(op.permute_dims(apart, (0, *together, 1 + 2 * rank)), whole)
 
 
-def _part(
+def part(
     image: Expr, place: Sequence[int], space: Sequence[Dim], strides: Sequence[int], dilation: Sequence[int]
 ) -> Expr:
     """The elements of an image, channels last, that a place of the window meets, for the places `space` of the result.

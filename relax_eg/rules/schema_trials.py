@@ -292,22 +292,6 @@ def convolutions(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
 
 
-def convolutions_of_blocks(rng: np.random.Generator) -> Trial:
-    """A convolution over one or two axes whose windows are one or two strides long."""
-    rank = int(rng.integers(1, 3))
-    steps = [2, *(int(n) for n in rng.integers(1, 4, rank - 1))]
-    window = [s * int(n) for s, n in zip(steps, rng.integers(1, 3, rank), strict=True)]
-    pads = [(int(rng.integers(0, 3)), int(rng.integers(0, 3))) for _ in range(rank)]
-    n, channels, out = (int(rng.integers(low, 4)) for low in (0, 1, 1))
-    sizes = [k + int(rng.integers(0, 6)) for k in window]
-    images, kernel = (n, channels, *sizes), (out, channels, *window)
-    params = (var("x", Tensor(images, "float32")), var("w", Tensor(kernel, "float32")))
-    node = op.conv(*params, steps, pads)
-    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
-    args = tuple(rng.integers(-3, 4, shape).astype(np.float32) for shape in (images, kernel))
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
-
-
 def networks_of_convolutions(rng: np.random.Generator) -> Trial:
     """Two to four convolutions over one or two axes, dense or depthwise, strided or transposed, with pooling, shifts of
     channels, gates from sums over the image, residuals and joints between them."""

@@ -104,6 +104,8 @@ def test_sets_of_them() -> None:
     loops, sums = ["loop_invariants", "calls_ahead", "calls_inlined", "steps_unrolled"], ["sums_in_order"]
     codes = [
         "integer_product",
+        "integer_convolution",
+        "codes_of_codes",
         "bytes_for_weights",
         "bytes_for_operands",
         "nibbles_for_weights",

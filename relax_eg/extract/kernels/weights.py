@@ -12,7 +12,7 @@ from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.selection import select_kernels
 from relax_eg.extract.kernels.ways import KernelSelection
 from relax_eg.extract.pricing import FREE, ONCE, Pricing
-from relax_eg.extract.weights import PREPARED_SHARE, PreparedLimit, static_classes
+from relax_eg.extract.weights import PREPARABLE, Preparable, PreparedLimit, static_classes
 from relax_eg.ir.expr import Expr
 
 _RAISED = 6  # limit: how often the price of prepared bytes is raised
@@ -40,14 +40,14 @@ def cheapest_kernels(
     weights: set[str],
     once: float | None = None,
     bytes_cost: Pricing = FREE,
-    share: float = PREPARED_SHARE,
+    preparable: Preparable = PREPARABLE,
     clock: Clock | None = None,
     own_only: bool = False,
 ) -> ChosenKernels:
     """The cheapest kernels over all bindings.
 
     Values that depend only on `weights` are computed ahead of the calls. Their bytes have a price, which is raised
-    until they fit into `share` times the bytes of the weights.
+    until they fit into what is `preparable`.
 
     - `build`: makes the expression of a candidate.
     - `models`: the cost model of each binding.
@@ -76,7 +76,7 @@ def cheapest_kernels(
         return found[0].built.roots, found[0].selection.written_cost
 
     if weights and once is None:
-        limit = PreparedLimit.of(graph, weights, models[0].binding, share)
+        limit = PreparedLimit.of(graph, weights, models[0].binding, preparable)
         found, made = limit.choose_within(choose, results_of, _DEARER, _RAISED)
     else:
         found, made = choose(0.0)

@@ -1,33 +1,44 @@
 """Products of codes: what is decoded from bytes and multiplied may be multiplied as bytes, and what is not may be
 encoded first.
 
-`integer_product` rewrites products that a program has; the sum of products of bytes in int32 is exact. The other
-schemas propose codes of fewer bits for weights that are known ahead. They change values by more than rounding: they are
-of the class `quantised`, which is not used unless it is asked for. Prices decide: a product of bytes is faster on
-devices with units for it (`Profile.matmul_rate["int8"]`).
+`integer_product` and `integer_convolution` rewrite products that a program has; the sum of products of bytes in int32
+is exact. `codes_of_codes` leaves out what decodes bytes, moves their elements and encodes them again. The other schemas
+propose codes of fewer bits for weights that are known ahead. They change values by more than rounding: they are of the
+class `quantised`, which is not used unless it is asked for. Prices decide: a product of bytes is faster on devices with
+units for it (`Profile.matmul_rate["int8"]`).
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.dtypes import dtype_of
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, const, postorder
+from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, postorder
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import Coded, Scheme, contracted_axes, decoded, encoded, encoded_rows, why_not_coded
-from relax_eg.ops.record import call
+from relax_eg.ops.record import TABLE, call
+from relax_eg.rules.channels_last import part, to_first, to_last
+from relax_eg.rules.index_maps.inward import is_join
+from relax_eg.rules.index_maps.views import view_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import coded_products, products_with_weights
 from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema
+from relax_eg.rules.window_forms import all_ones, is_known, window_of
+from relax_eg.rules.window_trials import coded_convolutions, codes_again
 from relax_eg.shapes import Dim
 
 _BYTES = ("int8", "uint8")
 _WIDE = ("float32", "int32")
 _MOST_SUMMED = 1 << 17  # given: products of two bytes whose sum exceeds int32
 _DEPTH = 8  # limit: operators between a product and the codes of an operand
+_MOST_PARTS = 49  # limit: places of a window of which patches of codes are made
+_LEAST_SCALE = 1e-30  # chosen: the least scale whose product with a byte is surely a normal number
 
 
 @dataclass(frozen=True)
@@ -116,26 +127,193 @@ def _as_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
         return None
     left, right = left.as_int8(e.dtype), right.as_int8(e.dtype)
     codes = op.permute_dims(right.codes, (1, 0)) if turned else right.codes
-    y = op.astype(op.matmul(left.codes, codes, out_dtype="int32"), e.dtype)
-    zero = None if right.zero is None else _flat(right.zero, axis)
-    if left.zero is not None:
-        y = y - left.zero * op.astype(op.sum(op.astype(codes, "int32"), 0), e.dtype)
-    if zero is not None:
-        y = y - op.astype(op.sum(op.astype(left.codes, "int32"), -1, True), e.dtype) * zero
-    if left.zero is not None and zero is not None:
-        y = y + left.zero * zero * op.dim_value(size, e.dtype)
-    for scale in (*left.scales, *(_flat(s, axis) for s in right.scales)):
-        y = y * scale
+    flat = _Operand(codes, None if right.zero is None else _flat(right.zero, axis), _flat_all(right.scales, axis))
+    y = _product(left, flat, e.dtype)
     return y if y.annotation == e.annotation else None
 
 
+def _flat_all(scales: Sequence[Expr], axis: int) -> tuple[Expr, ...]:
+    return tuple(_flat(s, axis) for s in scales)
+
+
+def _product(left: _Operand, right: _Operand, wide: str) -> Expr:
+    """The product of int8 codes, summed in int32, as numbers of dtype `wide`. The right codes are (depth, columns), and
+    their zero and scales have a place for each column."""
+    y = op.astype(op.matmul(left.codes, right.codes, out_dtype="int32"), wide)
+    if left.zero is not None:
+        y = y - left.zero * op.astype(op.sum(op.astype(right.codes, "int32"), 0), wide)
+    if right.zero is not None:
+        y = y - op.astype(op.sum(op.astype(left.codes, "int32"), -1, True), wide) * right.zero
+    if left.zero is not None and right.zero is not None:
+        y = y + left.zero * right.zero * op.dim_value(left.codes.shape[-1], wide)
+    for scale in (*left.scales, *right.scales):
+        y = y * scale
+    return y
+
+
+def _convolution_of_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Proposes a product of the patches of an image of codes, for one zero of the image and its scale, or one scale of
+    each image."""
+    x, w = e.args
+    if not is_known(e) or e.dtype != "float32" or x.dtype != "float32" or e.attr("groups") != 1:
+        return None
+    window = window_of(e)
+    if not window or not all_ones(e, "input_dilation") or not all(d.is_const for d in w.shape):
+        return None
+    if not 1 <= math.prod(window) <= _MOST_PARTS or math.prod(d.value for d in w.shape[1:]) >= _MOST_SUMMED:
+        return None
+    image, kernel = _read_image(x), _read_kernel(w)
+    if image is None or kernel is None:
+        return None
+    image, kernel = image.as_int8("float32"), kernel.as_int8("float32")
+    last, rank = to_last(e.ndim), e.ndim - 2
+    fill = const(0, "int8") if image.zero is None else op.astype(image.zero, "int8")
+    around = list(zip(e.attr("low"), e.attr("high"), strict=True))
+    codes = op.pad(op.permute_dims(image.codes, last), [(0, 0), *around, (0, 0)], fill)
+    parts = [
+        part(codes, place, e.shape[2:], e.attr("strides"), e.attr("dilation"))
+        for place in itertools.product(*map(range, window))
+    ]
+    patches = parts[0] if len(parts) == 1 else op.concat(parts, e.ndim - 1)
+    o = w.shape[0]
+    columns = op.reshape(op.permute_dims(kernel.codes, (*range(2, e.ndim), 1, 0)), (patches.shape[-1], o))
+
+    def of_columns(v: Expr) -> Expr:
+        return op.reshape(v, (o,) if v.ndim == e.ndim and v.shape[0] == o else ())
+
+    right = _Operand(
+        columns, None if kernel.zero is None else of_columns(kernel.zero), tuple(map(of_columns, kernel.scales))
+    )
+    made = _product(replace(image, codes=patches), right, "float32")
+    made = op.permute_dims(made, to_first(e.ndim))
+    return made if rank and made.annotation == e.annotation else None
+
+
+def _read_image(x: Expr) -> _Operand | None:
+    """Reads an image, contracted along all axes but the first. Its zero is one for all images, because patches are
+    filled with it."""
+    found = _read(x, -(x.ndim - 1))
+    if found is None or not _is_code(found):
+        return None
+    plain = all(s.ndim == 0 or (s.ndim == x.ndim and all(d == 1 for d in s.shape[1:])) for s in found.scales)
+    return found if plain else None
+
+
+def _is_code(x: _Operand) -> bool:
+    """Whether the zero of an operand is a code."""
+    if x.zero is None:
+        return True
+    if x.zero.op == "astype" and x.zero.args[0].dtype == x.codes.dtype:
+        return x.zero.ndim == 0
+    value, held = _number(x.zero), dtype_of(str(x.codes.dtype))
+    return x.zero.ndim == 0 and value is not None and value == round(value) and held.least <= value <= held.greatest
+
+
+def _read_kernel(w: Expr) -> _Operand | None:
+    """Reads the kernel of a convolution: zero and scales are those of all output channels, or of each."""
+    found = _read(w, -(w.ndim - 1))
+    if found is None:
+        return None
+    more = [*found.scales, *([] if found.zero is None else [found.zero])]
+    ok = all(s.ndim == 0 or (s.ndim == w.ndim and all(d == 1 for d in s.shape[1:])) for s in more)
+    return found if ok else None
+
+
+# --- codes that are decoded and encoded again ---
+
+
+def _codes_of_codes(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Proposes the codes for what encodes their values again with the same scale and zero, with only views between."""
+    encoding = _read_encoding(e)
+    if encoding is None:
+        return None
+    y, scale, zero = encoding
+    return _moved_codes(y, e.dtype, scale, zero, 0)
+
+
+def _read_encoding(e: Expr) -> tuple[Expr, float, float] | None:
+    """The values, the scale and the zero of what `ops.codes.saturated` encodes with numbers that are constants."""
+    if e.op != "astype" or e.dtype not in _BYTES:
+        return None
+    low, high = dtype_of(e.dtype).least, dtype_of(e.dtype).greatest
+    most, below = _with_number(e.args[0], "minimum")
+    least, rounded = _with_number(below, "maximum")
+    if most != high or least != low:
+        return None
+    while rounded.op == "round" and rounded.args[0].op in ("round", "add"):
+        rounded = rounded.args[0]
+    zero = 0.0
+    if rounded.op == "add":
+        found, rounded = _with_number(rounded, "add")
+        if found is None or found != round(found):
+            return None
+        zero = found
+    if rounded.op != "round" or rounded.attr("method") != "to_even" or rounded.args[0].op != "divide":
+        return None
+    y, by = rounded.args[0].args
+    scale = _number(by)
+    # Beyond these a product with a byte is not a normal number.
+    if scale is None or y.dtype != "float32" or not _LEAST_SCALE <= scale <= 1 / _LEAST_SCALE:
+        return None
+    return y, scale, zero
+
+
+def _with_number(e: Expr, operator: str) -> tuple[float | None, Expr]:
+    """The constant operand of an operator with two, and the other one; None and the expression itself for others."""
+    if e.op == operator:
+        for number, other in (e.args, e.args[::-1]):
+            value = _number(number)
+            if value is not None and other.shape == e.shape:
+                return value, other
+    return None, e
+
+
+def _number(x: Expr) -> float | None:
+    """The value of a constant with one element, behind views and conversions."""
+    while x.op in ("reshape", "astype", "broadcast_to", "squeeze", "expand_dims") and x.args:
+        x = x.args[0]
+    return float(constant_value(x).reshape(-1)[0]) if x.op == CONSTANT and constant_value(x).size == 1 else None
+
+
+def _moved_codes(y: Expr, dtype: str, scale: float, zero: float, depth: int) -> Expr | None:
+    """The codes of `dtype` of which `y` is decoded with this scale and zero, moved as it moves their values."""
+    if depth > _DEPTH or not isinstance(y.annotation, Tensor) or y.annotation.shape is None:
+        return None
+    if y.op == "multiply":
+        for inner, by in (y.args, y.args[::-1]):
+            if _number(by) == scale and inner.shape == y.shape:
+                own = 0.0
+                if inner.op == "subtract" and inner.args[0].shape == inner.shape:
+                    found = _number(inner.args[1])
+                    if found is None:
+                        return None
+                    inner, own = inner.args[0], found
+                codes = inner.args[0] if inner.op == "astype" else None
+                return codes if codes is not None and codes.dtype == dtype and own == zero else None
+        return None
+    record = TABLE.get(y.op)
+    if record is None or not y.args:
+        return None
+    if is_join(y):
+        moved = [_moved_codes(a, dtype, scale, zero, depth + 1) for a in y.args]
+        return None if any(m is None for m in moved) else call(y.op, [m for m in moved if m is not None], dict(y.attrs))
+    if len(y.args) == 1 and (record.moves == "view" or view_of(y) is not None):
+        moved = _moved_codes(y.args[0], dtype, scale, zero, depth + 1)
+        return None if moved is None else call(y.op, (moved,), dict(y.attrs))
+    return None
+
+
+_INTEGERS = {"matmul": _as_integers, "linear": _as_integers, "conv": _convolution_of_integers}
+
+
 def integers_in(function: Function) -> Function:
-    """`function` with `integer_product` applied wherever it can be, whatever that costs."""
+    """`function` with products of integers wherever there can be, whatever that costs."""
     done: dict[Expr, Expr] = {}
     for e in function.expressions():
         args = [done[a] for a in e.args]
         made = e if all(a is b for a, b in zip(args, e.args, strict=True)) else with_operands(e, args)
-        proposed = _as_integers(made, ModuleAnswers({})) if made.op in ("matmul", "linear") else None
+        propose = _INTEGERS.get(made.op)
+        proposed = None if propose is None else propose(made, ModuleAnswers({}))
         done[e] = made if proposed is None else proposed
     blocks = tuple(Block(tuple(Binding(b.var, done[b.value]) for b in k.bindings), k.dataflow) for k in function.blocks)
     return replace(function, blocks=blocks, result=done[function.result])
@@ -193,6 +371,24 @@ quantised = RuleSet(
             _as_integers,
             frozenset(("matmul", "linear")),
             (coded_products,),
+        ),
+        Schema(
+            "integer_convolution",
+            "a convolution of what bytes stand for is a product of patches of bytes, times their scales",
+            "reassociate",
+            frozenset(("quantised", "integers", "conv")),
+            _convolution_of_integers,
+            frozenset(("conv",)),
+            (coded_convolutions,),
+        ),
+        Schema(
+            "codes_of_codes",
+            "codes of what codes stand for, with the same scale and zero, are these codes, moved alike",
+            "reassociate",
+            frozenset(("quantised", "integers")),
+            _codes_of_codes,
+            frozenset(("astype",)),
+            (codes_again,),
         ),
         _schema("bytes_for_weights", "a weight that is known ahead as bytes, with a scale for each column", Scheme()),
         _schema(

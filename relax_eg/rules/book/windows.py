@@ -1,4 +1,4 @@
-"""Convolutions written in other ways: by taps, as matmuls of patches, over fewer axes, and as sub-pixels.
+"""Convolutions in other ways: by taps, as matmuls of patches, by Winograd's tiles, over fewer axes, by phases.
 
 A tap is one place of the window. Which of these ways is fastest depends on the sizes and the device, so each is a
 choice of extraction. They hold for any number of spatial axes.
@@ -13,23 +13,47 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relax_eg.dtypes import itemsize
-from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Tensor
+from relax_eg.dtypes import is_float, itemsize
+from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_where
-from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first
+from relax_eg.rules import winograd
+from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first, to_last
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import convolutions, convolutions_of_blocks, networks_of_convolutions
-from relax_eg.rules.schemas import ProgramQueries, Schema, Trials
+from relax_eg.rules.schema_trials import convolutions, networks_of_convolutions
+from relax_eg.rules.schemas import ProgramQueries, Propose, Schema, Trials
+from relax_eg.rules.signature import Numerics
+from relax_eg.rules.window_forms import (
+    all_ones,
+    by_phases,
+    by_transforms,
+    is_known,
+    of_blocks,
+    separated,
+    sums_as_written,
+    window_of,
+)
+from relax_eg.rules.window_trials import (
+    convolutions_by_threes,
+    convolutions_of_blocks,
+    large_convolutions,
+    separable_convolutions,
+    transposed_convolutions,
+)
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Scalar, compute, program
 
 # limit: places of a window that is written tap by tap, and of one of which patches are made
 _MOST_TAPS, _MOST_PARTS = 49, 9
 _LARGE = 1 << 23  # chosen: bytes of all patches from which on no core's cache holds them, and memory takes longest
+# limit: places of a window from which transforms are proposed; with fewer they take longer on every device
+_LEAST_TRANSFORMED = 25
+# chosen: differences of a kernel's elements, as a share of the largest, that are no more than rounding in float32 (two
+# roundings), and that are about what Winograd's tiles change
+_ROUNDED, _NEAR = 2.0**-22, 1e-5
+_MOST_RANK = 16  # limit: the rank of a kernel of which two are made
 # The operators with which a network may end.
 _OPERATORS = operators_where(lambda o: o.equations is not None)
 
@@ -50,23 +74,12 @@ def _padded(e: Expr) -> Expr:
     return op.pad(e.args[0], [(0, 0), (0, 0), *around], 0.0) if any(b != 0 for a in around for b in a) else e.args[0]
 
 
-def _is_known(e: Expr) -> bool:
-    annotations = [a.annotation for a in (e, *e.args)]
-    return all(isinstance(a, Tensor) and a.shape is not None and a.dtype is not None for a in annotations)
-
-
-def _sums_as_written(e: Expr) -> bool:
-    """Whether products and sums in the dtype of the operands are as exact as the convolution's."""
-    dtype = e.args[0].dtype
-    return e.attr("out_dtype") in (None, dtype) and itemsize(dtype) >= 4
-
-
 def _depthwise_by_taps(e: Expr, queries: ProgramQueries) -> Expr | None:
-    if not _is_known(e):
+    if not is_known(e):
         return None
     x, w = e.args
     (out, depth), places = w.shape[:2], _places(e)
-    if e.attr("groups") == 1 or depth != 1 or out != x.shape[1] or not places or not _sums_as_written(e):
+    if depth != 1 or out != x.shape[1] or not places or not sums_as_written(e):
         return None
     image = _padded(e)
     xs, ws = (Buffer(name, a.shape, str(a.dtype)) for name, a in (("x", image), ("w", w)))
@@ -93,10 +106,10 @@ def _part(e: Expr, place: Sequence[int]) -> Expr:
 
 
 def _patches_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
-    if not _is_known(e):
+    if not is_known(e):
         return None
     x, w = e.args
-    if e.attr("groups") != 1 or all(d == 1 for d in w.shape[2:]) or not _sums_as_written(e):
+    if e.attr("groups") != 1 or all(d == 1 for d in w.shape[2:]) or not sums_as_written(e):
         return None
     places = _places(e)
     if not 1 <= len(places) <= _MOST_PARTS:
@@ -117,7 +130,7 @@ def _patches_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
 
 def _fewer_axes(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Proposes to leave out axes of size 1 on which the result has size 1, so that one tap meets the image there."""
-    if not _is_known(e):
+    if not is_known(e):
         return None
     x, w = e.args
     low, between = e.attr("low"), e.attr("input_dilation")
@@ -147,28 +160,6 @@ def _fewer_axes(e: Expr, queries: ProgramQueries) -> Expr | None:
     return op.expand_dims(made, single)
 
 
-def _as_sub_pixels(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """Proposes a kernel of one element for a transposed convolution whose windows do not overlap."""
-    if not _is_known(e):
-        return None
-    x, w = e.args
-    steps = e.attr("input_dilation")
-    plain = e.attr("groups") == 1 and all(n == 1 for name in ("strides", "dilation") for n in e.attr(name))
-    edges = all(d == s - 1 for name in ("low", "high") for d, s in zip(e.attr(name), steps, strict=True))
-    if not plain or not edges or tuple(w.shape[2:]) != tuple(Dim.of(s) for s in steps) or all(s == 1 for s in steps):
-        return None
-    rank, (n, k, *space), o = len(steps), x.shape, w.shape[0]
-    if any(out != d * s for out, d, s in zip(e.shape[2:], space, steps, strict=True)):  # an axis may be empty
-        return None
-    last = (0, *range(2, 2 + rank), 1)
-    kernel = op.permute_dims(op.flip(w, range(2, 2 + rank)), last)
-    pixels = op.reshape(kernel, (o * math.prod(steps), k, *(1,) * rank))
-    made = op.conv(x, pixels, precision=e.attr("precision"), out_dtype=e.attr("out_dtype"))
-    apart = op.reshape(made, (n, o, *steps, *space))
-    together = [axis for a in range(rank) for axis in (2 + rank + a, 2 + a)]
-    return op.reshape(op.permute_dims(apart, (0, 1, *together)), e.shape)
-
-
 def _channels_last(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Proposes the images of a network with channels last, where the network ends."""
     readers = queries.readers(e)
@@ -179,23 +170,88 @@ def _channels_last(e: Expr, queries: ProgramQueries) -> Expr | None:
 
 def _blocks_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Proposes a matmul of blocks, one stride long, for a convolution whose windows are some strides long."""
-    strides, window = e.attr("strides"), e.args[1].shape[2:] if _is_known(e) else ()
+    strides, window = e.attr("strides"), e.args[1].shape[2:] if is_known(e) else ()
     if len(window) != len(strides) or all(s == 1 for s in strides) or e.attr("groups") != 1:
         return None
     if not all(d.is_const and d.value > 0 and d.value % s == 0 for d, s in zip(window, strides, strict=True)):
         return None
-    if any(n != 1 for name in ("dilation", "input_dilation") for n in e.attr(name)) or not _sums_as_written(e):
+    if not all_ones(e, "dilation", "input_dilation") or not sums_as_written(e):
         return None
     return _with_channels_last(e, queries, lambda x: x is not e)
 
 
+def _by_winograd(tile: winograd.Tile) -> Propose:
+    """Proposes tiles for a convolution by windows of three.
+
+    In a network of which `channels_last` proposes another layout, it has that layout, too, so that extraction chooses
+    layer by layer: of three proposals, the first is the layer as it is in that network, and the last is the layer as
+    written behind two transposes, from which equality rules conclude that the others are equal without transposes.
+    """
+
+    def propose(e: Expr, queries: ProgramQueries) -> Expr | tuple[Expr, ...] | None:
+        if not is_known(e) or not is_float(e.dtype) or not sums_as_written(e) or e.attr("groups") != 1:
+            return None
+        x, w = e.args
+        if not all_ones(e, "strides", "dilation", "input_dilation") or any(d != winograd.WINDOW for d in w.shape[2:]):
+            return None
+        layout = _layout(queries, lambda _: False)
+        try:
+            made = op.permute_dims(winograd.convolution(e, layout.of(x), tile), to_first(e.ndim))
+        except RelaxEgError:  # it does not exist at all sizes
+            return None
+        if not is_image(x) and not any(map(is_image, queries.readers(e))):
+            return made
+        twice = op.permute_dims(op.permute_dims(e, to_last(e.ndim)), to_first(e.ndim))
+        return op.permute_dims(layout.of(e), to_first(e.ndim)), made, twice
+
+    return propose
+
+
+def _form(of: Callable[[Expr], Expr | None]) -> Propose:
+    """Proposes a form of a convolution that depends on it alone."""
+
+    def propose(e: Expr, queries: ProgramQueries) -> Expr | None:
+        try:
+            return of(e)
+        except RelaxEgError:  # it does not exist at all sizes
+            return None
+
+    return propose
+
+
+def _separated(tolerance: float, most: int) -> Propose:
+    """Proposes two convolutions, each over some of the axes, as they are and by taps."""
+
+    def propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+        def by_taps(x: Expr) -> Expr:
+            found = _depthwise_by_taps(x, queries)
+            return x if found is None else found
+
+        try:
+            found = [separated(e, tolerance, most, written) for written in (lambda x: x, by_taps)]
+        except RelaxEgError:  # it does not exist at all sizes
+            return ()
+        return tuple(dict.fromkeys(x for x in found if x is not None))
+
+    return propose
+
+
+def _by_transforms(e: Expr) -> Expr | None:
+    return by_transforms(e) if math.prod(window_of(e)) >= _LEAST_TRANSFORMED else None
+
+
+def _layout(queries: ProgramQueries, is_leaf: Callable[[Expr], bool]) -> ChannelsLast:
+    return ChannelsLast(is_leaf, is_large=lambda n: queries.largest_value(n) > _LARGE)
+
+
 def _with_channels_last(e: Expr, queries: ProgramQueries, is_leaf: Callable[[Expr], bool]) -> Expr:
-    made = ChannelsLast(is_leaf, is_large=lambda n: queries.largest_value(n) > _LARGE).of(e)
-    return op.permute_dims(made, to_first(e.ndim))
+    return op.permute_dims(_layout(queries, is_leaf).of(e), to_first(e.ndim))
 
 
-def _schema(name: str, doc: str, propose: Any, trials: Trials = convolutions) -> Schema:
-    return Schema(name, doc, "reassociate", frozenset(("conv",)), propose, frozenset(("conv",)), (trials,))
+def _schema(
+    name: str, doc: str, propose: Any, trials: Trials = convolutions, numerics: Numerics = "reassociate"
+) -> Schema:
+    return Schema(name, doc, numerics, frozenset(("conv",)), propose, frozenset(("conv",)), (trials,))
 
 
 windows = RuleSet(
@@ -212,6 +268,33 @@ windows = RuleSet(
             "blocks_as_matmul", "a convolution of windows of whole strides: a matmul of blocks", _blocks_as_matmul,
             convolutions_of_blocks,
         ),
-        _schema("conv_as_sub_pixels", "a transposed convolution without overlaps: one element each", _as_sub_pixels),
+        _schema(
+            "winograd_by_twos", "a convolution by windows of three: tiles of two results, four products along an axis",
+            _by_winograd(winograd.TWO), convolutions_by_threes, "approximate",
+        ),
+        _schema(
+            "winograd_by_fours", "a convolution by windows of three: tiles of four results, six products along an axis",
+            _by_winograd(winograd.FOUR), convolutions_by_threes, "approximate",
+        ),
+        _schema(
+            "conv_by_phases", "a transposed convolution: of s results in a row, each meets its own part of the window",
+            _form(by_phases), transposed_convolutions,
+        ),
+        _schema(
+            "conv_of_blocks", "a strided convolution is one of blocks, one stride long, whose elements are channels",
+            _form(of_blocks), convolutions_of_blocks,
+        ),
+        _schema(
+            "separable_conv", "a convolution by an outer product: one axis after the other",
+            _separated(_ROUNDED, 1), separable_convolutions,
+        ),
+        _schema(
+            "conv_of_low_rank", "a convolution by a constant kernel of low rank: one axis after the other",
+            _separated(_NEAR, _MOST_RANK), separable_convolutions, "approximate",
+        ),
+        _schema(
+            "conv_by_transforms", "a convolution: the inverse Fourier transform of a product of transforms",
+            _form(_by_transforms), large_convolutions, "approximate",
+        ),
     ),
 )  # fmt: skip
