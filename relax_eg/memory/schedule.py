@@ -122,7 +122,7 @@ def best_order(program: MemoryProgram, bindings: Sequence[Mapping[str, int]]) ->
 
 def _least_peak_order(program: MemoryProgram, at: Mapping[str, int]) -> Order:
     """The order of low peak for one binding of sizes."""
-    sizes = _planned_bytes(program, at)
+    sizes = planned_bytes(program, at)
     ends = [0, *_cuts(program, sizes), len(program.steps)]
     order: list[int] = []
     known: dict[_Block, tuple[tuple[int, ...], bool]] = {}
@@ -147,7 +147,7 @@ def peak_of(program: MemoryProgram, at: Mapping[str, int]) -> int:
     return max(liveness(program, "planned", at.keys()).at(at), default=0)
 
 
-def _planned_bytes(program: MemoryProgram, at: Mapping[str, int]) -> list[int]:
+def planned_bytes(program: MemoryProgram, at: Mapping[str, int]) -> list[int]:
     """The bytes of each value at these sizes; 0 for arguments and constants, and for values of unknown size."""
     ours = ("value", "workspace", "result")
     return [n or 0 if x.role in ours else 0 for x, n in zip(program.values, program.bytes_at(at), strict=True)]
