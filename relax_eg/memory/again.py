@@ -18,6 +18,7 @@ from relax_eg.memory.program import MemoryProgram, leaves
 from relax_eg.memory.schedule import planned_bytes
 
 _DEPTHS = (0, 1, 2, 3, 5, 8, 13)  # chosen: how far back values are computed again, in steps
+_LOWER = 0.9  # chosen: the peak is lowered by that share at a time
 _EXACTLY = 12  # limit: runs whose effect is determined exactly before one is added
 _MOST_RUNS = 400  # limit: rounds in which runs are added
 _LEAST_SECONDS = 1e-9  # chosen: seconds; the price of a run is at least that
@@ -135,8 +136,23 @@ def arrange(
     problem: Problem, order: Sequence[int], limit: int, is_over: Callable[[], bool] = lambda: False
 ) -> Arrangement:
     """Runs of the steps in `order`, with others between them, that need at most `limit` bytes if such are found, and
-    otherwise few. `is_over`: whether no time is left to look for more."""
+    otherwise as few as were found. `is_over`: whether no time is left to look for more."""
     now = problem.timeline(order)
+    while now.peak > limit and not is_over():
+        then = _lowered(problem, now, max(limit, int(_LOWER * now.peak)), is_over)
+        if then.peak >= now.peak:
+            break
+        now = then
+    now = _without_needless(problem, now, max(limit, now.peak))
+    seen: set[int] = set()
+    again = [s for s in now.runs if s in seen or seen.add(s)]  # `add` returns None
+    return Arrangement(now.runs, now.peak, sum(problem.seconds[s] for s in again), len(again))
+
+
+def _lowered(problem: Problem, now: Timeline, limit: int, is_over: Callable[[], bool]) -> Timeline:
+    """`now` with runs added until nothing is above the limit, or until no run lowers the bytes above it. The timeline
+    of lowest peak on the way."""
+    least = now
     for _ in range(_MOST_RUNS):
         excess = now.excess(limit)
         if not excess or is_over():
@@ -150,10 +166,8 @@ def arrange(
         if best is None:
             break
         now = best[1]
-    now = _without_needless(problem, now, max(limit, now.peak))
-    seen: set[int] = set()
-    again = [s for s in now.runs if s in seen or seen.add(s)]  # `add` returns None
-    return Arrangement(now.runs, now.peak, sum(problem.seconds[s] for s in again), len(again))
+        least = min(now, least, key=lambda t: t.peak)
+    return least
 
 
 def _proposals(problem: Problem, now: Timeline, limit: int) -> list[tuple[int, tuple[int, ...]]]:
