@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relax_eg.driver.liveness import stored_values
+from relax_eg.driver.prices import PriceOptions, cost_model
 from relax_eg.extract.clock import Clock
-from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.walk import walk
 from relax_eg.ir.calls import without_calls
 from relax_eg.ir.expr import Expr
@@ -56,11 +56,11 @@ class Arranger:
     - `peak`: the predicted bytes in the order of lowest peak in which nothing runs again.
     """
 
-    def __init__(self, module: Module, model: WholeCost, sizes: Mapping[str, int], weights: set[str]) -> None:
+    def __init__(self, module: Module, options: PriceOptions, sizes: Mapping[str, int], weights: set[str]) -> None:
         self.module = without_calls(module)
         self.sizes = dict(sizes)
+        model = cost_model(self.module, options, sizes)
         self.ahead = static_expressions(self.module.main, weights) if weights else set[Expr]()
-        self.model = model
         self.seconds: dict[tuple[str, Expr], float] = {}
         for v in walk(self.module.main, model, self.ahead):
             key = v.function.name, v.node

@@ -8,6 +8,7 @@ If no program fits, the price is raised once more for the values alive at the pe
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
-from relax_eg.driver.measured import CandidateProgram, Entry, Search
+from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
@@ -35,6 +36,9 @@ _HALF = 0.5
 _CLOSER = 2  # limit: prices tried between the last that was too low and the first that fitted
 _ROUNDS, _MORE = 3, 16.0  # chosen: rounds of raising the price at the peak, and the factor of each
 _FRONT = 24  # limit: programs tried for a front
+_ARRANGED = 4  # limit: programs whose steps are brought into an order
+_LESS = 0.97  # chosen: share of the bytes asked for, if XLA needed more than was asked for
+_SHARES = (1.0, 0.75, 0.55, 0.4, 0.3, 0.2, 0.1)  # chosen: shares of a program's bytes asked for along a front
 _NEAR = 1.1  # chosen: the least bytes that an error names are within this factor of what could be reached
 
 
@@ -71,6 +75,8 @@ class _Limited:
         self.aim = limit  # bytes aimed at: the limit, or more where no program keeps it
         self.allowed = MOST  # programs that may be tried
         self.tried: list[TriedProgram] = []
+        self.arranged = 0  # programs tried in an order
+        self.aims_at_limit = True  # not for a front, whose programs are arranged at several sizes
         self.modes = _modes(search.options.profile)
         self.block_pricing: dict[
             tuple[str, int], Pricing
@@ -173,9 +179,63 @@ class _Limited:
             else:
                 low = middle
 
+    def arrange(self) -> None:
+        """Try the programs found so far with their steps in an order and values computed again: those that would be
+        chosen if they needed less, the fastest first. XLA stores other values than predicted, so where a program needs
+        more than it was asked to, less is asked for."""
+        for t in self._worth_arranging():
+            goal, before = self.aim, 0
+            for _ in range(_CLOSER + 1):
+                if self.search.limit_clock.is_over():
+                    return
+                made = self.search.arranged(t.entry, goal, t.footprint.at)
+                if made is None or made[1] == before:
+                    break
+                before, tried = made[1], self._try_arranged(made[0])
+                if self.fits(tried):
+                    break
+                goal = min(int(_LESS * goal * self.aim / tried.footprint.bytes), made[1] - 1)
+
+    def arrange_at_all_sizes(self) -> None:
+        """Try the programs of the front found so far with fewer and fewer bytes asked for."""
+        for t in self._worth_arranging():
+            before = 0
+            for share in _SHARES:
+                if self.search.limit_clock.is_over():
+                    return
+                made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at)
+                if made is None:
+                    break
+                if made[1] != before:
+                    self._try_arranged(made[0])
+                before = made[1]
+
+    def _worth_arranging(self) -> list[TriedProgram]:
+        """The programs tried so far that are faster than all that fit, and the one as written, the fastest first. Of
+        programs of which one is both faster and smaller only that one."""
+        options = self.search.options
+        if COMPUTED_AGAIN not in options.steps or options.execution == KERNELS or options.cost is not None:
+            return []
+        fastest = min((t.seconds for t in self.fitting_programs), default=math.inf)
+        found: list[TriedProgram] = []
+        for t in sorted(self.tried, key=lambda t: (t.seconds, t.footprint.bytes)):
+            is_new = all(t.entry is not f.entry for f in found) and (t.entry is None or t.entry.found.again is None)
+            smaller = all(t.footprint.bytes < f.footprint.bytes for f in found)
+            if is_new and t.seconds < fastest and (smaller or t.entry is None):
+                found.append(t)
+        return found[:_ARRANGED]
+
+    def _try_arranged(self, entry: Entry) -> TriedProgram:
+        known = next((t for t in self.tried if t.entry is not None and t.entry.module == entry.module), None)
+        if known is not None:
+            return known
+        self.arranged += 1
+        self.tried.append(self._compile_and_measure(entry, self.modes[-1], 0.0))
+        return self.tried[-1]
+
     def raise_at_peak(self) -> None:
         """Raise the price of the values alive at the peak, a few times."""
-        found = [t for t in self.tried if t.entry is not None]
+        found = [t for t in self.tried if t.entry is not None and not _is_arranged(t)]
         if not found:
             return  # the program as written is the cheapest at every price of a byte
         least = min(found, key=lambda t: t.footprint.bytes)
@@ -202,10 +262,14 @@ class _Limited:
         higher prices at the peak."""
         if not self.fitting_programs:
             self.search_prices(self.aim)
+        if self.aims_at_limit:
+            self.arrange()
         if not self.fitting_programs:
             self.search_prices(max(self.aim, int(_HALF * self.smallest.footprint.bytes)))
         if not self.fitting_programs:
             self.raise_at_peak()
+        if not self.fitting_programs and self.aims_at_limit:
+            self.arrange()
         return bool(self.fitting_programs)
 
     def reach_least(self) -> None:
@@ -225,7 +289,7 @@ class _Limited:
     @property
     def programs(self) -> int:
         """The number of different programs tried."""
-        return sum(t.mode == self.modes[0] for t in self.tried)
+        return sum(t.mode == self.modes[0] and not _is_arranged(t) for t in self.tried)
 
     @property
     def is_full(self) -> bool:
@@ -247,7 +311,7 @@ def fastest_within_limit(search: Search, unlimited: bool) -> tuple[CandidateProg
     usual = tries.usual
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
     row = MemoryRow(
-        limit, m.bytes, usual.footprint.bytes, slower, tries.programs, m.planned, m.results, m.temporary
+        limit, m.bytes, usual.footprint.bytes, slower, tries.programs + tries.arranged, m.planned, m.results, m.temporary
     )  # fmt: skip
     return CandidateProgram(best.entry, best.mode), row
 
@@ -257,7 +321,9 @@ def front(search: Search) -> list[TriedProgram]:
     compiled in every mode; the first is the program as written."""
     tries = _Limited(search, 1, unlimited=False)
     tries.allowed = _FRONT
+    tries.aims_at_limit = False
     tries.reach()
+    tries.arrange_at_all_sizes()
     return tries.tried
 
 
@@ -270,6 +336,10 @@ def _reachable_least(search: Search, unlimited: bool, least: TriedProgram) -> Tr
             break
         least = tries.smallest
     return least
+
+
+def _is_arranged(t: TriedProgram) -> bool:
+    return t.entry is not None and t.entry.found.again is not None
 
 
 def _kernel_of(e: Expr) -> Expr:
@@ -295,7 +365,7 @@ def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) 
         shares[value] += count
     peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in shares.most_common())
     place = f" at {at}" if at else ""
-    programs = count_text(tries.programs, "program")
+    programs = count_text(tries.programs + tries.arranged, "program")
     seconds = search.options.budget.extraction
     stopped = f"\n  the clock ended extraction: budget=Budget(extraction=...), here {seconds:g} seconds, gives it more"
     return ExtractionError(

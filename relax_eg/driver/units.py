@@ -125,6 +125,7 @@ class SearchResult:
     - `extraction`: the clock of extraction, which may be that of other runs as well.
     - `outcomes`: the result of each e-graph.
     - `recorded`: what explaining the outcome needs, if it is kept; `module` then has operators in place of kernels.
+    - `again`: the number of values that `module` computes again, if it states an order of its steps.
     """
 
     module: Module
@@ -132,6 +133,7 @@ class SearchResult:
     extraction: Clock
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     recorded: list[RecordedBlock] = field(default_factory=list[RecordedBlock])
+    again: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
