@@ -78,9 +78,7 @@ class Arranger:
         if len(f.blocks) != 1 or not f.blocks[0].dataflow or not {*f.size_variables} <= self.sizes.keys():
             return None
         is_main = f.name == self.module.main.name
-        program = program_of(
-            self.module, self.temporary, f.name, self.stored, self.ahead if is_main else ()
-        )
+        program = program_of(self.module, self.temporary, f.name, self.stored, self.ahead if is_main else ())
         if any(s.function != f.name for s in program.steps):
             return None
         seconds = [self._seconds(f.name, s.kernel) for s in program.steps]

@@ -292,6 +292,11 @@ class _Limited:
         return sum(t.mode == self.modes[0] and not _is_arranged(t) for t in self.tried)
 
     @property
+    def count(self) -> int:
+        """The number of programs tried, those in other orders included."""
+        return self.programs + self.arranged
+
+    @property
     def is_full(self) -> bool:
         return self.programs >= self.allowed or (bool(self.fitting_programs) and self.search.limit_clock.is_over())
 
@@ -307,24 +312,57 @@ def fastest_within_limit(search: Search, unlimited: bool) -> tuple[CandidateProg
     if not tries.fitting_programs:
         raise _error(search, limit, tries, _reachable_least(search, unlimited, tries.smallest))
     best = min(tries.fitting_programs, key=lambda t: (t.seconds, t.footprint.bytes))
-    m = best.footprint
-    usual = tries.usual
+    return CandidateProgram(best.entry, best.mode), _row(tries, best)
+
+
+def smallest_within_time(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRow]:
+    """The program that needs least memory among those found within the time limit, and what it needs. `unlimited`: as
+    in `fastest_within_limit`. ExtractionError if no program is within the limit."""
+    limit, options = search.options.time_limit, search.options
+    assert limit is not None
+    tries = _tries_along_front(search, unlimited)
+    usual = [search.predicted_seconds(CandidateProgram(tries.usual.entry), b) for b in options.bindings]
+
+    def seconds(t: TriedProgram) -> list[float]:
+        return [search.predicted_seconds(CandidateProgram(t.entry, t.mode), b) for b in options.bindings]
+
+    fitting = [t for t in tries.tried if all(map(limit.allows, seconds(t), usual))]
+    if not fitting:
+        least = min(max(seconds(t)) for t in tries.tried)
+        raise ExtractionError(
+            f"{search.traced.name}(): time_limit is {limit}, and of {count_text(tries.count, 'program')} the fastest "
+            f"is predicted to take {least:.3g} s\n  accepted: time_limit={_rounded_up(least)} or more, or smaller sizes"
+        )
+    best = min(fitting, key=lambda t: (t.footprint.bytes, t.seconds))
+    return CandidateProgram(best.entry, best.mode), replace(_row(tries, best), limit=None, time_limit=str(limit))
+
+
+def _rounded_up(seconds: float) -> str:
+    """Seconds with few digits, not fewer seconds."""
+    text = f"{seconds:.3g}"
+    return text if float(text) >= seconds else f"{1.01 * seconds:.3g}"
+
+
+def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
+    m, usual = best.footprint, tries.usual
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
-    row = MemoryRow(
-        limit, m.bytes, usual.footprint.bytes, slower, tries.programs + tries.arranged, m.planned, m.results, m.temporary
-    )  # fmt: skip
-    return CandidateProgram(best.entry, best.mode), row
+    without = usual.footprint.bytes
+    return MemoryRow(tries.limit, m.bytes, without, slower, tries.count, m.planned, m.results, m.temporary)
 
 
 def front(search: Search) -> list[TriedProgram]:
     """Programs tried at prices of a byte from low to high, and at higher prices for what is alive at the peak, each
-    compiled in every mode; the first is the program as written."""
-    tries = _Limited(search, 1, unlimited=False)
+    compiled in every mode, and some of them with values computed again; the first is the program as written."""
+    return _tries_along_front(search, unlimited=False).tried
+
+
+def _tries_along_front(search: Search, unlimited: bool) -> _Limited:
+    tries = _Limited(search, 1, unlimited)
     tries.allowed = _FRONT
     tries.aims_at_limit = False
     tries.reach()
     tries.arrange_at_all_sizes()
-    return tries.tried
+    return tries
 
 
 def _reachable_least(search: Search, unlimited: bool, least: TriedProgram) -> TriedProgram:
@@ -349,8 +387,9 @@ def _kernel_of(e: Expr) -> Expr:
 
 def _modes(profile: Profile) -> tuple[Mode, ...]:
     """The compilation modes tried under a limit: as usual and, on CPUs, the one in which all memory is XLA's own and
-    little. The time of the latter is predicted by the profile's mode without XLA's library fusions."""
-    if profile.platform != "cpu" or not is_on_cpu():
+    little, unless the caller compiles the program (a profile without modes). The time of the latter is predicted by the
+    profile's mode without XLA's library fusions."""
+    if profile.platform != "cpu" or not is_on_cpu() or not profile.modes:
         return (AS_USUAL,)
     similar = (m for m in profile.modes if m.options.items() <= FRUGAL.items())
     changes = next((m.changes for m in similar), {})
@@ -365,7 +404,7 @@ def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) 
         shares[value] += count
     peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in shares.most_common())
     place = f" at {at}" if at else ""
-    programs = count_text(tries.programs + tries.arranged, "program")
+    programs = count_text(tries.count, "program")
     seconds = search.options.budget.extraction
     stopped = f"\n  the clock ended extraction: budget=Budget(extraction=...), here {seconds:g} seconds, gives it more"
     return ExtractionError(

@@ -19,7 +19,6 @@ from relax_eg.ir.expr import (
     node,
     postorder,
     rebuild,
-    tuple_,
 )
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.lattice import annotation_clash
