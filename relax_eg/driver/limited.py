@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.backend.accounting import FRUGAL, is_on_cpu
@@ -380,6 +380,11 @@ def _is_arranged(t: TriedProgram) -> bool:
     return t.entry is not None and t.entry.found.again is not None
 
 
+def bound_of(tried: Sequence[TriedProgram]) -> int:
+    """The bytes that no program needs less than: those of the results, which all exist at the end of a call."""
+    return min(t.footprint.results for t in tried)
+
+
 def _kernel_of(e: Expr) -> Expr:
     """The kernel that computes `e`, as its result or as one of its results."""
     return e.args[0] if e.op == TUPLE_GET else e
@@ -412,6 +417,7 @@ def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) 
         f"beside its arguments is {format_bytes(least.bytes)}{place}: {format_bytes(least.planned)} for values in "
         f"between, {format_bytes(least.results)} for results, {format_bytes(least.temporary)} inside executables\n"
         f"  at its peak: {peak}\n"
+        f"  no program needs less than {format_bytes(bound_of(tries.tried))}: its results exist at the end of a call\n"
         f"  accepted: memory_limit={least.bytes} or more, or smaller sizes"
         f"{stopped if search.limit_clock.ran_out else ''}"
     )
