@@ -81,7 +81,9 @@ def test_a_limit_that_nothing_keeps_names_the_peak_and_the_least() -> None:
 
 def test_a_limit_below_a_program_that_nothing_replaces() -> None:
     """Whatever a byte costs, the cheapest program is the one as written."""
-    with pytest.raises(ExtractionError, match=r"memory_limit is 100 B, and of \d+ programs? the least that a call needs"):
+    with pytest.raises(
+        ExtractionError, match=r"memory_limit is 100 B, and of \d+ programs? the least that a call needs"
+    ):
         rx.optimize(jnp.exp, "n 64", at={"n": 1024}, memory_limit="100 B")
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.memory.liveness import candidates, live_totals
 from relax_eg.memory.program import MemoryProgram, leaves
-from relax_eg.memory.schedule import planned_bytes
+from relax_eg.memory.schedule import PlannedStep, Schedule, planned_bytes
 
 _DEPTHS = (0, 1, 2, 3, 5, 8, 13)  # chosen: how far back values are computed again, in steps
 _LOWER = 0.9  # chosen: the peak is lowered by that share at a time
@@ -137,9 +137,10 @@ def arrange(
 ) -> Arrangement:
     """Runs of the steps in `order`, with others between them, that need at most `limit` bytes if such are found, and
     otherwise as few as were found. `is_over`: whether no time is left to look for more."""
-    now = problem.timeline(order)
+    now, schedule = problem.timeline(order), Schedule((), {}, frozenset())
     while now.peak > limit and not is_over():
         then = _lowered(problem, now, max(limit, int(_LOWER * now.peak)), is_over)
+        then, schedule = _reordered(problem, then, schedule)
         if then.peak >= now.peak:
             break
         now = then
@@ -147,6 +148,31 @@ def arrange(
     seen: set[int] = set()
     again = [s for s in now.runs if s in seen or seen.add(s)]  # `add` returns None
     return Arrangement(now.runs, now.peak, sum(problem.seconds[s] for s in again), len(again))
+
+
+def _reordered(problem: Problem, now: Timeline, before: Schedule) -> tuple[Timeline, Schedule]:
+    """The runs in an order of lower peak, if the planner finds one in which each run reads what it read; and the
+    planner's schedule. Blocks that are as in the schedule `before` are not ordered again."""
+    numbers = {key: i for i, key in enumerate(now.events)}
+    current: dict[int, int] = {}
+    steps: list[PlannedStep] = []
+    for at, s in enumerate(now.runs):
+        reads = {v: numbers[v, current[v]] for v in problem.reads[s]}
+        writes = {v: numbers[v, at] for v in problem.program.steps[s].writes}
+        pairs = tuple((writes[w], reads[r]) for w, r in problem.pairs[s] if r in reads)
+        steps.append(PlannedStep(tuple(reads.values()), tuple(writes.values()), problem.inside[s], pairs))
+        current |= dict.fromkeys(writes, at)
+    sizes = {i: problem.sizes[v] for (v, _), i in numbers.items()}
+    results = frozenset(numbers[v, current[v]] for v in problem.results if v in current)
+    schedule = before.changed(steps, sizes, results)
+    made: dict[int, int] = {}
+    for place in schedule.order:
+        s = now.runs[place]
+        if any(made.get(v) != i for v, i in zip(problem.reads[s], steps[place].reads, strict=True)):
+            return now, schedule
+        made |= zip(problem.program.steps[s].writes, steps[place].writes, strict=True)
+    then = problem.timeline([now.runs[place] for place in schedule.order])
+    return (then if then.peak < now.peak else now), schedule
 
 
 def _lowered(problem: Problem, now: Timeline, limit: int, is_over: Callable[[], bool]) -> Timeline:

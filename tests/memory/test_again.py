@@ -198,3 +198,17 @@ def test_calls_become_their_bodies() -> None:
     rng = np.random.default_rng(0)
     args = [rng.standard_normal(s).astype(np.float32) / 4 for s in ((5, 16), *((16, 16),) * 80)]
     assert np.allclose(run_at(flat, flat.main, args, {"n": 5}), fn(*args), rtol=1e-4, atol=1e-4)
+
+
+def test_orders_of_arrangements_are_planned() -> None:
+    """Where values that die late were made early, the planner's order needs less than the text's."""
+
+    def fn(x: Any) -> Any:
+        wide = [jnp.exp(x * float(i + 1)) for i in range(5)]
+        return sum(jnp.sum(w @ w) for w in wide)
+
+    p = problem(rx.trace(fn, "64 64"))
+    steps = p.program.steps
+    late = sorted(range(len(steps)), key=lambda i: (bool(p.reads[i]), i))  # all of what reads arguments alone first
+    found = arrange(p, late, p.timeline(late).peak - 1)
+    assert found.peak < p.timeline(late).peak and found.again == 0
