@@ -186,7 +186,7 @@ class _Limited:
         for t in self._worth_arranging():
             goal, before = self.aim, 0
             for _ in range(_CLOSER + 1):
-                if self.search.limit_clock.is_over():
+                if self.search.arranging_clock.is_over():
                     return
                 made = self.search.arranged(t.entry, goal, t.footprint.at)
                 if made is None or made[1] == before:
@@ -201,7 +201,7 @@ class _Limited:
         for t in self._worth_arranging():
             before = 0
             for share in _SHARES:
-                if self.search.limit_clock.is_over():
+                if self.search.arranging_clock.is_over():
                     return
                 made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at)
                 if made is None:

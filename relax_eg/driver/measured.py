@@ -132,6 +132,7 @@ class Search:
         self._predicted: dict[tuple[Module | None, str, str, tuple[tuple[str, int], ...]], float] = {}
         self._saturated_graphs: dict[Any, Any] = {}
         self._arrangers: dict[Module, Arranger] = {}
+        self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
 
     def entry(self, spec: SearchSpec | None = None) -> Entry:
@@ -192,10 +193,11 @@ class Search:
         predicted to need `limit` bytes at these sizes, or as few as were found; and these bytes. None if no order can
         be stated."""
         module, weights = (self.traced.module, set[str]()) if entry is None else (entry.module, self.weights)
-        if module not in self._arrangers:
-            inside = self.candidate_options(CandidateProgram(entry))
-            self._arrangers[module] = Arranger(module, inside, sizes, weights)
-        made = self._arrangers[module].within(limit, self.limit_clock)
+        with self.arranging_clock.running():
+            if module not in self._arrangers:
+                inside = self.candidate_options(CandidateProgram(entry))
+                self._arrangers[module] = Arranger(module, inside, sizes, weights)
+            made = self._arrangers[module].within(limit, self.arranging_clock)
         if made is None:
             return None
         base = entry or self.entry()
