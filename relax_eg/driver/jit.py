@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from relax_eg.argument_checks import NONE, Kind, accepts, of_types, short_repr
@@ -88,4 +89,6 @@ def jit(
         raise OptionError(
             f"jit: capacities={short_repr(capacities)} names sizes, and without dims there are no names; pass dims"
         )
+    if at is None and (memory_limit, time_limit) != (None, None):  # limits are kept at known sizes
+        options["dynamic"] = replace(policy, mode="exact")
     return (JittedWithWeights if len(weights) else Jitted)(fn, dims, options, jit_options)

@@ -93,8 +93,7 @@ class Jitted:
         self._refused = False  # whether `_first` refused a call
         # Other options of `jax.jit` (shardings, ...) are about the concrete arrays of a call.
         unknown = static is None or donated is None or bool(set(jit) - _OF_ARGUMENTS)
-        limited = options["at"] is None and (options["memory_limit"] or options["time_limit"]) is not None
-        self._exact = options["dynamic"].mode == "exact" or unknown or limited
+        self._exact = options["dynamic"].mode == "exact" or unknown
         self._prepares = not unknown
         self._varies = dims is not None
         self._varying = Memo[Any, Varying](self._executables.limit)
