@@ -47,6 +47,8 @@ def _selected(x: Any, t: Any) -> Any:
         first = lax.real(first)
     if first.dtype == jnp.bool_:
         first = first.astype(jnp.uint8)
+    elif dtypes.itemsize_bits(first.dtype) < 8:  # given: bits of the narrowest integer that has its own bytes
+        first = first.astype(jnp.int8 if dtypes.issubdtype(first.dtype, jnp.integer) else jnp.float32)
     bits = lax.bitcast_convert_type(first, f"uint{8 * first.dtype.itemsize}")
     half = lax.shift_right_logical(bits, lax.full_like(bits, 1))  # its first bit is 0
     never = lax.gt(half, lax.full_like(bits, 2 ** (8 * first.dtype.itemsize - 1) - 1))
