@@ -1,7 +1,7 @@
 """Memory against time: what a program takes as written, with `jax.checkpoint`, and along the front that `rx.pareto`
 finds.
 
-    python -m benchmarks.tradeoff [--only attention] [--write]
+    python -m benchmarks.tradeoff [--only attention] [--no-timed] [--write]
 
 Bytes are those beside the arguments. Those of the program as written and with `jax.checkpoint` are of executables
 compiled with XLA's memory scheduler and without library fusions, whose account is exact; their times are those of
@@ -92,6 +92,13 @@ def convolutions(ps: Any, x: Any) -> Any:
     return jnp.mean(x**2)
 
 
+def layers(ps: Any, x: Any, y: Any, block: Callable[..., Any] = block) -> Any:
+    """The loss of some blocks."""
+    for p in ps:
+        x = block(p, x)
+    return jnp.mean((x - y) ** 2)
+
+
 _LAYER = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))
 _HIDDEN = 512
 _WEIGHTS = ((_HIDDEN, _HIDDEN),) * 4
@@ -115,11 +122,16 @@ CASES = {
         jax.value_and_grad(block_loss), (_BLOCK, (16, 128, 256), (16, 128, 256)),
         jax.value_and_grad(lambda ps, x, y: jnp.mean((jax.checkpoint(block)(ps, x) - y) ** 2)),
     ),
+    "four transformer blocks, training step, 16 x 128 tokens": Case(
+        jax.value_and_grad(layers), ((_BLOCK,) * 4, (16, 128, 256), (16, 128, 256)),
+        jax.value_and_grad(lambda ps, x, y: layers(ps, x, y, jax.checkpoint(block))),
+    ),
     "three convolutions, training step, 32 images": Case(
         jax.value_and_grad(convolutions), (_KERNELS, (32, 3, 32, 32)),
         jax.value_and_grad(jax.checkpoint(convolutions)),
     ),
 }  # fmt: skip
+_SAVING = ("computed_one_by_one", "computed_again")
 QUICK_CASE = "causal attention over 2,048 places, gradients"
 
 
@@ -138,8 +150,8 @@ def bytes_of(fn: Callable[..., Any], args: Any) -> int:
     return found.temp_size_in_bytes + found.output_size_in_bytes
 
 
-def rows_of(name: str, case: Case) -> list[tuple[str, ...]]:
-    """The rows of one program."""
+def rows_of(name: str, case: Case, timed: bool) -> list[tuple[str, ...]]:
+    """The rows of one program. `timed`: whether the programs run."""
     args = tuple(drawn(s) for s in case.shapes)
     front = rx.pareto(case.fn, *args)
     compiled = {"as written": jax.jit(case.fn)}
@@ -149,11 +161,11 @@ def rows_of(name: str, case: Case) -> list[tuple[str, ...]]:
         compiled["jax.checkpoint"] = jax.jit(case.checkpointed)
         sizes["jax.checkpoint"] = bytes_of(case.checkpointed, args)
     for i, p in enumerate(front.points):
-        rules = ", ".join(r for r in p.program.report.rules if "pieces" in r or "one_by_one" in r) or "algebra"
+        rules = ", ".join(r for r in p.program.report.rules if "pieces" in r or r in _SAVING) or "algebra"
         label = f"front {i + 1}: {'as written' if not p.program.report.rules else rules}"
         compiled[label], sizes[label], predicted[label] = p.program, p.bytes, p.slower  # type: ignore[assignment]
     calls = {label: (lambda f=f: f(*args), 1.0) for label, f in compiled.items()}
-    times = {r.label: r for r in fastest(calls, time_all=True)}
+    times = {r.label: r for r in fastest(calls, time_all=True)} if timed else {}
     return [
         (
             name if label == "as written" else "",
@@ -161,7 +173,9 @@ def rows_of(name: str, case: Case) -> list[tuple[str, ...]]:
             format_bytes(sizes[label]),
             f"{100 * sizes[label] / sizes['as written']:.0f}%",
             f"{predicted[label]:.2f}" if label in predicted else "",
-            f"{1 / times[label].speedup:.2f} ({1 / times[label].high:.2f} to {1 / times[label].low:.2f})"
+            ""
+            if not timed
+            else f"{1 / times[label].speedup:.2f} ({1 / times[label].high:.2f} to {1 / times[label].low:.2f})"
             if label != "as written"
             else "1.00",
         )
@@ -172,6 +186,7 @@ def rows_of(name: str, case: Case) -> list[tuple[str, ...]]:
 def main(
     only: Annotated[str, typer.Option(help="programs whose names contain this")] = "",
     quick: Quick = False,
+    timed: Annotated[bool, typer.Option(help="run the programs and time them, or determine their bytes alone")] = True,
     write: Annotated[bool, typer.Option("--write", help=f"also write the whole table into {PAGE}")] = False,
 ) -> None:
     """Bytes beside the arguments against time, as written, with jax.checkpoint, and along the front."""
@@ -183,11 +198,11 @@ def main(
     lines = [f"| {' | '.join(HEADINGS)} |", "|" + "---|" * len(HEADINGS)]
     for i, name in enumerate(chosen):
         progress.print(f"{i + 1} of {len(chosen)}: {name}", highlight=False)
-        for row in rows_of(name, CASES[name]):
+        for row in rows_of(name, CASES[name], timed):
             table.add_row(*row)
             lines.append(f"| {' | '.join(row)} |")
     console.print(table)
-    if write and not quick and not only:  # a part of the programs is no table
+    if write and timed and not quick and not only:  # a part of the programs is no table
         write_between(PAGE, BEGIN, END, "\n".join(lines))
 
 

@@ -47,6 +47,9 @@ def optimize(
     memory_limit: Annotated[
         str | None, typer.Option("--memory-limit", help="Bytes of a call beside its arguments, at --at: 80MiB, 2GB.")
     ] = None,
+    time_limit: Annotated[
+        str | None, typer.Option("--time-limit", help="Least memory within a predicted time: +10%, 2ms.")
+    ] = None,
     cache: Annotated[bool, typer.Option(help="Take what an earlier run found, and keep what this one finds.")] = True,
     json: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write the report as one HTML file.")] = None,
@@ -94,12 +97,13 @@ def optimize(
                 measure=measure,
                 execution=execution,  # type: ignore[arg-type]
                 memory_limit=None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit"),
+                time_limit=time_limit,
             )
 
     def load_saved() -> rx.types.Optimized:
         options = {"--spec": spec, "--input": inputs, "--at": at, "--bounds": bounds, "--weights": weights}
         options |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
-        options |= {"--memory-limit": memory_limit}
+        options |= {"--memory-limit": memory_limit, "--time-limit": time_limit}
         if wrong := [option for option, value in options.items() if value]:
             raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
         return rx.load(function)

@@ -8,15 +8,16 @@ If no program fits, the price is raised once more for the values alive at the pe
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
-from relax_eg.driver.measured import CandidateProgram, Entry, Search
+from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
@@ -35,6 +36,9 @@ _HALF = 0.5
 _CLOSER = 2  # limit: prices tried between the last that was too low and the first that fitted
 _ROUNDS, _MORE = 3, 16.0  # chosen: rounds of raising the price at the peak, and the factor of each
 _FRONT = 24  # limit: programs tried for a front
+_ARRANGED = 4  # limit: programs whose steps are brought into an order
+_LESS = 0.97  # chosen: share of the bytes asked for, if XLA needed more than was asked for
+_SHARES = (1.0, 0.75, 0.55, 0.4, 0.3, 0.2, 0.1)  # chosen: shares of a program's bytes asked for along a front
 _NEAR = 1.1  # chosen: the least bytes that an error names are within this factor of what could be reached
 
 
@@ -71,6 +75,8 @@ class _Limited:
         self.aim = limit  # bytes aimed at: the limit, or more where no program keeps it
         self.allowed = MOST  # programs that may be tried
         self.tried: list[TriedProgram] = []
+        self.arranged = 0  # programs tried in an order
+        self.aims_at_limit = True  # not for a front, whose programs are arranged at several sizes
         self.modes = _modes(search.options.profile)
         self.block_pricing: dict[
             tuple[str, int], Pricing
@@ -173,9 +179,63 @@ class _Limited:
             else:
                 low = middle
 
+    def arrange(self) -> None:
+        """Try the programs found so far with their steps in an order and values computed again: those that would be
+        chosen if they needed less, the fastest first. XLA stores other values than predicted, so where a program needs
+        more than it was asked to, less is asked for."""
+        for t in self._worth_arranging():
+            goal, before = self.aim, 0
+            for _ in range(_CLOSER + 1):
+                if self.search.arranging_clock.is_over():
+                    return
+                made = self.search.arranged(t.entry, goal, t.footprint.at)
+                if made is None or made[1] == before:
+                    break
+                before, tried = made[1], self._try_arranged(made[0])
+                if self.fits(tried):
+                    break
+                goal = min(int(_LESS * goal * self.aim / tried.footprint.bytes), made[1] - 1)
+
+    def arrange_at_all_sizes(self) -> None:
+        """Try the programs of the front found so far with fewer and fewer bytes asked for."""
+        for t in self._worth_arranging():
+            before = 0
+            for share in _SHARES:
+                if self.search.arranging_clock.is_over():
+                    return
+                made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at)
+                if made is None:
+                    break
+                if made[1] != before:
+                    self._try_arranged(made[0])
+                before = made[1]
+
+    def _worth_arranging(self) -> list[TriedProgram]:
+        """The programs tried so far that are faster than all that fit, and the one as written, the fastest first. Of
+        programs of which one is both faster and smaller only that one."""
+        options = self.search.options
+        if COMPUTED_AGAIN not in options.steps or options.execution == KERNELS or options.cost is not None:
+            return []
+        fastest = min((t.seconds for t in self.fitting_programs), default=math.inf)
+        found: list[TriedProgram] = []
+        for t in sorted(self.tried, key=lambda t: (t.seconds, t.footprint.bytes)):
+            is_new = all(t.entry is not f.entry for f in found) and (t.entry is None or t.entry.found.again is None)
+            smaller = all(t.footprint.bytes < f.footprint.bytes for f in found)
+            if is_new and t.seconds < fastest and (smaller or t.entry is None):
+                found.append(t)
+        return found[:_ARRANGED]
+
+    def _try_arranged(self, entry: Entry) -> TriedProgram:
+        known = next((t for t in self.tried if t.entry is not None and t.entry.module == entry.module), None)
+        if known is not None:
+            return known
+        self.arranged += 1
+        self.tried.append(self._compile_and_measure(entry, self.modes[-1], 0.0))
+        return self.tried[-1]
+
     def raise_at_peak(self) -> None:
         """Raise the price of the values alive at the peak, a few times."""
-        found = [t for t in self.tried if t.entry is not None]
+        found = [t for t in self.tried if t.entry is not None and not _is_arranged(t)]
         if not found:
             return  # the program as written is the cheapest at every price of a byte
         least = min(found, key=lambda t: t.footprint.bytes)
@@ -202,10 +262,14 @@ class _Limited:
         higher prices at the peak."""
         if not self.fitting_programs:
             self.search_prices(self.aim)
+        if self.aims_at_limit:
+            self.arrange()
         if not self.fitting_programs:
             self.search_prices(max(self.aim, int(_HALF * self.smallest.footprint.bytes)))
         if not self.fitting_programs:
             self.raise_at_peak()
+        if not self.fitting_programs and self.aims_at_limit:
+            self.arrange()
         return bool(self.fitting_programs)
 
     def reach_least(self) -> None:
@@ -225,7 +289,12 @@ class _Limited:
     @property
     def programs(self) -> int:
         """The number of different programs tried."""
-        return sum(t.mode == self.modes[0] for t in self.tried)
+        return sum(t.mode == self.modes[0] and not _is_arranged(t) for t in self.tried)
+
+    @property
+    def count(self) -> int:
+        """The number of programs tried, those in other orders included."""
+        return self.programs + self.arranged
 
     @property
     def is_full(self) -> bool:
@@ -243,22 +312,57 @@ def fastest_within_limit(search: Search, unlimited: bool) -> tuple[CandidateProg
     if not tries.fitting_programs:
         raise _error(search, limit, tries, _reachable_least(search, unlimited, tries.smallest))
     best = min(tries.fitting_programs, key=lambda t: (t.seconds, t.footprint.bytes))
-    m = best.footprint
-    usual = tries.usual
+    return CandidateProgram(best.entry, best.mode), _row(tries, best)
+
+
+def smallest_within_time(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRow]:
+    """The program that needs least memory among those found within the time limit, and what it needs. `unlimited`: as
+    in `fastest_within_limit`. ExtractionError if no program is within the limit."""
+    limit, options = search.options.time_limit, search.options
+    assert limit is not None
+    tries = _tries_along_front(search, unlimited)
+    usual = [search.predicted_seconds(CandidateProgram(tries.usual.entry), b) for b in options.bindings]
+
+    def seconds(t: TriedProgram) -> list[float]:
+        return [search.predicted_seconds(CandidateProgram(t.entry, t.mode), b) for b in options.bindings]
+
+    fitting = [t for t in tries.tried if all(map(limit.allows, seconds(t), usual))]
+    if not fitting:
+        least = min(max(seconds(t)) for t in tries.tried)
+        raise ExtractionError(
+            f"{search.traced.name}(): time_limit is {limit}, and of {count_text(tries.count, 'program')} the fastest "
+            f"is predicted to take {least:.3g} s\n  accepted: time_limit={_rounded_up(least)} or more, or smaller sizes"
+        )
+    best = min(fitting, key=lambda t: (t.footprint.bytes, t.seconds))
+    return CandidateProgram(best.entry, best.mode), replace(_row(tries, best), limit=None, time_limit=str(limit))
+
+
+def _rounded_up(seconds: float) -> str:
+    """Seconds with few digits, not fewer seconds."""
+    text = f"{seconds:.3g}"
+    return text if float(text) >= seconds else f"{1.01 * seconds:.3g}"
+
+
+def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
+    m, usual = best.footprint, tries.usual
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
-    row = MemoryRow(
-        limit, m.bytes, usual.footprint.bytes, slower, tries.programs, m.planned, m.results, m.temporary
-    )  # fmt: skip
-    return CandidateProgram(best.entry, best.mode), row
+    without = usual.footprint.bytes
+    return MemoryRow(tries.limit, m.bytes, without, slower, tries.count, m.planned, m.results, m.temporary)
 
 
 def front(search: Search) -> list[TriedProgram]:
     """Programs tried at prices of a byte from low to high, and at higher prices for what is alive at the peak, each
-    compiled in every mode; the first is the program as written."""
-    tries = _Limited(search, 1, unlimited=False)
+    compiled in every mode, and some of them with values computed again; the first is the program as written."""
+    return _tries_along_front(search, unlimited=False).tried
+
+
+def _tries_along_front(search: Search, unlimited: bool) -> _Limited:
+    tries = _Limited(search, 1, unlimited)
     tries.allowed = _FRONT
+    tries.aims_at_limit = False
     tries.reach()
-    return tries.tried
+    tries.arrange_at_all_sizes()
+    return tries
 
 
 def _reachable_least(search: Search, unlimited: bool, least: TriedProgram) -> TriedProgram:
@@ -272,6 +376,15 @@ def _reachable_least(search: Search, unlimited: bool, least: TriedProgram) -> Tr
     return least
 
 
+def _is_arranged(t: TriedProgram) -> bool:
+    return t.entry is not None and t.entry.found.again is not None
+
+
+def bound_of(tried: Sequence[TriedProgram]) -> int:
+    """The bytes that no program needs less than: those of the results, which all exist at the end of a call."""
+    return min(t.footprint.results for t in tried)
+
+
 def _kernel_of(e: Expr) -> Expr:
     """The kernel that computes `e`, as its result or as one of its results."""
     return e.args[0] if e.op == TUPLE_GET else e
@@ -279,8 +392,9 @@ def _kernel_of(e: Expr) -> Expr:
 
 def _modes(profile: Profile) -> tuple[Mode, ...]:
     """The compilation modes tried under a limit: as usual and, on CPUs, the one in which all memory is XLA's own and
-    little. The time of the latter is predicted by the profile's mode without XLA's library fusions."""
-    if profile.platform != "cpu" or not is_on_cpu():
+    little, unless the caller compiles the program (a profile without modes). The time of the latter is predicted by the
+    profile's mode without XLA's library fusions."""
+    if profile.platform != "cpu" or not is_on_cpu() or not profile.modes:
         return (AS_USUAL,)
     similar = (m for m in profile.modes if m.options.items() <= FRUGAL.items())
     changes = next((m.changes for m in similar), {})
@@ -295,7 +409,7 @@ def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) 
         shares[value] += count
     peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in shares.most_common())
     place = f" at {at}" if at else ""
-    programs = count_text(tries.programs, "program")
+    programs = count_text(tries.count, "program")
     seconds = search.options.budget.extraction
     stopped = f"\n  the clock ended extraction: budget=Budget(extraction=...), here {seconds:g} seconds, gives it more"
     return ExtractionError(
@@ -303,6 +417,7 @@ def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) 
         f"beside its arguments is {format_bytes(least.bytes)}{place}: {format_bytes(least.planned)} for values in "
         f"between, {format_bytes(least.results)} for results, {format_bytes(least.temporary)} inside executables\n"
         f"  at its peak: {peak}\n"
+        f"  no program needs less than {format_bytes(bound_of(tries.tried))}: its results exist at the end of a call\n"
         f"  accepted: memory_limit={least.bytes} or more, or smaller sizes"
         f"{stopped if search.limit_clock.ran_out else ''}"
     )

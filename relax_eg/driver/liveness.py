@@ -29,7 +29,7 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
     None for a module that allocates its memory itself."""
     if first_explicit(module) is not None:
         return None
-    stored, spaces = (None, None) if in_kernels else _stored(module, model, ahead)
+    stored, spaces = (None, None) if in_kernels else stored_values(module, model, ahead)
     sizes = dict(binding)
     live = lifetimes(module, sizes, stored=stored, ahead=ahead, reorder=in_kernels, temporary=spaces)
     steps, values = live.program.steps, live.program.values
@@ -47,7 +47,7 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
     return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held), temporary)
 
 
-def _stored(module: Module, model: WholeCost, ahead: set[Expr]) -> tuple[dict[str, set[Expr]], Temporary]:
+def stored_values(module: Module, model: WholeCost, ahead: set[Expr]) -> tuple[dict[str, set[Expr]], Temporary]:
     """For each function that runs, the nodes whose values XLA is predicted to store: those that launch a kernel; and
     the bytes that the kernel of a step needs besides its result."""
     found: dict[str, set[Expr]] = {}

@@ -23,6 +23,7 @@ import jax
 
 from relax_eg.backend.family import WHOLE, SearchSpec
 from relax_eg.backend.kernels import why_not_in_kernels
+from relax_eg.driver.arranging import Arranger
 from relax_eg.driver.learning import observe
 from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_names
 from relax_eg.driver.prices import (
@@ -48,6 +49,7 @@ from relax_eg.logs import log_at, report_progress
 from relax_eg.measure.choice import fastest, random_argument
 
 AS_WRITTEN = "as written"
+COMPUTED_AGAIN = "computed_again"  # the step of extraction that states an order (`rules.book.pieces`)
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
 _SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order
 CUTS = 3  # limit: bisections by timing between two sizes with different winners
@@ -89,6 +91,8 @@ class Entry:
         made: Counter[str] = Counter()
         for o in self.found.outcomes:
             made.update(o.nodes_by_rule)
+        if self.found.again is not None:
+            made[COMPUTED_AGAIN] = self.found.again
         return tuple(r for r, _ in made.most_common())
 
 
@@ -127,6 +131,8 @@ class Search:
         self.entries: list[Entry] = []  # the programs found so far
         self._predicted: dict[tuple[Module | None, str, str, tuple[tuple[str, int], ...]], float] = {}
         self._saturated_graphs: dict[Any, Any] = {}
+        self._arrangers: dict[Module, Arranger] = {}
+        self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
 
     def entry(self, spec: SearchSpec | None = None) -> Entry:
@@ -186,6 +192,23 @@ class Search:
             saturated_graphs=self._saturated_graphs,
             clock=self.limit_clock,
         )
+
+    def arranged(self, entry: Entry | None, limit: int, sizes: Sizes) -> tuple[Entry, int] | None:
+        """A program, or the one as written, with its steps in an order and values computed again, so that it is
+        predicted to need `limit` bytes at these sizes, or as few as were found; and these bytes. None if no order can
+        be stated."""
+        module, weights = (self.traced.module, set[str]()) if entry is None else (entry.module, self.weights)
+        with self.arranging_clock.running():
+            if module not in self._arrangers:
+                inside = self.candidate_options(CandidateProgram(entry))
+                self._arrangers[module] = Arranger(module, inside, sizes, weights)
+            made = self._arrangers[module].within(limit, self.arranging_clock)
+        if made is None:
+            return None
+        base = entry or self.entry()
+        outcomes = [] if entry is None else base.found.outcomes
+        found = replace(base.found, module=made.module, outcomes=outcomes, again=made.again)
+        return replace(base, found=found), made.peak
 
     def alternatives(self, count: int) -> list[Entry]:
         """At most `count` programs: the best one, then those for other compilation modes, then those found when one of

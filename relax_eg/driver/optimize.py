@@ -20,7 +20,7 @@ from relax_eg.backend.width import width_context
 from relax_eg.driver.cache import CachedResult, EntryPlace, place_of
 from relax_eg.driver.explaining import explain_choice
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
-from relax_eg.driver.limited import fastest_within_limit
+from relax_eg.driver.limited import fastest_within_limit, smallest_within_time
 from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, time_candidates
 from relax_eg.driver.options import KINDS, Execution, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.prices import call_predictor, closed_forms, moves_less, price_at
@@ -67,6 +67,7 @@ def optimize(
     execution: Execution = "whole",
     dynamic: Mode | Dynamic = "auto",
     memory_limit: int | str | None = None,
+    time_limit: float | str | None = None,
     measure: int = 0,
     settle: SettleMode | Settle | None = None,
     budget: Budget | None = None,
@@ -98,6 +99,8 @@ def optimize(
       (`docs/kernels.md`).
     - `memory_limit`: the bytes that a call may need beside its arguments at each of `at`, a number or a text such as
       "512 MiB": the fastest program found within it is chosen (`docs/memory.md`).
+    - `time_limit`: how long a call may take, as predicted: "+10%", that much longer than what would be chosen without a
+      limit; seconds; or a text such as "2 ms". The program found within it that needs least memory is chosen.
     - `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity", executables for few
       capacities, which take the true sizes as arguments; "auto", capacities for sizes that are neither in `at` nor
       called often; or a `Dynamic`, which also says which capacities, how many executables are kept, and whether they
@@ -114,7 +117,8 @@ def optimize(
     - `budget`: limits of the search.
 
     `rx.debug.options` reports progress and turns the disk cache off. Raises TraceError, SpecError, BoundsError,
-    OptionError, RuleError; ExtractionError if no program keeps `memory_limit`.
+    OptionError, RuleError; ExtractionError if no program keeps `memory_limit` or
+    `time_limit`.
     """
     ranges, statements = split_bounds(bounds)
     traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
@@ -122,10 +126,11 @@ def optimize(
         traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights_of(program, traced, weights),
         facts=facts, numerics=numerics,
         budget=budget, measure=measure, execution=execution, memory_limit=memory_limit,
+        time_limit=time_limit,
     )  # fmt: skip
     named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
     chosen = Dynamic.of(dynamic)
-    settling = Settle.of(settle) if not measure and memory_limit is None else OFF
+    settling = Settle.of(settle) if not measure and memory_limit is None and time_limit is None else OFF
     policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named)
     check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
     with width_context(traced.wide):
@@ -247,7 +252,8 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
     elif options.measure:
         variants = _measured(search)
     else:
-        variants = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
+        is_limited = options.memory_limit is not None or options.time_limit is not None
+        variants = (_within_limit(search) if is_limited else _predicted(search),)
     found = CachedResult(variants, traced.effectful)
     stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.entries for o in e.found.outcomes)
     stopped = stopped or any(e.found.extraction.ran_out for e in search.entries)
@@ -310,10 +316,11 @@ def _family(search: Search) -> tuple[Variant, ...]:
 
 
 def _within_limit(search: Search) -> Variant:
-    """The program of lowest price within the memory limit."""
+    """The program of lowest price within the memory limit, or of least memory within the time limit."""
     binding = search.options.bindings[0]
     usual = _variant(search, CandidateProgram(search.entry()), (binding,))
-    candidate, row = fastest_within_limit(search, unlimited=usual.chosen is not None)
+    within = fastest_within_limit if search.options.time_limit is None else smallest_within_time
+    candidate, row = within(search, unlimited=usual.chosen is not None)
     variant = _variant(search, candidate, (binding,), always=candidate.entry is not None)
     return replace(variant, report=replace(variant.report, memory=row))
 

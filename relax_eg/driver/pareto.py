@@ -15,7 +15,7 @@ from relax_eg.argument_checks import FLAG, accepts, one_of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.width import width_context
 from relax_eg.byte_units import format_bytes, parse_bytes
-from relax_eg.driver.limited import TriedProgram, front
+from relax_eg.driver.limited import TriedProgram, bound_of, front
 from relax_eg.driver.measured import CandidateProgram, Search, random_arguments
 from relax_eg.driver.optimize import holding_weights, optimized, traced_program, weights_of
 from relax_eg.driver.options import KINDS, Sizes, read_options
@@ -66,6 +66,7 @@ class ParetoFront:
     - `points`: the programs, fastest first.
     - `written`: the bytes and the time of the program as written, as in `ParetoPoint`, compiled for little memory.
     - `tried`: number of programs whose memory was determined.
+    - `bound`: bytes that no program needs less than: those of the results.
     """
 
     name: str
@@ -73,6 +74,7 @@ class ParetoFront:
     points: tuple[ParetoPoint, ...]
     written: tuple[int, float]
     tried: int
+    bound: int
 
     def within_bytes(self, limit: int | str) -> ParetoPoint:
         """The fastest program that needs at most `limit` bytes, a number or a text such as "2 GiB". OptionError if
@@ -116,6 +118,7 @@ class ParetoFront:
         yield f"{len(self.points)} of {self.tried} programs; predicted times are shares of the fastest program's" + (
             ", measured ones of the one as written." if timed else "."
         )
+        yield f"No program needs less than the {format_bytes(self.bound)} of its results."
 
     def __str__(self) -> str:
         return rendered_text(self, width=_WIDTH)
@@ -186,7 +189,7 @@ def pareto(
             points = _timed(runs(CandidateProgram(None)), points, *given)
     written = min((t for t in tried if t.entry is None), key=lambda t: t.footprint.bytes)
     as_written = written.footprint.bytes, written.seconds / least
-    return ParetoFront(traced.name, dict(read.bindings[0]), tuple(points), as_written, len(tried))
+    return ParetoFront(traced.name, dict(read.bindings[0]), tuple(points), as_written, len(tried), bound_of(tried))
 
 
 def _timed(

@@ -83,7 +83,7 @@ def price_at(module: Module, options: PriceOptions, binding: Sizes, weights: set
     """The cost of a program at a binding, by the profile of `options` or by their cost model. `weights`: parameters
     known ahead of the calls; what depends on them alone is computed once and costs nothing. None: all of it is computed
     at every call."""
-    model = _cost_model(module, options, binding)
+    model = cost_model(module, options, binding)
     if weights is None:
         return _with_waits(price_program(module.main, model), options)
     cut = split(module.main, weights).prepare.result.args if weights else ()
@@ -104,14 +104,14 @@ def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[
     """Flops, bytes, launches and workspace bytes of a program, and the bytes prepared from `weights`, as text:
     expressions in the sizes. At a binding they equal those of `price_at` where the profile's own model prices."""
     skip = None if weights is None else static_expressions(module.main, weights)
-    done = total_amounts(module.main, _cost_model(module, options, binding), skip)
+    done = total_amounts(module.main, cost_model(module, options, binding), skip)
     cut = split(module.main, weights).prepare.result.args if weights else ()
     prepared = sum((bytes_of(e.annotation) for e in cut), Dim.of(0))
     found = {"flops": done.flops, "bytes": done.bytes, "launches": done.launches, "workspace": done.workspace}
     return {k: str(d) for k, d in (found | {"prepared": prepared}).items()}
 
 
-def _cost_model(module: Module, options: PriceOptions, binding: Mapping[str, Number]) -> WholeCost:
+def cost_model(module: Module, options: PriceOptions, binding: Mapping[str, Number]) -> WholeCost:
     functions = {f.name: f for f in module}
     if options.execution != KERNELS:
         if not options.profile.pallas:
@@ -144,7 +144,7 @@ def with_details(
 ) -> ProgramCost:
     """`cost`, as `price_at` gave it for these arguments, with all the details of a report. `kernels`: the operators
     inside composed programs, by name."""
-    model = _cost_model(module, options, binding)
+    model = cost_model(module, options, binding)
     once = static_expressions(module.main, weights) if weights else None
     return replace(
         cost,
@@ -178,7 +178,7 @@ def kinds_at(
     """The predicted seconds of a call at a binding by kind of kernel (`extract.kinds`), without corrections; empty in
     kernels and for a cost model. `weights`: as in `price_at`."""
     skip = None if weights is None else static_expressions(module.main, weights)
-    return _kinds(module, options, _cost_model(module, options, binding), skip)
+    return _kinds(module, options, cost_model(module, options, binding), skip)
 
 
 def _kinds(module: Module, options: PriceOptions, model: WholeCost, skip: set[Expr] | None) -> dict[str, float]:
@@ -222,7 +222,7 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     `columns`: the values of each size variable, one for each binding.
     """
     # float64, because products of large sizes overflow 64-bit integers.
-    model = _cost_model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
+    model = cost_model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
     visits = [(v, v.cost) for v in walk(module.main, model, skip, deep=False)]
     total = sum((cost for _, cost in visits), NodeCost())

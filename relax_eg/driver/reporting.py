@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from relax_eg.driver.cache import version_of
-from relax_eg.driver.measured import Entry, Search
+from relax_eg.driver.measured import COMPUTED_AGAIN, Entry, Search
 from relax_eg.driver.options import Options, Sizes
 from relax_eg.driver.prices import Prices, with_details
 from relax_eg.driver.units import Outcome
@@ -65,6 +65,8 @@ def report_of(
         ):
             for k, v in part.items():
                 total[k] = total.get(k, 0) + v  # type: ignore[assignment]
+    if not kept and entry.found.again is not None:
+        used[COMPUTED_AGAIN] = entry.found.again
     classes = {s.numerics for s in options.rules.schemas if s.name in used}
     # If rules over the reals are allowed, facts may hold over the reals only.
     classes |= {

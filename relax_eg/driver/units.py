@@ -125,6 +125,7 @@ class SearchResult:
     - `extraction`: the clock of extraction, which may be that of other runs as well.
     - `outcomes`: the result of each e-graph.
     - `recorded`: what explaining the outcome needs, if it is kept; `module` then has operators in place of kernels.
+    - `again`: the values that `module` computes again, if it states an order of its steps.
     """
 
     module: Module
@@ -132,6 +133,7 @@ class SearchResult:
     extraction: Clock
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     recorded: list[RecordedBlock] = field(default_factory=list[RecordedBlock])
+    again: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,10 +453,8 @@ class Units:
         return found
 
     def _spent(self, run: _Run) -> float:
-        """Seconds of processor time that a run spent, but for extraction."""
+        """Seconds of processor time of a run without extraction."""
         return time.thread_time() - run.started - (run.result.extraction.spent - run.extraction_before)
-
-    # The answers to schemas (`rules.schemas.ProgramQueries`).
 
     def facts(self, e: Expr) -> frozenset[str]:
         return self._facts_of(e)

@@ -33,17 +33,18 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """How `memory_limit` was kept.
+    """How `memory_limit` or `time_limit` was kept.
 
-    - `limit`: the limit in bytes.
+    - `limit`: the limit in bytes; None: of the time.
     - `bytes`: bytes of the chosen program, as `Footprint.bytes`, at the binding that needs most.
     - `without`: bytes of the program that would have been chosen without a limit.
     - `slower`: predicted time of a call over the predicted time of that program.
     - `tried`: number of programs considered.
     - `planned`, `results`, `temporary`: the parts of `bytes`, as in `Footprint`.
+    - `time_limit`: the limit of the time, as it was given; "": of the bytes.
     """
 
-    limit: int
+    limit: int | None
     bytes: int
     without: int
     slower: float
@@ -51,13 +52,17 @@ class MemoryRow:
     planned: int
     results: int
     temporary: int
+    time_limit: str = ""
 
     def __str__(self) -> str:
+        allowed = (
+            f"least in a time of {self.time_limit}" if self.limit is None else f"of {format_bytes(self.limit)} allowed"
+        )
         parts = (
             f"{format_bytes(self.planned)} planned, {format_bytes(self.results)} results, "
             f"{format_bytes(self.temporary)} in executables"
         )
         return (
-            f"memory: {format_bytes(self.bytes)} of {format_bytes(self.limit)} allowed ({parts}); without a limit "
+            f"memory: {format_bytes(self.bytes)} {allowed} ({parts}); without a limit "
             f"{format_bytes(self.without)}; {self.slower:.2f}x the time predicted without, of {self.tried} programs"
         )

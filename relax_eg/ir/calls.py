@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from relax_eg.errors import OperatorError
@@ -11,14 +13,16 @@ from relax_eg.ir.expr import (
     CALL,
     FUNCTION,
     TUPLE,
+    TUPLE_GET,
     VAR,
     Expr,
     node,
     postorder,
+    rebuild,
 )
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.lattice import annotation_clash
-from relax_eg.ir.module import Function, Module
+from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin
 from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim
@@ -217,3 +221,44 @@ def substitute_exprs(
         if origins is not None and e in origins and e not in env:
             origins.setdefault(done[e], origins[e])
     return [done[r] for r in roots]
+
+
+def rebuilt(function: Function, change: abc.Callable[[Expr, tuple[Expr, ...]], Expr]) -> Function:
+    """`function` with its expressions rebuilt bottom-up; `change(old, new_args)` returns what replaces a node."""
+    blocks: list[Block] = []
+    for block in function.blocks:
+        values = rebuild([b.value for b in block.bindings], change)
+        bound = (Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))
+        blocks.append(replace(block, bindings=tuple(bound)))
+    return replace(function, blocks=tuple(blocks), result=rebuild([function.result], change)[0])
+
+
+def without_calls(module: Module) -> Module:
+    """`module` with the bodies of functions in the place of their calls, as far as the functions are pure, have one
+    block, and name sizes as their callers do."""
+    done: dict[str, Function] = {}
+    origins: dict[Expr, Origin] = {}
+
+    def change(e: Expr, args: tuple[Expr, ...]) -> Expr:
+        if e.op == TUPLE_GET and args[0].op == TUPLE:
+            return args[0].args[e.attr("index")]
+        callee = done.get(str(args[0].attr("name"))) if e.op == CALL and args[0].op == FUNCTION else None
+        if callee is None or len(callee.blocks) != 1 or not callee.blocks[0].dataflow:
+            return with_operands(e, args)
+        sizes = call_sizes([p.annotation for p in callee.params], [a.annotation for a in args[1:]])
+        if any(d != Dim.var(v) for v, d in sizes.items()):
+            return with_operands(e, args)
+        env, bindings = dict(zip(callee.params, args[1:], strict=True)), callee.blocks[0].bindings
+        known = dict(callee.origins)
+        values = substitute_exprs([b.value for b in bindings], env, known)
+        origins.update((x, o) for x, o in known.items() if x not in callee.origins)
+        (result,) = substitute_exprs(
+            [callee.result], {**env, **{b.var: v for b, v in zip(bindings, values, strict=True)}}
+        )
+        return result
+
+    for f in callees_first(module):
+        made = rebuilt(f, change)
+        done[f.name] = replace(made, origins={**origins, **made.origins})
+    needed = {f.name for f in reachable_functions(done[module.main.name].expressions(), done)} | {module.main.name}
+    return Module(tuple(done[f.name] for f in module if f.name in needed))

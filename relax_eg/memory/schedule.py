@@ -1,25 +1,22 @@
 """Orders the kernels of a program for a low peak of memory.
 
-The steps are cut into blocks at places that few values cross. A small block is ordered exactly, by a search over the
-sets of steps that have run; of the orders of one set only that with the least peak is kept. A larger block is ordered
-by beam search. Equal blocks, such as the layers of a model, are ordered once.
+The steps are cut into blocks at places that few values cross, and each block is ordered (`memory.blocks`). Equal
+blocks, such as the layers of a model, are ordered once. After a local change of a program (`Schedule.replaced`) only
+blocks are ordered again that have a step of the change, or a value whose last reader it moved.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from relax_eg.memory.liveness import candidates, in_place, live_totals, liveness
+from relax_eg.memory.blocks import BLOCK, BlockStep, StepBlock, order_block
+from relax_eg.memory.liveness import candidates, live_totals, liveness
 from relax_eg.memory.program import MemoryProgram, leaves
 
-BLOCK = 24  # limit: steps of a block that is ordered exactly
-STATES = 10_000  # limit: sets of steps visited in a block
+LONGEST = 375  # limit: steps of a block, so that BEAM prefixes are kept
 NARROW = 4  # limit: values that may cross a cut between blocks
-WORK = 6_000  # limit: of the beam search: steps times prefixes kept
-BEAM = 16  # limit: prefixes kept after each step, if WORK allows
-READY = 24  # limit: ready steps tried for each prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,58 +49,6 @@ class Order:
         return replace(self, before=before, after=after)
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A step of a block, with values renumbered.
-
-    - `reads`: the values that it reads.
-    - `stays`: bytes of its outputs that are read later.
-    - `during`: bytes that it writes, including workspaces.
-    - `pairs`: pairs (output, operand) that may be computed in place.
-    - `after`: the steps that must have run before it, as bits.
-    """
-
-    reads: tuple[int, ...]
-    stays: int
-    during: int
-    pairs: tuple[tuple[int, int], ...]
-    after: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Consecutive steps of a program as a problem of their own.
-
-    - `nodes`: the steps.
-    - `sizes`: bytes of each value.
-    - `readers`: the nodes that read each value, as bits; 0 for a value that outlives the block or that no step of the
-      program writes.
-    """
-
-    nodes: tuple[_Node, ...]
-    sizes: tuple[int, ...]
-    readers: tuple[int, ...]
-
-    def run(self, i: int, done: int, live: int) -> tuple[int, int]:
-        """The bytes needed while node `i` runs, and the bytes alive after it, if the nodes `done` have run and `live`
-        bytes are alive."""
-        node = self.nodes[i]
-        ran = done | 1 << i
-        dying = [v for v in node.reads if self.readers[v] and not self.readers[v] & ~ran]
-        saved = sum(self.sizes[w] for w in in_place(node.pairs, dying)) if node.pairs else 0
-        return live + node.during - saved, live + node.stays - sum(self.sizes[v] for v in dying)
-
-    def ready(self, done: int) -> list[int]:
-        return [i for i, n in enumerate(self.nodes) if not done >> i & 1 and not n.after & ~done]
-
-    def peak(self, order: Sequence[int]) -> int:
-        done = live = most = 0
-        for i in order:
-            needed, live = self.run(i, done, live)
-            most, done = max(most, needed), done | 1 << i
-        return most
-
-
 def best_order(program: MemoryProgram, bindings: Sequence[Mapping[str, int]]) -> Order:
     """An order of the steps of `program` with a low peak. For one binding it is never worse than the present order. For
     several bindings, the candidates are the orders for each; the one whose worst ratio to the best peak over all
@@ -122,23 +67,9 @@ def best_order(program: MemoryProgram, bindings: Sequence[Mapping[str, int]]) ->
 
 def _least_peak_order(program: MemoryProgram, at: Mapping[str, int]) -> Order:
     """The order of low peak for one binding of sizes."""
-    sizes = _planned_bytes(program, at)
-    ends = [0, *_cuts(program, sizes), len(program.steps)]
-    order: list[int] = []
-    known: dict[_Block, tuple[tuple[int, ...], bool]] = {}
-    exact = blocks = 0
-    for start, end in zip(ends, ends[1:], strict=False):
-        if end - start < 2:
-            order += range(start, end)
-            continue
-        block = _block(program, sizes, start, end)
-        if block not in known:
-            known[block] = _order_block(block)
-        own, is_exact = known[block]
-        order += [start + i for i in own]
-        blocks, exact = blocks + 1, exact + is_exact
-    as_it_is = tuple(range(len(order)))
-    found = Order(tuple(order), 0, 0, blocks, exact).with_peaks(program, at)
+    made = Schedule.of(program, at)
+    as_it_is = tuple(range(len(program.steps)))
+    found = Order(made.order, 0, 0, made.blocks, made.exact).with_peaks(program, at)
     return found if found.after < found.before else replace(found, steps=as_it_is, after=found.before)
 
 
@@ -147,40 +78,192 @@ def peak_of(program: MemoryProgram, at: Mapping[str, int]) -> int:
     return max(liveness(program, "planned", at.keys()).at(at), default=0)
 
 
-def _planned_bytes(program: MemoryProgram, at: Mapping[str, int]) -> list[int]:
+def planned_bytes(program: MemoryProgram, at: Mapping[str, int]) -> list[int]:
     """The bytes of each value at these sizes; 0 for arguments and constants, and for values of unknown size."""
     ours = ("value", "workspace", "result")
     return [n or 0 if x.role in ours else 0 for x, n in zip(program.values, program.bytes_at(at), strict=True)]
 
 
-def _cuts(program: MemoryProgram, sizes: Sequence[int]) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step of a schedule.
+
+    - `reads`, `writes`: the numbers of its values.
+    - `inside`: the bytes that it needs beside these.
+    - `pairs`: pairs (output, operand) that may be computed in place.
+    - `region`: the number of its region. Steps keep to their region.
+    """
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    inside: int = 0
+    pairs: tuple[tuple[int, int], ...] = ()
+    region: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ordered:
+    """An ordered block: its steps by their places in it, whether the order is provably best, and the peak beside what
+    is alive when the block begins, as it is and as ordered."""
+
+    order: tuple[int, ...]
+    is_exact: bool
+    before: int
+    after: int
+
+
+@dataclass
+class _Known:
+    """The blocks ordered so far: by their steps and the values that end in them, and by their structure."""
+
+    by_steps: dict[tuple[object, ...], _Ordered] = field(default_factory=dict[tuple[object, ...], _Ordered])
+    by_form: dict[StepBlock, _Ordered] = field(default_factory=dict[StepBlock, _Ordered])
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An order of low peak of the steps of a program, and of programs that differ from it locally.
+
+    - `steps`: the steps in the order of the text; the number of a step is its place there.
+    - `sizes`: the bytes of each value; 0 for those that are not planned.
+    - `results`: the values that outlive the program.
+    """
+
+    steps: tuple[PlannedStep, ...]
+    sizes: Mapping[int, int]
+    results: frozenset[int]
+    _known: _Known = field(default_factory=_Known, repr=False, compare=False)
+
+    @staticmethod
+    def of(program: MemoryProgram, at: Mapping[str, int]) -> Schedule:
+        sizes = planned_bytes(program, at)
+        steps = tuple(
+            PlannedStep(s.reads, s.writes, sum(sizes[v] for v in s.workspaces), tuple(candidates(program, s)), s.region)
+            for s in program.steps
+        )
+        return Schedule(steps, dict(enumerate(sizes)), frozenset(leaves(program.result)))
+
+    def replaced(
+        self, start: int, end: int, steps: Sequence[PlannedStep], sizes: Mapping[int, int] | None = None
+    ) -> Schedule:
+        """The schedule of the program with `steps` in the place of those from `start` up to `end`. `sizes`: the bytes
+        of new values. Blocks that the change does not touch are not ordered again."""
+        changed = (*self.steps[:start], *steps, *self.steps[end:])
+        return self.changed(changed, {**self.sizes, **sizes} if sizes else self.sizes, self.results)
+
+    def changed(self, steps: Sequence[PlannedStep], sizes: Mapping[int, int], results: frozenset[int]) -> Schedule:
+        """The schedule of another program. Blocks of equal structure are not ordered again; where values have the
+        numbers and bytes that they have here, neither are those whose steps are the same."""
+        same = all(sizes.get(v) == n for v, n in self.sizes.items()) and results == self.results
+        known = self._known if same else _Known(by_form=self._known.by_form)
+        return Schedule(tuple(steps), sizes, results, known)
+
+    @cached_property
+    def _spans(self) -> tuple[dict[int, int], dict[int, int]]:
+        """For each value that a step writes, that step and the last one that reads it."""
+        writer: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for i, s in enumerate(self.steps):
+            for v in s.reads:
+                last[v] = i
+            for v in s.writes:
+                writer[v] = last[v] = i
+        n = len(self.steps)
+        for v in self.results:
+            if v in last:
+                last[v] = n - 1
+        return writer, last
+
+    @cached_property
+    def _ordered(self) -> list[tuple[int, int, _Ordered]]:
+        writer, last = self._spans
+        ends = [0, *_cuts(self.steps, self.sizes, writer, last), len(self.steps)]
+        return [(a, b, self._block(a, b, writer, last)) for a, b in zip(ends, ends[1:], strict=False) if b > a]
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The steps, by their places in the text."""
+        return tuple(start + i for start, _, found in self._ordered for i in found.order)
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks of several steps."""
+        return sum(end - start > 1 for start, end, _ in self._ordered)
+
+    @property
+    def exact(self) -> int:
+        """The number of these with a provably best order."""
+        return sum(end - start > 1 and found.is_exact for start, end, found in self._ordered)
+
+    @cached_property
+    def peak(self) -> int:
+        """The most bytes alive at once in this order."""
+        writer, last = self._spans
+        spans = ((w + 1, last[v], self.sizes[v]) for v, w in writer.items() if w < last[v])
+        alive = live_totals(spans, len(self.steps), 0)  # before each step
+        return max((alive[start] + found.after for start, _, found in self._ordered), default=0)
+
+    def _block(self, start: int, end: int, writer: Mapping[int, int], last: Mapping[int, int]) -> _Ordered:
+        steps = self.steps[start:end]
+        ending = tuple(
+            v for s in steps for v in (*s.reads, *s.writes) if v in writer and last[v] < end and v not in self.results
+        )
+        key = (steps, ending, tuple(v for s in steps for v in s.reads if v in writer))
+        found = self._known.by_steps.get(key)
+        if found is None:
+            block = _block_of(steps, start, end, self.sizes, writer, last, self.results)
+            found = self._known.by_form.get(block)
+            if found is None:
+                own, is_exact = (tuple(range(len(steps))), True) if len(steps) < 2 else order_block(block)
+                found = _Ordered(own, is_exact, block.peak(range(len(steps))), block.peak(own))
+                self._known.by_form[block] = found
+            self._known.by_steps[key] = found
+        return found
+
+
+def _cuts(
+    steps: Sequence[PlannedStep], sizes: Mapping[int, int], writer: Mapping[int, int], last: Mapping[int, int]
+) -> list[int]:
     """The numbers of the steps before which the program is cut into blocks: between regions, and inside large regions
     where fewest values cross."""
-    n, last = len(program.steps), program.last_uses
-    kept = ((v, w) for v, w in enumerate(program.writer) if w is not None and sizes[v] and w < last[v])
-    crossing = live_totals(((w + 1, last[v], 1) for v, w in kept), n, 0)  # values that cross before step i
-    always = [i for i in range(1, n) if program.steps[i].region != program.steps[i - 1].region]
+    n = len(steps)
+    always = [i for i in range(1, n) if steps[i].region != steps[i - 1].region]
+    regions = list(zip([0, *always], [*always, n], strict=True))
+    # Values that cross before step i. In a long region those that end long after it do not count, because it has no
+    # narrow places otherwise: a backward pass reads most of what its forward pass made.
+    is_long = any(end - start > LONGEST for start, end in regions)
+    spans = ((w, last[v]) for v, w in writer.items() if sizes[v] and w < last[v])
+    crossing = live_totals(((max(w + 1, end - BLOCK + 1) if is_long else w + 1, end, 1) for w, end in spans), n, 0)
     out: list[int] = []
-    for start, end in zip([0, *always], [*always, n], strict=True):
+    for start, end in regions:
         out.append(start)
         while end - out[-1] > BLOCK:
             a = out[-1]
             # Prefer a cut within an exactly ordered length; where many values cross, ordering a part alone gains
             # nothing.
-            inside = [*range(a + BLOCK // 2, a + BLOCK + 1), *range(a + BLOCK + 1, end)]
-            best = min(inside[: BLOCK // 2 + 1], key=lambda i: (crossing[i], -i))
+            near = range(a + BLOCK // 2, a + BLOCK + 1)
+            best = min(near, key=lambda i: (crossing[i], -i))
             if crossing[best] > NARROW:
-                best = next((i for i in inside if i > best and crossing[i] <= NARROW), end)
+                far = range(a + BLOCK + 1, min(a + LONGEST + 1, end))
+                narrow = next((i for i in far if crossing[i] <= NARROW), None)
+                least = min((*near, *far), key=lambda i: (crossing[i], -i))
+                best = narrow or (least if end - a > LONGEST else end)
             if best == end:
                 break
             out.append(best)
     return [a for a in out if a > 0]
 
 
-def _block(program: MemoryProgram, sizes: Sequence[int], start: int, end: int) -> _Block:
+def _block_of(
+    steps: Sequence[PlannedStep],
+    start: int,
+    end: int,
+    sizes: Mapping[int, int],
+    writer: Mapping[int, int],
+    last: Mapping[int, int],
+    results: frozenset[int],
+) -> StepBlock:
     """The steps from `start` up to `end` as a block; equal layers give equal blocks."""
-    steps, last = program.steps[start:end], program.last_uses
-    handed_out = set(leaves(program.result))
     number: dict[int, int] = {}
     readers: list[int] = []
     bytes_of: list[int] = []
@@ -195,116 +278,21 @@ def _block(program: MemoryProgram, sizes: Sequence[int], start: int, end: int) -
             readers[number[v]] |= 1 << i
         made.update(dict.fromkeys(s.writes, i))
     for v, k in number.items():
-        if last[v] >= end or v in handed_out or program.writer[v] is None:
+        if v not in writer or last[v] >= end or v in results:
             readers[k] = 0
-    nodes: list[_Node] = []
-    for s in steps:
+    nodes: list[BlockStep] = []
+    for i, s in enumerate(steps, start):
         after = 0
         for v in s.reads:
             after |= 1 << made[v] if v in made else 0
-        stays = [v for v in s.writes if last[v] > s.number or v in handed_out]
+        stays = [v for v in s.writes if last[v] > i or v in results]
         nodes.append(
-            _Node(
+            BlockStep(
                 tuple(number[v] for v in s.reads),
                 sum(sizes[v] for v in stays),
-                sum(sizes[v] for v in (*s.writes, *s.workspaces)),
-                tuple((number[w], number[r]) for w, r in candidates(program, s)),
+                sum(sizes[v] for v in s.writes) + s.inside,
+                tuple((number[w], number[r]) for w, r in s.pairs),
                 after,
             )
         )
-    return _Block(tuple(nodes), tuple(bytes_of), tuple(readers))
-
-
-def _order_block(block: _Block) -> tuple[tuple[int, ...], bool]:
-    """The best order found for a block, and whether it is provably the best."""
-    as_it_is = tuple(range(len(block.nodes)))
-    most = block.peak(as_it_is)
-    found = _exact_order(block, most) if len(block.nodes) <= BLOCK else None
-    is_exact = found is not None
-    if found is None:
-        found = _beam_order(block)
-    return (found if block.peak(found) < most else as_it_is), is_exact
-
-
-def _exact_order(block: _Block, limit: int) -> tuple[int, ...] | None:
-    """An order of least peak, by best-first search over the sets of steps that have run; None if there are more than
-    `STATES` sets. Orders with peaks of `limit` or more are not searched, because the present order has that peak."""
-    full = (1 << len(block.nodes)) - 1
-    queue: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]  # peak, minus the steps done, set of steps, live bytes
-    best = {0: 0}
-    came: dict[int, tuple[int, int]] = {}
-    while queue:
-        peak, _, done, live = heapq.heappop(queue)
-        if done == full:
-            order: list[int] = []
-            while done:
-                done, i = came[done]
-                order.append(i)
-            return tuple(reversed(order))
-        if peak > best[done]:
-            continue
-        moves = [(i, *block.run(i, done, live)) for i in block.ready(done)]
-        # A step that neither raises the peak nor leaves more bytes alive can safely run now.
-        free = next(((i, needed, left) for i, needed, left in moves if needed <= peak and left <= live), None)
-        for i, needed, left in moves if free is None else [free]:
-            ran, most = done | 1 << i, max(peak, needed)
-            if most < limit and most < best.get(ran, limit):
-                best[ran], came[ran] = most, (done, i)
-                heapq.heappush(queue, (most, -ran.bit_count(), ran, left))
-        if len(best) > STATES:
-            return None
-    return tuple(range(len(block.nodes)))
-
-
-def _beam_order(block: _Block) -> tuple[int, ...]:
-    """An order found by beam search. After each step the prefixes with the least peak are kept; among equal peaks,
-    those with the fewest live bytes."""
-    n = len(block.nodes)
-    width = max(1, min(BEAM, WORK // n))
-    behind: list[list[int]] = [[] for _ in range(n)]
-    for i, node in enumerate(block.nodes):
-        rest = node.after
-        while rest:
-            behind[rest.bit_length() - 1].append(i)
-            rest ^= 1 << (rest.bit_length() - 1)
-    kept = [_Prefix(0, 0, 0, tuple(block.ready(0)), None, -1)]
-    for _ in range(n):
-        found: dict[int, _Prefix] = {}
-        for b in kept:
-            # Of many ready steps, try those that have been ready longest and those that became ready last.
-            few = b.ready if len(b.ready) <= READY else (*b.ready[: READY // 2], *b.ready[-READY // 2 :])
-            for i in few:
-                needed, left = block.run(i, b.done, b.live)
-                ran = b.done | 1 << i
-                peak = max(b.peak, needed)
-                if ran not in found or (peak, left) < (found[ran].peak, found[ran].live):
-                    fresh = [j for j in behind[i] if not block.nodes[j].after & ~ran]
-                    ready = (*(j for j in b.ready if j != i), *fresh)
-                    found[ran] = _Prefix(peak, left, ran, ready, b, i)
-        kept = sorted(found.values(), key=lambda b: (b.peak, b.live))[:width]
-    order: list[int] = []
-    at = kept[0]
-    while at.before is not None:
-        order.append(at.step)
-        at = at.before
-    return tuple(reversed(order))
-
-
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """The first steps of an order.
-
-    - `peak`: the peak so far in bytes.
-    - `live`: bytes alive after these steps.
-    - `done`: the steps, as bits.
-    - `ready`: the steps that may run next.
-    - `before`: the prefix without the last step; None for the empty prefix.
-    - `step`: the last step; -1 for the empty prefix.
-    """
-
-    peak: int
-    live: int
-    done: int
-    ready: tuple[int, ...]
-    before: _Prefix | None
-    step: int
+    return StepBlock(tuple(nodes), tuple(bytes_of), tuple(readers))

@@ -292,6 +292,11 @@ def flip(x: Operand, axis: Axes = None) -> Expr:
     return call("flip", (value,), {"axes": normal_axes("flip", axis, value.ndim)})
 
 
+def after(x: Operand, t: Operand) -> Expr:
+    """`x`, which exists only once `t` does: what is computed from it is not merged with what is computed from `x`."""
+    return call("after", operands("after", x, t))
+
+
 def triu(x: Operand, k: int = 0) -> Expr:
     """The upper triangle of the last two axes: zeros below diagonal `k`."""
     return call("triu", operands("triu", x), {"k": k})

@@ -140,30 +140,31 @@ def _grown(e: Expr, along: Dimension, queries: ProgramQueries) -> tuple[dict[Exp
     todo = deque([e])
     while todo and len(found) < _MOST:
         x = todo.popleft()
-        d = found[x]
-        near: list[tuple[Expr, Dimension | None]] = [
-            (a, dimension_of(a, place))
-            for a, place in zip(x.args, d.inputs, strict=True)
-            if place is not None and a not in found
-        ]
-        if d.output is not None:
-            near += [(y, _dimension_read(y, x, d.output)) for y in queries.readers(x) if y not in found]
-        for y, there in near:
-            if there is not None and y not in found:
-                found[y] = there
-                todo.append(y)
-        merged = [
-            (a, _merged(a, place, None, extent))
-            for a, place in zip(x.args, d.inputs, strict=True)
-            if place is not None and a.op == "reshape"
-        ]
-        if d.output is not None:
-            merged += [(y, _merged(y, None, d.output, extent)) for y in queries.readers(x) if y.op == "reshape"]
-        for y, there in merged:
-            if there is not None and y not in found:
+        for y, after, before in _neighbours(x, found[x], queries):
+            there = None if y in found else _dimension_at(y, x, after, before, extent)
+            if there is not None:
                 found[y], extent = there
                 todo.append(y)
     return found, extent
+
+
+def _neighbours(x: Expr, d: Dimension, queries: ProgramQueries) -> Iterator[tuple[Expr, int | None, int | None]]:
+    """The operands and readers of a node that may have its dimension: each with the axis of its result (`after`) or
+    of the operand that it reads (`before`)."""
+    for a, place in zip(x.args, d.inputs, strict=True):
+        if place is not None:
+            yield a, place, None
+    if d.output is not None:
+        for y in queries.readers(x):
+            yield y, None, d.output
+
+
+def _dimension_at(y: Expr, x: Expr, after: int | None, before: int | None, extent: Dim) -> tuple[Dimension, Dim] | None:
+    """The dimension of `y`, an operand or a reader of `x`, and the places along it."""
+    found = dimension_of(y, after) if after is not None else _dimension_read(y, x, before or 0)
+    if found is not None:
+        return found, extent
+    return _merged(y, after, before, extent) if y.op == "reshape" else None
 
 
 def _merged(x: Expr, after: int | None, before: int | None, extent: Dim) -> tuple[Dimension, Dim] | None:

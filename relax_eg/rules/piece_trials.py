@@ -114,3 +114,14 @@ def sums_of_rows(rng: np.random.Generator) -> Trial:
     large = (0.0, 64.0)[int(rng.integers(2))]  # bytes; 0 where every byte in memory has a price
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (2, m), (m, m), (m,)))
     return Trial(Module((main_of(params, ends[0]),)), ends[0], args, ModuleAnswers({}, (), postorder(ends), large))
+
+
+def twice(rng: np.random.Generator) -> Trial:
+    """A value that is computed twice: the second time from an operand that is held back until another value exists."""
+    n, m = (int(rng.integers(0, 6)) for _ in range(2))
+    params = x, w = var("x", Tensor("n m")), var("w", Tensor("m m"))
+    first = op.matmul(x, w)
+    late = (op.sum(first), op.multiply(first, first), op.max(op.add(first, 1), 0, keepdims=True))[rng.integers(3)]
+    node = op.after((x, op.add(x, 1), first)[rng.integers(3)], late)
+    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n + 1, m), (m, m)))
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), 0.0))

@@ -147,6 +147,7 @@ def _uses() -> dict[str, list[Use]]:
         ]
     ]  # fmt: skip
     uses["flip"] = [Use(("n m",), {"axes": a}, ANY) for a in [(0,), (0, 1), ()]]
+    uses["after"] = [Use((x, t), {}, ANY) for x, t in [("n m", "n"), ("", "2 m"), ("n", "")]]
     for name in ("triu", "tril"):
         uses[name] = [Use(("n m",), {"k": k}, ANY) for k in (0, 1, -2)] + [Use(("2 n m",), {}, ANY)]
     uses["full"] = [Use(("",), {"shape": s}, ANY) for s in [("n", 3), (), ("n", "m")]]

@@ -52,7 +52,7 @@ SLOW = frozenset(
 RING = frozenset(
     """negative abs sign square integer_pow add subtract multiply maximum minimum equal not_equal less less_equal
     greater greater_equal where clip matmul linear sum prod max min any all argmax argmin cumsum cumprod cummax cummin
-    conv reduce_window dynamic_slice dynamic_update_slice gather permute_dims reshape expand_dims
+    conv reduce_window dynamic_slice dynamic_update_slice gather permute_dims reshape after expand_dims
     squeeze broadcast_to concat split strided_slice pad take flip triu tril full iota one_hot dim_value
     relu ragged_dot ragged_outer reduce_or reduce_and reduce_xor""".split()
 )

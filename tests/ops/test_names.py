@@ -22,6 +22,7 @@ MOST_FILES = 4  # in which an operator's name stands, beside those of `LISTED`, 
 SCALARS = frozenset(FUNCTIONS) | {"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"}
 # Words that mean something else there: modes, layouts, options, keywords.
 OTHER_WORDS = {
+    "after",
     "clip",
     "where",
     "split",
@@ -50,6 +51,7 @@ LISTED = {
     "ir/values.py": "Python's operators",
     "measure/figures.py": "programs whose times calibrate a profile",
     "measure/fits.py": "rates measured by operator, as profiles on file have them",
+    "memory/pinned.py": "kernels of a record: matmul, conv",
     "memory/steps.py": "a workspace is a value without content",
     "rules/schema_trials.py": "programs that test schemas",
     "rules/value_trials.py": "programs that test schemas",

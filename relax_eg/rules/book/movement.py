@@ -37,6 +37,12 @@ def identity_transpose(x: Any, p: Axes) -> Any:
     return (op.permute_dims(x, p), x) if p == tuple(range(x.ndim)) else None
 
 
+@_rule("x: *b, t: *c", phase="simplify", numerics="exact", tags=("order",), check=False)
+def after_is_itself(x: Any, t: Any) -> Any:
+    """x, after t has been computed = x"""
+    return op.after(x, t), x
+
+
 @_rule("x: *b", phase="simplify", numerics="exact", tags=("reshape",), check=False)
 def reshape_to_itself(x: Any) -> Any:
     """reshape(x, its shape) = x"""

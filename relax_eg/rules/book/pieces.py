@@ -16,6 +16,7 @@ from collections.abc import Callable
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import bytes_of
+from relax_eg.ops.ordering import AFTER
 from relax_eg.rules.fission import (
     ORDERS,
     SHAPED,
@@ -26,9 +27,9 @@ from relax_eg.rules.fission import (
     in_a_loop,
     joint_region,
 )
-from relax_eg.rules.piece_trials import batches, rows, sums_of_rows
+from relax_eg.rules.piece_trials import batches, rows, sums_of_rows, twice
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
+from relax_eg.rules.schemas import MEMORY, ExtractionStep, ProgramQueries, Schema
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir.slicing import Dimension
 
@@ -192,9 +193,23 @@ def _region(e: Expr, axis: int, queries: ProgramQueries) -> Nodes:
     return region
 
 
+def _once(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """Returns a value that is computed again, or held back in an order, as the value itself."""
+    return e.args[0] if e.op == AFTER else None
+
+
 pieces = RuleSet(
     "pieces",
     schemas=(
+        ExtractionStep(
+            "computed_again",
+            "a value is computed again where it is read late, and steps run in an order that needs little memory",
+            "exact",
+            frozenset((MEMORY,)),
+            _once,
+            frozenset(),
+            (twice,),
+        ),
         Schema(
             "computed_in_pieces",
             "rows of a result are computed some at a time from rows of a large intermediate value, and joined",

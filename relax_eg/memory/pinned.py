@@ -1,0 +1,176 @@
+"""A function in which an order of its steps, some of which run several times, is stated.
+
+XLA chooses the order of a program itself, and merges equal computations. Where the operator `after` makes a step read
+one of its operands only after the step before it in the order, XLA can do neither. Where the operand is read by a loop
+over elements, `after` costs nothing; where a matmul reads it, it is copied, so the smallest operand is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import rebuilt, substitute_exprs
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_get
+from relax_eg.ir.heads import CONTROL, CORE, STATIC, with_operands
+from relax_eg.ir.module import Binding, Function, Module
+from relax_eg.memory.again import Problem
+from relax_eg.ops import api as op
+from relax_eg.ops import bytes_of, get, pattern_kind, site_of
+from relax_eg.ops.ordering import AFTER
+from relax_eg.ops.record import movement_operators, operators_run_as
+from relax_eg.tir import PatternKind
+
+_READ_WHOLE = operators_run_as("matmul", "transposed_matmul", "conv", "factorisation", "solve")
+_MOVED = movement_operators("view", "order")
+_SHARE = 64  # chosen: steps that neither take nor free that part of the peak are not held in order
+_MOST_PINS = 2  # chosen: other steps after which one step is held
+
+
+def read_whole(f: Function) -> set[Expr]:
+    """The values of a function that matmuls, convolutions and loops read, which are therefore stored."""
+    found: set[Expr] = set()
+    for e in f.expressions():
+        for a in e.args if e.op in _READ_WHOLE or e.op in CONTROL else ():
+            while a.op in _MOVED:
+                a = a.args[0]
+            if a.args:
+                found.add(a)
+    return found
+
+
+def without_order(module: Module) -> Module:
+    """`module` without the operators that state an order. Runs of the same step then are one expression."""
+    return Module(tuple(rebuilt(f, _plain) for f in module))
+
+
+def _plain(e: Expr, args: tuple[Expr, ...]) -> Expr:
+    return args[0] if e.op == AFTER else with_operands(e, args)
+
+
+def with_order(f: Function, problem: Problem, runs: Sequence[int], peak: int, at: Mapping[str, int]) -> Function | None:
+    """The function, of one block, whose steps run in this order. None if the order does not hold."""
+    made = _Pinned(f, problem, peak, at)
+    for place, step in enumerate(runs):
+        if not made.add(place, step):
+            return None
+    block = f.blocks[0]
+    values = substitute_exprs([b.value for b in block.bindings], made.current)
+    origins = dict(f.origins)
+    for old, new in made.origins:
+        if old in f.origins:
+            origins.setdefault(new, f.origins[old])
+    bindings = tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))
+    return replace(f, blocks=(replace(block, bindings=bindings),), origins=origins)
+
+
+class _Pinned:
+    """The runs added so far.
+
+    - `current`: for each step's expression, that of its latest run.
+    """
+
+    def __init__(self, f: Function, problem: Problem, peak: int, at: Mapping[str, int]) -> None:
+        self.problem, self.at, self.big = problem, at, max(1, peak // _SHARE)
+        self.current: dict[Expr, Expr] = {}
+        self.origins: list[tuple[Expr, Expr]] = []
+        self.latest: dict[int, int] = {}  # by step, the place of its latest run
+        self.exprs: list[Expr] = []  # by place
+        self.before: list[int] = []  # by place, the places that certainly run before it, as bits
+        self.matter: list[int] = []  # places that take or free much
+
+    def add(self, place: int, step: int) -> bool:
+        problem, e = self.problem, self.problem.program.steps[step].kernel
+        read = [self.latest[problem.writer[v]] for v in problem.program.steps[step].reads if v in problem.writer]
+        before = 0
+        for r in read:
+            before |= self.before[r] | 1 << r
+        again = step in self.latest
+        takes = sum(problem.sizes[v] for v in problem.program.steps[step].writes) + problem.inside[step]
+        frees = max((problem.sizes[v] for v in problem.reads[step]), default=0)
+        moves = e.op not in CORE and get(e.op).moves is not None
+        matters = max(takes, frees) >= self.big and not moves
+        operand, is_free = self._operand(e)
+        new = self._with(e, {})
+        is_same = again and new is self.exprs[self.latest[step]]
+        pins: list[int] = []
+        if operand is not None and (matters or is_same):
+            limit = self.big if not is_free else None
+            cheap = limit is None or self._bytes(operand) <= limit
+            for q in reversed(self.matter if matters and cheap else []):
+                if len(pins) == _MOST_PINS:
+                    break
+                if not before >> q & 1:
+                    pins.append(q)
+                    before |= self.before[q] | 1 << q
+            if is_same and not pins:
+                q = self.matter[-1] if self.matter else place - 1
+                pins.append(q)
+                before |= self.before[q] | 1 << q
+        if pins and operand is not None:
+            held = substitute_exprs([operand], self.current)[0]
+            tokens = [t for q in pins if (t := _token(self.exprs[q])) is not None]
+            for t in tokens:
+                held = op.after(held, t)
+            new = self._with(e, {operand: held})
+        if again and new is self.exprs[self.latest[step]]:
+            return False
+        self.exprs.append(new)
+        self.before.append(before)
+        self.current[e] = new
+        self.latest[step] = place
+        self.origins.append((e, new))
+        # XLA may compute one element of what a loop over elements makes without the rest.
+        if matters and _is_computed_whole(e):
+            self.matter.append(place)
+        return True
+
+    def _with(self, e: Expr, changed: Mapping[Expr, Expr]) -> Expr:
+        """A step's expression over the latest runs of others, with some operands changed."""
+        env = {**self.current, **changed}
+        env.pop(e, None)
+        args = substitute_exprs(list(e.args), env)
+        return e if all(a is b for a, b in zip(args, e.args, strict=True)) else with_operands(e, args)
+
+    def _bytes(self, e: Expr) -> int:
+        return int(bytes_of(e.annotation).evaluate(self.at))
+
+    def _operand(self, e: Expr) -> tuple[Expr | None, bool]:
+        """The stored value, read by a step, that can be held back most cheaply, and whether that costs nothing."""
+        found: dict[Expr, bool] = {}
+        todo, seen, is_free = [e], {e}, True
+        while todo:
+            x = todo.pop()
+            is_free = is_free and x.op not in CORE and x.op not in _READ_WHOLE and get(x.op).equations is not None
+            for a in x.args:
+                if a.op in STATIC or a.op == CONSTANT or not isinstance(a.annotation, Tensor):
+                    if a.op not in STATIC and a.op != CONSTANT and a not in self.current and a not in seen:
+                        seen.add(a)
+                        todo.append(a)
+                    continue
+                if a.op == VAR or a in self.current or (a.op in CORE and a.args and a.args[0] in self.current):
+                    found[a] = is_free
+                elif a not in seen:
+                    seen.add(a)
+                    todo.append(a)
+        arrays = [a for a in found if isinstance(a.annotation, Tensor) and a.annotation.shape is not None]
+        if not arrays:
+            return None, False
+        best = min(arrays, key=lambda a: (not found[a], self._bytes(a)))
+        return best, found[best]
+
+
+def _is_computed_whole(e: Expr) -> bool:
+    """Whether an element of a step's results exists only when all of them do."""
+    if e.op in _READ_WHOLE or e.op in CONTROL:
+        return True
+    return e.op not in CORE and pattern_kind(site_of(e)) is PatternKind.REDUCTION
+
+
+def _token(e: Expr) -> Expr | None:
+    """An array of a step's results."""
+    if isinstance(e.annotation, Tensor):
+        return e
+    fields = getattr(e.annotation, "fields", ())
+    return next((tuple_get(e, i) for i, a in enumerate(fields) if isinstance(a, Tensor)), None)
