@@ -1,0 +1,170 @@
+"""Values of algebraic data types, closures and references, as programs compute them, and definitions of data types.
+
+List = data_type("List(a)", Nil=(), Cons=("a", "List(a)"))
+List(Tensor("n"))                                           an annotation
+List.Cons(x, List.Nil())                                    a value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relax_eg.argument_checks import short_repr
+from relax_eg.errors import SpecError
+from relax_eg.ir.annotations import Annotation, Constructor, DataType, Named, TypeVar
+
+_WANTED = 'a constructor and the annotations of its fields, as Cons=("a", "List(a)") of data_type("List(a)", ...)'
+SHOWN = 20  # chosen: values of a list or tree that its text shows
+
+
+class DataValue:
+    """A value of a data type.
+
+    - `definition`: the data type.
+    - `index`: the place of its constructor.
+    - `fields`: the values of the constructor's fields.
+    """
+
+    __slots__ = ("definition", "fields", "index")
+
+    def __init__(self, definition: DataType, index: int, fields: tuple[Any, ...]) -> None:
+        self.definition = definition
+        self.index = index
+        self.fields = fields
+
+    @property
+    def constructor(self) -> str:
+        """The name of its constructor."""
+        return self.definition.constructors[self.index].name
+
+    def __repr__(self) -> str:
+        parts: list[str] = []
+        stack: list[Any] = [self]
+        while stack and len(parts) < 2 * SHOWN:
+            value = stack.pop()
+            if isinstance(value, DataValue) and value.fields:
+                parts.append(f"{value.constructor}(")
+                stack.append(")")
+                for i, f in enumerate(reversed(value.fields)):
+                    stack += [", ", f] if i else [f]
+            else:
+                parts.append(value.constructor if isinstance(value, DataValue) else str(value))
+        return "".join(parts) + ("..." if stack else "")
+
+
+class Closure:
+    """A function as a value.
+
+    - `name`: the function of the module.
+    - `captured`: its first arguments.
+    """
+
+    __slots__ = ("captured", "name")
+
+    def __init__(self, name: str, captured: tuple[Any, ...]) -> None:
+        self.name = name
+        self.captured = captured
+
+    def __repr__(self) -> str:
+        return f"<function {self.name}>"
+
+
+class Cell:
+    """A mutable cell.
+
+    - `content`: the value in it.
+    """
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+@dataclass(frozen=True, slots=True)
+class DataBuilder:
+    """A constructor of a data type as a function of Python.
+
+    - `definition`: the data type.
+    - `index`: the place of the constructor.
+    """
+
+    definition: DataType
+    index: int
+
+    def __call__(self, *fields: Any) -> DataValue:
+        c = self.definition.constructors[self.index]
+        if len(fields) != len(c.fields):
+            raise SpecError(f"{self.definition.name}.{c.name} takes {len(c.fields)} fields, got {len(fields)}")
+        return DataValue(self.definition, self.index, fields)
+
+
+def data_type(name: str, /, **constructors: Sequence[Annotation | str] | Annotation | str) -> DataType:
+    """Returns a new algebraic data type.
+
+    - `name`: its name, with its type parameters: "List(a)".
+    - `constructors`: for each constructor the annotations of its fields: annotations, type parameters by name, or the
+      type itself, as "List(a)".
+
+    SpecError for names that are no identifiers, and for fields that are no annotations.
+    """
+    own, params = _head(name)
+    if not constructors:
+        raise SpecError(f"data_type({short_repr(name)}): it has no constructor\n  accepted: {_WANTED}")
+    made: list[Constructor] = []
+    for constructor, fields in constructors.items():
+        listed = fields if isinstance(fields, (tuple, list)) else (fields,)
+        made.append(Constructor(constructor, tuple(_field(f, own, params) for f in listed)))
+    return DataType(own, params, tuple(made))
+
+
+def _head(text: Any) -> tuple[str, tuple[str, ...]]:
+    whole = text if isinstance(text, str) else ""
+    own, _, rest = whole.partition("(")
+    params = [p.strip() for p in rest.removesuffix(")").split(",")] if rest.strip(") ") else []
+    names = [own.strip(), *params]
+    if not all(n.isidentifier() for n in names) or bool(rest) != whole.endswith(")") or len(set(names)) < len(names):
+        raise SpecError(f'{short_repr(text)} is no name of a data type\n  accepted: "Tree", "List(a)", "Pair(a, b)"')
+    return names[0], tuple(params)
+
+
+def _field(field: Any, own: str, params: tuple[str, ...]) -> Annotation:
+    if isinstance(field, Annotation):
+        return field
+    if isinstance(field, str):
+        if field in params:
+            return TypeVar(field)
+        name, args = _head(field)
+        if name == own and set(args) <= set(params):
+            return Named(own, tuple(map(TypeVar, args)))
+    if isinstance(field, DataType) and not field.params:
+        return field()
+    raise SpecError(
+        f"{own}: the field {short_repr(field)} is no annotation\n"
+        f"  accepted: annotations, {', '.join((*params, f'{own}({chr(44).join(params)})'))}"
+    )
+
+
+def list_of(definition: DataType, items: Iterable[Any]) -> DataValue:
+    """Returns the value of a type with an empty and a prepending constructor, such as List, that holds `items`."""
+    empty = next(i for i, c in enumerate(definition.constructors) if not c.fields)
+    found = DataValue(definition, empty, ())
+    for item in reversed(list(items)):
+        found = DataValue(definition, 1 - empty, (item, found))
+    return found
+
+
+def items_of(value: DataValue) -> list[Any]:
+    """Returns the elements of a list: the first field of each cell, along the last one."""
+    found: list[Any] = []
+    while value.fields:
+        found.append(value.fields[0])
+        value = value.fields[-1]
+    return found
+
+
+LIST = data_type("List(a)", Nil=(), Cons=("a", "List(a)"))
+OPTION = data_type("Option(a)", Nothing=(), Some=("a",))
+TREE = data_type("Tree(a)", Leaf=("a",), Node=("Tree(a)", "Tree(a)"))
