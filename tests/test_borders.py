@@ -43,7 +43,9 @@ ROOMS: dict[str, set[str]] = {
     "egraph": {"rules", "ops", "ir", "tir", "shapes", "explain.record", "extract.graph"},
     "extract": {"ir", "ops", "tir", "shapes"},
     "memory": {"ir", "ops", "tir", "shapes"},
+    "vm": {"ir", "shapes"},
     "backend": {
+        "vm",
         "ir",
         "ops",
         "tir",

@@ -256,7 +256,8 @@ class Units:
             self.functions[f.name] = self._optimized(f, run, set(), same, once)
             log_at(2, f"function {f.name}: {len(f.expressions())} nodes as written")
         main = self._optimized(entry, run, self.weights)
-        module = Module((main, *reachable_functions(main.expressions(), self.functions)))
+        others = {name: f for name, f in self.functions.items() if name != main.name}  # it may call itself
+        module = Module((main, *reachable_functions(main.expressions(), others)))
         return replace(run.result, module=module, functions=dict(self.functions))
 
     @cached_property

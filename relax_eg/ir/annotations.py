@@ -428,7 +428,8 @@ def data_types_of(annotations: Iterable[Annotation]) -> tuple[DataType, ...]:
     it."""
     found: dict[DataType, None] = {}
     entered: set[DataType] = set()
-    stack: list[Annotation | DataType] = list(annotations)[::-1]
+    stack: list[Annotation | DataType] = []
+    stack.extend(reversed(list(annotations)))
     while stack:
         a = stack.pop()
         if isinstance(a, DataType):

@@ -62,18 +62,24 @@ def call_function(callee: Expr, args: Iterable[Expr]) -> Expr:
     """Returns the call of a function value: of `function_ref(f)`, or of a callable variable."""
     operands = tuple(args)
     name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
-    annotation = call_annotation(callee.annotation, [a.annotation for a in operands], name)
+    is_value = callee.op != FUNCTION
+    annotation = call_annotation(callee.annotation, [a.annotation for a in operands], name, is_value)
     return node(CALL, (callee, *operands), (), annotation)
 
 
-def call_annotation(callee: Annotation, args: Sequence[Annotation], name: str = "a function") -> Annotation:
+def call_annotation(
+    callee: Annotation, args: Sequence[Annotation], name: str = "a function", is_value: bool = False
+) -> Annotation:
     """Returns the annotation of a call: that of the signature's result at the sizes of the arguments.
 
     Sizes that the arguments do not determine are local to the callee; an annotation that contains one keeps only its
     rank (and dtype). An argument that may or may not fit its parameter is checked at run time; OperatorError for one
     that never fits.
+
+    `is_value`: whether the function is a value. Its type parameters are those of the function that has the value, so
+    the call does not determine them.
     """
-    return _call_annotation(callee, tuple(args), name)
+    return _call_annotation(callee, tuple(args), name, is_value)
 
 
 def closure(function: Expr, captured: Iterable[Expr]) -> Expr:
@@ -91,7 +97,7 @@ def closure_annotation(function: Annotation, captured: Sequence[Annotation], nam
     n = len(captured)
     if n > len(function.params):
         raise OperatorError(f"make_closure: {name} takes {len(function.params)} arguments, {n} are captured")
-    _call_annotation(Callable(function.params[:n], Tuple(())), tuple(captured), name)
+    _call_annotation(Callable(function.params[:n], Tuple(())), tuple(captured), name, False)
     sizes, types = call_sizes(function.params[:n], captured), call_types(function.params[:n], captured, name)
     *params, result = (substitute_types(substitute(a, sizes), types) for a in (*function.params[n:], function.result))
     return Callable(tuple(params), result)
@@ -107,16 +113,16 @@ def constructed_annotation(definition: DataType, name: str, fields: Sequence[Ann
 
 
 @lru_cache(KEPT)  # repeated blocks are called hundreds of times with the same annotations
-def _call_annotation(callee: Annotation, args: tuple[Annotation, ...], name: str) -> Annotation:
+def _call_annotation(callee: Annotation, args: tuple[Annotation, ...], name: str, is_value: bool) -> Annotation:
     if not isinstance(callee, Callable):
         return Object()
     sizes = call_sizes(callee.params, args)
-    types = call_types(callee.params, args, name)
+    types = {} if is_value else call_types(callee.params, args, name)
     for i, (param, arg) in enumerate(zip(callee.params, args, strict=False)):
         wanted = substitute_types(substitute(param, {**_callee_variables(param), **sizes}), types)
         if why := annotation_clash(wanted, arg):
             raise OperatorError(f"{name}: argument {i} should be {param}, got {arg}: {why}")
-    unknown = {t: Never() for t in _type_variables(callee.result) - types.keys()}
+    unknown = {} if is_value else {t: Never() for t in _type_variables(callee.result) - types.keys()}
     return substitute_types(substitute(_without_local_sizes(callee.result, sizes), sizes), {**unknown, **types})
 
 

@@ -7,9 +7,9 @@
     shard_map(body, *operands)                                      body on each device's part
 
 The functions are operands, given by name and signature, so a node's annotation follows from signatures alone (Relax,
-3.2). A `match` has one function for each constructor of the data type. A branch or body returns a tuple, even for one value; a condition returns a boolean scalar. Values from outside
-are passed explicitly: as constants in loops, as operands in `cond`. Branches of a `cond` may return different
-annotations; the node's annotation is their join.
+3.2). A `match` has one function for each constructor of the data type. A branch or body returns a tuple, even for one
+value; a condition returns a boolean scalar. Values from outside are passed explicitly: as constants in loops, as
+operands in `cond` and `match`. Branches may return different annotations; the node's annotation is their join.
 """
 
 from __future__ import annotations

@@ -7,15 +7,16 @@ List.Cons(x, List.Nil())                                    a value
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.argument_checks import short_repr
-from relax_eg.errors import SpecError
-from relax_eg.ir.annotations import Annotation, Constructor, DataType, Named, TypeVar
+from relax_eg.errors import ShapeError, SpecError
+from relax_eg.ir.annotations import Annotation, Constructor, Data, DataType, Named, Tensor, Tuple, TypeVar
 
 _WANTED = 'a constructor and the annotations of its fields, as Cons=("a", "List(a)") of data_type("List(a)", ...)'
+SHOWN_PLACE = 120  # chosen: characters of the place of a value that an error names
 SHOWN = 20  # chosen: values of a list or tree that its text shows
 
 
@@ -163,6 +164,70 @@ def items_of(value: DataValue) -> list[Any]:
         found.append(value.fields[0])
         value = value.fields[-1]
     return found
+
+
+def map_data(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Returns `value` with `leaf(x)` for every value `x` in its data and tuples. It may be nested as deeply as memory
+    allows; what is shared in it stays shared."""
+    done: dict[int, Any] = {}
+    stack = [value]
+    while stack:
+        v = stack[-1]
+        parts: tuple[Any, ...] | None = v.fields if isinstance(v, DataValue) else v if isinstance(v, tuple) else None  # type: ignore[reportUnknownVariableType]
+        if id(v) in done or parts is None:
+            if id(v) not in done:
+                done[id(v)] = leaf(v)
+            stack.pop()
+            continue
+        waiting = [p for p in parts if id(p) not in done]
+        if waiting:
+            stack += waiting
+            continue
+        new = tuple(done[id(p)] for p in parts)
+        done[id(v)] = DataValue(v.definition, v.index, new) if isinstance(v, DataValue) else new
+        stack.pop()
+    return done[id(value)]
+
+
+def converted_data(where: str, a: Data, value: Any, convert: Callable[[str, Tensor, Any], Any]) -> Any:
+    """Returns a value of a data type with `convert(where, annotation, x)` for every tensor in it. It may be nested as
+    deeply as memory allows. ShapeError where it has another type than its annotation says."""
+    done: dict[tuple[int, Annotation], Any] = {}
+    stack: list[tuple[str, Annotation, Any]] = [(where, a, value)]
+    while stack:
+        place, wanted, v = stack[-1]
+        key = id(v), wanted
+        if key in done:
+            stack.pop()
+            continue
+        parts = _parts(place, wanted, v)
+        if parts is None:
+            done[key] = convert(place, wanted, v) if isinstance(wanted, Tensor) else v
+            stack.pop()
+            continue
+        waiting = [p for p in parts if (id(p[2]), p[1]) not in done]
+        if waiting:
+            stack += waiting
+            continue
+        new = tuple(done[id(x), b] for _, b, x in parts)
+        done[key] = DataValue(v.definition, v.index, new) if isinstance(v, DataValue) else new
+        stack.pop()
+    return done[id(value), a]
+
+
+def _parts(where: str, a: Annotation, value: Any) -> list[tuple[str, Annotation, Any]] | None:
+    if isinstance(a, Data):
+        if not isinstance(value, DataValue) or value.definition != a.definition:
+            what = value.definition if isinstance(value, DataValue) else f"{type(value).__name__} {short_repr(value)}"
+            raise ShapeError(f"{where} should be a {a.definition}, got {what}")
+        name = f"{where}.{value.constructor}" if len(where) < SHOWN_PLACE else where
+        annotations = a.fields(value.index)
+        return [(f"{name}[{i}]", b, x) for i, (b, x) in enumerate(zip(annotations, value.fields, strict=True))]
+    if isinstance(a, Tuple):
+        if not isinstance(value, (tuple, list)) or len(value) != len(a.fields):  # type: ignore[reportUnknownArgumentType]
+            raise ShapeError(f"{where} should be a tuple of {len(a.fields)}, got {short_repr(value)}")
+        return [(f"{where}[{i}]", b, x) for i, (b, x) in enumerate(zip(a.fields, value, strict=True))]  # type: ignore[reportUnknownArgumentType]
+    return None
 
 
 LIST = data_type("List(a)", Nil=(), Cons=("a", "List(a)"))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from relax_eg.errors import OperatorError, WellFormedError
+from relax_eg.ir.annotations import Data
+from relax_eg.ir.data import Cell, Closure, DataValue
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
@@ -40,8 +42,6 @@ from relax_eg.ir.expr import (
     tuple_,
     tuple_get,
 )
-from relax_eg.ir.annotations import Data
-from relax_eg.ir.data import Cell, Closure, DataValue
 from relax_eg.ir.foreign import Foreign
 from relax_eg.shapes import Dim
 

@@ -161,11 +161,5 @@ def _kind(a: Annotation) -> str:
         return f"a {a.definition.name if isinstance(a, Data) else a.name}"
     if isinstance(a, TypeVar):
         return f"a value of any type `{a.name}`"
-    words = {
-        "Tensor": "a tensor",
-        "Shape": "a shape",
-        "Tuple": "a tuple",
-        "Callable": "a function",
-        "Ref": "a reference",
-    }
-    return words[type(a).__name__]
+    words = {"Tensor": "a tensor", "Shape": "a shape", "Tuple": "a tuple", "Callable": "a function"}
+    return words.get(type(a).__name__, "a reference")

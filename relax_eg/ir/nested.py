@@ -1,5 +1,8 @@
-"""Nested functions and lambdas of module text: each becomes a module function whose first parameters are the values that
-it reads from outside, and its value a closure of that function over these."""
+"""Nested functions and lambdas of module text.
+
+Each becomes a module function whose first parameters are the values that it reads from outside. Its value is a closure
+of that function over these.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from relax_eg.errors import ModuleTextError, OperatorError, TraceError, WellFormedError, parts_of_error
+from relax_eg.errors import ModuleTextError, TraceError, WellFormedError, parts_of_error
 from relax_eg.ir.annotations import Annotation, DataType
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import signature

@@ -47,7 +47,8 @@ HEADER = "# relax_eg module text, version "
 
 # Names with another meaning after `R.`; no operator may have one of them.
 RESERVED = frozenset(
-    "Callable Never Object Ref Shape Tensor Tuple TypeVar alloc_storage alloc_tensor bindings call_dps_library call_into call_tir const"
+    "Callable Never Object Ref Shape Tensor Tuple TypeVar alloc_storage alloc_tensor bindings call_dps_library"
+    " call_into call_tir const"
     " const_data data dataflow dim foreign func_attr function inline kill make_closure match_cast new_ref output"
     " read_ref scalar shape tuple write_ref".split()
 )

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relax_eg.ir.annotations import Annotation, Callable as Signature, Shape, Tensor, Tuple, inside, is_first_order
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, inside, is_first_order
+from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import reaching_cycles
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CLOSURE, COND, FUNCTION, MATCH, MATCH_CAST, SCAN, WHILE, Expr
 from relax_eg.ir.heads import BEYOND_TENSORS, MEMORY, REFERENCES
 from relax_eg.ir.module import Function, Module
-
 
 VALUES = "function values"  # stands among the names of functions for those that are called as values
 
@@ -102,9 +102,9 @@ def _passed(module: Module) -> set[str]:
 def stepped_functions(module: Module) -> frozenset[str]:
     """Returns the names of the functions that XLA cannot run as one program.
 
-    Reasons: they are general; sizes inside depend on values, or on the branch that a `cond` outside dataflow blocks takes; or a branch or
-    loop contains a `match_cast`. The check must run only when the branch is taken or the loop makes a step, but XLA's
-    program contains it unconditionally.
+    Reasons: they are general; sizes inside depend on values, or on the branch that a `cond` outside dataflow blocks
+    takes; or a branch or loop contains a `match_cast`. The check must run only when the branch is taken or the loop
+    makes a step, but XLA's program contains it unconditionally.
     """
     general = general_functions(module)
     asserting = _with_callers(module, lambda f: any(e.op == MATCH_CAST for e in f.expressions()))

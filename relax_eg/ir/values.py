@@ -425,7 +425,7 @@ class ExpressionReader:
             return declared
         called = ast.unparse(at.func)
         try:
-            found = call_annotation(callee.annotation, [a.annotation for a in args], called)
+            found = call_annotation(callee.annotation, [a.annotation for a in args], called, callee.op != FUNCTION)
         except OperatorError as error:
             raise self.source.at_position(at, error, f"what {called} takes") from None
         self.check_declared(at, found, declared)

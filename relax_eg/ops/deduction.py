@@ -150,7 +150,7 @@ def annotation_from(e: Expr, operands: Sequence[Annotation], signatures: Mapping
     if e.op == CALL:
         callee = e.args[0]
         name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
-        return call_annotation(operands[0], operands[1:], name)
+        return call_annotation(operands[0], operands[1:], name, callee.op != FUNCTION)
     if e.op in REFERENCES:
         return reference_annotation(e.op, operands, e.annotation)
     if e.op == CLOSURE:
