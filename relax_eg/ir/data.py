@@ -230,6 +230,6 @@ def _parts(where: str, a: Annotation, value: Any) -> list[tuple[str, Annotation,
     return None
 
 
-LIST = data_type("List(a)", Nil=(), Cons=("a", "List(a)"))
-OPTION = data_type("Option(a)", Nothing=(), Some=("a",))
-TREE = data_type("Tree(a)", Leaf=("a",), Node=("Tree(a)", "Tree(a)"))
+List = data_type("List(a)", Nil=(), Cons=("a", "List(a)"))
+Option = data_type("Option(a)", Nothing=(), Some=("a",))
+Tree = data_type("Tree(a)", Leaf=("a",), Node=("Tree(a)", "Tree(a)"))

@@ -10,11 +10,24 @@ from functools import lru_cache
 from typing import Any, NoReturn, cast
 
 from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
-from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of, has_functions, named_sizes
-from relax_eg.ir.calls import NO_FUNCTIONS
-from relax_eg.ir.control import deduce_control, functions_of
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_INTO, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
-from relax_eg.ir.heads import BEYOND_TENSORS, CONTROL
+from relax_eg.ir.annotations import Annotation, Callable, Data, Object, Tuple, dims_of, has_functions, named_sizes
+from relax_eg.ir.calls import NO_FUNCTIONS, constructed_annotation
+from relax_eg.ir.control import deduce_control, functions_of, reference_annotation
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CALL_INTO,
+    CONSTRUCT,
+    FUNCTION,
+    MATCH_CAST,
+    TUPLE_GET,
+    VAR,
+    WRITE_REF,
+    Expr,
+    postorder,
+)
+from relax_eg.ir.heads import BEYOND_TENSORS, CONTROL, REFERENCES
+from relax_eg.ir.lattice import covers
 from relax_eg.ir.memory import check_memory
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
@@ -194,6 +207,10 @@ class _FunctionCheck:
             self._fail(e, f"the module has no function `{name}`{_suggestion(name, self.arity)}")
         elif e.op == CALL:
             self._call(e)
+        elif e.op == CONSTRUCT:
+            self._constructed(e)
+        elif e.op in REFERENCES:
+            self._reference(e)
         elif e.op in CONTROL:
             self._control(e)
         if e.op != MATCH_CAST:  # a match_cast may define sizes
@@ -235,6 +252,27 @@ class _FunctionCheck:
             self._fail(e, f"`{name}` is called and is {callee.annotation}, not a function")
         if given != wanted:
             self._fail(e, f"`{name}` takes {wanted} argument{'' if wanted == 1 else 's'}, given: {given}")
+
+    def _constructed(self, e: Expr) -> None:
+        a, name = e.annotation, e.attr("constructor")
+        if not isinstance(a, Data) or name not in [c.name for c in a.definition.constructors]:
+            self._fail(e, f"`{name}` constructs no {a}")
+        try:
+            found = constructed_annotation(a.definition, name, [x.annotation for x in e.args])
+        except OperatorError as error:
+            self._fail(e, str(error))
+        if not covers(a, found):
+            self._fail(e, f"it is annotated {a} and is {found}")
+
+    def _reference(self, e: Expr) -> None:
+        try:
+            if len(e.args) != 1 + (e.op == WRITE_REF):
+                raise OperatorError(f"{e.op} of {len(e.args)} operands")
+            found = reference_annotation(e.op, [a.annotation for a in e.args], e.annotation)
+        except OperatorError as error:
+            self._fail(e, str(error))
+        if not covers(e.annotation, found):
+            self._fail(e, f"it is annotated {e.annotation} and is {found}")
 
     def _control(self, e: Expr) -> None:
         try:
