@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Data, Shape
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import cond, match
@@ -42,20 +41,26 @@ class Branch:
         return [*self.fields, *(b.var for block in self.blocks for b in block.bindings)]
 
 
+def clashes(branches: Sequence[Branch]) -> dict[str, str]:
+    """Returns the names that all branches bind, but to values that no common annotation fits, each with the reason."""
+    found: dict[str, str] = {}
+    for name, value in branches[0].names.items():
+        for other in branches[1:]:
+            if name in other.names:
+                one, two = value.annotation, other.names[name].annotation
+                if why := annotation_clash(one, two):
+                    found.setdefault(name, f"{one} in one branch and {two} in the other: {why}")
+    return found
+
+
 def choose(value: Expr, branches: Sequence[Branch], names: Sequence[str]) -> tuple[list[Function], Expr, list[str]]:
-    """Returns the branch functions, the node over them, and the names of the fields of its value.
+    """Returns the branch functions, the node over them, and the names of the fields of its value: those that all
+    branches bind to values that a common annotation fits.
 
     - `value`: a bool, whose branches are those of true and of false; or data, with a branch for each constructor.
-
-    OperatorError if the branches give a name values that no common annotation fits.
     """
-    first = branches[0].names
-    results = [name for name in first if all(name in b.names for b in branches)]
-    for name in results:
-        for other in branches[1:]:
-            one, two = first[name].annotation, other.names[name].annotation
-            if why := annotation_clash(one, two):
-                raise OperatorError(f"`{name}` is {one} in one branch and {two} in the other: {why}")
+    apart = clashes(branches)
+    results = [name for name in branches[0].names if all(name in b.names for b in branches) and name not in apart]
     bodies = [(b, tuple_(b.names[n] for n in results)) for b in branches]
     reads: dict[Expr, None] = {}
     for branch, result in bodies:

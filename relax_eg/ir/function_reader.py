@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Data, Tensor, dims_of
 from relax_eg.ir.annotations import Callable as Signature
-from relax_eg.ir.branches import Branch, choose, join_branches
+from relax_eg.ir.branches import Branch, choose, clashes, join_branches
 from relax_eg.ir.expr import FUNCTION, MATCH, VAR, Expr, postorder, var
 from relax_eg.ir.heads import IN_PLACE
 from relax_eg.ir.lattice import covers
@@ -266,7 +266,10 @@ class FunctionReader:
             raise self.source.at_position(statement, error, "branches that give values of the same kind") from None
         for f in made:
             self.scope.add(f)
-        for name in {n for b in branches for n in b.names} - set(results):
+        for name, why in clashes(branches).items():
+            self.values.hidden[name] = (why, "branches that give values of the same kind")
+            self.values.names.pop(name, None)
+        for name in {n for b in branches for n in b.names} - {*results, *clashes(branches)}:
             others = "the other branch" if len(branches) == 2 else "the other branches"
             self.values.hidden[name] = ("bound in one branch only", f"a value for `{name}` in {others} too")
         own = [self._name(name, statement) for name in results]
