@@ -36,7 +36,7 @@ from relax_eg.memo import Memo
 from relax_eg.shapes import Scope
 from relax_eg.vm.compile import Bind, ModuleCompiler, Programs, RegionProgram
 from relax_eg.vm.instructions import Code
-from relax_eg.vm.machine import Machine, Steps
+from relax_eg.vm.machine import InstructionProfile, Steps, VirtualMachine
 
 
 @jax.tree_util.register_static
@@ -137,7 +137,7 @@ class Runner(Steps):
         self.stepped = stepped_functions(module)
         self.compiler = ModuleCompiler(module, self.stepped, _Programs(module, scope, executables))
         codes = Memo[str, Code](len(module.functions))
-        self.machine = Machine(lambda name: codes.get_or_make(name, lambda: self.compiler.code(name)), self)
+        self.machine = VirtualMachine(lambda name: codes.get_or_make(name, lambda: self.compiler.code(name)), self)
 
     def run(self, args: Sequence[Any]) -> Any:
         """The result of the entry for arrays, shapes, data and tuples of them.
@@ -148,6 +148,17 @@ class Runner(Steps):
         sizes = signature_fit(main.name, main.params).bind(args)
         self.scope.check(sizes, main.name)
         return self.machine.call(main.name, args, sizes)
+
+    def profiled(self, args: Sequence[Any]) -> tuple[Any, InstructionProfile]:
+        """The result of the entry, and what each instruction took."""
+        self.machine.profile = found = InstructionProfile()
+        try:
+            return self.run(args), found
+        finally:
+            self.machine.profile = None
+
+    def waited(self, values: Any) -> None:
+        jax.block_until_ready([v for v in values if isinstance(v, jax.Array)])
 
     def library(self, call: Expr, args: list[Any], sizes: Mapping[str, int]) -> Any:
         return library_call(call, args, dict(sizes))
@@ -235,6 +246,15 @@ class InSteps(Strategy):
             return f"{name}() runs in steps and is no JAX function: {why}{accepted}"
         return f"{name}() is no JAX function: it takes or returns shapes, or what is known in part only{accepted}"
 
+    def profiled(self, arguments: list[Any]) -> tuple[Any, InstructionProfile]:
+        """The result of a call, and what each instruction took. What XLA runs is waited for at each."""
+        checked = self.check_arguments(arguments)
+        return self._chosen.profiled(checked)
+
+    def instructions(self) -> list[Code]:
+        """The instructions of the functions."""
+        return [self._chosen.compiler.code(f.name) for f in self._chosen.module]
+
     def to_jax(self) -> Callable[..., Any]:
         raise TraceError(self._no_jax_function_message())
 
@@ -256,10 +276,19 @@ def _convert_for_x64(a: Annotation, value: Any) -> Any:
     return convert_for_x64(value, a.dtype) if isinstance(a, Tensor) else value
 
 
+def _element(where: str, a: Tensor, value: Any) -> Any:
+    """A tensor inside of data, converted to what its annotation declares. ShapeError where it cannot be."""
+    found = convert_argument(where, a, value)
+    pairs = zip(a.shape or (), found.shape, strict=False)
+    if a.ndim not in (None, found.ndim) or any(d.is_const and d.value != n for d, n in pairs):
+        raise ShapeError(f"{where} should be {a.short}, got {found.shape} {found.dtype}")
+    return found
+
+
 def _convert_value(where: str, a: Annotation, value: Any) -> Any:
     """An argument converted to what its parameter's annotation declares. ShapeError where it cannot be."""
     if isinstance(a, Data):
-        return converted_data(where, a, value, convert_argument)
+        return converted_data(where, a, value, _element)
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         fields = enumerate(zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
         return tuple(_convert_value(f"{where}[{i}]", f, x) for i, (f, x) in fields)

@@ -24,6 +24,7 @@ from relax_eg.cli import (
     plan,
     prove,
     rules,
+    run,
     view,
     why_not,
 )
@@ -56,6 +57,7 @@ app.command("optimize")(optimize.optimize)
 app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
 app.command("view")(view.view)
+app.command("run")(run.run)
 app.command("rules")(rules.list_rules)
 app.command("verify")(rules.verify)
 app.command("why-not")(why_not.why_not)

@@ -256,8 +256,8 @@ class Units:
             self.functions[f.name] = self._optimized(f, run, set(), same, once)
             log_at(2, f"function {f.name}: {len(f.expressions())} nodes as written")
         main = self._optimized(entry, run, self.weights)
-        others = {name: f for name, f in self.functions.items() if name != main.name}  # it may call itself
-        module = Module((main, *reachable_functions(main.expressions(), others)))
+        needed = reachable_functions(main.expressions(), self.functions)
+        module = Module((main, *(f for f in needed if f.name != main.name)))
         return replace(run.result, module=module, functions=dict(self.functions))
 
     @cached_property

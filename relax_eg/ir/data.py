@@ -55,7 +55,7 @@ class DataValue:
         return "".join(parts) + ("..." if stack else "")
 
 
-class Closure:
+class FunctionValue:
     """A function as a value.
 
     - `name`: the function of the module.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from relax_eg.errors import OperatorError, WellFormedError
 from relax_eg.ir.annotations import Data
-from relax_eg.ir.data import Cell, Closure, DataValue
+from relax_eg.ir.data import Cell, DataValue, FunctionValue
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
@@ -139,7 +139,7 @@ _HEADS = (
     Head(SCAN, _control, runs="loop"),
     Head(SHARD_MAP, _control, runs="parts"),
     Head(MATCH, _control, runs="choice", beyond_tensors=True),
-    Head(CLOSURE, lambda run, e, a, n: Closure(a[0], tuple(a[1:])), {}, beyond_tensors=True),
+    Head(CLOSURE, lambda run, e, a, n: FunctionValue(a[0], tuple(a[1:])), {}, beyond_tensors=True),
     Head(CONSTRUCT, _constructed, {"constructor": str}, beyond_tensors=True),
     Head(NEW_REF, lambda run, e, a, n: Cell(a[0]), {}, beyond_tensors=True),
     Head(READ_REF, lambda run, e, a, n: a[0].content, {}, beyond_tensors=True),

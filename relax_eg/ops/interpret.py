@@ -16,7 +16,7 @@ from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
-from relax_eg.ir.data import Cell, Closure, DataValue, map_data
+from relax_eg.ir.data import Cell, DataValue, FunctionValue, map_data
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
@@ -476,12 +476,12 @@ class _BoundedInterpreter(_Interpreter):
 
 def _callee(value: Any) -> tuple[str, tuple[Any, ...]]:
     """Returns the function that a value is, and its first arguments."""
-    return (value.name, value.captured) if isinstance(value, Closure) else (value, ())
+    return (value.name, value.captured) if isinstance(value, FunctionValue) else (value, ())
 
 
 def _argument_arrays(a: Annotation, value: Any) -> Any:
     """Returns an argument as arrays; sizes in a shape become plain numbers."""
-    if isinstance(value, (DataValue, Closure, Cell, str)):
+    if isinstance(value, (DataValue, FunctionValue, Cell, str)):
         return value
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         return tuple(map(_argument_arrays, a.fields, cast("Sequence[Any]", value)))
@@ -494,7 +494,7 @@ def as_arrays(value: Any) -> Any:
     """Returns numbers and JAX arrays, also in tuples, as numpy arrays. Keys of a kind that numpy cannot hold stay."""
     if isinstance(value, (tuple, list)):
         return tuple(map(as_arrays, value))
-    if isinstance(value, (DataValue, Closure, Cell, str)):
+    if isinstance(value, (DataValue, FunctionValue, Cell, str)):
         return value
     if isinstance(getattr(value, "dtype", np.dtype(bool)), np.dtype):
         return np.asarray(value)

@@ -38,8 +38,8 @@ from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.vm.instructions import (
     BindSizes,
-    Branch,
-    Call,
+    BranchOn,
+    CallFunction,
     CallLibrary,
     CallValue,
     Code,
@@ -47,7 +47,6 @@ from relax_eg.vm.instructions import (
     Field,
     Instruction,
     Jump,
-    Loop,
     MakeClosure,
     MakeShape,
     MakeTuple,
@@ -56,9 +55,10 @@ from relax_eg.vm.instructions import (
     ReadRef,
     Region,
     Return,
+    RunLoop,
+    RunProgram,
     Sizes,
     Switch,
-    Whole,
     WriteRef,
 )
 
@@ -114,7 +114,7 @@ class ModuleCompiler:
         if name not in self.stepped:
             n = len(f.params)
             sizes = tuple((v, v) for v in f.size_variables)
-            run = Whole(n, self.programs.whole(f), name, tuple(range(n)), sizes)
+            run = RunProgram(n, self.programs.whole(f), name, tuple(range(n)), sizes)
             return Code(name, n, (None,) * (n + 1), (run, Return(-1, n)), self.programs.fit(f))
         made = _FunctionCompiler(self, f)
         return Code(name, len(f.params), tuple(made.registers), made.instructions(), fit)
@@ -183,12 +183,12 @@ class _FunctionCompiler:
         """The instructions, with places in place of labels, and with the calls that are last steps marked."""
         placed: list[Instruction] = []
         for i in self.code:
-            if isinstance(i, (Branch, Switch)):
+            if isinstance(i, (BranchOn, Switch)):
                 placed.append(replace(i, places=tuple(self.labels[p] for p in i.places)))
             else:
                 placed.append(replace(i, place=self.labels[i.place]) if isinstance(i, Jump) else i)
         return tuple(
-            replace(i, is_tail=True) if isinstance(i, (Call, CallValue)) and _is_last(placed, k) else i
+            replace(i, is_tail=True) if isinstance(i, (CallFunction, CallValue)) and _is_last(placed, k) else i
             for k, i in enumerate(placed)
         )
 
@@ -294,16 +294,14 @@ class _FunctionCompiler:
             return
         if e.op == CALL and e.args[0].op == FUNCTION:
             args = tuple(self._operand(a, scope) for a in e.args[1:])
-            scope.registers[b.var] = self._made(Call, e.args[0].attr("name"), args)
+            scope.registers[b.var] = self._made(CallFunction, e.args[0].attr("name"), args)
         elif e.op == CALL:
             callee, *args = [self._operand(a, scope) for a in e.args]
             scope.registers[b.var] = self._made(CallValue, callee, tuple(args))
         elif e.op in CONTROL or e.op == CALL_DPS_LIBRARY:
             args = tuple(self._operand(a, scope) for a in e.args)
-            kind = Loop if e.op in CONTROL else CallLibrary
+            kind = RunLoop if e.op in CONTROL else CallLibrary
             scope.registers[b.var] = self._made(kind, e, args, tuple(scope.sizes.items()))
-        elif e.op in _SIMPLE:
-            scope.registers[b.var] = self._simple(e, scope)
         else:
             scope.registers[b.var] = self._operand(e, scope)
 
@@ -326,7 +324,7 @@ class _FunctionCompiler:
             fields = [tuple(self._register() for _ in m) for m in more]
             self.code.append(Switch(-1, value, labels, tuple(fields)))
         else:
-            self.code.append(Branch(-1, value, labels))
+            self.code.append(BranchOn(-1, value, labels))
         for label, function, own, kinds in zip(labels, parts.functions, fields, more, strict=True):
             self._place(label)
             self._branch(function.attr("name"), [*given, *own], [*known, *kinds], scope, outputs)
@@ -338,7 +336,7 @@ class _FunctionCompiler:
         self, name: str, args: list[int], known: list[Annotation], scope: _Scope, outputs: tuple[int, ...]
     ) -> None:
         if name in self.running or self.module.mentions[name] > 1:
-            whole = self._made(Call, name, tuple(args))
+            whole = self._made(CallFunction, name, tuple(args))
             self.code += [Field(into, whole, i) for i, into in enumerate(outputs)]
             return
         inner = self._inside(self.module.functions[name], args, known, scope)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from relax_eg.ir.annotations import DataType
@@ -24,8 +24,8 @@ class Instruction:
 
     def text(self) -> str:
         """One line that describes the instruction."""
-        fields = [(f, getattr(self, f)) for f in self.__dataclass_fields__ if f != "into"]  # type: ignore[reportUnknownVariableType]
-        parts = ", ".join(f"{name}={_short(value)}" for name, value in fields)
+        shown = [f.name for f in fields(self) if f.name != "into"]
+        parts = ", ".join(f"{name}={_short(getattr(self, name))}" for name in shown)
         into = "" if self.into < 0 else f"r{self.into} = "
         return f"{into}{type(self).__name__.lower()} {parts}"
 
@@ -66,7 +66,7 @@ class Region(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
-class Branch(Instruction):
+class BranchOn(Instruction):
     """Goes to a place by a bool or an index, which is clamped."""
 
     code: ClassVar[int] = 2
@@ -96,7 +96,7 @@ class Jump(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Instruction):
+class CallFunction(Instruction):
     """Calls a function of the module.
 
     - `is_tail`: whether its result is that of the caller, whose frame it replaces.
@@ -241,7 +241,7 @@ class CallLibrary(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
-class Loop(Instruction):
+class RunLoop(Instruction):
     """Runs a `while_loop` or `scan` whose functions have steps.
 
     - `loop`: its expression.
@@ -254,7 +254,7 @@ class Loop(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole(Instruction):
+class RunProgram(Instruction):
     """Runs a function that is one compiled program.
 
     - `run(values, sizes)`: returns its result.

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.data import Cell, Closure, DataValue
+from relax_eg.ir.data import Cell, DataValue, FunctionValue
 from relax_eg.ir.expr import Expr
 from relax_eg.limits import FRAMES
 from relax_eg.vm.instructions import (
     BindSizes,
-    Branch,
-    Call,
+    BranchOn,
+    CallFunction,
     CallLibrary,
     CallValue,
     Code,
@@ -22,7 +22,6 @@ from relax_eg.vm.instructions import (
     Field,
     Instruction,
     Jump,
-    Loop,
     MakeClosure,
     MakeShape,
     MakeTuple,
@@ -31,14 +30,19 @@ from relax_eg.vm.instructions import (
     ReadRef,
     Region,
     Return,
+    RunLoop,
+    RunProgram,
     Switch,
-    Whole,
     WriteRef,
 )
 
 
 class Steps(Protocol):
     """What a machine leaves to others."""
+
+    def waited(self, values: Sequence[Any]) -> None:
+        """Waits until values are computed."""
+        ...
 
     def library(self, call: Expr, args: list[Any], sizes: Mapping[str, int]) -> Any:
         """Returns the result of a library routine."""
@@ -52,7 +56,7 @@ class Steps(Protocol):
 
 
 @dataclass(slots=True)
-class InstructionProfile:
+class ProfileRow:
     """How often an instruction ran, and how long.
 
     - `function`, `place`: the instruction.
@@ -69,19 +73,19 @@ class InstructionProfile:
 
 
 @dataclass(slots=True)
-class Profile:
+class InstructionProfile:
     """What a run took, by instruction.
 
     - `rows`: a row for each instruction that ran.
     """
 
-    rows: dict[tuple[str, int], InstructionProfile] = field(default_factory=dict[tuple[str, int], InstructionProfile])
+    rows: dict[tuple[str, int], ProfileRow] = field(default_factory=dict[tuple[str, int], ProfileRow])
 
     def add(self, code: Code, place: int, seconds: float) -> None:
         row = self.rows.get((code.name, place))
         if row is None:
             text = code.instructions[place].text()
-            row = self.rows[code.name, place] = InstructionProfile(code.name, place, text)
+            row = self.rows[code.name, place] = ProfileRow(code.name, place, text)
         row.count += 1
         row.seconds += seconds
 
@@ -93,7 +97,7 @@ class Profile:
         return "\n".join(lines)
 
 
-class Machine:
+class VirtualMachine:
     """A machine for the functions of one module.
 
     - `code_of(name)`: returns the instructions of a function.
@@ -104,7 +108,7 @@ class Machine:
     def __init__(self, code_of: Callable[[str], Code], steps: Steps) -> None:
         self.code_of = code_of
         self.steps = steps
-        self.profile: Profile | None = None
+        self.profile: InstructionProfile | None = None
 
     def call(self, name: str, args: Sequence[Any], sizes: Mapping[str, int] | None = None) -> Any:
         """Returns the result of a function. `sizes`: its size variables, if the arguments were checked before."""
@@ -127,20 +131,22 @@ class Machine:
                 values = i.run([registers[r] for r in i.reads], known)
                 for into, value in zip(i.outputs, values, strict=True):
                     registers[into] = value
+                if profile is not None:
+                    self.steps.waited(values)
             elif kind == Switch.code:
                 data = registers[i.value]
                 for into, value in zip(i.fields[data.index], data.fields, strict=True):
                     registers[into] = value
                 place = i.places[data.index]
-            elif kind == Branch.code:
+            elif kind == BranchOn.code:
                 place = i.places[min(max(int(registers[i.value]), 0), len(i.places) - 1)]
             elif kind == Jump.code:
                 place = i.place
-            elif kind in (Call.code, CallValue.code):
+            elif kind in (CallFunction.code, CallValue.code):
                 given = [registers[r] for r in i.args]
                 if kind == CallValue.code:
                     callee = registers[i.callee]
-                    if isinstance(callee, Closure):
+                    if isinstance(callee, FunctionValue):
                         called = self.code_of(callee.name)
                         given = [*callee.captured, *given]
                     else:
@@ -177,9 +183,9 @@ class Machine:
                 registers[i.into] = registers[i.source][i.index]
             elif kind == MakeClosure.code:
                 callee, captured = registers[i.callee], tuple([registers[r] for r in i.captured])
-                if isinstance(callee, Closure):
+                if isinstance(callee, FunctionValue):
                     callee, captured = callee.name, (*callee.captured, *captured)
-                registers[i.into] = Closure(callee, captured)
+                registers[i.into] = FunctionValue(callee, captured)
             else:
                 self._rare(i, registers, bound)
             if profile is not None:
@@ -199,12 +205,12 @@ class Machine:
         elif isinstance(i, WriteRef):
             registers[i.cell].content = registers[i.source]
             registers[i.into] = ()
-        elif isinstance(i, (CallLibrary, Loop, Whole)):
+        elif isinstance(i, (CallLibrary, RunLoop, RunProgram)):
             args = [registers[r] for r in i.args]
             sizes = {name: bound[own] for name, own in i.sizes if own in bound}
             if isinstance(i, CallLibrary):
                 registers[i.into] = self.steps.library(i.call, args, sizes)
-            elif isinstance(i, Loop):
+            elif isinstance(i, RunLoop):
                 registers[i.into] = self.steps.loop(i.loop, args, sizes, self.call)
             else:
                 registers[i.into] = i.run(args, sizes)
