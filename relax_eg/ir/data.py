@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.argument_checks import short_repr
-from relax_eg.errors import ShapeError, SpecError
+from relax_eg.errors import OptionError, ShapeError, SpecError
 from relax_eg.ir.annotations import Annotation, Constructor, Data, DataType, Named, Tensor, Tuple, TypeVar
 
 _WANTED = 'a constructor and the annotations of its fields, as Cons=("a", "List(a)") of data_type("List(a)", ...)'
@@ -116,6 +116,8 @@ def data_type(name: str, /, **constructors: Sequence[Annotation | str] | Annotat
         raise SpecError(f"data_type({short_repr(name)}): it has no constructor\n  accepted: {_WANTED}")
     made: list[Constructor] = []
     for constructor, fields in constructors.items():
+        if not constructor.isidentifier():
+            raise SpecError(f"{own}: {short_repr(constructor)} is no name of a constructor\n  accepted: {_WANTED}")
         listed = fields if isinstance(fields, (tuple, list)) else (fields,)
         made.append(Constructor(constructor, tuple(_field(f, own, params) for f in listed)))
     return DataType(own, params, tuple(made))
@@ -149,8 +151,14 @@ def _field(field: Any, own: str, params: tuple[str, ...]) -> Annotation:
 
 
 def list_of(definition: DataType, items: Iterable[Any]) -> DataValue:
-    """Returns the value of a type with an empty and a prepending constructor, such as List, that holds `items`."""
-    empty = next(i for i, c in enumerate(definition.constructors) if not c.fields)
+    """Returns the value of a type with an empty and a prepending constructor, such as List, that holds `items`.
+    OptionError for another type, or for `items` that are no values in order."""
+    counts = [len(c.fields) for c in definition.constructors] if isinstance(definition, DataType) else []  # pyright: ignore[reportUnnecessaryIsInstance]
+    if sorted(counts) != [0, 2]:
+        raise OptionError(f"list_of({short_repr(definition)}): a data type such as rx.List is accepted")
+    if not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionError(f"list_of(..., {short_repr(items)}): values in order are accepted")
+    empty = counts.index(0)
     found = DataValue(definition, empty, ())
     for item in reversed(list(items)):
         found = DataValue(definition, 1 - empty, (item, found))
@@ -158,7 +166,9 @@ def list_of(definition: DataType, items: Iterable[Any]) -> DataValue:
 
 
 def items_of(value: DataValue) -> list[Any]:
-    """Returns the elements of a list: the first field of each cell, along the last one."""
+    """Returns the elements of a list: the first field of each cell, along the last one. OptionError for another value."""
+    if not isinstance(value, DataValue) or len(value.fields) not in (0, 2):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionError(f"items_of({short_repr(value)}): a list, such as rx.list_of makes, is accepted")
     found: list[Any] = []
     while value.fields:
         found.append(value.fields[0])
