@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from relax_eg.errors import OperatorError, SpecError, WellFormedError
 from relax_eg.frontends.specs import Arguments, HasArguments, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import SymbolicSizes
+from relax_eg.frontends.tail_recursion import with_loops
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, is_first_order
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import reachable_functions, substitute_exprs
@@ -177,7 +178,9 @@ def prepare_module(
     need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
     with_more = replace(entry, assume=(*entry.assume, *assume))
     module = Module(tuple(with_more if f is entry else f for f in module))
-    formed = with_dataflow_blocks(deduce_module(module))
+    formed, looped = with_loops(with_dataflow_blocks(deduce_module(module)))
+    if looped:
+        module = formed = with_dataflow_blocks(formed)
     check(formed)  # again: the first check accepts errors that coarse annotations hide
     main = formed.main
     names = [str(p.attr("name")) for p in main.params]

@@ -166,7 +166,8 @@ def list_of(definition: DataType, items: Iterable[Any]) -> DataValue:
 
 
 def items_of(value: DataValue) -> list[Any]:
-    """Returns the elements of a list: the first field of each cell, along the last one. OptionError for another value."""
+    """Returns the elements of a list: the first field of each cell, along the last one. OptionError for another
+    value."""
     if not isinstance(value, DataValue) or len(value.fields) not in (0, 2):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise OptionError(f"items_of({short_repr(value)}): a list, such as rx.list_of makes, is accepted")
     found: list[Any] = []
