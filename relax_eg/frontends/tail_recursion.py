@@ -20,7 +20,7 @@ from relax_eg.ir.control import group_arguments, while_loop
 from relax_eg.ir.expr import CALL, COND, FUNCTION, VAR, Expr, fresh_name, postorder, tuple_, tuple_get
 from relax_eg.ir.heads import BEYOND_TENSORS
 from relax_eg.ir.module import Function, Module, pure_function
-from relax_eg.ir.steps import effect_of, general_functions
+from relax_eg.ir.steps import effect_of, general_functions, is_sized
 from relax_eg.logs import log_at
 from relax_eg.ops import api as op
 
@@ -76,7 +76,9 @@ def _looped(
     f: Function, functions: Mapping[str, Function], general: frozenset[str], taken: set[str]
 ) -> tuple[Function, ...]:
     """`f` as a loop, with the loop's functions; empty where it has another form."""
-    if not all(isinstance(p.annotation, Tensor) for p in f.params) or not is_first_order(f.annotation):
+    if not all(isinstance(p.annotation, Tensor) and is_sized(p.annotation) and p.annotation.dtype for p in f.params):
+        return ()  # what a loop carries has the same sizes at every step
+    if not is_first_order(f.annotation):
         return ()
     whole = _body(f, {})
     chosen = list(whole.steps.items())
