@@ -113,18 +113,18 @@ CASES = [
     (
         HEAD + "    if R.const(True):\n        a = (x, x)\n    else:\n        a = (x, x, x)\n    return a\n",
         """\
-        line 2: `a` is R.Tuple(R.Tensor(("n", 4)), R.Tensor(("n", 4))) in one branch and R.Tuple(R.Tensor(("n", 4)), R.Tensor(("n", 4)), R.Tensor(("n", 4))) in the other: tuples of 2 and 3
-          if R.const(True):
-          ^
+        line 6: `a` is R.Tuple(R.Tensor(("n", 4)), R.Tensor(("n", 4))) in one branch and R.Tuple(R.Tensor(("n", 4)), R.Tensor(("n", 4)), R.Tensor(("n", 4))) in the other: tuples of 2 and 3
+          return a
+                 ^
           expected: branches that give values of the same kind""",  # noqa: E501
     ),
     (
         HEAD + "    if R.const(True):\n        a: R.Tensor(('2*n',)) = R.exp(x)\n    else:\n"
         "        a: R.Tensor(('2*n*n + 1',)) = R.exp(x)\n    return a\n",
         """\
-        line 2: `a` is R.Tensor(("2*n",)) in one branch and R.Tensor(("2*n**2 + 1",)) in the other: axis 0: sizes 2*n and 2*n**2 + 1 differ
-          if R.const(True):
-          ^
+        line 6: `a` is R.Tensor(("2*n",)) in one branch and R.Tensor(("2*n**2 + 1",)) in the other: axis 0: sizes 2*n and 2*n**2 + 1 differ
+          return a
+                 ^
           expected: branches that give values of the same kind""",  # noqa: E501
     ),
     (
