@@ -36,7 +36,7 @@ from relax_eg.memo import Memo
 from relax_eg.shapes import Scope
 from relax_eg.vm.compile import Bind, ModuleCompiler, Programs, RegionProgram
 from relax_eg.vm.instructions import Code
-from relax_eg.vm.machine import InstructionProfile, Steps, VirtualMachine
+from relax_eg.vm.machine import HostSteps, InstructionProfile, VirtualMachine
 
 
 @jax.tree_util.register_static
@@ -124,7 +124,7 @@ class _Programs(Programs):
         return bind
 
 
-class Runner(Steps):
+class Runner(HostSteps):
     """Runs the entry of a module, instruction by instruction.
 
     - `scope`: bounds and assumptions that the sizes must satisfy.

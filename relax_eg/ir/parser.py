@@ -26,7 +26,7 @@ from relax_eg.ir.origin import SourceLine
 from relax_eg.ir.printer import HEADER, VERSION
 from relax_eg.ir.python_syntax import Functions
 from relax_eg.ir.reader import Reader, Source, unqualified_name
-from relax_eg.ir.steps import general_functions
+from relax_eg.ir.steps import calls_value, impure_functions
 from relax_eg.plain_data import DAMAGED
 from relax_eg.tir import TensorProgram, read_program
 from relax_eg.tir.values import last_name
@@ -198,8 +198,9 @@ class ModuleScope:
         before = len(self.branch_functions)
         read = FunctionReader(self, definition).read()
         made = [read, *self.branch_functions[before:]]
-        # What runs only functions that are read and first-order computes on tensors alone; its calls are values.
-        if read.name not in general_functions(Module(tuple(made))) and not self._runs_general(made):
+        # What has no steps, calls no function values and runs only such functions is pure; its calls are expressions.
+        calls = any(calls_value(e) for f in made for e in f.expressions())
+        if not calls and read.name not in impure_functions(Module(tuple(made))) and not self._runs_general(made):
             self.general.discard(read.name)
         return read
 

@@ -115,7 +115,10 @@ def stepped_functions(module: Module) -> frozenset[str]:
         steps = [b.value for block in function.blocks if not block.dataflow for b in block.bindings]
         return any(_decides(e, asserting) for e in steps) or any(map(is_data_dependent, function.expressions()))
 
-    return _with_callers(module, is_stepped)
+    found = _with_callers(module, is_stepped)
+    if found.isdisjoint(_passed(module)):
+        return found
+    return _with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions())))
 
 
 def _decides(e: Expr, asserting: frozenset[str]) -> bool:

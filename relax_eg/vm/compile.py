@@ -1,8 +1,8 @@
 """Compiles the functions of a module to instructions.
 
-Dataflow blocks become compiled programs (`Region`). The functions of an `if` or `match` stand in the place where they
-run, so a call that is the last step of a branch is the last step of its function. Such a call replaces the frame of its
-caller.
+Dataflow blocks become compiled programs (`RunRegion`). The functions of an `if` or `match` stand in the place where
+they run, so a call that is the last step of a branch is the last step of its function. Such a call replaces the frame
+of its caller.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from relax_eg.vm.instructions import (
     Move,
     NewRef,
     ReadRef,
-    Region,
     Return,
     RunLoop,
     RunProgram,
+    RunRegion,
     Sizes,
     Switch,
     WriteRef,
@@ -227,7 +227,7 @@ class _FunctionCompiler:
         outputs = tuple(self._register() for _ in bindings)
         sizes = tuple((v, scope.sizes[v]) for v in program.sizes if v in scope.sizes)
         name = ", ".join(b.name for b in bindings)
-        self.code.append(Region(-1, program.run, name, reads, sizes, outputs))
+        self.code.append(RunRegion(-1, program.run, name, reads, sizes, outputs))
         scope.registers.update(zip((b.var for b in bindings), outputs, strict=True))
 
     def _operand(self, e: Expr, scope: _Scope) -> int:

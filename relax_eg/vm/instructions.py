@@ -47,7 +47,7 @@ class Move(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
-class Region(Instruction):
+class RunRegion(Instruction):
     """Runs a compiled dataflow block.
 
     - `run(values, sizes)`: returns the values of the block's bindings.

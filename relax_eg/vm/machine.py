@@ -28,16 +28,16 @@ from relax_eg.vm.instructions import (
     Move,
     NewRef,
     ReadRef,
-    Region,
     Return,
     RunLoop,
     RunProgram,
+    RunRegion,
     Switch,
     WriteRef,
 )
 
 
-class Steps(Protocol):
+class HostSteps(Protocol):
     """What a machine leaves to others."""
 
     def waited(self, values: Sequence[Any]) -> None:
@@ -105,7 +105,7 @@ class VirtualMachine:
     - `profile`: records each instruction, if it is set.
     """
 
-    def __init__(self, code_of: Callable[[str], Code], steps: Steps) -> None:
+    def __init__(self, code_of: Callable[[str], Code], steps: HostSteps) -> None:
         self.code_of = code_of
         self.steps = steps
         self.profile: InstructionProfile | None = None
@@ -126,7 +126,7 @@ class VirtualMachine:
             kind = i.code
             if kind == Move.code:
                 registers[i.into] = registers[i.source]
-            elif kind == Region.code:
+            elif kind == RunRegion.code:
                 known = {name: bound[own] for name, own in i.sizes if own in bound}
                 values = i.run([registers[r] for r in i.reads], known)
                 for into, value in zip(i.outputs, values, strict=True):
