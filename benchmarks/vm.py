@@ -1,6 +1,6 @@
 """Programs of the language against plain JAX: the dispatch of an instruction, a TreeLSTM over parse trees, a loop.
 
-    python -m benchmarks.vm
+    python -m benchmarks.vm [--quick]
 
 Each time is the least of several runs, made in turns. Both sides of a row are measured in this process.
 """
@@ -8,14 +8,16 @@ Each time is the least of several runs, made in turns. Both sides of a row are m
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import typer
 
 import relax_eg as rx
+from benchmarks import Quick
 from relax_eg.ir.data import DataValue
 from relax_eg.rules.check import without_checks
 from relax_eg.vm.instructions import Code, Jump, Move, Return
@@ -81,7 +83,9 @@ def placed(value: Any) -> Any:
     return jnp.asarray(value)
 
 
-def main(texts: Sequence[str] = BRACKETED) -> None:
+def main(quick: Quick = False) -> None:
+    texts = BRACKETED[:1] if quick else BRACKETED
+    steps = 1_000 if quick else 1_000_000
     print(f"instruction                {instruction() * 1e6:8.2f} us")
     with without_checks():
         tree, loop = rx.optimize(rx.parse(TREE_LSTM)), rx.optimize(rx.parse(MANDELBROT))
@@ -94,12 +98,12 @@ def main(texts: Sequence[str] = BRACKETED) -> None:
     gain = f"{theirs / ours:.1f}x"
     print(f"TreeLSTM, {len(trees)} trees        {ours * 1e3:8.2f} ms, eager JAX {theirs * 1e3:8.2f} ms: {gain}")
     by_hand = jax.jit(escape)
-    a, b, n = jnp.float32(-0.1), jnp.float32(0.7), jnp.int32(1_000_000)
+    a, b, n = jnp.float32(-0.1), jnp.float32(0.7), jnp.int32(steps)
     assert int(loop(a, b, n)) == int(by_hand(a, b, n))
     ours, theirs = in_turns(lambda: loop(a, b, n), lambda: by_hand(a, b, n))
     share = f"{ours / theirs:.2f} of it"
-    print(f"Mandelbrot, 1,000,000 steps {ours * 1e3:7.2f} ms, by hand {theirs * 1e3:8.2f} ms: {share}")
+    print(f"Mandelbrot, {steps:9,} steps {ours * 1e3:7.2f} ms, by hand {theirs * 1e3:8.2f} ms: {share}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
