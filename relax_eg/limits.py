@@ -87,6 +87,9 @@ CALLS = 4_000
 # limit: length of a chain of calls. Pricing and lowering follow calls on Python's own stack, which holds 160.
 CALL_DEPTH = 100
 
+# limit: calls of functions that wait for the result of another at run time; each takes about a kilobyte.
+FRAMES = 1 << 20
+
 # --- what is kept ---
 
 # limit: answers kept for a function with few different arguments: dtypes, packages, types.

@@ -65,6 +65,13 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "Tuple": (rx.Tuple, ((TENSOR,),)),
     "Callable": (rx.Callable, ((TENSOR,), TENSOR)),
     "Module": (rx.Module, (MODULE.functions,)),
+    "Ref": (rx.Ref, (TENSOR,)),
+    "data_type": (rx.data_type, ("List(a)",)),
+    "list_of": (rx.list_of, (rx.List, [1])),
+    "items_of": (rx.items_of, (rx.list_of(rx.List, [1]),)),
+    "List": (rx.List, (TENSOR,)),
+    "Option": (rx.Option, (TENSOR,)),
+    "Tree": (rx.Tree, (TENSOR,)),
     "RuleSet": (rx.RuleSet, ("empty", (), ())),
     "Profile.from_json": (rx.types.Profile.from_json, ("{}",)),
     "Profile.from_data": (rx.types.Profile.from_data, ({},)),
@@ -77,8 +84,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 # Public names that take no arguments, are read in scripts only, or are records that other functions make.
-NO_ARGUMENTS = {"Object", "dataclass", "dataflow", "output", "sym_var"}
-IN_SCRIPTS = {"Buffer", "local", "workspace"}  # their text is read
+NO_ARGUMENTS = {"Never", "Object", "dataclass", "dataflow", "output", "sym_var"}
+IN_SCRIPTS = {"Buffer", "TypeVar", "local", "new_ref", "read_ref", "workspace", "write_ref"}  # their text is read
 MADE_BY_OTHERS = {"CostReport"}
 NOT_CALLED = {"debug", "errors", "op", "rules", "types"}
 ELSEWHERE = {"from_onnx", "from_stablehlo"}  # tests/frontends

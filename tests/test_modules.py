@@ -15,6 +15,7 @@ from relax_eg import ir, op
 from relax_eg.errors import BoundsError, OperatorError, OptionError, ShapeError, SpecError, TraceError, WellFormedError
 from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.ops.deduction import deduce_module
+from relax_eg.ops.interpret import evaluate
 
 Array = Any
 
@@ -383,7 +384,7 @@ def test_options() -> None:
         rx.optimize(rx.parse(takes))
 
 
-def test_effectful_functions_are_no_values() -> None:
+def test_functions_with_steps_as_values() -> None:
     text = """
 def apply(f: R.Callable((R.Tensor("n"),), R.Tensor(ndim=1)), x: R.Tensor("n")):
     return f(x)
@@ -393,8 +394,10 @@ def few(x: R.Tensor("n")) -> R.Tensor(ndim=1, dtype="float32"):
 def main(x: R.Tensor("n")):
     return apply(few, x)
 """
-    with pytest.raises(WellFormedError, match="`few` has effects; only functions without may be values"):
-        rx.parse(text)
+    module = rx.parse(text)
+    assert rx.parse(str(module)) == module
+    x = np.array([3, 1, 3], np.float32)
+    agree(rx.optimize(module)(x), evaluate(module, [x]))
 
 
 AT_CALLS = {

@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from relax_eg.errors import BoundsError, ShapeError
-from relax_eg.ir.annotations import Annotation, Callable, Shape, Tensor, Tuple, dims_of, named_sizes
+from relax_eg.ir.annotations import Annotation, Callable, Data, Shape, Tensor, Tuple, dims_of, named_sizes
+from relax_eg.ir.data import FunctionValue
 from relax_eg.ir.expr import MATCH_CAST, Expr
 from relax_eg.ir.module import Function
 from relax_eg.limits import ELEMENTS, KEPT
@@ -73,8 +74,10 @@ class Fit:
                 raise self._mismatch(name, "a shape (a tuple of integers)", value)
             if a.ndim is not None:
                 shapes.append(value)  # type: ignore[reportUnknownArgumentType]
-        elif isinstance(a, Callable) and not isinstance(value, str):
+        elif isinstance(a, Callable) and not isinstance(value, (str, FunctionValue)):
             raise self._mismatch(name, "a function of the module", value)
+        elif isinstance(a, Data) and getattr(value, "definition", None) != a.definition:
+            raise self._mismatch(name, f"a {a.definition}", value)
 
     def _mismatch(self, name: str, wanted: str, value: Any) -> ShapeError:
         got = str(value.dtype) if hasattr(value, "dtype") else f"{type(value).__name__} {value!r}"

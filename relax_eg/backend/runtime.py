@@ -5,7 +5,7 @@
 - `whole.Whole`: one XLA program, at the exact sizes of each call;
 - `dynamic.at_capacity.AtCapacity`: few executables for many sizes, at capacity or exact;
 - `kernels.ByKernel`: each kernel is an executable of its own;
-- `steps.InSteps`: dataflow blocks are compiled, the steps between them run one by one.
+- `steps.InSteps`: dataflow blocks are compiled, the steps between them are instructions of `vm`.
 
 A strategy is made for a function with all arguments given by the calls, and again for each binding of its weights
 (`Strategy.bind`). It keeps one table of the calls that it knows, by a key that few of the arguments determine.

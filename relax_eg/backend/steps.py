@@ -1,8 +1,9 @@
-"""Runs modules that cannot be one XLA program: dataflow blocks are compiled, the steps between them run one by one.
+"""Runs modules that cannot be one XLA program: dataflow blocks are compiled, the steps between them are instructions.
 
 A dataflow block, or a function without steps, becomes one XLA program per combination of sizes. A step is a binding
 outside dataflow blocks that depends on values: a library call whose result sizes are not declared, a `match_cast`, an
 effect, a call of a function that has steps, or a control node, such as a `cond`, of which only the taken branch runs.
+`vm` has the instructions and the machine.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ from relax_eg.backend.runtime import UNSEEN, Strategy
 from relax_eg.backend.width import convert_for_x64
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
-from relax_eg.ir.expr import CALL, MATCH_CAST, SHARD_MAP, VAR, Expr, postorder
-from relax_eg.ir.heads import CONTROL
-from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.data import converted_data
+from relax_eg.ir.expr import SHARD_MAP, VAR, Expr, constant_value, postorder
+from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import is_data_dependent, stepped_functions
 from relax_eg.memo import Memo
 from relax_eg.shapes import Scope
+from relax_eg.vm.compile import Bind, ModuleCompiler, Programs, RegionProgram
+from relax_eg.vm.instructions import Code
+from relax_eg.vm.machine import HostSteps, InstructionProfile, VirtualMachine
 
 
 @jax.tree_util.register_static
@@ -67,117 +71,108 @@ class _Compiled:
             return _packed(run(_unpacked(values), dict(sizes.value)))
 
         self._jitted = executables.jit(traced, part=True)
+        # A call of arrays alone whose sizes are all known from them takes a tenth of the time.
+        self._of_arrays = executables.jit(lambda *values: run(values, {}), part=True)
 
     def __call__(self, values: Sequence[Any], sizes: Mapping[str, int]) -> Any:
+        if not sizes and all([isinstance(v, jax.Array) for v in values]):
+            return self._of_arrays(*values)
         return _unpacked(self._jitted(_packed(tuple(values)), _Static(tuple(sorted(sizes.items())))))
 
 
-class _Block:
-    """A compiled dataflow block."""
+class _Programs(Programs):
+    """Makes the XLA programs of one module's functions and blocks, and their checks."""
 
-    def __init__(self, executables: Executables, module: Module, block: Block, known: Sequence[str]) -> None:
+    def __init__(self, module: Module, scope: Scope, executables: Executables) -> None:
+        self.module = module
+        self.scope = scope
+        self.executables = executables
+        self.casts: dict[str, dict[Expr, Fit]] = {}
+
+    def region(self, block: Block, known: Sequence[str]) -> RegionProgram:
         values = [b.value for b in block.bindings]
-        self.reads = [e for e in postorder(values) if e.op == VAR]
+        reads = [e for e in postorder(values) if e.op == VAR]
         inside = Function("block", (), (block,), values[0])
-        self.sizes = sorted(missing_sizes(inside, known))
-        reads = self.reads
+        sizes = sorted(missing_sizes(inside, known))
 
-        def run(given: tuple[Any, ...], sizes: dict[str, int]) -> Any:
-            return run_block(module, block, dict(zip(reads, given, strict=True)), sizes)
+        def run(given: tuple[Any, ...], bound: dict[str, int]) -> Any:
+            return run_block(self.module, block, dict(zip(reads, given, strict=True)), bound)
 
-        self.run = _Compiled(executables, run)
+        return RegionProgram(_Compiled(self.executables, run), reads, sizes)
+
+    def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]:
+        scope = self.scope if function is self.module.main else None
+        return _Compiled(self.executables, lambda given, known: run_at(self.module, function, given, known, scope))
+
+    def constant(self, e: Expr) -> Any:
+        return jnp.asarray(constant_value(e))
+
+    def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]:
+        return signature_fit(function.name, function.params).bind
+
+    def cast(self, function: Function, bound: Expr) -> Bind:
+        fits = self.casts.setdefault(function.name, {})
+        if not fits:
+            fits.update(cast_fits(function))
+        scope = self.scope if function is self.module.main else None
+
+        def bind(values: list[Any], known: Mapping[str, int]) -> Mapping[str, int]:
+            sizes = dict(known)
+            new_sizes(fits[bound], values[0], sizes, scope, function.name)
+            return sizes
+
+        return bind
 
 
-class _Plan:
-    """A function that has steps, prepared to run: its compiled blocks, and the checks of arguments and casts."""
-
-    def __init__(self, executables: Executables, module: Module, function: Function) -> None:
-        self.function = function
-        self.fit = signature_fit(function.name, function.params)
-        self.casts: dict[Expr, Fit] = cast_fits(function)
-        known = (*function.size_variables, *function.cast_variables)
-        self.blocks = [
-            _Block(executables, module, b, known) if b.dataflow and b.bindings else None for b in function.blocks
-        ]
-
-
-class Runner:
-    """Runs the entry of a module, step by step.
+class Runner(HostSteps):
+    """Runs the entry of a module, instruction by instruction.
 
     - `scope`: bounds and assumptions that the sizes must satisfy.
     - `executables`: the cache in which the compiled blocks count.
     """
 
     def __init__(self, module: Module, scope: Scope, executables: Executables) -> None:
-        self._executables = executables
         self.module = module
         self.scope = scope
         self.stepped = stepped_functions(module)
-        self._functions = {f.name: f for f in module}
-        self._plans = Memo[str, _Plan](len(self._functions))
-        self._whole = Memo[str, _Compiled](len(self._functions))
+        self.compiler = ModuleCompiler(module, self.stepped, _Programs(module, scope, executables))
+        codes = Memo[str, Code](len(module.functions))
+        self.machine = VirtualMachine(lambda name: codes.get_or_make(name, lambda: self.compiler.code(name)), self)
 
     def run(self, args: Sequence[Any]) -> Any:
-        """The result of the entry for arrays, shapes and tuples of them.
+        """The result of the entry for arrays, shapes, data and tuples of them.
 
         ShapeError or BoundsError for arguments that do not fit, before anything runs.
         """
-        return self._function(self.module.main, args, self.scope)
+        main = self.module.main
+        sizes = signature_fit(main.name, main.params).bind(args)
+        self.scope.check(sizes, main.name)
+        return self.machine.call(main.name, args, sizes)
 
-    def _function(self, f: Function, args: Sequence[Any], scope: Scope | None = None) -> Any:
-        sizes = signature_fit(f.name, f.params).bind(args)
-        if scope is not None:
-            scope.check(sizes, f.name)
-        if f.name in self.stepped:
-            return self._steps(f, args, sizes, scope)
-        module = self.module
-        whole = self._whole.get_or_make(
-            f.name,
-            lambda: _Compiled(self._executables, lambda given, known: run_at(module, f, given, known, scope)),
-        )
-        return whole(args, sizes)
+    def profiled(self, args: Sequence[Any]) -> tuple[Any, InstructionProfile]:
+        """The result of the entry, and what each instruction took."""
+        self.machine.profile = found = InstructionProfile()
+        try:
+            return self.run(args), found
+        finally:
+            self.machine.profile = None
 
-    def _steps(self, f: Function, args: Sequence[Any], sizes: dict[str, int], scope: Scope | None) -> Any:
-        plan = self._plans.get_or_make(f.name, lambda: _Plan(self._executables, self.module, f))
-        env: dict[Expr, Any] = dict(zip(f.params, args, strict=True))
-        for block, compiled in zip(f.blocks, plan.blocks, strict=True):
-            if compiled is not None:
-                known = {v: sizes[v] for v in compiled.sizes if v in sizes}
-                values = compiled.run([env[e] for e in compiled.reads], known)
-                env.update(zip((b.var for b in block.bindings), values, strict=True))
-                continue
-            for b in block.bindings:
-                env[b.var] = self._step(plan, b, env, sizes, scope)
-        return self._value(f.result, env, sizes)
+    def waited(self, values: Any) -> None:
+        jax.block_until_ready([v for v in values if isinstance(v, jax.Array)])
 
-    def _step(self, plan: _Plan, b: Binding, env: dict[Expr, Any], sizes: dict[str, int], scope: Scope | None) -> Any:
-        e = b.value
-        if e.op == MATCH_CAST:
-            value = self._value(e.args[0], env, sizes)
-            new_sizes(plan.casts[b.var], value, sizes, scope, plan.function.name)
-            return value
-        args = [self._value(a, env, sizes) for a in e.args]
-        if e.op == CALL:
-            return self._function(self._functions[args[0]], args[1:])
-        if e.op in CONTROL:
-            return self._control(e, args, sizes)
-        return library_call(e, args, sizes)
+    def library(self, call: Expr, args: list[Any], sizes: Mapping[str, int]) -> Any:
+        return library_call(call, args, dict(sizes))
 
-    def _value(self, e: Expr, env: dict[Expr, Any], sizes: dict[str, int]) -> Any:
-        """The value of an operand of a step, or of a result; mostly a variable that is in `env`."""
-        if e in env:
-            return env[e]
-        (value,) = run_block(self.module, Block((Binding(e, e),)), env, sizes)
-        return value
-
-    def _control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Any:
-        if e.op == SHARD_MAP:
-            raise TraceError(f"{e.op}: a function that has steps cannot run on several devices")
-        functions = [self._functions[name] for name in group_arguments(e.op, args, dict(e.attrs)).functions]
+    def loop(
+        self, loop: Expr, args: list[Any], sizes: Mapping[str, int], run: Callable[[str, Sequence[Any]], Any]
+    ) -> Any:
+        if loop.op == SHARD_MAP:
+            raise TraceError(f"{loop.op}: a function that has steps cannot run on several devices")
+        functions = group_arguments(loop.op, args, dict(loop.attrs)).functions
         return run_control_on_values(
-            e,
+            loop,
             args,
-            lambda i, given: self._function(functions[i], given),
+            lambda i, given: run(functions[i], given),
             lambda d: int(d.evaluate(sizes)),
             lambda values, a: _stacked(values, a, sizes),
         )
@@ -251,6 +246,15 @@ class InSteps(Strategy):
             return f"{name}() runs in steps and is no JAX function: {why}{accepted}"
         return f"{name}() is no JAX function: it takes or returns shapes, or what is known in part only{accepted}"
 
+    def profiled(self, arguments: list[Any]) -> tuple[Any, InstructionProfile]:
+        """The result of a call, and what each instruction took. What XLA runs is waited for at each."""
+        checked = self.check_arguments(arguments)
+        return self._chosen.profiled(checked)
+
+    def instructions(self) -> list[Code]:
+        """The instructions of the functions."""
+        return [self._chosen.compiler.code(f.name) for f in self._chosen.module]
+
     def to_jax(self) -> Callable[..., Any]:
         raise TraceError(self._no_jax_function_message())
 
@@ -272,8 +276,19 @@ def _convert_for_x64(a: Annotation, value: Any) -> Any:
     return convert_for_x64(value, a.dtype) if isinstance(a, Tensor) else value
 
 
+def _element(where: str, a: Tensor, value: Any) -> Any:
+    """A tensor inside of data, converted to what its annotation declares. ShapeError where it cannot be."""
+    found = convert_argument(where, a, value)
+    pairs = zip(a.shape or (), found.shape, strict=False)
+    if a.ndim not in (None, found.ndim) or any(d.is_const and d.value != n for d, n in pairs):
+        raise ShapeError(f"{where} should be {a.short}, got {found.shape} {found.dtype}")
+    return found
+
+
 def _convert_value(where: str, a: Annotation, value: Any) -> Any:
     """An argument converted to what its parameter's annotation declares. ShapeError where it cannot be."""
+    if isinstance(a, Data):
+        return converted_data(where, a, value, _element)
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         fields = enumerate(zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
         return tuple(_convert_value(f"{where}[{i}]", f, x) for i, (f, x) in fields)

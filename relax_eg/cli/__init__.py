@@ -25,6 +25,7 @@ from relax_eg.cli import (
     prove,
     quantize,
     rules,
+    run,
     view,
     why_not,
 )
@@ -57,6 +58,7 @@ app.command("optimize")(optimize.optimize)
 app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
 app.command("view")(view.view)
+app.command("run")(run.run)
 app.command("rules")(rules.list_rules)
 app.command("verify")(rules.verify)
 app.command("why-not")(why_not.why_not)

@@ -257,8 +257,8 @@ class Units:
             self.functions[f.name] = self._optimized(f, run, set(), same, once)
             log_at(2, f"function {f.name}: {len(f.expressions())} nodes as written")
         main = self._optimized(entry, run, self.weights)
-        module = Module((main, *reachable_functions(main.expressions(), self.functions)))
-        return replace(run.result, module=module, functions=dict(self.functions))
+        needed = [f for f in reachable_functions(main.expressions(), self.functions) if f.name != main.name]
+        return replace(run.result, module=Module((main, *needed)), functions=dict(self.functions))
 
     @cached_property
     def _ahead(self) -> Mapping[str, tuple[bool, ...]]:

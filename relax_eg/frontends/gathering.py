@@ -6,13 +6,16 @@ import ast
 from collections.abc import Callable
 from dataclasses import replace
 
+from relax_eg.errors import SpecError
 from relax_eg.ir.annotations import Callable as Signature
+from relax_eg.ir.annotations import DataType, TypeVar, data_types_of
 from relax_eg.ir.calls import signature
 from relax_eg.ir.expr import FUNCTION, Expr, fresh_name, node
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ir.parser import Surroundings
 from relax_eg.ir.partition import remaining_origins, replace_names
+from relax_eg.ir.steps import impure_functions
 from relax_eg.tir import TensorProgram
 
 
@@ -20,7 +23,7 @@ class ScriptReferences:
     """The functions, tensor programs and constants that the function `entry` uses.
 
     - `taken`: the names in use.
-    - `functions`, `programs`, `values`: the functions, tensor programs and constants by name.
+    - `functions`, `programs`, `values`, `types`: the functions, tensor programs, constants and data types by name.
     - `entries`: for each collected module, by `id`: the module, and the name that its entry has here.
     """
 
@@ -31,10 +34,12 @@ class ScriptReferences:
         self.entries: dict[int, tuple[Module, str]] = {}
         self.programs: dict[str, TensorProgram] = {}
         self.values: dict[str, Expr] = {}
+        self.types: dict[str, DataType] = {}
 
     def surroundings(self, sizes: frozenset[str], line: Callable[[ast.stmt], SourceLine]) -> Surroundings:
         signatures: dict[str, Signature] = {name: signature(f) for name, f in self.functions.items()}
-        return Surroundings(signatures, self.programs, self.values, sizes, line)
+        general = impure_functions(Module(tuple(self.functions.values())))
+        return Surroundings(signatures, self.programs, self.values, sizes, line, self.types, general)
 
     def module(self, module: Module) -> str:
         """Adds the functions of a module, and returns the name that its entry has here."""
@@ -58,6 +63,14 @@ class ScriptReferences:
             self.functions.setdefault(names[f.name], _rename_functions(f, names))
         self.entries[id(module)] = (module, names[module.main.name])
         return names[module.main.name]
+
+    def data_type(self, definition: DataType) -> str:
+        """The name of a data type; adds it, and those in its definition, if it is new. SpecError where another type has
+        its name."""
+        for found in data_types_of([definition(*map(TypeVar, definition.params))]):
+            if self.types.setdefault(found.name, found) != found:
+                raise SpecError(f"two data types are named `{found.name}`\n  accepted: a name of its own for each")
+        return definition.name
 
     def program(self, program: TensorProgram) -> str:
         """The name that calls of `program` use; adds the program if it is new."""

@@ -24,12 +24,14 @@ import jax.numpy as jnp
 from relax_eg.errors import OperatorError, SpecError, WellFormedError
 from relax_eg.frontends.specs import Arguments, HasArguments, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import SymbolicSizes
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.frontends.tail_recursion import with_loops
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, is_first_order
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import reachable_functions, substitute_exprs
 from relax_eg.ir.expr import (
     COND,
     CONSTANT,
+    FUNCTION,
     TUPLE,
     VAR,
     ConstantData,
@@ -43,12 +45,12 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.foreign import Foreign
-from relax_eg.ir.heads import IN_PLACE
+from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
 from relax_eg.ir.partition import remaining_origins, replace_names
-from relax_eg.ir.steps import effect_of, impure_functions, is_sized, stepped_functions
+from relax_eg.ir.steps import effect_of, general_functions, impure_functions, is_sized, stepped_functions
 from relax_eg.ir.tokens import NoContentError
 from relax_eg.ir.wellformed import check
 from relax_eg.ops import api as op
@@ -176,7 +178,9 @@ def prepare_module(
     need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
     with_more = replace(entry, assume=(*entry.assume, *assume))
     module = Module(tuple(with_more if f is entry else f for f in module))
-    formed = with_dataflow_blocks(deduce_module(module))
+    formed, looped = with_loops(with_dataflow_blocks(deduce_module(module)))
+    if looped:
+        module = formed = with_dataflow_blocks(formed)
     check(formed)  # again: the first check accepts errors that coarse annotations hide
     main = formed.main
     names = [str(p.attr("name")) for p in main.params]
@@ -344,8 +348,8 @@ def _skeleton(a: Annotation) -> Any:
 
 def with_dataflow_blocks(module: Module) -> Module:
     """`module` with its pure bindings in dataflow blocks; consecutive dataflow blocks are merged. O(expressions)."""
-    impure = impure_functions(module)
-    return Module(tuple(_BlockBuilder(f, impure).function() for f in module))
+    impure, general = impure_functions(module), general_functions(module)
+    return Module(tuple(_BlockBuilder(f, impure, f.name in general).function() for f in module))
 
 
 @dataclass
@@ -362,8 +366,9 @@ class _Group:
 class _BlockBuilder:
     """Puts the pure bindings of one function into dataflow blocks between its steps."""
 
-    def __init__(self, function: Function, impure: frozenset[str]) -> None:
+    def __init__(self, function: Function, impure: frozenset[str], is_general: bool) -> None:
         self.old = function
+        self.is_general = is_general
         self.impure = impure
         self.origins = dict(function.origins)
         self.taken = {str(p.attr("name")) for p in function.params}
@@ -402,18 +407,26 @@ class _BlockBuilder:
             if not self._is_step(b.value):
                 groups.append(_Group(True, (b,)))
                 continue
-            args = [self._name(groups, a, "operand") for a in b.value.args]
-            value = b.value
-            if args != list(value.args):
-                value = node(value.op, args, value.attrs, value.annotation)
-                if b.value in self.origins:
-                    self.origins[value] = self.origins[b.value]
-            groups.append(_Group(False, (Binding(b.var, value),)))
+            self._add_step(groups, b)
         return groups
+
+    def _add_step(self, groups: list[_Group], b: Binding) -> None:
+        value = b.value
+        args = [self._name(groups, a, "operand") for a in value.args]
+        if args != list(value.args):
+            value = node(value.op, args, value.attrs, value.annotation)
+            if b.value in self.origins:
+                self.origins[value] = self.origins[b.value]
+        groups.append(_Group(False, (Binding(b.var, value),)))
 
     def _is_step(self, e: Expr) -> bool:
         # The branches of such a `cond` may return different sizes. XLA cannot compile it, so it runs as a step.
-        return effect_of(e, self.impure) is not None or (e.op == COND and not is_sized(e.annotation))
+        if effect_of(e, self.impure) is not None or (e.op == COND and not is_sized(e.annotation)):
+            return True
+        if not self.is_general:
+            return False
+        values = [a for a in e.args if a.op != FUNCTION]
+        return e.op in BEYOND_TENSORS or not all(is_first_order(v.annotation) for v in (e, *values))
 
     def _result(self, groups: list[_Group]) -> Expr:
         result = self.old.result
@@ -425,9 +438,14 @@ class _BlockBuilder:
         """`e` if it computes nothing; otherwise a variable bound to it, in a new group."""
         if all(x.op in IN_PLACE for x in postorder([e])) and e.op != CONSTANT:
             return e
+        if e.op == TUPLE and self._is_step(e):
+            return tuple_(self._name(groups, a, stem) for a in e.args)
         if e not in self.named:
             self.named[e] = var(fresh_name(stem, self.taken), e.annotation)
-            groups.append(_Group(True, (Binding(self.named[e], e),)))
+            if self._is_step(e):
+                self._add_step(groups, Binding(self.named[e], e))
+            else:
+                groups.append(_Group(True, (Binding(self.named[e], e),)))
         return self.named[e]
 
 

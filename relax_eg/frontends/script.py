@@ -196,6 +196,24 @@ def sym_var() -> Any:
     _raise_not_executable("sym_var")
 
 
+def new_ref(value: Any) -> Any:
+    """`r = rx.new_ref(value)` makes a mutable cell in a script."""
+    del value
+    _raise_not_executable("new_ref")
+
+
+def read_ref(ref: Any) -> Any:
+    """`rx.read_ref(r)` is the value in a mutable cell, in a script."""
+    del ref
+    _raise_not_executable("read_ref")
+
+
+def write_ref(ref: Any, value: Any) -> None:
+    """`rx.write_ref(r, value)` puts another value into a mutable cell, in a script."""
+    del ref, value
+    _raise_not_executable("write_ref")
+
+
 def shape(*sizes: int | str | Dim) -> Expr:
     """A shape as a value: `rx.shape("n", 4)`."""
     return shape_value(sizes)

@@ -12,9 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.errors import SpecError
 from relax_eg.frontends.gathering import ScriptReferences
 from relax_eg.ir import expr, tensor_calls
-from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import (
+    Annotation,
+    DataType,
+    Never,
+    Object,
+    Ref,
+    Shape,
+    Tensor,
+    Tuple,
+    TypeVar,
+    data_types_of,
+)
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.module import Module
 from relax_eg.ir.reader import Source
@@ -25,12 +37,13 @@ from relax_eg.tir import TensorProgram
 from relax_eg.tir.values import last_name
 
 _WORDS: dict[Any, str] = {
+    TypeVar: "R.TypeVar", Ref: "R.Ref", Never: "R.Never",
     Tensor: "R.Tensor", Shape: "R.Shape", Tuple: "R.Tuple", Signature: "R.Callable", Object: "R.Object",
     expr.call_dps_library: "R.call_dps_library", expr.match_cast: "R.match_cast", tensor_calls.call_tir: "R.call_tir",
     api: "R.op", **{f: f"R.op.{name}" for name, f in FUNCTIONS.items()},
 }  # fmt: skip
 # Functions of `script`. They are listed by name because `script` imports this file.
-_LOCAL_WORDS = ("dataflow", "output", "shape", "sym_var")
+_LOCAL_WORDS = ("dataflow", "new_ref", "output", "read_ref", "shape", "sym_var", "write_ref")
 
 ACCEPTED = (
     "functions under @rx.function, tensor programs, `rx` and its operators, numbers, text, arrays, dtypes and tuples"
@@ -67,7 +80,9 @@ class SurroundingNames(ast.NodeTransformer):
         self.gathered = gathered
         self.sizes = sizes
         stored = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        self.local = stored | {a.arg for a in definition.args.args} | {definition.name}
+        inside = list(ast.walk(definition))
+        stored |= {n.name for n in inside if isinstance(n, (ast.MatchAs, ast.FunctionDef)) and n.name is not None}
+        self.local = stored | {n.arg for n in inside if isinstance(n, ast.arg)}
         self.outside: dict[str, Any] = dict(getattr(fn, "__globals__", {}))
         closure = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False)
         self.outside |= {name: cell.cell_contents for name, cell in closure if _is_filled(cell)}
@@ -90,11 +105,21 @@ class SurroundingNames(ast.NodeTransformer):
     def _annotation(self, at: ast.expr, found: Any) -> ast.expr:
         if isinstance(found, type) and issubclass(found, Object):
             found = Object()
+        if isinstance(found, DataType):
+            found = found()
         if isinstance(found, Annotation):
+            self._gather_types(found, at)
             return _read_at(str(found), at)
         if isinstance(found, str) or isinstance(at, ast.Constant):  # from __future__ import annotations
             at = at if not isinstance(at, ast.Constant) else _read_at(str(at.value), at)
         return self.visit(at)
+
+    def _gather_types(self, found: Annotation, at: ast.expr) -> None:
+        try:
+            for definition in data_types_of([found]):
+                self.gathered.data_type(definition)
+        except SpecError as error:
+            raise self.source.at_position(at, error, "data types of different names") from None
 
     def visit_Name(self, node: ast.Name) -> Any:
         if isinstance(node.ctx, ast.Store) or node.id not in self.outside:
@@ -116,6 +141,8 @@ class SurroundingNames(ast.NodeTransformer):
         if value is api:
             return ast.copy_location(_name_chain("R.op", names), node)
         for i, name in enumerate(reversed(names)):
+            if isinstance(value, DataType):  # List.Cons is a constructor
+                return _attribute_chain(self._meant(at, value, at.id), names[: len(names) - i], node)
             if isinstance(value, np.ndarray) or _is_array(value):  # W.T is the transpose of a constant
                 return _attribute_chain(self._meant(at, value, at.id), names[: len(names) - i], node)
             try:
@@ -142,6 +169,11 @@ class SurroundingNames(ast.NodeTransformer):
             return self.gathered.program(value)
         if isinstance(value, expr.Expr):
             return self.gathered.value(name, value) if value.op == expr.CONSTANT else None
+        if isinstance(value, DataType):
+            return self.gathered.data_type(value)
+        if isinstance(value, Annotation):
+            for definition in data_types_of([value]):
+                self.gathered.data_type(definition)
         if isinstance(value, (Annotation, Dim)):
             return str(value)
         if _is_array(value):

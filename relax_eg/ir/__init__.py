@@ -1,6 +1,19 @@
 """Expressions, annotations and modules; their text form; the well-formedness rules."""
 
-from relax_eg.ir.annotations import Annotation, Callable, DimLike, Object, Shape, Tensor, Tuple, dims_of, substitute
+from relax_eg.ir.annotations import (
+    Annotation,
+    Callable,
+    DimLike,
+    Never,
+    Object,
+    Ref,
+    Shape,
+    Tensor,
+    Tuple,
+    TypeVar,
+    dims_of,
+    substitute,
+)
 from relax_eg.ir.calls import call_annotation, call_function, function_ref, signature
 from relax_eg.ir.control import (
     attributes_of_control,
@@ -88,10 +101,13 @@ __all__ = [
     "Foreign",
     "Function",
     "Module",
+    "Never",
     "Object",
+    "Ref",
     "Shape",
     "Tensor",
     "Tuple",
+    "TypeVar",
     "alloc_storage",
     "alloc_tensor",
     "attributes_of_control",

@@ -1,13 +1,14 @@
 """Annotations: the facts about a value that are known at compile time (Relax, Table 1).
 
 `Object` is any value. `Shape` is a first-class shape. `Tensor` is an array whose sizes may be symbolic, known in rank
-only, or unknown. `Tuple` and `Callable` are built from other annotations. Annotations are immutable, hashable and
-compared by value.
+only, or unknown. `Tuple` and `Callable` are built from other annotations; so are `Data`, a value of an algebraic data
+type, and `Ref`, a mutable cell. `TypeVar` is a type parameter, and `Never` the annotation of no value. Annotations are
+immutable, hashable and compared by value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
@@ -25,7 +26,7 @@ UNKNOWN_RANK = -1  # given: Relax's spelling
 
 
 class Annotation:
-    """Base class of the five annotations."""
+    """Base class of all annotations."""
 
     __slots__ = ()
 
@@ -153,6 +154,141 @@ class Callable(Annotation):
         return f"R.Callable(({params}), {self.result})"
 
 
+@dataclass(frozen=True, slots=True)
+class TypeVar(Annotation):
+    """A type parameter of a function or of a data type. A call determines it from its arguments.
+
+    - `name`: its name.
+    """
+
+    name: str
+
+    def __str__(self) -> str:
+        return f'R.TypeVar("{self.name}")'
+
+
+@dataclass(frozen=True, slots=True)
+class Never(Annotation):
+    """The annotation that no value has and every annotation covers: that of the elements of an empty list."""
+
+    def __str__(self) -> str:
+        return "R.Never"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref(Annotation):
+    """A mutable cell.
+
+    - `content`: the annotation of the values in it.
+    - `extent`: the number of annotations inside, each occurrence counted, and the nesting depth.
+    """
+
+    content: Annotation
+    extent: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extent", _extent((self.content,)))
+
+    def __str__(self) -> str:
+        return f"R.Ref({self.content})"
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Annotation):
+    """A use of a data type inside its own definition, by name.
+
+    - `name`: the name of the data type.
+    - `args`: the annotations of its type parameters.
+    """
+
+    name: str
+    args: tuple[Annotation, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Constructor:
+    """A constructor of a data type.
+
+    - `name`: its name, unique in its type.
+    - `fields`: the annotations of its fields.
+    """
+
+    name: str
+    fields: tuple[Annotation, ...]
+
+
+@dataclass(frozen=True)
+class DataType:
+    """The definition of an algebraic data type. `List(R.Tensor(...))` is an annotation of its values, and
+    `List.Cons(head, tail)` is a value of it.
+
+    - `name`: its name.
+    - `params`: the names of its type parameters.
+    - `constructors`: its constructors, in order.
+    """
+
+    name: str
+    params: tuple[str, ...]
+    constructors: tuple[Constructor, ...]
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.params, len(self.constructors)))  # annotations are hashed often
+
+    def __call__(self, *args: Annotation) -> Data:
+        return Data(self, tuple(args))
+
+    def __getattr__(self, name: str) -> Any:
+        from relax_eg.ir.data import DataBuilder
+
+        if name.startswith("__") or name not in [c.name for c in self.constructors]:
+            names = ", ".join(c.name for c in self.constructors)
+            raise AttributeError(f"`{self.name}` has no constructor `{name}`; it has: {names}")
+        return DataBuilder(self, self.index(name))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def index(self, name: str) -> int:
+        """Returns the place of the constructor `name`. KeyError if there is none."""
+        for i, c in enumerate(self.constructors):
+            if c.name == name:
+                return i
+        names = ", ".join(c.name for c in self.constructors)
+        raise KeyError(f"`{self.name}` has no constructor `{name}`; it has: {names}")
+
+
+@dataclass(frozen=True, slots=True)
+class Data(Annotation):
+    """A value of an algebraic data type.
+
+    - `definition`: the data type.
+    - `args`: the annotations of its type parameters.
+    - `extent`: the number of annotations inside, each occurrence counted, and the nesting depth.
+    """
+
+    definition: DataType
+    args: tuple[Annotation, ...]
+    extent: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        wanted, given = len(self.definition.params), len(_sequence(self.args, self.definition.name))
+        if wanted != given:
+            name, names = self.definition.name, ", ".join(self.definition.params)
+            raise SpecError(f"{name} takes {wanted} annotation{'s' * (wanted != 1)} ({names}), got {given}")
+        object.__setattr__(self, "extent", _extent(self.args))
+
+    def __str__(self) -> str:
+        return f"{self.definition.name}({', '.join(map(str, self.args))})"
+
+    def fields(self, index: int) -> tuple[Annotation, ...]:
+        """Returns the annotations of the fields of constructor `index`."""
+        types = dict(zip(self.definition.params, self.args, strict=True))
+        return tuple(substitute_types(f, types, self.definition) for f in self.definition.constructors[index].fields)
+
+
 def _sequence(value: Any, what: str) -> Sequence[Annotation]:
     if not isinstance(value, (tuple, list)):
         raise SpecError(f"{what}({short_repr(value)}): a tuple of annotations is accepted")
@@ -167,7 +303,7 @@ def _extent(inside: tuple[Annotation, ...]) -> tuple[int, int]:
     for a in inside:
         if not isinstance(a, Annotation):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SpecError(f"{short_repr(a)} is no annotation; accepted: Tensor, Shape, Tuple, Callable, Object")
-    known = [a.extent if isinstance(a, (Tuple, Callable)) else (1, 0) for a in inside]
+    known = [a.extent if isinstance(a, (Tuple, Callable, Data, Ref)) else (1, 0) for a in inside]
     fields, depth = sum(n for n, _ in known), 1 + max((d for _, d in known), default=0)
     if fields > FIELDS:
         raise SpecError(f"a tuple of {fields} values, those of tuples inside counted; at most {FIELDS} are accepted")
@@ -210,8 +346,8 @@ def _sizes_text(dims: tuple[Dim, ...] | None, ndim: int | None) -> str:
 
 def may_be_wide(annotation: Annotation) -> bool:
     """Whether a tensor described by `annotation` may hold 64-bit numbers. An unknown dtype counts as 64-bit."""
-    if isinstance(annotation, Tuple):
-        return any(map(may_be_wide, annotation.fields))
+    if isinstance(annotation, (Tuple, Data, Ref)):
+        return any(map(may_be_wide, inside(annotation)))
     return isinstance(annotation, Tensor) and (annotation.dtype is None or annotation.dtype in WIDE)
 
 
@@ -231,10 +367,80 @@ def dims_of(annotation: Annotation) -> tuple[Dim, ...]:
 
 
 def has_functions(annotation: Annotation) -> bool:
-    """Whether a value with this annotation is a function or a tuple that contains one."""
+    """Whether a value with this annotation is a function, or contains one."""
+    if isinstance(annotation, Data):
+        fields = (f for c in annotation.definition.constructors for f in c.fields)
+        return any(map(has_functions, (*annotation.args, *fields)))
     if isinstance(annotation, Tuple):
         return any(map(has_functions, annotation.fields))
     return isinstance(annotation, Callable)
+
+
+def is_first_order(annotation: Annotation) -> bool:
+    """Whether values with this annotation consist of tensors and shapes, so that XLA programs can take and return
+    them."""
+    if isinstance(annotation, Tuple):
+        return all(map(is_first_order, annotation.fields))
+    return not isinstance(annotation, (Callable, Data, Ref, TypeVar, Never, Named))
+
+
+def inside(annotation: Annotation) -> tuple[Annotation, ...]:
+    """Returns the annotations of which `annotation` is built."""
+    if isinstance(annotation, Tuple):
+        return annotation.fields
+    if isinstance(annotation, Callable):
+        return (*annotation.params, annotation.result)
+    if isinstance(annotation, (Data, Named)):
+        return annotation.args
+    return (annotation.content,) if isinstance(annotation, Ref) else ()
+
+
+def with_inside(annotation: Annotation, parts: Sequence[Annotation]) -> Annotation:
+    """Returns `annotation` with others in place of those of which it is built (`inside`)."""
+    new = tuple(parts)
+    if isinstance(annotation, Tuple):
+        return Tuple(new)
+    if isinstance(annotation, Callable):
+        return Callable(new[:-1], new[-1])
+    if isinstance(annotation, Data):
+        return Data(annotation.definition, new)
+    if isinstance(annotation, Named):
+        return Named(annotation.name, new)
+    return Ref(new[0]) if isinstance(annotation, Ref) else annotation
+
+
+def substitute_types(
+    annotation: Annotation, types: Mapping[str, Annotation], definition: DataType | None = None
+) -> Annotation:
+    """Returns `annotation` with type parameters replaced. `definition`: the data type that its own name stands for."""
+    if isinstance(annotation, TypeVar):
+        return types.get(annotation.name, annotation)
+    parts = inside(annotation)
+    if isinstance(annotation, Named) and definition is not None:
+        return Data(definition, tuple(substitute_types(p, types, definition) for p in parts))
+    if not parts:
+        return annotation
+    return with_inside(annotation, [substitute_types(p, types, definition) for p in parts])
+
+
+def data_types_of(annotations: Iterable[Annotation]) -> tuple[DataType, ...]:
+    """Returns the data types that annotations mention, each once, those that another's definition mentions before
+    it."""
+    found: dict[DataType, None] = {}
+    entered: set[DataType] = set()
+    stack: list[Annotation | DataType] = []
+    stack.extend(reversed(list(annotations)))
+    while stack:
+        a = stack.pop()
+        if isinstance(a, DataType):
+            found.setdefault(a)
+            continue
+        if isinstance(a, Data) and a.definition not in entered:
+            entered.add(a.definition)
+            stack.append(a.definition)
+            stack.extend(f for c in a.definition.constructors for f in c.fields)
+        stack.extend(inside(a))
+    return tuple(found)
 
 
 def paired_dims(a: Annotation, b: Annotation) -> Iterator[tuple[Dim, Dim]]:
@@ -254,8 +460,8 @@ def with_sizes(annotation: Annotation, env: Mapping[Dim, Dim]) -> Annotation:
         return Tensor(tuple(env.get(d, d) for d in annotation.shape), annotation.dtype)
     if isinstance(annotation, Shape) and annotation.dims is not None:
         return Shape(tuple(env.get(d, d) for d in annotation.dims))
-    if isinstance(annotation, Tuple):
-        return Tuple(tuple(with_sizes(f, env) for f in annotation.fields))
+    if isinstance(annotation, (Tuple, Data, Ref)):
+        return with_inside(annotation, [with_sizes(f, env) for f in inside(annotation)])
     return annotation
 
 
@@ -276,6 +482,6 @@ def substitute(annotation: Annotation, env: dict[str, Dim]) -> Annotation:
         return Tensor(tuple(d.substitute(env) for d in annotation.shape), annotation.dtype)
     if isinstance(annotation, Shape) and annotation.dims is not None:
         return Shape(tuple(d.substitute(env) for d in annotation.dims))
-    if isinstance(annotation, Tuple):
-        return Tuple(tuple(substitute(f, env) for f in annotation.fields))
+    if isinstance(annotation, (Tuple, Data, Ref)):
+        return with_inside(annotation, [substitute(f, env) for f in inside(annotation)])
     return annotation

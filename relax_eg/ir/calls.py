@@ -8,9 +8,28 @@ from dataclasses import replace
 from functools import lru_cache
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple, dims_of, paired_dims, substitute
+from relax_eg.ir.annotations import (
+    Annotation,
+    Callable,
+    Data,
+    DataType,
+    Never,
+    Object,
+    Ref,
+    Shape,
+    Tensor,
+    Tuple,
+    TypeVar,
+    dims_of,
+    inside,
+    paired_dims,
+    substitute,
+    substitute_types,
+    with_inside,
+)
 from relax_eg.ir.expr import (
     CALL,
+    CLOSURE,
     FUNCTION,
     TUPLE,
     TUPLE_GET,
@@ -21,7 +40,7 @@ from relax_eg.ir.expr import (
     rebuild,
 )
 from relax_eg.ir.heads import with_operands
-from relax_eg.ir.lattice import annotation_clash
+from relax_eg.ir.lattice import annotation_clash, join
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin
 from relax_eg.limits import KEPT
@@ -30,8 +49,7 @@ from relax_eg.shapes import Dim
 # Suffix of a callee's size variables when they appear beside the caller's. No variable name ends in this letter.
 _CALLEE = "\u02c1"
 
-NO_RECURSION = "functions that run others only; R.while_loop and R.scan repeat"
-NO_FUNCTIONS = "what the function gives, computed where it is chosen; functions are passed to other functions only"
+NO_FUNCTIONS = "tensors, shapes, data and tuples of these; a function of the module that another calls may return one"
 
 
 def signature(function: Function) -> Callable:
@@ -48,29 +66,93 @@ def call_function(callee: Expr, args: Iterable[Expr]) -> Expr:
     """Returns the call of a function value: of `function_ref(f)`, or of a callable variable."""
     operands = tuple(args)
     name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
-    annotation = call_annotation(callee.annotation, [a.annotation for a in operands], name)
+    is_value = callee.op != FUNCTION
+    annotation = call_annotation(callee.annotation, [a.annotation for a in operands], name, is_value)
     return node(CALL, (callee, *operands), (), annotation)
 
 
-def call_annotation(callee: Annotation, args: Sequence[Annotation], name: str = "a function") -> Annotation:
+def call_annotation(
+    callee: Annotation, args: Sequence[Annotation], name: str = "a function", is_value: bool = False
+) -> Annotation:
     """Returns the annotation of a call: that of the signature's result at the sizes of the arguments.
 
     Sizes that the arguments do not determine are local to the callee; an annotation that contains one keeps only its
     rank (and dtype). An argument that may or may not fit its parameter is checked at run time; OperatorError for one
     that never fits.
+
+    `is_value`: whether the function is a value. Its type parameters are those of the function that has the value, so
+    the call does not determine them.
     """
-    return _call_annotation(callee, tuple(args), name)
+    return _call_annotation(callee, tuple(args), name, is_value)
+
+
+def closure(function: Expr, captured: Iterable[Expr]) -> Expr:
+    """Returns the value of `function` with its first arguments `captured`. OperatorError where they do not fit."""
+    values = tuple(captured)
+    name = str(function.attr("name")) if function.op in (FUNCTION, VAR) else "a function"
+    annotation = closure_annotation(function.annotation, [v.annotation for v in values], name)
+    return node(CLOSURE, (function, *values), (), annotation)
+
+
+def closure_annotation(function: Annotation, captured: Sequence[Annotation], name: str = "a function") -> Annotation:
+    """Returns the annotation of a function with its first arguments `captured`."""
+    if not isinstance(function, Callable):
+        raise OperatorError(f"make_closure: {name} is {function}; a function is accepted")
+    n = len(captured)
+    if n > len(function.params):
+        raise OperatorError(f"make_closure: {name} takes {len(function.params)} arguments, {n} are captured")
+    _call_annotation(Callable(function.params[:n], Tuple(())), tuple(captured), name, False)
+    sizes, types = call_sizes(function.params[:n], captured), call_types(function.params[:n], captured, name)
+    *params, result = (substitute_types(substitute(a, sizes), types) for a in (*function.params[n:], function.result))
+    return Callable(tuple(params), result)
+
+
+def constructed_annotation(definition: DataType, name: str, fields: Sequence[Annotation]) -> Annotation:
+    """Returns the annotation of a value of constructor `name`. OperatorError where the fields do not fit."""
+    generic = Data(definition, tuple(map(TypeVar, definition.params)))
+    params = generic.fields(definition.index(name))
+    if len(fields) != len(params):
+        raise OperatorError(f"{definition.name}.{name} has {len(params)} fields, given: {len(fields)}")
+    return call_annotation(Callable(params, generic), fields, f"{definition.name}.{name}")
 
 
 @lru_cache(KEPT)  # repeated blocks are called hundreds of times with the same annotations
-def _call_annotation(callee: Annotation, args: tuple[Annotation, ...], name: str) -> Annotation:
+def _call_annotation(callee: Annotation, args: tuple[Annotation, ...], name: str, is_value: bool) -> Annotation:
     if not isinstance(callee, Callable):
         return Object()
     sizes = call_sizes(callee.params, args)
+    types = {} if is_value else call_types(callee.params, args, name)
     for i, (param, arg) in enumerate(zip(callee.params, args, strict=False)):
-        if why := annotation_clash(substitute(param, {**_callee_variables(param), **sizes}), arg):
+        wanted = substitute_types(substitute(param, {**_callee_variables(param), **sizes}), types)
+        if why := annotation_clash(wanted, arg):
             raise OperatorError(f"{name}: argument {i} should be {param}, got {arg}: {why}")
-    return substitute(_without_local_sizes(callee.result, sizes), sizes)
+    unknown = {} if is_value else {t: Never() for t in _type_variables(callee.result) - types.keys()}
+    return substitute_types(substitute(_without_local_sizes(callee.result, sizes), sizes), {**unknown, **types})
+
+
+def call_types(params: Iterable[Annotation], args: Iterable[Annotation], name: str) -> dict[str, Annotation]:
+    """Returns the annotations that the arguments of a call determine for the type parameters of its signature.
+    OperatorError where two arguments determine annotations that no value has both of."""
+    types: dict[str, Annotation] = {}
+    pairs = list(zip(params, args, strict=False))[::-1]
+    while pairs:
+        wanted, given = pairs.pop()
+        if isinstance(wanted, TypeVar):
+            known = types.get(wanted.name, Never())
+            if why := annotation_clash(known, given):
+                raise OperatorError(f"{name}: the type `{wanted.name}` is {known} and also {given}: {why}")
+            types[wanted.name] = join(known, given)
+        elif isinstance(wanted, Data) and isinstance(given, Data) and wanted.definition != given.definition:
+            continue
+        elif type(wanted) is type(given) and isinstance(wanted, (Tuple, Data, Ref, Callable)):
+            pairs += list(zip(inside(wanted), inside(given), strict=False))[::-1]
+    return types
+
+
+def _type_variables(annotation: Annotation) -> set[str]:
+    if isinstance(annotation, TypeVar):
+        return {annotation.name}
+    return {name for part in inside(annotation) for name in _type_variables(part)}
 
 
 def call_sizes(params: Iterable[Annotation], args: Iterable[Annotation]) -> dict[str, Dim]:
@@ -114,8 +196,8 @@ def _callee_variables(param: Annotation) -> dict[str, Dim]:
 
 
 def _without_local_sizes(annotation: Annotation, sizes: dict[str, Dim]) -> Annotation:
-    if isinstance(annotation, Tuple):
-        return Tuple(tuple(_without_local_sizes(f, sizes) for f in annotation.fields))
+    if isinstance(annotation, (Tuple, Data, Ref)):
+        return with_inside(annotation, [_without_local_sizes(f, sizes) for f in inside(annotation)])
     if all(v in sizes for d in dims_of(annotation) for v in d.variables):
         return annotation
     if isinstance(annotation, Tensor):
@@ -123,34 +205,25 @@ def _without_local_sizes(annotation: Annotation, sizes: dict[str, Dim]) -> Annot
     return Shape(ndim=annotation.ndim) if isinstance(annotation, Shape) else annotation
 
 
-def call_cycle(runs: Mapping[str, Iterable[str]]) -> list[str]:
-    """Returns a call cycle: functions each of which runs the next, the first repeated at the end; empty if there is
-    none.
+def reaching_cycles(runs: Mapping[str, Iterable[str]]) -> set[str]:
+    """Returns the functions that run themselves, or others that do. Linear in the number of calls.
 
     `runs`: for each function, the functions that it runs.
     """
-    ended: set[str] = set()
-    for start in runs:
-        path = {start: iter(runs[start])} if start not in ended else {}
-        while path:
-            caller = next(reversed(path))
-            callee = next(path[caller], None)
-            if callee is None:
-                del path[caller]
-                ended.add(caller)
-            elif callee in path:
-                names = list(path)
-                return [*names[names.index(callee) :], callee]
-            elif callee in runs and callee not in ended:
-                path[callee] = iter(runs[callee])
-    return []
-
-
-def recursion_message(functions: Sequence[str]) -> str:
-    """Returns the error message for a cycle that `recursion` found."""
-    first, *others = functions[:-1]
-    by = f", by way of {', '.join(f'`{name}`' for name in others)}" if others else ""
-    return f"`{first}` runs itself{by}; recursion is not supported"
+    callers: dict[str, list[str]] = {}
+    left: dict[str, int] = {}
+    for name, callees in runs.items():
+        known = {c for c in callees if c in runs}
+        left[name] = len(known)
+        for c in known:
+            callers.setdefault(c, []).append(name)
+    ended = [name for name, n in left.items() if n == 0]
+    for name in ended:  # grows
+        for caller in callers.get(name, ()):
+            left[caller] -= 1
+            if left[caller] == 0:
+                ended.append(caller)
+    return set(runs) - set(ended)
 
 
 def callees_first(module: Module) -> list[Function]:

@@ -3,12 +3,13 @@
     cond(index, f0, f1, ..., *operands)                             f_index(*operands)
     while_loop(condition, body, *constants, *carry)                 carry = body(...) while condition(...)
     scan(body, *constants, *carry, *xs)                             one step for each slice of the xs
+    match(value, f0, f1, ..., *operands)                            f_i(*operands, *fields), i the value's constructor
     shard_map(body, *operands)                                      body on each device's part
 
 The functions are operands, given by name and signature, so a node's annotation follows from signatures alone (Relax,
-3.2). A branch or body returns a tuple, even for one value; a condition returns a boolean scalar. Values from outside
-are passed explicitly: as constants in loops, as operands in `cond`. Branches of a `cond` may return different
-annotations; the node's annotation is their join.
+3.2). A `match` has one function for each constructor of the data type. A branch or body returns a tuple, even for one
+value; a condition returns a boolean scalar. Values from outside are passed explicitly: as constants in loops, as
+operands in `cond` and `match`. Branches may return different annotations; the node's annotation is their join.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Annotation, Callable, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Callable, Data, Ref, Shape, Tensor, Tuple
 from relax_eg.ir.calls import call_annotation
-from relax_eg.ir.expr import CALL, COND, FUNCTION, SCAN, SHARD_MAP, WHILE, Expr, node
+from relax_eg.ir.expr import CALL, COND, FUNCTION, MATCH, NEW_REF, READ_REF, SCAN, SHARD_MAP, WHILE, Expr, node
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.lattice import annotation_clash, covers, join
 from relax_eg.shapes import Dim
@@ -30,6 +31,7 @@ from relax_eg.shapes import Dim
 # given: defaults of attributes
 ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     COND: {"branches": 2},
+    MATCH: {"branches": 0},
     WHILE: {"condition_constants": 0, "body_constants": 0},
     SCAN: {"constants": 0, "carry": 0, "length": None, "reverse": False, "unroll": 1},
     SHARD_MAP: {"mesh": None, "in_specs": None, "out_specs": None, "manual_axes": None, "check_vma": True, "out": None},
@@ -42,6 +44,11 @@ def cond(index: Expr, branches: Sequence[Expr], operands: Iterable[Expr]) -> Exp
     `index` is an int32 scalar, clamped to the valid range, or a bool that chooses between two branches, false first.
     """
     return _control_node(COND, (index, *branches, *operands), {"branches": len(branches)})
+
+
+def match(value: Expr, branches: Sequence[Expr], operands: Iterable[Expr]) -> Expr:
+    """Applies to `operands` and the fields of `value` the branch of its constructor."""
+    return _control_node(MATCH, (value, *branches, *operands), {"branches": len(branches)})
 
 
 def while_loop(
@@ -96,7 +103,7 @@ class Parts:
     """The operands of a call or control node, grouped by role. A role that the node does not have is empty.
 
     - `functions`: the functions that the node runs.
-    - `index`: the index of a `cond`; None for other nodes.
+    - `index`: the index of a `cond`, or the value of a `match`; None for other nodes.
     - `constants`: the loop-invariant operands of the body; for nodes that are no loops, all operands.
     - `condition_constants`: the loop-invariant operands of the condition of a `while_loop`.
     - `carry`: the values that a step passes to the next step.
@@ -114,7 +121,7 @@ class Parts:
 def group_arguments(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Parts:
     """Groups the `args` of a call or control node by role. `args` are expressions or anything in the same order."""
     a = tuple(args)
-    if op == COND:
+    if op in (COND, MATCH):
         n = attrs["branches"]
         return Parts(a[1 : 1 + n], a[0], a[1 + n :], (), (), ())
     if op in (SHARD_MAP, CALL):
@@ -131,7 +138,8 @@ class Run:
     """A function that a call or control node runs, with its arguments in the order of its parameters.
 
     - `function`: the operand that names the function.
-    - `constants`: the arguments that are the same at every step.
+    - `constants`: the arguments that are the same at every step. A function of a `match` takes the fields of the value
+      after them.
     - `carry`: the arguments that a step gets from the step before; for the first step, operands of the node.
     - `slices`: the operands of which each step gets one slice along the first axis.
     """
@@ -169,7 +177,7 @@ def steps_of(op: str, attrs: Mapping[str, Any]) -> Dim | None:
 
 def alternatives(op: str, attrs: Mapping[str, Any]) -> int:
     """Returns the number of functions among which a call or control node chooses one."""
-    return attrs["branches"] if op == COND else 1
+    return attrs["branches"] if op in (COND, MATCH) else 1
 
 
 def run_control_on_values(
@@ -188,6 +196,8 @@ def run_control_on_values(
     p = group_arguments(e.op, args, dict(e.attrs))
     if e.op == COND:
         return run(min(max(int(p.index), 0), len(p.functions) - 1), p.constants)
+    if e.op == MATCH:
+        return run(p.index.index, (*p.constants, *p.index.fields))
     carry = p.carry
     if e.op == WHILE:
         while run(0, (*p.condition_constants, *carry)):
@@ -223,14 +233,14 @@ def deduce_control(op: str, operands: Sequence[Annotation], attrs: Mapping[str, 
     if op == SHARD_MAP:
         return attrs["out"]  # the global shape depends on the mesh, not on the body's signature
     p = group_arguments(op, operands, attrs)
-    wanted = {COND: attrs.get("branches"), WHILE: 2, SCAN: 1}[op]
+    wanted = {COND: attrs.get("branches"), MATCH: attrs.get("branches"), WHILE: 2, SCAN: 1}[op]
     for f in p.functions:
         if not isinstance(f, Callable):
             raise OperatorError(f"{op}: {f} stands where a function is needed")
     if len(p.functions) != wanted:
         raise OperatorError(f"{op} needs {wanted} functions first, got {len(p.functions)}")
-    if op == COND:
-        return _branches_annotation(p)
+    if op in (COND, MATCH):
+        return _branches_annotation(op, p)
     if op == WHILE:
         _check_condition(p)
         _check_carry(op, call_annotation(p.functions[1], [*p.constants, *p.carry]), p.carry, exactly=True)
@@ -243,13 +253,24 @@ def deduce_control(op: str, operands: Sequence[Annotation], attrs: Mapping[str, 
     return Tuple((*p.carry, *(_stacked(y, length) for y in fields[len(p.carry) :])))
 
 
-def _branches_annotation(p: Parts) -> Annotation:
-    results = [call_annotation(f, p.constants) for f in p.functions]
+def _branches_annotation(op: str, p: Parts) -> Annotation:
+    fields: list[tuple[Annotation, ...]] = [()] * len(p.functions)
+    if op == MATCH:
+        if not isinstance(p.index, Data):
+            raise OperatorError(f"match: the value is {p.index}; a value of a data type is accepted")
+        definition = p.index.definition
+        if len(p.functions) != len(definition.constructors):
+            names = ", ".join(c.name for c in definition.constructors)
+            raise OperatorError(f"match: {len(p.functions)} functions for the constructors of {definition}: {names}")
+        fields = [p.index.fields(i) for i in range(len(p.functions))]
+    results = [call_annotation(f, [*p.constants, *more]) for f, more in zip(p.functions, fields, strict=True)]
     for i, r in enumerate(results):
         if not isinstance(r, Tuple):
-            raise OperatorError(f"cond: branch {i} returns {r}; a branch returns a tuple")
+            raise OperatorError(f"{op}: branch {i} returns {r}; a branch returns a tuple")
         if why := annotation_clash(r, results[0]):
-            raise OperatorError(f"cond: branch {i} returns {r}, branch 0 returns {results[0]}; they must agree: {why}")
+            raise OperatorError(f"{op}: branch {i} returns {r}, branch 0 returns {results[0]}; they must agree: {why}")
+    if op == MATCH:
+        return functools.reduce(join, results)
     if not isinstance(p.index, Tensor) or p.index.ndim not in (0, None) or p.index.dtype not in ("int32", "bool", None):
         raise OperatorError(f"cond: the index is {p.index}; an int32 or bool scalar is accepted")
     return functools.reduce(join, results)
@@ -286,3 +307,20 @@ def _stacked(y: Annotation, length: Dim) -> Annotation:
     if isinstance(y, Shape):
         raise OperatorError("scan: the body returns a shape, which cannot be stacked")
     raise OperatorError(f"scan: the body returns {y} at each step; only tensors can be stacked")
+
+
+def reference_annotation(op: str, operands: Sequence[Annotation], declared: Annotation | None = None) -> Annotation:
+    """Returns the annotation of a node that makes, reads or writes a reference. `declared`: of a new one, what is known
+    of it. OperatorError if the operands do not fit."""
+    if op == NEW_REF:
+        wide = isinstance(declared, Ref) and covers(declared.content, operands[0])
+        return declared if wide and declared is not None else Ref(operands[0])
+    cell = operands[0]
+    if not isinstance(cell, Ref):
+        raise OperatorError(f"{op}: the first operand is {cell}; a reference is accepted")
+    if op == READ_REF:
+        return cell.content
+    if not covers(cell.content, operands[1]):
+        why = annotation_clash(cell.content, operands[1])
+        raise OperatorError(f"{op}: {operands[1]} is written to {cell}" + (f": {why}" if why else ""))
+    return Tuple(())

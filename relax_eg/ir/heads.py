@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from relax_eg.errors import OperatorError, WellFormedError
+from relax_eg.ir.annotations import Data
+from relax_eg.ir.data import Cell, DataValue, FunctionValue
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
@@ -15,11 +17,16 @@ from relax_eg.ir.expr import (
     CALL_DPS_LIBRARY,
     CALL_INTO,
     CALL_TIR,
+    CLOSURE,
     COND,
     CONSTANT,
+    CONSTRUCT,
     FUNCTION,
     KILL,
+    MATCH,
     MATCH_CAST,
+    NEW_REF,
+    READ_REF,
     SCAN,
     SHAPE,
     SHARD_MAP,
@@ -27,6 +34,7 @@ from relax_eg.ir.expr import (
     TUPLE_GET,
     VAR,
     WHILE,
+    WRITE_REF,
     ConstantData,
     Expr,
     node,
@@ -84,6 +92,8 @@ class Head:
     - `foreign`: whether a node runs a kernel, like an operator, that the operator table does not know.
     - `runs`: how a node runs functions: "" not at all, by a "call", a "choice", a "loop", or on "parts" of arrays.
     - `memory`: whether a node is explicit memory.
+    - `beyond_tensors`: whether a node makes or reads a value that consists of more than tensors and shapes: a closure,
+      data or a reference.
     """
 
     name: str
@@ -94,6 +104,7 @@ class Head:
     foreign: bool = False
     runs: Literal["", "call", "choice", "loop", "parts"] = ""
     memory: bool = False
+    beyond_tensors: bool = False
 
 
 def _control(run: Evaluator, e: Expr, args: list[Any], sizes: Any) -> Any:
@@ -102,6 +113,16 @@ def _control(run: Evaluator, e: Expr, args: list[Any], sizes: Any) -> Any:
 
 def _memory(run: Evaluator, e: Expr, args: list[Any], sizes: Any) -> Any:
     return run.memory(e, args, sizes)
+
+
+def _constructed(run: Evaluator, e: Expr, args: list[Any], sizes: Any) -> Any:
+    assert isinstance(e.annotation, Data)
+    return DataValue(e.annotation.definition, e.annotation.definition.index(e.attr("constructor")), tuple(args))
+
+
+def _written(run: Evaluator, e: Expr, args: list[Any], sizes: Any) -> Any:
+    args[0].content = args[1]
+    return ()
 
 
 _HEADS = (
@@ -117,6 +138,12 @@ _HEADS = (
     Head(WHILE, _control, runs="loop"),
     Head(SCAN, _control, runs="loop"),
     Head(SHARD_MAP, _control, runs="parts"),
+    Head(MATCH, _control, runs="choice", beyond_tensors=True),
+    Head(CLOSURE, lambda run, e, a, n: FunctionValue(a[0], tuple(a[1:])), {}, beyond_tensors=True),
+    Head(CONSTRUCT, _constructed, {"constructor": str}, beyond_tensors=True),
+    Head(NEW_REF, lambda run, e, a, n: Cell(a[0]), {}, beyond_tensors=True),
+    Head(READ_REF, lambda run, e, a, n: a[0].content, {}, beyond_tensors=True),
+    Head(WRITE_REF, _written, {}, beyond_tensors=True),
     Head(
         CALL_TIR,
         lambda run, e, a, n: run.tensor_program(e, a, n),
@@ -168,6 +195,10 @@ RUNNING = heads_where(lambda h: h.runs != "")
 """Heads whose nodes run functions."""
 
 CONTROL = RUNNING - {CALL}
+REFERENCES = frozenset((NEW_REF, READ_REF, WRITE_REF))
+BEYOND_TENSORS = heads_where(lambda h: h.beyond_tensors)
+"""Heads whose nodes no dataflow block contains."""
+
 LOOPS = heads_where(lambda h: h.runs == "loop")
 
 

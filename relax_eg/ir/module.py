@@ -13,7 +13,7 @@ from typing import Any
 
 from relax_eg.argument_checks import short_repr
 from relax_eg.errors import WellFormedError
-from relax_eg.ir.annotations import Annotation, dims_of, may_be_wide
+from relax_eg.ir.annotations import Annotation, DataType, data_types_of, dims_of, may_be_wide
 from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder
 from relax_eg.ir.origin import NO_ORIGINS, Origins
 from relax_eg.tir import TensorProgram
@@ -150,6 +150,13 @@ class Module:
         size."""
         calls = (e for f in self.functions for e in f.expressions() if e.op == CALL_TIR)
         return tuple(dict.fromkeys(e.attr("program").value for e in calls))
+
+    @property
+    def data_types(self) -> tuple[DataType, ...]:
+        """The data types of the values in the module, each once, before those that mention them. Linear in the module's
+        size."""
+        annotations = (e.annotation for f in self.functions for e in (*f.params, *f.expressions()))
+        return data_types_of(dict.fromkeys(annotations))
 
     @property
     def wide(self) -> bool:

@@ -17,7 +17,21 @@ import numpy as np
 
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import WellFormedError
-from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import (
+    Annotation,
+    Callable,
+    Constructor,
+    Data,
+    DataType,
+    Named,
+    Never,
+    Object,
+    Ref,
+    Shape,
+    Tensor,
+    Tuple,
+    TypeVar,
+)
 from relax_eg.ir.expr import (
     CALL_DPS_LIBRARY,
     ConstantData,
@@ -214,8 +228,18 @@ class _Packer:
             row = ["tuple", [self._annotation(f) for f in a.fields]]
         elif isinstance(a, Callable):
             row = ["callable", [self._annotation(p) for p in a.params], self._annotation(a.result)]
+        elif isinstance(a, Data):
+            definition = a.definition
+            fields = [[c.name, [self._annotation(f) for f in c.fields]] for c in definition.constructors]
+            row = ["data", definition.name, list(definition.params), fields, [self._annotation(x) for x in a.args]]
+        elif isinstance(a, Named):
+            row = ["named", a.name, [self._annotation(x) for x in a.args]]
+        elif isinstance(a, TypeVar):
+            row = ["type", a.name]
+        elif isinstance(a, Ref):
+            row = ["reference", self._annotation(a.content)]
         else:
-            row = ["object"]
+            row = ["never"] if isinstance(a, Never) else ["object"]
         return annotations.add(a, row)
 
     def _foreign(self, value: Foreign) -> int:
@@ -311,6 +335,22 @@ class _Unpacker:
             return Tuple(tuple(self.annotations[f] for f in parts[0]))
         if kind == "callable":
             return Callable(tuple(self.annotations[p] for p in parts[0]), self.annotations[parts[1]])
+        if kind in ("data", "named", "type"):
+            name, *rest = parts
+            _texts([name], "names of types")
+            if kind == "type":
+                return TypeVar(name)
+            if kind == "named":
+                return Named(name, tuple(self.annotations[p] for p in rest[0]))
+            params, constructors, args = rest
+            made = [Constructor(c, tuple(self.annotations[f] for f in fields)) for c, fields in constructors]
+            _texts([c.name for c in made], "constructors")
+            definition = DataType(name, tuple(_texts(params, "type parameters")), tuple(made))
+            return Data(definition, tuple(self.annotations[a] for a in args))
+        if kind == "reference":
+            return Ref(self.annotations[parts[0]])
+        if kind == "never":
+            return Never()
         if kind != "object":
             raise ValueError(f"no annotation is a {kind!r}")
         return Object()

@@ -10,25 +10,23 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from relax_eg.errors import ModuleTextError, OperatorError, TraceError, WellFormedError, parts_of_error
-from relax_eg.ir.annotations import Annotation, Tensor, dims_of, has_functions
+from relax_eg.errors import ModuleTextError, TraceError, WellFormedError, parts_of_error
+from relax_eg.ir.annotations import Annotation, DataType
 from relax_eg.ir.annotations import Callable as Signature
-from relax_eg.ir.branches import Branch, conditional, join_branches
-from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, call_cycle, recursion_message, signature
-from relax_eg.ir.expr import VAR, Expr, postorder, var
-from relax_eg.ir.heads import IN_PLACE
-from relax_eg.ir.lattice import covers
-from relax_eg.ir.module import Binding, Block, Function, Module
-from relax_eg.ir.origin import Origin, SourceLine
+from relax_eg.ir.calls import signature
+from relax_eg.ir.expr import FUNCTION, Expr, var
+from relax_eg.ir.function_reader import STATEMENTS, FunctionReader, is_docstring, is_size_declaration
+from relax_eg.ir.module import Function, Module
+from relax_eg.ir.origin import SourceLine
 from relax_eg.ir.printer import HEADER, VERSION
 from relax_eg.ir.python_syntax import Functions
-from relax_eg.ir.reader import Reader, Source, did_you_mean, unqualified_name
-from relax_eg.ir.values import ExpressionReader
+from relax_eg.ir.reader import Reader, Source, unqualified_name
+from relax_eg.ir.steps import calls_value, impure_functions
 from relax_eg.plain_data import DAMAGED
 from relax_eg.tir import TensorProgram, read_program
 from relax_eg.tir.values import last_name
@@ -37,8 +35,6 @@ Deduce = Callable[[str, tuple[Annotation, ...], Mapping[str, Any]], tuple[Mappin
 Complete = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 FUNCTIONS = "@R.function functions and @R.tensor_program programs, alone or in a class under @I.ir_module"
-STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, or `return expression`"
-OUTPUTS = "R.output(names) as the last line of the dataflow block"
 
 
 def parse_module(
@@ -113,7 +109,9 @@ class Surroundings:
     - `programs`: the tensor programs.
     - `values`: the constants.
     - `sizes`: the names that are size variables.
+    - `types`: the data types.
     - `line(statement)`: returns the user's source line of a statement.
+    - `general`: the functions whose calls are steps.
     """
 
     signatures: Mapping[str, Signature]
@@ -121,6 +119,8 @@ class Surroundings:
     values: Mapping[str, Expr]
     sizes: frozenset[str]
     line: Callable[[ast.stmt], SourceLine]
+    types: Mapping[str, DataType] = field(default_factory=dict[str, DataType])
+    general: frozenset[str] = frozenset()
 
 
 class ModuleScope:
@@ -149,18 +149,21 @@ class ModuleScope:
         self.functions = functions
         self.surroundings = surroundings
         self.constants: Mapping[str, Expr] = {}
-        self.current = ""  # name of the definition being read
-        self.references: dict[str, dict[str, ast.expr]] = {}  # per definition: functions it names, with first place
+        self.general: set[str] = set()  # the functions that are read, or are being read, and may have steps
         if surroundings is not None:
             self.names.update(surroundings.signatures)
             self.signatures.update(surroundings.signatures)
             self.programs.update(surroundings.programs)
+            self.general.update(surroundings.general)
+            reader.types.update(surroundings.types)
             self.constants = surroundings.values
 
     def module(self, tree: ast.Module) -> Module:
         definitions: list[ast.FunctionDef] = []
         for statement in tree.body:
             if isinstance(statement, ast.ClassDef):
+                if self._data_type(statement):
+                    continue
                 self.classes.add(statement.name)
                 definitions += [d for s in statement.body if (d := self._definition(s))]
             elif not isinstance(statement, (ast.Import, ast.ImportFrom)) and (found := self._definition(statement)):
@@ -170,6 +173,7 @@ class ModuleScope:
             if d.name in self.names:
                 raise source.error(d, f"two functions are named `{d.name}`", "a name of its own for each function")
             self.names.add(d.name)
+            self.general.add(d.name)
         written = [d for d in definitions if _is_program(d)]
         definitions = [d for d in definitions if not _is_program(d)]
         for d in written:
@@ -182,24 +186,35 @@ class ModuleScope:
             wanted = "a function such as `def main(x: R.Tensor(...)):` that calls it by R.call_tir"
             raise source.error(written[0], problem, wanted)
         read = [self._read(d) for d in definitions]
-        self._refuse_recursion()
         return Module((*read, *self.branch_functions))
 
     def function(self, definition: ast.FunctionDef) -> Function:
         """Reads one function on its own."""
         self._declare(definition)
-        read = self._read(definition)
-        self._refuse_recursion()
-        return read
+        self.general.add(definition.name)
+        return self._read(definition)
 
     def _read(self, definition: ast.FunctionDef) -> Function:
-        self.current = definition.name
-        return _FunctionReader(self, definition).read()
+        before = len(self.branch_functions)
+        read = FunctionReader(self, definition).read()
+        made = [read, *self.branch_functions[before:]]
+        # What has no steps, calls no function values and runs only such functions is pure; its calls are expressions.
+        calls = any(calls_value(e) for f in made for e in f.expressions())
+        if not calls and read.name not in impure_functions(Module(tuple(made))) and not self._runs_general(made):
+            self.general.discard(read.name)
+        return read
 
-    def _refuse_recursion(self) -> None:
-        found = call_cycle(self.references) if self.deduce is not None else []
-        if found:
-            raise self.reader.source.error(self.references[found[0]][found[1]], recursion_message(found), NO_RECURSION)
+    def _runs_general(self, functions: Sequence[Function]) -> bool:
+        own = {f.name for f in functions}
+        named = {str(e.attr("name")) for f in functions for e in f.expressions() if e.op == FUNCTION}
+        return not (named - own).isdisjoint(self.general)
+
+    def _data_type(self, statement: ast.ClassDef) -> bool:
+        """Reads the class of a data type; False if it is another class."""
+        if not any(unqualified_name(m) == "data" for m in statement.decorator_list):
+            return False
+        self.reader.data_type(statement)
+        return True
 
     def _declare(self, d: ast.FunctionDef) -> None:
         if d.returns is not None:
@@ -219,7 +234,9 @@ class ModuleScope:
 
     def _definition(self, statement: ast.stmt) -> ast.FunctionDef | None:
         source = self.reader.source
-        if isinstance(statement, ast.Pass) or _is_docstring(statement) or is_size_declaration(statement):
+        if isinstance(statement, ast.ClassDef) and self._data_type(statement):
+            return None
+        if isinstance(statement, ast.Pass) or is_docstring(statement) or is_size_declaration(statement):
             return None
         if not isinstance(statement, ast.FunctionDef):
             raise source.error(statement, "this is not a function", FUNCTIONS)
@@ -245,271 +262,3 @@ def _is_program(definition: ast.FunctionDef) -> bool:
     """Whether a definition is decorated with `@R.tensor_program`, or `@T.prim_func` as in Relax."""
     marks = [m.func if isinstance(m, ast.Call) else m for m in definition.decorator_list]
     return any(last_name(m) in ("tensor_program", "prim_func", "tensorir_function") for m in marks)
-
-
-def _is_docstring(statement: ast.stmt) -> bool:
-    """Whether a statement is a docstring."""
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
-
-
-def is_size_declaration(statement: ast.stmt) -> bool:
-    """Whether a statement is `n = T.int64()`, or several of these at once. Sizes need no declaration here."""
-    if not isinstance(statement, ast.Assign):
-        return False
-    value = statement.value
-    made = value.elts if isinstance(value, ast.Tuple) else [value]
-    return bool(made) and all(
-        isinstance(v, ast.Call) and (unqualified_name(v.func, "T") is not None or unqualified_name(v.func) == "sym_var")
-        for v in made
-    )
-
-
-def _function_attributes(statement: ast.stmt) -> ast.Call | None:
-    """Returns the call of a line `R.func_attr(...)`, else None."""
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return call if isinstance(call, ast.Call) and unqualified_name(call.func) == "func_attr" else None
-
-
-class _FunctionReader:
-    """A reader of one function."""
-
-    def __init__(self, scope: ModuleScope, definition: ast.FunctionDef) -> None:
-        self.scope = scope
-        self.definition = definition
-        self.reader = scope.reader
-        self.source = scope.reader.source
-        self.origins: dict[Expr, Origin] = {}
-        self.values = ExpressionReader(scope)
-        self.values.sizes.update(scope.surroundings.sizes if scope.surroundings is not None else ())
-        self.lines: dict[str, int] = {}  # line where each name is bound
-        self.blocks: list[Block] = []
-        self.assume: tuple[str, ...] = ()
-
-    def read(self) -> Function:
-        d = self.definition
-        params = self.scope.params(d)
-        for p, arg in zip(params, d.args.args, strict=True):
-            self._name(arg.arg, arg)
-            self.values.names[arg.arg] = p
-            self.values.sizes.update(v for d in dims_of(p.annotation) for v in d.variables)
-        lines = [s for s in d.body if _function_attributes(s) is None]
-        attributes = [a for s in d.body if (a := _function_attributes(s)) is not None]
-        self.assume = tuple(text for a in attributes for text in self.reader.assumptions(a))
-        end = self._body(lines)
-        if end is None:
-            raise self.source.error(d, f"function `{d.name}` returns nothing", "`return expression` as its last line")
-        return self._function(params, end)
-
-    def _body(self, statements: list[ast.stmt]) -> ast.Return | None:
-        """Reads statements up to a `return` and returns that statement."""
-        steps: list[Binding] = []
-        for statement in statements:
-            self.scope.line = statement.lineno
-            if isinstance(statement, ast.Return):
-                self._end_steps(steps)
-                return statement
-            region = self._region(statement)
-            if region == "dataflow":
-                self._end_steps(steps)
-                self._dataflow(statement)
-            elif region == "bindings" and isinstance(statement, ast.With):
-                self._end_steps(steps)
-                for inner in statement.body:
-                    self._step(inner, steps)
-                self.blocks.append(Block(tuple(steps), dataflow=False))
-                steps = []
-            else:
-                self._step(statement, steps)
-        self._end_steps(steps)
-        return None
-
-    def _end_steps(self, steps: list[Binding]) -> None:
-        if steps:
-            self.blocks.append(Block(tuple(steps), dataflow=False))
-            steps.clear()
-
-    def _function(self, params: list[Expr], end: ast.Return) -> Function:
-        d = self.definition
-        if end is not next(s for s in reversed(d.body) if _function_attributes(s) is None):
-            raise self.source.error(end, "lines follow this `return`", "`return` as the last line of the function")
-        if end.value is None:
-            raise self.source.error(end, f"function `{d.name}` returns nothing", "`return expression`")
-        result = self.values.expression(end.value)
-        self._keep_line(end, end.value, result)
-        if has_functions(result.annotation) and self.scope.deduce is not None:
-            raise self.source.error(end.value, f"function `{d.name}` returns a function", NO_FUNCTIONS)
-        declared = self.scope.signatures.get(d.name)
-        if declared is not None and not covers(declared.result, result.annotation):
-            problem = f"function `{d.name}` returns {result.annotation} and is declared to return {declared.result}"
-            raise self.source.error(end.value, problem, "the declaration to say what is returned")
-        self.scope.signatures[d.name] = Signature(tuple(p.annotation for p in params), result.annotation)
-        origins = MappingProxyType(self.origins)
-        return Function(d.name, tuple(params), tuple(self.blocks), result, origins, self.assume)
-
-    def _region(self, statement: ast.stmt) -> str | None:
-        """Returns `dataflow`, `bindings` or `inline` if the statement is a `with` of one, else None."""
-        if not isinstance(statement, ast.With):
-            return None
-        item = statement.items[0]
-        call = item.context_expr
-        kind = unqualified_name(call.func) if isinstance(call, ast.Call) and not call.args else None
-        if kind not in ("dataflow", "bindings", "inline") or len(statement.items) > 1 or item.optional_vars:
-            raise self.source.error(call, "this opens no region", "with R.dataflow(): (or R.bindings, R.inline)")
-        return kind
-
-    def _step(self, statement: ast.stmt, steps: list[Binding]) -> None:
-        """Reads one statement of a binding block."""
-        if isinstance(statement, ast.Pass) or _is_docstring(statement) or is_size_declaration(statement):
-            return
-        if isinstance(statement, ast.If):
-            self._if(statement, steps)
-            return
-        if self._region(statement) == "inline":
-            assert isinstance(statement, ast.With)
-            for inner in statement.body:
-                name, value, _ = self._assignment(inner)
-                self.values.names[name] = value
-            return
-        name, value, bound = self._assignment(statement)
-        self.values.names[name] = bound
-        steps.append(Binding(bound, value))
-
-    def _if(self, statement: ast.If, steps: list[Binding]) -> None:
-        condition = self.values.expression(statement.test)
-        self._keep_line(statement, statement.test, condition)
-        a = condition.annotation
-        if not isinstance(a, Tensor) or a.ndim not in (0, None) or a.dtype not in ("bool", None):
-            raise self.source.error(statement.test, f"the condition is {a}", "a bool scalar")
-        if not statement.orelse and self.scope.surroundings is None:
-            raise self.source.error(statement, "this `if` has no `else`", "an `else` that binds the same names")
-        then, other = self._with_earlier_values(self._branch(statement.body), self._branch(statement.orelse))
-        names = self.scope.fresh(f"{self.definition.name}_then"), self.scope.fresh(f"{self.definition.name}_else")
-        try:
-            functions, value, results = conditional(condition, then, other, names)
-        except OperatorError as error:
-            raise self.source.at_position(statement, error, "branches that give values of the same kind") from None
-        for f in functions:
-            self.scope.add(f)
-        for name in (then.names.keys() | other.names.keys()) - set(results):
-            self.values.hidden[name] = ("bound in one branch only", f"a value for `{name}` in the other branch too")
-        own = [self._name(name, statement) for name in results]
-        whole = next(n for n in (f"cond{i or ''}" for i in itertools.count()) if n not in self.lines)
-        self.lines[whole] = statement.lineno
-        lines = join_branches(whole, value, own)
-        if self.scope.surroundings is not None:
-            self.origins[value] = Origin((self.scope.surroundings.line(statement),))
-        self.values.names |= {name: b.var for name, b in zip(results, lines[1:], strict=True)}
-        steps += lines
-
-    def _with_earlier_values(self, then: Branch, other: Branch) -> tuple[Branch, Branch]:
-        """Completes each branch with the earlier value of every name that only the other branch binds again."""
-        before = self.values.names
-        both = {n for n in then.names.keys() | other.names.keys() if n in before}
-        then, other = (replace(b, names={**{n: before[n] for n in both}, **b.names}) for b in (then, other))
-        return then, other
-
-    def _branch(self, statements: list[ast.stmt]) -> Branch:
-        inner = _FunctionReader(self.scope, self.definition)
-        inner.values.names = dict(self.values.names)
-        inner.values.hidden = dict(self.values.hidden)
-        inner.values.sizes = set(self.values.sizes)
-        inner.lines = dict(self.lines)
-        end = inner._body(statements)
-        if end is not None:
-            raise self.source.error(end, "a branch returns", "`return` as the last line of the function")
-        names = {n: e for n, e in inner.values.names.items() if self.values.names.get(n) is not e}
-        self.lines.update(inner.lines if self.scope.surroundings is not None else {})
-        return Branch(tuple(inner.blocks), names, MappingProxyType(inner.origins))
-
-    def _dataflow(self, region: ast.stmt) -> None:
-        assert isinstance(region, ast.With)
-        bindings: dict[str, Binding] = {}
-        outputs: list[str] | None = None
-        for statement in region.body:
-            self.scope.line = statement.lineno
-            if outputs is not None:
-                raise self.source.error(statement, "a line follows R.output", OUTPUTS)
-            if _is_docstring(statement) or is_size_declaration(statement):
-                continue
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-                outputs = self._outputs(statement.value, bindings)
-                continue
-            name, value, bound = self._assignment(statement)
-            self.values.names[name] = value
-            bindings[name] = Binding(bound, value)
-        if outputs is None:
-            raise self.source.error(region, "this dataflow block has no outputs", OUTPUTS)
-        for name, binding in bindings.items():
-            if name in outputs:
-                self.values.names[name] = binding.var
-            else:
-                del self.values.names[name]
-                listed = f"`{name}` to be listed in the R.output of that block"
-                self.values.hidden[name] = ("local to its dataflow block", listed)
-        self.blocks.append(Block(tuple(bindings[name] for name in outputs)))
-
-    def _outputs(self, call: ast.Call, bindings: Mapping[str, Binding]) -> list[str]:
-        if unqualified_name(call.func) != "output" or call.keywords:
-            raise self.source.error(call, "this line binds no name", f"{STATEMENTS}; {OUTPUTS}")
-        names: list[str] = []
-        for arg in call.args:
-            if not isinstance(arg, ast.Name) or arg.id not in bindings:
-                text = ast.unparse(arg)
-                raise self.source.error(
-                    arg, f"`{text}` is not bound in this block{did_you_mean(text, bindings)}", OUTPUTS
-                )
-            if arg.id in names:
-                raise self.source.error(arg, f"`{arg.id}` is listed twice", OUTPUTS)
-            names.append(arg.id)
-        return names
-
-    def _assignment(self, statement: ast.stmt) -> tuple[str, Expr, Expr]:
-        """Returns name, value and variable of `name: annotation = value`."""
-        self.scope.line = statement.lineno
-        target: ast.expr | None = None
-        if isinstance(statement, ast.AnnAssign):
-            target = statement.target
-        elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            target = statement.targets[0]
-        assert target is None or isinstance(statement, (ast.Assign, ast.AnnAssign))
-        if target is None or not isinstance(target, ast.Name) or statement.value is None:  # type: ignore[union-attr]
-            raise self.source.error(statement, "this line binds no name", STATEMENTS)
-        written: ast.expr = statement.value  # type: ignore[union-attr]
-        declared = self.reader.annotation(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
-        value = self.values.expression(written, None if isinstance(written, ast.Name) else declared)
-        if value.annotation != declared:
-            self.values.check_declared(written, value.annotation, declared)
-        annotation = declared or value.annotation
-        bound = var(self._name(target.id, target), annotation)
-        self._keep_origin(statement, written, value)
-        self.values.sizes.update(v for d in dims_of(annotation) for v in d.variables)
-        return target.id, value, bound
-
-    def _keep_origin(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
-        """Records the origin of a value. In module text the origin is in a comment; in a script it is the statement."""
-        if self.scope.surroundings is not None:
-            self._keep_line(statement, written, value)
-        elif not isinstance(written, ast.Name) and (origin := self.source.origin(statement)) is not None:
-            self.origins[value] = origin
-
-    def _keep_line(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
-        """In a script, records the source line of every node that a statement computes."""
-        if self.scope.surroundings is None or isinstance(written, ast.Name):
-            return
-        origin = Origin((self.scope.surroundings.line(statement),))
-        for e in postorder([value], stop=lambda e: e.op == VAR or e in self.origins):
-            if e.op not in IN_PLACE:
-                self.origins.setdefault(e, origin)
-
-    def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> str:
-        """Returns the variable name for a value bound to `name`, unique because a script may bind a name again."""
-        if name in self.lines and self.scope.surroundings is None:
-            problem = f"`{name}` is bound twice, first in line {self.lines[name]}"
-            raise self.source.error(at, problem, "a name of its own for each value")
-        own = next(n for n in (f"{name}{i or ''}" for i in itertools.count()) if n not in self.lines)
-        self.lines[own] = at.lineno
-        return own

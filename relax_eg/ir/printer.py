@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from relax_eg.errors import WellFormedError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Data, DataType, Shape, Tensor, Tuple
 from relax_eg.ir.calls import signature
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
@@ -22,7 +22,9 @@ from relax_eg.ir.expr import (
     CALL_DPS_LIBRARY,
     CALL_INTO,
     CALL_TIR,
+    CLOSURE,
     CONSTANT,
+    CONSTRUCT,
     FUNCTION,
     MATCH_CAST,
     SHAPE,
@@ -33,7 +35,7 @@ from relax_eg.ir.expr import (
     constant_value,
     postorder,
 )
-from relax_eg.ir.heads import MEMORY
+from relax_eg.ir.heads import MEMORY, REFERENCES
 from relax_eg.ir.literals import attribute_text, constant_text, dim_text, quoted, sizes_text
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.shapes import Dim
@@ -45,8 +47,10 @@ HEADER = "# relax_eg module text, version "
 
 # Names with another meaning after `R.`; no operator may have one of them.
 RESERVED = frozenset(
-    "Callable Object Shape Tensor Tuple alloc_storage alloc_tensor bindings call_dps_library call_into call_tir const"
-    " const_data dataflow dim foreign func_attr function inline kill match_cast output scalar shape tuple".split()
+    "Callable Never Object Ref Shape Tensor Tuple TypeVar alloc_storage alloc_tensor bindings call_dps_library"
+    " call_into call_tir const"
+    " const_data data dataflow dim foreign func_attr function inline kill make_closure match_cast new_ref output"
+    " read_ref scalar shape tuple write_ref".split()
 )
 
 INDENT = "    "
@@ -57,7 +61,8 @@ def print_module(module: Module) -> str:
     """Returns the text of a module. Linear in the module's size."""
     lines = [f"{HEADER}{VERSION}", "@I.ir_module", "class Module:"]
     programs = program_names(module)
-    parts = [program_text(program, "R", name).split("\n") for program, name in programs.items()]
+    parts = [_data_type_text(t) for t in module.data_types]
+    parts += [program_text(program, "R", name).split("\n") for program, name in programs.items()]
     parts += [_FunctionText(function, module, programs).lines for function in module.functions]
     for i, part in enumerate(parts):
         lines += [""] * (i > 0)
@@ -74,6 +79,20 @@ def program_names(module: Module) -> dict[TensorProgram, str]:
         names[program] = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
         taken.add(names[program])
     return names
+
+
+def _data_type_text(definition: DataType) -> list[str]:
+    params = f"({', '.join(definition.params)})" if definition.params else ""
+    lines = ["@R.data", f"class {definition.name}{params}:"]
+    for c in definition.constructors:
+        fields = ", ".join(map(_field_text, c.fields)) + ("," if len(c.fields) == 1 else "")
+        lines.append(f"{INDENT}{c.name} = ({fields})")
+    return lines
+
+
+def _field_text(a: Annotation) -> str:
+    """The text of a field of a constructor, in which type parameters are names."""
+    return re.sub(r'R\.TypeVar\("(\w+)"\)', r"\1", str(a))
 
 
 def print_function(function: Function) -> str:
@@ -234,6 +253,14 @@ class _FunctionText:
             return f"R.match_cast({self._operand(e.args[0], names)}, {self._annotation(e.annotation)})"
         if e.op == CALL:
             return f"{self._operand(e.args[0], names)}({self._operands(e.args[1:], names)})"
+        if e.op == CONSTRUCT and isinstance(e.annotation, Data):
+            name = f"{e.annotation.definition.name}.{e.attr('constructor')}"
+            return f"{name}({self._operands(e.args, names)})"
+        if e.op == CLOSURE:
+            captured = f"({self._operands(e.args[1:], names)}{',' if len(e.args) == 2 else ''})"
+            return f"R.make_closure({self._operand(e.args[0], names)}, {captured})"
+        if e.op in REFERENCES:
+            return f"R.{e.op}({self._operands(e.args, names)})"
         if e.op == CALL_DPS_LIBRARY:
             return self._library_text(e, names)
         if e.op == CALL_TIR:

@@ -9,7 +9,21 @@ from typing import Any, TypeAlias
 
 from relax_eg.dtypes import DEFAULTS
 from relax_eg.errors import ModuleTextError, RelaxEgError, SpecError
-from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple, dims_of
+from relax_eg.ir.annotations import (
+    Annotation,
+    Callable,
+    Constructor,
+    DataType,
+    Named,
+    Never,
+    Object,
+    Ref,
+    Shape,
+    Tensor,
+    Tuple,
+    TypeVar,
+    dims_of,
+)
 from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import foreign_at
 from relax_eg.ir.literals import Array, array_of, unpack
@@ -19,7 +33,15 @@ from relax_eg.tir.source_text import SourceText
 
 Node: TypeAlias = "ast.expr | ast.stmt | ast.arg | ast.keyword"
 
-ANNOTATIONS = "R.Tensor(shape, dtype=...), R.Shape(sizes), R.Tuple(...), R.Callable((params,), result) or R.Object"
+ANNOTATIONS = (
+    "R.Tensor(shape, dtype=...), R.Shape(sizes), R.Tuple(...), R.Callable((params,), result), R.Object, "
+    'a data type such as List(R.Object), R.Ref(annotation) or R.TypeVar("a")'
+)
+DATA_TYPE = """a data type, as
+    @R.data
+    class List(a):
+        Nil = ()
+        Cons = (a, List(a))"""
 ATTRIBUTES = "a number, text, None, a tuple, a size, an annotation, R.scalar(...) or R.foreign(...)"
 FUNCTION_ATTRIBUTES = (
     'R.func_attr({"assume": ["n % 8 == 0", ...]}), or bounds of sizes as {"tir_var_upper_bound": {"n": 4096}}, '
@@ -72,10 +94,15 @@ def unqualified_name(node: ast.expr, prefix: str = "R") -> str | None:
 
 
 class Reader:
-    """A reader of annotations, sizes, attribute values and constants."""
+    """A reader of annotations, sizes, attribute values and constants.
+
+    - `types`: the data types by name.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.types: dict[str, DataType] = {}
+        self._defined: tuple[str, frozenset[str]] = "", frozenset()  # the data type that is being read, its parameters
 
     def annotation(self, node: ast.expr) -> Annotation:
         call = node if isinstance(node, ast.Call) else None
@@ -90,11 +117,58 @@ class Reader:
                 return Tuple(tuple(map(self.annotation, fields)))
             if kind == "Callable" and call and len(args) == 2 and isinstance(args[0], (ast.Tuple, ast.List)):
                 return Callable(tuple(map(self.annotation, args[0].elts)), self.annotation(args[1]))
+            if kind == "Never" and not args and not keywords:
+                return Never()
+            if kind == "Ref" and len(args) == 1 and not keywords:
+                return Ref(self.annotation(args[0]))
+            if kind == "TypeVar" and len(args) == 1 and isinstance(args[0], ast.Constant) and not keywords:
+                return TypeVar(str(args[0].value))
+            if (named := self._named(node)) is not None:
+                return named
             if kind in ("Tensor", "Shape"):
                 return self._sized(kind, args, keywords)
         except (RelaxEgError, TypeError) as error:
             raise self.source.at_position(node, error, ANNOTATIONS) from None
         raise self.source.error(node, "this is not an annotation", ANNOTATIONS)
+
+    def _named(self, node: ast.expr) -> Annotation | None:
+        """Returns the data type at `node`, with its type parameters, or a type parameter; None if it is neither."""
+        call = node if isinstance(node, ast.Call) else None
+        at = call.func if call else node
+        if not isinstance(at, ast.Name) or (call is not None and call.keywords):
+            return None
+        own, params = self._defined
+        args = tuple(map(self.annotation, call.args)) if call and at.id in (own, *self.types) else ()
+        if at.id == own:
+            if len(args) != len(params):
+                raise SpecError(f"{own} takes {len(params)} annotations, got {len(args)}")
+            return Named(own, args)
+        if at.id in self.types:
+            return self.types[at.id](*args)
+        return TypeVar(at.id) if at.id in params and call is None else None
+
+    def data_type(self, definition: ast.ClassDef) -> DataType:
+        """Reads the definition of a data type and adds it to `types`."""
+        params = [b.id for b in definition.bases if isinstance(b, ast.Name)]
+        if len(params) != len(definition.bases) or definition.keywords or len(set(params)) < len(params):
+            raise self.source.error(definition, "its type parameters are no names", DATA_TYPE)
+        self._defined = definition.name, frozenset(params)
+        made: dict[str, Constructor] = {}
+        for s in definition.body:
+            target = s.targets[0] if isinstance(s, ast.Assign) and len(s.targets) == 1 else None
+            if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant):
+                continue
+            if not isinstance(s, ast.Assign) or not isinstance(target, ast.Name):
+                raise self.source.error(s, "this is no constructor", DATA_TYPE)
+            if target.id in made:
+                raise self.source.error(s, f"two constructors are named `{target.id}`", DATA_TYPE)
+            fields = s.value.elts if isinstance(s.value, ast.Tuple) else [s.value]
+            made[target.id] = Constructor(target.id, tuple(map(self.annotation, fields)))
+        self._defined = "", frozenset()
+        if not made:
+            raise self.source.error(definition, f"`{definition.name}` has no constructor", DATA_TYPE)
+        found = self.types[definition.name] = DataType(definition.name, tuple(params), tuple(made.values()))
+        return found
 
     def _sized(self, kind: str, args: list[ast.expr], keywords: dict[str, ast.expr]) -> Annotation:
         names = ("shape", "dtype") if kind == "Tensor" else ("dims",)
@@ -206,7 +280,7 @@ class Reader:
             raise self.source.error(inner, "this is not a constant", 'R.const(1.5, "float32")')
         if kind == "foreign":
             return self._foreign(node, args)
-        if kind in ("Tensor", "Shape", "Tuple", "Callable", "Object"):
+        if kind in ("Tensor", "Shape", "Tuple", "Callable", "Object", "Never", "Ref", "TypeVar"):
             return self.annotation(node)
         raise self.source.error(node, f"R.{kind} is not an attribute's value", ATTRIBUTES)
 

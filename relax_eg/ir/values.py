@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relax_eg.errors import OperatorError, RelaxEgError, UndecidedError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import (
+    Annotation,
+    Data,
+    DataType,
+    Object,
+    Shape,
+    Tensor,
+    Tuple,
+    TypeVar,
+    substitute_types,
+)
 from relax_eg.ir.annotations import Callable as Signature
-from relax_eg.ir.calls import call_annotation
+from relax_eg.ir.calls import call_annotation, call_types, closure, constructed_annotation
+from relax_eg.ir.control import reference_annotation
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
     CALL,
     CALL_DPS_LIBRARY,
     CALL_INTO,
+    CLOSURE,
     CONSTANT,
+    CONSTRUCT,
     FUNCTION,
     KILL,
     MATCH_CAST,
     SHAPE,
     TUPLE,
     TUPLE_GET,
+    WRITE_REF,
     ConstantData,
     Expr,
     call_dps_library,
@@ -30,7 +44,7 @@ from relax_eg.ir.expr import (
     node,
     tuple_get,
 )
-from relax_eg.ir.heads import MEMORY
+from relax_eg.ir.heads import MEMORY, REFERENCES
 from relax_eg.ir.lattice import annotation_clash, covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
@@ -43,6 +57,7 @@ from relax_eg.tir import TensorProgram
 from relax_eg.tir.values import last_name
 
 if TYPE_CHECKING:
+    from relax_eg.ir.nested import NestedFunctions
     from relax_eg.ir.parser import ModuleScope
 
 INFIX: dict[type[ast.operator], str] = {
@@ -83,10 +98,16 @@ class ExpressionReader:
         self.hidden: dict[str, tuple[str, str]] = {}
         self.sizes: set[str] = set()
         self.python_reader = PythonExpressionReader(self, scope.functions) if scope.functions else None
+        self.emit: Callable[[ast.expr, Expr], Expr] | None = None  # binds a step; None in dataflow blocks
+        self.nested: NestedFunctions
 
     def expression(self, at: ast.expr, declared: Annotation | None = None) -> Expr:
         if isinstance(at, ast.Name):
             return self._name_value(at)
+        if isinstance(at, ast.Lambda):
+            return self.nested.anonymous(at, declared)
+        if isinstance(at, ast.Call) and (constructor := self._constructor(at.func)) is not None:
+            return self._constructed(at, *constructor, declared)
         if self.python_reader is not None and self.reader.number(at) is None and self.python_reader.reads(at):
             return self.python_reader.value(at, declared)
         if isinstance(at, ast.Call) and (called := self._call_value(at, declared)) is not None:
@@ -127,7 +148,6 @@ class ExpressionReader:
         if annotation is None:
             problem = f"what `{name}` returns is not known yet"
             raise self.source.error(at, problem, f"`def {name}(...) -> annotation:`, or {name} defined before its use")
-        self.scope.references.setdefault(self.scope.current, {}).setdefault(name, at)
         return node(FUNCTION, (), (("name", name),), annotation)
 
     def _number(self, at: ast.expr, number: Any, dtypes: Sequence[str]) -> Expr:
@@ -184,8 +204,10 @@ class ExpressionReader:
             callee = self.expression(at.func)
             if at.keywords:
                 raise self.source.error(at.keywords[0], "functions take no keywords", "arguments by position")
-            args = list(map(self.expression, at.args))
-            return node(CALL, (callee, *args), (), self._result(at, callee, args, declared))
+            params = callee.annotation.params if isinstance(callee.annotation, Signature) else ()
+            args = self._arguments(at.args, params, ast.unparse(at.func))
+            called = node(CALL, (callee, *args), (), self._result(at, callee, args, declared))
+            return self._step(at, called, callee.op != FUNCTION or callee.attr("name") in self.scope.general)
         if name in RESERVED:
             return self._core(at, name, declared)
         for arg in at.args:
@@ -193,6 +215,57 @@ class ExpressionReader:
                 raise self.source.error(arg, f"operands of R.{name} are values", "attributes by keyword: name=value")
         attrs = {k: self.reader.attribute(v) for k, v in self.reader.keywords(at).items()}
         return self._operator(at, name, self._operands(at.args), attrs, declared)
+
+    def _step(self, at: ast.expr, value: Expr, is_step: bool = True) -> Expr:
+        """Returns a value that may have effects: its variable, where it has to be bound."""
+        return self.emit(at, value) if self.emit is not None and is_step else value
+
+    def _arguments(self, given: list[ast.expr], params: Sequence[Annotation], name: str) -> list[Expr]:
+        """Returns the arguments of a call. A number takes the dtype of its parameter, and a lambda the annotations of
+        its parameters from what the other arguments determine."""
+        wanted: list[Annotation | None] = [*params, *([None] * len(given))]
+        found: list[Expr | None] = []
+        for at, param in zip(given, wanted, strict=False):
+            takes = param if self._bare_number(at) is not None and _dtype(param or Object()) is not None else None
+            found.append(None if isinstance(at, ast.Lambda) else self.expression(at, takes))
+        for i, at in enumerate(given):
+            if isinstance(at, ast.Lambda):
+                known = [(p, e.annotation) for p, e in zip(params, found, strict=False) if e is not None]
+                try:
+                    types = call_types([p for p, _ in known], [a for _, a in known], name)
+                except OperatorError as error:
+                    raise self.source.at_position(at, error, f"what {name} takes") from None
+                param = wanted[i]
+                found[i] = self.expression(at, None if param is None else substitute_types(param, types))
+        return [e for e in found if e is not None]
+
+    def _constructor(self, at: ast.expr) -> tuple[DataType, str] | None:
+        """Returns the data type and the name of the constructor that `at` names, as `List.Cons`; None if it names
+        none."""
+        if not isinstance(at, ast.Attribute) or not isinstance(at.value, ast.Name):
+            return None
+        definition = self.reader.types.get(at.value.id) if at.value.id not in self.names else None
+        if definition is None:
+            return None
+        names = [c.name for c in definition.constructors]
+        if at.attr not in names:
+            problem = f"`{definition.name}` has no constructor `{at.attr}`{did_you_mean(at.attr, names)}"
+            raise self.source.error(at, problem, f"one of {', '.join(names)}")
+        return definition, at.attr
+
+    def _constructed(self, at: ast.Call, definition: DataType, name: str, declared: Annotation | None) -> Expr:
+        params = Data(definition, tuple(map(TypeVar, definition.params))).fields(definition.index(name))
+        called = f"{definition.name}.{name}"
+        if len(at.args) != len(params) or at.keywords:
+            problem = f"{called} has {len(params)} field{'s' * (len(params) != 1)}, given: {len(at.args)}"
+            raise self.source.error(at, problem, "a value for each field, by position")
+        args = self._arguments(at.args, params, called)
+        try:
+            found = constructed_annotation(definition, name, [a.annotation for a in args])
+        except OperatorError as error:
+            raise self.source.at_position(at, error, f"what {called} holds") from None
+        self.check_declared(at, found, declared)
+        return node(CONSTRUCT, args, (("constructor", name),), declared if isinstance(declared, Data) else found)
 
     def _operator(
         self, at: ast.expr, name: str, operands: list[Expr], attrs: Mapping[str, Any], declared: Annotation | None
@@ -240,9 +313,26 @@ class ExpressionReader:
             return self._library(at, args, keywords, declared)
         if name == "call_tir":
             return self._tensor_program(at, args, keywords, declared)
+        if name == CLOSURE and len(args) == 2 and isinstance(args[1], (ast.Tuple, ast.List)) and not keywords:
+            try:
+                made = closure(self.expression(args[0]), list(map(self.expression, args[1].elts)))
+            except OperatorError as error:
+                raise self.source.at_position(at, error, "a function, and its first arguments") from None
+            self.check_declared(at, made.annotation, declared)
+            return node(made.op, made.args, (), declared or made.annotation)
+        if name in REFERENCES and len(args) == 1 + (name == WRITE_REF) and not keywords:
+            return self._reference(at, name, list(map(self.expression, args)), declared)
         if name in MEMORY:
             return self._memory(at, name, args, keywords)
         raise self.source.error(at, f"R.{name} is not a value with these arguments", VALUES)
+
+    def _reference(self, at: ast.Call, name: str, args: list[Expr], declared: Annotation | None) -> Expr:
+        try:
+            found = reference_annotation(name, [a.annotation for a in args], declared)
+        except OperatorError as error:
+            raise self.source.at_position(at, error, "R.new_ref(value), R.read_ref(r), R.write_ref(r, value)") from None
+        self.check_declared(at, found, declared)
+        return self._step(at, node(name, args, (), declared or found))
 
     def _memory(self, at: ast.Call, name: str, args: list[ast.expr], keywords: dict[str, ast.expr]) -> Expr:
         parameters, wanted = MEMORY_FORMS[name]
@@ -335,7 +425,7 @@ class ExpressionReader:
             return declared
         called = ast.unparse(at.func)
         try:
-            found = call_annotation(callee.annotation, [a.annotation for a in args], called)
+            found = call_annotation(callee.annotation, [a.annotation for a in args], called, callee.op != FUNCTION)
         except OperatorError as error:
             raise self.source.at_position(at, error, f"what {called} takes") from None
         self.check_declared(at, found, declared)

@@ -10,11 +10,24 @@ from functools import lru_cache
 from typing import Any, NoReturn, cast
 
 from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
-from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of, has_functions, named_sizes
-from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, call_cycle, recursion_message
-from relax_eg.ir.control import deduce_control, functions_of
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_INTO, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
-from relax_eg.ir.heads import CONTROL
+from relax_eg.ir.annotations import Annotation, Callable, Data, Object, Tuple, dims_of, has_functions, named_sizes
+from relax_eg.ir.calls import NO_FUNCTIONS, constructed_annotation
+from relax_eg.ir.control import deduce_control, functions_of, reference_annotation
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CALL_INTO,
+    CONSTRUCT,
+    FUNCTION,
+    MATCH_CAST,
+    TUPLE_GET,
+    VAR,
+    WRITE_REF,
+    Expr,
+    postorder,
+)
+from relax_eg.ir.heads import BEYOND_TENSORS, CONTROL, REFERENCES
+from relax_eg.ir.lattice import covers
 from relax_eg.ir.memory import check_memory
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
@@ -39,28 +52,13 @@ def check(module: Module) -> None:
     - A tensor is allocated in a storage that is large enough, filled by a kernel whose outputs match it, and not used
       after its end (`memory`).
     - Calls name functions of the module and pass as many arguments as these take. A tuple has the field that is taken.
-    - No function calls or names itself, directly or through others, and none returns a function.
+    - The entry takes and returns no function. Dataflow blocks make and read no closures, data or references.
     """
     _check_calls(module)
     impure = impure_functions(module)
     arity = {f.name: len(f.params) for f in module}
     for function in module:
         _FunctionCheck(function, arity, impure, function is module.main).run()
-    _refuse_recursion(module)
-
-
-def _refuse_recursion(module: Module) -> None:
-    named = {f.name: {e.attr("name"): e for e in f.expressions() if e.op == FUNCTION} for f in module}
-    found = call_cycle(named)
-    if not found:
-        return
-    function, callee = module[found[0]], named[found[0]][found[1]]
-    uses = [e for e in function.expressions() if callee in e.args]
-    origin = next((function.origins[e] for e in uses if e in function.origins), None)
-    roots = [(f"binding `{b.name}`", b.value) for block in function.blocks for b in block.bindings]
-    place = next((where for where, root in roots if callee in postorder([root])), "the result")
-    where = f"function `{function.name}`, {place}" + (f" ({origin})" if origin else "")
-    raise WellFormedError(f"{where}: {recursion_message(found)}\n  accepted: {NO_RECURSION}")
 
 
 def _check_calls(module: Module) -> None:
@@ -113,6 +111,7 @@ class _FunctionCheck:
         self.sizes: set[str] = set()
         self.seen: set[Expr] = set()
         self.outputs: frozenset[Expr] = frozenset()  # outputs of the dataflow block being checked
+        self.is_dataflow = False
         self.place = "the parameters"
         self.size_cache: dict[Annotation, frozenset[str]] = {}
 
@@ -130,8 +129,8 @@ class _FunctionCheck:
             self._block(block)
         self.place = "the result"
         self._value(f.result, whole=False)
-        if has_functions(f.result.annotation):
-            self._fail(f.result, f"a function is returned\n  accepted: {NO_FUNCTIONS}")
+        if self.is_entry and has_functions(f.result.annotation):
+            self._fail(f.result, f"a function is returned by the entry of the module\n  accepted: {NO_FUNCTIONS}")
         self._assumed()
         check_memory(f)
 
@@ -157,6 +156,7 @@ class _FunctionCheck:
 
     def _block(self, block: Block) -> None:
         self.outputs = frozenset(b.var for b in block.bindings) if block.dataflow else frozenset()
+        self.is_dataflow = block.dataflow
         for b in block.bindings:
             if b.var.op != VAR:
                 self.place = "a binding"
@@ -171,7 +171,7 @@ class _FunctionCheck:
         for b in block.bindings if block.dataflow else ():
             self.place = f"binding `{b.name}`"
             self._bind(b.var)
-        self.outputs = frozenset()
+        self.outputs, self.is_dataflow = frozenset(), False
 
     def _bind(self, v: Expr) -> None:
         name = v.attr("name")
@@ -189,21 +189,13 @@ class _FunctionCheck:
             if e in self.seen:
                 continue
             self.seen.add(e)
-            runs = functions_of(e)
             for a in e.args:
                 filled = e is root and whole and e.op == CALL_INTO and a is e.args[0]
                 if not filled and (effect := effect_of(a, self.impure)):
                     self._fail(a, f"{effect} must be the whole value of a binding outside dataflow blocks")
-                if a.op == FUNCTION and a.attr("name") not in runs:
-                    self._passed(a)
+            if self.is_dataflow and e.op in BEYOND_TENSORS:
+                self._fail(e, f"a dataflow block has a {e.op}\n  accepted: tensors there, other values outside of it")
             self._node(e)
-        if root.op == FUNCTION:
-            self._passed(root)
-
-    def _passed(self, e: Expr) -> None:
-        """Rejects a function with effects as a value, because its callers cannot know about the effects."""
-        if e.attr("name") in self.impure:
-            self._fail(e, f"`{e.attr('name')}` has effects; only functions without may be values, such may be called")
 
     def _node(self, e: Expr) -> None:
         if e.op == VAR:
@@ -215,6 +207,10 @@ class _FunctionCheck:
             self._fail(e, f"the module has no function `{name}`{_suggestion(name, self.arity)}")
         elif e.op == CALL:
             self._call(e)
+        elif e.op == CONSTRUCT:
+            self._constructed(e)
+        elif e.op in REFERENCES:
+            self._reference(e)
         elif e.op in CONTROL:
             self._control(e)
         if e.op != MATCH_CAST:  # a match_cast may define sizes
@@ -256,6 +252,27 @@ class _FunctionCheck:
             self._fail(e, f"`{name}` is called and is {callee.annotation}, not a function")
         if given != wanted:
             self._fail(e, f"`{name}` takes {wanted} argument{'' if wanted == 1 else 's'}, given: {given}")
+
+    def _constructed(self, e: Expr) -> None:
+        a, name = e.annotation, e.attr("constructor")
+        if not isinstance(a, Data) or name not in [c.name for c in a.definition.constructors]:
+            self._fail(e, f"`{name}` constructs no {a}")
+        try:
+            found = constructed_annotation(a.definition, name, [x.annotation for x in e.args])
+        except OperatorError as error:
+            self._fail(e, str(error))
+        if not covers(a, found):
+            self._fail(e, f"it is annotated {a} and is {found}")
+
+    def _reference(self, e: Expr) -> None:
+        try:
+            if len(e.args) != 1 + (e.op == WRITE_REF):
+                raise OperatorError(f"{e.op} of {len(e.args)} operands")
+            found = reference_annotation(e.op, [a.annotation for a in e.args], e.annotation)
+        except OperatorError as error:
+            self._fail(e, str(error))
+        if not covers(e.annotation, found):
+            self._fail(e, f"it is annotated {e.annotation} and is {found}")
 
     def _control(self, e: Expr) -> None:
         try:

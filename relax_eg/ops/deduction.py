@@ -11,15 +11,24 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from relax_eg.errors import OperatorError, RelaxEgError, WellFormedError
-from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Data, Object, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
-from relax_eg.ir.calls import call_annotation, callees_first, signature
-from relax_eg.ir.control import deduce_control
+from relax_eg.ir.calls import (
+    call_annotation,
+    callees_first,
+    closure_annotation,
+    constructed_annotation,
+    reaching_cycles,
+    signature,
+)
+from relax_eg.ir.control import deduce_control, reference_annotation
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
     CALL_TIR,
+    CLOSURE,
     CONSTANT,
+    CONSTRUCT,
     FUNCTION,
     MATCH_CAST,
     SHAPE,
@@ -32,7 +41,7 @@ from relax_eg.ir.expr import (
     postorder,
     var,
 )
-from relax_eg.ir.heads import CONTROL
+from relax_eg.ir.heads import CONTROL, REFERENCES
 from relax_eg.ir.lattice import annotation_clash, covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.tensor_calls import tir_annotation
@@ -49,10 +58,12 @@ def deduce_module(module: Module) -> Module:
     WellFormedError where a stated annotation contradicts the deduced one or says more.
     """
     signatures = {f.name: signature(f) for f in module}
+    recursive = reaching_cycles({f.name: [e.attr("name") for e in f.expressions() if e.op == FUNCTION] for f in module})
     made: dict[str, Function] = {}
     for f in callees_first(module):
         made[f.name] = _Deduction(f, signatures).function()
-        signatures[f.name] = signature(made[f.name])
+        if f.name not in recursive:  # others may have been deduced from the signature that it declares
+            signatures[f.name] = signature(made[f.name])
     return Module(tuple(made[f.name] for f in module))
 
 
@@ -139,7 +150,13 @@ def annotation_from(e: Expr, operands: Sequence[Annotation], signatures: Mapping
     if e.op == CALL:
         callee = e.args[0]
         name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
-        return call_annotation(operands[0], operands[1:], name)
+        return call_annotation(operands[0], operands[1:], name, callee.op != FUNCTION)
+    if e.op in REFERENCES:
+        return reference_annotation(e.op, operands, e.annotation)
+    if e.op == CLOSURE:
+        return closure_annotation(operands[0], operands[1:])
+    if e.op == CONSTRUCT and isinstance(e.annotation, Data):
+        return constructed_annotation(e.annotation.definition, e.attr("constructor"), operands)
     if e.op in CONTROL:
         return deduce_control(e.op, operands, dict(e.attrs))
     return _foreign_annotation(e, operands)

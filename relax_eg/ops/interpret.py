@@ -6,19 +6,24 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
+from relax_eg.argument_checks import short_repr
 from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
+from relax_eg.ir.data import Cell, DataValue, FunctionValue, map_data
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
+    CALL,
     CALL_INTO,
+    COND,
+    MATCH,
     SHARD_MAP,
     VAR,
     Expr,
@@ -27,6 +32,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import LOOPS, TUPLES, Evaluator
 from relax_eg.ir.module import Function, Module
+from relax_eg.ir.steps import general_functions
 from relax_eg.limits import KEPT
 from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.keys import dtype_name
@@ -52,7 +58,8 @@ _STEPS_LEFT: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 @contextmanager
 def step_limit(steps: int) -> Generator[None]:
-    """Inside, all loops together make at most `steps` steps; one more raises OperatorError."""
+    """Inside, all loops and calls of recursive functions together make at most `steps` steps; one more raises
+    OperatorError."""
     token = _STEPS_LEFT.set([steps])
     try:
         yield
@@ -65,7 +72,7 @@ def _count_step() -> None:
     if left is not None:
         left[0] -= 1
         if left[0] < 0:
-            raise OperatorError("loops make more steps than are evaluated")
+            raise OperatorError("loops and calls make more steps than are evaluated")
 
 
 def evaluate(
@@ -89,7 +96,8 @@ def evaluate(
     """
     module = program if isinstance(program, Module) else Module((program,))
     run = _Interpreter(module, arithmetic, ordered, libraries)
-    return _to_caller(run.function(program.main if isinstance(program, Module) else program, args, sizes or {}))
+    given = [map_data(a, as_arrays) if isinstance(a, DataValue) else a for a in args]
+    return _to_caller(run.function(program.main if isinstance(program, Module) else program, given, sizes or {}))
 
 
 def evaluate_within(program: Module, args: Sequence[Any], most: int) -> Any:
@@ -202,6 +210,67 @@ class _Interpreter(Evaluator):
 
     def function(self, function: Function, args: Sequence[Any], given: Mapping[str, int]) -> Any:
         sizes = dict(given)
+        if function.name in self.general:
+            return self.general_call(function, args, given)
+        env = self.environment(function, args, sizes)
+        for block in function.blocks:
+            for binding in block.bindings:
+                if not block.dataflow and binding.value.op != VAR:
+                    env.pop(binding.value, None)  # outside dataflow blocks every binding runs, even of an equal node
+                env[binding.var] = self.value(binding.value, env, sizes)
+        return self.value(function.result, env, sizes)
+
+    @cached_property
+    def general(self) -> frozenset[str]:
+        """The functions that recur or have values beyond tensors."""
+        return general_functions(self.module)
+
+    def general_call(self, function: Function, args: Sequence[Any], given: Mapping[str, int]) -> Any:
+        """Returns the result of a general function. Calls among such functions are as deep as memory allows: each runs
+        in a generator, which asks for the results of the functions that it calls."""
+        running = [self.steps(function, args, given)]
+        value: Any = None
+        while True:
+            try:
+                name, called = running[-1].send(value)
+                running.append(self.steps(self.module[name], called, {}))
+                value = None
+                _count_step()
+            except StopIteration as end:
+                running.pop()
+                value = end.value
+                if not running:
+                    return value
+
+    def steps(
+        self, function: Function, args: Sequence[Any], given: Mapping[str, int]
+    ) -> Generator[tuple[str, tuple[Any, ...]], Any, Any]:
+        """Runs a function, and yields each function that it calls, with the arguments, to be sent the result."""
+        sizes = dict(given)
+        env = self.environment(function, args, sizes)
+        for block in function.blocks:
+            for binding in block.bindings:
+                e = binding.value
+                if block.dataflow or e.op not in (CALL, COND, MATCH):
+                    if e.op != VAR and not block.dataflow:
+                        env.pop(e, None)
+                    env[binding.var] = self.value(e, env, sizes)
+                    continue
+                operands = [self.value(a, env, sizes) for a in e.args]
+                parts = group_arguments(e.op, operands, dict(e.attrs))
+                if e.op == CALL:
+                    called, first = _callee(operands[0])
+                    env[binding.var] = yield called, (*first, *operands[1:])
+                elif e.op == MATCH:
+                    called = parts.functions[parts.index.index]
+                    env[binding.var] = yield called, (*parts.constants, *parts.index.fields)
+                else:
+                    called = parts.functions[min(max(int(parts.index), 0), len(parts.functions) - 1)]
+                    env[binding.var] = yield called, parts.constants
+        return self.value(function.result, env, sizes)
+
+    def environment(self, function: Function, args: Sequence[Any], sizes: dict[str, int]) -> dict[Expr, Any]:
+        """Returns the values of the parameters, and adds the size variables that they bind to `sizes`."""
         if len(args) != len(function.params):
             raise ShapeError(f"{function.name}() takes {len(function.params)} arguments, got {len(args)}")
         env: dict[Expr, Any] = {}
@@ -213,12 +282,7 @@ class _Interpreter(Evaluator):
         if function.assume:
             scope = Scope(assume=function.assume)
             scope.check({v: n for v, n in sizes.items() if v in scope.names}, function.name)
-        for block in function.blocks:
-            for binding in block.bindings:
-                if not block.dataflow and binding.value.op != VAR:
-                    env.pop(binding.value, None)  # outside dataflow blocks every binding runs, even of an equal node
-                env[binding.var] = self.value(binding.value, env, sizes)
-        return self.value(function.result, env, sizes)
+        return env
 
     def bind(self, where: str, fit: Sequence[tuple[str, Annotation, Any]], sizes: dict[str, int]) -> None:
         """Checks that each named value fits its annotation, and adds the size variables that this binds to `sizes`."""
@@ -244,6 +308,8 @@ class _Interpreter(Evaluator):
                     raise ShapeError(f"{where}: `{name}` should be {annotation.dtype}, got {dtype_name(value)}")
             elif isinstance(annotation, Shape):
                 dims, shape = annotation.dims, value
+            elif isinstance(annotation, Data) and getattr(value, "definition", None) != annotation.definition:
+                raise ShapeError(f"{where}: `{name}` should be a {annotation.definition}, got {short_repr(value)}")
             if dims is not None:
                 patterns.append([d.substitute(known) for d in dims])
                 names.append(name)
@@ -254,7 +320,8 @@ class _Interpreter(Evaluator):
         return constant_value(e)
 
     def call(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        return self.function(self.module[args[0]], args[1:], {})
+        name, first = _callee(args[0])
+        return self.function(self.module[name], (*first, *args[1:]), {})
 
     def match_cast(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         self.bind("match_cast", [("value", e.annotation, args[0])], sizes)
@@ -407,8 +474,15 @@ class _BoundedInterpreter(_Interpreter):
             raise _WorkLimitError
 
 
+def _callee(value: Any) -> tuple[str, tuple[Any, ...]]:
+    """Returns the function that a value is, and its first arguments."""
+    return (value.name, value.captured) if isinstance(value, FunctionValue) else (value, ())
+
+
 def _argument_arrays(a: Annotation, value: Any) -> Any:
     """Returns an argument as arrays; sizes in a shape become plain numbers."""
+    if isinstance(value, (DataValue, FunctionValue, Cell, str)):
+        return value
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         return tuple(map(_argument_arrays, a.fields, cast("Sequence[Any]", value)))
     if isinstance(a, Shape) and isinstance(value, (tuple, list)):
@@ -420,6 +494,8 @@ def as_arrays(value: Any) -> Any:
     """Returns numbers and JAX arrays, also in tuples, as numpy arrays. Keys of a kind that numpy cannot hold stay."""
     if isinstance(value, (tuple, list)):
         return tuple(map(as_arrays, value))
+    if isinstance(value, (DataValue, FunctionValue, Cell, str)):
+        return value
     if isinstance(getattr(value, "dtype", np.dtype(bool)), np.dtype):
         return np.asarray(value)
     return keys_from_jax(value) if is_key(str(value.dtype.name)) else value

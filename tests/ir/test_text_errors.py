@@ -11,7 +11,7 @@ from relax_eg.errors import ModuleTextError, OperatorError
 
 HEAD = 'def main(x: R.Tensor(("n", 4)), y: R.Tensor(("n", 4), "int32")):\n'
 VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
-STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, or `return expression`"
+STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, `match value:`, or `return expression`"
 
 CASES = [
     (
@@ -52,7 +52,7 @@ CASES = [
         line 2: this is not an annotation
           a: R.Tensr((4,)) = x
              ^
-          expected: R.Tensor(shape, dtype=...), R.Shape(sizes), R.Tuple(...), R.Callable((params,), result) or R.Object""",  # noqa: E501
+          expected: R.Tensor(shape, dtype=...), R.Shape(sizes), R.Tuple(...), R.Callable((params,), result), R.Object, a data type such as List(R.Object), R.Ref(annotation) or R.TypeVar("a")""",  # noqa: E501
     ),
     (
         HEAD + "    with R.dataflow():\n        a = (x, y)\n        b = a\n        R.output(b)\n    return a\n",
@@ -95,12 +95,12 @@ CASES = [
           expected: an `else` that binds the same names""",
     ),
     (
-        HEAD + "    if R.const(True):\n        return x\n    else:\n        a = (x, x)\n    return x\n",
+        HEAD + "    if R.const(True):\n        return x\n    else:\n        a = (x, x)\n",
         """\
-        line 3: a branch returns
-          return x
+        line 2: one of its branches returns and another ends
+          if R.const(True):
           ^
-          expected: `return` as the last line of the function""",
+          expected: `return expression` in every branch""",
     ),
     (
         HEAD + "    if R.const(True):\n        a = (x, x)\n    else:\n        b = (x, x)\n    return b\n",
@@ -113,18 +113,18 @@ CASES = [
     (
         HEAD + "    if R.const(True):\n        a = (x, x)\n    else:\n        a = (x, x, x)\n    return a\n",
         """\
-        line 2: `a` is R.Tuple(R.Tensor(("n", 4)), R.Tensor(("n", 4))) in one branch and R.Tuple(R.Tensor(("n", 4)), R.Tensor(("n", 4)), R.Tensor(("n", 4))) in the other: tuples of 2 and 3
-          if R.const(True):
-          ^
+        line 6: `a` is R.Tuple(R.Tensor(("n", 4)), R.Tensor(("n", 4))) in one branch and R.Tuple(R.Tensor(("n", 4)), R.Tensor(("n", 4)), R.Tensor(("n", 4))) in the other: tuples of 2 and 3
+          return a
+                 ^
           expected: branches that give values of the same kind""",  # noqa: E501
     ),
     (
         HEAD + "    if R.const(True):\n        a: R.Tensor(('2*n',)) = R.exp(x)\n    else:\n"
         "        a: R.Tensor(('2*n*n + 1',)) = R.exp(x)\n    return a\n",
         """\
-        line 2: `a` is R.Tensor(("2*n",)) in one branch and R.Tensor(("2*n**2 + 1",)) in the other: axis 0: sizes 2*n and 2*n**2 + 1 differ
-          if R.const(True):
-          ^
+        line 6: `a` is R.Tensor(("2*n",)) in one branch and R.Tensor(("2*n**2 + 1",)) in the other: axis 0: sizes 2*n and 2*n**2 + 1 differ
+          return a
+                 ^
           expected: branches that give values of the same kind""",  # noqa: E501
     ),
     (

@@ -1,0 +1,109 @@
+"""Programs of the language against plain JAX: the dispatch of an instruction, a TreeLSTM over parse trees, a loop.
+
+    python -m benchmarks.vm [--quick]
+
+Each time is the least of several runs, made in turns. Both sides of a row are measured in this process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+
+import relax_eg as rx
+from benchmarks import Quick
+from relax_eg.ir.data import DataValue
+from relax_eg.rules.check import without_checks
+from relax_eg.vm.instructions import Code, Jump, Move, Return
+from relax_eg.vm.machine import VirtualMachine
+from tests.vm.language_programs import BRACKETED, MANDELBROT, TREE_LSTM, sentence, tree_weights
+
+ROUNDS = 7  # chosen: runs of each side
+MOVES = 100_000  # chosen: instructions of a run
+
+
+def in_turns(*sides: Callable[[], Any]) -> list[float]:
+    """Returns the least seconds of each side."""
+    for side in sides:
+        side()
+    best = [float("inf")] * len(sides)
+    for _ in range(ROUNDS):
+        for i, side in enumerate(sides):
+            started = time.perf_counter()
+            jax.block_until_ready(side())
+            best[i] = min(best[i], time.perf_counter() - started)
+    return best
+
+
+def instruction() -> float:
+    """Returns the seconds of a move or jump."""
+    pairs = [x for i in range(MOVES // 2) for x in (Move(0, 1), Jump(-1, 2 * i + 2))]
+    code = Code("moves", 2, (None, None), (*pairs, Return(-1, 0)), None)
+    machine = VirtualMachine(lambda name: code, None)  # type: ignore[arg-type]
+    return in_turns(lambda: machine.call("moves", (1, 2)))[0] / MOVES
+
+
+def eager(s: DataValue, w: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The TreeLSTM in Python, each operator by itself."""
+    if s.constructor == "Word":
+        g = s.fields[0] @ w
+        c = jnp.tanh(g[:8])
+        return jax.nn.sigmoid(g[8:]) * jnp.tanh(c), c
+    left, right = (eager(f, w, u) for f in s.fields)
+    g = jnp.concatenate((left[0], right[0])) @ u
+    c = jax.nn.sigmoid(g[:8]) * jnp.tanh(g[8:16])
+    c = c + jax.nn.sigmoid(g[16:24]) * left[1] + jax.nn.sigmoid(g[24:32]) * right[1]
+    return jax.nn.sigmoid(g[32:]) * jnp.tanh(c), c
+
+
+def escape(a: float, b: float, n: int) -> Any:
+    """Mandelbrot by hand."""
+
+    def step(state: Any) -> Any:
+        x, y, left = state
+        return x * x - y * y + a, x * y * 2.0 + b, left - 1
+
+    def goes_on(state: Any) -> Any:
+        x, y, left = state
+        return (left > 0) & (x * x + y * y <= 4.0)
+
+    return n - jax.lax.while_loop(goes_on, step, (jnp.float32(0), jnp.float32(0), n))[2]
+
+
+def placed(value: Any) -> Any:
+    """Returns a value with JAX arrays."""
+    if isinstance(value, DataValue):
+        return DataValue(value.definition, value.index, tuple(map(placed, value.fields)))
+    return jnp.asarray(value)
+
+
+def main(quick: Quick = False) -> None:
+    texts = BRACKETED[:1] if quick else BRACKETED
+    steps = 1_000 if quick else 1_000_000
+    print(f"instruction                {instruction() * 1e6:8.2f} us")
+    with without_checks():
+        tree, loop = rx.optimize(rx.parse(TREE_LSTM)), rx.optimize(rx.parse(MANDELBROT))
+    definition = tree.module.data_types[0]
+    trees = [placed(sentence(t, definition)) for t in texts]
+    w, u = map(jnp.asarray, tree_weights())
+    ours, theirs = in_turns(lambda: [tree(t, w, u) for t in trees], lambda: [eager(t, w, u)[0] for t in trees])
+    for t in trees:
+        np.testing.assert_allclose(tree(t, w, u), eager(t, w, u)[0], rtol=1e-5, atol=1e-6)
+    gain = f"{theirs / ours:.1f}x"
+    print(f"TreeLSTM, {len(trees)} trees        {ours * 1e3:8.2f} ms, eager JAX {theirs * 1e3:8.2f} ms: {gain}")
+    by_hand = jax.jit(escape)
+    a, b, n = jnp.float32(-0.1), jnp.float32(0.7), jnp.int32(steps)
+    assert int(loop(a, b, n)) == int(by_hand(a, b, n))
+    ours, theirs = in_turns(lambda: loop(a, b, n), lambda: by_hand(a, b, n))
+    share = f"{ours / theirs:.2f} of it"
+    print(f"Mandelbrot, {steps:9,} steps {ours * 1e3:7.2f} ms, by hand {theirs * 1e3:8.2f} ms: {share}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,246 @@
+"""Values of algebraic data types, closures and references, as programs compute them, and definitions of data types.
+
+List = data_type("List(a)", Nil=(), Cons=("a", "List(a)"))
+List(Tensor("n"))                                           an annotation
+List.Cons(x, List.Nil())                                    a value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relax_eg.argument_checks import short_repr
+from relax_eg.errors import OptionError, ShapeError, SpecError
+from relax_eg.ir.annotations import Annotation, Constructor, Data, DataType, Named, Tensor, Tuple, TypeVar
+
+_WANTED = 'a constructor and the annotations of its fields, as Cons=("a", "List(a)") of data_type("List(a)", ...)'
+SHOWN_PLACE = 120  # chosen: characters of the place of a value that an error names
+SHOWN = 20  # chosen: values of a list or tree that its text shows
+
+
+class DataValue:
+    """A value of a data type.
+
+    - `definition`: the data type.
+    - `index`: the place of its constructor.
+    - `fields`: the values of the constructor's fields.
+    """
+
+    __slots__ = ("definition", "fields", "index")
+
+    def __init__(self, definition: DataType, index: int, fields: tuple[Any, ...]) -> None:
+        self.definition = definition
+        self.index = index
+        self.fields = fields
+
+    @property
+    def constructor(self) -> str:
+        """The name of its constructor."""
+        return self.definition.constructors[self.index].name
+
+    def __repr__(self) -> str:
+        parts: list[str] = []
+        stack: list[Any] = [self]
+        while stack and len(parts) < 2 * SHOWN:
+            value = stack.pop()
+            if isinstance(value, DataValue) and value.fields:
+                parts.append(f"{value.constructor}(")
+                stack.append(")")
+                for i, f in enumerate(reversed(value.fields)):
+                    stack += [", ", f] if i else [f]
+            else:
+                parts.append(value.constructor if isinstance(value, DataValue) else str(value))
+        return "".join(parts) + ("..." if stack else "")
+
+
+class FunctionValue:
+    """A function as a value.
+
+    - `name`: the function of the module.
+    - `captured`: its first arguments.
+    """
+
+    __slots__ = ("captured", "name")
+
+    def __init__(self, name: str, captured: tuple[Any, ...]) -> None:
+        self.name = name
+        self.captured = captured
+
+    def __repr__(self) -> str:
+        return f"<function {self.name}>"
+
+
+class Cell:
+    """A mutable cell.
+
+    - `content`: the value in it.
+    """
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+@dataclass(frozen=True, slots=True)
+class DataBuilder:
+    """A constructor of a data type as a function of Python.
+
+    - `definition`: the data type.
+    - `index`: the place of the constructor.
+    """
+
+    definition: DataType
+    index: int
+
+    def __call__(self, *fields: Any) -> DataValue:
+        c = self.definition.constructors[self.index]
+        if len(fields) != len(c.fields):
+            raise SpecError(f"{self.definition.name}.{c.name} takes {len(c.fields)} fields, got {len(fields)}")
+        return DataValue(self.definition, self.index, fields)
+
+
+def data_type(name: str, /, **constructors: Sequence[Annotation | str] | Annotation | str) -> DataType:
+    """Returns a new algebraic data type.
+
+    - `name`: its name, with its type parameters: "List(a)".
+    - `constructors`: for each constructor the annotations of its fields: annotations, type parameters by name, or the
+      type itself, as "List(a)".
+
+    SpecError for names that are no identifiers, and for fields that are no annotations.
+    """
+    own, params = _head(name)
+    if not constructors:
+        raise SpecError(f"data_type({short_repr(name)}): it has no constructor\n  accepted: {_WANTED}")
+    made: list[Constructor] = []
+    for constructor, fields in constructors.items():
+        if not constructor.isidentifier():
+            raise SpecError(f"{own}: {short_repr(constructor)} is no name of a constructor\n  accepted: {_WANTED}")
+        listed = fields if isinstance(fields, (tuple, list)) else (fields,)
+        made.append(Constructor(constructor, tuple(_field(f, own, params) for f in listed)))
+    return DataType(own, params, tuple(made))
+
+
+def _head(text: Any) -> tuple[str, tuple[str, ...]]:
+    whole = text if isinstance(text, str) else ""
+    own, _, rest = whole.partition("(")
+    params = [p.strip() for p in rest.removesuffix(")").split(",")] if rest.strip(") ") else []
+    names = [own.strip(), *params]
+    if not all(n.isidentifier() for n in names) or bool(rest) != whole.endswith(")") or len(set(names)) < len(names):
+        raise SpecError(f'{short_repr(text)} is no name of a data type\n  accepted: "Tree", "List(a)", "Pair(a, b)"')
+    return names[0], tuple(params)
+
+
+def _field(field: Any, own: str, params: tuple[str, ...]) -> Annotation:
+    if isinstance(field, Annotation):
+        return field
+    if isinstance(field, str):
+        if field in params:
+            return TypeVar(field)
+        name, args = _head(field)
+        if name == own and set(args) <= set(params):
+            return Named(own, tuple(map(TypeVar, args)))
+    if isinstance(field, DataType) and not field.params:
+        return field()
+    raise SpecError(
+        f"{own}: the field {short_repr(field)} is no annotation\n"
+        f"  accepted: annotations, {', '.join((*params, f'{own}({chr(44).join(params)})'))}"
+    )
+
+
+def list_of(definition: DataType, items: Iterable[Any]) -> DataValue:
+    """Returns the value of a type with an empty and a prepending constructor, such as List, that holds `items`.
+    OptionError for another type, or for `items` that are no values in order."""
+    counts = [len(c.fields) for c in definition.constructors] if isinstance(definition, DataType) else []  # pyright: ignore[reportUnnecessaryIsInstance]
+    if sorted(counts) != [0, 2]:
+        raise OptionError(f"list_of({short_repr(definition)}): a data type such as rx.List is accepted")
+    if not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionError(f"list_of(..., {short_repr(items)}): values in order are accepted")
+    empty = counts.index(0)
+    found = DataValue(definition, empty, ())
+    for item in reversed(list(items)):
+        found = DataValue(definition, 1 - empty, (item, found))
+    return found
+
+
+def items_of(value: DataValue) -> list[Any]:
+    """Returns the elements of a list: the first field of each cell, along the last one. OptionError for another
+    value."""
+    if not isinstance(value, DataValue) or len(value.fields) not in (0, 2):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionError(f"items_of({short_repr(value)}): a list, such as rx.list_of makes, is accepted")
+    found: list[Any] = []
+    while value.fields:
+        found.append(value.fields[0])
+        value = value.fields[-1]
+    return found
+
+
+def map_data(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Returns `value` with `leaf(x)` for every value `x` in its data and tuples. It may be nested as deeply as memory
+    allows; what is shared in it stays shared."""
+    done: dict[int, Any] = {}
+    stack = [value]
+    while stack:
+        v = stack[-1]
+        parts: tuple[Any, ...] | None = v.fields if isinstance(v, DataValue) else v if isinstance(v, tuple) else None  # type: ignore[reportUnknownVariableType]
+        if id(v) in done or parts is None:
+            if id(v) not in done:
+                done[id(v)] = leaf(v)
+            stack.pop()
+            continue
+        waiting = [p for p in parts if id(p) not in done]
+        if waiting:
+            stack += waiting
+            continue
+        new = tuple(done[id(p)] for p in parts)
+        done[id(v)] = DataValue(v.definition, v.index, new) if isinstance(v, DataValue) else new
+        stack.pop()
+    return done[id(value)]
+
+
+def converted_data(where: str, a: Data, value: Any, convert: Callable[[str, Tensor, Any], Any]) -> Any:
+    """Returns a value of a data type with `convert(where, annotation, x)` for every tensor in it. It may be nested as
+    deeply as memory allows. ShapeError where it has another type than its annotation says."""
+    done: dict[tuple[int, Annotation], Any] = {}
+    stack: list[tuple[str, Annotation, Any]] = [(where, a, value)]
+    while stack:
+        place, wanted, v = stack[-1]
+        key = id(v), wanted
+        if key in done:
+            stack.pop()
+            continue
+        parts = _parts(place, wanted, v)
+        if parts is None:
+            done[key] = convert(place, wanted, v) if isinstance(wanted, Tensor) else v
+            stack.pop()
+            continue
+        waiting = [p for p in parts if (id(p[2]), p[1]) not in done]
+        if waiting:
+            stack += waiting
+            continue
+        new = tuple(done[id(x), b] for _, b, x in parts)
+        done[key] = DataValue(v.definition, v.index, new) if isinstance(v, DataValue) else new
+        stack.pop()
+    return done[id(value), a]
+
+
+def _parts(where: str, a: Annotation, value: Any) -> list[tuple[str, Annotation, Any]] | None:
+    if isinstance(a, Data):
+        if not isinstance(value, DataValue) or value.definition != a.definition:
+            what = value.definition if isinstance(value, DataValue) else f"{type(value).__name__} {short_repr(value)}"
+            raise ShapeError(f"{where} should be a {a.definition}, got {what}")
+        name = f"{where}.{value.constructor}" if len(where) < SHOWN_PLACE else where
+        annotations = a.fields(value.index)
+        return [(f"{name}[{i}]", b, x) for i, (b, x) in enumerate(zip(annotations, value.fields, strict=True))]
+    if isinstance(a, Tuple):
+        if not isinstance(value, (tuple, list)) or len(value) != len(a.fields):  # type: ignore[reportUnknownArgumentType]
+            raise ShapeError(f"{where} should be a tuple of {len(a.fields)}, got {short_repr(value)}")
+        return [(f"{where}[{i}]", b, x) for i, (b, x) in enumerate(zip(a.fields, value, strict=True))]  # type: ignore[reportUnknownArgumentType]
+    return None
+
+
+List = data_type("List(a)", Nil=(), Cons=("a", "List(a)"))
+Option = data_type("Option(a)", Nothing=(), Some=("a",))
+Tree = data_type("Tree(a)", Leaf=("a",), Node=("Tree(a)", "Tree(a)"))

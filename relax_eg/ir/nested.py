@@ -1,0 +1,93 @@
+"""Nested functions and lambdas of module text.
+
+Each becomes a module function whose first parameters are the values that it reads from outside. Its value is a closure
+of that function over these.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import Annotation, Callable, Shape, dims_of, inside
+from relax_eg.ir.calls import closure, function_ref
+from relax_eg.ir.expr import CONSTANT, FUNCTION, Expr, node, shape_value, var
+
+if TYPE_CHECKING:
+    from relax_eg.ir.function_reader import FunctionReader
+
+LAMBDA = "def name(x: R.Tensor(...)): return ..., or a lambda where a function of known parameters is taken"
+
+
+class NestedFunctions:
+    """A reader of the functions inside of the function that `outer` reads."""
+
+    def __init__(self, outer: FunctionReader) -> None:
+        self.outer = outer
+        self.scope = outer.scope
+        self.source = outer.source
+
+    def definition(self, d: ast.FunctionDef) -> Expr:
+        """Returns the value of a nested `def`."""
+        params = [(str(p.attr("name")), p.annotation) for p in self.scope.params(d)]
+        result = None if d.returns is None else self.scope.reader.annotation(d.returns)
+        return self._function(d, d.name, params, result)
+
+    def anonymous(self, at: ast.Lambda, expected: Annotation | None) -> Expr:
+        """Returns the value of a lambda. `expected`: what is known of it where it stands."""
+        names = [a.arg for a in at.args.args]
+        if not isinstance(expected, Callable) or len(expected.params) != len(names):
+            known = "" if expected is None else f", where {expected} is expected"
+            raise self.source.error(at, f"the parameters of this lambda have no annotations{known}", LAMBDA)
+        made = ast.FunctionDef("lambda", at.args, [ast.Return(at.body)], [], None)
+        ast.fix_missing_locations(ast.copy_location(made, at))
+        ast.copy_location(made.body[0], at.body)
+        return self._function(made, "lambda", list(zip(names, expected.params, strict=True)), None)
+
+    def _function(
+        self, d: ast.FunctionDef, own: str, params: list[tuple[str, Annotation]], result: Annotation | None
+    ) -> Expr:
+        from relax_eg.ir.function_reader import FunctionReader
+
+        known = self.outer.values.names
+        taken = {name for name, _ in params} | {own}
+        loads = [n.id for s in d.body for n in ast.walk(s) if isinstance(n, ast.Name)]
+        read = [n for n in dict.fromkeys(loads) if n in known and n not in taken]
+        leaves = {n: known[n] for n in read if known[n].op in (FUNCTION, CONSTANT)}
+        captured = [(n, known[n]) for n in read if n not in leaves]
+        first = [var(n, e.annotation) for n, e in captured]
+        values = [e for _, e in captured]
+        sizes = self._sizes(d, [*(e.annotation for e in first), *(a for _, a in params)])
+        if sizes:
+            name = next(n for n in ("sizes" + "_" * k for k in range(len(loads) + 2)) if n not in {*loads, *taken})
+            first.insert(0, var(name, Shape(sizes)))
+            values.insert(0, shape_value(sizes))
+        lifted = self.scope.fresh(f"{self.outer.definition.name}_{own}")
+        own_params = [*first, *(var(n, a) for n, a in params)]
+        self.scope.general.add(lifted)
+        definition = ast.FunctionDef(lifted, d.args, d.body, [], d.returns)
+        inner = FunctionReader(self.scope, ast.copy_location(definition, d))
+        inner.values.names |= leaves
+        if result is not None and own != "lambda":
+            signature = Callable(tuple(p.annotation for p in own_params), result)
+            self.scope.signatures[lifted] = signature
+            itself = node(FUNCTION, (), (("name", lifted),), signature)
+            inner.values.names[own] = closure(itself, first) if first else itself
+        made = inner.read_with(own_params)
+        self.scope.add(made)
+        try:
+            return closure(function_ref(made), values) if values else function_ref(made)
+        except OperatorError as error:
+            raise self.source.at_position(d, error, "values that the function takes") from None
+
+    def _sizes(self, d: ast.FunctionDef, params: list[Annotation]) -> list[str]:
+        """The sizes of the outer function that the inner one mentions and its parameters do not determine."""
+        words = {n.id for n in ast.walk(d) if isinstance(n, ast.Name)}
+        for n in ast.walk(d):
+            if isinstance(n, ast.Constant) and isinstance(n.value, str):
+                words.update("".join(c if c.isalnum() or c == "_" else " " for c in n.value).split())
+        dims = [x for a in params for x in dims_of(a)]
+        words.update(v for x in dims for v in x.variables)
+        words.update(v for a in params for part in inside(a) for x in dims_of(part) for v in x.variables)
+        return sorted((words & self.outer.values.sizes) - {str(x) for x in dims})

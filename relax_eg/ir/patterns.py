@@ -1,0 +1,222 @@
+"""Statements of Python that the text reader takes apart before it reads them: `return` inside of branches, and `match`
+with nested patterns."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from relax_eg.ir.annotations import DataType
+from relax_eg.ir.reader import Source, did_you_mean
+
+PATTERNS = "constructors such as List.Cons(head, tail), names, `_`, and `|` between such"
+RESULT = "result"  # the name of what a function with several `return`s returns
+
+
+def with_one_return(body: Sequence[ast.stmt], taken: set[str], source: Source) -> list[ast.stmt]:
+    """Returns statements equal to `body` of which only the last is a `return`.
+
+    Lines after an `if` or `match` of which a branch returns become part of the other branches.
+    """
+    if not any(_returns(s) for s in body if not isinstance(s, ast.Return)):
+        return list(body)
+    name = next(n for n in (f"{RESULT}{i or ''}" for i in itertools.count()) if n not in taken)
+    flat = _flattened(body, name, source)
+    return [*flat[:-1], _at(ast.Return(ast.Name(name, ast.Load())), flat[-1])] if len(flat) > 1 else flat
+
+
+def _returns(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Return):
+        return True
+    return any(_returns(s) for branch in _branches(statement) for s in branch)
+
+
+def _branches(statement: ast.stmt) -> list[list[ast.stmt]]:
+    if isinstance(statement, ast.If):
+        return [statement.body, statement.orelse]
+    return [c.body for c in statement.cases] if isinstance(statement, ast.Match) else []
+
+
+def _flattened(body: Sequence[ast.stmt], name: str, source: Source) -> list[ast.stmt]:
+    """Statements of which the last binds `name` on every path, followed by a `return` of the same line."""
+    for i, s in enumerate(body):
+        if isinstance(s, ast.Return):
+            if s.value is None:
+                raise source.error(s, "this returns nothing", "`return expression`")
+            return [*body[:i], _at(ast.Assign([ast.Name(name, ast.Store())], s.value), s), s]
+        if not _returns(s):
+            continue
+        rest = body[i + 1 :]
+        made = [_flattened([*branch, *rest], name, source)[:-1] for branch in _branches(s)]
+        if not all(made):
+            raise source.error(s, "one of its branches returns and another ends", "`return expression` in every branch")
+        if isinstance(s, ast.If):
+            new: ast.stmt = ast.If(s.test, made[0], made[1])
+        else:
+            assert isinstance(s, ast.Match)
+            cases = [ast.match_case(c.pattern, c.guard, b) for c, b in zip(s.cases, made, strict=True)]
+            new = ast.Match(s.subject, cases)
+        return [*body[:i], ast.copy_location(new, s), s]
+    return []
+
+
+def _at(made: ast.stmt, where: ast.stmt) -> ast.stmt:
+    return ast.fix_missing_locations(ast.copy_location(made, where))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A case that still may match.
+
+    - `patterns`: what the values have to match, in order.
+    - `names`: the names that it binds so far, with the name of the value.
+    - `body`: its statements.
+    """
+
+    patterns: tuple[ast.pattern, ...]
+    names: tuple[tuple[str, str], ...]
+    body: list[ast.stmt]
+
+
+class MatchReader:
+    """Takes a `match` statement apart into such with one case for each constructor and names for its fields.
+
+    - `types`: the data types by name.
+    - `taken`: the names in use; fields that have none get others.
+    """
+
+    def __init__(self, source: Source, types: Mapping[str, DataType], taken: set[str]) -> None:
+        self.source = source
+        self.types = types
+        self.taken = taken
+
+    def simple(self, statement: ast.Match) -> list[ast.stmt]:
+        """Returns statements equal to `statement`. An error names a case that is missing."""
+        self.statement = statement
+        first: list[ast.stmt] = []
+        value = statement.subject
+        if not isinstance(value, ast.Name):
+            name = self._fresh("value")
+            first.append(_at(ast.Assign([ast.Name(name, ast.Store())], value), statement))
+        else:
+            name = value.id
+        rows: list[_Row] = []
+        for case in statement.cases:
+            if case.guard is not None:
+                raise self.source.error(case.guard, "a case has a condition", "`if` inside of the case")
+            rows += [_Row((p,), (), case.body) for p in self._alternatives(case.pattern)]
+        self.shown: dict[str, tuple[DataType, int, tuple[str, ...]]] = {}
+        return [*first, *self._statements((name,), rows, name)]
+
+    def _fresh(self, stem: str) -> str:
+        name = next(n for n in (f"{stem}{i or ''}" for i in itertools.count()) if n not in self.taken)
+        self.taken.add(name)
+        return name
+
+    def _alternatives(self, pattern: ast.pattern) -> Iterator[ast.pattern]:
+        if isinstance(pattern, ast.MatchOr):
+            for p in pattern.patterns:
+                yield from self._alternatives(p)
+        else:
+            yield pattern
+
+    def _statements(self, values: tuple[str, ...], rows: list[_Row], root: str) -> list[ast.stmt]:
+        if not rows:
+            problem = f"no case of this `match` takes {self._witness(root)}"
+            raise self.source.error(self.statement, problem, "a case for every constructor, or `case _:`")
+        rows = [self._with_names(values, r) for r in rows]
+        column = next((i for i, p in enumerate(rows[0].patterns) if isinstance(p, ast.MatchClass)), None)
+        if column is None:
+            return [*self._assigned([(n, v) for n, v in rows[0].names if n != v]), *rows[0].body]
+        definition = self._constructor(rows[0].patterns[column])[0]
+        cases: list[ast.match_case] = []
+        for i, c in enumerate(definition.constructors):
+            left = [x for r in rows for x in self._specialised(r, column, definition, i)]
+            fields = self._field_names(left, column, len(c.fields), {*values, root})
+            self.shown[values[column]] = (definition, i, fields)
+            inner = (*values[:column], *fields, *values[column + 1 :])
+            body = self._statements(inner, left, root)
+            del self.shown[values[column]]
+            cls = ast.Attribute(ast.Name(definition.name, ast.Load()), c.name, ast.Load())
+            pattern = ast.MatchClass(cls, [ast.MatchAs(None, f) for f in fields], [], [])
+            cases.append(ast.match_case(pattern, None, body))
+        return [_at(ast.Match(ast.Name(values[column], ast.Load()), cases), self.statement)]
+
+    def _assigned(self, names: list[tuple[str, str]]) -> list[ast.stmt]:
+        """The lines that bind each name to the value of another."""
+        if {n for n, _ in names} & {v for _, v in names}:  # a name would be read after it is bound again
+            between = [(self._fresh("field"), v) for _, v in names]
+            names = [*between, *((n, b) for (n, _), (b, _) in zip(names, between, strict=True))]
+        made = [ast.Assign([ast.Name(n, ast.Store())], ast.Name(v, ast.Load())) for n, v in names]
+        return [_at(m, self.statement) for m in made]
+
+    def _with_names(self, values: tuple[str, ...], row: _Row) -> _Row:
+        """`row` without the names of its patterns."""
+        names = list(row.names)
+        patterns: list[ast.pattern] = []
+        for value, p in zip(values, row.patterns, strict=True):
+            while isinstance(p, ast.MatchAs) and (p.name is not None or p.pattern is not None):
+                if p.name is not None:
+                    names.append((p.name, value))
+                p = p.pattern or ast.copy_location(ast.MatchAs(None, None), p)
+            if not isinstance(p, (ast.MatchAs, ast.MatchClass, ast.MatchOr)):
+                raise self.source.error(p, "this pattern has no meaning here", PATTERNS)  # type: ignore[arg-type]
+            patterns.append(p)
+        return _Row(tuple(patterns), tuple(names), row.body)
+
+    def _specialised(self, row: _Row, column: int, definition: DataType, index: int) -> list[_Row]:
+        """The rows that remain of `row` where the value of `column` is of constructor `index`."""
+        before, p, after = row.patterns[:column], row.patterns[column], row.patterns[column + 1 :]
+        fields = definition.constructors[index].fields
+        if isinstance(p, ast.MatchOr):
+            rows = [_Row((*before, q, *after), row.names, row.body) for q in self._alternatives(p)]
+            return [x for r in rows for x in self._specialised(r, column, definition, index)]
+        if not isinstance(p, ast.MatchClass):
+            anything = [ast.copy_location(ast.MatchAs(None, None), p) for _ in fields]
+            return [_Row((*before, *anything, *after), row.names, row.body)]
+        own, place = self._constructor(p)
+        if own != definition:
+            problem = f"this case matches a {own.name}, an earlier one a {definition.name}"
+            raise self.source.error(p, problem, "constructors of one type")  # type: ignore[arg-type]
+        if len(p.patterns) != len(own.constructors[place].fields):
+            name, wanted = own.constructors[place].name, len(own.constructors[place].fields)
+            problem = f"{own.name}.{name} has {wanted} field{'s' * (wanted != 1)}, this pattern has {len(p.patterns)}"
+            raise self.source.error(p, problem, PATTERNS)  # type: ignore[arg-type]
+        return [_Row((*before, *p.patterns, *after), row.names, row.body)] if place == index else []
+
+    def _constructor(self, pattern: ast.pattern) -> tuple[DataType, int]:
+        assert isinstance(pattern, ast.MatchClass)
+        cls = pattern.cls
+        if pattern.kwd_attrs:
+            raise self.source.error(cls, "fields are matched by position", PATTERNS)
+        if isinstance(cls, ast.Attribute) and isinstance(cls.value, ast.Name) and cls.value.id in self.types:
+            definition = self.types[cls.value.id]
+            names = [c.name for c in definition.constructors]
+            if cls.attr in names:
+                return definition, names.index(cls.attr)
+            problem = f"`{definition.name}` has no constructor `{cls.attr}`{did_you_mean(cls.attr, names)}"
+            raise self.source.error(cls, problem, f"one of {', '.join(names)}")
+        if isinstance(cls, ast.Name):
+            found = [(t, i) for t in self.types.values() for i, c in enumerate(t.constructors) if c.name == cls.id]
+            if len(found) == 1:
+                return found[0]
+        problem = f"`{ast.unparse(cls)}` is no constructor of a data type"
+        raise self.source.error(cls, problem + did_you_mean(ast.unparse(cls), self.types), PATTERNS)
+
+    def _field_names(self, rows: list[_Row], column: int, count: int, used: set[str]) -> tuple[str, ...]:
+        """The names of the fields in columns from `column`: as a pattern names them, if no value has that name."""
+        used |= {name for _, _, names in self.shown.values() for name in names}
+        found: list[str] = []
+        for k in range(column, column + count):
+            named = [p.name for r in rows if isinstance(p := r.patterns[k], ast.MatchAs) and p.name is not None]
+            found.append(next((n for n in named if n not in used), None) or self._fresh("field"))
+            used.add(found[-1])
+        return tuple(found)
+
+    def _witness(self, value: str) -> str:
+        if value not in self.shown:
+            return "_"
+        definition, index, fields = self.shown[value]
+        return f"{definition.name}.{definition.constructors[index].name}({', '.join(map(self._witness, fields))})"

@@ -1,0 +1,383 @@
+"""Compiles the functions of a module to instructions.
+
+Dataflow blocks become compiled programs (`RunRegion`). The functions of an `if` or `match` stand in the place where
+they run, so a call that is the last step of a branch is the last step of its function. Such a call replaces the frame
+of its caller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from relax_eg.ir.annotations import Annotation, Data, Tuple, dims_of
+from relax_eg.ir.control import functions_of, group_arguments, runs_of
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CLOSURE,
+    COND,
+    CONSTANT,
+    CONSTRUCT,
+    FUNCTION,
+    MATCH,
+    MATCH_CAST,
+    NEW_REF,
+    READ_REF,
+    SHAPE,
+    TUPLE,
+    TUPLE_GET,
+    WRITE_REF,
+    Expr,
+    postorder,
+)
+from relax_eg.ir.heads import CONTROL, PASSIVE, RUNNING
+from relax_eg.ir.lattice import covers
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.vm.instructions import (
+    BindSizes,
+    BranchOn,
+    CallFunction,
+    CallLibrary,
+    CallValue,
+    Code,
+    Construct,
+    Field,
+    Instruction,
+    Jump,
+    MakeClosure,
+    MakeShape,
+    MakeTuple,
+    Move,
+    NewRef,
+    ReadRef,
+    Return,
+    RunLoop,
+    RunProgram,
+    RunRegion,
+    Sizes,
+    Switch,
+    WriteRef,
+)
+
+Bind = Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class RegionProgram:
+    """A compiled dataflow block.
+
+    - `run(values, sizes)`: returns the values of the block's bindings.
+    - `reads`: the variables whose values it takes, in order.
+    - `sizes`: the size variables that it reads.
+    """
+
+    run: Callable[[list[Any], Mapping[str, int]], Sequence[Any]]
+    reads: Sequence[Expr]
+    sizes: Sequence[str]
+
+
+class Programs(Protocol):
+    """Makes what instructions run."""
+
+    def region(self, block: Block, known: Sequence[str]) -> RegionProgram: ...
+
+    def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]: ...
+
+    def constant(self, e: Expr) -> Any: ...
+
+    def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]: ...
+
+    def cast(self, function: Function, bound: Expr) -> Bind: ...
+
+
+class ModuleCompiler:
+    """Compiles the functions of `module`, each when it is asked for.
+
+    - `stepped`: the functions that are no XLA programs.
+    - `programs`: makes what instructions run.
+    """
+
+    def __init__(self, module: Module, stepped: frozenset[str], programs: Programs) -> None:
+        self.functions = {f.name: f for f in module}
+        self.stepped = stepped
+        self.programs = programs
+        self.mentions = Counter(e.attr("name") for f in module for e in f.expressions() if e.op == FUNCTION)
+        self.unchecked = {f.name for f in module if not f.size_variables} - set(_checked_functions(module))
+
+    def code(self, name: str) -> Code:
+        """Returns the instructions of a function."""
+        f = self.functions[name]
+        fit = None if name in self.unchecked else self.programs.fit(f)
+        if name not in self.stepped:
+            n = len(f.params)
+            sizes = tuple((v, v) for v in f.size_variables)
+            run = RunProgram(n, self.programs.whole(f), name, tuple(range(n)), sizes)
+            return Code(name, n, (None,) * (n + 1), (run, Return(-1, n)), self.programs.fit(f))
+        made = _FunctionCompiler(self, f)
+        return Code(name, len(f.params), tuple(made.registers), made.instructions(), fit)
+
+
+def _checked_functions(module: Module) -> Iterable[str]:
+    """Yields the functions whose arguments have to be checked when they are called: the entry, those that are values,
+    and those that get an argument of which it is not known that it fits."""
+    yield module.main.name
+    named = {f.name: f for f in module}
+    for f in module:
+        roots = [f.result, *(b.value for block in f.blocks for b in block.bindings)]
+        yield from (e.attr("name") for e in roots if e.op == FUNCTION)
+        for e in f.expressions():
+            runs = functions_of(e)
+            yield from (a.attr("name") for a in e.args if a.op == FUNCTION and a.attr("name") not in runs)
+            if e.op not in RUNNING:
+                continue
+            for run in runs_of(e.op, e.args, dict(e.attrs)):
+                name = run.function.attr("name") if run.function.op == FUNCTION else None
+                if name not in named:
+                    continue
+                params = named[name].params
+                given = [*run.constants, *run.carry]
+                if run.slices or not all(
+                    covers(p.annotation, a.annotation) for p, a in zip(params, given, strict=False)
+                ):
+                    yield name
+
+
+@dataclass(slots=True)
+class _Scope:
+    """A function that is being compiled, alone or inside of another.
+
+    - `function`: the function.
+    - `registers`: the registers of its variables.
+    - `fields`: the registers of the fields of tuples that are not made.
+    - `sizes`: the frame's names of its size variables.
+    - `suffix`: what distinguishes the frame's names.
+    """
+
+    function: Function
+    registers: dict[Expr, int]
+    fields: dict[Expr, tuple[int, ...]]
+    sizes: dict[str, str]
+    suffix: str
+
+
+class _FunctionCompiler:
+    def __init__(self, module: ModuleCompiler, function: Function) -> None:
+        self.module = module
+        self.programs = module.programs
+        self.registers: list[Any] = []
+        self.constants: dict[Expr, int] = {}
+        self.code: list[Instruction] = []
+        self.labels: list[int] = []  # the place of each label
+        self.inlined = 0
+        self.running = [function.name]
+        scope = _Scope(function, {}, {}, {v: v for v in function.size_variables}, "")
+        for p in function.params:
+            scope.registers[p] = self._register()
+        self._body(scope)
+        self.code.append(Return(-1, self._operand(function.result, scope)))
+
+    def instructions(self) -> tuple[Instruction, ...]:
+        """The instructions, with places in place of labels, and with the calls that are last steps marked."""
+        placed: list[Instruction] = []
+        for i in self.code:
+            if isinstance(i, (BranchOn, Switch)):
+                placed.append(replace(i, places=tuple(self.labels[p] for p in i.places)))
+            else:
+                placed.append(replace(i, place=self.labels[i.place]) if isinstance(i, Jump) else i)
+        return tuple(
+            replace(i, is_tail=True) if isinstance(i, (CallFunction, CallValue)) and _is_last(placed, k) else i
+            for k, i in enumerate(placed)
+        )
+
+    def _register(self, value: Any = None) -> int:
+        self.registers.append(value)
+        return len(self.registers) - 1
+
+    def _label(self) -> int:
+        self.labels.append(-1)
+        return len(self.labels) - 1
+
+    def _place(self, label: int) -> None:
+        self.labels[label] = len(self.code)
+
+    def _body(self, scope: _Scope) -> None:
+        for block in scope.function.blocks:
+            if block.dataflow:
+                self._dataflow(block.bindings, scope)
+                continue
+            for b in block.bindings:
+                self._step(b, scope)
+
+    def _dataflow(self, bindings: Sequence[Binding], scope: _Scope) -> None:
+        computed: list[Binding] = []
+        for b in bindings:
+            if all(e.op in PASSIVE for e in postorder([b.value])):
+                scope.registers[b.var] = self._operand(b.value, scope)
+            else:
+                computed.append(b)
+        if computed:
+            self._region(computed, scope)
+
+    def _region(self, bindings: Sequence[Binding], scope: _Scope) -> None:
+        program = self.programs.region(Block(tuple(bindings)), tuple(scope.sizes))
+        reads = tuple(self._operand(e, scope) for e in program.reads)
+        outputs = tuple(self._register() for _ in bindings)
+        sizes = tuple((v, scope.sizes[v]) for v in program.sizes if v in scope.sizes)
+        name = ", ".join(b.name for b in bindings)
+        self.code.append(RunRegion(-1, program.run, name, reads, sizes, outputs))
+        scope.registers.update(zip((b.var for b in bindings), outputs, strict=True))
+
+    def _operand(self, e: Expr, scope: _Scope) -> int:
+        """The register of a value, with the instructions that compute it."""
+        if e in scope.registers:
+            return scope.registers[e]
+        if e in scope.fields:
+            found = self._made(MakeTuple, scope.fields[e])
+            scope.registers[e] = found
+            return found
+        if e.op in (CONSTANT, FUNCTION):
+            if e not in self.constants:
+                value = e.attr("name") if e.op == FUNCTION else self.programs.constant(e)
+                self.constants[e] = self._register(value)
+            return self.constants[e]
+        if e.op == TUPLE_GET and e.args[0] in scope.fields:
+            return scope.fields[e.args[0]][e.attr("index")]
+        if e.op in _SIMPLE or e.op == SHAPE:
+            return self._simple(e, scope)
+        made = Binding(e, e)
+        self._region([made], scope)
+        return scope.registers.pop(e)
+
+    def _made(self, kind: Callable[..., Instruction], *parts: Any) -> int:
+        into = self._register()
+        self.code.append(kind(into, *parts))
+        return into
+
+    def _simple(self, e: Expr, scope: _Scope) -> int:
+        """The register of the value of a node for which a single instruction exists."""
+        if e.op == SHAPE:
+            dims = e.attr("dims")
+            names = sorted({v for d in dims for v in d.variables})
+            known = tuple((v, scope.sizes[v]) for v in names)
+            return self._made(MakeShape, lambda sizes: tuple(int(d.evaluate(sizes)) for d in dims), known)  # type: ignore[reportUnknownLambdaType]
+        args = [self._operand(a, scope) for a in e.args]
+        if e.op == TUPLE:
+            return self._made(MakeTuple, tuple(args))
+        if e.op == TUPLE_GET:
+            return self._made(Field, args[0], e.attr("index"))
+        if e.op == CONSTRUCT:
+            assert isinstance(e.annotation, Data)
+            definition = e.annotation.definition
+            return self._made(Construct, definition, definition.index(e.attr("constructor")), tuple(args))
+        if e.op == CLOSURE:
+            return self._made(MakeClosure, args[0], tuple(args[1:]))
+        if e.op == NEW_REF:
+            return self._made(NewRef, args[0])
+        return self._made(ReadRef, args[0]) if e.op == READ_REF else self._made(WriteRef, args[0], args[1])
+
+    def _step(self, b: Binding, scope: _Scope) -> None:
+        e = b.value
+        if e.op in (COND, MATCH):
+            self._choice(b, scope)
+            return
+        if e.op == MATCH_CAST:
+            value = self._operand(e.args[0], scope)
+            new = {v for d in dims_of(e.annotation) for v in d.variables} - scope.sizes.keys()
+            bound = tuple((v, v + scope.suffix) for v in sorted(new))
+            bind = self.programs.cast(scope.function, b.var)
+            self.code.append(BindSizes(-1, bind, (value,), tuple(scope.sizes.items()), bound))
+            scope.sizes.update(bound)
+            scope.registers[b.var] = value
+            return
+        if e.op == CALL and e.args[0].op == FUNCTION:
+            args = tuple(self._operand(a, scope) for a in e.args[1:])
+            scope.registers[b.var] = self._made(CallFunction, e.args[0].attr("name"), args)
+        elif e.op == CALL:
+            callee, *args = [self._operand(a, scope) for a in e.args]
+            scope.registers[b.var] = self._made(CallValue, callee, tuple(args))
+        elif e.op in CONTROL or e.op == CALL_DPS_LIBRARY:
+            args = tuple(self._operand(a, scope) for a in e.args)
+            kind = RunLoop if e.op in CONTROL else CallLibrary
+            scope.registers[b.var] = self._made(kind, e, args, tuple(scope.sizes.items()))
+        else:
+            scope.registers[b.var] = self._operand(e, scope)
+
+    def _choice(self, b: Binding, scope: _Scope) -> None:
+        """Compiles a `cond` or `match`: each branch, and where it is one function's own, its function in place."""
+        e = b.value
+        parts = group_arguments(e.op, e.args, dict(e.attrs))
+        value = self._operand(parts.index, scope)
+        given = [self._operand(a, scope) for a in parts.constants]
+        known: list[Annotation] = [a.annotation for a in parts.constants]
+        assert isinstance(e.annotation, Tuple)
+        outputs = tuple(self._register() for _ in e.annotation.fields)
+        labels = tuple(self._label() for _ in parts.functions)
+        end = self._label()
+        fields: list[tuple[int, ...]] = [()] * len(labels)
+        more: list[tuple[Annotation, ...]] = [()] * len(labels)
+        if e.op == MATCH:
+            assert isinstance(parts.index.annotation, Data)
+            more = [parts.index.annotation.fields(i) for i in range(len(labels))]
+            fields = [tuple(self._register() for _ in m) for m in more]
+            self.code.append(Switch(-1, value, labels, tuple(fields)))
+        else:
+            self.code.append(BranchOn(-1, value, labels))
+        for label, function, own, kinds in zip(labels, parts.functions, fields, more, strict=True):
+            self._place(label)
+            self._branch(function.attr("name"), [*given, *own], [*known, *kinds], scope, outputs)
+            self.code.append(Jump(-1, end))
+        self._place(end)
+        scope.fields[b.var] = outputs
+
+    def _branch(
+        self, name: str, args: list[int], known: list[Annotation], scope: _Scope, outputs: tuple[int, ...]
+    ) -> None:
+        if name in self.running or self.module.mentions[name] > 1:
+            whole = self._made(CallFunction, name, tuple(args))
+            self.code += [Field(into, whole, i) for i, into in enumerate(outputs)]
+            return
+        inner = self._inside(self.module.functions[name], args, known, scope)
+        self.running.append(name)
+        self._body(inner)
+        result = inner.function.result
+        if result.op == TUPLE:
+            sources = [self._operand(a, inner) for a in result.args]
+            self.code += [Move(into, s) for into, s in zip(outputs, sources, strict=True)]
+        else:
+            whole = self._operand(result, inner)
+            self.code += [Field(into, whole, i) for i, into in enumerate(outputs)]
+        self.running.pop()
+
+    def _inside(self, f: Function, args: list[int], known: list[Annotation], outer: _Scope) -> _Scope:
+        """The scope of a function that stands in place of its call."""
+        self.inlined += 1
+        suffix = f"@{self.inlined}"
+        inner = _Scope(f, dict(zip(f.params, args, strict=True)), {}, {}, suffix)
+        same = all(p.annotation == a for p, a in zip(f.params, known, strict=True))
+        if same and set(f.size_variables) <= outer.sizes.keys():
+            inner.sizes.update((v, outer.sizes[v]) for v in f.size_variables)
+        elif f.size_variables:
+            bound: Sizes = tuple((v, v + suffix) for v in f.size_variables)
+            fit = self.programs.fit(f)
+            self.code.append(BindSizes(-1, lambda values, _: fit(values), tuple(args), (), bound))
+            inner.sizes.update(bound)
+        return inner
+
+
+_SIMPLE = frozenset((TUPLE, TUPLE_GET, CONSTRUCT, CLOSURE, NEW_REF, READ_REF, WRITE_REF))
+
+
+def _is_last(code: Sequence[Instruction], place: int) -> bool:
+    """Whether the result of the instruction at `place` is returned, and nothing else happens after it."""
+    register, at = code[place].into, place + 1
+    while True:
+        i = code[at]
+        if isinstance(i, Jump):
+            at = i.place
+        elif isinstance(i, Move) and i.source == register:
+            register, at = i.into, at + 1
+        else:
+            return isinstance(i, Return) and i.source == register

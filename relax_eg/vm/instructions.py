@@ -1,0 +1,291 @@
+"""The instructions. A function's registers hold its parameters, then constants and what its instructions compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from relax_eg.ir.annotations import DataType
+from relax_eg.ir.expr import Expr
+
+Sizes = Sequence[tuple[str, str]]  # names of size variables, each with the frame's name for it
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """Base class of the instructions.
+
+    - `into`: the register of the result; -1 without one.
+    """
+
+    code: ClassVar[int] = -1
+    into: int
+
+    def text(self) -> str:
+        """One line that describes the instruction."""
+        shown = [f.name for f in fields(self) if f.name != "into"]
+        parts = ", ".join(f"{name}={_short(getattr(self, name))}" for name in shown)
+        into = "" if self.into < 0 else f"r{self.into} = "
+        return f"{into}{type(self).__name__.lower()} {parts}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Expr):
+        return value.op
+    if callable(value):
+        return str(getattr(value, "name", type(value).__name__))
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Instruction):
+    """Copies a register."""
+
+    code: ClassVar[int] = 0
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRegion(Instruction):
+    """Runs a compiled dataflow block.
+
+    - `run(values, sizes)`: returns the values of the block's bindings.
+    - `name`: what it computes.
+    - `reads`: the registers of its values.
+    - `sizes`: the size variables that it reads.
+    - `outputs`: the registers of its results.
+    """
+
+    code: ClassVar[int] = 1
+    run: Callable[[list[Any], Mapping[str, int]], Sequence[Any]]
+    name: str
+    reads: tuple[int, ...]
+    sizes: Sizes
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOn(Instruction):
+    """Goes to a place by a bool or an index, which is clamped."""
+
+    code: ClassVar[int] = 2
+    value: int
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(Instruction):
+    """Goes to the place of the constructor of a value.
+
+    - `fields`: for each constructor, the registers of its fields.
+    """
+
+    code: ClassVar[int] = 3
+    value: int
+    places: tuple[int, ...]
+    fields: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Jump(Instruction):
+    """Goes to a place."""
+
+    code: ClassVar[int] = 4
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallFunction(Instruction):
+    """Calls a function of the module.
+
+    - `is_tail`: whether its result is that of the caller, whose frame it replaces.
+    """
+
+    code: ClassVar[int] = 5
+    function: str
+    args: tuple[int, ...]
+    is_tail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallValue(Instruction):
+    """Calls a function value.
+
+    - `callee`: its register.
+    - `is_tail`: whether its result is that of the caller, whose frame it replaces.
+    """
+
+    code: ClassVar[int] = 6
+    callee: int
+    args: tuple[int, ...]
+    is_tail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Return(Instruction):
+    """Ends the function with a result."""
+
+    code: ClassVar[int] = 7
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class Construct(Instruction):
+    """Makes a value of a data type.
+
+    - `index`: the place of the constructor.
+    """
+
+    code: ClassVar[int] = 8
+    definition: DataType
+    index: int
+    fields: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MakeTuple(Instruction):
+    """Makes a tuple."""
+
+    code: ClassVar[int] = 9
+    fields: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field(Instruction):
+    """Takes a field of a tuple."""
+
+    code: ClassVar[int] = 10
+    source: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class MakeClosure(Instruction):
+    """Makes a function value.
+
+    - `callee`: the register of the function.
+    """
+
+    code: ClassVar[int] = 11
+    callee: int
+    captured: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MakeShape(Instruction):
+    """Makes a shape of sizes.
+
+    - `shape(sizes)`: returns it.
+    """
+
+    code: ClassVar[int] = 12
+    shape: Callable[[Mapping[str, int]], tuple[int, ...]]
+    sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class BindSizes(Instruction):
+    """Checks values against annotations, and keeps the size variables that they bind: a `match_cast`, or the parameters
+    of a function that stands in place of its call.
+
+    - `bind(values, sizes)`: returns the sizes.
+    - `values`: the registers of the values.
+    - `known`: the size variables that are known before.
+    - `bound`: those that are kept, with the frame's names.
+    """
+
+    code: ClassVar[int] = 13
+    bind: Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]
+    values: tuple[int, ...]
+    known: Sizes
+    bound: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class NewRef(Instruction):
+    """Makes a mutable cell."""
+
+    code: ClassVar[int] = 14
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRef(Instruction):
+    """Reads a mutable cell."""
+
+    code: ClassVar[int] = 15
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRef(Instruction):
+    """Writes a mutable cell. The result is the empty tuple."""
+
+    code: ClassVar[int] = 16
+    cell: int
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallLibrary(Instruction):
+    """Calls a library routine.
+
+    - `call`: the expression of the call.
+    """
+
+    code: ClassVar[int] = 17
+    call: Expr
+    args: tuple[int, ...]
+    sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class RunLoop(Instruction):
+    """Runs a `while_loop` or `scan` whose functions have steps.
+
+    - `loop`: its expression.
+    """
+
+    code: ClassVar[int] = 18
+    loop: Expr
+    args: tuple[int, ...]
+    sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgram(Instruction):
+    """Runs a function that is one compiled program.
+
+    - `run(values, sizes)`: returns its result.
+    - `name`: its name.
+    """
+
+    code: ClassVar[int] = 19
+    run: Callable[[list[Any], Mapping[str, int]], Any]
+    name: str
+    args: tuple[int, ...]
+    sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A function as instructions.
+
+    - `name`: its name.
+    - `parameters`: the number of its parameters, which are its first registers.
+    - `registers`: the registers as they are at the start: None for the parameters, and constants.
+    - `instructions`: the instructions.
+    - `fit`: the check of the arguments, which binds size variables; None where nothing has to be checked or bound.
+    """
+
+    name: str
+    parameters: int
+    registers: tuple[Any, ...]
+    instructions: tuple[Instruction, ...]
+    fit: Callable[[Sequence[Any]], Mapping[str, int]] | None
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.parameters} parameters, {len(self.registers)} registers"]
+        lines += [f"  {i:4d}  {x.text()}" for i, x in enumerate(self.instructions)]
+        return "\n".join(lines)

@@ -1,0 +1,218 @@
+"""Runs instructions. Calls of functions take no frames of Python, so recursion is as deep as memory allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.data import Cell, DataValue, FunctionValue
+from relax_eg.ir.expr import Expr
+from relax_eg.limits import FRAMES
+from relax_eg.vm.instructions import (
+    BindSizes,
+    BranchOn,
+    CallFunction,
+    CallLibrary,
+    CallValue,
+    Code,
+    Construct,
+    Field,
+    Instruction,
+    Jump,
+    MakeClosure,
+    MakeShape,
+    MakeTuple,
+    Move,
+    NewRef,
+    ReadRef,
+    Return,
+    RunLoop,
+    RunProgram,
+    RunRegion,
+    Switch,
+    WriteRef,
+)
+
+
+class HostSteps(Protocol):
+    """What a machine leaves to others."""
+
+    def waited(self, values: Sequence[Any]) -> None:
+        """Waits until values are computed."""
+        ...
+
+    def library(self, call: Expr, args: list[Any], sizes: Mapping[str, int]) -> Any:
+        """Returns the result of a library routine."""
+        ...
+
+    def loop(
+        self, loop: Expr, args: list[Any], sizes: Mapping[str, int], run: Callable[[str, Sequence[Any]], Any]
+    ) -> Any:
+        """Returns the result of a loop. `run(name, args)`: runs a function of the module."""
+        ...
+
+
+@dataclass(slots=True)
+class ProfileRow:
+    """How often an instruction ran, and how long.
+
+    - `function`, `place`: the instruction.
+    - `count`: the number of times that it ran.
+    - `seconds`: the seconds of all runs; of a call, those until the function begins.
+    - `text`: a line that describes it.
+    """
+
+    function: str
+    place: int
+    text: str
+    count: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class InstructionProfile:
+    """What a run took, by instruction.
+
+    - `rows`: a row for each instruction that ran.
+    """
+
+    rows: dict[tuple[str, int], ProfileRow] = field(default_factory=dict[tuple[str, int], ProfileRow])
+
+    def add(self, code: Code, place: int, seconds: float) -> None:
+        row = self.rows.get((code.name, place))
+        if row is None:
+            text = code.instructions[place].text()
+            row = self.rows[code.name, place] = ProfileRow(code.name, place, text)
+        row.count += 1
+        row.seconds += seconds
+
+    def __str__(self) -> str:
+        total = sum(r.seconds for r in self.rows.values()) or 1.0
+        lines = [f"{'seconds':>10} {'share':>6} {'runs':>8}  instruction"]
+        for r in sorted(self.rows.values(), key=lambda r: -r.seconds):
+            lines.append(f"{r.seconds:10.6f} {r.seconds / total:6.1%} {r.count:8d}  {r.function}:{r.place} {r.text}")
+        return "\n".join(lines)
+
+
+class VirtualMachine:
+    """A machine for the functions of one module.
+
+    - `code_of(name)`: returns the instructions of a function.
+    - `steps`: what it leaves to others.
+    - `profile`: records each instruction, if it is set.
+    """
+
+    def __init__(self, code_of: Callable[[str], Code], steps: HostSteps) -> None:
+        self.code_of = code_of
+        self.steps = steps
+        self.profile: InstructionProfile | None = None
+
+    def call(self, name: str, args: Sequence[Any], sizes: Mapping[str, int] | None = None) -> Any:
+        """Returns the result of a function. `sizes`: its size variables, if the arguments were checked before."""
+        code = self.code_of(name)
+        registers = [*args, *code.registers[code.parameters :]]
+        bound = dict(sizes if sizes is not None else {} if code.fit is None else code.fit(args))
+        frames: list[tuple[Code, list[Any], dict[str, int], int, int]] = []
+        place = 0
+        profile = self.profile
+        while True:
+            i: Any = code.instructions[place]
+            started = 0.0 if profile is None else time.perf_counter()
+            at, place = place, place + 1
+            before = code
+            kind = i.code
+            if kind == Move.code:
+                registers[i.into] = registers[i.source]
+            elif kind == RunRegion.code:
+                known = {name: bound[own] for name, own in i.sizes if own in bound}
+                values = i.run([registers[r] for r in i.reads], known)
+                for into, value in zip(i.outputs, values, strict=True):
+                    registers[into] = value
+                if profile is not None:
+                    self.steps.waited(values)
+            elif kind == Switch.code:
+                data = registers[i.value]
+                for into, value in zip(i.fields[data.index], data.fields, strict=True):
+                    registers[into] = value
+                place = i.places[data.index]
+            elif kind == BranchOn.code:
+                place = i.places[min(max(int(registers[i.value]), 0), len(i.places) - 1)]
+            elif kind == Jump.code:
+                place = i.place
+            elif kind in (CallFunction.code, CallValue.code):
+                given = [registers[r] for r in i.args]
+                if kind == CallValue.code:
+                    callee = registers[i.callee]
+                    if isinstance(callee, FunctionValue):
+                        called = self.code_of(callee.name)
+                        given = [*callee.captured, *given]
+                    else:
+                        called = self.code_of(callee)
+                else:
+                    called = self.code_of(i.function)
+                if len(given) != called.parameters:
+                    raise OperatorError(f"{called.name}() takes {called.parameters} arguments, got {len(given)}")
+                if not i.is_tail:
+                    frames.append((code, registers, bound, place, i.into))
+                    if len(frames) > FRAMES:
+                        raise OperatorError(
+                            f"{called.name}(): functions call one another {FRAMES} deep\n"
+                            "  accepted: recursion that ends; a call that is the last step of a function takes no depth"
+                        )
+                code, place = called, 0
+                bound = {} if code.fit is None else dict(code.fit(given))
+                registers = [*given, *code.registers[code.parameters :]]
+            elif kind == Return.code:
+                result = registers[i.source]
+                if profile is not None:
+                    profile.add(before, at, time.perf_counter() - started)
+                if not frames:
+                    return result
+                code, registers, bound, place, into = frames.pop()
+                registers[into] = result
+                continue
+            elif kind == Construct.code:
+                fields = tuple([registers[r] for r in i.fields])
+                registers[i.into] = DataValue(i.definition, i.index, fields)
+            elif kind == MakeTuple.code:
+                registers[i.into] = tuple([registers[r] for r in i.fields])
+            elif kind == Field.code:
+                registers[i.into] = registers[i.source][i.index]
+            elif kind == MakeClosure.code:
+                callee, captured = registers[i.callee], tuple([registers[r] for r in i.captured])
+                if isinstance(callee, FunctionValue):
+                    callee, captured = callee.name, (*callee.captured, *captured)
+                registers[i.into] = FunctionValue(callee, captured)
+            else:
+                self._rare(i, registers, bound)
+            if profile is not None:
+                profile.add(before, at, time.perf_counter() - started)
+
+    def _rare(self, i: Instruction, registers: list[Any], bound: dict[str, int]) -> None:
+        if isinstance(i, MakeShape):
+            registers[i.into] = i.shape({name: bound[own] for name, own in i.sizes})
+        elif isinstance(i, BindSizes):
+            known = {name: bound[own] for name, own in i.known if own in bound}
+            found = i.bind([registers[r] for r in i.values], known)
+            bound.update({own: found[name] for name, own in i.bound if name in found})
+        elif isinstance(i, NewRef):
+            registers[i.into] = Cell(registers[i.source])
+        elif isinstance(i, ReadRef):
+            registers[i.into] = registers[i.source].content
+        elif isinstance(i, WriteRef):
+            registers[i.cell].content = registers[i.source]
+            registers[i.into] = ()
+        elif isinstance(i, (CallLibrary, RunLoop, RunProgram)):
+            args = [registers[r] for r in i.args]
+            sizes = {name: bound[own] for name, own in i.sizes if own in bound}
+            if isinstance(i, CallLibrary):
+                registers[i.into] = self.steps.library(i.call, args, sizes)
+            elif isinstance(i, RunLoop):
+                registers[i.into] = self.steps.loop(i.loop, args, sizes, self.call)
+            else:
+                registers[i.into] = i.run(args, sizes)
+        else:
+            raise OperatorError(f"{type(i).__name__} is no instruction")
