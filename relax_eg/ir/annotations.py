@@ -163,6 +163,10 @@ class TypeVar(Annotation):
 
     name: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():  # type: ignore[reportUnnecessaryIsInstance]
+            raise SpecError(f"TypeVar({self.name!r}): a name is accepted, as of a variable")
+
     def __str__(self) -> str:
         return f'R.TypeVar("{self.name}")'
 
