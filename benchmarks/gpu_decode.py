@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import typer
 
 import relax_eg as rx
+from benchmarks import Quick
 from benchmarks.decoders import CACHED, THETA, rms_norm, rotate, specs
 from benchmarks.gpu import AS_FAR, IN_A_ROW, ROUNDED, WRITTEN, distance, in_a_row
 from benchmarks.gpu_cases import WHOLE, Subject
@@ -184,10 +185,11 @@ def main(
     layers: Annotated[int, typer.Option(help="layers, of 32")] = 32,
     device: Annotated[str, typer.Option(help="for --search")] = "h100",
     torch: Annotated[str, typer.Option(help="a Python that has torch; none is asked without it")] = "",
+    quick: Quick = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
 ) -> None:
     """Latency of a decode step on a GPU."""
-    sizes, chosen = replace(MODELS[MODEL], layers=layers), tuple(batches or BATCHES)
+    sizes, chosen = replace(MODELS[MODEL], layers=1 if quick else layers), tuple(batches or BATCHES)
     if search_into is not None:
         search(chosen, sizes, device, search_into)
     if not run:

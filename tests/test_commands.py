@@ -21,7 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import pytest
 import typer
 from sampling import sampled
@@ -48,6 +50,8 @@ HEAVY = {
     r"python -m benchmarks\.memory --limits": "searches for the least memory, at three limits",
     r"python -m relax_eg\.rules": "tests and proves every rule that ships: minutes",
     r"python -m benchmarks\.tradeoff.*": "searches for fronts of seven programs, and times them",
+    r"python -m benchmarks\.gpu_decode .*": "32 layers, searched for three numbers of sequences; times need a GPU",
+    r"python -m benchmarks\.gpu_kernels --(search|run) .*": "a search for each kernel; times need a GPU",
     r"relax-eg verify": "does every proof of the rules that ship over: minutes",
     r"relax-eg calibrate.*": "measures the device for a minute",
 }
@@ -193,6 +197,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     graph = onnx.helper.make_graph(nodes, "g", inputs, [onnx.helper.make_empty_tensor_value_info("y")])
     onnx.save(onnx.helper.make_model(graph, ir_version=10), str(folder / "model.onnx"))
+    rng = np.random.default_rng(0)
+    weight = onnx.numpy_helper.from_array(rng.standard_normal((32, 64)).astype("float32"), "w")
+    ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ("n", m)) for n, m in (("x", 32), ("y", 64))]
+    layer = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "layer", ends[:1], ends[1:], [weight]
+    )
+    onnx.save(onnx.helper.make_model(layer, ir_version=10), str(folder / "layer.onnx"))
+    np.savez(folder / "x.npz", x=rng.standard_normal((8, 32)).astype("float32"))
     return folder
 
 

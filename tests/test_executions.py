@@ -30,15 +30,15 @@ CAPPED = ("n 64", "n 64", "n 64")
 
 def test_auto_runs_what_is_predicted_to_be_faster() -> None:
     inputs = arrays((96, 64), (96, 64), (96, 64))
-    ways = {e: rx.optimize(capped, *CAPPED, at={"n": 8192}, target="h100", execution=e) for e in ("whole", "auto")}
+    ways = {e: rx.optimize(capped, *CAPPED, at={"n": 2048}, target="h100", execution=e) for e in ("whole", "auto")}
     report = ways["auto"].report
     assert report.execution == "kernels" and isinstance(ways["auto"], InKernels)
     assert 1.5 * report.executions["kernels"] == 1.5 * report.after.call < ways["whole"].report.after.call
     # Among programs of both executions there are modes of the device that one execution alone does not try.
-    assert report.executions["whole"] == pytest.approx(ways["whole"].report.after.call, rel=0.05)
+    assert report.executions["whole"] <= 1.001 * ways["whole"].report.after.call
     assert ways["auto"].check(*inputs).passed and "execution: kernels; predicted for a call" in str(report)
     assert (
-        ways["auto"].module == rx.optimize(capped, *CAPPED, at={"n": 8192}, target="h100", execution="kernels").module
+        ways["auto"].module == rx.optimize(capped, *CAPPED, at={"n": 2048}, target="h100", execution="kernels").module
     )
 
 

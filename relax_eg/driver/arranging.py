@@ -20,7 +20,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import static_expressions
 from relax_eg.ir.scopes import called_functions
-from relax_eg.memory.again import Arrangement, Problem, arrange
+from relax_eg.memory.again import Arrangement, ArrangementProblem, arrange
 from relax_eg.memory.pinned import read_whole, with_order, without_order
 from relax_eg.memory.schedule import best_order
 from relax_eg.memory.steps import program_of
@@ -45,7 +45,7 @@ class _Part:
     """A function that is arranged: the entry, or the body of a loop."""
 
     function: Function
-    problem: Problem
+    problem: ArrangementProblem
     order: Sequence[int]
     peak: int
 
@@ -82,7 +82,7 @@ class Arranger:
         if any(s.function != f.name for s in program.steps):
             return None
         seconds = [self._seconds(f.name, s.kernel) for s in program.steps]
-        problem = Problem.of(program, self.sizes, seconds, is_main)
+        problem = ArrangementProblem.of(program, self.sizes, seconds, is_main)
         for s in program.steps:
             for name, _ in called_functions(s.kernel):
                 body = self._part(self.module[name])

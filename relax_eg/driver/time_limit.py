@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,7 @@ class TimeLimit:
     def of(value: Any) -> TimeLimit:
         """The limit in an option's value. OptionError for any other value."""
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if value > 0 and math.isfinite(value):
+            if 0 < value <= _LONGEST:
                 return TimeLimit(seconds=float(value))
         elif isinstance(value, str):
             if (found := re.fullmatch(rf"\s*\+\s*{_NUMBER}\s*%\s*", value)) is not None:
@@ -50,4 +49,5 @@ class TimeLimit:
         return f"{self.seconds:g} s" if self.share is None else f"+{100 * (self.share - 1):g}%"
 
 
+_LONGEST = 1e9  # limit: seconds
 _ROUNDING = 1e-9  # chosen: prices that differ by less are equal

@@ -41,7 +41,7 @@ class Arrangement:
 
 
 @dataclass
-class Problem:
+class ArrangementProblem:
     """A program whose steps may run several times.
 
     - `program`: the program.
@@ -60,9 +60,11 @@ class Problem:
     pairs: list[list[tuple[int, int]]] = field(init=False)
 
     @staticmethod
-    def of(program: MemoryProgram, at: Mapping[str, int], seconds: Sequence[float], apart: bool) -> Problem:
+    def of(program: MemoryProgram, at: Mapping[str, int], seconds: Sequence[float], apart: bool) -> ArrangementProblem:
         sizes = planned_bytes(program, at)
-        return Problem(program, seconds, sizes, [sum(sizes[v] for v in s.workspaces) for s in program.steps], apart)
+        return ArrangementProblem(
+            program, seconds, sizes, [sum(sizes[v] for v in s.workspaces) for s in program.steps], apart
+        )
 
     def __post_init__(self) -> None:
         steps = self.program.steps
@@ -133,7 +135,7 @@ class Timeline:
 
 
 def arrange(
-    problem: Problem, order: Sequence[int], limit: int, is_over: Callable[[], bool] = lambda: False
+    problem: ArrangementProblem, order: Sequence[int], limit: int, is_over: Callable[[], bool] = lambda: False
 ) -> Arrangement:
     """Runs of the steps in `order`, with others between them, that need at most `limit` bytes if such are found, and
     otherwise as few as were found. `is_over`: whether no time is left to look for more."""
@@ -150,7 +152,7 @@ def arrange(
     return Arrangement(now.runs, now.peak, sum(problem.seconds[s] for s in again), len(again))
 
 
-def _reordered(problem: Problem, now: Timeline, before: Schedule) -> tuple[Timeline, Schedule]:
+def _reordered(problem: ArrangementProblem, now: Timeline, before: Schedule) -> tuple[Timeline, Schedule]:
     """The runs in an order of lower peak, if the planner finds one in which each run reads what it read; and the
     planner's schedule. Blocks that are as in the schedule `before` are not ordered again."""
     numbers = {key: i for i, key in enumerate(now.events)}
@@ -175,7 +177,7 @@ def _reordered(problem: Problem, now: Timeline, before: Schedule) -> tuple[Timel
     return (then if then.peak < now.peak else now), schedule
 
 
-def _lowered(problem: Problem, now: Timeline, limit: int, is_over: Callable[[], bool]) -> Timeline:
+def _lowered(problem: ArrangementProblem, now: Timeline, limit: int, is_over: Callable[[], bool]) -> Timeline:
     """`now` with runs added until nothing is above the limit, or until no run lowers the bytes above it. The timeline
     of lowest peak on the way."""
     least = now
@@ -196,7 +198,7 @@ def _lowered(problem: Problem, now: Timeline, limit: int, is_over: Callable[[], 
     return least
 
 
-def _proposals(problem: Problem, now: Timeline, limit: int) -> list[tuple[int, tuple[int, ...]]]:
+def _proposals(problem: ArrangementProblem, now: Timeline, limit: int) -> list[tuple[int, tuple[int, ...]]]:
     """The most promising runs to add: before which run, and the steps."""
     above = [0]  # how many of the first runs are above the limit
     for n in now.needed:
@@ -258,7 +260,7 @@ def _proposals(problem: Problem, now: Timeline, limit: int) -> list[tuple[int, t
     return sorted(scored, key=lambda k: (-scored[k], k))[:_EXACTLY]
 
 
-def _without_needless(problem: Problem, now: Timeline, limit: int) -> Timeline:
+def _without_needless(problem: ArrangementProblem, now: Timeline, limit: int) -> Timeline:
     """The runs without those that are not needed to keep the limit, dearest first."""
     seen: set[int] = set()
     again: list[tuple[int, int]] = []  # step, and which run of it

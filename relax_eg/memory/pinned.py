@@ -15,7 +15,7 @@ from relax_eg.ir.calls import rebuilt, substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_get
 from relax_eg.ir.heads import CONTROL, CORE, STATIC, with_operands
 from relax_eg.ir.module import Binding, Function, Module
-from relax_eg.memory.again import Problem
+from relax_eg.memory.again import ArrangementProblem
 from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of, get, pattern_kind, site_of
 from relax_eg.ops.ordering import AFTER
@@ -49,7 +49,9 @@ def _plain(e: Expr, args: tuple[Expr, ...]) -> Expr:
     return args[0] if e.op == AFTER else with_operands(e, args)
 
 
-def with_order(f: Function, problem: Problem, runs: Sequence[int], peak: int, at: Mapping[str, int]) -> Function | None:
+def with_order(
+    f: Function, problem: ArrangementProblem, runs: Sequence[int], peak: int, at: Mapping[str, int]
+) -> Function | None:
     """The function, of one block, whose steps run in this order. None if the order does not hold."""
     made = _Pinned(f, problem, peak, at)
     for place, step in enumerate(runs):
@@ -71,7 +73,7 @@ class _Pinned:
     - `current`: for each step's expression, that of its latest run.
     """
 
-    def __init__(self, f: Function, problem: Problem, peak: int, at: Mapping[str, int]) -> None:
+    def __init__(self, f: Function, problem: ArrangementProblem, peak: int, at: Mapping[str, int]) -> None:
         self.problem, self.at, self.big = problem, at, max(1, peak // _SHARE)
         self.current: dict[Expr, Expr] = {}
         self.origins: list[tuple[Expr, Expr]] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import itemsize, numpy_dtype
+from relax_eg.dtypes import itemsize, names_where, numpy_dtype
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, const, postorder
@@ -25,6 +25,8 @@ from relax_eg.shapes import Dim
 
 _MOST_ELEMENTS = 1 << 16  # limit: elements of a constant kernel of which singular values are computed
 _SMOOTH = (2, 3, 5)  # given: factors of lengths of which Fourier transforms are fast
+
+_TRANSFORMED = names_where(lambda d: d.is_float and d.bits >= 32)  # given: dtypes of `jax.numpy.fft`
 
 
 def is_known(e: Expr) -> bool:
@@ -239,7 +241,7 @@ def _in_two(
 
 def by_transforms(e: Expr) -> Expr | None:
     """A convolution as the inverse transform of products of the transforms of its image and its window."""
-    if not is_known(e) or e.dtype not in ("float32", "float64") or not sums_as_written(e) or not 3 <= e.ndim <= 5:
+    if not is_known(e) or e.dtype not in _TRANSFORMED or not sums_as_written(e) or not 3 <= e.ndim <= 5:
         return None
     x, w = e.args
     is_depthwise = e.attr("groups") == x.shape[1] == w.shape[0] and w.shape[1] == 1

@@ -7,10 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -20,8 +23,10 @@ from relax_eg.backend.gpu.devices import GPUS, find_gpu
 from relax_eg.backend.gpu.hlo import CustomCall, custom_calls, launches, unknown_loops
 from relax_eg.backend.gpu.resources import graphs_of
 from relax_eg.backend.gpu.target import target_for
+from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.cli import app
 from relax_eg.errors import BoundsError, OptionError
+from relax_eg.extract.devices import profile
 
 pytestmark = pytest.mark.xla_defaults
 
@@ -213,9 +218,77 @@ def test_attention_in_kernels_is_one_kernel_without_its_scores(dtype: str) -> No
     assert found.executables[0].pallas == "a softmax between contractions"
 
 
+def block(p: Any, x: Any) -> Any:
+    """Attention with its four products."""
+    q, k, v = ((x @ p[n]).reshape(-1, 16, 64).transpose(1, 0, 2) for n in "qkv")
+    scores = jnp.matmul(q, k.transpose(0, 2, 1), preferred_element_type=jnp.float32) * 0.125
+    mixed = jax.nn.softmax(scores).astype(x.dtype) @ v
+    return mixed.transpose(1, 0, 2).reshape(x.shape) @ p["o"]
+
+
+BLOCK = {n: "1024 1024 @ bfloat16" for n in "qkvo"}, "s 1024 @ bfloat16"
+OWN = "by price with kernels through Pallas"
+
+
+@with_plugin
+def test_one_program_contains_a_kernel_of_ours_and_xlas(tmp_path: Path) -> None:
+    options: Any = {"at": {"s": 2048}, "target": "h100", "weights": ("p",), "settle": "off"}
+    best = rx.optimize(block, *BLOCK, **options)
+    assert (best.report.execution, best.report.searched_for) == ("whole", OWN)
+    operators = [e.op for e in best.module.main.expressions()]
+    assert operators.count("call_tir") == 1 and "matmul" in operators  # of other kernels operators are left
+    (found,) = best.compile("h100").programs
+    assert (found.execution, len(found.executables), found.kinds["Pallas"]) == ("whole", 1, 1)
+    assert found.temporary_bytes < 16 * 2048 * 2048 * 4 // 10  # no scores
+    best.save(tmp_path / "m.rxe")
+    (again,) = rx.load(tmp_path / "m.rxe").compile("h100").programs
+    assert again.kinds == found.kinds
+    best.explain()  # raises where a step does not hold
+    exact = rx.optimize(block, *BLOCK, numerics="exact", **options)
+    assert "call_tir" not in [e.op for e in exact.module.main.expressions()]
+
+
+@with_plugin
+def test_a_kernel_inside_a_program_that_does_not_compile_is_left_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    from relax_eg.backend.pallas import programs
+
+    best = rx.optimize(block, *BLOCK, at={"s": 2048}, target="h100", settle="off")
+    monkeypatch.setattr(programs.triton, "CompilerParams", lambda **_: 1 / 0)
+    (found,) = best.compile("h100").programs
+    assert best.report.searched_for == OWN and "Pallas" not in found.kinds
+
+
+def test_where_kernels_of_ours_are_lowered_in_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In calls; not under a trace, which may be differentiated."""
+    made: list[Pallas] = []
+
+    def interpreting(cls: type[Pallas], wanted: bool) -> Pallas | None:
+        made.append(Pallas(interpret=True, compiles=lambda lowered: None))
+        return made[-1] if wanted else None
+
+    monkeypatch.setattr(Pallas, "for_default_device", classmethod(interpreting))
+    specs: Any = dict.fromkeys("qkvo", "1024 1024"), "s 1024"
+    options: Any = {"at": {"s": 2048}, "target": "h100", "settle": "off", "dynamic": "exact"}
+    best = rx.optimize(block, *specs, weights=("p",), **options)
+    assert best.report.searched_for == OWN
+    p = {n: 0.03 * jax.random.normal(jax.random.key(i), (1024, 1024)) for i, n in enumerate("qkvo")}
+    x = jax.random.normal(jax.random.key(9), (48, 1024))
+    want, ready = block(p, x), best.prepare(p)
+    for _ in range(2):
+        np.testing.assert_allclose(ready(x), want, rtol=1e-3, atol=1e-5)
+    lowered = [name for pallas in made for name in pallas.taken]
+    assert len(lowered) == 1
+    made.clear()
+    slope = jax.grad(lambda x: ready(x).sum())(x)
+    np.testing.assert_allclose(slope, jax.grad(lambda x: block(p, x).sum())(x), rtol=1e-2, atol=1e-4)
+    np.testing.assert_allclose(jax.vmap(ready)(x[None])[0], want, rtol=1e-3, atol=1e-5)
+    assert not [name for pallas in made for name in pallas.taken]
+
+
 @with_plugin
 def test_a_whole_program_and_what_is_told_of_it(tmp_path: Path) -> None:
-    best = rx.optimize(attention, *("b 4 s 64 @ bfloat16",) * 3, at={"b": 1, "s": 256}, target="h100")
+    target = replace(profile("h100"), pallas=False)
+    best = rx.optimize(attention, *("b 4 s 64 @ bfloat16",) * 3, at={"b": 1, "s": 256}, target=target)
     made = best.compile("h100", ptx=True)
     (found,) = made.programs
     (executable,) = found.executables

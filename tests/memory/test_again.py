@@ -25,7 +25,7 @@ from relax_eg.extract.devices import profile
 from relax_eg.ir import Module
 from relax_eg.ir.calls import without_calls
 from relax_eg.ir.wellformed import check
-from relax_eg.memory.again import Problem, arrange
+from relax_eg.memory.again import ArrangementProblem, arrange
 from relax_eg.memory.pinned import without_order
 from relax_eg.memory.steps import program_of
 from relax_eg.ops import TABLE
@@ -51,12 +51,12 @@ def arranger(module: Module) -> Arranger:
     return Arranger(module, ByProfile(profile("cpu")), {}, set())
 
 
-def problem(module: Module) -> Problem:
+def problem(module: Module) -> ArrangementProblem:
     program = program_of(module)
-    return Problem.of(program, {}, [1.0] * len(program.steps), False)
+    return ArrangementProblem.of(program, {}, [1.0] * len(program.steps), False)
 
 
-def by_hand(p: Problem, runs: tuple[int, ...]) -> int:
+def by_hand(p: ArrangementProblem, runs: tuple[int, ...]) -> int:
     """The peak of an order, from what each run reads and what is read later."""
     steps, most = p.program.steps, 0
     made: dict[int, int] = {}
@@ -90,7 +90,7 @@ def test_peaks_of_arrangements_are_those_of_their_runs(module: Module, size: int
         program = program_of(module)
     except MemoryPlanError:
         return
-    p = Problem.of(program, sizes, [float(s.number % 3 + 1) for s in program.steps], False)
+    p = ArrangementProblem.of(program, sizes, [float(s.number % 3 + 1) for s in program.steps], False)
     order = tuple(range(len(program.steps)))
     before = p.timeline(order).peak
     found = arrange(p, order, int(share * before))

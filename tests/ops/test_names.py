@@ -34,6 +34,7 @@ OTHER_WORDS = {
     "one_hot",
 }
 LISTED = {
+    "rules/window_forms.py": "what repeats elements",
     "backend/gpu/hlo.py": "operations of HLO",
     "driver/compiled_rules.py": "arguments of compiled rules",
     "driver/layers.py": "kernels of a record whose weights have codes",

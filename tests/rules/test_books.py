@@ -179,6 +179,7 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "convs_as_groups": ("x: n 3 8 8, y: n 3 8 8, f: 4 3 2 2, g: 5 3 2 2",
                         lambda x, y, f, g: op.concat([op.conv(x, f), op.conv(y, g)], 1)),
     "reduction_over_one": ("x: n 2", lambda x: op.sum(x, 1)),
+    "after_is_itself": ("x: n, t: n", lambda x, t: x + t),
     "weight_stored_transposed": ("x: b m k, w: b k n", lambda x, w: x @ w),
 }  # fmt: skip
 
