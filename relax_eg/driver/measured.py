@@ -176,8 +176,8 @@ class Search:
     def _extracted(self, units: Units, spec: SearchSpec, share: float = 1.0, at: Sizes | None = None) -> Entry:
         """A program from the e-graphs of a search that was made before."""
         started = time.perf_counter()
-        bindings = self.options.bindings if at is None else (dict(at),)
-        found = units.extract_again(replace(self.options.searched(spec), bindings=bindings), share)
+        options = self.options.searched(spec)
+        found = units.extract_again(options if at is None else replace(options, bindings=(dict(at),)), share)
         return Entry(spec, units, found, time.perf_counter() - started, None if at is None else dict(at))
 
     def entry_at_byte_price(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -157,7 +158,9 @@ class Options:
         return frozenset(name for name, executions in needs.items() if not {*self.executions} & {*executions})
 
     def searched(self, spec: SearchSpec) -> Options:
-        """These options, as a search takes them."""
+        """These options, as a search takes them. Kernels inside one XLA program are proposed for the largest sizes, as
+        each binding takes as long again; the program is priced at all."""
+        bindings = (max(self.bindings, key=lambda b: math.prod(b.values())),) if spec.own_kernels else self.bindings
         rules = self.rules - spec.without if spec.without else self.rules
         held = self.held if spec.held is None else spec.held
         return replace(
@@ -167,6 +170,7 @@ class Options:
             profile=self.profile.in_mode(self.mode(spec.mode)),
             execution=spec.execution,
             own_kernels=spec.own_kernels,
+            bindings=bindings,
         )
 
     def mode(self, name: str) -> Mode:

@@ -11,7 +11,7 @@ from relax_eg.extract.kernels.ways import Way
 
 def runs_ahead(models: Sequence[KernelCost]) -> bool:
     """Whether the host dispatches kernels while the device computes."""
-    return all(m.cost is None and m.profile.platform != "cpu" for m in models)
+    return all(m.cost is None and m.profile.platform != "cpu" and m.profile.dispatch > 0 for m in models)
 
 
 def dispatch_seconds(
