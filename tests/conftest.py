@@ -62,3 +62,34 @@ def no_fallback() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*runs as written.*")
         yield
+
+
+# Tests of more than ten seconds beside which a quicker one has the same property: node ids, or how they begin.
+SLOW = (
+    "tests/dynamic/test_decoder.py::test_some_prompts",
+    "tests/explain/test_explain.py::test_every_step_is_a_rule_that_was_replayed[decoder]",
+    "tests/extract/test_clock.py::test_without_seconds_the_greedy_choice_is_taken_and_told[kernels]",
+    "tests/memory/test_memory_llama.py::test_llama3_8b_needs_less_than_is_published[prefill]",
+    "tests/reports/test_decoders.py::test_two_layers_without_weights[gemma1.1-7b]",
+    "tests/reports/test_decoders.py::test_two_layers_without_weights[qwen2-7b]",
+    "tests/test_cache.py::test_operators_of_users_keep_it_away",
+    "tests/test_executables.py::test_no_more_executables_are_kept_than_asked_for[kernels]",
+    "tests/test_executions.py::test_a_family_has_variants_of_both_executions",
+    "tests/test_families.py::test_the_variant_is_as_good_as_a_program_for_that_size_alone[llama-5]",
+    "tests/test_families.py::test_routines_that_tie_with_generated_kernels_make_no_family[a100]",
+    "tests/test_families.py::test_routines_that_tie_with_generated_kernels_make_no_family[rtx4090]",
+    "tests/test_fixed_sizes.py::test_the_example_encoder_for_one_sentence_and_for_one_token",
+    "tests/test_generating_examples.py::test_llava_sees_and_answers_for_any_number_of_pictures",
+    "tests/test_libraries.py::test_as_plain_jax[blackjax: Hamiltonian Monte Carlo step]",
+    "tests/test_libraries.py::test_as_plain_jax[tinygp: marginal likelihood and prediction]",
+    "tests/test_models.py::test_model[gpt2]",
+    "tests/test_models.py::test_model[unet_transposed]",
+    "tests/test_splitting.py::test_parts_add_up[bfloat16]",
+    "tests/test_time_limit.py::test_a_time_that_nothing_keeps_names_the_least",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)

@@ -52,6 +52,7 @@ HEAVY = {
     r"python -m benchmarks\.tradeoff.*": "searches for fronts of seven programs, and times them",
     r"python -m benchmarks\.gpu_decode .*": "32 layers, searched for three numbers of sequences; times need a GPU",
     r"python -m benchmarks\.gpu_kernels --(search|run) .*": "a search for each kernel; times need a GPU",
+    r"python -m benchmarks\.(triton|scale|prover).*": "many programs; tests of kernels and proofs have some",
     r"relax-eg verify": "does every proof of the rules that ship over: minutes",
     r"relax-eg calibrate.*": "measures the device for a minute",
 }
