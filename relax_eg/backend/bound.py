@@ -6,6 +6,7 @@ The bound parameters are the weights. Where nothing is bound, a call gives all a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -86,17 +87,15 @@ class BoundProgram:
         weights, rest = iter(prepared), iter(others)
         return [next(weights if i in self.indices else rest) for i in range(len(self.program.params))]
 
-    def run_main(
-        self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any], traced: bool = False
-    ) -> Any:
+    def run_main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         """The result of a call at these sizes, at which the function is this program.
 
-        With nothing bound, its derivatives are those of the function as written. `traced`: whether it is part of a
-        program of the caller; kernels through Pallas have no derivatives, so it then has none.
+        With nothing bound, its derivatives are those of the function as written.
         """
-        if self.pallas is not None and not traced:
-            with lowering_programs_by(self.pallas.lower_inside):
-                return self.run_main(prepared, others, sizes, traced=True)
+        with nullcontext() if self.pallas is None else lowering_programs_by(self.pallas.lower_inside):
+            return self._run_main(prepared, others, sizes)
+
+    def _run_main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         p = self.program
         given = self.ordered_operands(prepared, others)
         if p.is_as_written:
@@ -211,23 +210,16 @@ class BoundFamily:
         whole = {**self.shapes, **dict(zip(self.call_indices, shapes, strict=True))}
         return self.program.sizes([whole[i] for i in range(len(self.program.params))])
 
-    @property
-    def pallas(self) -> Pallas | None:
-        """What chooses the tensor programs of calls that are lowered through Pallas; None where there are none."""
-        return next((p.pallas for p in self.programs if p.pallas is not None), None)
-
     def run_main(
         self,
         prepared: tuple[Any, ...],
         others: Sequence[Any],
         program_index: int | None = None,
-        traced: bool = False,
     ) -> Any:
         """The result of a call.
 
         - `program_index`: the index of the program that runs; None: of the one that serves the sizes of the call.
         - `prepared`: the values prepared for it; without `program_index`, a tuple of those of each program.
-        - `traced`: whether it is part of a program of the caller, which may be differentiated.
 
         OtherProgramError at sizes where the function is another program than the one whose values were prepared; with
         nothing bound, it then runs as written.
@@ -241,7 +233,7 @@ class BoundFamily:
         bound = self.programs[program_index]
         if self.indices and not bound.is_as_written and (why := self.program.difference_at(sizes)) is not None:
             raise other_program(self.program.name, sizes, why)
-        return bound.run_main(prepared, checked, sizes, traced)
+        return bound.run_main(prepared, checked, sizes)
 
 
 def _has_programs(module: Module | None) -> bool:

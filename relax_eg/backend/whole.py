@@ -47,13 +47,14 @@ class Whole(Strategy):
     ) -> None:
         """`shapes`: those of the arrays that will be bound, by the places of their parameters.
 
-        `executables`: None for a new cache. `pallas`: chooses the tensor programs of calls that are lowered through
-        Pallas; None: none. Under a trace of JAX, which may differentiate, none are.
+        `executables`: None for a new cache. `pallas`: chooses the tensor programs that are lowered through Pallas;
+        None: none.
         """
         program = family.programs[0]
         self.program, self.family = program, family
         self.executables = executables or self.new_executables(program)
         b = BoundFamily(family, shapes, pallas)
+        self._pallas = pallas
         self.bound_family, self.names = b, b.names
         self._weight_refs: list[Callable[[], Any]] = []
         self.prepared_values: list[tuple[Any, ...]] = [()] * len(b.programs)
@@ -75,7 +76,7 @@ class Whole(Strategy):
         whole = [None] if self._joint else range(len(self.bound_family.programs))
         self._whole = [self._jit(i) for i in whole]
         # Serves all calls whose arguments are split as the specs were, if there is only one executable for each shape.
-        self._only = self._whole[0] if self._joint and not self._options and self.bound_family.pallas is None else None
+        self._only = self._whole[0] if self._joint and not self._options else None
 
     def _jit(self, which: int | None, variant: int | None = None, **options: Any) -> Any:
         """What runs the program `which`; for calls that only this variant serves, if one is given."""
@@ -111,17 +112,14 @@ class Whole(Strategy):
         self._donated = tuple(parameters)
         self._jit_programs()
 
-    def _program_function(self, which: int | None, traced: bool = False) -> Callable[..., Any]:
-        """A program as a function of its prepared values and the other arguments. None: the one that serves them.
-
-        `traced`: whether it is part of another program.
-        """
+    def _program_function(self, which: int | None) -> Callable[..., Any]:
+        """A program as a function of its prepared values and the other arguments. None: the one that serves them."""
         b = self.bound_family
 
         def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             if self._is_served is not None and not self._is_served():
                 raise UnseenError
-            return b.run_main(prepared, b.call_arrays(args, kwargs), which, traced)
+            return b.run_main(prepared, b.call_arrays(args, kwargs), which)
 
         run.__name__ = self.program.name
         return run
@@ -204,22 +202,13 @@ class Whole(Strategy):
     def executable(self, variant: int) -> tuple[Any, tuple[Any, ...]]:
         """The function `(prepared, *others)` that runs a variant, under `jax.jit`, and the values prepared for it."""
         which = self.bound_family.program_indices[variant]
-        if (traced := is_tracing()) or not self._options:  # under a trace, the outer `jit` decides on the options
-            each = self._traced if traced else self._whole
-            return each[0 if self._joint else which], self.prepared_values[which]
+        if not self._options or is_tracing():  # under a trace, the outer `jit` decides on the options
+            return self._whole[0 if self._joint else which], self.prepared_values[which]
         options = dict(self.family.variants[variant].compiler_options) or None
         run = self._compiled.get(variant) or self._compiled.get_or_make(
             variant, lambda: self._jit(which, variant, compiler_options=options)
         )
         return run, self.prepared_values[which]
-
-    @functools.cached_property
-    def _traced(self) -> list[Any]:
-        """What `_whole` is under a trace of JAX."""
-        if self.bound_family.pallas is None:
-            return self._whole
-        which = [None] if self._joint else range(len(self.bound_family.programs))
-        return [self.executables.jit(self._program_function(i, traced=True)) for i in which]
 
     def _as_written(self, arguments: Sequence[Any]) -> Any:
         """Calls the function as written. OtherProgramError where its weights were garbage-collected."""
@@ -253,7 +242,7 @@ class Whole(Strategy):
         args, kwargs = jax.tree_util.tree_unflatten(b.tree, others)
 
         def parts() -> Iterator[CallPart]:
-            run = self._program_function(which, traced=True)
+            run = self._program_function(which)
             with nullcontext() if pallas is None else lowering_programs_by(pallas.lower_inside):
                 lowered = jax.jit(run, keep_unused=True).lower(prepared, *args, **kwargs)
             yield CallPart(self.program.name, "", lowered, options)
@@ -284,7 +273,7 @@ class Whole(Strategy):
 
     def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> Whole:
         """The same strategy for bound arrays of these shapes, by the places of their parameters."""
-        return Whole(self.family, self.executables, shapes, self.bound_family.pallas)
+        return Whole(self.family, self.executables, shapes, self._pallas)
 
     def bind(self, indices: Sequence[int], weights: list[Any]) -> Whole:
         # Values prepared while JAX traces something else belong to the process, not to that trace.
@@ -315,7 +304,7 @@ class Whole(Strategy):
         def run(prepared: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             others = self.flat_arguments(args, kwargs)
             with program.width_context():
-                return b.run_main(prepared, others, traced=True)
+                return b.run_main(prepared, others)
 
         def optimized(*args: Any, **kwargs: Any) -> Any:
             return run((), args, kwargs)

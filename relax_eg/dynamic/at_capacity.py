@@ -49,7 +49,6 @@ class AtCapacity(Whole):
         """`sized`: the table that all bindings of one function share; None for a new one. `pallas`: as of `Whole`, at
         exact sizes."""
         super().__init__(family, executables, shapes or {}, pallas)
-        self._pallas = pallas
         self._policy, self._predict = policy, predict
         self._sized = Memo[tuple[Any, ...], Sized](_MOST_SIZED) if sized is None else sized
         self._expects_other_sizes = False

@@ -84,8 +84,12 @@ class Pallas:
         return lowered.run
 
     def lower_inside(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
-        """Like `lower`, for a program inside a larger one. A kernel is compiled by itself first, once for arguments of
-        the same types: one that does not compile must not take the larger program along."""
+        """Like `lower`, for a program inside a larger one, which may be differentiated or lowered for another platform.
+
+        A kernel is compiled by itself first, once for arguments of the same types: one that does not compile must not
+        take the larger program along. Its derivatives, and what runs where there is no CUDA, are those of XLA's
+        lowering.
+        """
         run = self.lower(program, sizes)
         if program.name not in self.taken:
             return run
@@ -101,7 +105,17 @@ class Pallas:
                     self.failed(program.name, e)
                     return lower_program(program, sizes)(*arrays)
                 self._compiled.add(key)
-            return run(*arrays)
+            return either(*arrays)
+
+        xlas = lower_program(program, sizes)
+
+        @jax.custom_jvp
+        def either(*arrays: Any) -> Any:
+            return run(*arrays) if self.interpret else jax.lax.platform_dependent(*arrays, cuda=run, default=xlas)
+
+        @either.defjvp
+        def _derivative(primals: Any, tangents: Any) -> Any:  # type: ignore[reportUnusedFunction]
+            return jax.jvp(xlas, primals, tangents)
 
         return checked
 
