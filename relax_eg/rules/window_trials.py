@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.dtypes import names_where
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, const, postorder, var
 from relax_eg.ir.module import Module
@@ -16,6 +17,7 @@ from relax_eg.rules.schemas import ModuleAnswers, Trial
 
 _ROUNDED = 1e-4  # chosen: error, as a share of the largest element, of rules that are not as accurate as a sum
 _SMALL = 1e-5  # chosen: the same of rules that add in another order
+_BYTES = sorted(names_where(lambda d: d.is_integer and d.bits == 8))  # dtypes of codes
 
 
 def _trial(node: Expr, params: tuple[Expr, ...], args: tuple[Any, ...], tolerance: float = 0.0) -> Trial:
@@ -121,7 +123,7 @@ def coded_convolutions(rng: np.random.Generator) -> Trial:
             args.append(rng.integers(low, high, shape).astype(dtype))
             return params[-1]
 
-        dtype = ("int8", "uint8")[int(rng.integers(2))]
+        dtype = _BYTES[int(rng.integers(2))]
         made = op.astype(given("", shape, dtype), "float32")
         if rng.integers(2):
             made = op.subtract(made, op.astype(given("_zero", zero, dtype), "float32"))
@@ -137,7 +139,7 @@ def coded_convolutions(rng: np.random.Generator) -> Trial:
 
 def codes_again(rng: np.random.Generator) -> Trial:
     """Bytes that are decoded, moved, joined and encoded again, mostly with the same scale and zero."""
-    dtype = ("int8", "uint8")[int(rng.integers(2))]
+    dtype = _BYTES[int(rng.integers(2))]
     rows, columns = (int(rng.integers(1, 4)) for _ in range(2))
     x = var("x", Tensor((rows, 2 * columns), dtype))
     scale, zero = float(rng.uniform(1e-3, 10)), int(rng.integers(0, 100))
