@@ -79,6 +79,7 @@ SLOW = (
     "tests/test_families.py::test_routines_that_tie_with_generated_kernels_make_no_family[a100]",
     "tests/test_families.py::test_routines_that_tie_with_generated_kernels_make_no_family[rtx4090]",
     "tests/test_fixed_sizes.py::test_the_example_encoder_for_one_sentence_and_for_one_token",
+    "tests/test_generating_examples.py::test_whisper_hears_and_writes_at_every_length",
     "tests/test_generating_examples.py::test_llava_sees_and_answers_for_any_number_of_pictures",
     "tests/test_libraries.py::test_as_plain_jax[blackjax: Hamiltonian Monte Carlo step]",
     "tests/test_libraries.py::test_as_plain_jax[tinygp: marginal likelihood and prediction]",

@@ -85,7 +85,7 @@ def tried(module: Module, sizes_seed: int, share: float, execution: str) -> str:
 
 
 @pytest.mark.parametrize("execution", ["whole", pytest.param("kernels", marks=pytest.mark.slow)])
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(programs(), st.integers(0, 1000), st.floats(*SHARES))
 def test_a_limit_is_kept_or_the_least_is_named(execution: str, module: Module, seed: int, share: float) -> None:
     tried(module, seed, share, execution)
