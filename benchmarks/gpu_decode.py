@@ -28,7 +28,7 @@ import typer
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.decoders import CACHED, THETA, rms_norm, rotate, specs
-from benchmarks.gpu import AS_FAR, IN_A_ROW, ROUNDED, WRITTEN, distance, in_a_row
+from benchmarks.gpu import AS_FAR, IN_A_ROW, ROUNDED, WRITTEN, distance, in_a_row, saved
 from benchmarks.gpu_cases import WHOLE, Subject
 from benchmarks.llama import MODELS, Sizes
 from benchmarks.timing import duration, machine, measure
@@ -87,12 +87,8 @@ def search(batches: tuple[int, ...], sizes: Sizes, target: str, folder: Path) ->
         asked = subject(batch, sizes)
         for way in OURS:
             best = asked.optimize(way, target)
-            best.save(_saved(folder, asked, way))
+            best.save(saved(folder, asked, way))
             print(f"{asked.name}, {way}: {best.report.predicted_gain:.2f} predicted", flush=True)
-
-
-def _saved(folder: Path, asked: Subject, way: str) -> Path:
-    return folder / f"{asked.file_name}-{way}.rxe"
 
 
 def with_torch(python: str, batches: tuple[int, ...], sizes: Sizes) -> dict[str, Any]:
@@ -129,8 +125,8 @@ def measured(batch: int, sizes: Sizes, params: Any, programs: Path) -> dict[str,
     position = jnp.int32(CACHED - 1)
     calls = {WRITTEN: _stepping(functools.partial(jax.jit(asked.fn, donate_argnums=1), params), caches, ids, position)}
     for way in OURS:
-        if _saved(programs, asked, way).exists():
-            best = rx.load(_saved(programs, asked, way), settle="off")
+        if saved(programs, asked, way).exists():
+            best = rx.load(saved(programs, asked, way), settle="off")
             first = len(jax.tree.leaves(params))
             best.donate(range(first, first + len(jax.tree.leaves(caches))))
             calls[way] = _stepping(best.prepare(params), caches, ids, position)

@@ -44,9 +44,9 @@ from relax_eg.backend.gpu.hlo import PALLAS
 from relax_eg.backend.gpu.record import GpuProgram
 from relax_eg.backend.gpu.resources import KernelResources
 from relax_eg.backend.gpu.target import target_for
-from relax_eg.backend.lower import lowering_programs_by, run_at
-from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.dtypes import itemsize
+from relax_eg.backend.lower import run_at
+from relax_eg.backend.pallas.choice import Pallas, lowering_through
+from relax_eg.backend.pallas.tuning import random_array
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.devices import profile
 
@@ -191,10 +191,10 @@ def _compiled_pair(form: Form, at: Mapping[str, int], path: Path) -> tuple[dict[
     module = rx.load(path, settle="off").module
     pallas = Pallas.for_default_device(True)
     assert pallas is not None
-    args = [random_array(p.annotation, at, n) for n, p in enumerate(module.main.params)]
+    args = [_argument(p.annotation, at, n) for n, p in enumerate(module.main.params)]
 
     def ours(*arrays: Any) -> Any:
-        with lowering_programs_by(pallas.lower_inside):
+        with lowering_through(pallas):
             return run_at(module, module.main, arrays, at)
 
     fn = form.fn
@@ -205,15 +205,12 @@ def _compiled_pair(form: Form, at: Mapping[str, int], path: Path) -> tuple[dict[
     return calls, pallas
 
 
-def random_array(annotation: Any, at: Mapping[str, int], seed: int) -> jax.Array:
-    """A random array of an annotation."""
-    shape, key = [int(d.evaluate(at)) for d in annotation.shape], jax.random.key(seed)
-    if annotation.dtype == "bool":
-        return jnp.tril(jnp.ones(shape, bool))
-    if "int" in annotation.dtype:
-        return jax.random.bits(key, shape, f"uint{8 * itemsize(annotation.dtype)}").astype(annotation.dtype)
-    scale = shape[0] ** -0.5 if len(shape) == 2 else 1.0
-    return (scale * jax.random.normal(key, shape, "float32")).astype(annotation.dtype)
+def _argument(annotation: Any, at: Mapping[str, int], seed: int) -> jax.Array:
+    """A random array of an annotation; a mask is causal."""
+    shape = [int(d.evaluate(at)) for d in annotation.shape]
+    return (
+        jnp.tril(jnp.ones(shape, bool)) if annotation.dtype == "bool" else random_array(annotation.dtype, shape, seed)
+    )
 
 
 def table(rows: Iterable[Row]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,28 +16,9 @@ from relax_eg.cli import app
 from relax_eg.driver.time_limit import TimeLimit
 from relax_eg.errors import ExtractionError, OptionError
 from relax_eg.extract.devices import profile
+from tests.test_pareto import AT, PROGRAM, SPECS, step
 
 pytestmark = pytest.mark.xla_defaults
-
-SPECS, AT = ("n 16", "16 128"), {"n": 2048}
-PROGRAM = """
-import jax
-import jax.numpy as jnp
-
-def loss(x, w):
-    h = jnp.tanh(x @ w)
-    return jnp.sum(h * jnp.exp(h))
-
-step = jax.grad(loss, 1)
-"""
-
-
-def step(x: Any, w: Any) -> Any:
-    def loss(w: Any) -> Any:
-        h = jnp.tanh(x @ w)
-        return jnp.sum(h * jnp.exp(h))
-
-    return jax.grad(loss)(w)
 
 
 def test_more_time_needs_no_more_memory() -> None:

@@ -6,7 +6,6 @@ The bound parameters are the weights. Where nothing is bound, a call gives all a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -16,8 +15,8 @@ import jax
 from relax_eg.backend.call_keys import SizeKey, size_key_function
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.family import Family
-from relax_eg.backend.lower import lowering_programs_by, run_at
-from relax_eg.backend.pallas.choice import Pallas
+from relax_eg.backend.lower import run_at
+from relax_eg.backend.pallas.choice import Pallas, lowering_through
 from relax_eg.backend.program import Program
 from relax_eg.errors import OtherProgramError
 from relax_eg.ir.expr import CALL_TIR, Expr, tuple_
@@ -92,7 +91,7 @@ class BoundProgram:
 
         With nothing bound, its derivatives are those of the function as written.
         """
-        with nullcontext() if self.pallas is None else lowering_programs_by(self.pallas.lower_inside):
+        with lowering_through(self.pallas):
             return self._run_main(prepared, others, sizes)
 
     def _run_main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:

@@ -18,8 +18,7 @@ from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracin
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
 from relax_eg.backend.loaded import FromFile, LoadedPrograms
-from relax_eg.backend.lower import lowering_programs_by
-from relax_eg.backend.pallas.choice import Pallas
+from relax_eg.backend.pallas.choice import Pallas, lowering_through
 from relax_eg.backend.program import abstract_array
 from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Strategy
 from relax_eg.errors import OtherProgramError
@@ -243,7 +242,7 @@ class Whole(Strategy):
 
         def parts() -> Iterator[CallPart]:
             run = self._program_function(which)
-            with nullcontext() if pallas is None else lowering_programs_by(pallas.lower_inside):
+            with lowering_through(pallas):
                 lowered = jax.jit(run, keep_unused=True).lower(prepared, *args, **kwargs)
             yield CallPart(self.program.name, "", lowered, options)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -13,8 +12,7 @@ from relax_eg.backend.bound import BoundFamily
 from relax_eg.backend.call_keys import UnseenError
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
-from relax_eg.backend.lower import lowering_programs_by
-from relax_eg.backend.pallas.choice import Pallas
+from relax_eg.backend.pallas.choice import Pallas, lowering_through
 from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place
 from relax_eg.backend.statistics import ExecutableRow, Statistics
 from relax_eg.backend.whole import Whole
@@ -123,7 +121,7 @@ class AtCapacity(Whole):
         variant = self.family.variants[found.variant]
 
         def parts() -> Iterator[CallPart]:
-            with nullcontext() if pallas is None else lowering_programs_by(pallas.lower_inside):
+            with lowering_through(pallas):
                 lowered = jax.jit(run, keep_unused=True).lower(*args, **kwargs)
             yield CallPart(self.program.name, "", lowered, variant.compiler_options)
 

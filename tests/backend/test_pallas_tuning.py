@@ -57,7 +57,7 @@ class Clock:
 
 def test_all_choices_compute_the_program_and_differ() -> None:
     clock = Clock(3.0, 2.0, 1.0, 2.0)
-    found = Tuner(DEVICE, interpreted, clock).tuned(average, SIZES)
+    found = Tuner(interpreted, clock).tuned(average, SIZES)
     assert found is not None and found.rank == 2
     assert len(clock.ran) == MOST_TIMED + 1
     (wanted,) = evaluate(average, [np.asarray(x) for x in clock.arrays], SIZES)
@@ -71,10 +71,10 @@ def test_it_is_remembered_for_its_sizes(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("RELAX_EG_CACHE", "1")
     clock = Clock(2.0, 1.0)
-    tuner = Tuner(DEVICE, interpreted, clock)
+    tuner = Tuner(interpreted, clock)
     first = tuner.tuned(average, SIZES)
     assert tuner.tuned(average, SIZES) == first and clock.asked == 1
-    assert Tuner(DEVICE, interpreted, clock).tuned(average, SIZES) == first and clock.asked == 1  # from the disk
+    assert Tuner(interpreted, clock).tuned(average, SIZES) == first and clock.asked == 1  # from the disk
     tuner.tuned(average, {**SIZES, "n": 71})
     assert clock.asked == 2
 
@@ -83,11 +83,11 @@ def test_a_broken_entry_is_timed_again(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("RELAX_EG_CACHE", "1")
     clock = Clock(2.0, 1.0)
-    Tuner(DEVICE, interpreted, clock).tuned(average, SIZES)
+    Tuner(interpreted, clock).tuned(average, SIZES)
     ((path, _),) = store().entries()
     store().write(path.stem, json.dumps({"rank": 99, "seconds": [1.0], "xla": 1.0}).encode())
     with pytest.warns(StoreWarning, match="no times of kernels .*the choice 99 of 1"):
-        Tuner(DEVICE, interpreted, clock).tuned(average, SIZES)
+        Tuner(interpreted, clock).tuned(average, SIZES)
     assert clock.asked == 2
 
 
@@ -107,8 +107,8 @@ def test_the_choice_by_the_clock(seconds: tuple[float, ...], xla: float, rank: i
 
 def test_where_xla_is_faster_it_has_the_program() -> None:
     pallas = Pallas(interpret=True, device=DEVICE)
-    pallas.tuner = Tuner(DEVICE, interpreted, Clock(*[2.0] * MOST_TIMED, 1.0))
-    x, v = (random_array(b, s, 0) for b, s in zip(average.parameters, ((70, 96), (96, 40)), strict=True))
+    pallas.tuner = Tuner(interpreted, Clock(*[2.0] * MOST_TIMED, 1.0))
+    x, v = (random_array(b.dtype, s, 0) for b, s in zip(average.parameters, ((70, 96), (96, 40)), strict=True))
     # Inside of a trace, in which the clock has to run nevertheless.
     got = jax.jit(lambda x, v: pallas.lower_inside(average, SIZES)(x, v)[0])(x, v)
     np.testing.assert_allclose(got, jax.nn.softmax(x) @ v, rtol=1e-5, atol=1e-6)
@@ -117,7 +117,7 @@ def test_where_xla_is_faster_it_has_the_program() -> None:
 
 def test_arrays_that_are_too_large_are_not_made() -> None:
     clock = Clock(1.0)
-    assert Tuner(DEVICE, interpreted, clock).tuned(average, {"n": 1 << 20, "m": 1 << 14}) is None
+    assert Tuner(interpreted, clock).tuned(average, {"n": 1 << 20, "m": 1 << 14}) is None
     assert not clock.asked
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import jax
 
+from relax_eg.backend.lower import lowering_programs_by
 from relax_eg.backend.pallas.plan import Chosen, Unsuitable
 from relax_eg.backend.pallas.tuning import XLA, Tuner, of_rank
 from relax_eg.backend.tensor_programs import lower_program
@@ -44,7 +46,7 @@ class Pallas:
         self.interpret, self.device, self.lowers = interpret, device, lowers
         self.compiles = compiles or (lambda lowered: lowered.compile())
         self._compiled: set[Any] = set()
-        self.tuner = Tuner.here(device, self._lowered_by) if tunes else None
+        self.tuner = Tuner.here(self._lowered_by) if tunes else None
         self.taken: dict[str, str] = {}
         self.left: dict[str, str] = {}
 
@@ -167,3 +169,8 @@ def raise_if_ours(e: Exception) -> None:
     if isinstance(e, RelaxEgError) and not isinstance(e, DeviceError):
         raise e
     raise_if_exhausted(e)
+
+
+def lowering_through(pallas: Pallas | None) -> AbstractContextManager[None]:
+    """A context in which the tensor programs of whole functions are lowered as `pallas` chooses; None: by XLA."""
+    return nullcontext() if pallas is None else lowering_programs_by(pallas.lower_inside)

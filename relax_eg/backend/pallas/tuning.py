@@ -32,8 +32,7 @@ from relax_eg.dtypes import RECORDS, itemsize, kind
 from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import cache_is_on, raise_if_exhausted
 from relax_eg.memo import Memo
-from relax_eg.ops.multiprocessors import Multiprocessors
-from relax_eg.tir import Buffer, TensorProgram
+from relax_eg.tir import TensorProgram
 
 log = logging.getLogger("relax_eg")
 
@@ -103,27 +102,23 @@ def of_rank(rank: int) -> Chosen:
 class Tuner:
     """Times the choices of programs on JAX's default device, each program once.
 
-    - `device`: the GPU.
     - `lowers`: lowers a program at its sizes with the choice of a rank.
     - `clock`: seconds of calls of functions on arrays, infinite for one that fails.
     """
 
     def __init__(
         self,
-        device: Multiprocessors,
         lowers: Callable[[TensorProgram, Mapping[str, int], Chosen], Callable[..., Any]],
         clock: Callable[[Sequence[Callable[..., Any]], Sequence[Any]], list[float]] | None = None,
     ) -> None:
-        self.device, self._lowers, self._clock = device, lowers, clock or seconds_of
+        self._lowers, self._clock = lowers, clock or seconds_of
         self._known = Memo[str, Tuned](FEW_KEPT)
         self._lock = threading.Lock()
 
     @classmethod
-    def here(
-        cls, device: Multiprocessors, lowers: Callable[[TensorProgram, Mapping[str, int], Chosen], Callable[..., Any]]
-    ) -> Tuner | None:
+    def here(cls, lowers: Callable[[TensorProgram, Mapping[str, int], Chosen], Callable[..., Any]]) -> Tuner | None:
         """A tuner; None where this machine is not measured."""
-        return cls(device, lowers) if calibration_mode() == "auto" else None
+        return cls(lowers) if calibration_mode() == "auto" else None
 
     def tuned(self, program: TensorProgram, sizes: Mapping[str, int]) -> Tuned | None:
         """What the clock says of a program; None where its arrays are too large to be made for that."""
@@ -155,7 +150,8 @@ class Tuner:
     ) -> Tuned:
         def time_all() -> Tuned:
             arrays = [
-                random_array(b, shape, i) for i, (b, shape) in enumerate(zip(program.parameters, shapes, strict=True))
+                random_array(b.dtype, shape, i)
+                for i, (b, shape) in enumerate(zip(program.parameters, shapes, strict=True))
             ]
             made: list[Callable[..., Any]] = []
             for rank in range(MOST_TIMED):
@@ -185,9 +181,9 @@ def _with_precision(run: Callable[..., Any], precision: Any) -> Callable[..., An
     return jax.jit(at_precision)
 
 
-def random_array(buffer: Buffer, shape: Sequence[int], seed: int) -> Any:
-    """A random array on JAX's default device, of the dtype of a buffer. Wide integers may be places, so they are 0."""
-    dtype, key = buffer.dtype, jax.random.key(seed)
+def random_array(dtype: str, shape: Sequence[int], seed: int) -> Any:
+    """A random array on JAX's default device. Wide integers may be places, so they are 0."""
+    key = jax.random.key(seed)
     if (kind(dtype) in "iu" and itemsize(dtype) <= 2) or dtype == "uint32":
         return jax.random.bits(key, shape, f"uint{8 * itemsize(dtype)}").astype(dtype)
     if kind(dtype) == "f":
