@@ -43,7 +43,7 @@ _BY_OWN_MODEL = 1.0001  # chosen: the same by a cost model of the user's own, wh
 EXECUTION_DOUBT = 1.5
 
 # measured: factor on seconds with kernels through Pallas in one XLA program, where programs are compared. On an H200,
-# attention in two dtypes was 1.6 to 3.2 times as fast, as predicted 1.5 to 2.1 (`python -m benchmarks.gpu --run`).
+# six programs of attention were 1.6 to 3.2 times as fast; predicted were 1.5 to 2.3 (`python -m benchmarks.gpu --run`).
 OWN_KERNELS_DOUBT = 1.05
 
 # measured: factor on seconds in a mode of the profile where programs are compared. Prices in two modes differ by a
