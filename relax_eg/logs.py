@@ -115,12 +115,24 @@ def options(
 
 
 def cache_is_on() -> bool:
-    """Whether the disk cache is used. OptionError if `RELAX_EG_CACHE` is neither 0 nor 1."""
+    """Whether searches and what the first calls found are kept in the disk cache. OptionError for another value of
+    `RELAX_EG_CACHE` than 0, 1 and machine."""
+    return _cached() == "1"
+
+
+def machine_is_kept() -> bool:
+    """Whether what was measured of the machine is kept in the disk cache; OptionError as above."""
+    return _cached() != "0"
+
+
+def _cached() -> str:
     chosen = _options.get().cache
+    if chosen is not None:
+        return "1" if chosen else "0"
     text = os.environ.get("RELAX_EG_CACHE", "") or "1"
-    if chosen is None and text not in ("0", "1"):
-        raise OptionError(f"RELAX_EG_CACHE={text}: 0 (off) or 1 (on) is accepted")
-    return text == "1" if chosen is None else chosen
+    if text not in ("0", "1", "machine"):
+        raise OptionError(f"RELAX_EG_CACHE={text}: 0 (off), 1 (on) or machine (the machine's profile only) is accepted")
+    return text
 
 
 def sharing_is_on() -> bool:

@@ -256,7 +256,11 @@ def test_it_can_be_turned_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_settings_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value, accepted in (
-        ("RELAX_EG_CACHE", "maybe", r"RELAX_EG_CACHE=maybe: 0 \(off\) or 1 \(on\) is accepted"),
+        (
+            "RELAX_EG_CACHE",
+            "maybe",
+            r"RELAX_EG_CACHE=maybe: 0 \(off\), 1 \(on\) or machine \(the machine's profile only\) is accepted",
+        ),
         ("RELAX_EG_CACHE_BYTES", "1 MB", "RELAX_EG_CACHE_BYTES=1 MB: a number of bytes is accepted"),
     ):
         monkeypatch.setenv(name, value)

@@ -22,7 +22,7 @@ from relax_eg.cache_folder import calibration_mode, read_entry, store
 from relax_eg.driver.learning import machine_key, on_this_machine
 from relax_eg.extract.profile import Profile
 from relax_eg.limits import FEW_KEPT
-from relax_eg.logs import cache_is_on, fallback, log_at, raise_if_exhausted
+from relax_eg.logs import fallback, log_at, machine_is_kept, raise_if_exhausted
 from relax_eg.measure.device import default_profile, processes, this_machine
 from relax_eg.measure.quick import DISTURBED, calibrate_quickly, today
 from relax_eg.memo import Memo
@@ -54,7 +54,7 @@ def _found(key: str) -> Profile:
 
 def _measured(key: str) -> Profile | None:
     """The calibrated profile, from the cache or measured now; None where none can be kept."""
-    if not cache_is_on() or processes() > 1:
+    if not machine_is_kept() or processes() > 1:
         return None
     kept, name = store(), f"profile-{key}"
     found = _read(kept, name)

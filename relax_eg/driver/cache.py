@@ -8,7 +8,8 @@ library), or if the clock stopped the search: another run might find more.
 An entry is plain data with a checksum. It names the constants and JAX's objects of the program by their content; they
 are taken from the program at hand, of which on a hit only the jaxpr is hashed.
 
-`RELAX_EG_CACHE=0` or `with rx.debug.options(cache=False):` turns it off; `RELAX_EG_CACHE_DIR` sets its folder (default:
+`RELAX_EG_CACHE=0` or `with rx.debug.options(cache=False):` turns it off, `RELAX_EG_CACHE=machine` keeps only what was
+measured of the machine; `RELAX_EG_CACHE_DIR` sets its folder (default:
 the user's folder for caches), `RELAX_EG_CACHE_BYTES` its size limit.
 """
 

@@ -23,7 +23,7 @@ from relax_eg.cache_folder import calibration_mode, read_entry, store, version_o
 from relax_eg.extract.learned import UNKNOWN, Learned, TimedProgram, learn
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
 from relax_eg.limits import FEW_KEPT
-from relax_eg.logs import cache_is_on, log_at
+from relax_eg.logs import log_at, machine_is_kept
 from relax_eg.measure.device import processes, this_machine
 from relax_eg.memo import Memo
 from relax_eg.store import Store
@@ -110,7 +110,7 @@ def timed_programs(p: Profile) -> list[TimedProgram]:
 
 
 def _may_learn(p: Profile) -> bool:
-    return calibration_mode() == "auto" and cache_is_on() and p.machine == this_machine() and processes() == 1
+    return calibration_mode() == "auto" and machine_is_kept() and p.machine == this_machine() and processes() == 1
 
 
 def _key(p: Profile) -> str:

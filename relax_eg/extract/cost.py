@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from relax_eg.dtypes import itemsize
 from relax_eg.extract.amounts import NONE, Amounts, adds_neighbours, bytes_moved, kind_of, program_amounts, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
 from relax_eg.extract.gpu.place import KernelPlace, is_placed
@@ -379,7 +380,8 @@ class WholeCost:
         seconds = maximum(matmul_seconds(self.profile, matmul), self.profile.move(moved))
         seconds = seconds + packing_seconds(self.profile, matmul)
         stored = self.profile.linear_factor(matmul.rows, weight)
-        seconds = seconds * (stored if site.op == LINEAR else choose(turned, stored, 1.0))
+        in_order = self.profile.page_factor(matmul.rows, matmul.columns * itemsize(matmul.dtype))
+        seconds = seconds * (stored if site.op == LINEAR else choose(turned, stored, in_order))
         return seconds + (self.profile.joining(matmul.rows, weight) if len(site.shape(1)) == 2 else 0.0)
 
     def _matmul_of(self, site: Site, flops: Number) -> Matmul:

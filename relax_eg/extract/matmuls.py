@@ -129,7 +129,8 @@ def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -
     seconds, own = matmul_seconds(p, m), xla_matmul_seconds(p, m)
     weight = m.columns * m.depth * itemsize(m.dtype)
     stored = p.linear_factor(m.rows, weight)
-    factor = stored if transposed else choose(turned, stored, 1.0)
+    in_order = p.page_factor(m.rows, m.columns * itemsize(m.dtype))
+    factor = stored if transposed else choose(turned, stored, in_order)
     seconds, own = seconds * factor, own * factor
     more = p.joining(m.rows, weight) + packing_seconds(p, m)
     return Contracted(seconds + more, own + more, m.is_vector if p.tiles else False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
-PROFILE_VERSION = 8  # given: version of the format
+PROFILE_VERSION = 9  # given: version of the format
 _OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
+PAGE = 4096  # given: bytes; addresses that differ by a multiple of a page share a set of a first-level cache
 _STREAMING = 4  # chosen: power of (cache over bytes) with which hits fall when an array outgrows the cache
 
 
@@ -70,6 +71,8 @@ class Profile:
     - `own_rows`: least side of a block if XLA generates the matmul.
     - `linear_penalty`: (rows up to, factor) pairs, from two rows on: how many times longer a matmul takes if its weight
       is stored output axis first.
+    - `page_penalty`: (rows up to, factor) pairs, from two rows on: how many times longer a matmul takes if a row of its
+      weight, stored in order, is a multiple of `PAGE` bytes.
     - `gemv_bytes`, `gemv_gain`: with one row and a weight of at least `gemv_bytes`, that layout is `gemv_gain` times
       faster.
     - `sums_as_matmuls`: whether XLA computes the sum of a product of two broadcast operands as a matmul.
@@ -126,6 +129,7 @@ class Profile:
     tiles: tuple[tuple[float, float], ...] = ()
     own_rows: float = 16.0
     linear_penalty: tuple[tuple[float, float], ...] = ()
+    page_penalty: tuple[tuple[float, float], ...] = ()
     gemv_bytes: float = float("inf")
     gemv_gain: float = 1.0
     sums_as_matmuls: bool = False
@@ -191,12 +195,15 @@ class Profile:
 
     def linear_factor(self, rows: Number, weight_bytes: Number) -> Number:
         """How many times longer a matmul of `rows` rows takes if its weight is stored output axis first."""
-        factor: Number = 1.0
-        for limit, penalty in reversed(self.linear_penalty):
-            factor = choose(rows <= limit, penalty, factor)
+        factor = _factor_at(self.linear_penalty, rows)
         # With one row, each output sums products along contiguous elements of the weight.
         alone = choose(weight_bytes >= self.gemv_bytes, 1.0 / self.gemv_gain, 1.0)
         return choose(rows <= 1, alone, factor)
+
+    def page_factor(self, rows: Number, row_bytes: Number) -> Number:
+        """How many times longer a matmul of `rows` rows takes with a weight stored in order, whose rows have
+        `row_bytes`."""
+        return choose((rows > 1) & (row_bytes % PAGE == 0), _factor_at(self.page_penalty, rows), 1.0)
 
     def joining(self, rows: Number, weight_bytes: Number) -> Number:
         """Seconds that a matmul of `rows` rows takes besides its work: `join` or 0."""
@@ -219,7 +226,10 @@ class Profile:
         gigabytes = (
             f"{self.bandwidth / 1e9:.3g}, {self.cache_bandwidth / 1e9:.3g} up to {self.cache_bytes / 2**20:.3g} MiB"
         )
-        layouts = ", ".join(f"{f:g} to {rows:g} rows" for rows, f in self.linear_penalty) or "none"
+        layouts, pages = (
+            ", ".join(f"{f:g} to {rows:g} rows" for rows, f in table) or "none"
+            for table in (self.linear_penalty, self.page_penalty)
+        )
         slow = ", ".join(f"{op} {rate / 1e9:.3g}" for op, rate in self.scalar_rate.items())
         for what, value in (
             ("matmul, Gflop/s", gflops),
@@ -240,6 +250,7 @@ class Profile:
                 f"{1e6 * self.join:.3g}, from {self.join_bytes / 2**10:.4g} KiB of weight on",
             ),
             ("weight stored out x in, times", layouts),
+            ("weight with rows of whole pages, times", pages),
             ("convolution over matmul, times", f"{self.conv_factor:.3g}; in groups {1 / self.group_share:.3g}"),
             ("a row of a convolution's window, ns", f"{1e9 * self.window_row:.3g}"),
             ("sums over taps, channels last, Gflop/s", f"{(self.tap_rate or self.vector_rate) / 1e9:.4g}"),
@@ -293,8 +304,16 @@ class Profile:
         return _from_data(where, found)
 
 
+def _factor_at(table: Sequence[tuple[float, float]], rows: Number) -> Number:
+    """The factor at `rows` of a table of (rows up to, factor) pairs; 1 beyond it."""
+    factor: Number = 1.0
+    for limit, here in reversed(table):
+        factor = choose(rows <= limit, here, factor)
+    return factor
+
+
 # given: numbers in each row of the fields that are tables.
-_ROWS: Mapping[str, int] = {"tiles": 2, "linear_penalty": 2}
+_ROWS: Mapping[str, int] = {"tiles": 2, "linear_penalty": 2, "page_penalty": 2}
 # given: numbers in the fields that are lists
 _COLUMNS: Mapping[str, int] = {"matmul_half": 3, "group_half": 2, "solve_half": 2}
 _RATES = ("matmul_rate", "scalar_rate", "library_speed", "corrections", "doubts")

@@ -25,6 +25,11 @@ MATMULS = [
     (8, 384, 384), (64, 384, 1536), (128, 64, 128), (1, 256, 256), (16, 256, 256), (16, 16, 4096),
 ]  # fmt: skip
 ROWS = (2, 4, 8, 16, 24, 32, 48, 64, 128)  # chosen: rows of matmuls that are timed with both layouts of the weight
+# chosen: bytes of the weights of a chain of matmuls. They are more than a core's own caches hold, as those of a model
+# are: a weight that was just read makes the same matmul up to three times as fast.
+CHAINED_BYTES = 16 << 20
+# chosen: side of weights whose rows are a multiple of a page; lines of their columns share few sets of a cache
+PAGED = 1024
 # chosen: sides of weights; three weights are timed in separate matmuls, and joined in one matmul
 APART = (64, 96, 128, 192, 256, 320, 384, 448, 512)
 APART_ROWS = 8  # chosen: rows of the matmuls with the weights of `APART`
@@ -33,8 +38,8 @@ CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
 THIN = (3, 16, 112)  # chosen: channels and output channels of a convolution of many small windows, and its side
 TAPS = (128, 28)  # chosen: channels and side of the result of a sum over nine taps, channels last
 ONE_ROW = (512, 1024, 2048)  # chosen: sides of weights of matmuls with one row
-# chosen: of a quick calibration: reductions in a chain, and rows of the matmuls with both layouts
-FEW_CHAINED, FEW_ROWS = 12, 8
+# chosen: of a quick calibration: reductions in a chain, and rows of the matmuls with both layouts and with `PAGED`
+FEW_CHAINED, FEW_ROWS, FEW_PAGED = 12, (2, 8, 24, 64), (8, 24)
 DEPTH, TRANSPOSED, LAYOUT = 64, 768, 768  # chosen: rows, depth and sides of single figures
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
     "sort": lambda a: jnp.sort(a, axis=-1),
@@ -194,9 +199,8 @@ def _matmuls_on_threads(p: Profile, normal: Callable[..., Any]) -> Iterator[Figu
         for m, n, k in MATMULS:
             yield Figure(f"{mode}matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)), options)
         for rows, size in (*((r, LAYOUT) for r in ROWS), *((1, n) for n in ONE_ROW)):
-            x, w = normal(rows, size), normal(size, size)
-            yield Figure(f"{mode}in x out {rows} {size}", jnp.matmul, (x, w), options)
-            yield Figure(f"{mode}out x in {rows} {size}", linear, (x, w), options)
+            yield from (chain_of_matmuls(rows, size, turned, mode, options) for turned in (False, True))
+        yield from (chain_of_matmuls(rows, PAGED, False, mode, options) for rows in ROWS)
         for n in APART:
             x, ws = normal(APART_ROWS, n), [normal(n, n) for _ in range(3)]
             yield Figure(f"{mode}apart {n}", lambda x, *ws: [x @ w for w in ws], (x, *ws), options)
@@ -211,6 +215,29 @@ def chain_of_kernels(count: int) -> Callable[[Any], Any]:
         return x
 
     return run
+
+
+def chained_weights(side: int) -> int:
+    """The number of square weights of a chain of matmuls."""
+    return max(2, -(-CHAINED_BYTES // (4 * side * side)))
+
+
+def chain_of_matmuls(
+    rows: int, side: int, turned: bool, mode: str = "", options: Mapping[str, str] | None = None
+) -> Figure:
+    """Matmuls of `rows` rows, each of the result of the one before with a weight of its own, as the layers of a model
+    are; `turned`: the weights are stored output axis first."""
+    rng = np.random.default_rng(0)
+    # Of this size, values neither grow nor vanish along the chain.
+    weights = [rng.standard_normal((side, side), np.float32) / side**0.5 for _ in range(chained_weights(side))]
+
+    def run(x: Any, *weights: Any) -> Any:
+        for w in weights:
+            x = linear(x, w) if turned else x @ w
+        return x
+
+    args = tuple(jnp.asarray(a) for a in (rng.standard_normal((rows, side), np.float32), *weights))
+    return Figure(f"{mode}{'out x in' if turned else 'in x out'} {rows} {side}", run, args, options or {})
 
 
 def loop(count: int) -> Callable[[Any], Any]:

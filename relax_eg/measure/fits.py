@@ -27,17 +27,20 @@ from relax_eg.measure.figures import (
     CONVOLUTIONS,
     DEPTH,
     FEW_CHAINED,
+    FEW_PAGED,
     FEW_ROWS,
     FLOATS,
     LAYOUT,
     LOOPS,
     MATMULS,
     ONE_ROW,
+    PAGED,
     ROWS,
     SLOW_LOOPS,
     SMALL,
     TAPS,
     THIN,
+    chained_weights,
     has_threads,
     images,
     matrix_sides,
@@ -53,6 +56,7 @@ from relax_eg.ops import counts, site_of
 from relax_eg.shapes import Dim
 
 Times = Mapping[str, float]  # seconds per call, by the name of the figure
+_HALVES = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 96.0]  # chosen: sizes that may halve the rate of a matmul
 _LEAST = 1e-8  # chosen: seconds; smaller differences are lost in the noise
 _MOST_FORK, _LEAST_FORK = 1e-4, 5e-7  # chosen: seconds to wake cores; more is noise, and less counts as 0
 _MOST_PENALTY = 16.0  # chosen: largest factor between two layouts; a larger one comes from a disturbed measurement
@@ -96,9 +100,9 @@ def matmul_errors(p: Profile, times: Times) -> list[float]:
 def fit_few(start: Profile, times: Times) -> Profile:
     """The profile that explains the `times` of a quick calibration (`measure.quick`).
 
-    Rates of memory, of elementwise code, of transposes and of matmuls are measured, and the layout of weights at one
-    size each. All else is as in `start`, in proportion: the sizes that halve a matmul's rate, the rates of dtypes, and
-    the shares of convolutions and linear algebra, which differ least between machines.
+    Rates of memory, of elementwise code, of transposes and of matmuls are measured, and the layout of weights at a few
+    numbers of rows. All else is as in `start`, in proportion: the columns and depths that halve a matmul's rate, the
+    rates of dtypes, and the shares of convolutions and linear algebra, which differ least between machines.
     """
     few, many = (times[f"loop {n}"] for n in LOOPS)
     launch = max((times[f"chain {FEW_CHAINED}"] - times["dispatch"]) / FEW_CHAINED, _LEAST)
@@ -111,26 +115,27 @@ def fit_few(start: Profile, times: Times) -> Profile:
     n = transposed_size(p)
     longer = times["transposed"] - times["in order"]
     p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
-    peaks = [p.rate("float32") * 2.0 ** (k / 4) for k in range(-20, 29)]
     known = [s for s in MATMULS if _matmul_name(s) in times]
 
-    def error(peak: float) -> float:
-        q = replace(p, matmul_rate={"float32": peak})
-        return _error((_matmul_seconds(q, *s), times[_matmul_name(s)]) for s in known)
+    def error(at: Mapping[str, float]) -> float:
+        q = replace(p, matmul_rate={"float32": at["rate"]}, matmul_half=(at["m"], *p.matmul_half[1:]))
+        alone = ((_matmul_seconds(q, *s), times[_matmul_name(s)]) for s in known)
+        chained = ((_chain_seconds(q, r, LAYOUT), times[f"in x out {r} {LAYOUT}"]) for r in FEW_ROWS)
+        return _error([*alone, *chained])
 
-    faster = min(peaks, key=error) / p.rate("float32")
+    choices = {"rate": [p.rate("float32") * 2.0 ** (k / 4) for k in range(-20, 29)], "m": _HALVES}
+    found = _search(error, choices)
+    faster = found["rate"] / p.rate("float32")
     rates = {dtype: faster * rate for dtype, rate in p.matmul_rate.items()}
+    p = replace(p, matmul_half=(found["m"], *p.matmul_half[1:]))
     side = float(rate_side(p))
     flops = 2.0 * side**3
     # Machines differ most in their products of bytes: few have units for them.
     reached = flops / _work(p, times["rate int8"], flops) / share_of_peak((side,) * 3, p.matmul_half)
     rates["int8"] = min(float(reached), _MOST_RATE["int8"] * rates["float32"])
     p = replace(p, matmul_rate=rates)
-    rows, side = FEW_ROWS, LAYOUT
-    dearer = _layout_ratio(p, times, "", rows, side) / float(p.linear_factor(rows, 4.0 * side * side))
-    factors = [(r, min(max(f * dearer, 1.0), _MOST_PENALTY)) for r, f in p.linear_penalty]
     gain = min(max(1.0 / _layout_ratio(p, times, "", 1, ONE_ROW[1]), 1.0), _MOST_PENALTY)
-    return replace(p, linear_penalty=merge_factors(factors), gemv_gain=gain)
+    return replace(p, gemv_gain=gain, **_penalties(p, times, "", FEW_ROWS, FEW_PAGED))
 
 
 def _matmul_name(shape: Sequence[int]) -> str:
@@ -144,12 +149,45 @@ def _matmul_seconds(p: Profile, m: int, n: int, k: int) -> float:
     return p.call(p.launch + seconds + p.joining(m, 4.0 * k * n), flops >= p.fork_flops)
 
 
-def _layout_ratio(p: Profile, times: Times, mode: str, rows: int, size: int) -> float:
+def _chain_seconds(p: Profile, rows: int, side: int) -> float:
+    """The predicted seconds of a call of a chain of matmuls (`figures.chain_of_matmuls`), weights stored in order."""
+    around = float(p.call(0.0, 2.0 * rows * side * side >= p.fork_flops))
+    return around + chained_weights(side) * (_matmul_seconds(p, rows, side, side) - around)
+
+
+def _chain_work(p: Profile, seconds: float, rows: int, side: int) -> float:
+    """The seconds of work of one matmul of a chain, without its overheads: at least a tenth of all."""
+    around, count = p.call(0.0, 2.0 * rows * side * side >= p.fork_flops), chained_weights(side)
+    apart = p.launch + float(p.joining(rows, 4.0 * side * side))
+    return max((seconds - around) / count - apart, 0.1 * seconds / count)
+
+
+def _layout_ratio(p: Profile, times: Times, mode: str, rows: int, side: int) -> float:
     """How many times longer a matmul works if its weight is stored output axis first."""
-    flops, join = 2.0 * rows * size * size, float(p.joining(rows, 4.0 * size * size))
-    ways = (times[f"{mode}{way} {rows} {size}"] for way in ("out x in", "in x out"))
-    stored, plain = (_work(p, t - join, flops) for t in ways)
+    ways = (times[f"{mode}{way} {rows} {side}"] for way in ("out x in", "in x out"))
+    stored, plain = (_chain_work(p, t, rows, side) for t in ways)
     return stored / plain
+
+
+def _page_ratio(p: Profile, times: Times, mode: str, rows: int) -> float:
+    """How many times longer a matmul works if rows of its weight are multiples of a page: seconds per element of the
+    weight, over those of another weight."""
+    sides = PAGED, LAYOUT
+    paged, plain = (_chain_work(p, times[f"{mode}in x out {rows} {n}"], rows, n) / (n * n) for n in sides)
+    return paged / plain
+
+
+def _penalties(p: Profile, times: Times, mode: str, rows: Sequence[int], paged: Sequence[int]) -> dict[str, Any]:
+    """The fields of a profile for layouts of weights, from matmuls of these `rows` with both layouts, and with weights
+    whose rows are multiples of a page. The factor of a weight stored output axis first falls with the rows."""
+
+    def table(at: Sequence[int], factors: Sequence[float]) -> tuple[tuple[float, float], ...]:
+        return merge_factors([(float(r), min(max(f, 1.0), _MOST_PENALTY)) for r, f in zip(at, factors, strict=True)])
+
+    return {
+        "linear_penalty": table(rows, fit_falling([_layout_ratio(p, times, mode, r, LAYOUT) for r in rows])),
+        "page_penalty": table(paged, [_page_ratio(p, times, mode, r) for r in paged]),
+    }
 
 
 def _work(p: Profile, seconds: float, flops: float) -> float:
@@ -222,14 +260,15 @@ def _fresh(p: Profile, times: Times) -> dict[str, float]:
 def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:
     """The peak rate of float32 matmuls, and the sizes at which thin sides halve it, fitted over shapes."""
     found = [(shape, times[mode + _matmul_name(shape)]) for shape in MATMULS]
+    chained = [(rows, times[f"{mode}in x out {rows} {LAYOUT}"]) for rows in ROWS]
 
     def error(at: Mapping[str, float]) -> float:
         q = replace(p, matmul_rate={"float32": at["rate"]}, matmul_half=(at["m"], at["n"], at["k"]))
-        return _error((_matmul_seconds(q, *shape), s) for shape, s in found)
+        alone = ((_matmul_seconds(q, *shape), s) for shape, s in found)
+        return _error([*alone, *((_chain_seconds(q, rows, LAYOUT), s) for rows, s in chained)])
 
     peak = max(2.0 * m * n * k / s for (m, n, k), s in found)
-    halves = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 96.0]
-    choices = {"rate": [peak * f for f in (0.8, 0.9, 1.0, 1.1, 1.25, 1.5)], "m": halves, "n": halves, "k": halves}
+    choices = {"rate": [peak * f for f in (0.8, 0.9, 1.0, 1.1, 1.25, 1.5)], "m": _HALVES, "n": _HALVES, "k": _HALVES}
     best = _search(error, choices)
     return {
         "matmul_rate": {**p.matmul_rate, "float32": best["rate"]},
@@ -249,15 +288,12 @@ def _rates(p: Profile, times: Times) -> dict[str, float]:
 
 
 def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
-    """The fields of a profile for weights whose output axis is stored first: by number of rows, the factor by which a
-    matmul takes longer, which falls with the rows; for one row, the gain of that layout, and the bytes of the weight
-    from which on there is a gain."""
-    ratios = [_layout_ratio(p, times, mode, rows, LAYOUT) for rows in ROWS]
-    factors = [min(max(f, 1.0), _MOST_PENALTY) for f in fit_falling(ratios)]
+    """The fields of a profile for layouts of weights with several rows; for one row, the gain of a weight stored output
+    axis first, and the bytes of the weight from which on there is a gain."""
     gains = [min(1.0 / _layout_ratio(p, times, mode, 1, n), _MOST_PENALTY) for n in ONE_ROW]
     small = max((i for i, gain in enumerate(gains) if gain <= 1.05), default=-1)  # the last size without a gain
     return {
-        "linear_penalty": merge_factors(list(zip(map(float, ROWS), factors, strict=True))),
+        **_penalties(p, times, mode, ROWS, ROWS),
         "gemv_gain": geometric_mean(gains[small + 1 :]) if gains[small + 1 :] else 1.0,
         "gemv_bytes": _threshold_bytes(ONE_ROW, small + 1),
     }

@@ -1,4 +1,4 @@
-"""A quick calibration: the rates of a machine, from 24 small programs in some three seconds.
+"""A quick calibration: the rates of a machine, from 32 small programs in some four seconds.
 
 `measure.calibrate` times ten times as many programs in two minutes. What these few do not tell is taken from the
 profile that ships, in proportion (`measure.fits.fit_few`), so its errors are larger, and the profile says so.
@@ -22,14 +22,16 @@ from relax_eg.extract.profile import Profile
 from relax_eg.measure.device import default_profile, this_machine
 from relax_eg.measure.figures import (
     FEW_CHAINED,
+    FEW_PAGED,
     FEW_ROWS,
     LAYOUT,
     LOOPS,
     ONE_ROW,
+    PAGED,
     Figure,
     bytes_product,
     chain_of_kernels,
-    linear,
+    chain_of_matmuls,
     loop,
     polynomial,
     rate_side,
@@ -52,7 +54,7 @@ _MATMULS = ((512, 512, 512), (64, 384, 1536), (8, 384, 384), (128, 64, 128), (16
 
 
 def calibrate_quickly(seconds: float = SECONDS) -> Profile:
-    """The profile of JAX's default device, a CPU, from few measurements. It takes some three seconds.
+    """The profile of JAX's default device, a CPU, from few measurements. It takes some four seconds.
 
     It runs in a thread of its own, so it may be called while JAX traces.
     """
@@ -119,7 +121,6 @@ def few_figures(p: Profile) -> Iterator[Figure]:
     for m, n, k in _MATMULS:
         yield Figure(f"matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)))
     yield bytes_product(rate_side(p))
-    for rows, n in ((FEW_ROWS, LAYOUT), (1, ONE_ROW[1])):
-        x, w = normal(rows, n), normal(n, n)
-        yield Figure(f"in x out {rows} {n}", jnp.matmul, (x, w))
-        yield Figure(f"out x in {rows} {n}", linear, (x, w))
+    for rows, side in (*((r, LAYOUT) for r in FEW_ROWS), (1, ONE_ROW[1])):
+        yield from (chain_of_matmuls(rows, side, turned) for turned in (False, True))
+    yield from (chain_of_matmuls(rows, PAGED, False) for rows in FEW_PAGED)

@@ -30,7 +30,7 @@ from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.cache_folder import calibration_mode, read_entry, store, version_of
 from relax_eg.dtypes import RECORDS, itemsize, kind
 from relax_eg.limits import FEW_KEPT
-from relax_eg.logs import cache_is_on, raise_if_exhausted
+from relax_eg.logs import machine_is_kept, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.tir import TensorProgram
 
@@ -133,7 +133,7 @@ class Tuner:
         key = blake2b(repr(content).encode(), digest_size=16).hexdigest()
 
         def find() -> Tuned:
-            kept, name = store() if cache_is_on() else None, f"blocks-{key}"
+            kept, name = store() if machine_is_kept() else None, f"blocks-{key}"
             found = None if kept is None else read_entry(kept, name, _read, "no times of kernels")
             if found is None:
                 found = self._timed(program, sizes, shapes, precision)
