@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -39,8 +40,9 @@ THIN = (3, 16, 112)  # chosen: channels and output channels of a convolution of 
 TAPS = (128, 28)  # chosen: channels and side of the result of a sum over nine taps, channels last
 ONE_ROW = (512, 1024, 2048)  # chosen: sides of weights of matmuls with one row
 # chosen: of a quick calibration: reductions in a chain, and rows of the matmuls with both layouts and with `PAGED`
-FEW_CHAINED, FEW_ROWS, FEW_PAGED = 12, (2, 8, 24, 64), (8, 24)
+FEW_CHAINED, FEW_ROWS, FEW_PAGED = 12, (2, 8, 16, 32), (8, 16, 32)
 DEPTH, TRANSPOSED, LAYOUT = 64, 768, 768  # chosen: rows, depth and sides of single figures
+LAYOUTS = (False, True)  # given: whether weights are stored output axis first
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
     "sort": lambda a: jnp.sort(a, axis=-1),
     "argmax": lambda a: jnp.argmax(a, axis=-1),
@@ -198,9 +200,10 @@ def _matmuls_on_threads(p: Profile, normal: Callable[..., Any]) -> Iterator[Figu
     for mode, options in (("", {}), *((f"{m.name}: ", m.options) for m in p.modes)):
         for m, n, k in MATMULS:
             yield Figure(f"{mode}matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)), options)
-        for rows, size in (*((r, LAYOUT) for r in ROWS), *((1, n) for n in ONE_ROW)):
-            yield from (chain_of_matmuls(rows, size, turned, mode, options) for turned in (False, True))
-        yield from (chain_of_matmuls(rows, PAGED, False, mode, options) for rows in ROWS)
+        yield from chains_of_matmuls(ROWS, LAYOUT, LAYOUTS, mode, options)
+        yield from chains_of_matmuls(ROWS, PAGED, LAYOUTS[:1], mode, options)
+        for n in ONE_ROW:
+            yield from chains_of_matmuls((1,), n, LAYOUTS, mode, options)
         for n in APART:
             x, ws = normal(APART_ROWS, n), [normal(n, n) for _ in range(3)]
             yield Figure(f"{mode}apart {n}", lambda x, *ws: [x @ w for w in ws], (x, *ws), options)
@@ -222,22 +225,26 @@ def chained_weights(side: int) -> int:
     return max(2, -(-CHAINED_BYTES // (4 * side * side)))
 
 
-def chain_of_matmuls(
-    rows: int, side: int, turned: bool, mode: str = "", options: Mapping[str, str] | None = None
-) -> Figure:
-    """Matmuls of `rows` rows, each of the result of the one before with a weight of its own, as the layers of a model
-    are; `turned`: the weights are stored output axis first."""
+def chains_of_matmuls(
+    rows: Iterable[int], side: int, layouts: Sequence[bool], mode: str = "", options: Mapping[str, str] | None = None
+) -> Iterator[Figure]:
+    """For each number of rows and each layout, matmuls of the result of the one before with a weight of its own, as the
+    layers of a model are; a layout says whether weights are stored output axis first. All share the weights."""
     rng = np.random.default_rng(0)
-    # Of this size, values neither grow nor vanish along the chain.
-    weights = [rng.standard_normal((side, side), np.float32) / side**0.5 for _ in range(chained_weights(side))]
+    # Of this size, values neither grow nor vanish along the chain. The weights are separate arrays of equal values.
+    weight = rng.standard_normal((side, side), np.float32) / np.float32(side**0.5)
+    weights = [jnp.array(weight) for _ in range(chained_weights(side))]
+    for n in rows:
+        x = jnp.asarray(rng.standard_normal((n, side), np.float32))
+        for turned in layouts:
+            name = f"{mode}{'out x in' if turned else 'in x out'} {n} {side}"
+            yield Figure(name, partial(_chain, linear if turned else jnp.matmul), (x, *weights), options or {})
 
-    def run(x: Any, *weights: Any) -> Any:
-        for w in weights:
-            x = linear(x, w) if turned else x @ w
-        return x
 
-    args = tuple(jnp.asarray(a) for a in (rng.standard_normal((rows, side), np.float32), *weights))
-    return Figure(f"{mode}{'out x in' if turned else 'in x out'} {rows} {side}", run, args, options or {})
+def _chain(product: Callable[[Any, Any], Any], x: Any, *weights: Any) -> Any:
+    for w in weights:
+        x = product(x, w)
+    return x
 
 
 def loop(count: int) -> Callable[[Any], Any]:

@@ -150,7 +150,7 @@ def _matmul_seconds(p: Profile, m: int, n: int, k: int) -> float:
 
 
 def _chain_seconds(p: Profile, rows: int, side: int) -> float:
-    """The predicted seconds of a call of a chain of matmuls (`figures.chain_of_matmuls`), weights stored in order."""
+    """The predicted seconds of a call of a chain of matmuls (`figures.chains_of_matmuls`), weights stored in order."""
     around = float(p.call(0.0, 2.0 * rows * side * side >= p.fork_flops))
     return around + chained_weights(side) * (_matmul_seconds(p, rows, side, side) - around)
 

@@ -1,4 +1,4 @@
-"""A quick calibration: the rates of a machine, from 32 small programs in some four seconds.
+"""A quick calibration: the rates of a machine, from 33 small programs in some four seconds.
 
 `measure.calibrate` times ten times as many programs in two minutes. What these few do not tell is taken from the
 profile that ships, in proportion (`measure.fits.fit_few`), so its errors are larger, and the profile says so.
@@ -25,13 +25,14 @@ from relax_eg.measure.figures import (
     FEW_PAGED,
     FEW_ROWS,
     LAYOUT,
+    LAYOUTS,
     LOOPS,
     ONE_ROW,
     PAGED,
     Figure,
     bytes_product,
     chain_of_kernels,
-    chain_of_matmuls,
+    chains_of_matmuls,
     loop,
     polynomial,
     rate_side,
@@ -121,6 +122,6 @@ def few_figures(p: Profile) -> Iterator[Figure]:
     for m, n, k in _MATMULS:
         yield Figure(f"matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)))
     yield bytes_product(rate_side(p))
-    for rows, side in (*((r, LAYOUT) for r in FEW_ROWS), (1, ONE_ROW[1])):
-        yield from (chain_of_matmuls(rows, side, turned) for turned in (False, True))
-    yield from (chain_of_matmuls(rows, PAGED, False) for rows in FEW_PAGED)
+    yield from chains_of_matmuls((1,), ONE_ROW[1], LAYOUTS)
+    yield from chains_of_matmuls(FEW_ROWS, LAYOUT, LAYOUTS)
+    yield from chains_of_matmuls(FEW_PAGED, PAGED, LAYOUTS[:1])

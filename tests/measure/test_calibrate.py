@@ -57,6 +57,11 @@ def times_of(p: Profile) -> dict[str, float]:
         seconds = max(flops / (rate * share_of_peak((m, n, k), q.matmul_half)), q.move(moved))
         return q.call(q.launch + seconds * factor + q.joining(m, 4.0 * k * n), flops >= q.fork_flops)
 
+    def chain(q: Profile, rows: int, n: int, factor: float) -> float:
+        """A chain of matmuls: one call, in which the other cores are woken once."""
+        around = q.call(0.0, 2.0 * rows * n * n >= q.fork_flops)
+        return around + figures.chained_weights(n) * (product(q, rows, n, n, q.rate("float32"), factor) - around)
+
     peak = p.rate("float32")
     turned = figures.transposed_size(p) ** 2 / p.transpose_rate if p.transpose_rate else 0.0
     times = {"dispatch": p.dispatch, "in order": 2e-4, "transposed": 2e-4 + turned}
@@ -99,11 +104,11 @@ def times_of(p: Profile) -> dict[str, float]:
     for name, q in (("", p), *((f"{m.name}: ", p.in_mode(m)) for m in p.modes)):
         for shape in figures.MATMULS:
             times[f"{name}matmul {' '.join(map(str, shape))}"] = product(q, *shape, q.rate("float32"))
-        sides = [*((r, figures.LAYOUT) for r in figures.ROWS), *((1, n) for n in figures.ONE_ROW)]
+        sides = [(r, n) for r in figures.ROWS for n in (figures.LAYOUT, figures.PAGED)]
+        sides += [(1, n) for n in figures.ONE_ROW]
         for rows, n in sides:
-            times[f"{name}in x out {rows} {n}"] = product(q, rows, n, n, q.rate("float32"))
-            factor = q.linear_factor(rows, 4.0 * n * n)
-            times[f"{name}out x in {rows} {n}"] = product(q, rows, n, n, q.rate("float32"), factor)
+            times[f"{name}in x out {rows} {n}"] = chain(q, rows, n, q.page_factor(rows, 4.0 * n))
+            times[f"{name}out x in {rows} {n}"] = chain(q, rows, n, q.linear_factor(rows, 4.0 * n * n))
         for n in figures.APART:
             one = times[f"{name}as one {n}"] = product(q, figures.APART_ROWS, 3 * n, n, q.rate("float32"))
             times[f"{name}apart {n}"] = one + 2 * q.joining(figures.APART_ROWS, 4.0 * n * n)
@@ -113,7 +118,10 @@ def times_of(p: Profile) -> dict[str, float]:
 def test_few_figures_tell_the_rates_of_another_machine() -> None:
     other = replace(CPU, dispatch=2e-5, vector_rate=3e10, bandwidth=4e9, transpose_rate=4e8, gemv_gain=1.0)
     other = replace(
-        other, matmul_rate={d: r / 4 for d, r in CPU.matmul_rate.items()}, linear_penalty=((24, 3.4), (48, 2.4))
+        other,
+        matmul_rate={d: r / 4 for d, r in CPU.matmul_rate.items()},
+        linear_penalty=((24, 3.4), (48, 2.4)),
+        page_penalty=((8, 1.0), (16, 1.8)),
     )
     times = times_of(other) | {f"chain {figures.FEW_CHAINED}": other.dispatch + figures.FEW_CHAINED * other.launch}
     assert {f.name for f in quick.few_figures(CPU)} <= set(times)
@@ -121,7 +129,9 @@ def test_few_figures_tell_the_rates_of_another_machine() -> None:
     assert (p.dispatch, p.launch) == (about(2e-5), about(CPU.launch))
     assert {d: p.rate(d) for d in CPU.matmul_rate} == {d: about(r) for d, r in other.matmul_rate.items()}
     assert (p.vector_rate, p.bandwidth, p.transpose_rate) == (about(3e10), about(4e9), about(4e8))
-    assert p.linear_factor(8, 1e6) == about(3.4)
+    assert p.linear_factor(8, 1e6) == about(3.4) and p.matmul_half == CPU.matmul_half
+    assert [p.page_factor(rows, 4096) for rows in (8, 16)] == [about(1.0), about(1.8)]
+    assert [p.page_factor(*at) for at in ((16, 4000), (1, 4096), (64, 4096))] == [1.0, 1.0, 1.0]
     assert (p.conv_factor, p.factor_share, p.scalar_rate) == (CPU.conv_factor, CPU.factor_share, CPU.scalar_rate)
 
 
