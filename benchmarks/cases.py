@@ -213,7 +213,7 @@ CASES = [
         Case(f"x@(W+A@B) bound, batch {b}", lora_bound, (_LORA_WEIGHTS, "b n"), _lora_bound_forms(), {"b": b}, True)
         for b in (8, 4096)
     ),
-    *(Case(f"QKV bound, batch {b}", qkv, (_QKV_WEIGHTS, "b n"), _qkv_forms(), {"b": b}, True) for b in (1, 8, 64)),
+    *(Case(f"QKV bound, batch {b}", qkv, (_QKV_WEIGHTS, "b n"), _qkv_forms(), {"b": b}, True) for b in (1, 8, 24, 64)),
     Case(
         "trace(A@B)",
         trace_of_product,
