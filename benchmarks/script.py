@@ -65,7 +65,11 @@ def text_of(constructs: Sequence[Construct], form: str) -> str:
             "    r = R.negative(x)",
         ]
         last = "r"
-    shape = '(2, 8), "float32"' if any("{s}" in c.definitions or "T.int64(2)" in c.definitions for c in constructs) else '("n", 8), "float32"'
+    shape = (
+        '(2, 8), "float32"'
+        if any("{s}" in c.definitions or "T.int64(2)" in c.definitions for c in constructs)
+        else '("n", 8), "float32"'
+    )
     lines = [f"{s}" for s in lines]
     if shape.startswith("(2"):
         lines = [s.replace("(n, 8)", "(2, 8)") for s in lines]

@@ -323,7 +323,9 @@ class _Unpacker:
         origins_of = {nodes[e]: self.origins[origin] for e, origin in origins}
         whole = tuple(nodes[p] for p in params), tuple(made), nodes[result], MappingProxyType(origins_of)
         (text,) = _texts([name], "names of functions")
-        attributes = tuple((_texts([k], "names of attributes")[0], self._value(v)) for k, v in (more[0] if more else ()))
+        attributes = tuple(
+            (_texts([k], "names of attributes")[0], self._value(v)) for k, v in (more[0] if more else ())
+        )
         return Function(text, *whole, tuple(_texts(assume, "assumptions")), attributes)
 
     def _annotation(self, row: Any) -> Annotation:

@@ -138,7 +138,9 @@ class UpstreamForms:
         values, literals = self._arguments(at, parts)
         literals.append((len(parts), self._text_keyword(keywords)))
         condition = values[0].annotation if values else Object()
-        if not isinstance(condition, (Tensor, Object)) or (isinstance(condition, Tensor) and condition.dtype not in (None, "bool")):
+        if not isinstance(condition, (Tensor, Object)) or (
+            isinstance(condition, Tensor) and condition.dtype not in (None, "bool")
+        ):
             raise self.source.error(at, f"the condition is {condition}", "a bool scalar")
         return self._step(at, host_call(OWN + "assert", values, Tuple(()), pure=False, literals=literals), declared)
 
@@ -203,7 +205,9 @@ class UpstreamForms:
         found = out
         if isinstance(callee.annotation, Callable):
             try:
-                found = call_annotation(callee.annotation, [a.annotation for a in args], "the closure", callee.op != FUNCTION)
+                found = call_annotation(
+                    callee.annotation, [a.annotation for a in args], "the closure", callee.op != FUNCTION
+                )
             except OperatorError as error:
                 raise self.source.at_position(at, error, "what the closure takes") from None
         self.values.check_declared(at, found, declared)
@@ -215,7 +219,12 @@ class UpstreamForms:
     # --- tensor programs ---
 
     def call_program(
-        self, at: ast.Call, called: PrimFunc | TensorProgram, given: list[Expr], out: Annotation | None, sizes: dict[str, Dim]
+        self,
+        at: ast.Call,
+        called: PrimFunc | TensorProgram,
+        given: list[Expr],
+        out: Annotation | None,
+        sizes: dict[str, Dim],
     ) -> Expr:
         """Returns the call of a tensor program: by its equations, or of the host where it has none."""
         program = called.program if isinstance(called, PrimFunc) else called
@@ -229,7 +238,9 @@ class UpstreamForms:
             buffers = [Tensor(program.buffers[o].shape, program.buffers[o].dtype) for o in program.outputs]
             told = call_sizes([*(Tensor(b.shape, b.dtype) for b in program.parameters)], [a.annotation for a in given])
             found = call_sizes(buffers, fields)
-            sizes |= {v: d for v, d in found.items() if v in program.size_arguments and v not in told and v not in sizes}
+            sizes |= {
+                v: d for v, d in found.items() if v in program.size_arguments and v not in told and v not in sizes
+            }
         return call_tir(program, given, out, {v: d for v, d in sizes.items() if v in program.sizes})
 
     def _opaque(
@@ -338,5 +349,3 @@ def names_program(at: ast.expr, classes: set[str]) -> str | None:
     """Returns the name of `Module.name` or of a bare name."""
     of_module = isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name) and at.value.id in classes
     return last_name(at) if of_module or isinstance(at, ast.Name) else None
-
-

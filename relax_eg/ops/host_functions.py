@@ -48,7 +48,9 @@ def register_function(name: str, fn: F | None = None, *, replace: bool = False) 
     if not callable(fn):
         raise OptionError(f"register_function({name!r}, {short_repr(fn)}): a function is accepted")
     if name.startswith(OWN):
-        raise OptionError(f"register_function({name!r}): names with `{OWN}` are this package's; another name is accepted")
+        raise OptionError(
+            f"register_function({name!r}): names with `{OWN}` are this package's; another name is accepted"
+        )
     if HOST_FUNCTIONS.get(name, fn) is not fn and not replace:
         raise OptionError(f"register_function({name!r}): another function has this name; replace=True is accepted")
     HOST_FUNCTIONS[name] = fn

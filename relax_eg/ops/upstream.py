@@ -224,9 +224,7 @@ def _slice(x: Expr, axis: int, begin: Any, end: Any) -> Expr:
     return op.getitem(x, tuple(key))
 
 
-def strided_slice(
-    x: Expr, axes: Any, begin: Any, end: Any, strides: Any = None, assume_inbound: bool = False
-) -> Expr:
+def strided_slice(x: Expr, axes: Any, begin: Any, end: Any, strides: Any = None, assume_inbound: bool = False) -> Expr:
     key: list[Any] = [slice(None)] * x.ndim
     steps = [1] * len(begin) if strides is None else [_number(s) for s in strides]
     for axis, low, high, step in zip(map(_number, axes), map(_number, begin), map(_number, end), steps, strict=True):
@@ -510,9 +508,7 @@ def attention(
     if causal_mask is not None:
         rows, columns = scores.shape[-2:]
         first = columns - rows if causal_mask == "BottomRight" else Dim.of(0)
-        seen = op.greater_equal(
-            op.add(op.iota((rows, columns), 0), op.dim_value(first)), op.iota((rows, columns), 1)
-        )
+        seen = op.greater_equal(op.add(op.iota((rows, columns), 0), op.dim_value(first)), op.iota((rows, columns), 1))
         scores = op.where(seen, scores, _real(scores, -math.inf))
     return op.permute_dims(op.matmul(op.softmax(scores, -1), v), (0, 2, 1, 3))
 
@@ -580,19 +576,25 @@ def _pooling(kind: str, rank: int) -> Callable[..., Expr]:
             if count_include_pad or not any(n for pair in padded for n in pair):
                 pass
             else:
-                raise OperatorError(f"nn.avg_pool{rank}d: padding that is not counted; count_include_pad=True is accepted")
+                raise OperatorError(
+                    f"nn.avg_pool{rank}d: padding that is not counted; count_include_pad=True is accepted"
+                )
         return _transposed(found, "NC" + spatial, out_layout or layout)
 
     pool.__name__ = pool.__qualname__ = f"{kind}_pool{rank}d"
     return pool
 
 
-def adaptive_avg_pool2d(data: Expr, output_size: Any = None, layout: str = "NCHW", out_layout: str | None = None) -> Expr:
+def adaptive_avg_pool2d(
+    data: Expr, output_size: Any = None, layout: str = "NCHW", out_layout: str | None = None
+) -> Expr:
     x = _transposed(data, layout, "NCHW")
     wanted = _steps(output_size, 2) if output_size is not None else tuple(d.value for d in x.shape[-2:])
     rows, columns = x.shape[-2:]
     if any(not (d % n).is_const or (d % n).value for d, n in zip((rows, columns), wanted, strict=True)):
-        raise OperatorError(f"nn.adaptive_avg_pool2d: {rows} x {columns} into {wanted}; parts of equal size are accepted")
+        raise OperatorError(
+            f"nn.adaptive_avg_pool2d: {rows} x {columns} into {wanted}; parts of equal size are accepted"
+        )
     split_shape = (*x.shape[:2], wanted[0], rows // wanted[0], wanted[1], columns // wanted[1])
     return _transposed(op.mean(op.reshape(x, split_shape), (3, 5)), "NCHW", out_layout or layout)
 
@@ -665,4 +667,3 @@ UPSTREAM: Mapping[str, Callable[..., Any]] = {
     "R.image.resize2d": resize2d,
 }
 """The operators of Relax by their names, with Relax's arguments."""
-

@@ -48,7 +48,7 @@ class _Frame:
         self.reduced: list[int] = []  # the values of the block's variables that it reduces over
 
 
-class Program:
+class ImperativeProgram:
     """A checked program.
 
     - `name`: its name.
@@ -90,9 +90,9 @@ class Program:
 
 
 @lru_cache(FEW_KEPT)
-def check_program(text: str) -> Program:
+def check_program(text: str) -> ImperativeProgram:
     """Returns the program of a text. TensorProgramError, with the line, for a text that cannot be read."""
-    return Program(text)
+    return ImperativeProgram(text)
 
 
 def run_program(*args: Any) -> None:
@@ -116,7 +116,9 @@ class _Reader:
                 self.buffers[a.arg] = (a.arg, *self._buffer(note, note.args))
             elif note is None or last_name(note) not in ("handle", "int32", "int64", "int"):
                 text = ast.unparse(note) if note is not None else "nothing"
-                self._fail(a, f"the parameter {a.arg} is annotated {text}", "T.handle, T.Buffer(...), T.int32 or T.int64")
+                self._fail(
+                    a, f"the parameter {a.arg} is annotated {text}", "T.handle, T.Buffer(...), T.int32 or T.int64"
+                )
             self.known.add(a.arg)
         self.known.update(v for _, shape, _ in self.buffers.values() for d in shape for v in d.variables)
         self.body = self._statements(definition.body)
@@ -144,7 +146,7 @@ class _Reader:
         match s:
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 return None
-            case ast.Expr(value=ast.Call(func=func) as call) if last_name(func) in IGNORED:
+            case ast.Expr(value=ast.Call(func=func)) if last_name(func) in IGNORED:
                 return None
             case ast.Expr(value=ast.Call(func=func, args=[condition])) if last_name(func) == "where":
                 return self._predicate(self._value(condition))
@@ -209,7 +211,11 @@ class _Reader:
                 shape, dtype = self._buffer(value, value.args)
                 self.known.add(target.id)
                 return _allocation(target.id, shape, dtype)
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and last_name(value.func.value) == "axis":
+        if (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Attribute)
+            and last_name(value.func.value) == "axis"
+        ):
             return self._axes(value, target)
         if isinstance(target, ast.Name):
             found = self._value(value)
@@ -310,7 +316,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-class _Skipped(Exception):  # noqa: N818
+class _Skipped(Exception):
     """Ends a block whose predicate does not hold."""
 
 

@@ -205,5 +205,3 @@ def _folded(s: ast.Assign) -> ast.stmt:
     if isinstance(value, ast.Call) and len(value.args) == 2 and ast.unparse(value.args[1]) == text:
         value.args.reverse()
     return s
-
-
