@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from relax_eg.errors import OperatorError, SpecError, WellFormedError
+from relax_eg.frontends.partial_evaluation import partially_evaluated
 from relax_eg.frontends.specs import Arguments, HasArguments, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.frontends.tail_recursion import with_loops
@@ -178,7 +179,10 @@ def prepare_module(
     need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
     with_more = replace(entry, assume=(*entry.assume, *assume))
     module = Module(tuple(with_more if f is entry else f for f in module))
-    formed, looped = with_loops(with_dataflow_blocks(deduce_module(module)))
+    formed, evaluated = partially_evaluated(with_dataflow_blocks(deduce_module(module)))
+    if evaluated:
+        formed = with_dataflow_blocks(deduce_module(formed))
+    formed, looped = with_loops(formed)
     if looped:
         module = formed = with_dataflow_blocks(formed)
     check(formed)  # again: the first check accepts errors that coarse annotations hide
