@@ -2,12 +2,14 @@
 
     python -m benchmarks.script [--quick] [--table docs/constructs.md]
 
-There is a text for each construct of `benchmarks.script_constructs`, and texts that combine several: 400 in all. Each is
-read, printed and read back, optimized, and compared with the reference interpreter at two sizes.
+There is a text for each construct of `benchmarks/script_constructs.txt`, and texts that combine several: 400 in all.
+Each is read, printed and read back, optimized, and compared with the reference interpreter.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
 import time
 from collections import Counter
@@ -136,8 +138,8 @@ def table(rows: dict[tuple[str, str], Outcome]) -> str:
     lines = [
         "# Constructs of Relax's text",
         "",
-        "`python -m benchmarks.script --table docs/constructs.md` writes this page. A construct *agrees* if a text with",
-        "it reads, prints, reads back, is optimized, and gives what the reference interpreter gives.",
+        "`python -m benchmarks.script --table docs/constructs.md` writes this page. A construct *agrees* if a text",
+        "with it reads, prints, reads back, is optimized, and gives what the reference interpreter gives.",
         "",
         "| part | construct | outcome |",
         "|---|---|---|",
@@ -158,7 +160,8 @@ def main(quick: Quick = False, table_file: Annotated[Path | None, typer.Option("
     started = time.perf_counter()
     with without_checks():
         for i, (constructs, form) in enumerate(chosen):
-            found = outcome(text_of(constructs, form))
+            with contextlib.redirect_stdout(io.StringIO()):  # what R.print prints
+                found = outcome(text_of(constructs, form))
             counted[found.stages] += 1
             if len(constructs) == 1:
                 rows[constructs[0].group, constructs[0].name] = found

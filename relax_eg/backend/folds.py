@@ -77,9 +77,7 @@ class FoldRunner:
             return jax.tree_util.tree_leaves(whole)
 
         def step(tables: Any, places: Any, inner: Any, fields: Any, constants: Any) -> Any:
-            found = tuple(
-                _nested(result, iter([t[inner[:, c]] for t in tables])) for c in range(len(case.calls))
-            )
+            found = tuple(_nested(result, iter([t[inner[:, c]] for t in tables])) for c in range(len(case.calls)))
             made = jax.vmap(one, in_axes=(None, 0, 0), axis_size=places.shape[0])(constants, fields, found)
             return tuple(t.at[places].set(m) for t, m in zip(tables, made, strict=True))
 

@@ -276,21 +276,13 @@ def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
 
 
 def _host_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
-    """The result of a function of the host: of arrays at once, and under a trace by a callback of XLA."""
-    if not any(isinstance(x, Tracer) for x in jax.tree_util.tree_leaves(args)):
-        return _from_host(run_host_call(e, [_to_host(a) for a in args], dict(sizes)))
-    fields = e.annotation.fields if isinstance(e.annotation, Tuple) else (e.annotation,)
-    shapes = [jax.ShapeDtypeStruct([int(d.evaluate(sizes)) for d in a.shape], a.dtype) for a in fields]  # type: ignore[union-attr]
-    known = dict(sizes)
-    arrays = [a for a in args if hasattr(a, "dtype")]
-
-    def run(*given: Any) -> tuple[Any, ...]:
-        left = iter(given)
-        made = run_host_call(e, [np.asarray(next(left)) if hasattr(a, "dtype") else a for a in args], known)
-        return made if isinstance(e.annotation, Tuple) else (made,)
-
-    found = jax.pure_callback(run, tuple(shapes), *arrays)
-    return tuple(found) if isinstance(e.annotation, Tuple) else found[0]
+    """The result of a function of the host. TraceError under a trace."""
+    if any(isinstance(x, Tracer) for x in jax.tree_util.tree_leaves(args)):
+        raise TraceError(
+            f"`{e.attr('name')}` cannot run under jax.jit, grad or vmap: it is a function of the host\n"
+            "  accepted: a call of the optimized function itself, which runs block by block"
+        )
+    return _from_host(run_host_call(e, [_to_host(a) for a in args], dict(sizes)))
 
 
 def _to_host(value: Any) -> Any:

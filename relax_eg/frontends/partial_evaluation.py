@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from relax_eg.dtypes import is_integer
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Annotation, Data, Tensor, inside
+from relax_eg.ir.annotations import Annotation, Callable, Data, Tensor, inside
 from relax_eg.ir.annotations import TypeVar as TypeParameter
 from relax_eg.ir.calls import call_annotation, call_sizes, reachable_functions, reaching_cycles, signature
 from relax_eg.ir.control import functions_of, group_arguments
@@ -159,14 +159,17 @@ class _Evaluator:
         return done[root]
 
     def _node(self, e: Expr, args: list[Expr]) -> Expr:
-        if all(a is b for a, b in zip(args, e.args, strict=True)) and not e.op == CALL:
+        if all(a is b for a, b in zip(args, e.args, strict=True)) and e.op != CALL:
             return self._folded(e)
         if e.op == TUPLE_GET:
             return tuple_get(args[0], e.attr("index"))
-        if e.op in (MATCH, COND):  # its functions are not known yet
-            return node(e.op, args, e.attrs, e.annotation)
         made = node(e.op, args, e.attrs, e.annotation)
-        return self._folded(node(e.op, args, e.attrs, annotation_from(made, [a.annotation for a in args], self.signatures)))
+        return made if e.op in (MATCH, COND) else self._folded(self._deduced(made))  # functions are not known yet
+
+    def _deduced(self, e: Expr) -> Expr:
+        """`e` with the annotation that follows from its operands."""
+        found = annotation_from(e, [a.annotation for a in e.args], self.signatures)
+        return e if found == e.annotation else node(e.op, e.args, e.attrs, found)
 
     def _folded(self, e: Expr) -> Expr:
         """A whole number or truth value that is known as a constant."""
@@ -261,14 +264,13 @@ class _Evaluator:
             if e.op == MATCH:
                 assert isinstance(index.annotation, Data)
                 own = index.annotation.fields(i)
-            fields = tuple(var(str(p.attr("name")), a) for p, a in zip(f.params[len(parts.constants) :], own, strict=True))
+            names = [str(p.attr("name")) for p in f.params[len(parts.constants) :]]
+            fields = tuple(var(n, a) for n, a in zip(names, own, strict=True))
             if not self._keeps_sizes(f, [*parts.constants, *fields]):
-                return self._bind(b, node(e.op, e.args, e.attrs, annotation_from(e, [a.annotation for a in e.args], self.signatures)), scope)
+                return self._bind(b, self._deduced(e), scope)
             new, given = self._specialised(f, list(parts.constants), fields)
             refs.append(node(FUNCTION, (), (("name", new),), self.signatures[new]))
-        made = node(e.op, (index, *refs, *given), e.attrs, e.annotation)
-        found = annotation_from(made, [a.annotation for a in made.args], self.signatures)
-        return self._bind(b, node(e.op, made.args, e.attrs, found), scope)
+        return self._bind(b, self._deduced(node(e.op, (index, *refs, *given), e.attrs, e.annotation)), scope)
 
     def _specialised(self, f: Function, args: Sequence[Expr], fields: tuple[Expr, ...]) -> tuple[str, list[Expr]]:
         """Returns the function for these arguments, in which closures are known, and what is passed to it. `fields`:
@@ -305,7 +307,7 @@ class _Evaluator:
             name = self.names[key] = f.name if plain else fresh_name(f.name, self.taken)
             if name != f.name:
                 result = call_annotation(self.signatures[f.name], [v.annotation for v in values], f.name)
-                self.signatures[name] = replace(self.signatures[f.name], params=tuple(p.annotation for p in params), result=result)
+                self.signatures[name] = Callable(tuple(p.annotation for p in params), result)
             self._define(f.name, name, tuple(values), tuple(params))
         return name, given
 
@@ -333,5 +335,3 @@ def _in_cycles(module: Module) -> frozenset[str]:
             callers[c].add(name)
     # What reaches a cycle, and is reached from one, is in one or between two.
     return frozenset(reaching_cycles(runs) & reaching_cycles(callers))
-
-

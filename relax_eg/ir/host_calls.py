@@ -1,7 +1,7 @@
 """Calls of functions of the host: Python code that runs beside a program, by name (Relax's packed functions).
 
-Such a call is a `call_dps_library` whose name begins with `host:`. `ops.host_functions` has the functions. A call
-without effects whose result is tensors of known sizes may stand in a dataflow block; every other one is a step.
+Such a call is a `call_dps_library` whose name begins with `host:`, and a step: XLA's programs run before and after it.
+`ops.host_functions` has the functions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr, call_dps_library
 
 HOST = "host:"
@@ -45,17 +45,3 @@ def host_call(
 def is_host_call(e: Expr) -> bool:
     """Whether `e` calls a function of the host."""
     return e.op == CALL_DPS_LIBRARY and str(e.attr("name")).startswith(HOST)
-
-
-def is_host_step(e: Expr) -> bool:
-    """Whether `e` is a call of the host that XLA's programs cannot contain: it has effects, or its result is more than
-    tensors of known sizes."""
-    return is_host_call(e) and not (e.attr("pure") and _is_known(e.annotation))
-
-
-def _is_known(a: Annotation) -> bool:
-    if isinstance(a, Tuple):
-        return bool(a.fields) and all(map(_is_known, a.fields))
-    if isinstance(a, (Object, Shape)):
-        return False
-    return isinstance(a, Tensor) and a.shape is not None and a.dtype is not None

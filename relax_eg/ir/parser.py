@@ -243,9 +243,9 @@ class ModuleScope:
             return None
         if isinstance(statement, ast.Pass) or is_docstring(statement) or is_size_declaration(statement):
             return None
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            if unqualified_name(statement.value.func, "I") in ("module_attrs", "module_global_infos"):
-                return None  # of devices and of passes; it changes no meaning
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(call, ast.Call) and unqualified_name(call.func, "I") in ("module_attrs", "module_global_infos"):
+            return None  # of devices and of passes; it changes no meaning
         if not isinstance(statement, ast.FunctionDef):
             raise source.error(statement, "this is not a function", FUNCTIONS)
         if _is_program(statement):

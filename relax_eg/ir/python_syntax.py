@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from relax_eg.errors import RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
-from relax_eg.ir.host_calls import is_host_step
+from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.reader import did_you_mean, dotted_name, unqualified_name
 from relax_eg.plain_data import DAMAGED
 from relax_eg.shapes import Dim
@@ -55,7 +55,7 @@ class PythonExpressionReader:
         """Whether `at` has a form that this class reads."""
         if isinstance(at, ast.Call):
             path = dotted_name(at.func)
-            if path is not None and "." in path and f"R.{path.removeprefix('op.')}" in self.functions:
+            if path is not None and "." in path.removeprefix("op.") and self._function(at) is None:
                 return True
             return self._function(at) is not None or self._method(at) is not None
         if isinstance(at, ast.Attribute):
@@ -126,7 +126,7 @@ class PythonExpressionReader:
             near = did_you_mean(name, [n for n in self.functions if n.startswith("R.")])
             raise self.source.error(at, f"there is no operator {name}{near}", "an operator of docs/ops.md")
         found = self._called(at, name, ())
-        return self.values.step(at, found) if isinstance(found, Expr) and is_host_step(found) else found
+        return self.values.step(at, found) if isinstance(found, Expr) and is_host_call(found) else found
 
     def _function(self, at: ast.Call) -> str | None:
         """Returns `name` if `at` calls `R.op.name`, else None."""

@@ -15,8 +15,8 @@ from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import reaching_cycles
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CLOSURE, COND, FUNCTION, MATCH, MATCH_CAST, SCAN, WHILE, Expr
-from relax_eg.ir.host_calls import is_host_step
 from relax_eg.ir.heads import BEYOND_TENSORS, MEMORY, REFERENCES
+from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.module import Function, Module
 
 VALUES = "function values"  # stands among the names of functions for those that are called as values
@@ -44,8 +44,8 @@ def effect_of(e: Expr, impure: frozenset[str]) -> str | None:
         return f"`{e.attr('name')}`, the sizes of whose result depend on values,"
     if e.op == CALL_DPS_LIBRARY and not e.attr("pure"):
         return "an impure call"
-    if is_host_step(e):
-        return f"`{e.attr('name')}`, whose result is more than tensors of known sizes,"
+    if is_host_call(e):
+        return f"`{e.attr('name')}`, a function of the host,"
     if VALUES in impure and calls_value(e):
         return "a call of a function value"
     name = next((name for name in functions_of(e) if name in impure), None)
@@ -118,7 +118,7 @@ def stepped_functions(module: Module) -> frozenset[str]:
         steps = [b.value for block in function.blocks if not block.dataflow for b in block.bindings]
         if any(_decides(e, asserting) for e in steps):
             return True
-        return any(is_data_dependent(e) or is_host_step(e) for e in function.expressions())
+        return any(is_data_dependent(e) or is_host_call(e) for e in function.expressions())
 
     found = _with_callers(module, is_stepped)
     if found.isdisjoint(_passed(module)):

@@ -98,7 +98,9 @@ def _filled(
     """Returns what a function writes into arrays: fresh ones after the arguments, or copies of arguments."""
     fields = list(out.fields) if isinstance(out, Tuple) else [out]
     places = attrs.get("in_place") or (-1,) * len(fields)
-    arrays = [np.array(x) if i in places and isinstance(x, np.ndarray) else x for i, x in enumerate(given)]
+    # A tensor program may store into what it reads.
+    changed = range(len(given)) if fn is run_program else places
+    arrays = [np.array(x) if i in changed and isinstance(x, np.ndarray) else x for i, x in enumerate(given)]
     fresh = [_empty(a, sizes) for a, i in zip(fields, places, strict=False) if i < 0]
     fn(*_with_literals(arrays, attrs), *fresh)
     left = iter(fresh)

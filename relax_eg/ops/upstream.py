@@ -93,7 +93,7 @@ def _dtype(*xs: Any) -> str:
     return next((x.dtype for x in xs if isinstance(x, Expr)), "float32")
 
 
-def clip(x: Expr, min: Any, max: Any) -> Expr:  # noqa: A002
+def clip(x: Expr, min: Any, max: Any) -> Expr:
     return op.clip(x, _number(min), _number(max))
 
 
@@ -628,7 +628,7 @@ def resize2d(
 
 
 def unique(
-    x: Expr, sorted: bool = True, return_index: bool = False, return_inverse: bool = False,  # noqa: A002
+    x: Expr, sorted: bool = True, return_index: bool = False, return_inverse: bool = False,
     return_counts: bool = False, axis: int | None = None,
 ) -> Expr:  # fmt: skip
     if return_index or axis is not None:

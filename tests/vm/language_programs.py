@@ -243,7 +243,10 @@ def examples() -> dict[str, tuple[rx.Module, list[Any]]]:
         "higher order": (parse(HIGHER_ORDER), [scalars([1, 2, 3]), np.float32(10)]),
         "rnn": (parse(RNN), [vectors, *weights]),
         "tree lstm": (tree, [sentence(BRACKETED[0], tree.data_types[0]), *tree_weights()]),
-        "trees": (trees, [rx.list_of(List, [sentence(t, _named(trees, "Sentence")) for t in BRACKETED]), *tree_weights()]),
+        "trees": (
+            trees,
+            [rx.list_of(List, [sentence(t, _named(trees, "Sentence")) for t in BRACKETED]), *tree_weights()],
+        ),
         "mandelbrot": (parse(MANDELBROT), [np.float32(-0.1), np.float32(0.7), np.int32(40)]),
         "mutual": (parse(MUTUAL), [np.int32(7)]),
         "total": (parse(TOTAL), [scalars(range(6))]),

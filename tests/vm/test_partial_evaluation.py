@@ -134,5 +134,3 @@ def test_fuel_ends_what_does_not() -> None:
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_random_programs(seed: int) -> None:
     check(parse(Program(seed).text()), [np.float32(0.3), np.float32(-0.7), scalars([0.1, 0.9, 0.4])])
-
-
