@@ -15,7 +15,7 @@ from relax_eg.ir.annotations import Annotation, Data, Tensor, dims_of
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, choose, clashes, join_branches
 from relax_eg.ir.expr import FUNCTION, MATCH, TUPLE, VAR, Expr, postorder, var
-from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE
+from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE, MEMORY
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.nested import NestedFunctions
@@ -34,7 +34,7 @@ OUTPUTS = "R.output(names) as the last line of the dataflow block"
 
 def _is_step(e: Expr) -> bool:
     """Whether `e` cannot stand in a dataflow block, whatever the functions are that it calls."""
-    return e.op in BEYOND_TENSORS or effect_of(e, frozenset()) is not None
+    return e.op in BEYOND_TENSORS or (e.op not in MEMORY and effect_of(e, frozenset()) is not None)
 
 
 def is_docstring(statement: ast.stmt) -> bool:
