@@ -19,7 +19,7 @@ from relax_eg.dtypes import numpy_dtype
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.data import DataValue
 from relax_eg.ir.module import Module
-from relax_eg.vm.folds import WIDTH, Case, DeferredValue, Fold, levels
+from relax_eg.vm.folds import WIDTH, DeferredValue, Fold, FoldCase, levels
 
 
 class FoldRunner:
@@ -54,7 +54,7 @@ class FoldRunner:
         return [_nested(self.fold.result, iter([jnp.asarray(c[k]) for c in chosen])) for k in range(len(roots))]
 
     def _level(
-        self, i: int, case: Case, nodes: list[DataValue], rest: Sequence[Any], tables: tuple[Any, ...],
+        self, i: int, case: FoldCase, nodes: list[DataValue], rest: Sequence[Any], tables: tuple[Any, ...],
         place: dict[int, int], rows: int,
     ) -> tuple[Any, ...]:  # fmt: skip
         n = _capacity(len(nodes))
@@ -67,7 +67,7 @@ class FoldRunner:
         fields = tuple(_stacked([v.fields[f] for v in nodes], n) for f in case.fields)
         return self._steps[i](tables, places, inner, fields, tuple(rest[r] for r in case.rest))
 
-    def _step(self, case: Case) -> Callable[..., Any]:
+    def _step(self, case: FoldCase) -> Callable[..., Any]:
         """One level of one constructor."""
         result = self.fold.result
 

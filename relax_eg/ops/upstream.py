@@ -14,12 +14,13 @@ from typing import Any
 from relax_eg.dtypes import is_float
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Shape, Tensor, Tuple
-from relax_eg.ir.expr import SHAPE, Expr, const, constant_value, tuple_, tuple_get
+from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
 from relax_eg.ir.host_calls import OWN, host_call
 from relax_eg.ops import api as op
+from relax_eg.ops.upstream_arguments import Axis, axes_tuple, dims_of_shape, plain_number
+from relax_eg.ops.upstream_nn import NETWORKS
 from relax_eg.shapes import Dim
 
-Axis = int | Sequence[int] | None
 Sizes = Any  # an expression that is a shape, or a tuple of sizes
 
 
@@ -29,35 +30,10 @@ def _fields(xs: Any) -> tuple[Expr, ...]:
     return tuple(xs) if isinstance(xs, (tuple, list)) else (xs,)
 
 
-def _dims(shape: Sizes) -> tuple[Dim, ...] | None:
-    """The sizes of a shape; None where only its rank is known."""
-    if isinstance(shape, Expr):
-        if not isinstance(shape.annotation, Shape):
-            raise OperatorError(f"the shape is {shape.annotation}; R.shape([n, 4]) or a tuple of sizes is accepted")
-        return shape.annotation.dims
-    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
-    return tuple(Dim.of(s.attr("dims")[0] if isinstance(s, Expr) and s.op == SHAPE else s) for s in sizes)
-
-
 def _by_host(name: str, args: Sequence[Expr], shape: Expr, dtype: str | None) -> Expr:
     """The call that computes a result whose shape is a value of unknown sizes."""
     assert isinstance(shape.annotation, Shape)
     return host_call(OWN + name, [*args, shape], Tensor(ndim=shape.annotation.ndim, dtype=dtype), pure=True)
-
-
-def _number(value: Any) -> Any:
-    """A number in place of the constant that holds it."""
-    if isinstance(value, Expr) and value.op == "constant" and constant_value(value).ndim == 0:
-        return constant_value(value)[()].item()
-    return value
-
-
-def _axes(axis: Axis) -> Any:
-    return tuple(axis) if isinstance(axis, (tuple, list)) else axis
-
-
-def _real(x: Expr, value: float) -> Expr:
-    return const(value, x.dtype)
 
 
 # --- elementwise ---
@@ -94,46 +70,11 @@ def _dtype(*xs: Any) -> str:
 
 
 def clip(x: Expr, min: Any, max: Any) -> Expr:
-    return op.clip(x, _number(min), _number(max))
+    return op.clip(x, plain_number(min), plain_number(max))
 
 
 def ewise_fma(x1: Expr, x2: Expr, x3: Expr) -> Expr:
     return op.add(op.multiply(x1, x2), x3)
-
-
-def leakyrelu(data: Expr, alpha: float = 0.01) -> Expr:
-    return op.where(op.greater(data, 0.0), data, op.multiply(data, alpha))
-
-
-def prelu(data: Expr, alpha: Expr, axis: int = 1) -> Expr:
-    return op.where(op.greater(data, 0.0), data, op.multiply(data, _along(alpha, data, axis)))
-
-
-def _along(v: Expr, x: Expr, axis: int) -> Expr:
-    """A vector, or one number, along an axis of `x`."""
-    if v.ndim == 0 or v.ndim == x.ndim:
-        return v
-    place = axis % x.ndim
-    return op.reshape(v, tuple(v.shape[0] if i == place else 1 for i in range(x.ndim)))
-
-
-def relu6(x: Expr) -> Expr:
-    return op.minimum(op.maximum(x, 0.0), 6.0)
-
-
-def softplus(data: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr:
-    scaled = op.multiply(data, beta)
-    soft = op.divide(op.log1p(op.exp(op.minimum(scaled, threshold))), beta)
-    return op.where(op.greater(scaled, threshold), data, soft)
-
-
-def selu(data: Expr) -> Expr:
-    alpha, scale = 1.6732632423543772, 1.0507009873554805  # given: Klambauer and others (2017)
-    return op.multiply(op.where(op.greater(data, 0.0), data, op.multiply(op.expm1(data), alpha)), scale)
-
-
-def gelu(data: Expr) -> Expr:
-    return op.gelu(data, approximate=False)
 
 
 # --- reductions ---
@@ -141,14 +82,14 @@ def gelu(data: Expr) -> Expr:
 
 def _reduction(name: str) -> Callable[..., Expr]:
     def reduce(x: Expr, axis: Axis = None, keepdims: bool = False) -> Expr:
-        return getattr(op, name)(x, _axes(axis), keepdims)
+        return getattr(op, name)(x, axes_tuple(axis), keepdims)
 
     reduce.__name__ = reduce.__qualname__ = name
     return reduce
 
 
 def variance(x: Expr, axis: Axis = None, keepdims: bool = False) -> Expr:
-    return op.mean(op.square(op.subtract(x, op.mean(x, _axes(axis), True))), _axes(axis), keepdims)
+    return op.mean(op.square(op.subtract(x, op.mean(x, axes_tuple(axis), True))), axes_tuple(axis), keepdims)
 
 
 def std(x: Expr, axis: Axis = None, keepdims: bool = False) -> Expr:
@@ -156,7 +97,7 @@ def std(x: Expr, axis: Axis = None, keepdims: bool = False) -> Expr:
 
 
 def collapse_sum_to(data: Expr, shape: Sizes) -> Expr:
-    wanted = _dims(shape) or ()
+    wanted = dims_of_shape(shape) or ()
     lost = data.ndim - len(wanted)
     summed = [i for i in range(data.ndim) if i < lost or (wanted[i - lost] == 1 and data.shape[i] != 1)]
     return op.reshape(op.sum(data, tuple(summed), True), wanted) if summed else data
@@ -182,12 +123,12 @@ def _cumulated(name: str) -> Callable[..., Expr]:
 
 
 def reshape(x: Expr, shape: Sizes) -> Expr:
-    dims = _dims(shape)
+    dims = dims_of_shape(shape)
     return _by_host("reshape", [x], shape, x.dtype) if dims is None else op.reshape(x, dims)
 
 
 def broadcast_to(x: Expr, shape: Sizes) -> Expr:
-    dims = _dims(shape)
+    dims = dims_of_shape(shape)
     return _by_host("broadcast_to", [x], shape, x.dtype) if dims is None else op.broadcast_to(x, dims)
 
 
@@ -196,11 +137,11 @@ def flatten(x: Expr) -> Expr:
 
 
 def expand_dims(x: Expr, axis: Axis) -> Expr:
-    return op.expand_dims(x, _axes(axis))
+    return op.expand_dims(x, axes_tuple(axis))
 
 
 def squeeze(x: Expr, axis: Axis = None) -> Expr:
-    return op.squeeze(x, _axes(axis))
+    return op.squeeze(x, axes_tuple(axis))
 
 
 def concat(tensors: Any, axis: int = 0) -> Expr:
@@ -226,8 +167,10 @@ def _slice(x: Expr, axis: int, begin: Any, end: Any) -> Expr:
 
 def strided_slice(x: Expr, axes: Any, begin: Any, end: Any, strides: Any = None, assume_inbound: bool = False) -> Expr:
     key: list[Any] = [slice(None)] * x.ndim
-    steps = [1] * len(begin) if strides is None else [_number(s) for s in strides]
-    for axis, low, high, step in zip(map(_number, axes), map(_number, begin), map(_number, end), steps, strict=True):
+    steps = [1] * len(begin) if strides is None else [plain_number(s) for s in strides]
+    for axis, low, high, step in zip(
+        map(plain_number, axes), map(plain_number, begin), map(plain_number, end), steps, strict=True
+    ):
         size = x.shape[axis]
         if isinstance(high, int) and size.is_const and step > 0:
             high = min(high, size.value)
@@ -325,10 +268,10 @@ def argmin(x: Expr, axis: int | None = None, keepdims: bool = False) -> Expr:
 def full(shape: Sizes, fill_value: Any, dtype: str | None = None) -> Expr:
     value = fill_value if isinstance(fill_value, Expr) else const(fill_value, dtype)
     value = value if dtype in (None, value.dtype) else op.astype(value, str(dtype))
-    dims = _dims(shape)
+    dims = dims_of_shape(shape)
     if dims is None:
         return host_call(OWN + "full", [shape, value], Tensor(ndim=shape.annotation.ndim, dtype=value.dtype), pure=True)
-    number = _number(value)
+    number = plain_number(value)
     return op.full(dims, number, value.dtype) if not isinstance(number, Expr) else op.broadcast_to(value, dims)
 
 
@@ -354,7 +297,7 @@ def ones_like(x: Expr, dtype: str | None = None) -> Expr:
 
 def arange(start: Any, end: Any = None, step: Any = 1, dtype: str | None = None) -> Expr:
     low, high = (0, start) if end is None else (start, end)
-    low, high, step = map(_number, (low, high, step))
+    low, high, step = map(plain_number, (low, high, step))
     kind = dtype or ("float32" if any(isinstance(v, float) for v in (low, high, step)) else "int64")
     if not any(isinstance(v, float) for v in (low, high, step)):
         found = op.arange(low, high, step, "int32" if is_float(kind) else kind)
@@ -368,7 +311,7 @@ def eye(n: Any, m: Any = None, k: int = 0, dtype: str = "float32") -> Expr:
 
 
 def one_hot(indices: Expr, on_value: Any, off_value: Any, depth: int, axis: int = -1) -> Expr:
-    on, off = _number(on_value), _number(off_value)
+    on, off = plain_number(on_value), plain_number(off_value)
     dtype = "float32" if isinstance(on, float) else "int64"
     hot = op.one_hot(indices, depth, dtype)
     found = hot if (on, off) == (1, 0) else op.add(op.multiply(hot, on - off), off)
@@ -432,219 +375,19 @@ def einsum(operands: Any, subscripts: str) -> Expr:
     return op.permute_dims(found, tuple(left.index(a) for a in result)) if left != list(result) else found
 
 
-# --- neural networks ---
-
-
-def dropout(data: Expr, rate: float = 0.5) -> Expr:
-    """As it is when a network is used: nothing is dropped."""
-    del rate
-    return tuple_((data, op.ones_like(data)))
-
-
-def layer_norm(
-    data: Expr, gamma: Expr, beta: Expr, axes: Axis = -1, epsilon: float = 1e-5, center: bool = True, scale: bool = True
-) -> Expr:
-    at = (axes,) if isinstance(axes, int) else tuple(axes or (-1,))
-    mean = op.mean(data, at, True)
-    spread = op.mean(op.square(op.subtract(data, mean)), at, True)
-    found = op.multiply(op.subtract(data, mean), op.rsqrt(op.add(spread, epsilon)))
-    found = op.multiply(found, gamma) if scale else found
-    return op.add(found, beta) if center else found
-
-
-def rms_norm(data: Expr, weight: Expr, axes: Axis = -1, epsilon: float = 1e-5) -> Expr:
-    return op.rms_norm(data, weight, _axes(axes), epsilon)
-
-
-def group_norm(
-    data: Expr, gamma: Expr, beta: Expr, num_groups: int, channel_axis: int, axes: Any = (), epsilon: float = 1e-5,
-    center: bool = True, scale: bool = True,
-) -> Expr:  # fmt: skip
-    at = channel_axis % data.ndim
-    channels = data.shape[at]
-    split_shape = (*data.shape[:at], num_groups, channels // num_groups, *data.shape[at + 1 :])
-    x = op.reshape(data, split_shape)
-    others = {a % data.ndim for a in axes}
-    reduced = tuple(i for i in range(x.ndim) if i == at + 1 or (i > at + 1 and i - 1 in others) or i in others - {at})
-    mean = op.mean(x, reduced, True)
-    spread = op.mean(op.square(op.subtract(x, mean)), reduced, True)
-    found = op.reshape(op.multiply(op.subtract(x, mean), op.rsqrt(op.add(spread, epsilon))), data.shape)
-    found = op.multiply(found, _along(gamma, data, at)) if scale else found
-    return op.add(found, _along(beta, data, at)) if center else found
-
-
-def batch_norm(
-    data: Expr, gamma: Expr, beta: Expr, moving_mean: Expr, moving_var: Expr, axis: int = 1, epsilon: float = 1e-5,
-    center: bool = True, scale: bool = True, momentum: float = 0.1, training: bool = False,
-) -> Expr:  # fmt: skip
-    if training:
-        raise OperatorError("batch_norm: training=True; its moving mean and variance, training=False, are accepted")
-    del momentum
-    mean, spread, g, b = (_along(v, data, axis) for v in (moving_mean, moving_var, gamma, beta))
-    found = op.divide(op.subtract(data, mean), op.sqrt(op.add(spread, epsilon)))
-    found = op.multiply(found, g) if scale else found
-    return tuple_((op.add(found, b) if center else found, moving_mean, moving_var))
-
-
-def pad(data: Expr, pad_width: Any, pad_value: Any = 0, pad_mode: str = "constant") -> Expr:
-    if pad_mode != "constant":
-        raise OperatorError(f"nn.pad: pad_mode={pad_mode!r}; constant is accepted")
-    flat = [n for w in pad_width for n in (w if isinstance(w, (tuple, list)) else (w,))]
-    pairs = tuple(zip(flat[::2], flat[1::2], strict=True))
-    return op.pad(data, pairs, _number(pad_value))
-
-
-def attention(
-    query: Expr, key: Expr, value: Expr, bias: Expr | None = None, scale: float | None = None,
-    causal_mask: str | None = None, window_size: int | None = None,
-) -> Expr:  # fmt: skip
-    if window_size is not None:
-        raise OperatorError("nn.attention: window_size; attention to all places is accepted")
-    q, k, v = (op.permute_dims(x, (0, 2, 1, 3)) for x in (query, key, value))
-    size = query.shape[-1]
-    factor = _number(scale) if scale is not None else 1.0 / math.sqrt(size.value)
-    scores = op.multiply(op.matmul(q, op.permute_dims(k, (0, 1, 3, 2))), factor)
-    scores = scores if bias is None else op.add(scores, bias)
-    if causal_mask is not None:
-        rows, columns = scores.shape[-2:]
-        first = columns - rows if causal_mask == "BottomRight" else Dim.of(0)
-        seen = op.greater_equal(op.add(op.iota((rows, columns), 0), op.dim_value(first)), op.iota((rows, columns), 1))
-        scores = op.where(seen, scores, _real(scores, -math.inf))
-    return op.permute_dims(op.matmul(op.softmax(scores, -1), v), (0, 2, 1, 3))
-
-
-def cross_entropy_with_logits(predictions: Expr, labels: Expr) -> Expr:
-    summed = op.negative(op.sum(op.multiply(predictions, labels)))
-    return summed if predictions.ndim == 1 else op.divide(summed, op.dim_value(predictions.shape[0], predictions.dtype))
-
-
-def _steps(value: Any, rank: int) -> tuple[int, ...]:
-    return (value,) * rank if isinstance(value, int) else tuple(value)
-
-
-def _pairs(value: Any, rank: int) -> tuple[tuple[int, int], ...]:
-    flat = _steps(value, rank)
-    return tuple(zip(flat[:rank], flat[rank:] or flat, strict=False)) if len(flat) != 2 * rank else tuple(
-        zip(flat[:rank], flat[rank:], strict=True)
-    )  # fmt: skip
-
-
-def _transposed(x: Expr, layout: str, wanted: str) -> Expr:
-    if layout == wanted:
-        return x
-    if sorted(layout) != sorted(wanted):
-        raise OperatorError(f"the layout {layout!r}; an order of the axes {wanted} is accepted")
-    return op.permute_dims(x, tuple(layout.index(a) for a in wanted))
-
-
-def _convolution(rank: int) -> Callable[..., Expr]:
-    spatial = "DHW"[-rank:] if rank > 1 else "W"
-
-    def conv(
-        data: Expr, weight: Expr, strides: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
-        data_layout: str = "NC" + spatial, kernel_layout: str = "OI" + spatial, out_layout: str | None = None,
-        out_dtype: str | None = None,
-    ) -> Expr:  # fmt: skip
-        x, w = _transposed(data, data_layout, "NC" + spatial), _transposed(weight, kernel_layout, "OI" + spatial)
-        found = op.conv(
-            x, w, strides=_steps(strides, rank), padding=_pairs(padding, rank), dilation=_steps(dilation, rank),
-            groups=groups,
-        )  # fmt: skip
-        found = found if out_dtype in (None, "void", found.dtype) else op.astype(found, str(out_dtype))
-        return _transposed(found, "NC" + spatial, out_layout or data_layout)
-
-    conv.__name__ = conv.__qualname__ = f"conv{rank}d"
-    return conv
-
-
-def _pooling(kind: str, rank: int) -> Callable[..., Expr]:
-    spatial = "DHW"[-rank:] if rank > 1 else "W"
-
-    def pool(
-        data: Expr, pool_size: Any = 1, strides: Any = 1, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-        count_include_pad: bool = False, layout: str = "NC" + spatial, out_layout: str | None = None,
-    ) -> Expr:  # fmt: skip
-        if ceil_mode or any(d != 1 for d in _steps(dilation, rank)):
-            raise OperatorError(f"nn.{kind}_pool{rank}d: ceil_mode and dilation; False and 1 are accepted")
-        x = _transposed(data, layout, "NC" + spatial)
-        window = _steps(pool_size, rank)
-        steps, padded = _steps(strides, rank), _pairs(padding, rank)
-        if kind == "max":
-            found = op.max_pool(x, window, steps, padded)
-        else:
-            found = op.avg_pool(x, window, steps, padded)
-            if count_include_pad or not any(n for pair in padded for n in pair):
-                pass
-            else:
-                raise OperatorError(
-                    f"nn.avg_pool{rank}d: padding that is not counted; count_include_pad=True is accepted"
-                )
-        return _transposed(found, "NC" + spatial, out_layout or layout)
-
-    pool.__name__ = pool.__qualname__ = f"{kind}_pool{rank}d"
-    return pool
-
-
-def adaptive_avg_pool2d(
-    data: Expr, output_size: Any = None, layout: str = "NCHW", out_layout: str | None = None
-) -> Expr:
-    x = _transposed(data, layout, "NCHW")
-    wanted = _steps(output_size, 2) if output_size is not None else tuple(d.value for d in x.shape[-2:])
-    rows, columns = x.shape[-2:]
-    if any(not (d % n).is_const or (d % n).value for d, n in zip((rows, columns), wanted, strict=True)):
-        raise OperatorError(
-            f"nn.adaptive_avg_pool2d: {rows} x {columns} into {wanted}; parts of equal size are accepted"
-        )
-    split_shape = (*x.shape[:2], wanted[0], rows // wanted[0], wanted[1], columns // wanted[1])
-    return _transposed(op.mean(op.reshape(x, split_shape), (3, 5)), "NCHW", out_layout or layout)
-
-
-def pixel_shuffle(data: Expr, upscale_factor: int) -> Expr:
-    r, (*first, c, h, w) = upscale_factor, data.shape
-    x = op.reshape(data, (*first, c // (r * r), r, r, h, w))
-    n = len(first)
-    x = op.permute_dims(x, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
-    return op.reshape(x, (*first, c // (r * r), h * r, w * r))
-
-
-def resize2d(
-    data: Expr, size: Any, roi: Any = None, layout: str = "NCHW", method: str = "linear",
-    coordinate_transformation_mode: str = "half_pixel", rounding_method: str = "round", cubic_alpha: float = -0.75,
-    cubic_exclude: int = 0, extrapolation_value: float = 0.0, out_dtype: str | None = None,
-) -> Expr:  # fmt: skip
-    del roi, rounding_method, cubic_alpha, cubic_exclude, extrapolation_value
-    x = _transposed(data, layout, "NCHW")
-    dims = _dims(size) or ()
-    old = x.shape[-2:]
-    if not all(d.is_const for d in (*dims, *old)) or method not in ("nearest_neighbor", "nearest"):
-        raise OperatorError(f"image.resize2d: method={method!r}; nearest_neighbor at known sizes is accepted")
-    for axis, (n, m) in enumerate(zip(old, dims, strict=True)):
-        scale = n.value / m.value
-        half = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
-        places = [min(max(math.floor((i + half) * scale), 0), n.value - 1) for i in range(m.value)]
-        x = op.take(x, const(places, "int32"), 2 + axis)
-    found = _transposed(x, "NCHW", layout)
-    return found if out_dtype in (None, "void", found.dtype) else op.astype(found, str(out_dtype))
-
-
 def unique(
     x: Expr, sorted: bool = True, return_index: bool = False, return_inverse: bool = False,
     return_counts: bool = False, axis: int | None = None,
 ) -> Expr:  # fmt: skip
     if return_index or axis is not None:
         raise OperatorError("unique: return_index and axis; the values, their places and counts are accepted")
-    return op.unique(x, bool(_number(return_inverse)), bool(_number(return_counts)))
+    return op.unique(x, bool(plain_number(return_inverse)), bool(plain_number(return_counts)))
 
 
 def nonzero(x: Expr) -> Expr:
     return op.nonzero(x, "int64")
 
 
-_NN = (
-    dropout, layer_norm, rms_norm, group_norm, batch_norm, pad, attention, cross_entropy_with_logits, leakyrelu, prelu,
-    relu6, softplus, selu, gelu, adaptive_avg_pool2d, pixel_shuffle, *(_convolution(n) for n in (1, 2, 3)),
-    *(_pooling(kind, n) for kind in ("max", "avg") for n in (1, 2, 3)),
-)  # fmt: skip
 _PLAIN = (
     bitwise_not, trunc, isinf, floor_divide, floor_mod, mod, clip, ewise_fma, variance, std, collapse_sum_to,
     collapse_sum_like, reshape, broadcast_to, flatten, expand_dims, squeeze, concat, stack, split, strided_slice, flip,
@@ -653,7 +396,6 @@ _PLAIN = (
     *(_reduction(n) for n in ("sum", "mean", "max", "min", "prod", "any", "all")),
     *(_cumulated(n) for n in ("cumsum", "cumprod")),
 )  # fmt: skip
-_OWN_IN_NN = ("relu", "silu", "gelu_tanh", "softmax", "log_softmax")
 
 UPSTREAM: Mapping[str, Callable[..., Any]] = {
     **{
@@ -662,8 +404,6 @@ UPSTREAM: Mapping[str, Callable[..., Any]] = {
         if inspect.isfunction(f) and not name.startswith("_") and f.__module__.startswith("relax_eg.ops.api")
     },
     **{f"R.{f.__name__}": f for f in _PLAIN},
-    **{f"R.nn.{name}": getattr(op, name) for name in _OWN_IN_NN},
-    **{f"R.nn.{f.__name__}": f for f in _NN},
-    "R.image.resize2d": resize2d,
+    **NETWORKS,
 }
 """The operators of Relax by their names, with Relax's arguments."""

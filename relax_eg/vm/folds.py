@@ -27,7 +27,7 @@ WIDTH = 2  # chosen: nodes of a level, on average, from which on levels run at o
 
 
 @dataclass(frozen=True)
-class Case:
+class FoldCase:
     """What a fold does with the values of one constructor.
 
     - `body`: a function of the fold's other arguments, the fields that are tensors, and the results of the calls.
@@ -55,7 +55,7 @@ class Fold:
 
     name: str
     place: int
-    cases: tuple[Case, ...]
+    cases: tuple[FoldCase, ...]
     end: Function
     result: Annotation
 
@@ -85,7 +85,7 @@ def _fold(f: Function, functions: dict[str, Function]) -> Fold | None:
     if not read <= {steps[0].var} or _runs_functions(end):
         return None
     rest = tuple(others.index(c) for c in parts.constants)
-    cases: list[Case] = []
+    cases: list[FoldCase] = []
     for branch in parts.functions:
         case = _case(f, functions[branch.attr("name")], rest, place) if branch.op == FUNCTION else None
         if case is None:
@@ -96,7 +96,7 @@ def _fold(f: Function, functions: dict[str, Function]) -> Fold | None:
     return Fold(f.name, place, tuple(cases), end, f.annotation)
 
 
-def _case(f: Function, branch: Function, rest: tuple[int, ...], place: int) -> Case | None:
+def _case(f: Function, branch: Function, rest: tuple[int, ...], place: int) -> FoldCase | None:
     own = f.params[place].annotation
     constants, fields = branch.params[: len(rest)], branch.params[len(rest) :]
     known = {c: i for c, i in zip(constants, rest, strict=True)}
@@ -119,7 +119,7 @@ def _case(f: Function, branch: Function, rest: tuple[int, ...], place: int) -> C
     read = {e for e in body.expressions() if e.op == VAR} - {b.var for block in pure for b in block.bindings}
     if not read <= set(params) or not all(_is_plain(p.annotation) for p in params) or _runs_functions(body):
         return None
-    return Case(body, rest, tuple(tensors), tuple(calls))
+    return FoldCase(body, rest, tuple(tensors), tuple(calls))
 
 
 def _is_plain(a: Annotation) -> bool:
@@ -181,7 +181,7 @@ class DeferredValue:
         return self.batch.value(self.place, self.path)
 
 
-def levels(roots: Sequence[DataValue], cases: Sequence[Case]) -> list[list[DataValue]]:
+def levels(roots: Sequence[DataValue], cases: Sequence[FoldCase]) -> list[list[DataValue]]:
     """Returns the nodes of values by their distance from their leaves, each once. Linear in their number, and as deep
     as memory allows."""
     level: dict[int, int] = {}
