@@ -174,6 +174,7 @@ _POSITIONS = (Attribute("dtype", default="int32"),)
 _X = ("x",)
 _UNIQUE = (Attribute("return_inverse", default=False), Attribute("return_counts", default=False))
 
+# given: thresholds of other libraries (TensorFlow): half of the area, and any score
 _BOXES = (
     Attribute("iou_threshold", default=0.5),
     Attribute("score_threshold", default=float("-inf")),

@@ -154,8 +154,8 @@ class VirtualMachine:
                     registers[into] = value
                 place = i.places[data.index]
             elif kind == BranchOn.code:
-                index = _forced(registers[i.value]) if deferring else registers[i.value]
-                place = i.places[min(max(int(index), 0), len(i.places) - 1)]
+                chosen = int(_forced(registers[i.value]))
+                place = i.places[min(max(chosen, 0), len(i.places) - 1)]
             elif kind == Jump.code:
                 place = i.place
             elif kind in (CallFunction.code, CallValue.code):
