@@ -172,7 +172,7 @@ def main(quick: Quick = False, table_file: Annotated[Path | None, typer.Option("
     for k, stage in enumerate(STAGES, 1):
         passed = sum(n for s, n in counted.items() if s >= k)
         print(f"{stage:12} {passed:4} of {len(chosen)}, {passed / len(chosen):6.1%}")
-    if table_file is not None:
+    if table_file is not None and not quick:  # a part is no table
         table_file.write_text(table(rows))
 
 

@@ -19,8 +19,9 @@ def dims_of_shape(shape: Any) -> tuple[Dim, ...] | None:
         if not isinstance(shape.annotation, Shape):
             raise OperatorError(f"the shape is {shape.annotation}; R.shape([n, 4]) or a tuple of sizes is accepted")
         return shape.annotation.dims
-    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
-    return tuple(Dim.of(s.attr("dims")[0] if isinstance(s, Expr) and s.op == SHAPE else s) for s in sizes)
+    sizes: tuple[Any, ...] = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)  # type: ignore[reportUnknownArgumentType]
+    plain: list[Any] = [s.attr("dims")[0] if isinstance(s, Expr) and s.op == SHAPE else s for s in sizes]
+    return tuple(map(Dim.of, plain))
 
 
 def plain_number(value: Any) -> Any:

@@ -154,8 +154,7 @@ class VirtualMachine:
                     registers[into] = value
                 place = i.places[data.index]
             elif kind == BranchOn.code:
-                chosen = int(_forced(registers[i.value]))
-                place = i.places[min(max(chosen, 0), len(i.places) - 1)]
+                place = i.places[min(max(int(_forced(registers[i.value])), 0), len(i.places) - 1)]
             elif kind == Jump.code:
                 place = i.place
             elif kind in (CallFunction.code, CallValue.code):
