@@ -97,6 +97,12 @@ def test_equations_are_found_and_other_programs_are_kept() -> None:
     assert all(any(e.op == CALL_TIR for e in m.main.expressions()) for n, m in kinds.items() if n not in opaque)
 
 
+def test_a_name_may_be_bound_again() -> None:
+    module = parse(program("y = R.exp(x)\ny = R.tanh(y)\nx = y\nreturn x"))
+    assert parse(str(module)) == module
+    np.testing.assert_allclose(evaluate(module, [X]), np.tanh(np.exp(X)), rtol=1e-6)
+
+
 def test_attributes_of_functions_are_kept() -> None:
     module = parse(program('R.func_attr({"Composite": "our.exp", "sizes": [1, 2], "n": None})\nreturn R.exp(x)'))
     assert dict(module.main.attributes) == {"Composite": "our.exp", "sizes": (1, 2), "n": None}
