@@ -87,12 +87,10 @@ class _Scope:
 
     - `taken`: the names in it.
     - `steps`: its bindings.
-    - `depth`: the number of bodies around the one that is being read.
     """
 
     taken: set[str]
     steps: list[Binding] = field(default_factory=list[Binding])
-    depth: int = 0
 
 
 class _Evaluator:
@@ -106,6 +104,7 @@ class _Evaluator:
         self.made: dict[str, Function] = {}
         self.names: dict[tuple[str, tuple[Expr, ...]], str] = {}
         self.spent = 0
+        self.depth = 0  # the number of bodies around the one that is being read
         self.origins: dict[Expr, Origin] = {e: o for f in module for e, o in f.origins.items()}
 
     def module(self) -> Module:
@@ -122,7 +121,9 @@ class _Evaluator:
         """Makes the function `new` of `params`: the function `old` for these values of its parameters."""
         f = self.old[old]
         scope = _Scope({str(p.attr("name")) for p in params})
+        self.depth += 1
         result = self._body(f, values, scope)
+        self.depth -= 1
         self.made[new] = replace(
             f, name=new, params=params, blocks=(Block(tuple(scope.steps), dataflow=False),), result=result,
             origins=self.origins,
@@ -202,7 +203,7 @@ class _Evaluator:
         if known or name in self.general:
             if self._keeps_sizes(f, args) and self._decides(f, args) and self._may_spend(scope):
                 return self._inlined(f, args, scope)
-            if name in self.general and self._keeps_sizes(f, args):
+            if name in self.general and self.depth < DEPTH and self._keeps_sizes(f, args):
                 new, given = self._specialised(f, args, ())
                 return self._bind(b, self._called(new, given), scope)
         return self._bind(b, self._called(name, args), scope)
@@ -213,13 +214,13 @@ class _Evaluator:
 
     def _inlined(self, f: Function, args: Sequence[Expr], scope: _Scope) -> Expr:
         self.spent += 1
-        scope.depth += 1
+        self.depth += 1
         result = self._body(f, args, scope)
-        scope.depth -= 1
+        self.depth -= 1
         return result
 
     def _may_spend(self, scope: _Scope) -> bool:
-        return self.spent < FUEL and scope.depth < DEPTH
+        return self.spent < FUEL and self.depth < DEPTH
 
     def _keeps_sizes(self, f: Function, args: Sequence[Expr]) -> bool:
         """Whether the sizes of `f` are those of its caller, by name."""
@@ -257,6 +258,8 @@ class _Evaluator:
             args = [*parts.constants, *(index.args if e.op == MATCH else ())]
             if self._keeps_sizes(functions[taken], args) and self._may_spend(scope):
                 return self._inlined(functions[taken], args, scope)
+        if self.depth >= DEPTH:
+            return self._bind(b, self._deduced(e), scope)
         refs: list[Expr] = []
         given: list[Expr] = list(parts.constants)
         for i, f in enumerate(functions):
