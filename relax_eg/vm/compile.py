@@ -300,7 +300,8 @@ class _FunctionCompiler:
         if e.op == CALL and e.args[0].op == FUNCTION:
             args, name = tuple(self._operand(a, scope) for a in e.args[1:]), e.args[0].attr("name")
             fold = self.module.folds.get(name) if name not in self.running else None
-            if fold is not None:
+            # The function itself runs node by node: its cases call it as any function.
+            if fold is not None and not any(c.body.name == f"{self.running[0]}_body" for c in fold.cases):
                 made = self._made(RunFold, self.programs.fold(fold), name, fold.place, args)
             else:
                 made = self._made(CallFunction, name, args)
