@@ -19,7 +19,7 @@ from relax_eg.dtypes import numpy_dtype
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.data import DataValue
 from relax_eg.ir.module import Module
-from relax_eg.vm.folds import WIDTH, DeferredValue, Fold, FoldCase, levels
+from relax_eg.vm.folds import DeferredValue, Fold, FoldCase, levels
 
 
 class FoldRunner:
@@ -39,8 +39,6 @@ class FoldRunner:
         """Returns the result of the fold for each of `roots`. Linear in the number of their nodes."""
         found = levels(roots, self.fold.cases)
         count = sum(map(len, found))
-        if count < WIDTH * len(found):
-            return [self.one([*rest[: self.fold.place], r, *rest[self.fold.place :]]) for r in roots]
         rows = _capacity(count)
         tables = tuple(jnp.zeros((rows + 1, *_shape(a)), numpy_dtype(a.dtype or "")) for a in self.tensors)
         place: dict[int, int] = {}
