@@ -40,6 +40,7 @@ if _TYPE_CHECKING:
     from relax_eg.ir.data import List, Option, Tree, data_type, items_of, list_of
     from relax_eg.memory import plan_memory
     from relax_eg.ops import api as op
+    from relax_eg.ops.host_functions import register_function
     from relax_eg.ops.text import parse
     from relax_eg.reports import CostReport, compare
     from relax_eg.rules import RuleSet
@@ -87,6 +88,7 @@ _HOMES = {
     "quantize": "driver.quantize",
     "read_ref": "frontends.script",
     "Ref": "ir",
+    "register_function": "ops.host_functions",
     "RuleSet": "rules",
     "Settle": "driver.settling",
     "shape": "frontends.script",
@@ -150,6 +152,7 @@ __all__ = [
     "prove",
     "quantize",
     "read_ref",
+    "register_function",
     "rules",
     "shape",
     "sym_var",

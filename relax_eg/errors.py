@@ -93,6 +93,10 @@ class LibraryError(RelaxEgError, RuntimeError):
     """A library routine that is missing, whose cost is not a number, or whose result differs from its definition."""
 
 
+class HostError(RelaxEgError, RuntimeError):
+    """A function of the host that is not registered, that raised, or whose result differs from what its call says."""
+
+
 class ExtractionError(RelaxEgError, ValueError):
     """No executable program was found, or a cost is not a finite number >= 0."""
 

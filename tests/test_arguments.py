@@ -56,6 +56,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "function": (rx.function, (product,)),
     "tensor_program": (rx.tensor_program, (product,)),
     "shape": (rx.shape, (1, "n")),
+    "register_function": (rx.register_function, ("arguments.product", product)),
     "Dynamic": (rx.Dynamic, ()),
     "Settle": (rx.Settle, ()),
     "debug.options": (rx.debug.options, ()),

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
@@ -38,7 +38,6 @@ from relax_eg.backend.stored import NOTHING, Stored, StoredProgram
 from relax_eg.backend.trees import tree_as_data, tree_of_data
 from relax_eg.dtypes import NUMBERS, numpy_dtype
 from relax_eg.errors import ArtifactError, ExplanationError, TraceError
-from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, Expr
 from relax_eg.ir.foreign import Foreign
@@ -50,6 +49,9 @@ from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.reports.serialization import read_record as checked
 from relax_eg.shapes import Scope
 from relax_eg.store import checksum
+
+if TYPE_CHECKING:
+    from relax_eg.explain.text import Explanation
 
 VERSION = 6  # given: version of the format; files of other versions are refused
 _HEAD = b"relax_eg artifact "

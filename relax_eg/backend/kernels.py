@@ -11,7 +11,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.core import Tracer
@@ -30,13 +30,15 @@ from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place
 from relax_eg.backend.whole import Whole
 from relax_eg.backend.width import run_in_width
 from relax_eg.errors import OptionError
-from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.memo import Memo
 from relax_eg.memory import Plan, plan, program_of, with_measured_temporaries
 from relax_eg.shapes import Scope
+
+if TYPE_CHECKING:
+    from relax_eg.explain.text import Explanation
 
 _MOST_HELD = 2  # limit: storages kept for all bindings together, as a multiple of those of the largest binding
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
@@ -29,9 +30,11 @@ from relax_eg.ir.expr import (
     constant_value,
 )
 from relax_eg.ir.heads import Evaluator
+from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
+from relax_eg.ops.host_functions import run_host_call
 from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import is_proved_applicable, may_be_met, preconditions
 from relax_eg.shapes import Dim, Scope
@@ -256,6 +259,8 @@ def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
 
     TraceError under a trace for a routine whose result size depends on values, which no XLA program can contain.
     """
+    if is_host_call(e):
+        return _host_call(e, args, sizes)
     name = e.attr("name")
     routine, library = BY_LIBRARY.get(name), library_of(e)
     if library is not None:
@@ -268,6 +273,28 @@ def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
             "  accepted: a call of the optimized function itself, which runs block by block"
         )
     return routine.compute(jnp, *args, **dict(e.attr("attrs")))
+
+
+def _host_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
+    """The result of a function of the host. TraceError under a trace."""
+    if any(isinstance(x, Tracer) for x in jax.tree_util.tree_leaves(args)):
+        raise TraceError(
+            f"`{e.attr('name')}` cannot run under jax.jit, grad or vmap: it is a function of the host\n"
+            "  accepted: a call of the optimized function itself, which runs block by block"
+        )
+    return _from_host(run_host_call(e, [_to_host(a) for a in args], dict(sizes)))
+
+
+def _to_host(value: Any) -> Any:
+    if isinstance(value, jax.Array):
+        return np.asarray(value)
+    return tuple(map(_to_host, value)) if isinstance(value, tuple) else value  # type: ignore[reportUnknownArgumentType]
+
+
+def _from_host(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return jnp.asarray(value)
+    return tuple(map(_from_host, value)) if isinstance(value, tuple) else value  # type: ignore[reportUnknownArgumentType]
 
 
 def new_sizes(fit: Fit, value: Any, sizes: dict[str, Any], scope: Scope | None, where: str) -> None:

@@ -25,13 +25,13 @@ from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.stored import NOTHING
 from relax_eg.backend.whole import Whole
 from relax_eg.errors import OptionError, ShapeError
-from relax_eg.explain.certificate import UnaidedCertificate
-from relax_eg.explain.text import Explanation
 from relax_eg.ir.module import Module
 from relax_eg.reports import CostReport
 
 if TYPE_CHECKING:
     from relax_eg.backend.gpu.record import GpuCompilation
+    from relax_eg.explain.certificate import UnaidedCertificate
+    from relax_eg.explain.text import Explanation
 
 
 class Optimized(Runtime):

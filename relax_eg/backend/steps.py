@@ -19,6 +19,7 @@ from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.executables import PARTS, Executables
+from relax_eg.backend.folds import FoldRunner
 from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
 from relax_eg.backend.program import Program, convert_argument
 from relax_eg.backend.runtime import UNSEEN, Strategy
@@ -35,6 +36,7 @@ from relax_eg.ir.steps import is_data_dependent, stepped_functions
 from relax_eg.memo import Memo
 from relax_eg.shapes import Scope
 from relax_eg.vm.compile import Bind, ModuleCompiler, Programs, RegionProgram
+from relax_eg.vm.folds import Fold
 from relax_eg.vm.instructions import Code
 from relax_eg.vm.machine import HostSteps, InstructionProfile, VirtualMachine
 
@@ -88,6 +90,7 @@ class _Programs(Programs):
         self.scope = scope
         self.executables = executables
         self.casts: dict[str, dict[Expr, Fit]] = {}
+        self.call: Callable[[str, list[Any]], Any]  # runs a function of the module by its instructions
 
     def region(self, block: Block, known: Sequence[str]) -> RegionProgram:
         values = [b.value for b in block.bindings]
@@ -109,6 +112,9 @@ class _Programs(Programs):
 
     def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]:
         return signature_fit(function.name, function.params).bind
+
+    def fold(self, fold: Fold) -> FoldRunner:
+        return FoldRunner(self.module, fold, self.executables, lambda args: self.call(fold.name, args))
 
     def cast(self, function: Function, bound: Expr) -> Bind:
         fits = self.casts.setdefault(function.name, {})
@@ -135,9 +141,11 @@ class Runner(HostSteps):
         self.module = module
         self.scope = scope
         self.stepped = stepped_functions(module)
-        self.compiler = ModuleCompiler(module, self.stepped, _Programs(module, scope, executables))
+        programs = _Programs(module, scope, executables)
+        self.compiler = ModuleCompiler(module, self.stepped, programs)
         codes = Memo[str, Code](len(module.functions))
         self.machine = VirtualMachine(lambda name: codes.get_or_make(name, lambda: self.compiler.code(name)), self)
+        programs.call = self.machine.call
 
     def run(self, args: Sequence[Any]) -> Any:
         """The result of the entry for arrays, shapes, data and tuples of them.

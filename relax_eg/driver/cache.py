@@ -23,13 +23,12 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relax_eg.backend.family import Variant
 from relax_eg.backend.packed_variants import pack_variants, unpack_variants
 from relax_eg.cache_folder import store, version_of
 from relax_eg.driver.fixed import with_numbers
-from relax_eg.driver.options import Options
 from relax_eg.frontends import Source
 from relax_eg.frontends.fingerprint import settings
 from relax_eg.ir.module import Module
@@ -42,6 +41,9 @@ from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
 from relax_eg.shapes import Scope
 from relax_eg.store import Store
+
+if TYPE_CHECKING:
+    from relax_eg.driver.options import Options
 
 FORMAT = 5  # given: version of the entry format; entries of other versions are not found
 _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")

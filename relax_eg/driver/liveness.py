@@ -7,8 +7,8 @@ values that the pricing cost model predicts XLA to store, in the order of the te
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from relax_eg.driver.options import Sizes
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import MOST_MOMENTS, Held, Memory, Moment
 from relax_eg.extract.walk import walk
@@ -20,6 +20,9 @@ from relax_eg.ir.origin import UNKNOWN
 from relax_eg.memory import Liveness, Step, lifetimes
 from relax_eg.memory.program import Temporary
 from relax_eg.shapes import Dim
+
+if TYPE_CHECKING:
+    from relax_eg.driver.options import Sizes
 
 _HELD = 12  # limit: tensors at the peak that a report names
 

@@ -17,12 +17,10 @@ from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import module_check
 from relax_eg.backend.stored import Stored, default_device_key, mismatch
 from relax_eg.driver.learning import on_this_machine
-from relax_eg.driver.options import KINDS
-from relax_eg.driver.prices import ByProfile, call_predictor
-from relax_eg.driver.reporting import expected_of
+from relax_eg.driver.prices import ByProfile, call_predictor, expected_of
 from relax_eg.driver.running import make_runnable
-from relax_eg.driver.settling import OFF, Settle, SettleMode
-from relax_eg.dynamic.policy import Dynamic, Mode, check_one_program, read_policy
+from relax_eg.driver.settling import OFF, SETTLE_KIND, Settle, SettleMode
+from relax_eg.dynamic.policy import DYNAMIC_KIND, Dynamic, Mode, check_one_program, read_policy
 from relax_eg.errors import ArtifactError, DeviceError
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
@@ -36,8 +34,8 @@ _EXECUTABLES: tuple[Executables, ...] = ("compile", "trust")
 
 @accepts(
     path=PATH,
-    dynamic=KINDS["dynamic"] | NONE,
-    settle=KINDS["settle"],
+    dynamic=DYNAMIC_KIND | NONE,
+    settle=SETTLE_KIND,
     executables=one_of(*_EXECUTABLES),
 )
 def load(

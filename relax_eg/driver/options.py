@@ -15,9 +15,9 @@ from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.at_hand import profile_at_hand
 from relax_eg.driver.learning import on_this_machine
-from relax_eg.driver.settling import SETTLE, Settle
+from relax_eg.driver.settling import SETTLE_KIND
 from relax_eg.driver.time_limit import TimeLimit
-from relax_eg.dynamic.policy import DYNAMIC, Dynamic
+from relax_eg.dynamic.policy import DYNAMIC_KIND
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
@@ -207,14 +207,8 @@ KINDS: Mapping[str, Kind] = {
         lambda x: isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= MOST_MEASURED,
         f"how many programs to time, 0 to {MOST_MEASURED},",
     ),
-    "dynamic": Kind(
-        lambda x: isinstance(x, Dynamic) or (isinstance(x, str) and x in DYNAMIC),
-        f"one of {', '.join(map(repr, DYNAMIC))}, or a Dynamic",
-    ),
-    "settle": Kind(
-        lambda x: x is None or isinstance(x, Settle) or (isinstance(x, str) and x in SETTLE),
-        f"one of {', '.join(map(repr, SETTLE))}, or a Settle",
-    ),
+    "dynamic": DYNAMIC_KIND,
+    "settle": SETTLE_KIND,
 }  # fmt: skip
 
 

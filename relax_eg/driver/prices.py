@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from relax_eg.backend.family import KERNELS, WHOLE
 from relax_eg.backend.pallas.plan import own_seconds
 from relax_eg.backend.program import Program
 from relax_eg.driver.liveness import memory_of
-from relax_eg.driver.options import Options, Sizes
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.detail import parts_of
 from relax_eg.extract.kernels.cost import KernelCost, WithOwnKernels
 from relax_eg.extract.kinds import CALL
+from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.numbers import Number
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
@@ -30,6 +30,9 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim
+
+if TYPE_CHECKING:
+    from relax_eg.driver.options import Options, Sizes
 
 WAITING = "waiting for dispatch"
 # given: predicted speedup needed to replace the program as written unmeasured, as users are told. Predictions of a call
@@ -257,3 +260,9 @@ def moves_less(found: Sequence[Prices]) -> bool:
         after.launches < before.launches and after.bytes <= before.bytes and after.seconds <= before.seconds
         for before, after in found
     )
+
+
+def expected_of(before: ProgramCost, after: ProgramCost, p: Profile) -> Expected:
+    """What is expected of a call of the chosen program, by what is known of the errors of a profile."""
+    gain = before.call / after.call if after.call > 0 else 1.0
+    return expect(gain, before.kinds, after.kinds, p.corrections, p.doubts)

@@ -8,21 +8,20 @@ from collections.abc import Sequence
 from relax_eg.driver.cache import version_of
 from relax_eg.driver.measured import COMPUTED_AGAIN, Entry, Search
 from relax_eg.driver.options import Options, Sizes
-from relax_eg.driver.prices import Prices, with_details
+from relax_eg.driver.prices import Prices, expected_of, with_details
 from relax_eg.driver.units import Outcome
 from relax_eg.egraph import RuleFigures, Saturation
-from relax_eg.extract.learned import Expected, expect
-from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import (
     AtSizes,
     DeviceRow,
     GrowthRow,
     LibraryRow,
     OpaqueCall,
-    ProgramCost,
     RuleRow,
     RunnerUp,
 )
+from relax_eg.frontends import Source
+from relax_eg.frontends.modules import PreparedModule
 from relax_eg.frontends.sources import text_of_line
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
@@ -32,6 +31,7 @@ from relax_eg.ops.record import TABLE
 from relax_eg.reports import CostReport
 from relax_eg.rules import NUMERICS
 from relax_eg.rules.certificates import not_proved
+from relax_eg.vm.folds import folds_of
 
 MOST_LETTERS = 160  # limit: letters of a source line that a report quotes
 PACKAGES = ("relax-eg", "jax", "egglog", "numpy")
@@ -111,16 +111,23 @@ def report_of(
         others=tuple(others),
         signature=_signature(traced.module),
         rule_set=options.rules.name,
+        language=_language(traced),
         expected=None if kept else expected_of(here.before, here.after, inside.profile),
         not_proved=not_proved(r for r in (*options.rules, *options.rules.schemas) if r.name in used),
         code={line: text[:MOST_LETTERS] for line in quoted if line in known and (text := text_of_line(known[line]))},
     )
 
 
-def expected_of(before: ProgramCost, after: ProgramCost, p: Profile) -> Expected:
-    """What is expected of a call of the chosen program, by what is known of the errors of a profile."""
-    gain = before.call / after.call if after.call > 0 else 1.0
-    return expect(gain, before.kinds, after.kinds, p.corrections, p.doubts)
+def _language(traced: Source) -> dict[str, str]:
+    """What became of recursion, function values and data."""
+    if not isinstance(traced, PreparedModule):
+        return {}
+    told = {name: "its recursion is a loop" for name in traced.looped}
+    if traced.in_steps:
+        told |= {name: "runs by depth, for all values at once" for name in folds_of(traced.module)}
+    if traced.evaluated:
+        told[traced.name] = f"{traced.evaluated} calls and choices are evaluated ahead of the calls"
+    return told
 
 
 def _in_detail(

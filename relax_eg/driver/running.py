@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +21,11 @@ from relax_eg.driver.settling import MOST_TRIALS, OFF, Settle, Settling
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import Predict
-from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import dims_of
 from relax_eg.reports.compare import AS_WRITTEN
+
+if TYPE_CHECKING:
+    from relax_eg.explain.text import Explanation
 
 
 def make_runnable(

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import jax
 import numpy as np
 
-from relax_eg.argument_checks import short_repr
+from relax_eg.argument_checks import Kind, short_repr
 from relax_eg.backend.call_keys import NO_KEY, is_tracing
 from relax_eg.backend.statistics import SettledRow
 from relax_eg.backend.width import has_x64
@@ -428,3 +428,9 @@ class Settling(Generic[C]):
 
 def _start(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="relax_eg settle").start()
+
+
+SETTLE_KIND = Kind(
+    lambda x: x is None or isinstance(x, Settle) or (isinstance(x, str) and x in SETTLE),
+    f"one of {', '.join(map(repr, SETTLE))}, or a Settle",
+)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
 
-from relax_eg.argument_checks import short_repr
+from relax_eg.argument_checks import Kind, short_repr
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.shapes import Scope
 
@@ -318,3 +318,9 @@ def _ladder(v: str, given: Any, high: int | None) -> Ladder:
 
 def _is_size(n: Any) -> bool:
     return isinstance(n, int) and not isinstance(n, bool) and n >= 1
+
+
+DYNAMIC_KIND = Kind(
+    lambda x: isinstance(x, Dynamic) or (isinstance(x, str) and x in DYNAMIC),
+    f"one of {', '.join(map(repr, DYNAMIC))}, or a Dynamic",
+)

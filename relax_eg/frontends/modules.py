@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from relax_eg.errors import OperatorError, SpecError, WellFormedError
+from relax_eg.frontends.partial_evaluation import partially_evaluated
 from relax_eg.frontends.specs import Arguments, HasArguments, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.frontends.tail_recursion import with_loops
@@ -46,7 +47,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE
-from relax_eg.ir.memory import first_explicit
+from relax_eg.ir.memory import first_explicit, without_memory
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
 from relax_eg.ir.partition import remaining_origins, replace_names
@@ -73,6 +74,8 @@ class PreparedModule(HasArguments):
     - `entry`: the names and annotations, as text, of the original entry's parameters, and last those of its result
       ("return"). Empty if the entry takes and returns only arrays of known sizes and dtypes. Otherwise (tuples, shapes,
       tensors of known rank) `module` takes and returns the arrays one by one.
+    - `looped`: the functions whose recursion became a loop.
+    - `evaluated`: the calls and choices that were evaluated ahead.
     """
 
     fn: Callable[..., Any]
@@ -84,6 +87,8 @@ class PreparedModule(HasArguments):
     in_steps: bool
     wide: bool
     entry: tuple[tuple[str, str], ...] = ()
+    looped: tuple[str, ...] = ()
+    evaluated: int = 0
 
     @property
     def why_in_steps(self) -> str:
@@ -165,20 +170,28 @@ def prepare_module(
     - `run`: runs a function of a module on arrays.
     - `assume`: further statements that hold for the sizes of the entry.
 
-    WellFormedError for a module that breaks a rule of the IR, or whose annotations do not follow. SpecError if the
-    module allocates memory explicitly, or if its entry takes a function. BoundsError for unknown sizes in `assume`.
+    Kernels that fill explicit memory become values. WellFormedError for a module that breaks a rule of the IR, or whose
+    annotations do not follow. SpecError if a tensor in explicit memory may be overwritten before it is read, or if its
+    entry takes a function. BoundsError for unknown sizes in `assume`.
     """
     check(module)
     if (name := first_explicit(module)) is not None:
+        plain = [without_memory(f) for f in module]
+        kept = [f for f in plain if f is not None]
+        if len(kept) == len(plain):
+            return prepare_module(Module(tuple(kept)), run, assume)
         raise SpecError(
-            f"{name}() allocates its memory itself, which XLA does on its own\n"
+            f"{name}() allocates its memory itself, and reads a tensor that another one of its storage may overwrite\n"
             "  accepted: the module that it was lowered from"
         )
     entry = module.main
     need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
     with_more = replace(entry, assume=(*entry.assume, *assume))
     module = Module(tuple(with_more if f is entry else f for f in module))
-    formed, looped = with_loops(with_dataflow_blocks(deduce_module(module)))
+    formed, evaluated = partially_evaluated(with_dataflow_blocks(deduce_module(module)))
+    if evaluated:
+        module = formed = with_dataflow_blocks(deduce_module(formed))
+    formed, looped = with_loops(formed)
     if looped:
         module = formed = with_dataflow_blocks(formed)
     check(formed)  # again: the first check accepts errors that coarse annotations hide
@@ -200,11 +213,11 @@ def prepare_module(
             )
     flat = None if main.name in stepped_functions(formed) else _array_entry(formed, fn, sizes)
     if flat is not None:
-        return flat
+        return replace(flat, looped=looped, evaluated=evaluated)
     tree = jax.tree_util.tree_structure(((None,) * len(names), {}))
     arguments = Arguments(fn.__signature__, (), tree, Scope())  # type: ignore[reportFunctionMemberAccess]
     out_tree = jax.tree_util.tree_structure(_skeleton(main.annotation))
-    return PreparedModule(fn, main.name, arguments, sizes, formed, out_tree, True, formed.wide)
+    return PreparedModule(fn, main.name, arguments, sizes, formed, out_tree, True, formed.wide, (), looped, evaluated)
 
 
 def _array_entry(module: Module, fn: Callable[..., Any], sizes: SymbolicSizes) -> PreparedModule | None:

@@ -8,20 +8,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Data, Tensor, dims_of
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, choose, clashes, join_branches
-from relax_eg.ir.expr import FUNCTION, MATCH, VAR, Expr, postorder, var
-from relax_eg.ir.heads import IN_PLACE
+from relax_eg.ir.expr import FUNCTION, MATCH, TUPLE, VAR, Expr, postorder, var
+from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE, MEMORY
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.nested import NestedFunctions
 from relax_eg.ir.origin import Origin
 from relax_eg.ir.patterns import MatchReader, with_one_return
 from relax_eg.ir.reader import did_you_mean, unqualified_name
+from relax_eg.ir.steps import effect_of
 from relax_eg.ir.values import ExpressionReader
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, `match value:`, or `return expression`"
 OUTPUTS = "R.output(names) as the last line of the dataflow block"
+
+
+def _is_step(e: Expr) -> bool:
+    """Whether `e` cannot stand in a dataflow block, whatever the functions are that it calls."""
+    return e.op in BEYOND_TENSORS or (e.op not in MEMORY and effect_of(e, frozenset()) is not None)
 
 
 def is_docstring(statement: ast.stmt) -> bool:
@@ -72,6 +78,7 @@ class FunctionReader:
         self.lines: dict[str, int] = {}  # line where each name is bound
         self.blocks: list[Block] = []
         self.assume: tuple[str, ...] = ()
+        self.attributes: tuple[tuple[str, Any], ...] = ()
         self.emitted: dict[str, Expr] = {}  # variables of steps that the text does not name
         self.values.nested = NestedFunctions(self)
         self.words = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name)}
@@ -92,7 +99,13 @@ class FunctionReader:
         lines = [s for s in d.body if _function_attributes(s) is None]
         lines = with_one_return(lines, self.words, self.source)
         attributes = [a for s in d.body if (a := _function_attributes(s)) is not None]
-        self.assume = tuple(text for a in attributes for text in self.reader.assumptions(a))
+        said = [self.reader.function_attributes(a) for a in attributes]
+        self.assume = tuple(text for assumed, _ in said for text in assumed)
+        others = {k: v for _, found in said for k, v in found.items()}
+        marks = [m for m in d.decorator_list if isinstance(m, ast.Call)]
+        if any(k.arg == "private" and self.reader.attribute(k.value) is True for m in marks for k in m.keywords):
+            others["private"] = True
+        self.attributes = tuple(others.items())
         end, result = self._body(lines)
         if end is None or result is None:
             raise self.source.error(d, f"function `{d.name}` returns nothing", "`return expression` as its last line")
@@ -156,7 +169,7 @@ class FunctionReader:
             raise self.source.error(end.value, problem, "the declaration to say what is returned")
         self.scope.signatures[d.name] = Signature(tuple(p.annotation for p in params), result.annotation)
         origins = MappingProxyType(self.origins)
-        return Function(d.name, tuple(params), tuple(self.blocks), result, origins, self.assume)
+        return Function(d.name, tuple(params), tuple(self.blocks), result, origins, self.assume, self.attributes)
 
     def _region(self, statement: ast.stmt) -> str | None:
         """Returns `dataflow`, `bindings` or `inline` if the statement is a `with` of one, else None."""
@@ -252,6 +265,8 @@ class FunctionReader:
         """Reads a line that binds no name."""
         before = len(steps)
         value = self.values.expression(call)
+        if value.op == TUPLE and not value.args:
+            return  # nothing is to be done for it
         if len(steps) == before or steps[-1].var is not value:
             raise self.source.error(call, "this line binds no name", STATEMENTS)
 
@@ -309,7 +324,42 @@ class FunctionReader:
 
     def _dataflow(self, region: ast.stmt) -> None:
         assert isinstance(region, ast.With)
+        before = self._state()
+        if self._pure_region(region):
+            return
+        # A step stands in it, as a `match_cast`: its lines become steps.
+        self._restore(before)
+        steps: list[Binding] = []
+        names = set(self.values.names)
+        outputs: set[str] = set()
+        for statement in region.body:
+            call = statement.value if isinstance(statement, ast.Expr) else None
+            if isinstance(call, ast.Call) and unqualified_name(call.func) == "output":
+                outputs = {a.id for a in call.args if isinstance(a, ast.Name)}
+                continue
+            self.scope.line = statement.lineno
+            self._step(statement, steps)
+        self._end_steps(steps)
+        for name in set(self.values.names) - names - outputs:
+            del self.values.names[name]
+            listed = f"`{name}` to be listed in the R.output of that block"
+            self.values.hidden[name] = ("local to its dataflow block", listed)
+
+    def _state(self) -> Any:
+        scope, values = self.scope, self.values
+        kept = (values.names, values.hidden, values.sizes, self.lines, self.emitted, self.origins, scope.names)
+        return [type(x)(x) for x in kept], len(scope.branch_functions), len(self.blocks)  # type: ignore[reportUnknownVariableType]
+
+    def _restore(self, state: Any) -> None:
+        scope, values = self.scope, self.values
+        kept, functions, blocks = state
+        values.names, values.hidden, values.sizes, self.lines, self.emitted, self.origins, scope.names = kept
+        del scope.branch_functions[functions:], self.blocks[blocks:]
+
+    def _pure_region(self, region: ast.With) -> bool:
+        """Reads a dataflow block; False if a value in it is a step."""
         bindings: dict[str, Binding] = {}
+        seen: set[Expr] = set()
         outputs: list[str] | None = None
         for statement in region.body:
             self.scope.line = statement.lineno
@@ -318,9 +368,16 @@ class FunctionReader:
             if is_docstring(statement) or is_size_declaration(statement):
                 continue
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+                if self.values.upstream.reads(statement.value) is not None:
+                    return False
                 outputs = self._outputs(statement.value, bindings)
                 continue
+            if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                return False
             name, value, bound = self._assignment(statement)
+            if any(_is_step(e) for e in postorder([value], stop=lambda e: e.op == VAR or e in seen)):
+                return False
+            seen.update(postorder([value], stop=seen.__contains__))
             self.values.names[name] = value
             bindings[name] = Binding(bound, value)
         if outputs is None:
@@ -333,6 +390,7 @@ class FunctionReader:
                 listed = f"`{name}` to be listed in the R.output of that block"
                 self.values.hidden[name] = ("local to its dataflow block", listed)
         self.blocks.append(Block(tuple(bindings[name] for name in outputs)))
+        return True
 
     def _outputs(self, call: ast.Call, bindings: Mapping[str, Binding]) -> list[str]:
         if unqualified_name(call.func) != "output" or call.keywords:
@@ -388,10 +446,7 @@ class FunctionReader:
                 self.origins.setdefault(e, origin)
 
     def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> str:
-        """Returns the variable name for a value bound to `name`, unique because a script may bind a name again."""
-        if name in self.lines and self.scope.surroundings is None:
-            problem = f"`{name}` is bound twice, first in line {self.lines[name]}"
-            raise self.source.error(at, problem, "a name of its own for each value")
+        """Returns the variable name for a value bound to `name`, unique because a text may bind a name again."""
         used = self.lines | self.emitted
         own = next(n for n in (f"{name}{i or ''}" for i in itertools.count()) if n not in used)
         self.lines[own] = at.lineno

@@ -15,13 +15,26 @@ a branch or a loop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
-from relax_eg.ir.expr import ALLOC_STORAGE, ALLOC_TENSOR, CALL_INTO, KILL, VAR, Expr, node, postorder
+from relax_eg.ir.calls import substitute_exprs
+from relax_eg.ir.expr import (
+    ALLOC_STORAGE,
+    ALLOC_TENSOR,
+    CALL_INTO,
+    KILL,
+    VAR,
+    Expr,
+    node,
+    postorder,
+    tuple_get,
+    var,
+)
 from relax_eg.ir.heads import MEMORY
-from relax_eg.ir.module import Function
+from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.shapes import Dim
 
 NOTHING = Tuple(())
@@ -50,6 +63,48 @@ def kill(tensor: Expr) -> Expr:
 def first_explicit(functions: Iterable[Function]) -> str | None:
     """Returns the name of the first function with explicit memory, or None."""
     return next((f.name for f in functions if any(e.op in MEMORY for e in f.expressions())), None)
+
+
+def without_memory(function: Function) -> Function | None:
+    """Returns `function` with the results of kernels as values in place of the memory that they fill.
+
+    None where a tensor is read that was not filled, or that another tensor of its storage may have overwritten. Linear
+    in the function's size.
+    """
+    env: dict[Expr, Expr] = {}
+    storage: dict[Expr, Expr] = {}  # of each tensor
+    tensors: dict[Expr, list[Expr]] = {}  # in each storage
+    blocks: list[Block] = []
+    for block in function.blocks:
+        made: list[Binding] = []
+        for b in block.bindings:
+            e = b.value
+            if e.op == ALLOC_TENSOR:
+                storage[b.var] = e.args[0]
+                tensors.setdefault(e.args[0], []).append(b.var)
+            if e.op in (ALLOC_STORAGE, ALLOC_TENSOR, KILL):
+                continue
+            root = e.args[0] if e.op == CALL_INTO else e
+            if any(v in storage and v not in env for v in postorder([root])):
+                return None
+            (value,) = substitute_exprs([root], env)
+            if e.op != CALL_INTO:
+                made.append(Binding(b.var, value))
+                continue
+            into = e.args[1:]
+            if len(set(into)) < len(into) or any(t not in storage for t in into):
+                return None
+            whole = var(b.name, value.annotation)
+            made.append(Binding(whole, value))
+            for i, t in enumerate(into):
+                for other in tensors[storage[t]]:
+                    env.pop(other, None)
+                env[t] = whole if len(into) == 1 else tuple_get(whole, i)
+        blocks.append(replace(block, bindings=tuple(made)))
+    if any(v in storage and v not in env for v in postorder([function.result])):
+        return None
+    (result,) = substitute_exprs([function.result], env)
+    return replace(function, blocks=tuple(blocks), result=result)
 
 
 def outputs_of(annotation: Annotation) -> tuple[Annotation, ...]:

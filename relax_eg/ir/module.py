@@ -60,6 +60,7 @@ class Function:
     - `blocks`: its body.
     - `result`: the expression that it returns.
     - `origins`: the origins of expressions; not part of equality.
+    - `attributes`: what else is said of it, by name: text, numbers, None and tuples of these; it changes no meaning.
     - `assume`: conditions on the sizes that hold at every call, as statements ("n % 8 == 0"); only the entry of a
       module has any.
     """
@@ -70,6 +71,7 @@ class Function:
     result: Expr
     origins: Origins = field(default_factory=lambda: NO_ORIGINS, compare=False, repr=False)
     assume: tuple[str, ...] = ()
+    attributes: tuple[tuple[str, Any], ...] = ()
 
     def __copy__(self) -> Function:
         return self

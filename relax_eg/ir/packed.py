@@ -176,7 +176,8 @@ class _Packer:
         place = nodes.places
         blocks = [[k.dataflow, [[place[b.var], place[b.value]] for b in k.bindings]] for k in f.blocks]
         origins = [[place[e], self._origin(origin)] for e, origin in f.origins.items() if e in place]
-        return [f.name, [place[p] for p in f.params], blocks, place[f.result], origins, list(f.assume)]
+        return [f.name, [place[p] for p in f.params], blocks, place[f.result], origins, list(f.assume),
+                *([[[k, self._value(v)] for k, v in f.attributes]] if f.attributes else [])]  # fmt: skip
 
     def _origin(self, origin: Origin) -> int:
         origins = self.tables["origins"]
@@ -316,13 +317,16 @@ class _Unpacker:
             self.nodes.append(node(op, [self.nodes[a] for a in args], pairs, self.annotations[annotation]))
 
     def function(self, row: Any) -> Function:
-        name, params, blocks, result, origins, assume = row
+        name, params, blocks, result, origins, assume, *more = row
         nodes = self.nodes
         made = [Block(tuple(Binding(nodes[v], nodes[x]) for v, x in pairs), dataflow) for dataflow, pairs in blocks]
         origins_of = {nodes[e]: self.origins[origin] for e, origin in origins}
         whole = tuple(nodes[p] for p in params), tuple(made), nodes[result], MappingProxyType(origins_of)
         (text,) = _texts([name], "names of functions")
-        return Function(text, *whole, tuple(_texts(assume, "assumptions")))
+        attributes = tuple(
+            (_texts([k], "names of attributes")[0], self._value(v)) for k, v in (more[0] if more else ())
+        )
+        return Function(text, *whole, tuple(_texts(assume, "assumptions")), attributes)
 
     def _annotation(self, row: Any) -> Annotation:
         kind, *parts = row

@@ -29,6 +29,7 @@ from relax_eg.ir.reader import Reader, Source, unqualified_name
 from relax_eg.ir.steps import calls_value, impure_functions
 from relax_eg.plain_data import DAMAGED
 from relax_eg.tir import TensorProgram, read_program
+from relax_eg.tir.prim_func import PrimFunc, read_prim_func
 from relax_eg.tir.values import last_name
 
 Deduce = Callable[[str, tuple[Annotation, ...], Mapping[str, Any]], tuple[Mapping[str, Any], Annotation]]
@@ -146,6 +147,7 @@ class ModuleScope:
         self.signatures: dict[str, Signature] = {}
         self.branch_functions: list[Function] = []
         self.programs: dict[str, TensorProgram] = {}
+        self.prim_funcs: dict[str, PrimFunc] = {}
         self.functions = functions
         self.surroundings = surroundings
         self.constants: Mapping[str, Expr] = {}
@@ -178,7 +180,10 @@ class ModuleScope:
         definitions = [d for d in definitions if not _is_program(d)]
         for d in written:
             self.line = d.lineno
-            self.programs[d.name] = read_program(source, d, ranges=False)
+            if any(last_name(_called(m)) == "prim_func" for m in d.decorator_list):
+                self.prim_funcs[d.name] = read_prim_func(source, d)
+            else:
+                self.programs[d.name] = read_program(source, d, ranges=False)
         for d in definitions:
             self._declare(d)
         if written and not definitions:
@@ -238,6 +243,9 @@ class ModuleScope:
             return None
         if isinstance(statement, ast.Pass) or is_docstring(statement) or is_size_declaration(statement):
             return None
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(call, ast.Call) and unqualified_name(call.func, "I") in ("module_attrs", "module_global_infos"):
+            return None  # of devices and of passes; it changes no meaning
         if not isinstance(statement, ast.FunctionDef):
             raise source.error(statement, "this is not a function", FUNCTIONS)
         if _is_program(statement):
@@ -258,7 +266,11 @@ class ModuleScope:
         return [var(p.arg, self.reader.annotation(p.annotation)) for p in a.args if p.annotation is not None]
 
 
+def _called(mark: ast.expr) -> ast.expr:
+    return mark.func if isinstance(mark, ast.Call) else mark
+
+
 def _is_program(definition: ast.FunctionDef) -> bool:
     """Whether a definition is decorated with `@R.tensor_program`, or `@T.prim_func` as in Relax."""
-    marks = [m.func if isinstance(m, ast.Call) else m for m in definition.decorator_list]
+    marks = map(_called, definition.decorator_list)
     return any(last_name(m) in ("tensor_program", "prim_func", "tensorir_function") for m in marks)

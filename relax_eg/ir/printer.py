@@ -115,9 +115,10 @@ class _FunctionText:
         self._count(function)
         params = ", ".join(f"{p.attr('name')}: {self._annotation(p.annotation)}" for p in function.params)
         self.lines += ["@R.function", f"def {function.name}({params}) -> {self._annotation(function.annotation)}:"]
-        if function.assume:
-            statements = ", ".join(map(quoted, function.assume))
-            self.lines.append(f'{INDENT}R.func_attr({{"assume": [{statements}]}})')
+        if function.assume or function.attributes:
+            assumed = [f'"assume": [{", ".join(map(quoted, function.assume))}]'] if function.assume else []
+            others = [f"{quoted(k)}: {attribute_text(v)}" for k, v in function.attributes]
+            self.lines.append(f"{INDENT}R.func_attr({{{', '.join([*assumed, *others])}}})")
         plain = False
         for block in function.blocks:
             if block.dataflow:

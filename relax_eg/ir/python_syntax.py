@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from relax_eg.errors import RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
-from relax_eg.ir.reader import did_you_mean, unqualified_name
+from relax_eg.ir.host_calls import is_host_call
+from relax_eg.ir.reader import did_you_mean, dotted_name, unqualified_name
 from relax_eg.plain_data import DAMAGED
 from relax_eg.shapes import Dim
 from relax_eg.tir.values import COMPARED
@@ -38,6 +39,7 @@ _EARLY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 METHODS = ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin", "reshape", "astype", "transpose",
            "squeeze", "swapaxes")  # fmt: skip
 PROPERTIES = ("shape", "ndim", "dtype", "T")
+_WRAPPED = ("prim_value", "dtype", "str")  # what stands in them is the argument
 _LARGEST_POWER = 1024  # limit: exponent in a program text
 
 
@@ -52,6 +54,9 @@ class PythonExpressionReader:
     def reads(self, at: ast.expr) -> bool:
         """Whether `at` has a form that this class reads."""
         if isinstance(at, ast.Call):
+            path = dotted_name(at.func)
+            if path is not None and "." in path.removeprefix("op.") and self._function(at) is None:
+                return True
             return self._function(at) is not None or self._method(at) is not None
         if isinstance(at, ast.Attribute):
             return at.attr in PROPERTIES and unqualified_name(at) is None
@@ -97,6 +102,13 @@ class PythonExpressionReader:
                 raise self.source.error(at, "this comparison has no operator", "one of < <= > >= == != of two values")
             sides = self.argument(at.left), self.argument(at.comparators[0])
             return self._applied(at, COMPARED[type(at.ops[0])], sides, {})
+        path = dotted_name(at.func) if isinstance(at, ast.Call) else None
+        if isinstance(at, ast.Call) and path in _WRAPPED and len(at.args) == 1 and not at.keywords:
+            return self.argument(at.args[0])
+        if isinstance(at, ast.Call) and unqualified_name(at.func, "T") is not None:
+            return self.values.reader.size(at)
+        if isinstance(at, ast.Call) and path is not None and "." in path and self._function(at) is None:
+            return self.called_as_upstream(at, path)
         if isinstance(at, ast.Call) and (name := self._function(at)) is not None:
             if name not in self.functions:
                 problem = f"there is no operator function R.op.{name}{did_you_mean(name, self.functions)}"
@@ -106,6 +118,15 @@ class PythonExpressionReader:
             assert isinstance(at.func, ast.Attribute)
             return self._called(at, name, (self.values.expression(at.func.value),))
         return self.values.expression(at)
+
+    def called_as_upstream(self, at: ast.Call, path: str) -> Any:
+        """Returns the result of an operator with Relax's arguments. `path`: its name, as `nn.conv2d`."""
+        name = f"R.{path.removeprefix('op.')}"
+        if name not in self.functions:
+            near = did_you_mean(name, [n for n in self.functions if n.startswith("R.")])
+            raise self.source.error(at, f"there is no operator {name}{near}", "an operator of docs/ops.md")
+        found = self._called(at, name, ())
+        return self.values.step(at, found) if isinstance(found, Expr) and is_host_call(found) else found
 
     def _function(self, at: ast.Call) -> str | None:
         """Returns `name` if `at` calls `R.op.name`, else None."""
@@ -180,18 +201,19 @@ class PythonExpressionReader:
 
     def _applied(self, at: ast.expr, name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         function = self.functions[name]
+        shown = name if name.startswith("R.") else f"R.op.{name}"
         try:
             inspect.signature(function).bind(*args, **keywords)
         except TypeError as error:
-            wanted = f"R.op.{name}{_signature(function)}"
-            raise self.source.at_position(at, TypeError(f"R.op.{name}: {error}"), wanted) from None
+            wanted = f"{shown}{_signature(function)}"
+            raise self.source.at_position(at, TypeError(f"{shown}: {error}"), wanted) from None
         try:
             return function(*args, **keywords)
         except UndecidedError as error:
             wanted = "R.match_cast(value, annotation) before, which checks the sizes when it runs"
             raise self.source.at_position(at, error, wanted) from None
         except DAMAGED as error:
-            raise self.source.at_position(at, error, f"what R.op.{name} takes: {_signature(function)}") from None
+            raise self.source.at_position(at, error, f"what {shown} takes: {_signature(function)}") from None
 
 
 def _signature(function: Callable[..., Any]) -> str:

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from relax_eg.dtypes import DEFAULTS
+from relax_eg.dtypes import DEFAULTS, RECORDS, names_where
 from relax_eg.errors import ModuleTextError, RelaxEgError, SpecError
 from relax_eg.ir.annotations import (
     Annotation,
@@ -29,6 +29,7 @@ from relax_eg.ir.foreign import foreign_at
 from relax_eg.ir.literals import Array, array_of, unpack
 from relax_eg.ir.origin import Origin, read_origin
 from relax_eg.shapes import Dim
+from relax_eg.tir.imperative import size_of
 from relax_eg.tir.source_text import SourceText
 
 Node: TypeAlias = "ast.expr | ast.stmt | ast.arg | ast.keyword"
@@ -37,6 +38,8 @@ ANNOTATIONS = (
     "R.Tensor(shape, dtype=...), R.Shape(sizes), R.Tuple(...), R.Callable((params,), result), R.Object, "
     'a data type such as List(R.Object), R.Ref(annotation) or R.TypeVar("a")'
 )
+_PLACES = ("vdevice", "purity")  # said of annotations, and not kept
+INTEGERS = frozenset(names_where(lambda d: d.kind in "iu"))
 DATA_TYPE = """a data type, as
     @R.data
     class List(a):
@@ -93,6 +96,15 @@ def unqualified_name(node: ast.expr, prefix: str = "R") -> str | None:
     return None
 
 
+def dotted_name(node: ast.expr) -> str | None:
+    """Returns `name` or `part.name` if `node` is `R.name` or `R.part.name`, else None."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join(reversed(parts)) if parts and isinstance(node, ast.Name) and node.id in ("R", "relax") else None
+
+
 class Reader:
     """A reader of annotations, sizes, attribute values and constants.
 
@@ -109,13 +121,16 @@ class Reader:
         kind = unqualified_name(call.func if call else node)
         args, keywords = (call.args, self.keywords(call)) if call else ([], {})
         try:
-            if kind == "Object" and not args and not keywords:
+            if kind in ("Object", "Any") and not args and not keywords:
                 return Object()
+            if kind == "Prim":
+                return self._prim(args, keywords)
+            keywords = {k: v for k, v in keywords.items() if k not in _PLACES}
             if kind == "Tuple" and call and not keywords:
                 only = args[0] if len(args) == 1 else None
                 fields = only.elts if isinstance(only, (ast.Tuple, ast.List)) else args
                 return Tuple(tuple(map(self.annotation, fields)))
-            if kind == "Callable" and call and len(args) == 2 and isinstance(args[0], (ast.Tuple, ast.List)):
+            if kind == "Callable" and call and len(args) in (2, 3) and isinstance(args[0], (ast.Tuple, ast.List)):
                 return Callable(tuple(map(self.annotation, args[0].elts)), self.annotation(args[1]))
             if kind == "Never" and not args and not keywords:
                 return Never()
@@ -130,6 +145,22 @@ class Reader:
         except (RelaxEgError, TypeError) as error:
             raise self.source.at_position(node, error, ANNOTATIONS) from None
         raise self.source.error(node, "this is not an annotation", ANNOTATIONS)
+
+    def result(self, node: ast.expr) -> Annotation:
+        """Returns the annotation of a call's result. Several stand in a list; a tuple of one is that one."""
+        if isinstance(node, (ast.Tuple, ast.List)):
+            fields = tuple(map(self.annotation, node.elts))
+            return fields[0] if len(fields) == 1 else Tuple(fields)
+        return self.annotation(node)
+
+    def _prim(self, args: list[ast.expr], keywords: dict[str, ast.expr]) -> Annotation:
+        """Returns the annotation of a prim value: a shape of one size for a whole number, else a scalar."""
+        if "value" in keywords and not args:
+            return Shape((self.size(keywords["value"]),))
+        dtype = self.attribute(args[0]) if len(args) == 1 else None
+        if not isinstance(dtype, str):
+            raise TypeError('R.Prim takes a dtype, or value="n"')
+        return Shape(ndim=1) if Tensor((), dtype).dtype in INTEGERS else Tensor((), dtype)
 
     def _named(self, node: ast.expr) -> Annotation | None:
         """Returns the data type at `node`, with its type parameters, or a type parameter; None if it is neither."""
@@ -172,6 +203,11 @@ class Reader:
 
     def _sized(self, kind: str, args: list[ast.expr], keywords: dict[str, ast.expr]) -> Annotation:
         names = ("shape", "dtype") if kind == "Tensor" else ("dims",)
+        if kind == "Tensor" and len(args) == 3:  # the third one is a device
+            args = args[:2]
+        first = args[0].value if args and isinstance(args[0], ast.Constant) else None
+        if kind == "Tensor" and isinstance(first, str) and (first in RECORDS or first == "bool") and len(args) == 1:
+            args, keywords = [], {"dtype": args[0], **keywords}
         given = dict(zip(names, args, strict=False)) | keywords
         values: dict[str, Any] = {}
         for name, value in given.items():
@@ -198,29 +234,33 @@ class Reader:
 
     def size(self, node: ast.expr) -> Dim:
         try:
-            return Dim.of(node.value if isinstance(node, ast.Constant) else ast.unparse(node))  # type: ignore[arg-type]
+            return size_of(node)
         except RelaxEgError as error:
             raise self.source.at_position(node, error, 'a size, such as 4, "n" or "2*n + 1"') from None
 
-    def assumptions(self, call: ast.Call) -> list[str]:
-        """Returns the size assumptions in `R.func_attr({...})` as statements. Accepts `assume` statements and Relax's
-        bounds."""
+    def function_attributes(self, call: ast.Call) -> tuple[list[str], dict[str, Any]]:
+        """Returns what `R.func_attr({...})` says: assumptions about sizes as statements (`assume`, and Relax's bounds),
+        and all other attributes."""
         try:
-            attributes = ast.literal_eval(call.args[0]) if len(call.args) == 1 and not call.keywords else None
+            plain = _PlainAttributes().visit(call)
+            attributes = ast.literal_eval(plain.args[0]) if len(call.args) == 1 and not call.keywords else None
         except ValueError:
             attributes = None
         if not isinstance(attributes, dict):
             raise self.source.error(call, "these are no attributes of a function", FUNCTION_ATTRIBUTES)
         found: list[str] = []
+        others: dict[str, Any] = {}
         for key, value in attributes.items():
             sign = {"tir_var_upper_bound": "<=", "tir_var_lower_bound": ">="}.get(key)
             if sign and isinstance(value, dict) and all(type(n) is int for n in value.values()):
                 found += [f"{name} {sign} {n}" for name, n in value.items()]
             elif key == "assume" and isinstance(value, (list, tuple)) and all(isinstance(s, str) for s in value):
                 found += value
-            else:
+            elif key in ("assume", "tir_var_upper_bound", "tir_var_lower_bound") or not isinstance(key, str):
                 raise self.source.error(call, f"`{key}`: {value!r} is no attribute of a function", FUNCTION_ATTRIBUTES)
-        return found
+            else:
+                others[key] = _plain_attribute(value)
+        return found, others
 
     def keywords(self, call: ast.Call) -> dict[str, ast.expr]:
         found: dict[str, ast.expr] = {}
@@ -322,6 +362,24 @@ class Reader:
         if number is None:
             raise self.source.error(node, "this is not a number", "numbers, or lists of them of equal lengths")
         return number
+
+
+class _PlainAttributes(ast.NodeTransformer):
+    """Writes `T.bool(True)`, `R.prim_value(1)` and the like as what is in them."""
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        is_wrapped = isinstance(node.func, ast.Attribute) and node.func.attr != "func_attr" and len(node.args) == 1
+        return node.args[0] if is_wrapped else node
+
+
+def _plain_attribute(value: Any) -> Any:
+    """Returns an attribute's value of tuples, text, numbers and None."""
+    if isinstance(value, dict):
+        return tuple((str(k), _plain_attribute(v)) for k, v in value.items())  # type: ignore[reportUnknownVariableType]
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain_attribute, value))  # type: ignore[reportUnknownArgumentType]
+    return value if isinstance(value, (str, int, float)) or value is None else str(value)
 
 
 def _default_dtype(values: Any) -> str:

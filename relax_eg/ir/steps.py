@@ -16,6 +16,7 @@ from relax_eg.ir.calls import reaching_cycles
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CLOSURE, COND, FUNCTION, MATCH, MATCH_CAST, SCAN, WHILE, Expr
 from relax_eg.ir.heads import BEYOND_TENSORS, MEMORY, REFERENCES
+from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.module import Function, Module
 
 VALUES = "function values"  # stands among the names of functions for those that are called as values
@@ -43,6 +44,8 @@ def effect_of(e: Expr, impure: frozenset[str]) -> str | None:
         return f"`{e.attr('name')}`, the sizes of whose result depend on values,"
     if e.op == CALL_DPS_LIBRARY and not e.attr("pure"):
         return "an impure call"
+    if is_host_call(e):
+        return f"`{e.attr('name')}`, a function of the host,"
     if VALUES in impure and calls_value(e):
         return "a call of a function value"
     name = next((name for name in functions_of(e) if name in impure), None)
@@ -113,7 +116,9 @@ def stepped_functions(module: Module) -> frozenset[str]:
         if function.name in general:
             return True
         steps = [b.value for block in function.blocks if not block.dataflow for b in block.bindings]
-        return any(_decides(e, asserting) for e in steps) or any(map(is_data_dependent, function.expressions()))
+        if any(_decides(e, asserting) for e in steps):
+            return True
+        return any(is_data_dependent(e) or is_host_call(e) for e in function.expressions())
 
     found = _with_callers(module, is_stepped)
     if found.isdisjoint(_passed(module)):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relax_eg.errors import OperatorError, RelaxEgError, UndecidedError
+from relax_eg.errors import ModuleTextError, OperatorError, RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import (
     Annotation,
     Data,
@@ -42,6 +42,7 @@ from relax_eg.ir.expr import (
     call_dps_library,
     const,
     node,
+    tuple_,
     tuple_get,
 )
 from relax_eg.ir.heads import MEMORY, REFERENCES
@@ -51,10 +52,10 @@ from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.printer import RESERVED
 from relax_eg.ir.python_syntax import PythonExpressionReader
 from relax_eg.ir.reader import did_you_mean, unqualified_name
-from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.ir.upstream import UpstreamForms, names_program
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
-from relax_eg.tir.values import last_name
+from relax_eg.tir.prim_func import PrimFunc
 
 if TYPE_CHECKING:
     from relax_eg.ir.nested import NestedFunctions
@@ -100,12 +101,22 @@ class ExpressionReader:
         self.python_reader = PythonExpressionReader(self, scope.functions) if scope.functions else None
         self.emit: Callable[[ast.expr, Expr], Expr] | None = None  # binds a step; None in dataflow blocks
         self.nested: NestedFunctions
+        self.upstream = UpstreamForms(self)
 
     def expression(self, at: ast.expr, declared: Annotation | None = None) -> Expr:
         if isinstance(at, ast.Name):
             return self._name_value(at)
         if isinstance(at, ast.Lambda):
             return self.nested.anonymous(at, declared)
+        if isinstance(at, ast.Call) and (form := self.upstream.reads(at)) is not None:
+            try:
+                return form(at, declared)
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                if isinstance(error, RelaxEgError):
+                    raise
+                raise self.source.error(at, "this call has other arguments than it takes", VALUES) from None
+        if isinstance(at, ast.Call) and (filled := self.upstream.fills(at)) is not None:
+            return filled
         if isinstance(at, ast.Call) and (constructor := self._constructor(at.func)) is not None:
             return self._constructed(at, *constructor, declared)
         if self.python_reader is not None and self.reader.number(at) is None and self.python_reader.reads(at):
@@ -207,16 +218,32 @@ class ExpressionReader:
             params = callee.annotation.params if isinstance(callee.annotation, Signature) else ()
             args = self._arguments(at.args, params, ast.unparse(at.func))
             called = node(CALL, (callee, *args), (), self._result(at, callee, args, declared))
-            return self._step(at, called, callee.op != FUNCTION or callee.attr("name") in self.scope.general)
+            return self.step(at, called, callee.op != FUNCTION or callee.attr("name") in self.scope.general)
         if name in RESERVED:
             return self._core(at, name, declared)
+        try:
+            return self._own_operator(at, name, declared)
+        except ModuleTextError as error:
+            if self.python_reader is None or f"R.{name}" not in self.scope.functions:
+                raise
+            try:
+                found = self.python_reader.called_as_upstream(at, name)
+            except ModuleTextError:
+                raise error from None
+            if isinstance(found, tuple):
+                found = tuple_(found)
+            self.check_declared(at, found.annotation, declared)
+            return found
+
+    def _own_operator(self, at: ast.Call, name: str, declared: Annotation | None) -> Expr:
+        """Reads an operator as it is printed: operands, then attributes by name."""
         for arg in at.args:
             if isinstance(arg, ast.Constant) and isinstance(arg.value, str):
                 raise self.source.error(arg, f"operands of R.{name} are values", "attributes by keyword: name=value")
         attrs = {k: self.reader.attribute(v) for k, v in self.reader.keywords(at).items()}
         return self._operator(at, name, self._operands(at.args), attrs, declared)
 
-    def _step(self, at: ast.expr, value: Expr, is_step: bool = True) -> Expr:
+    def step(self, at: ast.expr, value: Expr, is_step: bool = True) -> Expr:
         """Returns a value that may have effects: its variable, where it has to be bound."""
         return self.emit(at, value) if self.emit is not None and is_step else value
 
@@ -308,7 +335,7 @@ class ExpressionReader:
         if name == "match_cast" and len(args) == 2 and not keywords:
             asserted = self.reader.annotation(args[1])
             self._check_same(args[1], asserted, declared)
-            return node(MATCH_CAST, (self.expression(args[0]),), (), asserted)
+            return self.step(at, node(MATCH_CAST, (self.expression(args[0]),), (), asserted))
         if name == "call_dps_library":
             return self._library(at, args, keywords, declared)
         if name == "call_tir":
@@ -332,7 +359,7 @@ class ExpressionReader:
         except OperatorError as error:
             raise self.source.at_position(at, error, "R.new_ref(value), R.read_ref(r), R.write_ref(r, value)") from None
         self.check_declared(at, found, declared)
-        return self._step(at, node(name, args, (), declared or found))
+        return self.step(at, node(name, args, (), declared or found))
 
     def _memory(self, at: ast.Call, name: str, args: list[ast.expr], keywords: dict[str, ast.expr]) -> Expr:
         parameters, wanted = MEMORY_FORMS[name]
@@ -381,25 +408,32 @@ class ExpressionReader:
     ) -> Expr:
         given = dict(zip(("program", "args", "out", "sizes"), args, strict=False)) | keywords
         program, operands = given.pop("program", None), given.pop("args", None)
-        out, sizes = given.pop("out", None), given.pop("sizes", None)
-        if given or program is None or not isinstance(operands, (ast.Tuple, ast.List)):
+        outs = [given.pop(k) for k in ("out", "out_sinfo", "out_ty") if k in given]
+        out = outs[0] if outs else None
+        sizes, passed = given.pop("sizes", None), given.pop("tir_vars", None)
+        if given or program is None or operands is None or len(outs) > 1:
             raise self.source.error(at, "this call of a tensor program cannot be read", TENSOR_PROGRAM)
-        called = self._program(program)
+        called = self.program(program)
         size_values = {name: Dim.of(size) for name, size in self._library_attrs(sizes)}
-        annotation = declared if out is None else self.reader.annotation(out)
+        if passed is not None:
+            told = self.expression(passed).annotation
+            names = called.size_parameters if isinstance(called, PrimFunc) else called.passed
+            size_values |= dict(zip(names, (told.dims if isinstance(told, Shape) else None) or (), strict=False))
+        annotation = declared if out is None else self.reader.result(out)
         if out is not None and annotation is not None:
             self._check_same(out, annotation, declared)
+        written = operands.elts if isinstance(operands, (ast.Tuple, ast.List)) else [operands]
+        values = list(map(self.expression, written))
         try:
-            return call_tir(called, map(self.expression, operands.elts), annotation, size_values)
+            return self.upstream.call_program(at, called, values, annotation, size_values)
         except OperatorError as error:
             raise self.source.at_position(at, error, f"what {called.name} takes and fills") from None
 
-    def _program(self, at: ast.expr) -> TensorProgram:
+    def program(self, at: ast.expr) -> TensorProgram | PrimFunc:
         """Returns the tensor program that `at` names, as `Module.name` or as a bare name."""
-        of_module = (
-            isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name) and at.value.id in self.scope.classes
-        )
-        name = last_name(at) if of_module or isinstance(at, ast.Name) else None
+        name = names_program(at, self.scope.classes)
+        if name in self.scope.prim_funcs:
+            return self.scope.prim_funcs[name]
         if name not in self.scope.programs:
             problem = (
                 f"no tensor program `{ast.unparse(at)}` in the module{did_you_mean(str(name), self.scope.programs)}"

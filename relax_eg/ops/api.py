@@ -478,6 +478,7 @@ unique, nonzero, argwhere, flatnonzero, masked_select = (
     further.flatnonzero,
     further.masked_select,
 )
+arange_of, top_k_of, non_max_suppression = further.arange_of, further.top_k_of, further.non_max_suppression
 library = further.library
 
 for _builder in (

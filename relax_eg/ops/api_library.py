@@ -318,3 +318,30 @@ def flatnonzero(x: Operand, dtype: str = "int32") -> Expr:
 def masked_select(x: Operand, mask: Operand) -> Expr:
     """`x[mask]`: the elements along the mask's axes, in order, where the mask is true."""
     return call_routine("masked_select", (*operands("masked_select", x), *operands("masked_select", mask)), {})
+
+
+def arange_of(n: Operand, dtype: str = "int32") -> Expr:
+    """The numbers 0, 1, ... below `n`, a value: a tensor of rank 1 whose size `match_cast` names."""
+    return call_routine("arange_of", tuple(operands("arange_of", n)), {"dtype": dtype})
+
+
+def top_k_of(x: Operand, k: Operand) -> Expr:
+    """The `k` largest elements along the last axis, `k` a value, and their places: a tuple of two tensors."""
+    return call_routine("top_k_of", (*operands("top_k_of", x), *operands("top_k_of", k)), {})
+
+
+def non_max_suppression(
+    boxes: Operand,
+    scores: Operand,
+    iou_threshold: float = 0.5,
+    score_threshold: float = float("-inf"),
+    most: int | None = None,
+) -> Expr:
+    """The places, as int32, of the boxes (n, 4) that no box of a better score (n) overlaps, the best one first.
+
+    - `iou_threshold`: the common area divided by that of both from which on two boxes overlap.
+    - `score_threshold`: the score that a box has to exceed.
+    - `most`: the largest number of boxes; None for all.
+    """
+    given = {"iou_threshold": iou_threshold, "score_threshold": score_threshold, "most": most}
+    return call_routine("non_max_suppression", (*operands("boxes", boxes), *operands("scores", scores)), given)

@@ -18,6 +18,7 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, call_dps_library
 from relax_eg.ir.lattice import sizes_differ
 from relax_eg.ops.record import Attribute, Site, attributes_of
+from relax_eg.shapes import Dim
 
 Array = np.ndarray[Any, Any]
 PREFIX = "relax_eg."
@@ -108,11 +109,77 @@ def _masked_select_of(numpy: Any, x: Any, mask: Any) -> Any:
     return x[mask]
 
 
+def _count(site: Site) -> Annotation:
+    n = site.tensor(0)
+    if n.ndim not in (None, 0) or (n.dtype is not None and not is_integer(n.dtype)):
+        raise site.error(f"operand 0, the number of elements, is {n}; an integer of rank 0 is needed")
+    return Tensor(dtype=site["dtype"], ndim=1)
+
+
+def _range_of(numpy: Any, n: Any, *, dtype: str) -> Any:
+    return numpy.arange(int(n)).astype(dtype)
+
+
+def _largest(site: Site) -> Annotation:
+    x, k = site.tensor(0), site.tensor(1)
+    if k.ndim not in (None, 0) or (k.dtype is not None and not is_integer(k.dtype)):
+        raise site.error(f"operand 1, the number of elements, is {k}; an integer of rank 0 is needed")
+    if x.ndim == 0 or (x.dtype is not None and is_complex(x.dtype)):
+        raise site.error(f"operand 0 is {x}; a tensor with an axis and a dtype with an order is needed")
+    return Tuple((Tensor(dtype=x.dtype, ndim=x.ndim), Tensor(dtype="int32", ndim=x.ndim)))
+
+
+def _largest_of(numpy: Any, x: Any, k: Any) -> Any:
+    if not 0 <= int(k) <= x.shape[-1]:
+        raise OperatorError(
+            f"top_k_of: the {int(k)} largest of {x.shape[-1]} elements; 0 to {x.shape[-1]} are accepted"
+        )
+    rising = numpy.argsort(numpy.flip(x, -1), axis=-1, stable=True)  # so that of equal elements the first stays first
+    places = (x.shape[-1] - 1 - numpy.flip(rising, -1)[..., : int(k)]).astype("int32")
+    return numpy.take_along_axis(x, places, axis=-1), places
+
+
+def _kept_boxes(site: Site) -> Annotation:
+    boxes, scores = site.tensor(0), site.tensor(1)
+    if boxes.ndim not in (None, 2) or scores.ndim not in (None, 1):
+        raise site.error(f"boxes are {boxes}, scores {scores}; n boxes of 4 numbers and n scores are needed")
+    if boxes.shape is not None and sizes_differ(boxes.shape[1], Dim.of(4)):
+        raise site.error(f"boxes are {boxes}; 4 numbers are needed for each: two corners")
+    return Tensor(dtype="int32", ndim=1)
+
+
+def _kept_boxes_of(
+    numpy: Any, boxes: Any, scores: Any, *, iou_threshold: float, score_threshold: float, most: int | None
+) -> Any:
+    """Greedy: the box of the best score is kept, and those that overlap it by more than the threshold are not."""
+    corners, points = np.asarray(boxes, np.float64), np.asarray(scores, np.float64)
+    low, high = np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])
+    areas = np.prod(high - low, axis=1)
+    left = np.argsort(-points, kind="stable")
+    left = left[points[left] > score_threshold]
+    kept: list[int] = []
+    while left.size and (most is None or len(kept) < most):
+        best, left = left[0], left[1:]
+        kept.append(int(best))
+        sides = np.minimum(high[best], high[left]) - np.maximum(low[best], low[left])
+        common = np.prod(np.maximum(sides, 0), axis=1)
+        union = areas[best] + areas[left] - common
+        left = left[common <= iou_threshold * union]
+    return numpy.asarray(np.array(kept, np.int32))
+
+
 _POSITIONS = (Attribute("dtype", default="int32"),)
 
 
 _X = ("x",)
 _UNIQUE = (Attribute("return_inverse", default=False), Attribute("return_counts", default=False))
+
+# given: thresholds of other libraries (TensorFlow): half of the area, and any score
+_BOXES = (
+    Attribute("iou_threshold", default=0.5),
+    Attribute("score_threshold", default=float("-inf")),
+    Attribute("most", default=None),
+)
 
 ROUTINES: Mapping[str, Routine] = {
     r.name: r
@@ -127,6 +194,12 @@ ROUTINES: Mapping[str, Routine] = {
                 "the indices of the elements of the flattened operand that are not zero"),
         Routine("masked_select", ("x", "mask"), _masked_select, _masked_select_of, (),
                 "x[mask]: the elements along the mask's axes, in order, at which it holds"),
+        Routine("arange_of", ("n",), _count, _range_of, _POSITIONS,
+                "the numbers 0, 1, ... below a number that is a value"),
+        Routine("top_k_of", ("x", "k"), _largest, _largest_of, (),
+                "the largest elements along the last axis and their places, as many as a value says"),
+        Routine("non_max_suppression", ("boxes", "scores"), _kept_boxes, _kept_boxes_of, _BOXES,
+                "the places of the boxes (x1, y1, x2, y2) that no better one overlaps, the best one first"),
     )
 }  # fmt: skip
 BY_LIBRARY: Mapping[str, Routine] = {r.library_name: r for r in ROUTINES.values()}

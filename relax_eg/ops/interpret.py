@@ -31,10 +31,12 @@ from relax_eg.ir.expr import (
     postorder,
 )
 from relax_eg.ir.heads import LOOPS, TUPLES, Evaluator
+from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.steps import general_functions
 from relax_eg.limits import KEPT
 from relax_eg.ops.data_dependent import BY_LIBRARY
+from relax_eg.ops.host_functions import run_host_call
 from relax_eg.ops.keys import dtype_name
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
@@ -328,6 +330,8 @@ class _Interpreter(Evaluator):
         return args[0]
 
     def library(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        if is_host_call(e):
+            return run_host_call(e, args, sizes)
         routine = BY_LIBRARY.get(e.attr("name"))
         if routine is not None:
             return as_arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))

@@ -78,6 +78,7 @@ class CostReport:
       were compared.
     - `expected`: the predicted gain of a call with its interval; None if the program is kept as written.
     - `not_proved`: the user's rules among `rules` that no proof covers, each with its line and what is known of it.
+    - `language`: what became of recursion, function values and data, by function.
     - `more`: the fields of a newer release that this release does not know; None if there are none.
     """
 
@@ -124,6 +125,7 @@ class CostReport:
     memory: MemoryRow | None = None
     executions: Mapping[str, float] = field(default_factory=dict[str, float])
     not_proved: Mapping[str, str] = field(default_factory=dict[str, str])
+    language: Mapping[str, str] = field(default_factory=dict[str, str])
     expected: Expected | None = None
     more: Any = field(default=None, compare=False, repr=False)
 

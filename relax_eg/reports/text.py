@@ -72,6 +72,7 @@ def note_lines(r: CostReport) -> list[str]:
     if r.kept_as_written:
         why = "was measured to be faster" if r.measured else "was predicted to be more than 5% faster"
         lines.append(f"kept as written: no program {why}")
+    lines += [f"{name}: {what}" for name, what in r.language.items()]
     if r.expected is not None:
         lines.append(f"predicted of a call: {r.expected}")
     bindings = list({str(row.at): row.at for row in r.measured}.values())

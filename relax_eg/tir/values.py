@@ -56,7 +56,7 @@ COMPARED: dict[type[ast.cmpop], str] = {
 }  # fmt: skip
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin")
 _BINARY_FORMS = {"max": "maximum", "min": "minimum"}  # binary forms, used when they do not reduce
-_SYNONYMS = {
+SYNONYMS = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh",
     "arctanh": "atanh", "absolute": "abs", "fabs": "abs", "pow": "power", "logical_and": "bitwise_and",
     "logical_or": "bitwise_or", "logical_not": "bitwise_not", "logical_xor": "bitwise_xor", "isnan": "is_nan",
@@ -341,7 +341,7 @@ class ValueReader:
                 pass
         if len(args) == 1 and (dtype := _as_dtype(name)) is not None:
             return self._cast(at, args[0], dtype)
-        fn = _BINARY_FORMS.get(name) or _SYNONYMS.get(name, name)
+        fn = _BINARY_FORMS.get(name) or SYNONYMS.get(name, name)
         if name == "remainder" and isinstance(at.func, ast.Attribute) and ast.unparse(at.func.value) in _NUMPYS:
             fn = "floor_mod"  # numpy's result has the sign of the divisor, XLA's that of the dividend
         if fn not in FUNCTIONS and fn != "shift_right":
@@ -473,5 +473,5 @@ def _as_dtype(name: str) -> str | None:
 
 
 def _suggestion(name: str) -> str:
-    found = difflib.get_close_matches(name, [*FUNCTIONS, *REDUCTIONS, *_SYNONYMS], 1)
+    found = difflib.get_close_matches(name, [*FUNCTIONS, *REDUCTIONS, *SYNONYMS], 1)
     return f"; did you mean `{found[0]}`?" if found else ""

@@ -36,6 +36,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import CONTROL, PASSIVE, RUNNING
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.vm.folds import Fold, folds_of
 from relax_eg.vm.instructions import (
     BindSizes,
     BranchOn,
@@ -54,6 +55,7 @@ from relax_eg.vm.instructions import (
     NewRef,
     ReadRef,
     Return,
+    RunFold,
     RunLoop,
     RunProgram,
     RunRegion,
@@ -92,6 +94,8 @@ class Programs(Protocol):
 
     def cast(self, function: Function, bound: Expr) -> Bind: ...
 
+    def fold(self, fold: Fold) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]: ...
+
 
 class ModuleCompiler:
     """Compiles the functions of `module`, each when it is asked for.
@@ -104,6 +108,7 @@ class ModuleCompiler:
         self.functions = {f.name: f for f in module}
         self.stepped = stepped
         self.programs = programs
+        self.folds = folds_of(module)
         self.mentions = Counter(e.attr("name") for f in module for e in f.expressions() if e.op == FUNCTION)
         self.unchecked = {f.name for f in module if not f.size_variables} - set(_checked_functions(module))
 
@@ -293,8 +298,14 @@ class _FunctionCompiler:
             scope.registers[b.var] = value
             return
         if e.op == CALL and e.args[0].op == FUNCTION:
-            args = tuple(self._operand(a, scope) for a in e.args[1:])
-            scope.registers[b.var] = self._made(CallFunction, e.args[0].attr("name"), args)
+            args, name = tuple(self._operand(a, scope) for a in e.args[1:]), e.args[0].attr("name")
+            fold = self.module.folds.get(name) if name not in self.running else None
+            # The function itself runs node by node: its cases call it as any function.
+            if fold is not None and not any(c.body.name == f"{self.running[0]}_body" for c in fold.cases):
+                made = self._made(RunFold, self.programs.fold(fold), name, fold.place, args)
+            else:
+                made = self._made(CallFunction, name, args)
+            scope.registers[b.var] = made
         elif e.op == CALL:
             callee, *args = [self._operand(a, scope) for a in e.args]
             scope.registers[b.var] = self._made(CallValue, callee, tuple(args))

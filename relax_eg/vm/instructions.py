@@ -269,6 +269,23 @@ class RunProgram(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
+class RunFold(Instruction):
+    """Calls a function that recurs over a value: deferred, and run together with other such calls.
+
+    - `run(roots, rest)`: returns the results.
+    - `name`: the function.
+    - `place`: the place of the value among the arguments.
+    - `args`: the registers of the arguments.
+    """
+
+    code: ClassVar[int] = 20
+    run: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+    name: str
+    place: int
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Code:
     """A function as instructions.
 

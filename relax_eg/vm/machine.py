@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.data import Cell, DataValue, FunctionValue
+from relax_eg.ir.data import Cell, DataValue, FunctionValue, map_data
 from relax_eg.ir.expr import Expr
 from relax_eg.limits import FRAMES
+from relax_eg.vm.folds import Batch, DeferredValue
 from relax_eg.vm.instructions import (
     BindSizes,
     BranchOn,
@@ -29,6 +30,7 @@ from relax_eg.vm.instructions import (
     NewRef,
     ReadRef,
     Return,
+    RunFold,
     RunLoop,
     RunProgram,
     RunRegion,
@@ -97,6 +99,15 @@ class InstructionProfile:
         return "\n".join(lines)
 
 
+def _forced(value: Any) -> Any:
+    """A value that is not deferred."""
+    if isinstance(value, DeferredValue):
+        return value.value()
+    if isinstance(value, tuple) and any(isinstance(v, (DeferredValue, tuple)) for v in value):  # type: ignore[reportUnknownVariableType]
+        return tuple(map(_forced, value))  # type: ignore[reportUnknownArgumentType]
+    return value
+
+
 class VirtualMachine:
     """A machine for the functions of one module.
 
@@ -109,6 +120,7 @@ class VirtualMachine:
         self.code_of = code_of
         self.steps = steps
         self.profile: InstructionProfile | None = None
+        self.deferring = False  # whether registers may hold deferred values
 
     def call(self, name: str, args: Sequence[Any], sizes: Mapping[str, int] | None = None) -> Any:
         """Returns the result of a function. `sizes`: its size variables, if the arguments were checked before."""
@@ -117,6 +129,8 @@ class VirtualMachine:
         bound = dict(sizes if sizes is not None else {} if code.fit is None else code.fit(args))
         frames: list[tuple[Code, list[Any], dict[str, int], int, int]] = []
         place = 0
+        deferring = self.deferring
+        waiting: dict[tuple[Any, ...], Batch] = {}
         profile = self.profile
         while True:
             i: Any = code.instructions[place]
@@ -128,7 +142,8 @@ class VirtualMachine:
                 registers[i.into] = registers[i.source]
             elif kind == RunRegion.code:
                 known = {name: bound[own] for name, own in i.sizes if own in bound}
-                values = i.run([registers[r] for r in i.reads], known)
+                given = [registers[r] for r in i.reads]
+                values = i.run([_forced(v) for v in given] if deferring else given, known)
                 for into, value in zip(i.outputs, values, strict=True):
                     registers[into] = value
                 if profile is not None:
@@ -139,11 +154,13 @@ class VirtualMachine:
                     registers[into] = value
                 place = i.places[data.index]
             elif kind == BranchOn.code:
-                place = i.places[min(max(int(registers[i.value]), 0), len(i.places) - 1)]
+                place = i.places[min(max(int(_forced(registers[i.value])), 0), len(i.places) - 1)]
             elif kind == Jump.code:
                 place = i.place
             elif kind in (CallFunction.code, CallValue.code):
                 given = [registers[r] for r in i.args]
+                if deferring:
+                    given = [_forced(v) for v in given]
                 if kind == CallValue.code:
                     callee = registers[i.callee]
                     if isinstance(callee, FunctionValue):
@@ -167,6 +184,8 @@ class VirtualMachine:
                 registers = [*given, *code.registers[code.parameters :]]
             elif kind == Return.code:
                 result = registers[i.source]
+                if deferring and not frames:
+                    result = map_data(result, _forced)
                 if profile is not None:
                     profile.add(before, at, time.perf_counter() - started)
                 if not frames:
@@ -180,13 +199,25 @@ class VirtualMachine:
             elif kind == MakeTuple.code:
                 registers[i.into] = tuple([registers[r] for r in i.fields])
             elif kind == Field.code:
-                registers[i.into] = registers[i.source][i.index]
+                whole = registers[i.source]
+                registers[i.into] = whole.field(i.index) if isinstance(whole, DeferredValue) else whole[i.index]
+            elif kind == RunFold.code:
+                rest = [_forced(registers[r]) for r in i.args]
+                root = rest.pop(i.place)
+                key = (i.name, *map(id, rest))
+                batch = waiting.get(key)
+                if batch is None or batch.results is not None:
+                    batch = waiting[key] = Batch(i.run, rest)
+                registers[i.into] = batch.join(root)
+                deferring = self.deferring = True
             elif kind == MakeClosure.code:
-                callee, captured = registers[i.callee], tuple([registers[r] for r in i.captured])
+                callee, captured = registers[i.callee], tuple([_forced(registers[r]) for r in i.captured])
                 if isinstance(callee, FunctionValue):
                     callee, captured = callee.name, (*callee.captured, *captured)
                 registers[i.into] = FunctionValue(callee, captured)
             else:
+                if deferring:
+                    registers[:] = map(_forced, registers)
                 self._rare(i, registers, bound)
             if profile is not None:
                 profile.add(before, at, time.perf_counter() - started)

@@ -72,9 +72,34 @@ LINES: list[tuple[str, Callable[[Array, Array], Any]]] = [
     ("R.flatnonzero(z, dtype='uint8')", lambda z, m: np.flatnonzero(z).astype("uint8")),
     ("R.masked_select(z, mask)", lambda z, m: z[m]),
     ("R.masked_select(x, R.greater(x, 0.0))", lambda z, m: None),
+    (
+        "R.arange_of(R.astype(R.sum(R.astype(mask, dtype='int32')), dtype='int32'))",
+        lambda z, m: np.arange(m.sum(), dtype="int32"),
+    ),
+    ("R.top_k_of(z, R.minimum(R.sum(R.astype(mask, dtype='int32')), 1))", lambda z, m: _largest(z, min(m.sum(), 1))),
+    (
+        "R.non_max_suppression(R.concat(x[:, :1], x[:, :1], x[:, :1] + 2.0, x[:, :1] + 2.0, axis=1), z[:, 0])",
+        lambda z, m: _boxes(z),
+    ),
     ("R.unique(z, return_inverse=True)", lambda z, m: _unique(z, True, False)),
     ("R.unique(z, return_counts=True, return_inverse=True)", lambda z, m: _unique(z, True, True)),
 ]
+
+
+def _largest(z: Array, k: int) -> tuple[Array, Array]:
+    places = np.argsort(-z, axis=-1, kind="stable")[:, :k].astype("int32")
+    return np.take_along_axis(z, places, -1), places
+
+
+def _boxes(z: Array) -> Array:
+    """The boxes of `LINES`: squares of side 2 at x, with the score x * x, pair by pair."""
+    x = np.round(normal(*z.shape, seed=len(z)))[:, 0]
+    kept: list[int] = []
+    for i in np.argsort(-z[:, 0], kind="stable"):
+        common = [max(0.0, 2 - abs(float(x[i] - x[j]))) ** 2 for j in kept]
+        if all(c <= 0.5 * (8 - c) for c in common):
+            kept.append(int(i))
+    return np.array(kept, np.int32)
 
 
 def _unique(z: Array, inverse: bool, counts: bool) -> tuple[Array, ...]:
@@ -131,8 +156,11 @@ def test_a_step_stands_alone() -> None:
     with pytest.raises(rx.errors.WellFormedError, match=r"binding `k`: `relax_eg.masked_select`, the sizes of whose"):
         rx.parse(SELECTED)
     inside = body("R.exp(x)").replace("z = R.multiply(x, x)", "z = R.unique(x)")
-    with pytest.raises(rx.errors.WellFormedError, match="must be the whole value of a binding outside dataflow blocks"):
-        rx.parse(inside)
+    # The lines of a dataflow block in which a step stands are steps.
+    assert [b.name for block in rx.parse(inside).main.blocks if not block.dataflow for b in block.bindings] == [
+        "z",
+        "y",
+    ]
 
 
 # --- what is refused, and when ---

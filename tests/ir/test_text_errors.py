@@ -128,14 +128,6 @@ CASES = [
           expected: branches that give values of the same kind""",  # noqa: E501
     ),
     (
-        HEAD + "    x = y\n    return x\n",
-        """\
-        line 2: `x` is bound twice, first in line 1
-          x = y
-          ^
-          expected: a name of its own for each value""",
-    ),
-    (
         HEAD + "    a = x\n",
         """\
         line 1: function `main` returns nothing
@@ -233,7 +225,7 @@ another process than the one that printed it
           expected: parameters such as `x: R.Tensor((4,))`""",
     ),
     (
-        "@T.prim_func\ndef f():\n    pass\n",
+        "@R.tensor_program\ndef f():\n    pass\n",
         """\
         line 2: `f` writes no parameter
           def f():

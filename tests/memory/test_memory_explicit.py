@@ -245,13 +245,39 @@ def test_a_tensor_outside_its_storage_is_found_when_it_runs() -> None:
         evaluate(module, [np.ones(5, np.float32)])
 
 
-def test_explicit_memory_is_neither_planned_nor_optimized_again() -> None:
+def test_explicit_memory_is_not_planned_again() -> None:
     module = rx.trace(lambda x: jnp.abs(jnp.sign(x)), "n")
     explicit = lower_plan(rx.plan_memory(module), module)
     with pytest.raises(MemoryPlanError, match=r"main\(\) allocates its memory itself"):
         rx.plan_memory(explicit)
-    with pytest.raises(rx.errors.SpecError, match=r"main\(\) allocates its memory itself, which XLA does on its own"):
-        rx.optimize(explicit)
+
+
+TWO_IN_ONE = f"""
+@R.function
+{HEAD}
+    s = R.alloc_storage("4*n", "cpu", "uint8")
+    y = R.alloc_tensor(s, 0, ("n",), "float32")
+    r = R.call_into(R.exp(x), y)
+    z = R.alloc_tensor(s, 0, ("n",), "float32")
+    q = R.call_into(R.READ, z)
+    return RESULT
+"""
+
+
+def test_what_is_in_explicit_memory_becomes_values() -> None:
+    module = rx.parse(TWO_IN_ONE.replace("READ", "tanh(y)").replace("RESULT", "z"))
+    best = rx.optimize(module)
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_allclose(best(x), np.tanh(np.exp(x)), rtol=1e-6)
+    np.testing.assert_allclose(evaluate(module, [x]), np.tanh(np.exp(x)), rtol=1e-6)
+
+
+def test_a_tensor_that_another_may_overwrite_is_refused() -> None:
+    module = rx.parse(TWO_IN_ONE.replace("READ", "tanh(y)").replace("RESULT", "y"))
+    with pytest.raises(
+        rx.errors.SpecError, match=r"main\(\) allocates its memory itself, and reads a tensor that another"
+    ):
+        rx.optimize(module)
 
 
 def test_memory_holds_no_exact_numbers() -> None:

@@ -33,6 +33,8 @@ DEDUCED: list[tuple[Callable[[], ir.Expr], Annotation]] = [
     (lambda: X[np.ones((4, 3), bool)], SOME),
     (lambda: op.masked_select(X, X > 0), SOME),
     (lambda: op.masked_select(U, MASK), Tensor()),
+    (lambda: op.arange_of(ir.var("n", Tensor((), "int32"))), Tensor(dtype="int32", ndim=1)),
+    (lambda: op.non_max_suppression(ir.var("b", Tensor("n 4")), X[:, 0]), Tensor(dtype="int32", ndim=1)),
 ]
 
 
@@ -44,6 +46,9 @@ def test_rank_and_dtype_are_known(build: Callable[[], ir.Expr], wanted: Annotati
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: op.arange_of(X), "the number of elements, is R.Tensor"),
+    (lambda: op.top_k_of(X, X[:, 0]), "operand 1, the number of elements, is R.Tensor"),
+    (lambda: op.non_max_suppression(X, X[:, 0]), "4 numbers are needed for each: two corners"),
     (lambda: op.masked_select(X, X), "masked_select((n, 3) float32, (n, 3) float32): operand 1, the mask, is float32"),
     (lambda: op.masked_select(X, ir.var("m", Tensor("n 4 @bool"))), "axis 1 of operand and mask: sizes 3 and 4 differ"),
     (lambda: op.masked_select(X, ir.var("m", Tensor("n 3 1 @bool"))), "the mask has rank 3; 1 to the rank of operand"),
@@ -79,8 +84,8 @@ def main(x: R.Tensor(("n", 3), "float32")):
         with pytest.raises(rx.errors.ModuleTextError) as error:
             rx.parse(text.replace('R.Tensor(ndim=1, dtype="float32")', wrong))
         assert why in str(error.value)
-    with pytest.raises(rx.errors.ModuleTextError, match="unique has no attribute `sorted`; it has: return_counts"):
-        rx.parse(text.replace("R.unique(x)", "R.unique(x, sorted=True)"))
+    with pytest.raises(rx.errors.ModuleTextError, match="unique has no attribute `rising`; it has: return_counts"):
+        rx.parse(text.replace("R.unique(x)", "R.unique(x, rising=True)"))
 
 
 def test_an_operand_that_does_not_fit_its_mask_is_told_when_it_runs() -> None:

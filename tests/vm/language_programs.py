@@ -122,6 +122,24 @@ def main(s: Sentence(R.Tensor((8,), "float32")), w: R.Tensor((8, 16), "float32")
     return h[0]
 """
 
+# The same for a list of trees.
+TREES = (
+    HEAD
+    + TREE_LSTM.partition("@R.function\ndef main")[0]
+    + """
+@R.function
+def main(
+    ss: List(Sentence(R.Tensor((8,), "float32"))), w: R.Tensor((8, 16), "float32"), u: R.Tensor((16, 40), "float32")
+) -> List(R.Tensor((8,), "float32")):
+    match ss:
+        case List.Nil():
+            return List.Nil()
+        case List.Cons(s, more):
+            h = encode(s, w, u)
+            return List.Cons(h[0], main(more, w, u))
+"""
+)
+
 MANDELBROT = """
 @R.function
 def escape(
@@ -211,16 +229,24 @@ def tree_weights() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return tuple((random.normal(size=s) / 4).astype(np.float32) for s in ((8, 16), (16, 40)))  # type: ignore[return-value]
 
 
+def _named(module: rx.Module, name: str) -> Any:
+    return next(d for d in module.data_types if d.name == name)
+
+
 def examples() -> dict[str, tuple[rx.Module, list[Any]]]:
     """Returns each program with arguments."""
     random = np.random.default_rng(1)
-    tree = parse(TREE_LSTM)
+    tree, trees = parse(TREE_LSTM), parse(TREES)
     vectors = rx.list_of(List, [random.normal(size=4).astype(np.float32) for _ in range(5)])
     weights = [random.normal(size=s).astype(np.float32) for s in ((8,), (4, 8), (8, 8))]
     return {
         "higher order": (parse(HIGHER_ORDER), [scalars([1, 2, 3]), np.float32(10)]),
         "rnn": (parse(RNN), [vectors, *weights]),
         "tree lstm": (tree, [sentence(BRACKETED[0], tree.data_types[0]), *tree_weights()]),
+        "trees": (
+            trees,
+            [rx.list_of(List, [sentence(t, _named(trees, "Sentence")) for t in BRACKETED]), *tree_weights()],
+        ),
         "mandelbrot": (parse(MANDELBROT), [np.float32(-0.1), np.float32(0.7), np.int32(40)]),
         "mutual": (parse(MUTUAL), [np.int32(7)]),
         "total": (parse(TOTAL), [scalars(range(6))]),

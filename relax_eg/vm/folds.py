@@ -1,0 +1,205 @@
+"""Folds: functions that recur over the structure of one value and otherwise compute tensors.
+
+    def f(t, w):
+        match t:
+            case Leaf(x):    return g(x, w)
+            case Node(a, b): return h(f(a, w), f(b, w), w)
+
+The nodes of a value, or of many values, that stand equally far from their leaves do not depend on one another, so each
+constructor's function runs once for all of them (batching by depth). A call of such a function is deferred until
+something reads its result; until then further calls join it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple
+from relax_eg.ir.control import group_arguments
+from relax_eg.ir.data import DataValue
+from relax_eg.ir.expr import CALL, FUNCTION, MATCH, VAR, Expr, postorder
+from relax_eg.ir.heads import CONTROL
+from relax_eg.ir.module import Function, Module
+
+WIDTH = 2  # chosen: nodes of a level, on average, from which on levels run at once
+
+
+@dataclass(frozen=True)
+class FoldCase:
+    """What a fold does with the values of one constructor.
+
+    - `body`: a function of the fold's other arguments, the fields that are tensors, and the results of the calls.
+    - `rest`: which of the fold's other arguments it takes.
+    - `fields`: the places of the fields that it takes.
+    - `calls`: the places of the fields over which the fold recurs, in the order in which the body takes the results.
+    """
+
+    body: Function
+    rest: tuple[int, ...]
+    fields: tuple[int, ...]
+    calls: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A function that is a fold.
+
+    - `name`: its name.
+    - `place`: the place of the parameter over which it recurs.
+    - `cases`: a case for each constructor.
+    - `end`: a function from the result of a case to that of the fold.
+    - `result`: what the fold returns.
+    """
+
+    name: str
+    place: int
+    cases: tuple[FoldCase, ...]
+    end: Function
+    result: Annotation
+
+
+def folds_of(module: Module) -> dict[str, Fold]:
+    """Returns the functions of a module that are folds, by name. Linear in the module's size."""
+    functions = {f.name: f for f in module}
+    found = ((f.name, _fold(f, functions)) for f in module)
+    return {name: fold for name, fold in found if fold is not None}
+
+
+def _fold(f: Function, functions: dict[str, Function]) -> Fold | None:
+    steps = [b for block in f.blocks if not block.dataflow for b in block.bindings]
+    places = [i for i, p in enumerate(f.params) if isinstance(p.annotation, Data)]
+    if len(steps) != 1 or steps[0].value.op != MATCH or len(places) != 1 or not _is_plain(f.annotation):
+        return None
+    match, place = steps[0].value, places[0]
+    parts = group_arguments(MATCH, match.args, dict(match.attrs))
+    others = [p for i, p in enumerate(f.params) if i != place]
+    if parts.index is not f.params[place] or not all(c in others for c in parts.constants):
+        return None
+    if not all(_is_plain(p.annotation) for p in others) or f.size_variables:
+        return None
+    pure = tuple(block for block in f.blocks if block.dataflow)
+    end = replace(f, name=f"{f.name}_end", params=(steps[0].var,), blocks=pure, assume=())
+    read = {e for e in end.expressions() if e.op == VAR} - {b.var for block in pure for b in block.bindings}
+    if not read <= {steps[0].var} or _runs_functions(end):
+        return None
+    rest = tuple(others.index(c) for c in parts.constants)
+    cases: list[FoldCase] = []
+    for branch in parts.functions:
+        case = _case(f, functions[branch.attr("name")], rest, place) if branch.op == FUNCTION else None
+        if case is None:
+            return None
+        cases.append(case)
+    if not any(c.calls for c in cases):
+        return None
+    return Fold(f.name, place, tuple(cases), end, f.annotation)
+
+
+def _case(f: Function, branch: Function, rest: tuple[int, ...], place: int) -> FoldCase | None:
+    own = f.params[place].annotation
+    constants, fields = branch.params[: len(rest)], branch.params[len(rest) :]
+    known = {c: i for c, i in zip(constants, rest, strict=True)}
+    pure = tuple(block for block in branch.blocks if block.dataflow)
+    results: list[Expr] = []
+    calls: list[int] = []
+    for b in (b for block in branch.blocks if not block.dataflow for b in block.bindings):
+        e = b.value
+        if e.op != CALL or e.args[0].op != FUNCTION or e.args[0].attr("name") != f.name:
+            return None
+        args = list(e.args[1:])
+        over = args.pop(place)
+        if over not in fields or over.annotation != own or [known.get(a) for a in args] != list(range(len(args))):
+            return None
+        results.append(b.var)
+        calls.append(fields.index(over))
+    tensors = [i for i, v in enumerate(fields) if not isinstance(v.annotation, Data)]
+    params = (*constants, *(fields[i] for i in tensors), *results)
+    body = replace(branch, name=f"{branch.name}_body", params=params, blocks=pure, assume=())
+    read = {e for e in body.expressions() if e.op == VAR} - {b.var for block in pure for b in block.bindings}
+    if not read <= set(params) or not all(_is_plain(p.annotation) for p in params) or _runs_functions(body):
+        return None
+    return FoldCase(body, rest, tuple(tensors), tuple(calls))
+
+
+def _is_plain(a: Annotation) -> bool:
+    """Whether `a` describes tensors of known sizes and dtypes."""
+    if isinstance(a, Tuple):
+        return all(map(_is_plain, a.fields))
+    return isinstance(a, Tensor) and a.dtype is not None and a.shape is not None and all(d.is_const for d in a.shape)
+
+
+def _runs_functions(f: Function) -> bool:
+    return any(e.op == CALL or e.op in CONTROL for e in postorder([*(b.value for k in f.blocks for b in k.bindings)]))
+
+
+class Batch:
+    """Calls of one fold with the same other arguments, which run together.
+
+    - `run(roots, rest)`: returns the results.
+    - `rest`: the other arguments.
+    """
+
+    def __init__(self, run: Callable[[Sequence[DataValue], Sequence[Any]], Sequence[Any]], rest: Sequence[Any]) -> None:
+        self.run = run
+        self.rest = rest
+        self.roots: list[DataValue] = []
+        self.results: Sequence[Any] | None = None
+
+    def join(self, root: DataValue) -> DeferredValue:
+        """Adds a call, and returns its result."""
+        self.roots.append(root)
+        return DeferredValue(self, len(self.roots) - 1, ())
+
+    def value(self, place: int, path: tuple[int, ...]) -> Any:
+        if self.results is None:
+            self.results = self.run(self.roots, self.rest)
+        found = self.results[place]
+        for i in path:
+            found = found[i]
+        return found
+
+
+class DeferredValue:
+    """The result of a call that runs when it is read, or a field of it.
+
+    - `batch`, `place`: the call.
+    - `path`: the fields that are taken, outermost first.
+    """
+
+    __slots__ = ("batch", "path", "place")
+
+    def __init__(self, batch: Batch, place: int, path: tuple[int, ...]) -> None:
+        self.batch = batch
+        self.place = place
+        self.path = path
+
+    def field(self, index: int) -> DeferredValue:
+        return DeferredValue(self.batch, self.place, (*self.path, index))
+
+    def value(self) -> Any:
+        return self.batch.value(self.place, self.path)
+
+
+def levels(roots: Sequence[DataValue], cases: Sequence[FoldCase]) -> list[list[DataValue]]:
+    """Returns the nodes of values by their distance from their leaves, each once. Linear in their number, and as deep
+    as memory allows."""
+    level: dict[int, int] = {}
+    found: list[list[DataValue]] = []
+    stack = list(reversed(roots))
+    while stack:
+        v = stack[-1]
+        if id(v) in level:
+            stack.pop()
+            continue
+        inner = [v.fields[i] for i in cases[v.index].calls]
+        waiting = [x for x in inner if id(x) not in level]
+        if waiting:
+            stack += waiting
+            continue
+        own = level[id(v)] = 1 + max((level[id(x)] for x in inner), default=-1)
+        if own == len(found):
+            found.append([])
+        found[own].append(v)
+        stack.pop()
+    return found
