@@ -6,7 +6,8 @@ that padding writes. Numbers of nodes are padded to powers of two, so few progra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import jax
@@ -23,15 +24,11 @@ from relax_eg.vm.folds import DeferredValue, Fold, FoldCase, levels
 
 
 class FoldRunner:
-    """Runs one fold of a module.
+    """Runs one fold of a module."""
 
-    - `one(args)`: runs the function itself, node by node.
-    """
-
-    def __init__(self, module: Module, fold: Fold, executables: Executables, one: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, module: Module, fold: Fold, executables: Executables) -> None:
         self.module = module
         self.fold = fold
-        self.one = one
         self.tensors = _tensors(fold.result)
         self._steps = [executables.jit(self._step(c), part=True, donate_argnums=0) for c in fold.cases]
 
@@ -50,6 +47,12 @@ class FoldRunner:
         at = np.array([place[id(r)] for r in roots], np.int32)
         chosen = [np.asarray(t)[at] for t in tables]
         return [_nested(self.fold.result, iter([jnp.asarray(c[k]) for c in chosen])) for k in range(len(roots))]
+
+    def reads(self, roots: Sequence[DataValue]) -> Iterator[DeferredValue]:
+        """The deferred values that running it reads."""
+        for v in chain.from_iterable(levels(roots, self.fold.cases)):
+            for f in self.fold.cases[v.index].fields:
+                yield from _deferred(v.fields[f])
 
     def _level(
         self, i: int, case: FoldCase, nodes: list[DataValue], rest: Sequence[Any], tables: tuple[Any, ...],
@@ -91,6 +94,14 @@ def _stacked(values: list[Any], count: int) -> Any:
     made = np.zeros((count, *arrays[0].shape), arrays[0].dtype)
     np.stack(arrays, out=made[: len(arrays)])
     return made
+
+
+def _deferred(value: Any) -> Iterator[DeferredValue]:
+    if isinstance(value, DeferredValue):
+        yield value
+    elif isinstance(value, tuple):
+        for v in value:  # type: ignore[reportUnknownVariableType]
+            yield from _deferred(v)
 
 
 def _capacity(count: int) -> int:

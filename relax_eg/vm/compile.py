@@ -36,7 +36,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import CONTROL, PASSIVE, RUNNING
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
-from relax_eg.vm.folds import Fold, folds_of
+from relax_eg.vm.folds import Fold, RunsFold, folds_of
 from relax_eg.vm.instructions import (
     BindSizes,
     BranchOn,
@@ -94,7 +94,7 @@ class Programs(Protocol):
 
     def cast(self, function: Function, bound: Expr) -> Bind: ...
 
-    def fold(self, fold: Fold) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]: ...
+    def fold(self, fold: Fold) -> RunsFold: ...
 
 
 class ModuleCompiler:

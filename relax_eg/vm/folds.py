@@ -12,9 +12,9 @@ something reads its result; until then further calls join it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple
 from relax_eg.ir.control import group_arguments
@@ -22,8 +22,6 @@ from relax_eg.ir.data import DataValue
 from relax_eg.ir.expr import CALL, FUNCTION, MATCH, VAR, Expr, postorder
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Function, Module
-
-WIDTH = 2  # chosen: nodes of a level, on average, from which on levels run at once
 
 
 @dataclass(frozen=True)
@@ -133,16 +131,30 @@ def _runs_functions(f: Function) -> bool:
     return any(e.op == CALL or e.op in CONTROL for e in postorder([*(b.value for k in f.blocks for b in k.bindings)]))
 
 
+class RunsFold(Protocol):
+    """Runs a fold for many values at once."""
+
+    def __call__(self, roots: Sequence[DataValue], rest: Sequence[Any]) -> Sequence[Any]:
+        """Returns the result for each of `roots`; `rest`: the other arguments."""
+        ...
+
+    def reads(self, roots: Sequence[DataValue]) -> Iterator[DeferredValue]:
+        """The deferred values that running it reads."""
+        ...
+
+
 class Batch:
     """Calls of one fold with the same other arguments, which run together.
 
-    - `run(roots, rest)`: returns the results.
+    - `run`: runs the fold.
     - `rest`: the other arguments.
+    - `rank`: one more than that of all batches whose results the calls read; so no batch waits for itself.
     """
 
-    def __init__(self, run: Callable[[Sequence[DataValue], Sequence[Any]], Sequence[Any]], rest: Sequence[Any]) -> None:
+    def __init__(self, run: RunsFold, rest: Sequence[Any], rank: int) -> None:
         self.run = run
         self.rest = rest
+        self.rank = rank
         self.roots: list[DataValue] = []
         self.results: Sequence[Any] | None = None
 
@@ -152,8 +164,18 @@ class Batch:
         return DeferredValue(self, len(self.roots) - 1, ())
 
     def value(self, place: int, path: tuple[int, ...]) -> Any:
-        if self.results is None:
-            self.results = self.run(self.roots, self.rest)
+        # Values may wait for one another a thousand deep, so those that are read first run first.
+        stack = [self]
+        while stack:
+            batch = stack[-1]
+            if batch.results is None:
+                waiting = {id(d.batch): d.batch for d in batch.run.reads(batch.roots) if d.batch.results is None}
+                if waiting:
+                    stack += waiting.values()
+                    continue
+                batch.results = batch.run(batch.roots, batch.rest)
+            stack.pop()
+        assert self.results is not None
         found = self.results[place]
         for i in path:
             found = found[i]
@@ -179,6 +201,11 @@ class DeferredValue:
 
     def value(self) -> Any:
         return self.batch.value(self.place, self.path)
+
+
+def rank_of(run: RunsFold, root: DataValue) -> int:
+    """The rank of the batch that a call on `root` may join. Linear in the number of its nodes, as the call is."""
+    return 1 + max((d.batch.rank for d in run.reads([root]) if d.batch.results is None), default=-1)
 
 
 def levels(roots: Sequence[DataValue], cases: Sequence[FoldCase]) -> list[list[DataValue]]:

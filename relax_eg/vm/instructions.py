@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from relax_eg.ir.annotations import DataType
 from relax_eg.ir.expr import Expr
+from relax_eg.vm.folds import RunsFold
 
 Sizes = Sequence[tuple[str, str]]  # names of size variables, each with the frame's name for it
 
@@ -272,14 +273,14 @@ class RunProgram(Instruction):
 class RunFold(Instruction):
     """Calls a function that recurs over a value: deferred, and run together with other such calls.
 
-    - `run(roots, rest)`: returns the results.
+    - `run`: runs it.
     - `name`: the function.
     - `place`: the place of the value among the arguments.
     - `args`: the registers of the arguments.
     """
 
     code: ClassVar[int] = 20
-    run: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+    run: RunsFold
     name: str
     place: int
     args: tuple[int, ...]

@@ -11,7 +11,7 @@ from relax_eg.errors import OperatorError
 from relax_eg.ir.data import Cell, DataValue, FunctionValue, map_data
 from relax_eg.ir.expr import Expr
 from relax_eg.limits import FRAMES
-from relax_eg.vm.folds import Batch, DeferredValue
+from relax_eg.vm.folds import Batch, DeferredValue, rank_of
 from relax_eg.vm.instructions import (
     BindSizes,
     BranchOn,
@@ -204,10 +204,11 @@ class VirtualMachine:
             elif kind == RunFold.code:
                 rest = [_forced(registers[r]) for r in i.args]
                 root = rest.pop(i.place)
-                key = (i.name, *map(id, rest))
+                rank = rank_of(i.run, root)
+                key = (i.name, rank, *map(id, rest))
                 batch = waiting.get(key)
                 if batch is None or batch.results is not None:
-                    batch = waiting[key] = Batch(i.run, rest)
+                    batch = waiting[key] = Batch(i.run, rest, rank)
                 registers[i.into] = batch.join(root)
                 deferring = self.deferring = True
             elif kind == MakeClosure.code:
