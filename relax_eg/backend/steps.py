@@ -114,7 +114,7 @@ class _Programs(Programs):
         return signature_fit(function.name, function.params).bind
 
     def fold(self, fold: Fold) -> FoldRunner:
-        return FoldRunner(self.module, fold, self.executables)
+        return FoldRunner(self.module, fold, self.executables, lambda args: self.call(fold.name, args))
 
     def cast(self, function: Function, bound: Expr) -> Bind:
         fits = self.casts.setdefault(function.name, {})

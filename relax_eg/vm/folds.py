@@ -165,7 +165,7 @@ class Batch:
 
     def value(self, place: int, path: tuple[int, ...]) -> Any:
         # Values may wait for one another a thousand deep, so those that are read first run first.
-        stack = [self]
+        stack: list[Batch] = [self]
         while stack:
             batch = stack[-1]
             if batch.results is None:
