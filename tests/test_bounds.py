@@ -24,6 +24,7 @@ PACKAGE = Path(rx.__file__).parent
 REGISTERED = {
     "ops/record.py TABLE", "ops/libraries.py LIBRARIES", "ir/expr.py _builders", "driver/cache.py _OPERATORS",
     "driver/cache.py _count", "egraph/engine.py _loaded", "egraph/engine.py _engine_process",
+    "ops/host_functions.py HOST_FUNCTIONS",
 }  # fmt: skip
 TABLES = ("dict", "set", "list", "Counter", "OrderedDict", "defaultdict")
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from relax_eg.dtypes import RECORDS, dtype_of, numpy_dtype
+from relax_eg.dtypes import RECORDS, dtype_of, names_where, numpy_dtype
 from relax_eg.errors import RelaxEgError, ShapeError
 from relax_eg.limits import FEW_KEPT
 from relax_eg.shapes import Binder, Dim
@@ -27,6 +27,7 @@ from relax_eg.tir.values import BINARY, COMPARED, SYNONYMS, last_name
 Array = np.ndarray[Any, Any]
 Run = Callable[["_Frame"], Any]
 
+_SIZES = names_where(lambda d: d.kind == "i" and d.bits >= 32)  # the dtypes of size parameters
 LOOPS = ("grid", "serial", "parallel", "vectorized", "unroll", "thread_binding", "range")
 BLOCKS = ("block", "sblock", "init")
 IGNORED = ("reads", "writes", "block_attr", "sblock_attr", "func_attr", "evaluate")
@@ -114,7 +115,7 @@ class _Reader:
             note = a.annotation
             if isinstance(note, ast.Call) and last_name(note.func) == "Buffer":
                 self.buffers[a.arg] = (a.arg, *self._buffer(note, note.args))
-            elif note is None or last_name(note) not in ("handle", "int32", "int64", "int"):
+            elif note is None or last_name(note) not in ("handle", "int", *_SIZES):
                 text = ast.unparse(note) if note is not None else "nothing"
                 self._fail(
                     a, f"the parameter {a.arg} is annotated {text}", "T.handle, T.Buffer(...), T.int32 or T.int64"
@@ -199,7 +200,7 @@ class _Reader:
     def _assign(self, target: ast.expr, value: ast.expr) -> Run | None:
         kind = last_name(value.func) if isinstance(value, ast.Call) else None
         if isinstance(value, ast.Call) and isinstance(target, ast.Name):
-            if kind in ("int32", "int64") and not value.args:
+            if kind in _SIZES and not value.args:
                 self.known.add(target.id)
                 return None
             if kind == "match_buffer" and isinstance(value.args[0], ast.Name) and value.args[0].id in self.known:
@@ -334,7 +335,7 @@ class PlainSizes(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
         name = last_name(node.func)
-        if name in ("int32", "int64") and len(node.args) == 1:
+        if name in _SIZES and len(node.args) == 1:
             return node.args[0]
         if name in ("floordiv", "floormod", "truncdiv") and len(node.args) == 2:
             op = ast.Mod() if name == "floormod" else ast.FloorDiv()
