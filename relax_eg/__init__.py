@@ -16,6 +16,7 @@ if _TYPE_CHECKING:
     from relax_eg.driver.pareto import pareto
     from relax_eg.driver.quantize import quantize
     from relax_eg.driver.settling import Settle
+    from relax_eg.driver.spreading import spread
     from relax_eg.driver.why import why_not
     from relax_eg.dynamic.policy import Dynamic
     from relax_eg.egraph import Budget
@@ -91,6 +92,7 @@ _HOMES = {
     "Settle": "driver.settling",
     "shape": "frontends.script",
     "Shape": "ir",
+    "spread": "driver.spreading",
     "sym_var": "frontends.script",
     "Tensor": "ir",
     "tensor_program": "tir.script",
@@ -152,6 +154,7 @@ __all__ = [
     "read_ref",
     "rules",
     "shape",
+    "spread",
     "sym_var",
     "tensor_program",
     "trace",

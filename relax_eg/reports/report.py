@@ -31,6 +31,7 @@ from relax_eg.extract.report import (
 )
 from relax_eg.plain_data import is_count, read_json
 from relax_eg.reports import text
+from relax_eg.reports.spread import SpreadReport
 from relax_eg.reports.kernels import kernel_table
 from relax_eg.reports.roofline import Roofline, roofline
 from relax_eg.reports.serialization import Mismatch, read_record, restore_unknown_fields, unknown_fields, write_text
@@ -78,6 +79,8 @@ class CostReport:
       were compared.
     - `expected`: the predicted gain of a call with its interval; None if the program is kept as written.
     - `not_proved`: the user's rules among `rules` that no proof covers, each with its line and what is known of it.
+    - `spread`: how the program is spread over a mesh of devices; None on one device. `after` is then that of a device,
+      computing and sending.
     - `more`: the fields of a newer release that this release does not know; None if there are none.
     """
 
@@ -125,6 +128,7 @@ class CostReport:
     executions: Mapping[str, float] = field(default_factory=dict[str, float])
     not_proved: Mapping[str, str] = field(default_factory=dict[str, str])
     expected: Expected | None = None
+    spread: SpreadReport | None = None
     more: Any = field(default=None, compare=False, repr=False)
 
     @property
