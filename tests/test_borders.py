@@ -43,7 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "explain": {"rules", "ops", "ir", "tir", "shapes"},
     "egraph": {"rules", "ops", "ir", "tir", "shapes", "explain.record", "extract.graph"},
     "extract": {"ir", "ops", "tir", "shapes"},
-    "spread": {"extract", "rules", "ops", "ir", "tir", "shapes"},
+    "meshes": {"extract", "rules", "ops", "ir", "tir", "shapes"},
     "memory": {"ir", "ops", "tir", "shapes"},
     "vm": {"ir", "shapes"},
     "backend": {

@@ -38,9 +38,9 @@ from relax_eg.ops.placing import check_placement
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bounds, split_bounds
-from relax_eg.spread.emit import module_of
-from relax_eg.spread.program import FunctionGraph, SpreadProgram, join_graphs
-from relax_eg.spread.search import Spreading, Wanted, order_of, spread_over
+from relax_eg.meshes.emit import module_of
+from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
+from relax_eg.meshes.search import Spreading, Wanted, order_of, spread_over
 
 SECONDS = 60.0  # limit: seconds of the search for placements
 
@@ -405,7 +405,7 @@ def _report(traced: Source, options: Options, search: Search, found: Spreading, 
         line = _line(search.entry().units, value.function, value.number)
         sent.append(
             SentRow(
-                s.kind, mesh.names[s.axis], f"{way.op} {value.annotation.short}", line, part_text(s.before),  # type: ignore[union-attr]
+                s.kind, ", ".join(mesh.names[a] for a in s.axes), f"{way.op} {value.annotation.short}", line, part_text(s.before),  # type: ignore[union-attr]
                 part_text(s.after), math.ceil(s.bytes), s.times, s.seconds,
             )
         )  # fmt: skip

@@ -19,8 +19,8 @@ from relax_eg.extract.profile import Profile
 from relax_eg.ir.expr import VAR
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part
 from relax_eg.shapes import Scope
-from relax_eg.spread.axis import AxisChoice, AxisSearch, Demands, change_of, cost_along
-from relax_eg.spread.program import SpreadProgram
+from relax_eg.meshes.axis import AxisChoice, AxisSearch, Demands, change_of, cost_along
+from relax_eg.meshes.program import SpreadProgram
 
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _ROWS = 12  # limit: moments of a program at which memory is limited by a row of their own
@@ -34,7 +34,7 @@ class Sent:
     """A collective of a spread program.
 
     - `value`: the value that it brings from one part into another.
-    - `axis`: the axis of the mesh.
+    - `axes`: the axes of the mesh over which it runs at once.
     - `kind`: which collective.
     - `before`, `after`: the parts.
     - `bytes`: bytes of its result on a device; of an all-to-all and a reduce-scatter too.
@@ -43,7 +43,7 @@ class Sent:
     """
 
     value: int
-    axis: int
+    axes: tuple[int, ...]
     kind: Collective
     before: Part
     after: Part
@@ -113,10 +113,15 @@ class Spreading:
                     kind = None if before is None else change_of(before, part)
                     if before is None or kind is None:
                         continue
-                    full = search.change_bytes(v)
+                    full = search.change_bytes(v, before, part)
                     here = full if kind in ("all-reduce", "all-gather") else full / search.n
                     seconds = value.times * search.change_seconds(v, before, part)
-                    found.append(Sent(v, axis, kind, before, part, here, value.times, seconds))
+                    last = found[-1] if found else None
+                    if kind == "all-reduce" and last is not None and (last.value, last.kind) == (v, kind):
+                        # XLA sums over both axes at once.
+                        found[-1] = replace(last, axes=(*last.axes, axis), seconds=last.seconds + seconds)
+                    else:
+                        found.append(Sent(v, (axis,), kind, before, part, here, value.times, seconds))
         return found
 
     @property
@@ -232,6 +237,7 @@ class _Search:
             AxisSearch(
                 self.program, n, link_for(self.profile, self.mesh.span(axis)), self.profile, self.binding, self.scope,
                 [(c, k) for i, (c, k) in enumerate(zip(choices, self.mesh.sizes, strict=True)) if i != axis],
+                list(zip(choices, self.mesh.sizes, strict=True))[axis + 1 :],
             )
             for axis, n in enumerate(self.mesh.sizes)
         ]  # fmt: skip

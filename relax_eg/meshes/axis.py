@@ -22,8 +22,8 @@ from relax_eg.extract.links import Collective, Link
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
 from relax_eg.shapes import Dim, Scope
-from relax_eg.spread.program import SpreadProgram, Way, any_part
-from relax_eg.spread.strategies import Strategy
+from relax_eg.meshes.program import SpreadProgram, Way, any_part
+from relax_eg.meshes.strategies import Strategy
 
 _GAP = 5e-3  # limit: prices are not accurate to a thousandth
 _NODES = 2000  # limit: nodes of one search of HiGHS
@@ -105,6 +105,7 @@ class AxisSearch:
     - `profile`: of one device.
     - `binding`, `scope`: the sizes at which prices hold, and what is known of all sizes.
     - `others`: the choices for the other axes, with their sizes; None where one is not made yet.
+    - `later`: those of them that come after this axis in the mesh.
     """
 
     def __init__(
@@ -116,9 +117,10 @@ class AxisSearch:
         binding: Mapping[str, int],
         scope: Scope,
         others: Sequence[tuple[AxisChoice | None, int]],
+        later: Sequence[tuple[AxisChoice | None, int]] = (),
     ) -> None:
         self.program, self.n, self.link, self.profile = program, size, link, profile
-        self.binding, self.scope, self.others = binding, scope, others
+        self.binding, self.scope, self.others, self.later = binding, scope, others, later
 
     # --- prices, given the other axes ---
 
@@ -158,19 +160,33 @@ class AxisSearch:
 
     def _imbalance(self, s: Strategy) -> float:
         """How much more the device with most places has than an equal share."""
-        d = float(s.extents[0].evaluate(self.binding)) if s.extents else 1.0
+        return self._padded(s.extents[0]) if s.extents else 1.0
+
+    def _padded(self, size: Dim) -> float:
+        """How much longer a dimension of this size is if it is padded to equal pieces."""
+        d = float(size.evaluate(self.binding))
         return math.ceil(d / self.n) * self.n / max(1.0, d)
 
-    def change_bytes(self, v: int) -> float:
-        """Bytes of a value over one group of this axis."""
-        return self.program.values[v].bytes / self.divided(v)
+    def change_bytes(self, v: int, *parts: Part) -> float:
+        """Bytes of a value over one group of this axis, with those that pad it where it is split in these parts."""
+        full = self.program.values[v].bytes / self.divided(v)
+        for p in set(parts):
+            if isinstance(p, int):
+                full *= self._padded(self.program.values[v].shape[p])
+        return full
 
     def change_seconds(self, v: int, before: Part, after: Part) -> float:
         """Seconds of one change of the part of a value."""
-        kind, full = change_of(before, after), self.change_bytes(v)
+        kind, full = change_of(before, after), self.change_bytes(v, before, after)
         if kind is None:
             return full / self.n / self.profile.bandwidth
-        return self.link.seconds(kind, self.n, full)
+        seconds = self.link.seconds(kind, self.n, full)
+        # XLA's partitioner gathers what is split over a faster axis too, and takes the new part of that.
+        around = math.prod(
+            n for choice, n in self.later if choice is not None and choice.part(v) in (before, after)
+            and isinstance(choice.part(v), int)
+        )  # fmt: skip
+        return seconds if around == 1 else seconds + self.link.seconds("all-gather", self.n * around, full * around)
 
     # --- what is possible ---
 

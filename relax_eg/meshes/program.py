@@ -21,7 +21,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ir.placements import REPLICATED, Part
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim
-from relax_eg.spread.strategies import Strategy, strategies
+from relax_eg.meshes.strategies import Strategy, strategies
 
 # Nodes whose functions are spread like the code around them. What others run is computed whole on every device.
 FOLLOWED = frozenset((SCAN, CALL))

@@ -11,8 +11,8 @@ from relax_eg.ir.expr import FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tuple_get
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.placements import PARTIAL, REPLICATED, MeshPlacement, Part
 from relax_eg.ops import api as op
-from relax_eg.spread.program import FOLLOWED, FunctionGraph
-from relax_eg.spread.search import Spreading
+from relax_eg.meshes.program import FOLLOWED, FunctionGraph
+from relax_eg.meshes.search import Spreading
 
 Parts = tuple[Part, ...]
 
