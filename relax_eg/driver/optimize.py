@@ -137,7 +137,9 @@ def optimize(
             numerics=numerics, budget=budget,
         )  # fmt: skip
     if inputs is not None or outputs is not None or state:
-        raise OptionError("inputs=, outputs= and state= are placements on a mesh of devices; accepted: mesh={'data': 8}")
+        raise OptionError(
+            "inputs=, outputs= and state= are placements on a mesh of devices; accepted: mesh={'data': 8}"
+        )
     ranges, statements = split_bounds(bounds)
     traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
     options = read_options(

@@ -21,9 +21,9 @@ from relax_eg.extract.ilp import Row, branch, relaxation
 from relax_eg.extract.links import Collective, Link
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
-from relax_eg.shapes import Dim, Scope
 from relax_eg.meshes.program import SpreadProgram, Way, any_part
 from relax_eg.meshes.strategies import Strategy
+from relax_eg.shapes import Dim, Scope
 
 _GAP = 5e-3  # limit: prices are not accurate to a thousandth
 _NODES = 2000  # limit: nodes of one search of HiGHS
@@ -302,9 +302,9 @@ class _Model:
                 least = 1.0 if v in inputs else 0.0  # an input that nothing reads has a placement too
                 self._row([i for i, _ in mine], [1.0] * len(mine), least, 1.0)
         self.changes: dict[tuple[int, Part, Part], int] = {}
-        for v, taken in self._edges():
+        for v, taken, stays in self._edges():
             if not program.values[v].is_free:
-                self._add_edge(v, taken)
+                self._add_edge(v, taken, stays)
         for handed in self.handed:
             self._row(list(handed.values()), [1.0] * len(handed), 1.0)
         self._limit_memory()
@@ -331,8 +331,9 @@ class _Model:
             return int(d.evaluate(self.search.binding)) >= self.search.n
         return self.search.fits(v, s)
 
-    def _edges(self) -> Iterator[tuple[int, dict[Part, list[int]]]]:
-        """Yields each value that something takes, with the columns that take it in each part."""
+    def _edges(self) -> Iterator[tuple[int, dict[Part, list[int]], bool]]:
+        """Yields each value that something takes, with the columns that take it in each part, and whether it has to
+        stay where it is."""
         program = self.search.program
         for v, value in enumerate(program.values):
             slots: dict[tuple[int, int], dict[Part, list[int]]] = {}
@@ -341,18 +342,19 @@ class _Model:
                 for slot, (x, p) in enumerate(zip(way.children, chosen.strategy.operands, strict=True)):
                     slots.setdefault((x, way.children[:slot].count(x)), {}).setdefault(p, []).append(i)
             for (x, _), taken in slots.items():
-                yield x, taken
+                yield x, taken, v in program.sliced
         for v, handed in zip(program.outputs, self.handed, strict=True):
-            yield v, {p: [i] for p, i in handed.items()}
+            yield v, {p: [i] for p, i in handed.items()}, False
         for parameter, source in (*program.tied, *self.demands.state):
-            yield source, self.made[parameter]
+            yield source, self.made[parameter], False
 
-    def _add_edge(self, v: int, taken: Mapping[Part, list[int]]) -> None:
+    def _add_edge(self, v: int, taken: Mapping[Part, list[int]], stays: bool) -> None:
         arrives: dict[Part, list[int]] = {p: [] for p in taken}
         for before, columns in self.made[v].items():
             leaves: list[int] = []
             for after in taken:
-                if after != before and after in PARTIAL.values():
+                sends = after != before and before != REPLICATED
+                if after != before and after in PARTIAL.values() or (stays and sends and isinstance(before, int)):
                     continue
                 moved = self._column(0.0)
                 leaves.append(moved)

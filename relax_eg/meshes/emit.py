@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from relax_eg.extract.graph import Candidate
 from relax_eg.ir.annotations import Tensor
@@ -10,9 +10,9 @@ from relax_eg.ir.control import runs_of
 from relax_eg.ir.expr import FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tuple_get
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.placements import PARTIAL, REPLICATED, MeshPlacement, Part
-from relax_eg.ops import api as op
 from relax_eg.meshes.program import FOLLOWED, FunctionGraph
 from relax_eg.meshes.search import Spreading
+from relax_eg.ops import api as op
 
 Parts = tuple[Part, ...]
 
@@ -30,9 +30,7 @@ def module_of(found: Spreading, origins: Callable[[str, dict[Expr, int]], Functi
 class _Emitted:
     """The function of a name, as it is chosen. Expressions are built operands first, without recursion."""
 
-    def __init__(
-        self, found: Spreading, name: str, origins: Callable[[str, dict[Expr, int]], Function]
-    ) -> None:
+    def __init__(self, found: Spreading, name: str, origins: Callable[[str, dict[Expr, int]], Function]) -> None:
         self.found, self.program, self.name = found, found.program, name
         self.graph: FunctionGraph = found.program.graphs[name]
         self.origins = origins
@@ -62,7 +60,6 @@ class _Emitted:
         single = written.result.op != TUPLE
         made = pure_function(name, written.params, fields)
         if not single and len(fields) == 1:
-
             made = pure_function(name, written.params, fields, tuple_(b.var for b in made.blocks[0].bindings))
         known = self.origins(name, self.made)
         return Function(name, made.params, made.blocks, made.result, known.origins, written.assume)
@@ -132,7 +129,7 @@ class _Emitted:
         chosen = self.found.choices[0].chosen[v]
         way = value.ways[chosen.way]
         if way.op == "result":
-            return self.arguments(self.site(v)[1])
+            return self.arguments(*self.site(v)[:2])
         if way.op == "parameter":
             return []
         return [(c, self.operand(v, i)) for i, c in enumerate(way.children)]
@@ -197,19 +194,26 @@ class _Emitted:
             if k.op == TUPLE_GET:
                 inner = k.children[0]
                 taken = self.graph.taken.get(inner, 0)
-                if candidates[inner][taken].op in FOLLOWED:
+                if candidates[inner][taken].op in FOLLOWED or (self.name, inner) in self.program.handed_on:
                     return inner, candidates[inner][taken], int(k.site.attrs["index"])
         raise AssertionError("a result of no function")
 
     def callee(self, k: Candidate) -> str:
         return str(self.function_operand(next(c for c in k.children if self.is_function(c))).attr("name"))
 
-    def given(self, k: Candidate) -> list[tuple[int, Parts] | None]:
+    def given(self, c: int, k: Candidate) -> list[tuple[int, Parts] | None]:
         """The value and the placement of each argument; None for an argument that nobody needs."""
+        handed = self.program.handed_on.get((self.name, c))
+        if handed is not None:
+            results = [handed.get(i, -1) for i in range(len(k.children))]
+            return [
+                (self.numbers[x], self.home(r)) if r >= 0 and self.is_chosen(r) else None
+                for x, r in zip(k.children, results, strict=True)
+            ]
         (run,) = runs_of(k.op, k.children, k.site.attrs)
         parameters = self.program.parameters[self.callee(k)]
         found: list[tuple[int, Parts] | None] = []
-        for p, c, shift in zip(
+        for p, x, shift in zip(
             parameters,
             (*run.constants, *run.carry, *run.slices),
             (*[0] * (len(run.constants) + len(run.carry)), *[1] * len(run.slices)),
@@ -219,22 +223,21 @@ class _Emitted:
                 found.append(None)
                 continue
             parts = tuple(c.part(p) for c in self.found.choices)
-            found.append((self.numbers[c], tuple(x + shift if isinstance(x, int) else x for x in parts)))
+            found.append((self.numbers[x], tuple(q + shift if isinstance(q, int) else q for q in parts)))
         return found
 
-    def arguments(self, k: Candidate) -> list[tuple[int, Parts]]:
-        return [g for g in self.given(k) if g is not None]
+    def arguments(self, c: int, k: Candidate) -> list[tuple[int, Parts]]:
+        return [g for g in self.given(c, k) if g is not None]
 
     def called(self, c: int, k: Candidate) -> Expr:
         """The call, or the loop, with its arguments placed as the function takes them."""
         found = self.calls.get(c)
         if found is None:
-            (run,) = runs_of(k.op, k.children, k.site.attrs)
-            given = self.given(k)
-            names = (*run.constants, *run.carry, *run.slices)
-            arguments = [
-                self.nothing(self.numbers[x]) if g is None else self.at[g] for g, x in zip(given, names, strict=True)
+            operands: list[Expr] = [self.function_operand(x) for x in k.children if self.is_function(x)]
+            names = [x for x in k.children if not self.is_function(x)]
+            operands += [
+                self.nothing(self.numbers[x]) if g is None else self.at[g]
+                for g, x in zip(self.given(c, k), names, strict=True)
             ]
-            operands: Sequence[Expr] = (self.function_operand(k.children[0]), *arguments)
             found = self.calls[c] = self.graph.build(c, self.graph.taken[c], operands)
         return found

@@ -15,16 +15,19 @@ from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.control import runs_of, steps_of
-from relax_eg.ir.expr import CALL, CONSTANT, FUNCTION, SCAN, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONSTANT, FUNCTION, SCAN, TUPLE, TUPLE_GET, VAR, Expr
 from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function
 from relax_eg.ir.placements import REPLICATED, Part
+from relax_eg.meshes.strategies import Strategy, strategies
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim
-from relax_eg.meshes.strategies import Strategy, strategies
 
 # Nodes whose functions are spread like the code around them. What others run is computed whole on every device.
 FOLLOWED = frozenset((SCAN, CALL))
+# Library calls whose results are their operands, which no compiler may look through. Each result is placed like its
+# operand.
+_HANDING_ON = frozenset(("jax.optimization_barrier",))
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Way:
     op: str
     children: tuple[int, ...]
     strategies: tuple[Strategy, ...]
-    cost: NodeCost = NodeCost()
+    cost: NodeCost = field(default_factory=NodeCost)
     candidate: int = -1
     made_by: str = ""
 
@@ -127,6 +130,9 @@ class SpreadProgram:
     - `graphs`: the e-graphs of its functions.
     - `parameters`: the values of each function's parameters.
     - `fields`: the values of each function's results.
+    - `handed_on`: for a node that hands on its operands, by function and class: the values of its results, by index.
+    - `sliced`: parameters of loops that get a slice at each step: what is sliced stays where it is, and a slice is
+      brought elsewhere inside the loop. So no device ever has all slices gathered.
     - `opaque`: operators without index equations that are computed whole on every device.
     """
 
@@ -137,7 +143,14 @@ class SpreadProgram:
     graphs: dict[str, FunctionGraph] = field(default_factory=dict[str, FunctionGraph])
     parameters: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     fields: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    handed_on: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict[tuple[str, int], dict[int, int]])
+    sliced: set[int] = field(default_factory=set[int])
     opaque: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def hands_on(k: Candidate) -> bool:
+    """Whether a candidate returns its operands, as a tuple."""
+    return k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") in _HANDING_ON and len(k.children) > 0
 
 
 def any_part(rank: int) -> list[Part]:
@@ -264,6 +277,8 @@ class _Joining:
             tied += [operand for operand, shift in sources if not shift]
             sources = [s for s in sources if s[1]]
             self.found.tied += [(n, x) for x in dict.fromkeys(tied)]
+        if any(shift for _, shift in sources):
+            self.found.sliced.add(n)
         found = [
             Strategy(tuple(p + shift if isinstance(p, int) else p for _, shift in sources), p)
             for p in any_part(value.rank)
@@ -272,7 +287,6 @@ class _Joining:
 
     def _depends(self, owner: str, c: int, name: str) -> bool:
         """Whether a class of `owner` depends on what `name` returns, as it is chosen for one device."""
-        g = self.graphs[owner]
         stack, seen = [c], set[int]()
         while stack:
             x = stack.pop()
@@ -287,16 +301,21 @@ class _Joining:
 
     def _add_way(self, name: str, c: int, i: int, k: Candidate, n: int) -> None:
         g, value = self.graphs[name], self.found.values[n]
-        if k.op == FUNCTION or self.followed(name, k) and not isinstance(value.annotation, Tensor):
+        if k.op == FUNCTION or (self.followed(name, k) and not isinstance(value.annotation, Tensor)):
             return
         if self.followed(name, k):
             value.ways.append(self._result(name, k, 0, value))
             return
         if k.op == TUPLE_GET:
             index, inner = int(k.site.attrs["index"]), k.children[0]
-            for j, t in self.candidates(name, inner):
+            for _, t in self.candidates(name, inner):
                 if self.followed(name, t):
                     value.ways.append(self._result(name, t, index, value))
+                    return
+                if hands_on(t):
+                    self.found.handed_on.setdefault((name, inner), {})[index] = n
+                    source = self.number[name, t.children[index]]
+                    value.ways.append(Way("result", (source,), tuple(Strategy((p,), p) for p in any_part(value.rank))))
                     return
                 if t.op == TUPLE:
                     source = self.number[name, t.children[index]]
@@ -330,6 +349,4 @@ class _Joining:
             return Way("result", (carried, field_), both)
         shift = 1 if k.op == SCAN else 0
         parts = [p for p in any_part(value.rank) if not (shift and p == 0)]
-        return Way(
-            "result", (field_,), tuple(Strategy((p - shift if isinstance(p, int) else p,), p) for p in parts)
-        )
+        return Way("result", (field_,), tuple(Strategy((p - shift if isinstance(p, int) else p,), p) for p in parts))

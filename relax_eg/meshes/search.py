@@ -18,13 +18,13 @@ from relax_eg.extract.links import Collective, link_for
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.expr import VAR
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part
-from relax_eg.shapes import Scope
+from relax_eg.logs import log_at
 from relax_eg.meshes.axis import AxisChoice, AxisSearch, Demands, change_of, cost_along
 from relax_eg.meshes.program import SpreadProgram
+from relax_eg.shapes import Scope
 
 _SWEEPS = 4  # limit: times that all axes are chosen anew
-_ROWS = 12  # limit: moments of a program at which memory is limited by a row of their own
-_ORDERS = 2  # limit: orders of the axes that are tried
+_ROWS = 6  # limit: moments of a program at which memory is limited by a row of their own
 _GAIN = 1e-4  # chosen: share of the cost that a sweep has to gain to be followed by another
 _MARGIN = 0.98  # chosen: share of the limit that rows allow, because the peak may move to another moment
 
@@ -211,24 +211,81 @@ class _Search:
         self.bound = math.inf
 
     def run(self) -> Spreading:
-        count = len(self.mesh.axes)
         best: Spreading | None = None
-        orders = list(itertools.permutations(range(count)))
-        for order in [orders[0], orders[-1]][: _ORDERS if count > 1 else 1]:
+        for start in (self._as_one, self._in_turn)[: 1 if len(self.mesh.axes) == 1 else 2]:
             if best is not None and time.monotonic() > self.deadline:
                 break
-            found = self._from(order)
-            over = found.peak.bytes > self.wanted.memory
-            if best is None or (over, found.cost) < (best.peak.bytes > self.wanted.memory, best.cost):
-                best = found
-        assert best is not None
+            found = start()
+            if found is not None:
+                found = self._improved(found)
+                best = found if best is None or self._rank(found) < self._rank(best) else best
+        if best is None:
+            raise ExtractionError(
+                f"no placement on the mesh {self.mesh} was found in time\n  accepted: more seconds, or fewer axes"
+            )
         if best.peak.bytes > self.wanted.memory:
             raise ExtractionError(
                 f"a device has {self.wanted.memory / 1e9:.4g} GB for this program; the least found on the mesh "
                 f"{self.mesh} is {best.peak.bytes / 1e9:.4g} GB, of which inputs take {best.peak.inputs / 1e9:.4g} GB\n"
                 "  accepted: a larger memory_limit, more devices, or smaller sizes"
             )
-        best.bound = min(self.bound if self.bound < math.inf else 0.0, best.cost)
+        best.bound = min(self.bound, best.cost) if self.bound < math.inf else 0.0
+        return best
+
+    def _rank(self, found: Spreading) -> tuple[bool, float]:
+        """What is better is less: first whether memory suffices, then seconds; without enough memory, bytes."""
+        over = found.peak.bytes > self.wanted.memory
+        return over, found.peak.bytes if over else found.cost
+
+    def _as_one(self) -> Spreading | None:
+        """The best choice for all axes taken as one, which each of them then has."""
+        sizes = self.mesh.sizes
+        one = DeviceMesh((("all", self.mesh.devices),))
+        given = [self.wanted.inputs, self.wanted.outputs]
+        if len(sizes) > 1 and any(len(set(p.parts)) > 1 for g in given for p in g.values()):
+            return None  # what is given differs from axis to axis
+        inner = self
+        if len(sizes) > 1:
+            fewer = [{i: MeshPlacement(p.parts[:1]) for i, p in g.items()} for g in given]
+            wanted = replace(self.wanted, inputs=fewer[0], outputs=fewer[1])
+            inner = _Search(self.program, one, self.profile, self.binding, self.scope, wanted, self.deadline)
+        try:
+            choice = inner._solve([None], 0, None)
+        except ExtractionError:
+            if len(sizes) == 1:
+                raise
+            return None
+        if len(sizes) == 1:
+            self.bound = choice.bound
+        return self._spreading([choice] * len(sizes))
+
+    def _in_turn(self) -> Spreading:
+        """One axis after the other, the slowest first, while the others divide everything."""
+        choices: list[AxisChoice | None] = [None] * len(self.mesh.axes)
+        for axis in range(len(choices)):
+            choices[axis] = self._solve(choices, axis, choices[0] if axis else None)
+            if axis == 0:
+                self.bound = min(self.bound, choices[0].bound)  # type: ignore[union-attr]
+        return self._spreading([c for c in choices if c is not None])
+
+    def _improved(self, best: Spreading) -> Spreading:
+        """`best`, with one axis after the other chosen anew, the fastest first, until nothing improves."""
+        for _ in range(_SWEEPS if len(best.choices) > 1 else 0):
+            before = self._rank(best)
+            for axis in reversed(range(len(best.choices))):
+                if time.monotonic() > self.deadline:
+                    return best
+                again: list[AxisChoice] = list(best.choices)
+                try:
+                    again[axis] = self._solve(again, axis, again[axis])
+                except ExtractionError:
+                    continue
+                found = self._spreading(again)
+                if self._rank(found) < self._rank(best):
+                    best = found
+            over, value = self._rank(best)
+            if over == before[0] and value > before[1] * (1 - _GAIN):
+                break
         return best
 
     def _searches(self, choices: Sequence[AxisChoice | None]) -> list[AxisSearch]:
@@ -241,30 +298,6 @@ class _Search:
             )
             for axis, n in enumerate(self.mesh.sizes)
         ]  # fmt: skip
-
-    def _from(self, order: Sequence[int]) -> Spreading:
-        """The best found when axes are chosen in this order at first."""
-        choices: list[AxisChoice | None] = [None] * len(order)
-        for place, axis in enumerate(order):
-            choices[axis] = self._solve(choices, axis, choices[order[0]] if place else None)
-            if place == 0:
-                self.bound = min(self.bound, choices[axis].bound if len(order) > 1 else choices[axis].bound)  # type: ignore[union-attr]
-        done = [c for c in choices if c is not None]
-        best = self._spreading(done)
-        for _ in range(_SWEEPS if len(order) > 1 else 0):
-            before = best.cost, best.peak.bytes > self.wanted.memory
-            for axis in order:
-                if time.monotonic() > self.deadline:
-                    return best
-                again = list(best.choices)
-                again[axis] = self._solve(again, axis, again[axis])
-                found = self._spreading(again)
-                over, was_over = found.peak.bytes > self.wanted.memory, best.peak.bytes > self.wanted.memory
-                if (over, found.cost) < (was_over, best.cost * (1 - _GAIN)):
-                    best = found
-            if best.cost > before[0] * (1 - _GAIN) and (best.peak.bytes > self.wanted.memory) == before[1]:
-                break
-        return best
 
     def _solve(self, choices: Sequence[AxisChoice | None], axis: int, algebra: AxisChoice | None) -> AxisChoice:
         """The best choice along an axis, the others fixed. `algebra`: the choice whose ways it keeps."""
@@ -294,6 +327,7 @@ class _Search:
                 return found
             full = [found if i == axis else c for i, c in enumerate(choices)]
             peak = peak_of(self.program, self.mesh, full, self.wanted.state)
+            log_at(3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB")
             if peak.bytes < least_bytes:
                 least, least_bytes = found, peak.bytes
             if peak.bytes <= self.wanted.memory or time.monotonic() > self.deadline:
@@ -363,7 +397,8 @@ def peak_of(
         is_stored = bool(way.cost.launches) or (readers.get(v, 0) > 1 and way.candidate >= 0)
         is_stacked = way.op == "result" and value.times < program.values[way.children[-1]].times
         if is_made and (is_stored or is_stacked):
-            start = place[v] if not is_stacked else min((place[c] for c in way.children if c in place), default=place[v])
+            first = min((place[c] for c in way.children if c in place), default=place[v])
+            start = first if is_stacked else place[v]
             held[v, MeshPlacement(made(v))] = here(v, made(v)), start, end
         for parts in itertools.product(*(sorted(c.needed.get(v, ()), key=str) for c in known)):
             if parts != made(v) and here(v, parts) > here(v, made(v)):
