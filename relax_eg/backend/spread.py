@@ -83,9 +83,10 @@ class Spread(Optimized):
 
     @accepts(donate=of_types("a list of names of arguments", list, tuple))
     def jit(self, donate: Sequence[str] = ()) -> Callable[..., Any]:
-        """The function as one executable of JAX, with its arguments' and results' shardings. The arrays of the arguments
-        `donate` are reused, so they have to be where the function takes them: OptionError otherwise, with both sides,
-        and for a name that is no argument."""
+        """The function as one executable of JAX, with its arguments' and results' shardings.
+
+        The arrays of the arguments `donate` are reused, so they have to be where the function takes them: OptionError
+        otherwise, with both sides, and for a name that is no argument."""
         program = self._program
         known = list(dict.fromkeys(program.arguments))
         for name in donate:
@@ -102,8 +103,8 @@ class Spread(Optimized):
             for x, s, name, argument in zip(leaves, wanted, program.names, program.arguments, strict=True):
                 if argument in donate and isinstance(x, jax.Array) and not x.sharding.is_equivalent_to(s, x.ndim):
                     raise OptionError(
-                        f"{program.name}(): `{name}` is donated and is placed as {x.sharding}; the function takes it as "
-                        f"{s}\n  accepted: place() brings arguments there"
+                        f"{program.name}(): `{name}` is donated and is placed as {x.sharding}; the function takes it "
+                        f"as {s}\n  accepted: place() brings arguments there"
                     )
             return made(*self.place(*args)[0])
 

@@ -26,8 +26,8 @@ from relax_eg.driver.options import KINDS, Execution, Facts, Options, Sizes, Tar
 from relax_eg.driver.prices import call_predictor, closed_forms, moves_less, price_at
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.running import make_runnable, make_runnable_of_arrays
-from relax_eg.driver.spreading import SPREAD_KINDS, spread_program
 from relax_eg.driver.settling import OFF, Settle, SettleMode
+from relax_eg.driver.spreading import SPREAD_KINDS, spread_program
 from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason

@@ -34,13 +34,13 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import UNKNOWN, SourceLine
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part, part_text
 from relax_eg.ir.wellformed import check as check_module
+from relax_eg.meshes.emit import module_of
+from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
+from relax_eg.meshes.search import Spreading, Wanted, order_of, spread_over
 from relax_eg.ops.placing import check_placement
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bounds, split_bounds
-from relax_eg.meshes.emit import module_of
-from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
-from relax_eg.meshes.search import Spreading, Wanted, order_of, spread_over
 
 SECONDS = 60.0  # limit: seconds of the search for placements
 
@@ -151,8 +151,8 @@ def _check_spreadable(traced: Source) -> None:
         )
     if traced.in_steps:
         raise OptionError(
-            f"{traced.name}() runs in steps (recursion, or sizes that depend on values)\n  accepted: a function that is "
-            "one XLA program"
+            f"{traced.name}() runs in steps (recursion, or sizes that depend on values)\n  accepted: a function that "
+            "is one XLA program"
         )
 
 
@@ -192,8 +192,8 @@ def _checked(traced: Source, mesh: DeviceMesh, placement: MeshPlacement, x: Any,
             known = f"{size} is" if not size.variables else f"it is not proved that {size} is"
             raise OptionError(
                 f"{what}: placement {placement} splits dimension {d} of {x.short} over {pieces} devices of the mesh "
-                f"{mesh}; {known} {'not ' if not size.variables else ''}a multiple of {pieces}\n  accepted: a size that "
-                f"is, by its value or by bounds='{size} % {pieces} == 0', or R"
+                f"{mesh}; {known} {'not ' if not size.variables else ''}a multiple of {pieces}\n  accepted: a size "
+                f"that is, by its value or by bounds='{size} % {pieces} == 0', or R"
             )
     return placement
 
@@ -302,7 +302,7 @@ def _spread(traced: Source, options: Options, mesh: DeviceMesh, wanted: Wanted, 
 
     module = module_of(found, with_origins)
     check_module(module)
-    report = _report(traced, options, search, found, module)
+    report = _report(traced, options, search, found, wanted.memory)
     after = ProgramCost(_rows(found))
     before = price_at(traced.module, options, options.bindings[0])
     cost = replace(
@@ -386,7 +386,7 @@ def _rows(found: Spreading) -> tuple[OperatorRow, ...]:
     return tuple(sorted(rows, key=lambda r: -r.seconds))
 
 
-def _report(traced: Source, options: Options, search: Search, found: Spreading, module: Module) -> SpreadReport:
+def _report(traced: Source, options: Options, search: Search, found: Spreading, limit: float) -> SpreadReport:
     program, mesh = found.program, found.mesh
     held = [
         HeldRow(leaf.path, program.values[v].annotation.short, str(p), int(found.local_bytes(v, p)))  # type: ignore[union-attr]
@@ -403,28 +403,22 @@ def _report(traced: Source, options: Options, search: Search, found: Spreading, 
         value = program.values[s.value]
         way = value.ways[found.choices[0].chosen[s.value].way]
         line = _line(search.entry().units, value.function, value.number)
-        sent.append(
-            SentRow(
-                s.kind, ", ".join(mesh.names[a] for a in s.axes), f"{way.op} {value.annotation.short}", line, part_text(s.before),  # type: ignore[union-attr]
-                part_text(s.after), math.ceil(s.bytes), s.times, s.seconds,
-            )
-        )  # fmt: skip
+        what = f"{way.op} {value.annotation.short}"  # type: ignore[union-attr]
+        axes = ", ".join(mesh.names[a] for a in s.axes)
+        before, after = part_text(s.before), part_text(s.after)
+        sent.append(SentRow(s.kind, axes, what, line, before, after, math.ceil(s.bytes), s.times, s.seconds))
     values = program.values
     rules = Counter(
         rule
         for v in order_of(program, found.choices[0])
         if (rule := values[v].ways[found.choices[0].chosen[v].way].made_by)
     )
-    before = price_at(traced.module, options, options.bindings[0]).seconds
+    alone = price_at(traced.module, options, options.bindings[0]).seconds
     return SpreadReport(
         traced.name, options.profile.label, str(mesh), mesh.devices, options.bindings[0], tuple(held), tuple(results),
-        tuple(sent), found.computing, found.sending, found.bound, before, found.peak.bytes, _limit(options), dict(rules),
+        tuple(sent), found.computing, found.sending, found.bound, alone, found.peak.bytes, limit, dict(rules),
         program.opaque, found.seconds,
     )  # fmt: skip
-
-
-def _limit(options: Options) -> float:
-    return options.profile.memory
 
 
 def _line(units: Units, function: str, number: int) -> str:

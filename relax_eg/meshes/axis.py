@@ -77,14 +77,17 @@ class Demands:
     - `inputs`: given parts of inputs, by value.
     - `outputs`: given parts of outputs, by position.
     - `state`: pairs (input, output) of values that have to have the same part.
-    - `memory`: (coefficients, limit) rows: bytes of values that are in memory together, by value and part.
+    - `priced`: values whose bytes in memory have a price.
+    - `byte_price`: seconds for each of these bytes on a device. Choices that cost least at a price are those that cost
+      least among all that take no more memory; the price is a Lagrange multiplier of the memory of a device.
     - `way`: the only way of each value that may be used; none: all.
     """
 
     inputs: Mapping[int, Part] = field(default_factory=dict[int, Part])
     outputs: Mapping[int, Part] = field(default_factory=dict[int, Part])
     state: Sequence[tuple[int, int]] = ()
-    memory: Sequence[tuple[Mapping[tuple[int, Part], float], float]] = ()
+    priced: frozenset[int] = frozenset()
+    byte_price: float = 0.0
     way: Mapping[int, int] | None = None
 
 
@@ -233,7 +236,7 @@ class AxisSearch:
             choice = model.choice_of(found.values)
             circle = self._circle(choice)
             if not circle:
-                choice.bound = min(found.bound * model.unit, choice.cost)
+                choice.bound = max(0.0, min(found.bound * model.unit, choice.cost)) if not demands.byte_price else 0.0
                 return choice
             model.forbid(circle, choice)
         raise ExtractionError("every choice found computes a value from itself; please report this")
@@ -285,7 +288,7 @@ class _Model:
                     continue
                 for s in way.strategies:
                     if self._allowed(v, s, v in inputs):
-                        seconds = value.times * search.strategy_seconds(v, way, s)
+                        seconds = value.times * search.strategy_seconds(v, way, s) + self._memory_price(v, s.result)
                         mine.append((self._column(seconds + _EPSILON), Chosen(j, s)))
             self.computed.append(mine)
         self.handed: list[dict[Part, int]] = []  # columns of the part in which each output is handed over
@@ -307,7 +310,6 @@ class _Model:
                 self._add_edge(v, taken, stays)
         for handed in self.handed:
             self._row(list(handed.values()), [1.0] * len(handed), 1.0)
-        self._limit_memory()
         largest = max(self.costs, default=1.0)
         self.unit = largest if largest > 0 else 1.0
         self.costs = [c / self.unit for c in self.costs]
@@ -354,7 +356,7 @@ class _Model:
             leaves: list[int] = []
             for after in taken:
                 sends = after != before and before != REPLICATED
-                if after != before and after in PARTIAL.values() or (stays and sends and isinstance(before, int)):
+                if (after != before and after in PARTIAL.values()) or (stays and sends and isinstance(before, int)):
                     continue
                 moved = self._column(0.0)
                 leaves.append(moved)
@@ -375,21 +377,17 @@ class _Model:
         found = self.changes.get((v, before, after))
         if found is None:
             seconds = self.search.program.values[v].times * self.search.change_seconds(v, before, after)
+            if isinstance(before, int) and after == REPLICATED:
+                seconds += self._memory_price(v, after)
             found = self.changes[v, before, after] = self._column(seconds + _EPSILON)
         return found
 
-    def _limit_memory(self) -> None:
-        for coefficients, limit in self.demands.memory:
-            columns, amounts = list[int](), list[float]()
-            for (v, p), n in coefficients.items():
-                for i in self.made[v].get(p, ()):
-                    columns.append(i)
-                    amounts.append(-n / limit)
-                for (x, before, after), i in self.changes.items():
-                    if x == v and after == p and before != REPLICATED and isinstance(before, int):
-                        columns.append(i)
-                        amounts.append(-n / limit)
-            self._row(columns, amounts, -1.0)
+    def _memory_price(self, v: int, part: Part) -> float:
+        """The price of the bytes of a value in a part on each device."""
+        if v not in self.demands.priced:
+            return 0.0
+        held = self.search.change_bytes(v, part) / (self.search.n if isinstance(part, int) else 1)
+        return self.demands.byte_price * held
 
     def forbid(self, circle: Sequence[int], choice: AxisChoice) -> None:
         """Forbids that these values are computed from each other in a circle."""

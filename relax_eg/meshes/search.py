@@ -1,7 +1,7 @@
 """The search over all axes of a mesh: one integer program for each, the others fixed, until nothing improves.
 
 The first axis chooses the algebra too; the others keep it. Where the values that are in memory together exceed the
-limit of a device, a row says so, and the axis is solved again. The bound is the least of the first programs, in which
+limit of a device, their bytes get a price, and the axis is solved again at several prices. The bound is the least of the first programs, in which
 the other axes divide everything and send nothing.
 """
 
@@ -24,9 +24,11 @@ from relax_eg.meshes.program import SpreadProgram
 from relax_eg.shapes import Scope
 
 _SWEEPS = 4  # limit: times that all axes are chosen anew
-_ROWS = 6  # limit: moments of a program at which memory is limited by a row of their own
+_PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
+_FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
+_STEEPER = 8.0  # chosen: factor from a price to the next
+_NEAR = 3.0  # chosen: factor between prices that are not told apart
 _GAIN = 1e-4  # chosen: share of the cost that a sweep has to gain to be followed by another
-_MARGIN = 0.98  # chosen: share of the limit that rows allow, because the peak may move to another moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,41 +310,46 @@ class _Search:
             {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()},
             {i: p.parts[axis] for i, p in self.wanted.outputs.items()},
             [(self.program.inputs[i], self.program.outputs[o]) for i, o in self.wanted.state],
-            (),
-            ways,
+            way=ways,
         )
         search = self._searches(choices)[axis]
         start = choices[axis]
-        least: AxisChoice | None = None
-        least_bytes = math.inf
-        for _ in range(_ROWS):
-            left = max(1.0, self.deadline - time.monotonic())
+        best: AxisChoice | None = None
+        best_rank = (True, math.inf)
+        low, high = 0.0, math.inf  # prices of a byte at which memory does not suffice, and does
+        for _ in range(_PRICES):
             try:
-                found = search.run(demands, left, start)
+                found = search.run(demands, max(1.0, self.deadline - time.monotonic()), start)
             except ExtractionError:
-                if least is None:
+                if best is None:
                     raise
-                return least
+                return best
+            if not demands.byte_price:
+                bound = found.bound
+            found.bound = bound
             if self.wanted.memory == math.inf:
                 return found
             full = [found if i == axis else c for i, c in enumerate(choices)]
             peak = peak_of(self.program, self.mesh, full, self.wanted.state)
-            log_at(3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB")
-            if peak.bytes < least_bytes:
-                least, least_bytes = found, peak.bytes
-            if peak.bytes <= self.wanted.memory or time.monotonic() > self.deadline:
+            over = peak.bytes > self.wanted.memory
+            log_at(
+                3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB at {demands.byte_price:.3g} s a byte"
+            )
+            rank = over, peak.bytes if over else found.cost
+            if rank < best_rank:
+                best, best_rank = found, rank
+            if not over and not demands.byte_price:
                 return found
-            row: dict[tuple[int, Part], float] = {}
-            for v, _ in peak.held:
-                value = self.program.values[v]
-                rest = value.bytes / search.divided(v)
-                for p in (*range(value.rank), *{found.part(v)}):
-                    row[v, p] = rest / search.n if isinstance(p, int) else rest
-                row[v, "R"] = rest
-            demands = replace(demands, memory=(*demands.memory, (row, self.wanted.memory * _MARGIN)))
+            low, high = (demands.byte_price, high) if over else (low, demands.byte_price)
+            if time.monotonic() > self.deadline or (not over and high <= low * _NEAR):
+                break
+            first = _FIRST_PRICE * found.cost / self.wanted.memory
+            price = math.sqrt(low * high) if low and high < math.inf else low * _STEEPER if low else high / _STEEPER
+            price = price if low or high < math.inf else first
+            demands = replace(demands, priced=demands.priced | {v for v, _ in peak.held}, byte_price=price)
             start = None
-        assert least is not None
-        return least
+        assert best is not None
+        return best
 
     def _spreading(self, choices: list[AxisChoice]) -> Spreading:
         searches = self._searches(choices)

@@ -31,10 +31,10 @@ from relax_eg.extract.report import (
 )
 from relax_eg.plain_data import is_count, read_json
 from relax_eg.reports import text
-from relax_eg.reports.spread import SpreadReport
 from relax_eg.reports.kernels import kernel_table
 from relax_eg.reports.roofline import Roofline, roofline
 from relax_eg.reports.serialization import Mismatch, read_record, restore_unknown_fields, unknown_fields, write_text
+from relax_eg.reports.spread import SpreadReport
 
 FAMILY, VERSION = "relax_eg.report", 1  # given: name and version of the format
 SCHEMA = f"{FAMILY}/{VERSION}"

@@ -182,7 +182,8 @@ class SpreadReport:
             x = left + scale * (at + gaps)
             parts.append(f'<text x="8" y="{y + 13}">{escape(f"{s.kind} {s.axis}: {s.what}")[:52]}</text>')
             parts.append(
-                f'<rect x="{left + scale * at:.1f}" y="{y}" width="{scale * gaps:.1f}" height="16" fill="{_COMPUTING}"/>'
+                f'<rect x="{left + scale * at:.1f}" y="{y}" width="{scale * gaps:.1f}" height="16" '
+                f'fill="{_COMPUTING}"/>'
                 f'<rect x="{x:.1f}" y="{y}" width="{max(1.0, scale * s.seconds):.1f}" height="16" '
                 f'fill="{_COLOURS.get(s.kind, "#444")}"><title>{escape(s.line)} {s.seconds:.2e} s</title></rect>'
             )
@@ -192,10 +193,12 @@ class SpreadReport:
         return "\n".join(parts)
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """The report as one page, with the picture; also written to `path` if one is given. OptionError if that fails."""
+        """The report as one page, with the picture; also written to `path` if one is given. OptionError if that
+        fails."""
         page = (
             f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(self.name)}</title>"
-            f"<body style='font-family:sans-serif;margin:2em'>{self.to_svg()}<pre>{escape(str(self))}</pre></body></html>"
+            f"<body style='font-family:sans-serif;margin:2em'>{self.to_svg()}<pre>{escape(str(self))}</pre></body>"
+            "</html>"
         )
         if path is not None:
             write_file(path, page, OptionError, "the report")

@@ -51,8 +51,6 @@ def _one_of(*values: Any) -> Callable[[int], Values]:
     return lambda rank: list(values)
 
 
-
-
 def _placements(rank: int) -> Values:
     return [*(f"S[{d}]" for d in range(rank)), "R"]
 

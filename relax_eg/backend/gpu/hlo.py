@@ -167,9 +167,8 @@ def _collectives(name: str, computations: Mapping[str, list[_Instruction]], time
                 operands = sum(_bytes(i.type) for i in computations[name] if i.name in set(at.operands))
                 size -= operands
             yield HloCollective(kind, size, times, _group(at.text))
-        elif (called := _CALLED.search(at.text)) is not None and at.opcode != "fusion":
-            if at.opcode in (*_CALLS, "async-start"):
-                yield from _collectives(called[1], computations, times)
+        elif at.opcode in _CALLS and (called := _CALLED.search(at.text)) is not None:
+            yield from _collectives(called[1], computations, times)
 
 
 def _group(text: str) -> int:

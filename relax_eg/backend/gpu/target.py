@@ -203,7 +203,8 @@ def plugin_version() -> dict[str, str]:
 
 
 def described_devices(device: str | Path, count: int) -> list[Any]:
-    """That many described devices of one kind, which need not be here, eight to a machine. OptionError as `target_for`."""
+    """That many described devices of one kind, which need not be here, eight to a machine. OptionError as
+    `target_for`."""
     gpu = find_gpu(device)
     shape = f"1x1x{count}" if count <= _IN_MACHINE else f"1x{-(-count // _IN_MACHINE)}x{_IN_MACHINE}"
     with _loading:
