@@ -78,7 +78,7 @@ _TILES = ((64.0, 64.0), (64.0, 128.0), (128.0, 128.0), (128.0, 256.0))
 # given: (devices, bytes/s in one direction, seconds of a step). Bandwidths are of the makers' data sheets: NVLink 4 has
 # 900 GB/s and NVLink 3 600 GB/s in both directions together; between machines of eight, DGX H100 has 400 Gb/s of
 # InfiniBand for each GPU and DGX A100 200; GPUs on PCIe 4.0 x16 have 32 GB/s, and 100 Gb/s of Ethernet between
-# machines. Steps are assumed: two microseconds in a machine, five through a network (NCCL's documentation of its tuning model).
+# machines. Steps are assumed: two microseconds in a machine, five through a network.
 _H100_LINKS = ((8.0, 450e9, 2e-6), (math.inf, 50e9, 5e-6))
 _A100_LINKS = ((8.0, 300e9, 2e-6), (math.inf, 25e9, 5e-6))
 _PCIE_LINKS = ((8.0, 32e9, 3e-6), (math.inf, 12.5e9, 10e-6))

@@ -164,11 +164,11 @@ class _Emitted:
         if value.parameter >= 0:
             return self.graph.function.params[value.parameter]
         way = value.ways[self.found.choices[0].chosen[v].way]
-        operands = [self.at[c, self.operand(v, i)] for i, c in enumerate(way.children)]
         if way.op == "result":
             c, k, index = self.site(v)
             call = self.called(c, k)
             return call if index is None else tuple_get(call, index)
+        operands = [self.at[c, self.operand(v, i)] for i, c in enumerate(way.children)]
         if way.candidate < 0:  # a field of a tuple
             return operands[0]
         candidate = self.graph.graph.candidates[value.number][way.candidate]

@@ -1,8 +1,10 @@
 """The search over all axes of a mesh: one integer program for each, the others fixed, until nothing improves.
 
-The first axis chooses the algebra too; the others keep it. Where the values that are in memory together exceed the
-limit of a device, their bytes get a price, and the axis is solved again at several prices. The bound is the least of the first programs, in which
-the other axes divide everything and send nothing.
+It begins with all axes taken as one, and with one axis after the other while the rest divide everything. The first
+program chooses the algebra too; the others keep it. Where the values that are in memory together exceed the limit of a
+device, their bytes get a price, and the axis is solved again at several prices. The bound is that of the first program
+of one axis, in which the other axes divide everything and send nothing. A program has a few columns for each strategy
+of each operand, so its size is linear in that of the e-graph.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ from relax_eg.ops.fused import program_at
 from relax_eg.ops.sizes import product
 from relax_eg.rules.fission import axis_with_elements_ahead
 from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Read, loop_of, walk
+from relax_eg.tir.program import TensorProgram, dims_of
 from relax_eg.tir.slicing import dimensions
 
 _RESHAPE = "reshape"  # its equations divide positions, so the split follows from the sizes of the two shapes
@@ -71,9 +73,38 @@ def _strategies(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
             found[Strategy(parts, PARTIAL[str(d.kind)], extents[:1])] = None
         else:
             found[Strategy(parts, d.output, (_shape(result)[d.output],))] = None
+    for axis, inputs in _gathering(placed.program):
+        parts = tuple(REPLICATED if place is None else place for place in inputs)
+        found[Strategy(parts, axis, (_shape(result)[axis],))] = None
     if op == _RESHAPE:
         found |= dict.fromkeys(_regrouped(shapes[0], _shape(result)))
     return tuple(found)
+
+
+def _gathering(program: TensorProgram) -> list[tuple[int, tuple[int | None, ...]]]:
+    """The axes of the result of a program that reads at computed positions, each with the axes of the inputs that have
+    its places. What is read at computed positions is read whole; the positions may be split."""
+    stage = program.stages[0]
+    terms = list(walk(stage.value))
+    reads = [t for t in terms if isinstance(t, Read)]
+    if len(program.stages) > 1 or stage.scans or all(isinstance(at, Dim) for r in reads for at in r.indices):
+        return []
+    found: list[tuple[int, tuple[int | None, ...]]] = []
+    for axis, index in enumerate(stage.indices):
+        name = loop_of(index)
+        if name is None or any(name in d.variables for t in terms if not isinstance(t, Read) for d in dims_of(t)):
+            continue
+        places: dict[str, set[int | None]] = {}
+        for r in reads:
+            fixed = [(p, at) for p, at in enumerate(r.indices) if isinstance(at, Dim) and name in at.variables]
+            same = [
+                p for p, at in fixed if at == index and program.buffers[r.buffer].shape[p] == stage.output.shape[axis]
+            ]
+            place = -1 if len(same) < len(fixed) or len(same) > 1 else same[0] if same else None
+            places.setdefault(r.buffer, set()).add(place)
+        if all(len(p) == 1 and -1 not in p for p in places.values()):
+            found.append((axis, tuple(next(iter(places.get(b.name, {None}))) for b in program.inputs)))
+    return [(axis, inputs) for axis, inputs in found if any(p is not None for p in inputs)]
 
 
 def _regrouped(before: Sequence[Dim], after: Sequence[Dim]) -> list[Strategy]:
