@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
 from relax_eg.argument_checks import Kind, accepts, short_repr
 from relax_eg.backend.family import WHOLE, Variant
 from relax_eg.backend.spread import Spread
@@ -40,6 +43,7 @@ from relax_eg.meshes.search import Spreading, Wanted, order_of, spread_over
 from relax_eg.ops.placing import check_placement
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
+from relax_eg.shapes import Scope
 from relax_eg.shapes.relation import Bounds, split_bounds
 
 SECONDS = 60.0  # limit: seconds of the search for placements
@@ -137,8 +141,11 @@ def spread_program(
     if len(options.bindings) > 1:
         raise OptionError(f"{traced.name}(): at has {len(options.bindings)} bindings; one is accepted with mesh=")
     limit = options.profile.memory if memory_limit is None else float(parse_bytes(memory_limit, "memory_limit"))
-    given = {**_of_arrays(traced, args, where), **_given_inputs(traced, where, inputs or {})}
-    wanted = Wanted(given, _given_outputs(traced, where, outputs), _state(traced, state), limit)
+    given = {
+        **_of_arrays(traced, options.scope, args, where),
+        **_given_inputs(traced, options.scope, where, inputs or {}),
+    }
+    wanted = Wanted(given, _given_outputs(traced, options.scope, where, outputs), _state(traced, state), limit)
     with width_context(traced.wide):
         return _spread(traced, options, where, wanted, seconds)
 
@@ -166,7 +173,7 @@ def _placement(mesh: DeviceMesh, given: GivenPlacement, what: str) -> MeshPlacem
     if isinstance(given, str):
         return MeshPlacement.parse(given)
     spec = getattr(given, "spec", given)
-    if not isinstance(spec, tuple) and type(spec).__name__ != "PartitionSpec":
+    if not isinstance(spec, (tuple, PartitionSpec)):
         raise OptionError(
             f"{what}: {short_repr(given)}; a text such as 'S[0], R', a PartitionSpec or a NamedSharding is accepted"
         )
@@ -182,11 +189,10 @@ def _placement(mesh: DeviceMesh, given: GivenPlacement, what: str) -> MeshPlacem
     return MeshPlacement(tuple(parts))
 
 
-def _checked(traced: Source, mesh: DeviceMesh, placement: MeshPlacement, x: Any, what: str) -> MeshPlacement:
+def _checked(scope: Scope, mesh: DeviceMesh, placement: MeshPlacement, x: Any, what: str) -> MeshPlacement:
     """`placement`, which a tensor has to be able to have with equal pieces, for all sizes. OptionError."""
     assert isinstance(x, Tensor)
     check_placement(mesh, placement, x, what)
-    scope = traced.arguments.scope
     for d, (size, pieces) in enumerate(zip(x.shape or (), placement.splits(x.ndim or 0, mesh), strict=True)):
         if pieces > 1 and scope.equal(size % pieces, 0) is not True:
             known = f"{size} is" if not size.variables else f"it is not proved that {size} is"
@@ -198,7 +204,7 @@ def _checked(traced: Source, mesh: DeviceMesh, placement: MeshPlacement, x: Any,
     return placement
 
 
-def _given_inputs(traced: Source, mesh: DeviceMesh, given: Mapping[str, Any]) -> dict[int, MeshPlacement]:
+def _given_inputs(traced: Source, scope: Scope, mesh: DeviceMesh, given: Mapping[str, Any]) -> dict[int, MeshPlacement]:
     found: dict[int, MeshPlacement] = {}
     leaves = traced.leaves
     for name, placement in given.items():
@@ -209,15 +215,12 @@ def _given_inputs(traced: Source, mesh: DeviceMesh, given: Mapping[str, Any]) ->
         what = f"{traced.name}(): inputs[{name!r}]"
         for i in places:
             one = _placement(mesh, placement, what)
-            found[i] = _checked(traced, mesh, one, leaves[i].annotation, what)
+            found[i] = _checked(scope, mesh, one, leaves[i].annotation, what)
     return found
 
 
-def _of_arrays(traced: Source, args: tuple[Any, ...], mesh: DeviceMesh) -> dict[int, MeshPlacement]:
+def _of_arrays(traced: Source, scope: Scope, args: tuple[Any, ...], mesh: DeviceMesh) -> dict[int, MeshPlacement]:
     """The placements of the arrays among the specs that have a `NamedSharding`."""
-    import jax
-    from jax.sharding import NamedSharding
-
     arrays = jax.tree_util.tree_leaves(args)
     if len(arrays) != len(traced.leaves):
         return {}
@@ -226,7 +229,7 @@ def _of_arrays(traced: Source, args: tuple[Any, ...], mesh: DeviceMesh) -> dict[
         sharding = getattr(x, "sharding", None)
         if isinstance(sharding, NamedSharding):
             what = f"{traced.name}(): {leaf.path}"
-            found[i] = _checked(traced, mesh, _placement(mesh, sharding, what), leaf.annotation, what)
+            found[i] = _checked(scope, mesh, _placement(mesh, sharding, what), leaf.annotation, what)
     return found
 
 
@@ -235,7 +238,7 @@ def _results(traced: Source) -> tuple[Any, ...]:
     return tuple(getattr(annotation, "fields", (annotation,)))
 
 
-def _given_outputs(traced: Source, mesh: DeviceMesh, given: Any) -> dict[int, MeshPlacement]:
+def _given_outputs(traced: Source, scope: Scope, mesh: DeviceMesh, given: Any) -> dict[int, MeshPlacement]:
     if given is None:
         return {}
     results = _results(traced)
@@ -247,7 +250,7 @@ def _given_outputs(traced: Source, mesh: DeviceMesh, given: Any) -> dict[int, Me
                 f"{traced.name}(): outputs has {short_repr(i)}; its results are numbered 0 to {len(results) - 1}"
             )
         what = f"{traced.name}(): outputs[{i}]"
-        found[i] = _checked(traced, mesh, _placement(mesh, placement, what), results[i], what)
+        found[i] = _checked(scope, mesh, _placement(mesh, placement, what), results[i], what)
     return found
 
 
@@ -256,7 +259,8 @@ def _state(traced: Source, state: Sequence[str] | Mapping[str, int]) -> list[tup
     wanted = dict(state) if isinstance(state, Mapping) else {name: i for i, name in enumerate(state)}
     results = _results(traced)
     tree = traced.out_tree
-    children = [c.num_leaves for c in tree.children()] if tree.num_leaves > 1 or tree.num_nodes > 1 else [1]
+    is_tuple = tree.node_data() is not None and tree.node_data()[0] in (tuple, list)
+    children = [c.num_leaves for c in tree.children()] if is_tuple else [tree.num_leaves]
     starts = [sum(children[:i]) for i in range(len(children) + 1)]
     found: list[tuple[int, int]] = []
     for name, position in wanted.items():
