@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from relax_eg.argument_checks import accepts, of_types
 from relax_eg.backend.gpu.spread import SpreadCompilation, compile_spread
@@ -76,7 +77,7 @@ class Spread(Optimized):
         return jax.tree_util.tree_unflatten(tree, placed)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(x, jax.core.Tracer) for x in jax.tree_util.tree_leaves((args, kwargs))):
+        if any(isinstance(x, Tracer) for x in jax.tree_util.tree_leaves((args, kwargs))):
             return super().__call__(*args, **kwargs)
         args, kwargs = self.place(*args, **kwargs)
         return super().__call__(*args, **kwargs)

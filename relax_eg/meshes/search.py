@@ -317,7 +317,7 @@ class _Search:
         search = self._searches(choices)[axis]
         start = choices[axis]
         best: AxisChoice | None = None
-        best_rank = (True, math.inf)
+        best_rank, bound = (True, math.inf), 0.0
         low, high = 0.0, math.inf  # prices of a byte at which memory does not suffice, and does
         for _ in range(_PRICES):
             try:

@@ -70,7 +70,7 @@ def inserted(best: Any) -> tuple[dict[str, float], dict[str, float]]:
     return priced, best.compile_spread("cpu").bytes_by_kind()
 
 
-def check_drawn(count: int = 9) -> None:
+def check_drawn(count: int = 6) -> None:
     same = along_one = 0
     for seed in range(count):
         fn, arrays = drawn(seed)

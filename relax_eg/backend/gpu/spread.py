@@ -79,13 +79,15 @@ def compile_spread(
         wanted = [jax_sharding(mesh, p, r) for p, r in zip(outputs, ranks, strict=True)]
         made = jax.jit(fn, out_shardings=jax.tree_util.tree_unflatten(program.out_tree, wanted))
         lowered = made.lower(*args, **kwargs)
-    options = {} if device == "cpu" else {"xla_gpu_autotune_level": "0"}
+    options: dict[str, str | bool] = {} if device == "cpu" else {"xla_gpu_autotune_level": "0"}
     try:
         executable = lowered.compile(compiler_options=options)
     except Exception as e:
         first = (str(e).strip().splitlines() or [type(e).__name__])[0][:300]  # limit: letters of XLA's error
         raise DeviceError(f"XLA does not compile {program.name}() for {mesh.devices} x {device}: {first}") from e
-    text, memory = executable.as_text(), executable.memory_analysis()
+    text, memory = executable.as_text() or "", executable.memory_analysis()
+    if memory is None:
+        raise DeviceError(f"XLA tells no memory of {program.name}() for {mesh.devices} x {device}")
     return SpreadCompilation(
         device,
         tuple(collectives(text)),
