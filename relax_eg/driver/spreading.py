@@ -66,7 +66,11 @@ SPREAD_KINDS: Mapping[str, Kind] = {
 
 
 @explain_clashes
-@accepts(**{k: v for k, v in KINDS.items() if k in ("target", "at", "bounds")}, **SPREAD_KINDS)
+@accepts(
+    **{k: v for k, v in KINDS.items() if k in ("target", "at", "bounds")},
+    **SPREAD_KINDS,
+    seconds=Kind(lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and x > 0, "seconds above 0"),
+)
 def spread(
     program: Callable[..., Any] | Module,
     /,

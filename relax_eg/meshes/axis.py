@@ -21,8 +21,8 @@ from relax_eg.extract.ilp import Row, branch, relaxation
 from relax_eg.extract.links import Collective, Link
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
-from relax_eg.meshes.program import SpreadProgram, Way, any_part
-from relax_eg.meshes.strategies import Strategy
+from relax_eg.meshes.program import SpreadProgram, ValueWay, any_part
+from relax_eg.meshes.strategies import SplitStrategy
 from relax_eg.shapes import Dim, Scope
 
 _GAP = 5e-3  # limit: prices are not accurate to a thousandth
@@ -32,11 +32,11 @@ _EPSILON = 1e-9  # chosen: seconds: least price of a choice, so that nothing use
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenWay:
     """How a value comes about: the number of the way, and the strategy."""
 
     way: int
-    strategy: Strategy
+    strategy: SplitStrategy
 
 
 @dataclass
@@ -49,7 +49,7 @@ class AxisChoice:
     - `cost`, `bound`: seconds, and a lower bound on them.
     """
 
-    chosen: dict[int, Chosen] = field(default_factory=dict[int, Chosen])
+    chosen: dict[int, ChosenWay] = field(default_factory=dict[int, ChosenWay])
     needed: dict[int, set[Part]] = field(default_factory=dict[int, set[Part]])
     outputs: list[Part] = field(default_factory=list[Part])
     cost: float = 0.0
@@ -135,7 +135,7 @@ class AxisSearch:
                 found *= n
         return found
 
-    def strategy_seconds(self, v: int, way: Way, s: Strategy) -> float:
+    def strategy_seconds(self, v: int, way: ValueWay, s: SplitStrategy) -> float:
         """Seconds of one run of a way by a strategy, on each device."""
         if not way.cost.seconds:
             return 0.0
@@ -161,7 +161,7 @@ class AxisSearch:
         moving = min(work, float(cost.bytes) / self.profile.bandwidth)
         return min(float(cost.seconds), launch) + max(work / split, moving * here)
 
-    def _imbalance(self, s: Strategy) -> float:
+    def _imbalance(self, s: SplitStrategy) -> float:
         """How much more the device with most places has than an equal share."""
         return self._padded(s.extents[0]) if s.extents else 1.0
 
@@ -193,7 +193,7 @@ class AxisSearch:
 
     # --- what is possible ---
 
-    def fits(self, v: int, s: Strategy) -> bool:
+    def fits(self, v: int, s: SplitStrategy) -> bool:
         """Whether every device gets a place along each size that a strategy splits, and merged axes are divided
         without rest, as is proved for all sizes."""
         n = self.n
@@ -279,17 +279,17 @@ class _Model:
         self.rows: list[Row] = []
         self.upper: list[float] = []
         program = search.program
-        self.computed: list[list[tuple[int, Chosen]]] = []  # columns of the strategies of a value
+        self.computed: list[list[tuple[int, ChosenWay]]] = []  # columns of the strategies of a value
         inputs = set(program.inputs)
         for v, value in enumerate(program.values):
-            mine: list[tuple[int, Chosen]] = []
+            mine: list[tuple[int, ChosenWay]] = []
             for j, way in enumerate(value.ways):
                 if demands.way is not None and demands.way.get(v, j) != j:
                     continue
                 for s in way.strategies:
                     if self._allowed(v, s, v in inputs):
                         seconds = value.times * search.strategy_seconds(v, way, s) + self._memory_price(v, s.result)
-                        mine.append((self._column(seconds + _EPSILON), Chosen(j, s)))
+                        mine.append((self._column(seconds + _EPSILON), ChosenWay(j, s)))
             self.computed.append(mine)
         self.handed: list[dict[Part, int]] = []  # columns of the part in which each output is handed over
         for position, v in enumerate(program.outputs):
@@ -322,7 +322,7 @@ class _Model:
         self.rows.append((list(columns), list(values), low))
         self.upper.append(high)
 
-    def _allowed(self, v: int, s: Strategy, is_input: bool) -> bool:
+    def _allowed(self, v: int, s: SplitStrategy, is_input: bool) -> bool:
         if self.search.program.values[v].is_free:
             return False
         if is_input:
@@ -401,7 +401,7 @@ class _Model:
     def choice_of(self, columns: Sequence[float]) -> AxisChoice:
         """The choice of a solution: what its outputs need of it."""
         program = self.search.program
-        picked: dict[int, Chosen] = {}
+        picked: dict[int, ChosenWay] = {}
         for v, mine in enumerate(self.computed):
             best = max(mine, key=lambda entry: columns[entry[0]], default=None)
             if best is not None and columns[best[0]] > 0.5:  # given: integers, but for rounding
@@ -419,7 +419,7 @@ class _Model:
         while work:
             v, p = work.pop()
             if program.values[v].is_free:
-                found.chosen.setdefault(v, Chosen(0, Strategy((), REPLICATED)))
+                found.chosen.setdefault(v, ChosenWay(0, SplitStrategy((), REPLICATED)))
                 continue
             if p in found.needed.setdefault(v, set()):
                 continue

@@ -19,7 +19,7 @@ from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONSTANT, FUNCTION, SCAN, T
 from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function
 from relax_eg.ir.placements import REPLICATED, Part
-from relax_eg.meshes.strategies import Strategy, strategies
+from relax_eg.meshes.strategies import SplitStrategy, strategies
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim
 
@@ -65,7 +65,7 @@ class FunctionGraph:
 
 
 @dataclass(slots=True)
-class Way:
+class ValueWay:
     """One way to compute a value.
 
     - `op`: its operator, for messages.
@@ -78,14 +78,14 @@ class Way:
 
     op: str
     children: tuple[int, ...]
-    strategies: tuple[Strategy, ...]
+    strategies: tuple[SplitStrategy, ...]
     cost: NodeCost = field(default_factory=NodeCost)
     candidate: int = -1
     made_by: str = ""
 
 
 @dataclass(slots=True)
-class Value:
+class SpreadValue:
     """A value of the program.
 
     - `annotation`: its annotation.
@@ -101,7 +101,7 @@ class Value:
     times: float
     function: str
     number: int
-    ways: list[Way] = field(default_factory=list[Way])
+    ways: list[ValueWay] = field(default_factory=list[ValueWay])
     parameter: int = -1
 
     @property
@@ -136,7 +136,7 @@ class SpreadProgram:
     - `opaque`: operators without index equations that are computed whole on every device.
     """
 
-    values: list[Value] = field(default_factory=list[Value])
+    values: list[SpreadValue] = field(default_factory=list[SpreadValue])
     inputs: list[int] = field(default_factory=list[int])
     outputs: list[int] = field(default_factory=list[int])
     tied: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -220,7 +220,7 @@ class _Joining:
                 continue
             annotation = g.graph.annotations[c]
             n = self.number[name, c] = len(self.found.values)
-            self.found.values.append(Value(annotation, self.size(annotation), times, name, c))
+            self.found.values.append(SpreadValue(annotation, self.size(annotation), times, name, c))
             for i, k in self.candidates(name, c):
                 leaf = g.leaf(c, i) if not k.children else None
                 if leaf is not None and leaf in parameters:
@@ -237,7 +237,9 @@ class _Joining:
         for p, i in parameters.items():
             if mine[i] < 0:
                 mine[i] = len(self.found.values)
-                self.found.values.append(Value(p.annotation, self.size(p.annotation), times, name, -1, parameter=i))
+                self.found.values.append(
+                    SpreadValue(p.annotation, self.size(p.annotation), times, name, -1, parameter=i)
+                )
         fields = g.fields() or []
         self.found.fields[name] = [self.number[name, c] if kind == "class" else mine[c] for kind, c in fields]
 
@@ -257,7 +259,7 @@ class _Joining:
     def _add_parameter(self, name: str, i: int, n: int, is_entry: bool) -> None:
         value = self.found.values[n]
         if is_entry:
-            value.ways = [Way(VAR, (), tuple(Strategy((), p) for p in any_part(value.rank)))]
+            value.ways = [ValueWay(VAR, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)))]
             return
         sources: list[tuple[int, int]] = []  # an operand, and by how many axes it has more than the parameter
         tied: list[int] = []
@@ -280,10 +282,10 @@ class _Joining:
         if any(shift for _, shift in sources):
             self.found.sliced.add(n)
         found = [
-            Strategy(tuple(p + shift if isinstance(p, int) else p for _, shift in sources), p)
+            SplitStrategy(tuple(p + shift if isinstance(p, int) else p for _, shift in sources), p)
             for p in any_part(value.rank)
         ]
-        value.ways = [Way("parameter", tuple(x for x, _ in sources), tuple(found))]
+        value.ways = [ValueWay("parameter", tuple(x for x, _ in sources), tuple(found))]
 
     def _depends(self, owner: str, c: int, name: str) -> bool:
         """Whether a class of `owner` depends on what `name` returns, as it is chosen for one device."""
@@ -315,38 +317,42 @@ class _Joining:
                 if hands_on(t):
                     self.found.handed_on.setdefault((name, inner), {})[index] = n
                     source = self.number[name, t.children[index]]
-                    value.ways.append(Way("result", (source,), tuple(Strategy((p,), p) for p in any_part(value.rank))))
+                    value.ways.append(
+                        ValueWay("result", (source,), tuple(SplitStrategy((p,), p) for p in any_part(value.rank)))
+                    )
                     return
                 if t.op == TUPLE:
                     source = self.number[name, t.children[index]]
-                    parts = tuple(Strategy((p,), p) for p in any_part(value.rank))
-                    value.ways.append(Way(k.op, (source,), parts))
+                    parts = tuple(SplitStrategy((p,), p) for p in any_part(value.rank))
+                    value.ways.append(ValueWay(k.op, (source,), parts))
                     return
         children = tuple(self.number[name, x] for x in k.children if g.graph.candidates[x][0].op != FUNCTION)
         cost = self.model.price(k.site, value.annotation)
         if k.op == CONSTANT:
-            value.ways.append(Way(k.op, (), tuple(Strategy((), p) for p in any_part(value.rank)), cost, i))
+            value.ways.append(ValueWay(k.op, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)), cost, i))
             return
         attrs = tuple(k.site.attrs.items())
         # Functions that are run whole are no operands of the strategies.
         found = (
-            (Strategy((REPLICATED,) * len(children), REPLICATED),)
+            (SplitStrategy((REPLICATED,) * len(children), REPLICATED),)
             if k.op in RUNNING
             else strategies(k.op, k.site.operands, attrs, value.annotation)
         )
         if len(found) == 1 and children and value.rank and k.op not in (TUPLE, TUPLE_GET):
             self.found.opaque[k.op] = self.found.opaque.get(k.op, 0) + 1
-        value.ways.append(Way(k.op, children, found, cost, i, k.made_by))
+        value.ways.append(ValueWay(k.op, children, found, cost, i, k.made_by))
 
-    def _result(self, name: str, k: Candidate, index: int, value: Value) -> Way:
+    def _result(self, name: str, k: Candidate, index: int, value: SpreadValue) -> ValueWay:
         """The way to a result of a function that candidate `k` runs."""
         called = self.followed(name, k)
         field_ = self.found.fields[called][index]
         (run,) = runs_of(k.op, k.children, k.site.attrs)
         if k.op == SCAN and index < len(run.carry):
             carried = self.found.parameters[called][len(run.constants) + index]
-            both = tuple(Strategy((p, p), p) for p in any_part(value.rank))
-            return Way("result", (carried, field_), both)
+            both = tuple(SplitStrategy((p, p), p) for p in any_part(value.rank))
+            return ValueWay("result", (carried, field_), both)
         shift = 1 if k.op == SCAN else 0
         parts = [p for p in any_part(value.rank) if not (shift and p == 0)]
-        return Way("result", (field_,), tuple(Strategy((p - shift if isinstance(p, int) else p,), p) for p in parts))
+        return ValueWay(
+            "result", (field_,), tuple(SplitStrategy((p - shift if isinstance(p, int) else p,), p) for p in parts)
+        )

@@ -25,6 +25,7 @@ from relax_eg.meshes.axis import AxisChoice, AxisSearch, Demands, change_of, cos
 from relax_eg.meshes.program import SpreadProgram
 from relax_eg.shapes import Scope
 
+_BOUND_SECONDS = 10.0  # limit: seconds for the bound on a mesh of several axes
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
@@ -216,6 +217,8 @@ class _Search:
 
     def run(self) -> Spreading:
         best: Spreading | None = None
+        if len(self.mesh.axes) > 1:
+            self.bound = self._least()
         for start in (self._as_one, self._in_turn)[: 1 if len(self.mesh.axes) == 1 else 2]:
             if best is not None and time.monotonic() > self.deadline:
                 break
@@ -263,13 +266,22 @@ class _Search:
             self.bound = choice.bound
         return self._spreading([choice] * len(sizes))
 
+    def _least(self) -> float:
+        """A lower bound: the first axis while the others divide everything and send nothing, in any memory."""
+        free = _Search(
+            self.program, self.mesh, self.profile, self.binding, self.scope, replace(self.wanted, memory=math.inf),
+            min(self.deadline, time.monotonic() + _BOUND_SECONDS),
+        )  # fmt: skip
+        try:
+            return free._solve([None] * len(self.mesh.axes), 0, None).bound
+        except ExtractionError:
+            return 0.0
+
     def _in_turn(self) -> Spreading:
         """One axis after the other, the slowest first, while the others divide everything."""
         choices: list[AxisChoice | None] = [None] * len(self.mesh.axes)
         for axis in range(len(choices)):
             choices[axis] = self._solve(choices, axis, choices[0] if axis else None)
-            if axis == 0:
-                self.bound = min(self.bound, choices[0].bound)  # type: ignore[union-attr]
         return self._spreading([c for c in choices if c is not None])
 
     def _improved(self, best: Spreading) -> Spreading:

@@ -30,7 +30,7 @@ _RESHAPE = "reshape"  # its equations divide positions, so the split follows fro
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class SplitStrategy:
     """A way to compute an operator along one axis of a mesh.
 
     - `operands`: the part of each operand.
@@ -51,14 +51,16 @@ class Strategy:
         return not self.extents
 
 
-def strategies(op: str, operands: Sequence[Annotation], attrs: Attrs, result: Annotation) -> tuple[Strategy, ...]:
+def strategies(op: str, operands: Sequence[Annotation], attrs: Attrs, result: Annotation) -> tuple[SplitStrategy, ...]:
     """The strategies of one use of an operator, the one that splits nothing first."""
     return _strategies(op, tuple(operands), attrs, result)
 
 
 @lru_cache(MANY_KEPT)
-def _strategies(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> tuple[Strategy, ...]:
-    whole = Strategy((REPLICATED,) * len(operands), REPLICATED)
+def _strategies(
+    op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation
+) -> tuple[SplitStrategy, ...]:
+    whole = SplitStrategy((REPLICATED,) * len(operands), REPLICATED)
     placed = None if op in CORE else program_at(op, operands, attrs, result)
     if placed is None or len(placed.program.inputs) != len(operands):
         return (whole,)
@@ -70,12 +72,12 @@ def _strategies(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
         parts = tuple(REPLICATED if place is None else place for place in d.inputs)
         if d.output is None:
             extents = tuple(shapes[i][p] for i, p in enumerate(parts) if isinstance(p, int))
-            found[Strategy(parts, PARTIAL[str(d.kind)], extents[:1])] = None
+            found[SplitStrategy(parts, PARTIAL[str(d.kind)], extents[:1])] = None
         else:
-            found[Strategy(parts, d.output, (_shape(result)[d.output],))] = None
+            found[SplitStrategy(parts, d.output, (_shape(result)[d.output],))] = None
     for axis, inputs in _gathering(placed.program):
         parts = tuple(REPLICATED if place is None else place for place in inputs)
-        found[Strategy(parts, axis, (_shape(result)[axis],))] = None
+        found[SplitStrategy(parts, axis, (_shape(result)[axis],))] = None
     if op == _RESHAPE:
         found |= dict.fromkeys(_regrouped(shapes[0], _shape(result)))
     return tuple(found)
@@ -107,16 +109,16 @@ def _gathering(program: TensorProgram) -> list[tuple[int, tuple[int | None, ...]
     return [(axis, inputs) for axis, inputs in found if any(p is not None for p in inputs)]
 
 
-def _regrouped(before: Sequence[Dim], after: Sequence[Dim]) -> list[Strategy]:
+def _regrouped(before: Sequence[Dim], after: Sequence[Dim]) -> list[SplitStrategy]:
     """The strategies of a reshape along an axis that it merges with others, or splits."""
-    found: list[Strategy] = []
+    found: list[SplitStrategy] = []
     for axis in range(len(before)):
         other = axis_with_elements_ahead(after, product(before[:axis]))
         if other is not None:
             one, two = before[axis], after[other]
             shared = two if one // two * two == one else one if two // one * one == two else None
             if shared is not None and shared != 1:
-                found.append(Strategy((axis,), other, (shared,), None if one == two else shared))
+                found.append(SplitStrategy((axis,), other, (shared,), None if one == two else shared))
     return found
 
 

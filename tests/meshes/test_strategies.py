@@ -11,7 +11,7 @@ from relax_eg.errors import OperatorError, OptionError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement
-from relax_eg.meshes.strategies import Strategy, strategies
+from relax_eg.meshes.strategies import SplitStrategy, strategies
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.shapes import Dim
@@ -23,7 +23,7 @@ def tensor(name: str, *shape: int) -> Expr:
     return var(name, Tensor(tuple(Dim.of(n) for n in shape), "float32"))
 
 
-def of(e: Expr) -> tuple[Strategy, ...]:
+def of(e: Expr) -> tuple[SplitStrategy, ...]:
     return strategies(e.op, [a.annotation for a in e.args], e.attrs, e.annotation)
 
 
@@ -46,7 +46,7 @@ def test_what_is_gathered_is_whole() -> None:
 
 def test_a_reshape_keeps_the_slowest_of_merged_axes() -> None:
     merged = of(op.reshape(tensor("x", 4, 6, 5), (24, 5)))
-    assert Strategy((0,), 0, (Dim.of(4),), Dim.of(4)) in merged
+    assert SplitStrategy((0,), 0, (Dim.of(4),), Dim.of(4)) in merged
     assert not any(s.operands == (1,) for s in merged)
     assert any(s.operands == (2,) and s.result == 1 for s in merged)
 
@@ -89,7 +89,7 @@ def test_parts_make_up_the_whole(name: str, seed: int) -> None:
         np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5, err_msg=str(s))
 
 
-def applied(e: Expr, arrays: list[np.ndarray], s: Strategy) -> np.ndarray:
+def applied(e: Expr, arrays: list[np.ndarray], s: SplitStrategy) -> np.ndarray:
     """The operator of `e` on parts of its operands, with the attributes of a part of the result."""
     from relax_eg.ops.record import call
 
