@@ -96,7 +96,8 @@ CALLED = ("tell", "temporary")  # functions of the user's, which are called
 SEARCHES = {"optimize", "view", "why_not", "ablate", "pareto"}  # a call that is accepted searches, which takes time
 # Functions of the user's are called, and what they raise is theirs; a spec of None is none.
 THEIRS = {("optimize", 1), ("optimize", 2), ("trace", 1), ("trace", 2), ("view", 1), ("view", 2), ("ablate", 1),
-          ("ablate", 2), ("pareto", 1), ("pareto", 2), ("spread", 1), ("spread", 2), ("why_not", 2), ("why_not", 3)}  # fmt: skip
+          ("ablate", 2), ("pareto", 1), ("pareto", 2), ("spread", 1), ("spread", 2), ("why_not", 2),
+          ("why_not", 3)}  # fmt: skip
 
 
 def test_every_public_function_is_here() -> None:

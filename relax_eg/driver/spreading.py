@@ -46,6 +46,7 @@ from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes import Scope
 from relax_eg.shapes.relation import Bounds, split_bounds
 
+_MOST_BYTES = 1 << 60  # limit: bytes of a device's memory; a float holds them
 SECONDS = 60.0  # limit: seconds of the search for placements
 
 # A placement as users give it: text, or a `PartitionSpec`, or a `NamedSharding`.
@@ -69,7 +70,9 @@ SPREAD_KINDS: Mapping[str, Kind] = {
 @accepts(
     **{k: v for k, v in KINDS.items() if k in ("target", "at", "bounds")},
     **SPREAD_KINDS,
-    seconds=Kind(lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and x > 0, "seconds above 0"),
+    seconds=Kind(
+        lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and 0 < x <= 1e9, "seconds, 0 to 1e9"
+    ),
 )
 def spread(
     program: Callable[..., Any] | Module,
@@ -144,7 +147,11 @@ def spread_program(
     options = replace(options, family=False)
     if len(options.bindings) > 1:
         raise OptionError(f"{traced.name}(): at has {len(options.bindings)} bindings; one is accepted with mesh=")
-    limit = options.profile.memory if memory_limit is None else float(parse_bytes(memory_limit, "memory_limit"))
+    limit = (
+        options.profile.memory
+        if memory_limit is None
+        else float(min(parse_bytes(memory_limit, "memory_limit"), _MOST_BYTES))
+    )
     given = {
         **_of_arrays(traced, options.scope, args, where),
         **_given_inputs(traced, options.scope, where, inputs or {}),

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError
 
 # A part of a placement: a dimension (>= 0) along which the tensor is split, or one of these words.
@@ -20,6 +21,8 @@ REPLICATED = "R"
 PARTIAL_SUM = "P[sum]"
 PARTIAL: Mapping[str, str] = {kind: f"P[{kind}]" for kind in ("sum", "max", "min")}
 
+_MOST_DEVICES = 1 << 20  # limit: devices along an axis; no machine has as many
+_DIGITS = 7  # limit: digits of a size in a text: those of `_MOST_DEVICES`
 _SPLIT = re.compile(r"S\[(\d+)\]")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ACCEPTED = "'R', 'S[dimension]', 'P[sum]', 'P[max]' or 'P[min]' for each axis of the mesh"
@@ -43,14 +46,18 @@ class DeviceMesh:
             pairs = list(shape.items())  # type: ignore[reportUnknownArgumentType, reportUnknownMemberType]
         elif isinstance(shape, str):
             named = [part.partition("=") for part in shape.split(",")]
-            pairs = [(n.strip(), int(size) if size.strip().isdigit() else size) for n, _, size in named]
+            pairs = [(n.strip(), _number(size.strip())) for n, _, size in named]
         good = bool(pairs) and all(
-            isinstance(n, str) and _NAME.fullmatch(n) and isinstance(k, int) and not isinstance(k, bool) and k >= 1
+            isinstance(n, str)
+            and _NAME.fullmatch(n)
+            and isinstance(k, int)
+            and not isinstance(k, bool)
+            and 1 <= k <= _MOST_DEVICES
             for n, k in pairs
         )
         if not good or len({n for n, _ in pairs}) != len(pairs):
             raise OptionError(
-                f"mesh={str(given)[:200]!r}: axes with different names and sizes >= 1 are accepted, {{'data': 8}} or "
+                f"mesh={short_repr(given)}: axes with different names and sizes >= 1 are accepted, {{'data': 8}} or "
                 "'data=8, model=4'"
             )
         return DeviceMesh(tuple(pairs))
@@ -119,6 +126,11 @@ class MeshPlacement:
 
     def __str__(self) -> str:
         return ", ".join(f"S[{p}]" if isinstance(p, int) else p for p in self.parts)
+
+
+def _number(text: str) -> int | str:
+    """The size that a text states, or the text."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else text
 
 
 def part_text(part: Part) -> str:
