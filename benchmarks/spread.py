@@ -180,5 +180,8 @@ def main(
         raise SystemExit(f"behind the best textbook spreading: {', '.join(behind)}")
 
 
+app = typer.Typer(add_completion=False)
+app.command()(main)
+
 if __name__ == "__main__":
-    typer.run(main)
+    app()

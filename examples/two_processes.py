@@ -150,5 +150,8 @@ def _wait(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     return [(p.returncode or 0, *p.communicate()) for p in processes]
 
 
+app = typer.Typer(add_completion=False)
+app.command()(main)
+
 if __name__ == "__main__":
-    typer.run(main)
+    app()
