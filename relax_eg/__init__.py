@@ -16,6 +16,7 @@ if _TYPE_CHECKING:
     from relax_eg.driver.pareto import pareto
     from relax_eg.driver.quantize import quantize
     from relax_eg.driver.settling import Settle
+    from relax_eg.driver.spreading import spread
     from relax_eg.driver.why import why_not
     from relax_eg.dynamic.policy import Dynamic
     from relax_eg.egraph import Budget
@@ -93,6 +94,7 @@ _HOMES = {
     "Settle": "driver.settling",
     "shape": "frontends.script",
     "Shape": "ir",
+    "spread": "driver.spreading",
     "sym_var": "frontends.script",
     "Tensor": "ir",
     "tensor_program": "tir.script",
@@ -155,6 +157,7 @@ __all__ = [
     "register_function",
     "rules",
     "shape",
+    "spread",
     "sym_var",
     "tensor_program",
     "trace",

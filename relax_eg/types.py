@@ -3,8 +3,10 @@
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
 from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram
+from relax_eg.backend.gpu.spread import SpreadCompilation
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.ready import Ready
+from relax_eg.backend.spread import Spread
 from relax_eg.driver.ablation import Ablation
 from relax_eg.driver.certified import Certificate
 from relax_eg.driver.jitted import Jitted
@@ -19,6 +21,7 @@ from relax_eg.extract.profile import Profile
 from relax_eg.memory import Plan
 from relax_eg.reports import Comparison
 from relax_eg.reports.quantization import QuantizationReport
+from relax_eg.reports.spread import SpreadReport
 from relax_eg.shapes import Proved, Refuted, Unknown
 from relax_eg.tir import TensorProgram
 
@@ -43,6 +46,9 @@ __all__ = [
     "QuantizedModule",
     "Ready",
     "Refuted",
+    "Spread",
+    "SpreadCompilation",
+    "SpreadReport",
     "StopReason",
     "TensorProgram",
     "Unknown",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "why_not": (rx.why_not, ("matmul_associates", product, *SPECS)),
     "ablate": (rx.ablate, (product, *SPECS)),
     "pareto": (rx.pareto, (product, *SPECS)),
+    "spread": (functools.partial(rx.spread, mesh={"x": 1}), (product, *SPECS)),
     "compare": (rx.compare, (BEST.report, BEST.report)),
     "legalize": (rx.debug.legalize, (MODULE,)),
     "load": (rx.load, (NOWHERE,)),
@@ -95,7 +97,8 @@ CALLED = ("tell", "temporary")  # functions of the user's, which are called
 SEARCHES = {"optimize", "view", "why_not", "ablate", "pareto"}  # a call that is accepted searches, which takes time
 # Functions of the user's are called, and what they raise is theirs; a spec of None is none.
 THEIRS = {("optimize", 1), ("optimize", 2), ("trace", 1), ("trace", 2), ("view", 1), ("view", 2), ("ablate", 1),
-          ("ablate", 2), ("pareto", 1), ("pareto", 2), ("why_not", 2), ("why_not", 3)}  # fmt: skip
+          ("ablate", 2), ("pareto", 1), ("pareto", 2), ("spread", 1), ("spread", 2), ("why_not", 2),
+          ("why_not", 3)}  # fmt: skip
 
 
 def test_every_public_function_is_here() -> None:

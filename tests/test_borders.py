@@ -43,6 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "explain": {"rules", "ops", "ir", "tir", "shapes"},
     "egraph": {"rules", "ops", "ir", "tir", "shapes", "explain.record", "extract.graph"},
     "extract": {"ir", "ops", "tir", "shapes"},
+    "meshes": {"extract", "rules", "ops", "ir", "tir", "shapes"},
     "memory": {"ir", "ops", "tir", "shapes"},
     "vm": {"ir", "shapes"},
     "backend": {
@@ -80,6 +81,7 @@ OUTSIDE: dict[str, set[str]] = {
         "settings",
         "driver.measured",
         "driver.settling",
+        "driver.spreading",
         "driver.optimize",
         "driver.background",
         "driver.jit_arguments",

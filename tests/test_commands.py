@@ -42,6 +42,7 @@ OURS = ("benchmarks", "docs", "examples", "relax_eg")
 # Why a command is slow even when it is small: regular expressions of whole lines.
 HEAVY = {
     r"python -m examples\.demo": "a sentence encoder on four devices, and without each set of rules: a minute",
+    r"python -m examples\.two_processes.*": "two processes, each of which searches and compiles",
     r"python -m examples\.training": "compiles a step of training for every length; test_varying.py has it smaller",
     r"python -m examples\.(llava|whisper).*": "whole models; test_generating_examples.py has them smaller",
     r"python -m benchmarks\.dynamic.*": "processes of their own that compile MiniLM-L6 for several lengths",
@@ -62,6 +63,7 @@ SMALL = {
     "docs.rules_table": ["page.md"],
     "docs.picture": ["picture.svg"],
     "examples.training": ["--steps", "2"],
+    "examples.two_processes": ["--steps", "2"],
     "examples.llava": ["--tokens", "4"],
     "examples.whisper": ["--tokens", "4"],
     "examples.demo": [],

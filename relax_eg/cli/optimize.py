@@ -25,6 +25,14 @@ from relax_eg.cli.common import (
 from relax_eg.errors import OptionError
 
 
+def _placement(text: str) -> tuple[str, str]:
+    """An argument and its placement, of `x=S[0], R`."""
+    name, equals, placement = text.partition("=")
+    if not equals:
+        raise OptionError(f"--placed {text!r}: an argument and its placement, 'x=S[0], R', is accepted")
+    return name.strip(), placement.strip()
+
+
 @command
 def optimize(
     function: Annotated[str, typer.Argument(help="file.py:function, model.onnx, or m.rxe: what --save wrote.")],
@@ -49,6 +57,12 @@ def optimize(
     ] = None,
     time_limit: Annotated[
         str | None, typer.Option("--time-limit", help="Least memory within a predicted time: +10%, 2ms.")
+    ] = None,
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", help="Spread over a mesh of devices: 'data=4, model=2' (docs/spread.md).")
+    ] = None,
+    placed: Annotated[
+        list[str] | None, typer.Option("--placed", help="With --mesh: where an argument is: 'x=S[0], R'.")
     ] = None,
     cache: Annotated[bool, typer.Option(help="Take what an earlier run found, and keep what this one finds.")] = True,
     json: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
@@ -98,6 +112,8 @@ def optimize(
                 execution=execution,  # type: ignore[arg-type]
                 memory_limit=None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit"),
                 time_limit=time_limit,
+                mesh=mesh,
+                inputs=dict(_placement(p) for p in placed) if placed else None,
             )
 
     def load_saved() -> rx.types.Optimized:
@@ -109,7 +125,7 @@ def optimize(
         return rx.load(function)
 
     best = load_saved() if function.endswith(".rxe") else search()
-    out.print(best.report)
+    out.print(best.report if best.report.spread is None else best.report.spread)
     if show is not None:
         out.print(best.report.kernel_table())
     if module:

@@ -27,6 +27,7 @@ from relax_eg.driver.prices import call_predictor, closed_forms, moves_less, pri
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.running import make_runnable, make_runnable_of_arrays
 from relax_eg.driver.settling import OFF, Settle, SettleMode
+from relax_eg.driver.spreading import SPREAD_KINDS, spread_program
 from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
@@ -51,7 +52,7 @@ _TOLERANCES = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2, "
 
 
 @explain_clashes
-@accepts(**KINDS)
+@accepts(**KINDS, **{k: v for k, v in SPREAD_KINDS.items() if k != "mesh"})
 def optimize(
     program: Callable[..., Any] | Module,
     /,
@@ -71,6 +72,10 @@ def optimize(
     measure: int = 0,
     settle: SettleMode | Settle | None = None,
     budget: Budget | None = None,
+    mesh: Any = None,
+    inputs: Mapping[str, Any] | None = None,
+    outputs: Any = None,
+    state: Sequence[str] | Mapping[str, int] = (),
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -115,11 +120,26 @@ def optimize(
       decides; or a `Settle`, which also limits the calls and seconds. What was found is in `best.report` and
       `best.statistics()`. The environment variable `RELAX_EG_SETTLE` sets the usual mode (`docs/devices.md`).
     - `budget`: limits of the search.
+    - `mesh`: a mesh of devices, `{"data": 4, "model": 2}`: placements are chosen together with the algebra, and the
+      result is a `Spread` (`docs/spread.md`). `memory_limit` is then that of each device, all its bytes together.
+    - `inputs`, `outputs`, `state`: with `mesh`, given placements, and arguments that come back as results; as those of
+      `rx.spread`.
 
     `rx.debug.options` reports progress and turns the disk cache off. Raises TraceError, SpecError, BoundsError,
     OptionError, RuleError; ExtractionError if no program keeps `memory_limit` or
     `time_limit`.
     """
+    if mesh is not None:
+        _check_with_mesh(weights, execution, time_limit, measure)
+        return spread_program(
+            program, args, mesh, specs_by_name(specs, kwspecs), inputs=inputs, outputs=outputs, state=state,
+            memory_limit=memory_limit, bounds=bounds, rules=rules, target=target, at=at, facts=facts,
+            numerics=numerics, budget=budget,
+        )  # fmt: skip
+    if inputs is not None or outputs is not None or state:
+        raise OptionError(
+            "inputs=, outputs= and state= are placements on a mesh of devices; accepted: mesh={'data': 8}"
+        )
     ranges, statements = split_bounds(bounds)
     traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
     options = read_options(
@@ -136,6 +156,18 @@ def optimize(
     with width_context(traced.wide):
         best = _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)
     return holding_weights(best, program)
+
+
+def _check_with_mesh(weights: Any, execution: str, time_limit: Any, measure: int) -> None:
+    """OptionError for options that a program on a mesh does not have."""
+    for name, is_given in (
+        ("weights", bool(weights)),
+        (f"execution={execution!r}", execution != "whole"),
+        ("time_limit", time_limit is not None),
+        ("measure", bool(measure)),
+    ):
+        if is_given:
+            raise OptionError(f"mesh= and {name}: one of them is accepted")
 
 
 def weights_of(
@@ -162,9 +194,9 @@ def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust:
     if found is not None:
         seconds = {"total": time.perf_counter() - started}
         known = (replace(v, report=replace(v.report, cached=True, seconds=seconds)) for v in found.variants)
-        return _optimized(traced, options, replace(found, variants=tuple(known)), policy, trust, settle)
+        return optimized_of(traced, options, replace(found, variants=tuple(known)), policy, trust, settle)
     found = _search(traced, options, place)
-    return _optimized(traced, options, found, policy, trust, settle)
+    return optimized_of(traced, options, found, policy, trust, settle)
 
 
 def traced_program(
@@ -191,7 +223,7 @@ def _is_pair(b: Any) -> bool:
     return isinstance(b, tuple) and len(b) == 2 and all(x is None or isinstance(x, int) for x in b)  # type: ignore[reportUnknownVariableType]
 
 
-def _optimized(
+def optimized_of(
     traced: Source,
     options: Options,
     found: CachedResult,
@@ -346,7 +378,7 @@ def _measured(search: Search) -> tuple[Variant, ...]:
 def optimized(search: Search, candidate: CandidateProgram) -> Optimized:
     """What `optimize` returns when it chooses this program, whatever it costs."""
     variant = _variant(search, candidate, search.options.bindings[:1], always=True)  # little of the report is read
-    return _optimized(search.traced, search.options, CachedResult((variant,), search.traced.effectful))
+    return optimized_of(search.traced, search.options, CachedResult((variant,), search.traced.effectful))
 
 
 def _variant(

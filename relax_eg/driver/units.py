@@ -224,6 +224,10 @@ class Units:
         """The number of candidates in all e-graphs together."""
         return sum(s.read.graph.node_count for s in self._saturated.values())
 
+    def graph_of(self, function: str) -> Dump | None:
+        """The e-graph of a function of one block; None if it was not searched."""
+        return self._saturated[function, 0].read if (function, 0) in self._saturated else None
+
     def run(self) -> SearchResult:
         """The optimized module, with the functions that its entry needs."""
         return self._run(self.options)
@@ -308,17 +312,9 @@ class Units:
         return {r.name: r.where for r in (*self.options.rules, *self.options.rules.schemas)}
 
     def _forms(
-        self,
-        block: Block,
-        place: Place,
-        run: _Run,
-        scope: Scope,
-        weights: set[str],
-        same: set[str],
-        once: float | None,
-        known: DeclaredFacts,
-        origins: Origins,
-    ) -> tuple[list[list[Expr]], dict[Expr, Origin]]:
+        self, block: Block, place: Place, run: _Run, scope: Scope, weights: set[str], same: set[str],
+        once: float | None, known: DeclaredFacts, origins: Origins,
+    ) -> tuple[list[list[Expr]], dict[Expr, Origin]]:  # fmt: skip
         """The block's cheapest values; if something is the `same` at every step, also the values that are cheapest when
         what follows from it is nearly free. Then the origins of them all; `origins`: those known before."""
         name, found, roots = place[0], run.result, [b.value for b in block.bindings]

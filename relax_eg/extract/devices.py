@@ -75,9 +75,21 @@ CPU = Profile(
 _TILES = ((64.0, 64.0), (64.0, 128.0), (128.0, 128.0), (128.0, 256.0))
 
 
+# given: (devices, bytes/s in one direction, seconds of a step). Bandwidths are of the makers' data sheets: NVLink 4 has
+# 900 GB/s and NVLink 3 600 GB/s in both directions together; between machines of eight, DGX H100 has 400 Gb/s of
+# InfiniBand for each GPU and DGX A100 200; GPUs on PCIe 4.0 x16 have 32 GB/s, and 100 Gb/s of Ethernet between
+# machines. Steps are assumed: two microseconds in a machine, five through a network.
+_LINKS = {
+    "h100": ((8.0, 450e9, 2e-6), (math.inf, 50e9, 5e-6)),
+    "h200": ((8.0, 450e9, 2e-6), (math.inf, 50e9, 5e-6)),
+    "a100": ((8.0, 300e9, 2e-6), (math.inf, 25e9, 5e-6)),
+    "rtx4090": ((8.0, 32e9, 3e-6), (math.inf, 12.5e9, 10e-6)),
+}
+
+
 def _gpu(
     name: str, tf32: float, half: float, double: float, vector: float, bandwidth: float, l2_bytes: float,
-    notes: str,
+    memory: float, notes: str,
 ) -> Profile:  # fmt: skip
     """The profile of a GPU from its data sheet.
 
@@ -85,6 +97,7 @@ def _gpu(
     - `vector`: float32 vector rate, flop/s.
     - `bandwidth`: bytes/s of memory.
     - `l2_bytes`: bytes of the level-2 cache.
+    - `memory`: bytes of its memory.
     """
     return Profile(
         name=name,
@@ -122,6 +135,8 @@ def _gpu(
         graph_launch=2.5e-6,
         graph_kernel=1.4e-6,
         modes=(WITHOUT_GRAPHS, SHORT_GRAPHS),
+        links=_LINKS[name],
+        memory=memory,
         platform="gpu",
         pallas=True,
         notes=notes,
@@ -163,10 +178,20 @@ PROFILES: dict[str, Profile] = {
     for p in (
         CPU,
         LAPTOP,
-        _gpu("rtx4090", 82.6e12, 165e12, 1.29e12, 82.6e12, 1.008e12, 72 << 20, "GeForce RTX 4090, 24 GB"),
-        _gpu("a100", 156e12, 312e12, 19.5e12, 19.5e12, 2.039e12, 40 << 20, "A100 SXM, 80 GB"),
-        _gpu("h100", 494e12, 989e12, 67e12, 67e12, 3.35e12, 50 << 20, "H100 SXM, 80 GB"),
-        _gpu("h200", 494e12, 989e12, 67e12, 67e12, 4.8e12, 50 << 20, "H200 SXM, 141 GB"),
+        _gpu(
+            "rtx4090",
+            82.6e12,
+            165e12,
+            1.29e12,
+            82.6e12,
+            1.008e12,
+            72 << 20,
+            24e9,
+            "GeForce RTX 4090, 24 GB",
+        ),
+        _gpu("a100", 156e12, 312e12, 19.5e12, 19.5e12, 2.039e12, 40 << 20, 80e9, "A100 SXM, 80 GB"),
+        _gpu("h100", 494e12, 989e12, 67e12, 67e12, 3.35e12, 50 << 20, 80e9, "H100 SXM, 80 GB"),
+        _gpu("h200", 494e12, 989e12, 67e12, 67e12, 4.8e12, 50 << 20, 141e9, "H200 SXM, 141 GB"),
     )
 }
 

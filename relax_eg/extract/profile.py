@@ -97,6 +97,10 @@ class Profile:
     - `pallas_share`: share of the rate of its two matmuls that attention through Pallas reaches.
     - `graph_kernels`: kernels in a row from which on a GPU launches them as one graph; infinite: it launches each.
     - `graph_launch`, `graph_kernel`: seconds to launch a graph, and per kernel in it in place of `launch`.
+    - `links`: (devices, bytes/s, seconds) rows, nearest first: how many neighbouring devices a link joins, what one of
+      them sends over it while it receives as much, and how long one step of a collective takes besides
+      (`extract.links`).
+    - `memory`: bytes of the memory of one device.
     - `platform`: "cpu", "gpu" or "tpu".
     - `pallas`: whether kernels that XLA serves badly go through Pallas on GPUs (`docs/kernels.md`).
     - `calibrated`: whether the parameters were measured on a machine.
@@ -151,6 +155,8 @@ class Profile:
     graph_kernels: float = float("inf")
     graph_launch: float = 0.0
     graph_kernel: float = 0.0
+    links: tuple[tuple[float, float, float], ...] = ()
+    memory: float = float("inf")
     platform: str = "cpu"
     pallas: bool = False
     calibrated: bool = False
@@ -313,7 +319,7 @@ def _factor_at(table: Sequence[tuple[float, float]], rows: Number) -> Number:
 
 
 # given: numbers in each row of the fields that are tables.
-_ROWS: Mapping[str, int] = {"tiles": 2, "linear_penalty": 2, "page_penalty": 2}
+_ROWS: Mapping[str, int] = {"tiles": 2, "linear_penalty": 2, "page_penalty": 2, "links": 3}
 # given: numbers in the fields that are lists
 _COLUMNS: Mapping[str, int] = {"matmul_half": 3, "group_half": 2, "solve_half": 2}
 _RATES = ("matmul_rate", "scalar_rate", "library_speed", "corrections", "doubts")
@@ -322,10 +328,10 @@ _FLAGS = ("calibrated", "pallas", "sums_as_matmuls")
 # Prices are divided by these fields.
 _POSITIVE = (
     "vector_rate", "bandwidth", "cache_bandwidth", "cache_bytes", "fresh_rate", "gemv_gain", "cores", "own_rows",
-    "conv_factor", "group_share", "factor_share", "solve_share", "pallas_share", *_RATES,
+    "conv_factor", "group_share", "factor_share", "solve_share", "pallas_share", "memory", *_RATES,
 )  # fmt: skip
 # These fields may be infinite: sizes from which on something happens, and rates of what costs nothing.
-_ENDLESS = ("graph_kernels", "fork_flops", "join_bytes", "fresh_bytes", "fresh_rate", "gemv_bytes")
+_ENDLESS = ("graph_kernels", "fork_flops", "join_bytes", "fresh_bytes", "fresh_rate", "gemv_bytes", "links", "memory")
 _LARGEST = 1e30  # limit: flop/s, bytes, seconds: a float holds the square of a product of two
 
 

@@ -297,6 +297,12 @@ def after(x: Operand, t: Operand) -> Expr:
     return call("after", operands("after", x, t))
 
 
+def annotate_sharding(x: Operand, mesh: str, placement: str) -> Expr:
+    """`x`, placed on a mesh of devices: `annotate_sharding(x, "data=4, model=2", "S[0], R")` splits dimension 0 over
+    the axis `data` and replicates over `model`."""
+    return call("annotate_sharding", operands("annotate_sharding", x), {"mesh": mesh, "placement": placement})
+
+
 def triu(x: Operand, k: int = 0) -> Expr:
     """The upper triangle of the last two axes: zeros below diagonal `k`."""
     return call("triu", operands("triu", x), {"k": k})

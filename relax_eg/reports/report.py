@@ -34,6 +34,7 @@ from relax_eg.reports import text
 from relax_eg.reports.kernels import kernel_table
 from relax_eg.reports.roofline import Roofline, roofline
 from relax_eg.reports.serialization import Mismatch, read_record, restore_unknown_fields, unknown_fields, write_text
+from relax_eg.reports.spread import SpreadReport
 
 FAMILY, VERSION = "relax_eg.report", 1  # given: name and version of the format
 SCHEMA = f"{FAMILY}/{VERSION}"
@@ -79,6 +80,8 @@ class CostReport:
     - `expected`: the predicted gain of a call with its interval; None if the program is kept as written.
     - `not_proved`: the user's rules among `rules` that no proof covers, each with its line and what is known of it.
     - `language`: what became of recursion, function values and data, by function.
+    - `spread`: how the program is spread over a mesh of devices; None on one device. `after` is then that of a device,
+      computing and sending.
     - `more`: the fields of a newer release that this release does not know; None if there are none.
     """
 
@@ -127,6 +130,7 @@ class CostReport:
     not_proved: Mapping[str, str] = field(default_factory=dict[str, str])
     language: Mapping[str, str] = field(default_factory=dict[str, str])
     expected: Expected | None = None
+    spread: SpreadReport | None = None
     more: Any = field(default=None, compare=False, repr=False)
 
     @property

@@ -51,10 +51,14 @@ def _one_of(*values: Any) -> Callable[[int], Values]:
     return lambda rank: list(values)
 
 
+def _placements(rank: int) -> Values:
+    return [*(f"S[{d}]" for d in range(rank)), "R"]
+
+
 _FLAG = _one_of(False, True)
 # By attribute name; an entry `operator.attribute` takes precedence.
 _DOMAINS: dict[str, Callable[[int], Values]] = {
-    "permute_dims.axes": _permutations,
+    "permute_dims.axes": _permutations, "mesh": _one_of("x=1"), "placement": _placements,
     "layer_norm.axes": _trailing_axes, "rms_norm.axes": _trailing_axes, "axes": _axes, "axis": _axis,
     "keepdims": _FLAG, "reverse": _FLAG,
     "reduce_window.strides": _pool_steps,

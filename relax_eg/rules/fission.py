@@ -174,7 +174,7 @@ def _merged(x: Expr, after: int | None, before: int | None, extent: Dim) -> tupl
     known, other = (x.shape, operand.shape) if after is not None else (operand.shape, x.shape)
     axis = after if after is not None else before
     assert axis is not None
-    found = _axis_with_elements_ahead(other, _product(known[:axis]))
+    found = axis_with_elements_ahead(other, _product(known[:axis]))
     if found is None:
         return None
     if not _divides(extent, other[found]):
@@ -184,7 +184,7 @@ def _merged(x: Expr, after: int | None, before: int | None, extent: Dim) -> tupl
     return (Dimension((found,), axis) if after is not None else Dimension((axis,), found)), extent
 
 
-def _axis_with_elements_ahead(shape: Sequence[Dim], ahead: Dim) -> int | None:
+def axis_with_elements_ahead(shape: Sequence[Dim], ahead: Dim) -> int | None:
     """The first axis with more than one place that has that many elements ahead of it."""
     return next((i for i, d in enumerate(shape) if d != 1 and _product(shape[:i]) == ahead), None)
 

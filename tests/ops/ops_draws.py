@@ -158,6 +158,12 @@ def _after(rng: Rng) -> Use:
     return Use((spec(dims(rng)), spec(dims(rng))), {}, SIZES)
 
 
+def _annotate_sharding(rng: Rng) -> Use:
+    sizes = dims(rng)
+    places = ["R", *(f"S[{d}]" for d in range(len(sizes)))]
+    return Use((spec(sizes),), {"mesh": "x=1", "placement": str(rng.choice(places))}, SIZES)
+
+
 def _triangle(rng: Rng) -> Use:
     return Use((spec(dims(rng, 2)),), {"k": int(rng.integers(-3, 4))}, SIZES)
 
@@ -254,7 +260,8 @@ DRAWS: dict[str, Draw] = LIBRARY_DRAWS | {
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _scan),
     "permute_dims": _permute_dims, "reshape": _reshape, "expand_dims": _expand_dims, "squeeze": _squeeze,
     "broadcast_to": _broadcast_to, "concat": _concat, "split": _split, "strided_slice": _strided_slice, "pad": _pad,
-    "take": _take, "flip": _flip, "after": _after, "triu": _triangle, "tril": _triangle,
+    "take": _take, "flip": _flip, "after": _after, "annotate_sharding": _annotate_sharding,
+    "triu": _triangle, "tril": _triangle,
     "full": _full, "iota": _iota, "one_hot": _one_hot, "dim_value": _dim_value,
     "matmul": _matmul, "linear": _linear, "ragged_dot": _ragged_dot, "ragged_outer": _ragged_outer,
     "softmax": _softmax, "log_softmax": _softmax, "layer_norm": _norm(2), "rms_norm": _norm(1),

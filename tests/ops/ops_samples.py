@@ -148,6 +148,9 @@ def _uses() -> dict[str, list[Use]]:
     ]  # fmt: skip
     uses["flip"] = [Use(("n m",), {"axes": a}, ANY) for a in [(0,), (0, 1), ()]]
     uses["after"] = [Use((x, t), {}, ANY) for x, t in [("n m", "n"), ("", "2 m"), ("n", "")]]
+    uses["annotate_sharding"] = [
+        Use((x,), {"mesh": "x=1", "placement": p}, ANY) for x, p in [("n m", "S[1]"), ("", "R"), ("n", "S[0]")]
+    ]
     for name in ("triu", "tril"):
         uses[name] = [Use(("n m",), {"k": k}, ANY) for k in (0, 1, -2)] + [Use(("2 n m",), {}, ANY)]
     uses["full"] = [Use(("",), {"shape": s}, ANY) for s in [("n", 3), (), ("n", "m")]]

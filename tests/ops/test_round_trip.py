@@ -30,7 +30,11 @@ def retraced(function: Any, operands: list[Any]) -> tuple[Any, set[str]]:
     return module, {str(e.attr("name")) for e in found if e.op == CALL_DPS_LIBRARY}
 
 
-@pytest.mark.parametrize("name", sampled(NAMES, 2))
+# A sharding of the user's own names devices, which a module does not: it stays a call of JAX's.
+TRACED = [name for name in NAMES if name != "annotate_sharding"]
+
+
+@pytest.mark.parametrize("name", sampled(TRACED, 2))
 def test_a_lowering_traces_back(name: str) -> None:
     rng = rng_for(name, 5)
     for _ in range(QUICK):

@@ -180,6 +180,7 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
                         lambda x, y, f, g: op.concat([op.conv(x, f), op.conv(y, g)], 1)),
     "reduction_over_one": ("x: n 2", lambda x: op.sum(x, 1)),
     "after_is_itself": ("x: n, t: n", lambda x, t: x + t),
+    "placed_twice": ("x: n m", lambda x: op.annotate_sharding(op.annotate_sharding(x, "x=1", "R"), "x=1", "S[0]")),
     "weight_stored_transposed": ("x: b m k, w: b k n", lambda x, w: x @ w),
 }  # fmt: skip
 

@@ -39,6 +39,9 @@ _MASK = re.compile(r"\"mask_type\":\s*\"(\w+)\"")
 _NAME = re.compile(r"%([\w.\-]+)")
 _ARRAY = re.compile(r"\b([a-z]\w*?)(\d*)(?:e\dm\d\w*)?\[([\d,]*)\]")
 _IN_BYTES = {"pred": 8, "token": 0}  # given: bits of an element, where the name of the type does not say
+_COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "ragged-all-to-all", "collective-permute")
+_GROUP = re.compile(r"replica_groups=\{\{([\d,]+)\}")
+_IOTA = re.compile(r"replica_groups=\[\d+,(\d+)\]")
 _PALLAS = ("__gpu$xla.gpu.triton", "triton_kernel_call")
 
 
@@ -122,6 +125,58 @@ def custom_calls(text: str) -> list[CustomCall]:
                 mask = _MASK.search(at.text)
                 found.append(CustomCall(target[1], types, mask[1] if mask else ""))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class HloCollective:
+    """A collective of a compiled program.
+
+    - `kind`: "all-reduce", "reduce-scatter", "all-gather", "all-to-all" or "collective-permute".
+    - `bytes`: bytes of its results on each device.
+    - `times`: runs in a call of the program.
+    - `group`: devices that take part together; 0 if the text does not say.
+    """
+
+    kind: str
+    bytes: int
+    times: int
+    group: int
+
+
+def collectives(text: str) -> list[HloCollective]:
+    """The collectives of a call, from the text of an optimized HLO module. A loop's count for each of its steps, once
+    where XLA does not know their number. What runs in parts, as a start and its end, counts once."""
+    entry, computations = _computations(text)
+    return list(_collectives(entry, computations, 1)) if entry else []
+
+
+def _collectives(name: str, computations: Mapping[str, list[_Instruction]], times: int) -> Iterator[HloCollective]:
+    for at in computations.get(name, ()):
+        kind = at.opcode.removesuffix("-start")
+        if at.opcode == "while":
+            trips, body = _TRIPS.search(at.text), _BODY.search(at.text)
+            if body is not None:
+                yield from _collectives(body[1], computations, times * (int(trips[1]) if trips else 1))
+        elif at.opcode == "conditional":
+            for found in _BRANCHES.findall(at.text):
+                for n in (n.strip(" %") for part in found for n in part.split(",")):
+                    yield from _collectives(n, computations, times)
+        elif kind in _COLLECTIVES:
+            size = _bytes(at.type)
+            if at.opcode.endswith("-start") and kind != "all-reduce":  # its type has the operands too
+                operands = sum(_bytes(i.type) for i in computations[name] if i.name in set(at.operands))
+                size -= operands
+            yield HloCollective(kind, size, times, _group(at.text))
+        elif at.opcode in _CALLS and (called := _CALLED.search(at.text)) is not None:
+            yield from _collectives(called[1], computations, times)
+
+
+def _group(text: str) -> int:
+    """The devices of the first group of a collective."""
+    listed, counted = _GROUP.search(text), _IOTA.search(text)
+    if listed is not None:
+        return listed[1].count(",") + 1
+    return int(counted[1]) if counted is not None else 0
 
 
 def multiplies(text: str) -> bool:

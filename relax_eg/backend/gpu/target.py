@@ -39,6 +39,7 @@ _DESCRIBED = {"xla_gpu_autotune_level": "0"}  # there is no device to time candi
 _STATISTICS = {"xla_gpu_collect_cost_model_stats": "True"}
 _CUDNN = "nvidia-cudnn-cu12"
 _NO_TABLE = "Cannot find key: sm_"  # given: XLA's error
+_IN_MACHINE = 8  # given: devices of one machine, as links of profiles count them
 _MOST_COMPILED = 512  # limit: executables that are kept for each device
 _loading = threading.Lock()
 
@@ -201,13 +202,31 @@ def plugin_version() -> dict[str, str]:
     return {}
 
 
+def described_devices(device: str | Path, count: int) -> list[Any]:
+    """That many described devices of one kind, which need not be here, eight to a machine. OptionError as
+    `target_for`."""
+    gpu = find_gpu(device)
+    shape = f"1x1x{count}" if count <= _IN_MACHINE else f"1x{-(-count // _IN_MACHINE)}x{_IN_MACHINE}"
+    with _loading:
+        return list(_topology(gpu, shape).devices)[:count]
+
+
 @lru_cache(FEW_KEPT)
 def _described(gpu: Gpu) -> GpuTarget:
+    from jax.experimental import topologies
+
+    mesh = topologies.make_mesh(_topology(gpu, "1x1x1"), (1,), ("device",))
+    return GpuTarget(gpu, NamedSharding(mesh, PartitionSpec()), False)
+
+
+@lru_cache(FEW_KEPT)
+def _topology(gpu: Gpu, shape: str) -> Any:
+    """The description of devices. `shape`: slices, machines in each, and devices in each of these."""
     plugin = _plugin()
     from jax.experimental import topologies
 
     def described() -> Any:
-        return topologies.get_topology_desc(platform="cuda", target_config=gpu.config, topology="1x1x1")
+        return topologies.get_topology_desc(platform="cuda", target_config=gpu.config, topology=shape)
 
     with _without_check():
         jax.devices()  # JAX looks for plug-ins at its first look for devices
@@ -219,8 +238,7 @@ def _described(gpu: Gpu) -> GpuTarget:
                 found = described()
         except Exception as e:
             raise OptionError(f"device={gpu.name}: XLA reads no device from its description: {_first_line(e)}") from e
-    mesh = topologies.make_mesh(found, (1,), ("device",))
-    return GpuTarget(gpu, NamedSharding(mesh, PartitionSpec()), False)
+    return found
 
 
 def _plugin() -> Any:

@@ -43,6 +43,22 @@ def after_is_itself(x: Any, t: Any) -> Any:
     return op.after(x, t), x
 
 
+@_rule(
+    "x: *b",
+    attrs={"m": "annotate_sharding.mesh", "p": "annotate_sharding.placement"},
+    phase="simplify",
+    numerics="exact",
+    tags=("placement",),
+    check=False,
+)
+def placed_twice(x: Any, m: str, p: str) -> Any:
+    """x, placed twice in the same way = x, placed once"""
+    if "," in m or not (p == "R" or int(p[2:-1]) < x.ndim):
+        return None
+    once = op.annotate_sharding(x, m, p)
+    return op.annotate_sharding(once, m, p), once
+
+
 @_rule("x: *b", phase="simplify", numerics="exact", tags=("reshape",), check=False)
 def reshape_to_itself(x: Any) -> Any:
     """reshape(x, its shape) = x"""

@@ -1,0 +1,187 @@
+"""Programs spread over meshes of described devices: the placements found beside the textbook ones.
+
+    python -m benchmarks.spread [--quick] [--only mlp] [--seconds 60] [--compile]
+
+A textbook spreading is given by the placements of its inputs; everything else is chosen as well as the search can, so
+its figures are those of its best form. *data* splits the batch, *zero-3* the batch and the state, *tensor* the weights
+as Megatron has them, *sequence* the tokens, *expert* the experts of a mixture. `--compile` lets XLA compile the found
+spreading for eight described GPUs, where there are as many, and counts the collectives that it inserts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import relax_eg as rx
+from benchmarks import Quick
+from relax_eg.errors import RelaxEgError
+
+DTYPE = "bfloat16"
+MOST_COMPILED = 8  # described devices for which programs are compiled here
+QUICK = ("mlp", "block")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with its specs, and textbook placements of its inputs by the name of the spreading, one part for each
+    axis of the mesh."""
+
+    fn: Callable[..., Any]
+    specs: tuple[Any, ...]
+    mesh: Mapping[str, int]
+    textbook: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def mlp(x: jax.Array, wi: jax.Array, wo: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x @ wi) @ wo
+
+
+def normed(x: jax.Array, gain: jax.Array) -> jax.Array:
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5) * gain
+
+
+def block(x: jax.Array, p: Mapping[str, jax.Array], heads: int = 32) -> jax.Array:
+    """A layer of Llama, without the rotation of positions, which costs next to nothing."""
+    b, s, d = x.shape
+    h = normed(x, p["g1"])
+    q, k, v = ((h @ p[n]).reshape(b, s, heads, -1).transpose(0, 2, 1, 3) for n in ("wq", "wk", "wv"))
+    scores = q @ k.transpose(0, 1, 3, 2) / jnp.sqrt(d / heads).astype(x.dtype)
+    x = x + (jax.nn.softmax(scores, -1) @ v).transpose(0, 2, 1, 3).reshape(b, s, d) @ p["wo"]
+    h = normed(x, p["g2"])
+    return x + (jax.nn.silu(h @ p["w1"]) * (h @ p["w3"])) @ p["w2"]
+
+
+def weights(d: int, f: int, layers: str = "") -> dict[str, str]:
+    shapes = {"g1": f"{d}", "g2": f"{d}", **{f"w{n}": f"{d} {d}" for n in "qkvo"}}
+    shapes |= {"w1": f"{d} {f}", "w3": f"{d} {f}", "w2": f"{f} {d}"}
+    return {name: f"{layers} {shape} @{DTYPE}".strip() for name, shape in shapes.items()}
+
+
+def training(heads: int) -> Callable[..., Any]:
+    """A step of gradient descent through all layers, each computed again in the backward pass."""
+
+    def loss(ps: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+        def layer(c: jax.Array, p: Any) -> tuple[jax.Array, None]:
+            return jax.checkpoint(lambda c, p: block(c, p, heads))(c, p), None
+
+        return jnp.mean((jax.lax.scan(layer, x, ps)[0] - y).astype(jnp.float32) ** 2)
+
+    def train(ps: Any, x: jax.Array, y: jax.Array) -> Any:
+        value, gradient = jax.value_and_grad(loss)(ps, x, y)
+        return jax.tree.map(lambda w, g: w - (1e-3 * g).astype(w.dtype), ps, gradient), value
+
+    return train
+
+
+def mixture(x: jax.Array, gate: jax.Array, wi: jax.Array, wo: jax.Array) -> jax.Array:
+    """A dense mixture of experts: every expert computes, the gate weighs."""
+    share = jax.nn.softmax(x @ gate, -1)
+    inner = jax.nn.relu(jnp.einsum("td,edf->etf", x, wi))
+    return jnp.einsum("te,etd->td", share, jnp.einsum("etf,efd->etd", inner, wo))
+
+
+def _tensor(prefix: str, part: Callable[[int], str]) -> dict[str, str]:
+    """Megatron's placements of a layer's weights; `part(d)` is the placement split along dimension `d`."""
+    split = {"wq": 1, "wk": 1, "wv": 1, "wo": 0, "w1": 1, "w3": 1, "w2": 0}
+    return {f"{prefix}['{n}']": part(d + (prefix == "ps")) for n, d in split.items()}
+
+
+def _whole(prefix: str) -> dict[str, str]:
+    return {prefix: "R"}
+
+
+def _cases() -> dict[str, Case]:
+    d, f = 4096, 14336
+    x1 = f"8 2048 {d} @{DTYPE}"
+    batch = f"64 4096 {d} @{DTYPE}"
+    large = f"512 4096 8192 @{DTYPE}"
+    step = {"state": ("ps",)}
+    one = {"data": {"x": "S[0]", "y": "S[0]", "ps": "R"}, "zero-3": {"x": "S[0]", "y": "S[0]"}}
+    one["tensor"] = {"x": "R", "y": "R", **_tensor("ps", lambda n: f"S[{n}]")}
+    one["sequence"] = {"x": "S[1]", "y": "S[1]"}
+    return {
+        "mlp": Case(
+            mlp, (f"4096 {d} @{DTYPE}", f"{d} {f} @{DTYPE}", f"{f} {d} @{DTYPE}"), {"x": 8},
+            {"data": {"x": "S[0]", "wi": "R", "wo": "R"}, "tensor": {"x": "R", "wi": "S[1]", "wo": "S[0]"}},
+        ),
+        "block": Case(
+            block, (x1, weights(d, f)), {"x": 8},
+            {"data": {"x": "S[0]", "p": "R"}, "tensor": {"x": "R", **_tensor("p", lambda n: f"S[{n}]")},
+             "sequence": {"x": "S[1]", "p": "R"}},
+        ),
+        "decode": Case(
+            block, (f"8 1 {d} @{DTYPE}", weights(d, f)), {"x": 8},
+            {"data": {"x": "S[0]", "p": "R"}, "tensor": {"x": "R", **_tensor("p", lambda n: f"S[{n}]")}},
+        ),
+        "mixture": Case(
+            mixture, (f"8192 1024 @{DTYPE}", f"1024 16 @{DTYPE}", f"16 1024 4096 @{DTYPE}", f"16 4096 1024 @{DTYPE}"),
+            {"x": 8},
+            {"data": {"x": "S[0]", "wi": "R", "wo": "R"}, "expert": {"wi": "S[0]", "wo": "S[0]"}},
+        ),
+        "llama-3-8b": Case(training(32), (weights(d, f, "32"), batch, batch), {"x": 8}, one, step),
+        "llama-3-70b on 64": Case(
+            training(64), (weights(8192, 28672, "80"), large.replace("512", "64"), large.replace("512", "64")),
+            {"data": 8, "model": 8}, {}, step,
+        ),
+        "llama-3-70b on 512": Case(
+            training(64), (weights(8192, 28672, "80"), large, large), {"pod": 8, "data": 8, "model": 8}, {}, step
+        ),
+    }  # fmt: skip
+
+
+def main(
+    only: Annotated[str, typer.Option("--only", help="Cases whose names have this in them.")] = "",
+    seconds: Annotated[float, typer.Option("--seconds", help="Seconds of a search for placements.")] = 60.0,
+    compiles: Annotated[bool, typer.Option("--compile", help="Let XLA compile for eight described GPUs.")] = False,
+    quick: Quick = False,
+) -> None:
+    """Found and textbook placements: predicted seconds, memory of a device, bound and seconds of the search."""
+    console = Console(width=140)
+    table = Table("program", "mesh", "spreading", "seconds a call", "sending", "GB a device", "gap", "search, s")
+    behind: list[str] = []
+    for name, case in _cases().items():
+        if (quick and name not in QUICK) or only not in name:
+            continue
+        best: dict[str, float] = {}
+        for label, given in {**case.textbook, "found": None}.items():
+            started = time.perf_counter()
+            try:
+                made: Any = rx.spread(
+                    case.fn, *case.specs, mesh=case.mesh, target="h100", inputs=given, seconds=seconds, **case.options
+                )
+            except RelaxEgError as e:
+                table.add_row(name, str(case.mesh), label, str(e).splitlines()[0][:60], "", "", "", "")
+                continue
+            r = made.spreading
+            best[label] = r.total
+            table.add_row(
+                name, r.mesh, label, f"{r.total:.4g}", f"{r.sending:.3g}", f"{r.memory / 1e9:.3g}", f"{r.gap:.1%}",
+                f"{time.perf_counter() - started:.1f}",
+            )  # fmt: skip
+            if label == "found" and compiles and r.devices <= MOST_COMPILED:
+                compiled = made.compile_spread("h100")
+                console.print(f"{name}: priced {r.sent_bytes()}, inserted {compiled.bytes_by_kind()}")
+                console.print(f"{name}: memory predicted {r.memory / 1e9:.3g} GB, XLA {compiled.memory / 1e9:.3g} GB")
+        textbook = min((s for label, s in best.items() if label != "found"), default=float("inf"))
+        if best.get("found", float("inf")) > textbook * 1.005:  # given: the gap at which a search ends
+            behind.append(name)
+    console.print(table)
+    if behind:
+        raise SystemExit(f"behind the best textbook spreading: {', '.join(behind)}")
+
+
+app = typer.Typer(add_completion=False)
+app.command()(main)
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,54 @@
+"""Links between devices, and what collectives over them cost.
+
+A group of `n` devices sends in rings or in trees, as NCCL does (Thakur, Rabenseifner and Gropp, 2005): each device
+sends (n - 1) / n of the bytes in n - 1 steps, or all of them in log2(n) steps; the shorter time counts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from relax_eg.extract.profile import Profile
+
+Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A kind of link between devices.
+
+    - `devices`: the number of neighbouring devices that it joins; infinite: any number.
+    - `bandwidth`: bytes/s that one device sends while it receives as much.
+    - `latency`: seconds of one step of a collective.
+    """
+
+    devices: float
+    bandwidth: float
+    latency: float
+
+    def seconds(self, kind: Collective, n: int, full: float) -> float:
+        """Seconds of a collective of `n` devices.
+
+        - `full`: bytes of the tensor before it is scattered or after it is gathered: those of the operand of an
+          all-reduce and a reduce-scatter, of the result of an all-gather, and those that all devices together hold
+          before an all-to-all.
+        """
+        if n <= 1 or full <= 0:
+            return 0.0
+        sent = full * (n - 1) / n
+        if kind == "all-to-all":
+            return sent / n / self.bandwidth + self.latency
+        times = 2 if kind == "all-reduce" else 1
+        ring = times * (sent / self.bandwidth + (n - 1) * self.latency)
+        steps = math.ceil(math.log2(n))
+        tree = times * steps * (full / self.bandwidth + self.latency)
+        return min(ring, tree)
+
+
+def link_for(profile: Profile, span: int) -> Link:
+    """The link over which `span` neighbouring devices of this kind send: the first of the profile that joins as many,
+    or its last. Devices of a profile without links are parts of one machine, which copy through its memory."""
+    links = [Link(*row) for row in profile.links] or [Link(math.inf, profile.bandwidth / 2, profile.launch)]
+    return next((x for x in links if x.devices >= span), links[-1])

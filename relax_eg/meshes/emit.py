@@ -1,0 +1,243 @@
+"""The module of a spread program: the chosen operators, with the placement of every value annotated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relax_eg.extract.graph import Candidate
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.control import runs_of
+from relax_eg.ir.expr import FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tuple_get
+from relax_eg.ir.module import Function, Module, pure_function
+from relax_eg.ir.placements import PARTIAL, REPLICATED, MeshPlacement, Part
+from relax_eg.meshes.program import FOLLOWED, FunctionGraph
+from relax_eg.meshes.search import Spreading
+from relax_eg.ops import api as op
+
+Parts = tuple[Part, ...]
+
+
+def module_of(found: Spreading, origins: Callable[[str, dict[Expr, int]], Function]) -> Module:
+    """The module of a spreading, its entry first.
+
+    `origins(name, classes)`: returns the function of this name as written; `classes` has the class of each expression
+    that was chosen for it, for what it is to know of its origins.
+    """
+    names = [n for n in found.program.graphs if n in found.program.parameters]
+    return Module(tuple(_Emitted(found, name, origins).function() for name in names))
+
+
+class _Emitted:
+    """The function of a name, as it is chosen. Expressions are built operands first, without recursion."""
+
+    def __init__(self, found: Spreading, name: str, origins: Callable[[str, dict[Expr, int]], Function]) -> None:
+        self.found, self.program, self.name = found, found.program, name
+        self.graph: FunctionGraph = found.program.graphs[name]
+        self.origins = origins
+        self.numbers = {v.number: i for i, v in enumerate(self.program.values) if v.function == name and v.number >= 0}
+        self.mesh = str(found.mesh)
+        self.raw: dict[int, Expr] = {}
+        self.at: dict[tuple[int, Parts], Expr] = {}
+        self.calls: dict[int, Expr] = {}
+        self.made: dict[Expr, int] = {}  # the class of an expression
+
+    def function(self) -> Function:
+        program, name = self.program, self.name
+        wanted: list[tuple[int, Parts] | None] = []
+        is_entry = program.inputs is program.parameters[name]
+        for i, v in enumerate(program.fields[name]):
+            if not self.is_chosen(v):
+                wanted.append(None)
+            elif is_entry:
+                wanted.append((v, tuple(c.outputs[i] for c in self.found.choices)))
+            else:
+                wanted.append((v, self.handed(v)))
+        fields = [
+            self.value(*w) if w is not None else self.nothing(v)
+            for v, w in zip(program.fields[name], wanted, strict=True)
+        ]
+        written = self.graph.function
+        single = written.result.op != TUPLE
+        made = pure_function(name, written.params, fields)
+        if not single and len(fields) == 1:
+            made = pure_function(name, written.params, fields, tuple_(b.var for b in made.blocks[0].bindings))
+        known = self.origins(name, self.made)
+        return Function(name, made.params, made.blocks, made.result, known.origins, written.assume)
+
+    def is_chosen(self, v: int) -> bool:
+        return v in self.found.choices[0].chosen or self.program.values[v].is_free
+
+    def handed(self, v: int) -> Parts:
+        """The placement in which a function that is run hands over a result: that of the parameter to which it goes
+        back, or else one in which it is needed."""
+        back = [a for a, b in self.program.tied if b == v and self.is_chosen(a)]
+        if back:
+            return tuple(c.part(back[0]) for c in self.found.choices)
+        return self.home(v)
+
+    def nothing(self, v: int) -> Expr:
+        """What stands for a value that nobody needs."""
+        annotation = self.program.values[v].annotation
+        assert isinstance(annotation, Tensor) and annotation.shape is not None and annotation.dtype is not None
+        return op.zeros(annotation.shape, annotation.dtype)
+
+    def home(self, v: int) -> Parts:
+        """The placement in which a value is annotated first: where it comes about, partial sums summed up."""
+        found: list[Part] = []
+        for c in self.found.choices:
+            part = c.part(v)
+            if part in PARTIAL.values():
+                needed = c.needed.get(v, {REPLICATED})
+                part = REPLICATED if REPLICATED in needed else min(needed, key=str)
+            found.append(part)
+        return tuple(found)
+
+    def value(self, v: int, parts: Parts) -> Expr:
+        """The expression of a value in a placement."""
+        stack: list[tuple[int, Parts]] = [(v, parts)]
+        while stack:
+            key = stack[-1]
+            if key in self.at:
+                stack.pop()
+                continue
+            waiting = [k for k in self.reads(*key) if k not in self.at]
+            if waiting:
+                stack += reversed(waiting)
+                continue
+            self.at[key] = self.build(*key)
+            stack.pop()
+        return self.at[v, parts]
+
+    def source(self, v: int, parts: Parts) -> Parts | None:
+        """The placement of the expression that is annotated to be in `parts`; None if the value comes about there."""
+        home = self.home(v)
+        if parts == home or not isinstance(self.program.values[v].annotation, Tensor):
+            return None
+        via: list[Part] = []
+        for c, first, part in zip(self.found.choices, home, parts, strict=True):
+            before = c.source(v, part)
+            via.append(first if before is None or before in PARTIAL.values() else before)
+        return home if tuple(via) == parts else tuple(via)
+
+    def reads(self, v: int, parts: Parts) -> list[tuple[int, Parts]]:
+        value = self.program.values[v]
+        if value.is_free:
+            return []
+        via = self.source(v, parts)
+        if via is not None:
+            return [(v, via)]
+        chosen = self.found.choices[0].chosen[v]
+        way = value.ways[chosen.way]
+        if way.op == "result":
+            return self.arguments(*self.site(v)[:2])
+        if way.op == "parameter":
+            return []
+        return [(c, self.operand(v, i)) for i, c in enumerate(way.children)]
+
+    def operand(self, v: int, i: int) -> Parts:
+        """The placement in which a value is read as operand `i` of `v`."""
+        return tuple(c.chosen[v].strategy.operands[i] for c in self.found.choices)
+
+    def build(self, v: int, parts: Parts) -> Expr:
+        value = self.program.values[v]
+        if value.is_free:
+            leaf = self.graph.leaf(value.number, 0)
+            assert leaf is not None
+            return leaf
+        via = self.source(v, parts)
+        if via is not None:
+            return self.annotated(self.at[v, via], parts)
+        raw = self.computed(v)
+        if value.number >= 0:
+            self.made[raw] = value.number
+        found = self.annotated(raw, parts) if isinstance(value.annotation, Tensor) else raw
+        if value.number >= 0:
+            self.made[found] = value.number
+        return found
+
+    def annotated(self, e: Expr, parts: Parts) -> Expr:
+        return op.annotate_sharding(e, self.mesh, str(MeshPlacement(parts)))
+
+    def computed(self, v: int) -> Expr:
+        """The expression that computes a value from its operands, which are built."""
+        value = self.program.values[v]
+        if value.parameter >= 0:
+            return self.graph.function.params[value.parameter]
+        way = value.ways[self.found.choices[0].chosen[v].way]
+        if way.op == "result":
+            c, k, index = self.site(v)
+            call = self.called(c, k)
+            return call if index is None else tuple_get(call, index)
+        operands = [self.at[c, self.operand(v, i)] for i, c in enumerate(way.children)]
+        if way.candidate < 0:  # a field of a tuple
+            return operands[0]
+        candidate = self.graph.graph.candidates[value.number][way.candidate]
+        given = iter(operands)
+        full = [self.function_operand(c) if self.is_function(c) else next(given) for c in candidate.children]
+        return self.graph.build(value.number, way.candidate, full)
+
+    def is_function(self, c: int) -> bool:
+        return self.graph.graph.candidates[c][0].op == FUNCTION
+
+    def function_operand(self, c: int) -> Expr:
+        leaf = self.graph.leaf(c, 0)
+        assert leaf is not None
+        return leaf
+
+    def site(self, v: int) -> tuple[int, Candidate, int | None]:
+        """The node that runs the function of which a value is a result: its class and candidate, and which result."""
+        number = self.program.values[v].number
+        candidates = self.graph.graph.candidates
+        for k in candidates[number]:
+            if k.op in FOLLOWED:
+                return number, candidates[number][self.graph.taken[number]], None
+            if k.op == TUPLE_GET:
+                inner = k.children[0]
+                taken = self.graph.taken.get(inner, 0)
+                if candidates[inner][taken].op in FOLLOWED or (self.name, inner) in self.program.handed_on:
+                    return inner, candidates[inner][taken], int(k.site.attrs["index"])
+        raise AssertionError("a result of no function")
+
+    def callee(self, k: Candidate) -> str:
+        return str(self.function_operand(next(c for c in k.children if self.is_function(c))).attr("name"))
+
+    def given(self, c: int, k: Candidate) -> list[tuple[int, Parts] | None]:
+        """The value and the placement of each argument; None for an argument that nobody needs."""
+        handed = self.program.handed_on.get((self.name, c))
+        if handed is not None:
+            results = [handed.get(i, -1) for i in range(len(k.children))]
+            return [
+                (self.numbers[x], self.home(r)) if r >= 0 and self.is_chosen(r) else None
+                for x, r in zip(k.children, results, strict=True)
+            ]
+        (run,) = runs_of(k.op, k.children, k.site.attrs)
+        parameters = self.program.parameters[self.callee(k)]
+        found: list[tuple[int, Parts] | None] = []
+        for p, x, shift in zip(
+            parameters,
+            (*run.constants, *run.carry, *run.slices),
+            (*[0] * (len(run.constants) + len(run.carry)), *[1] * len(run.slices)),
+            strict=True,
+        ):
+            if not self.is_chosen(p):
+                found.append(None)
+                continue
+            parts = tuple(c.part(p) for c in self.found.choices)
+            found.append((self.numbers[x], tuple(q + shift if isinstance(q, int) else q for q in parts)))
+        return found
+
+    def arguments(self, c: int, k: Candidate) -> list[tuple[int, Parts]]:
+        return [g for g in self.given(c, k) if g is not None]
+
+    def called(self, c: int, k: Candidate) -> Expr:
+        """The call, or the loop, with its arguments placed as the function takes them."""
+        found = self.calls.get(c)
+        if found is None:
+            operands: list[Expr] = [self.function_operand(x) for x in k.children if self.is_function(x)]
+            names = [x for x in k.children if not self.is_function(x)]
+            operands += [
+                self.nothing(self.numbers[x]) if g is None else self.at[g]
+                for g, x in zip(self.given(c, k), names, strict=True)
+            ]
+            found = self.calls[c] = self.graph.build(c, self.graph.taken[c], operands)
+        return found

@@ -1,0 +1,358 @@
+"""The values of a whole program, with all ways to compute them: e-graphs of functions joined where functions are run.
+
+A function that a loop or several calls run is here once; `times` counts its steps. The values that it passes from step
+to step (and from call to call) are *tied*: the placement in which the function takes such a parameter is the one in
+which it is given at first and comes back. Everything is near-linear in the candidates of the e-graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.graph import Candidate, ExtractionGraph
+from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.control import runs_of, steps_of
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONSTANT, FUNCTION, SCAN, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.heads import RUNNING
+from relax_eg.ir.module import Function
+from relax_eg.ir.placements import REPLICATED, Part
+from relax_eg.meshes.strategies import SplitStrategy, strategies
+from relax_eg.ops import bytes_of
+from relax_eg.shapes import Dim
+
+# Nodes whose functions are spread like the code around them. What others run is computed whole on every device.
+FOLLOWED = frozenset((SCAN, CALL))
+# Library calls whose results are their operands, which no compiler may look through. Each result is placed like its
+# operand.
+_HANDING_ON = frozenset(("jax.optimization_barrier",))
+
+
+@dataclass(frozen=True)
+class FunctionGraph:
+    """The e-graph of a function.
+
+    - `function`: the function as written.
+    - `graph`: its extraction graph.
+    - `leaf(c, k)`: the expression of a candidate without operands; None for others.
+    - `build(c, k, operands)`: the expression of a candidate over these operands.
+    - `taken`: the candidate of each class that is chosen for one device. Of candidates that run functions, only these
+      are looked at.
+    """
+
+    function: Function
+    graph: ExtractionGraph
+    leaf: Callable[[int, int], Expr | None]
+    build: Callable[[int, int, Sequence[Expr]], Expr]
+    taken: Mapping[int, int]
+
+    def fields(self) -> list[tuple[str, int]] | None:
+        """The results: each a class ("class", c) or a parameter ("parameter", i). None for results of another form."""
+        bindings = [b for block in self.function.blocks for b in block.bindings]
+        classes = {b.var: c for b, c in zip(bindings, self.graph.roots, strict=True)}
+        result, params = self.function.result, self.function.params
+        found: list[tuple[str, int]] = []
+        for e in result.args if result.op == TUPLE else (result,):
+            if e in classes:
+                found.append(("class", classes[e]))
+            elif e in params:
+                found.append(("parameter", params.index(e)))
+            else:
+                return None
+        return found
+
+
+@dataclass(slots=True)
+class ValueWay:
+    """One way to compute a value.
+
+    - `op`: its operator, for messages.
+    - `children`: the values that it reads, without functions.
+    - `strategies`: along one axis of a mesh.
+    - `cost`: its price on one device.
+    - `candidate`: its number in the e-graph; -1 for what only passes a value on.
+    - `made_by`: the rule that proposed it.
+    """
+
+    op: str
+    children: tuple[int, ...]
+    strategies: tuple[SplitStrategy, ...]
+    cost: NodeCost = field(default_factory=NodeCost)
+    candidate: int = -1
+    made_by: str = ""
+
+
+@dataclass(slots=True)
+class SpreadValue:
+    """A value of the program.
+
+    - `annotation`: its annotation.
+    - `bytes`: its bytes on one device.
+    - `times`: how often a call of the program computes it.
+    - `function`, `number`: its function, and its class there; -1 for a parameter that no class is.
+    - `ways`: the ways to compute it.
+    - `parameter`: the parameter of its function that it is; -1 for others.
+    """
+
+    annotation: Annotation
+    bytes: float
+    times: float
+    function: str
+    number: int
+    ways: list[ValueWay] = field(default_factory=list[ValueWay])
+    parameter: int = -1
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return (self.annotation.shape or ()) if isinstance(self.annotation, Tensor) else ()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether every device makes any part of it for nothing: it is a constant."""
+        return any(w.op == CONSTANT for w in self.ways)
+
+
+@dataclass(slots=True)
+class SpreadProgram:
+    """All values of a program.
+
+    - `values`: the values.
+    - `inputs`: the values of the entry's parameters, in order.
+    - `outputs`: the values of its results, in order.
+    - `tied`: pairs (parameter, value) of a function that runs several times: the value is needed in the placement of
+      the parameter if the parameter is used.
+    - `graphs`: the e-graphs of its functions.
+    - `parameters`: the values of each function's parameters.
+    - `fields`: the values of each function's results.
+    - `handed_on`: for a node that hands on its operands, by function and class: the values of its results, by index.
+    - `sliced`: parameters of loops that get a slice at each step: what is sliced stays where it is, and a slice is
+      brought elsewhere inside the loop. So no device ever has all slices gathered.
+    - `opaque`: operators without index equations that are computed whole on every device.
+    """
+
+    values: list[SpreadValue] = field(default_factory=list[SpreadValue])
+    inputs: list[int] = field(default_factory=list[int])
+    outputs: list[int] = field(default_factory=list[int])
+    tied: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    graphs: dict[str, FunctionGraph] = field(default_factory=dict[str, FunctionGraph])
+    parameters: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    fields: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    handed_on: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict[tuple[str, int], dict[int, int]])
+    sliced: set[int] = field(default_factory=set[int])
+    opaque: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def hands_on(k: Candidate) -> bool:
+    """Whether a candidate returns its operands, as a tuple."""
+    return k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") in _HANDING_ON and len(k.children) > 0
+
+
+def any_part(rank: int) -> list[Part]:
+    """The parts that a value of this rank can have, but for partial sums."""
+    return [REPLICATED, *range(rank)]
+
+
+def join_graphs(graphs: Mapping[str, FunctionGraph], order: Sequence[str], model: WholeCost) -> SpreadProgram:
+    """The values of a program.
+
+    - `graphs`: the e-graphs of its functions, the entry's among them.
+    - `order`: names of these, callers before callees; the entry first.
+    - `model`: prices candidates on one device.
+    """
+    return _Joining(graphs, model).run(order)
+
+
+class _Joining:
+    def __init__(self, graphs: Mapping[str, FunctionGraph], model: WholeCost) -> None:
+        self.graphs, self.model = graphs, model
+        self.found = SpreadProgram(graphs=dict(graphs))
+        self.number: dict[tuple[str, int], int] = {}
+        self.times: dict[str, float] = {}
+        # For each function: the nodes that run it, as (function, class, candidate).
+        self.sites: dict[str, list[tuple[str, int, Candidate]]] = {}
+
+    def run(self, order: Sequence[str]) -> SpreadProgram:
+        self.times[order[0]] = 1.0
+        for name in order:
+            if name in self.times:
+                self._add_values(name)
+        for name in order:
+            if name in self.times:
+                self._link(name, is_entry=name == order[0])
+        self.found.inputs = self.found.parameters[order[0]]
+        self.found.outputs = self.found.fields[order[0]]
+        return self.found
+
+    def followed(self, name: str, k: Candidate) -> str:
+        """The function that a candidate runs, if it is spread with the code around it; else empty."""
+        if k.op not in FOLLOWED:
+            return ""
+        graph = self.graphs[name].graph
+        target = next((c for c in k.children if graph.candidates[c][0].op == FUNCTION), -1)
+        leaf = self.graphs[name].leaf(target, 0) if target >= 0 else None
+        called = "" if leaf is None else str(leaf.attr("name"))
+        inner = self.graphs.get(called)
+        return called if inner is not None and inner.fields() is not None else ""
+
+    def candidates(self, name: str, c: int) -> Iterator[tuple[int, Candidate]]:
+        """The candidates of a class that are looked at."""
+        g = self.graphs[name]
+        for i, k in enumerate(g.graph.candidates[c]):
+            if k.op not in RUNNING or g.taken.get(c) == i:
+                yield i, k
+
+    def _add_values(self, name: str) -> None:
+        """Makes the values of a function, and counts the runs of those that it runs."""
+        g = self.graphs[name]
+        times = self.times[name]
+        parameters = {p: i for i, p in enumerate(g.function.params)}
+        mine = self.found.parameters[name] = [-1] * len(parameters)
+        stack, counted = list(g.graph.roots), set[str]()
+        while stack:
+            c = stack.pop()
+            if (name, c) in self.number:
+                continue
+            annotation = g.graph.annotations[c]
+            n = self.number[name, c] = len(self.found.values)
+            self.found.values.append(SpreadValue(annotation, self.size(annotation), times, name, c))
+            for i, k in self.candidates(name, c):
+                leaf = g.leaf(c, i) if not k.children else None
+                if leaf is not None and leaf in parameters:
+                    mine[parameters[leaf]] = n
+                    self.found.values[n].parameter = parameters[leaf]
+                called = self.followed(name, k)
+                if called:
+                    steps = steps_of(k.op, k.site.attrs)
+                    n_steps = 1.0 if steps is None else float(self.model.representative(steps))
+                    self.times[called] = self.times.get(called, 0.0) + times * n_steps
+                    counted.add(called)
+                    self.sites.setdefault(called, []).append((name, c, k))
+                stack += k.children
+        for p, i in parameters.items():
+            if mine[i] < 0:
+                mine[i] = len(self.found.values)
+                self.found.values.append(
+                    SpreadValue(p.annotation, self.size(p.annotation), times, name, -1, parameter=i)
+                )
+        fields = g.fields() or []
+        self.found.fields[name] = [self.number[name, c] if kind == "class" else mine[c] for kind, c in fields]
+
+    def size(self, annotation: Annotation) -> float:
+        return float(self.model.representative(bytes_of(annotation)))
+
+    def _link(self, name: str, is_entry: bool) -> None:
+        """Adds the ways to compute the values of a function."""
+        for i, n in enumerate(self.found.parameters[name]):
+            self._add_parameter(name, i, n, is_entry)
+        for (owner, c), n in self.number.items():
+            if owner != name or self.found.values[n].parameter >= 0:
+                continue
+            for i, k in self.candidates(name, c):
+                self._add_way(name, c, i, k, n)
+
+    def _add_parameter(self, name: str, i: int, n: int, is_entry: bool) -> None:
+        value = self.found.values[n]
+        if is_entry:
+            value.ways = [ValueWay(VAR, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)))]
+            return
+        sources: list[tuple[int, int]] = []  # an operand, and by how many axes it has more than the parameter
+        tied: list[int] = []
+        for owner, _, k in self.sites.get(name, ()):
+            (run,) = runs_of(k.op, k.children, k.site.attrs)
+            arguments = [(c, 0) for c in run.constants] + [(c, 0) for c in run.carry] + [(c, 1) for c in run.slices]
+            c, shift = arguments[i]
+            operand = self.number[owner, c]
+            is_carried = len(run.constants) <= i < len(run.constants) + len(run.carry)
+            if is_carried:
+                tied += [operand, self.found.fields[name][i - len(run.constants)]]
+            elif len(self.sites[name]) > 1 and self._depends(owner, c, name):
+                tied.append(operand)
+            else:
+                sources.append((operand, shift))
+        if tied:  # what does not come from the function itself is tied too: it is needed in the same placement
+            tied += [operand for operand, shift in sources if not shift]
+            sources = [s for s in sources if s[1]]
+            self.found.tied += [(n, x) for x in dict.fromkeys(tied)]
+        if any(shift for _, shift in sources):
+            self.found.sliced.add(n)
+        found = [
+            SplitStrategy(tuple(p + shift if isinstance(p, int) else p for _, shift in sources), p)
+            for p in any_part(value.rank)
+        ]
+        value.ways = [ValueWay("parameter", tuple(x for x, _ in sources), tuple(found))]
+
+    def _depends(self, owner: str, c: int, name: str) -> bool:
+        """Whether a class of `owner` depends on what `name` returns, as it is chosen for one device."""
+        stack, seen = [c], set[int]()
+        while stack:
+            x = stack.pop()
+            if x in seen:
+                continue
+            seen.add(x)
+            for _, k in self.candidates(owner, x):
+                if self.followed(owner, k) == name:
+                    return True
+                stack += k.children
+        return False
+
+    def _add_way(self, name: str, c: int, i: int, k: Candidate, n: int) -> None:
+        g, value = self.graphs[name], self.found.values[n]
+        if k.op == FUNCTION or (self.followed(name, k) and not isinstance(value.annotation, Tensor)):
+            return
+        if self.followed(name, k):
+            value.ways.append(self._result(name, k, 0, value))
+            return
+        if k.op == TUPLE_GET:
+            index, inner = int(k.site.attrs["index"]), k.children[0]
+            for _, t in self.candidates(name, inner):
+                if self.followed(name, t):
+                    value.ways.append(self._result(name, t, index, value))
+                    return
+                if hands_on(t):
+                    self.found.handed_on.setdefault((name, inner), {})[index] = n
+                    source = self.number[name, t.children[index]]
+                    value.ways.append(
+                        ValueWay("result", (source,), tuple(SplitStrategy((p,), p) for p in any_part(value.rank)))
+                    )
+                    return
+                if t.op == TUPLE:
+                    source = self.number[name, t.children[index]]
+                    parts = tuple(SplitStrategy((p,), p) for p in any_part(value.rank))
+                    value.ways.append(ValueWay(k.op, (source,), parts))
+                    return
+        children = tuple(self.number[name, x] for x in k.children if g.graph.candidates[x][0].op != FUNCTION)
+        cost = self.model.price(k.site, value.annotation)
+        if k.op == CONSTANT:
+            value.ways.append(ValueWay(k.op, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)), cost, i))
+            return
+        attrs = tuple(k.site.attrs.items())
+        # Functions that are run whole are no operands of the strategies.
+        found = (
+            (SplitStrategy((REPLICATED,) * len(children), REPLICATED),)
+            if k.op in RUNNING
+            else strategies(k.op, k.site.operands, attrs, value.annotation)
+        )
+        if len(found) == 1 and children and value.rank and k.op not in (TUPLE, TUPLE_GET):
+            self.found.opaque[k.op] = self.found.opaque.get(k.op, 0) + 1
+        value.ways.append(ValueWay(k.op, children, found, cost, i, k.made_by))
+
+    def _result(self, name: str, k: Candidate, index: int, value: SpreadValue) -> ValueWay:
+        """The way to a result of a function that candidate `k` runs."""
+        called = self.followed(name, k)
+        field_ = self.found.fields[called][index]
+        (run,) = runs_of(k.op, k.children, k.site.attrs)
+        if k.op == SCAN and index < len(run.carry):
+            carried = self.found.parameters[called][len(run.constants) + index]
+            both = tuple(SplitStrategy((p, p), p) for p in any_part(value.rank))
+            return ValueWay("result", (carried, field_), both)
+        shift = 1 if k.op == SCAN else 0
+        parts = [p for p in any_part(value.rank) if not (shift and p == 0)]
+        return ValueWay(
+            "result", (field_,), tuple(SplitStrategy((p - shift if isinstance(p, int) else p,), p) for p in parts)
+        )

@@ -1,0 +1,441 @@
+"""The search over all axes of a mesh: one integer program for each, the others fixed, until nothing improves.
+
+It begins with all axes taken as one, and with one axis after the other while the rest divide everything. The first
+program chooses the algebra too; the others keep it. Where the values that are in memory together exceed the limit of a
+device, their bytes get a price, and the axis is solved again at several prices. The bound is that of the first program
+of one axis, in which the other axes divide everything and send nothing. A program has a few columns for each strategy
+of each operand, so its size is linear in that of the e-graph.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from relax_eg.errors import ExtractionError
+from relax_eg.extract.links import Collective, link_for
+from relax_eg.extract.profile import Profile
+from relax_eg.ir.expr import VAR
+from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part
+from relax_eg.logs import log_at
+from relax_eg.meshes.axis import AxisChoice, AxisSearch, Demands, change_of, cost_along
+from relax_eg.meshes.program import SpreadProgram
+from relax_eg.shapes import Scope
+
+_BOUND_SECONDS = 10.0  # limit: seconds for the bound on a mesh of several axes
+_SWEEPS = 4  # limit: times that all axes are chosen anew
+_PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
+_FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
+_STEEPER = 8.0  # chosen: factor from a price to the next
+_NEAR = 3.0  # chosen: factor between prices that are not told apart
+_GAIN = 1e-4  # chosen: share of the cost that a sweep has to gain to be followed by another
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A collective of a spread program.
+
+    - `value`: the value that it brings from one part into another.
+    - `axes`: the axes of the mesh over which it runs at once.
+    - `kind`: which collective.
+    - `before`, `after`: the parts.
+    - `bytes`: bytes of its result on a device; of an all-to-all and a reduce-scatter too.
+    - `times`: how often a call runs it.
+    - `seconds`: of all these.
+    """
+
+    value: int
+    axes: tuple[int, ...]
+    kind: Collective
+    before: Part
+    after: Part
+    bytes: float
+    times: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment at which a device has most bytes in memory.
+
+    - `bytes`: all of them.
+    - `inputs`: those of the inputs.
+    - `held`: the bytes of each value that is there, by value and part: inputs, and what was computed before.
+    """
+
+    bytes: float
+    inputs: float
+    held: Mapping[tuple[int, MeshPlacement], float]
+
+
+@dataclass
+class Spreading:
+    """A program with a placement for every value.
+
+    - `program`, `mesh`, `profile`: what is spread, and over what.
+    - `choices`: the choice along each axis of the mesh.
+    - `searches`: prices along each axis, given the others.
+    - `cost`, `bound`: seconds of a call on each device, and a lower bound for any placement and algebra.
+    - `peak`: memory of a device.
+    - `seconds`: of the search.
+    """
+
+    program: SpreadProgram
+    mesh: DeviceMesh
+    profile: Profile
+    choices: list[AxisChoice]
+    searches: list[AxisSearch]
+    cost: float
+    bound: float
+    peak: Peak
+    seconds: float = 0.0
+
+    def placement(self, v: int) -> MeshPlacement:
+        """The placement in which a value comes about."""
+        return MeshPlacement(tuple(c.part(v) for c in self.choices))
+
+    def placements(self, v: int) -> list[MeshPlacement]:
+        """All placements in which a value is needed."""
+        each = [sorted(c.needed.get(v, {c.part(v)}), key=str) for c in self.choices]
+        return [MeshPlacement(parts) for parts in itertools.product(*each)]
+
+    def local_bytes(self, v: int, placement: MeshPlacement) -> float:
+        """Bytes of a value on each device."""
+        value = self.program.values[v]
+        return value.bytes / math.prod(placement.splits(value.rank, self.mesh))
+
+    def sent(self) -> list[Sent]:
+        """The collectives, in the order in which values come about."""
+        found: list[Sent] = []
+        for v in order_of(self.program, self.choices[0]):
+            value = self.program.values[v]
+            for axis, (choice, search) in enumerate(zip(self.choices, self.searches, strict=True)):
+                for part in sorted(choice.needed.get(v, ()), key=str):
+                    before = choice.source(v, part)
+                    kind = None if before is None else change_of(before, part)
+                    if before is None or kind is None:
+                        continue
+                    full = search.change_bytes(v, before, part)
+                    here = full if kind in ("all-reduce", "all-gather") else full / search.n
+                    seconds = value.times * search.change_seconds(v, before, part)
+                    last = found[-1] if found else None
+                    if kind == "all-reduce" and last is not None and (last.value, last.kind) == (v, kind):
+                        # XLA sums over both axes at once.
+                        found[-1] = replace(last, axes=(*last.axes, axis), seconds=last.seconds + seconds)
+                    else:
+                        found.append(Sent(v, (axis,), kind, before, part, here, value.times, seconds))
+        return found
+
+    @property
+    def sending(self) -> float:
+        """Seconds of all collectives."""
+        return sum(s.seconds for s in self.sent())
+
+    @property
+    def computing(self) -> float:
+        """Seconds of a call without collectives."""
+        return max(0.0, self.cost - self.sending)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the placements have to keep.
+
+    - `inputs`, `outputs`: given placements, by position.
+    - `state`: pairs (input, output), by position, that have to have one placement.
+    - `memory`: bytes that a device may have in memory.
+    - `way`: the only way to compute each value; None: all ways.
+    """
+
+    inputs: Mapping[int, MeshPlacement]
+    outputs: Mapping[int, MeshPlacement]
+    state: Sequence[tuple[int, int]]
+    memory: float = math.inf
+    way: Mapping[int, int] | None = None
+
+
+def order_of(program: SpreadProgram, choice: AxisChoice) -> list[int]:
+    """The values that are computed, operands first."""
+    done: dict[int, None] = {}
+    starts = [*program.outputs, *(b for _, b in program.tied), *program.inputs]
+    for start in starts:
+        stack = [start]
+        while stack:
+            v = stack[-1]
+            if v in done or v not in choice.chosen:
+                stack.pop()
+                continue
+            children = program.values[v].ways[choice.chosen[v].way].children
+            waiting = [c for c in children if c not in done and c in choice.chosen]
+            if waiting:
+                stack += reversed(waiting)
+            else:
+                done[v] = None
+                stack.pop()
+    return list(done)
+
+
+def spread_over(
+    program: SpreadProgram,
+    mesh: DeviceMesh,
+    profile: Profile,
+    binding: Mapping[str, int],
+    scope: Scope,
+    wanted: Wanted,
+    seconds: float,
+) -> Spreading:
+    """The cheapest placements found for a program. ExtractionError if none keeps what is wanted.
+
+    - `binding`: the sizes at which prices hold.
+    - `scope`: what is known of all sizes.
+    - `seconds`: after which no further integer program begins.
+    """
+    started = time.monotonic()
+    search = _Search(program, mesh, profile, binding, scope, wanted, started + seconds)
+    found = search.run()
+    found.seconds = time.monotonic() - started
+    return found
+
+
+class _Search:
+    def __init__(
+        self,
+        program: SpreadProgram,
+        mesh: DeviceMesh,
+        profile: Profile,
+        binding: Mapping[str, int],
+        scope: Scope,
+        wanted: Wanted,
+        deadline: float,
+    ) -> None:
+        self.program, self.mesh, self.profile = program, mesh, profile
+        self.binding, self.scope, self.wanted, self.deadline = binding, scope, wanted, deadline
+        self.bound = math.inf
+
+    def run(self) -> Spreading:
+        best: Spreading | None = None
+        if len(self.mesh.axes) > 1:
+            self.bound = self._least()
+        for start in (self._as_one, self._in_turn)[: 1 if len(self.mesh.axes) == 1 else 2]:
+            if best is not None and time.monotonic() > self.deadline:
+                break
+            found = start()
+            if found is not None:
+                found = self._improved(found)
+                best = found if best is None or self._rank(found) < self._rank(best) else best
+        if best is None:
+            raise ExtractionError(
+                f"no placement on the mesh {self.mesh} was found in time\n  accepted: more seconds, or fewer axes"
+            )
+        if best.peak.bytes > self.wanted.memory:
+            raise ExtractionError(
+                f"a device has {self.wanted.memory / 1e9:.4g} GB for this program; the least found on the mesh "
+                f"{self.mesh} is {best.peak.bytes / 1e9:.4g} GB, of which inputs take {best.peak.inputs / 1e9:.4g} GB\n"
+                "  accepted: a larger memory_limit, more devices, or smaller sizes"
+            )
+        best.bound = min(self.bound, best.cost) if self.bound < math.inf else 0.0
+        return best
+
+    def _rank(self, found: Spreading) -> tuple[bool, float]:
+        """What is better is less: first whether memory suffices, then seconds; without enough memory, bytes."""
+        over = found.peak.bytes > self.wanted.memory
+        return over, found.peak.bytes if over else found.cost
+
+    def _as_one(self) -> Spreading | None:
+        """The best choice for all axes taken as one, which each of them then has."""
+        sizes = self.mesh.sizes
+        one = DeviceMesh((("all", self.mesh.devices),))
+        given = [self.wanted.inputs, self.wanted.outputs]
+        if len(sizes) > 1 and any(len(set(p.parts)) > 1 for g in given for p in g.values()):
+            return None  # what is given differs from axis to axis
+        inner = self
+        if len(sizes) > 1:
+            fewer = [{i: MeshPlacement(p.parts[:1]) for i, p in g.items()} for g in given]
+            wanted = replace(self.wanted, inputs=fewer[0], outputs=fewer[1])
+            inner = _Search(self.program, one, self.profile, self.binding, self.scope, wanted, self.deadline)
+        try:
+            choice = inner._solve([None], 0, None)
+        except ExtractionError:
+            if len(sizes) == 1:
+                raise
+            return None
+        if len(sizes) == 1:
+            self.bound = choice.bound
+        return self._spreading([choice] * len(sizes))
+
+    def _least(self) -> float:
+        """A lower bound: the first axis while the others divide everything and send nothing, in any memory."""
+        free = _Search(
+            self.program, self.mesh, self.profile, self.binding, self.scope, replace(self.wanted, memory=math.inf),
+            min(self.deadline, time.monotonic() + _BOUND_SECONDS),
+        )  # fmt: skip
+        try:
+            return free._solve([None] * len(self.mesh.axes), 0, None).bound
+        except ExtractionError:
+            return 0.0
+
+    def _in_turn(self) -> Spreading:
+        """One axis after the other, the slowest first, while the others divide everything."""
+        choices: list[AxisChoice | None] = [None] * len(self.mesh.axes)
+        for axis in range(len(choices)):
+            choices[axis] = self._solve(choices, axis, choices[0] if axis else None)
+        return self._spreading([c for c in choices if c is not None])
+
+    def _improved(self, best: Spreading) -> Spreading:
+        """`best`, with one axis after the other chosen anew, the fastest first, until nothing improves."""
+        for _ in range(_SWEEPS if len(best.choices) > 1 else 0):
+            before = self._rank(best)
+            for axis in reversed(range(len(best.choices))):
+                if time.monotonic() > self.deadline:
+                    return best
+                again: list[AxisChoice] = list(best.choices)
+                try:
+                    again[axis] = self._solve(again, axis, again[axis])
+                except ExtractionError:
+                    continue
+                found = self._spreading(again)
+                if self._rank(found) < self._rank(best):
+                    best = found
+            over, value = self._rank(best)
+            if over == before[0] and value > before[1] * (1 - _GAIN):
+                break
+        return best
+
+    def _searches(self, choices: Sequence[AxisChoice | None]) -> list[AxisSearch]:
+        """Prices along each axis, given the choices for the others."""
+        return [
+            AxisSearch(
+                self.program, n, link_for(self.profile, self.mesh.span(axis)), self.profile, self.binding, self.scope,
+                [(c, k) for i, (c, k) in enumerate(zip(choices, self.mesh.sizes, strict=True)) if i != axis],
+                list(zip(choices, self.mesh.sizes, strict=True))[axis + 1 :],
+            )
+            for axis, n in enumerate(self.mesh.sizes)
+        ]  # fmt: skip
+
+    def _solve(self, choices: Sequence[AxisChoice | None], axis: int, algebra: AxisChoice | None) -> AxisChoice:
+        """The best choice along an axis, the others fixed. `algebra`: the choice whose ways it keeps."""
+        ways = self.wanted.way if algebra is None else {v: c.way for v, c in algebra.chosen.items()}
+        if algebra is not None:  # nothing else is computed
+            ways = {v: ways.get(v, -1) if ways else -1 for v in range(len(self.program.values))}
+        demands = Demands(
+            {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()},
+            {i: p.parts[axis] for i, p in self.wanted.outputs.items()},
+            [(self.program.inputs[i], self.program.outputs[o]) for i, o in self.wanted.state],
+            way=ways,
+        )
+        search = self._searches(choices)[axis]
+        start = choices[axis]
+        best: AxisChoice | None = None
+        best_rank, bound = (True, math.inf), 0.0
+        low, high = 0.0, math.inf  # prices of a byte at which memory does not suffice, and does
+        for _ in range(_PRICES):
+            try:
+                found = search.run(demands, max(1.0, self.deadline - time.monotonic()), start)
+            except ExtractionError:
+                if best is None:
+                    raise
+                return best
+            if not demands.byte_price:
+                bound = found.bound
+            found.bound = bound
+            if self.wanted.memory == math.inf:
+                return found
+            full = [found if i == axis else c for i, c in enumerate(choices)]
+            peak = peak_of(self.program, self.mesh, full, self.wanted.state)
+            over = peak.bytes > self.wanted.memory
+            log_at(
+                3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB at {demands.byte_price:.3g} s a byte"
+            )
+            rank = over, peak.bytes if over else found.cost
+            if rank < best_rank:
+                best, best_rank = found, rank
+            if not over and not demands.byte_price:
+                return found
+            low, high = (demands.byte_price, high) if over else (low, demands.byte_price)
+            if time.monotonic() > self.deadline or (not over and high <= low * _NEAR):
+                break
+            first = _FIRST_PRICE * found.cost / self.wanted.memory
+            price = math.sqrt(low * high) if low and high < math.inf else low * _STEEPER if low else high / _STEEPER
+            price = price if low or high < math.inf else first
+            demands = replace(demands, priced=demands.priced | {v for v, _ in peak.held}, byte_price=price)
+            start = None
+        assert best is not None
+        return best
+
+    def _spreading(self, choices: list[AxisChoice]) -> Spreading:
+        searches = self._searches(choices)
+        computing = sum(
+            self.program.values[v].times
+            * searches[0].strategy_seconds(v, self.program.values[v].ways[c.way], c.strategy)
+            for v, c in choices[0].chosen.items()
+        )
+        sending = sum(cost_along(s, c) - computing for s, c in zip(searches, choices, strict=True))
+        peak = peak_of(self.program, self.mesh, choices, self.wanted.state)
+        return Spreading(self.program, self.mesh, self.profile, choices, searches, computing + sending, 0.0, peak)
+
+
+def peak_of(
+    program: SpreadProgram,
+    mesh: DeviceMesh,
+    choices: Sequence[AxisChoice | None],
+    state: Sequence[tuple[int, int]] = (),
+) -> Peak:
+    """The memory of a device, from the life times of values that XLA is predicted to store: inputs, results of kernels,
+    what several operators read, and what collectives bring. Axes without a choice divide everything.
+
+    - `state`: pairs (input, output), by position: the output takes the place of the input, which is donated.
+    """
+    known = [c for c in choices if c is not None]
+    free = math.prod(n for c, n in zip(choices, mesh.sizes, strict=True) if c is None)
+    order = order_of(program, known[0])
+
+    def here(v: int, parts: Sequence[Part]) -> float:
+        pieces = math.prod(n for p, n in zip(parts, _sizes(choices, mesh), strict=True) if isinstance(p, int))
+        return program.values[v].bytes / pieces / free
+
+    def made(v: int) -> tuple[Part, ...]:
+        return tuple(c.part(v) for c in known)
+
+    place = {v: i for i, v in enumerate(order)}
+    last = dict(place)
+    readers: dict[int, int] = {}
+    for v in order:
+        for c in program.values[v].ways[known[0].chosen[v].way].children:
+            if c in last:
+                last[c] = max(last[c], place[v])
+                readers[c] = readers.get(c, 0) + 1
+    # What only passes a value on (a result of a function, a parameter) is that value's memory.
+    inputs = {v: here(v, made(v)) for v in program.inputs if v in place}
+    replaced = {program.outputs[o] for _, o in state}
+    held: dict[tuple[int, MeshPlacement], tuple[float, int, int]] = {}
+    for v in order:
+        value, way = program.values[v], program.values[v].ways[known[0].chosen[v].way]
+        end = len(order) if v in program.outputs and v not in replaced else last[v]
+        is_made = way.op not in (VAR, "parameter", "constant") and value.bytes > 0
+        is_stored = bool(way.cost.launches) or (readers.get(v, 0) > 1 and way.candidate >= 0)
+        is_stacked = way.op == "result" and value.times < program.values[way.children[-1]].times
+        if is_made and (is_stored or is_stacked):
+            first = min((place[c] for c in way.children if c in place), default=place[v])
+            start = first if is_stacked else place[v]
+            held[v, MeshPlacement(made(v))] = here(v, made(v)), start, end
+        for parts in itertools.product(*(sorted(c.needed.get(v, ()), key=str) for c in known)):
+            if parts != made(v) and here(v, parts) > here(v, made(v)):
+                held[v, MeshPlacement(parts)] = here(v, parts), place[v], last[v]
+    changes = [0.0] * (len(order) + 2)
+    for n, start, end in held.values():
+        changes[start] += n
+        changes[end + 1] -= n
+    alive = list(itertools.accumulate(changes))
+    top = max(range(len(alive)), key=alive.__getitem__)
+    total = sum(inputs.values())
+    there = {key: n for key, (n, start, end) in held.items() if start <= top <= end}
+    there |= {(v, MeshPlacement(made(v))): n for v, n in inputs.items()}
+    return Peak(total + alive[top], total, there)
+
+
+def _sizes(choices: Sequence[AxisChoice | None], mesh: DeviceMesh) -> Iterator[int]:
+    """The sizes of the axes for which there is a choice."""
+    return (n for c, n in zip(choices, mesh.sizes, strict=True) if c is not None)

@@ -1,0 +1,126 @@
+"""Strategies: the ways in which an operator can be computed on parts of its operands, along one axis of a mesh.
+
+They follow from the index equations of the operator (`tir.slicing`). A loop over an axis of the result can be split:
+each device computes a part of the result from the same parts of the operands that have this loop, and from the whole
+of the others. A loop that is reduced can be split too: each device then has a partial sum. An operator without
+equations that say so is computed whole on every device. No operator is named here but those that regroup axes, whose
+equations divide positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.expr import Attrs
+from relax_eg.ir.heads import CORE
+from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
+from relax_eg.limits import MANY_KEPT
+from relax_eg.ops.fused import program_at
+from relax_eg.ops.sizes import product
+from relax_eg.rules.fission import axis_with_elements_ahead
+from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Read, loop_of, walk
+from relax_eg.tir.program import TensorProgram, dims_of
+from relax_eg.tir.slicing import dimensions
+
+_RESHAPE = "reshape"  # its equations divide positions, so the split follows from the sizes of the two shapes
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStrategy:
+    """A way to compute an operator along one axis of a mesh.
+
+    - `operands`: the part of each operand.
+    - `result`: the part of the result.
+    - `extents`: the sizes of all that is split; each has to have a place for every device.
+    - `merged`: the elements that stay together, if the split axis is one of several that a reshape merges: the number
+      of devices has to divide this size.
+    - `whole`: nothing is split: each device computes all of it.
+    """
+
+    operands: tuple[Part, ...]
+    result: Part
+    extents: tuple[Dim, ...] = ()
+    merged: Dim | None = None
+
+    @property
+    def whole(self) -> bool:
+        return not self.extents
+
+
+def strategies(op: str, operands: Sequence[Annotation], attrs: Attrs, result: Annotation) -> tuple[SplitStrategy, ...]:
+    """The strategies of one use of an operator, the one that splits nothing first."""
+    return _strategies(op, tuple(operands), attrs, result)
+
+
+@lru_cache(MANY_KEPT)
+def _strategies(
+    op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation
+) -> tuple[SplitStrategy, ...]:
+    whole = SplitStrategy((REPLICATED,) * len(operands), REPLICATED)
+    placed = None if op in CORE else program_at(op, operands, attrs, result)
+    if placed is None or len(placed.program.inputs) != len(operands):
+        return (whole,)
+    found = dict.fromkeys((whole,))
+    shapes = [_shape(a) for a in operands]
+    for d in dimensions(placed.program):
+        if d.kind is not None and d.kind not in PARTIAL:
+            continue
+        parts = tuple(REPLICATED if place is None else place for place in d.inputs)
+        if d.output is None:
+            extents = tuple(shapes[i][p] for i, p in enumerate(parts) if isinstance(p, int))
+            found[SplitStrategy(parts, PARTIAL[str(d.kind)], extents[:1])] = None
+        else:
+            found[SplitStrategy(parts, d.output, (_shape(result)[d.output],))] = None
+    for axis, inputs in _gathering(placed.program):
+        parts = tuple(REPLICATED if place is None else place for place in inputs)
+        found[SplitStrategy(parts, axis, (_shape(result)[axis],))] = None
+    if op == _RESHAPE:
+        found |= dict.fromkeys(_regrouped(shapes[0], _shape(result)))
+    return tuple(found)
+
+
+def _gathering(program: TensorProgram) -> list[tuple[int, tuple[int | None, ...]]]:
+    """The axes of the result of a program that reads at computed positions, each with the axes of the inputs that have
+    its places. What is read at computed positions is read whole; the positions may be split."""
+    stage = program.stages[0]
+    terms = list(walk(stage.value))
+    reads = [t for t in terms if isinstance(t, Read)]
+    if len(program.stages) > 1 or stage.scans or all(isinstance(at, Dim) for r in reads for at in r.indices):
+        return []
+    found: list[tuple[int, tuple[int | None, ...]]] = []
+    for axis, index in enumerate(stage.indices):
+        name = loop_of(index)
+        if name is None or any(name in d.variables for t in terms if not isinstance(t, Read) for d in dims_of(t)):
+            continue
+        places: dict[str, set[int | None]] = {}
+        for r in reads:
+            fixed = [(p, at) for p, at in enumerate(r.indices) if isinstance(at, Dim) and name in at.variables]
+            same = [
+                p for p, at in fixed if at == index and program.buffers[r.buffer].shape[p] == stage.output.shape[axis]
+            ]
+            place = -1 if len(same) < len(fixed) or len(same) > 1 else same[0] if same else None
+            places.setdefault(r.buffer, set()).add(place)
+        if all(len(p) == 1 and -1 not in p for p in places.values()):
+            found.append((axis, tuple(next(iter(places.get(b.name, {None}))) for b in program.inputs)))
+    return [(axis, inputs) for axis, inputs in found if any(p is not None for p in inputs)]
+
+
+def _regrouped(before: Sequence[Dim], after: Sequence[Dim]) -> list[SplitStrategy]:
+    """The strategies of a reshape along an axis that it merges with others, or splits."""
+    found: list[SplitStrategy] = []
+    for axis in range(len(before)):
+        other = axis_with_elements_ahead(after, product(before[:axis]))
+        if other is not None:
+            one, two = before[axis], after[other]
+            shared = two if one // two * two == one else one if two // one * one == two else None
+            if shared is not None and shared != 1:
+                found.append(SplitStrategy((axis,), other, (shared,), None if one == two else shared))
+    return found
+
+
+def _shape(a: Annotation) -> tuple[Dim, ...]:
+    return (a.shape or ()) if isinstance(a, Tensor) else ()

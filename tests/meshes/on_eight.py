@@ -1,0 +1,157 @@
+"""Run by `test_on_eight.py` in a process that has eight CPU devices. Prints the name of each check that passed.
+
+Programs, meshes and sizes are drawn; `python tests/meshes/on_eight.py 2000` draws that many.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import relax_eg as rx
+
+# A device on which small arrays are worth splitting: it is slow, and sends at once.
+SLOW = replace(
+    rx.types.PROFILES["h100"], name="slow", matmul_rate={"float32": 1e9}, vector_rate=1e9, bandwidth=1e9,
+    cache_bandwidth=1e9, launch=1e-9, links=((math.inf, 1e9, 1e-9),), tiles=(), matmul_half=(1.0, 1.0, 1.0),
+)  # fmt: skip
+MESHES: list[dict[str, int]] = [{"x": 8}, {"x": 4}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
+STEPS: list[Callable[..., Any]] = [
+    lambda a, b, w: jnp.tanh(a),
+    lambda a, b, w: a @ w if a.shape[-1] == w.shape[0] else a @ a.T,
+    lambda a, b, w: a + b if a.shape == b.shape else a * 2,
+    lambda a, b, w: a.T,
+    lambda a, b, w: jax.nn.softmax(a, -1),
+    lambda a, b, w: a - a.sum(0, keepdims=True),
+    lambda a, b, w: (a.reshape(2, -1, a.shape[1]) * 0.5).transpose(1, 0, 2).reshape(-1, a.shape[1]),
+    lambda a, b, w: jnp.maximum(a, a.max(1, keepdims=True) * 0.1),
+    lambda a, b, w: jnp.concatenate([a, a * 2], 0),
+    lambda a, b, w: a[jnp.argsort(a[:, 0])],
+    lambda a, b, w: jax.lax.scan(lambda c, x: (c * 0.5 + x, c.sum()), a[0], a)[0][None] + a,
+]
+
+
+def drawn(seed: int) -> tuple[Callable[..., Any], list[jax.Array]]:
+    rng = np.random.default_rng(seed)
+    n, m, k = (int(rng.choice([8, 12, 16, 24])) for _ in range(3))
+    steps = [STEPS[int(i)] for i in rng.integers(0, len(STEPS), 5)]
+
+    def program(x: jax.Array, y: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        values = [x, y]
+        for step in steps:
+            values.append(step(values[-1], values[-2], w))
+        return values[-1], values[-2].sum()
+
+    def with_gradient(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
+        return jax.value_and_grad(lambda w: jnp.sum(program(x, y, w)[0] ** 2))(w)
+
+    shapes = ((n, m), (n, m), (m, k))
+    arrays = [jnp.asarray(rng.normal(size=s) * 0.3, jnp.float32) for s in shapes]
+    return (with_gradient if seed % 3 == 2 else program), arrays
+
+
+def inserted(best: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """Bytes of the collectives that were priced, and of those that XLA inserted. XLA's CPU compiler makes a
+    reduce-scatter of an all-reduce and a slice."""
+    sizes = dict(best.mesh.axes)
+    priced: dict[str, float] = {}
+    for s in best.spreading.sent:
+        group = math.prod(sizes[a] for a in s.axis.split(", "))
+        kind, n = ("all-reduce", s.bytes * group) if s.kind == "reduce-scatter" else (s.kind, s.bytes)
+        priced[kind] = priced.get(kind, 0.0) + n * s.times
+    return priced, best.compile_spread("cpu").bytes_by_kind()
+
+
+def check_drawn(count: int = 6) -> None:
+    same = along_one = 0
+    for seed in range(count):
+        fn, arrays = drawn(seed)
+        mesh = MESHES[seed % len(MESHES)]
+        best = rx.spread(fn, *arrays, mesh=mesh, target=SLOW)
+        found, wanted = jax.tree.leaves(best(*arrays)), jax.tree.leaves(jax.jit(fn)(*arrays))
+        for x, y in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3, err_msg=f"seed {seed} on {mesh}")
+        if len(mesh) == 1:
+            along_one += 1
+            priced, made = inserted(best)
+            same += priced == made
+    assert same >= 0.75 * along_one, (same, along_one)  # argsort and scans leave XLA a choice
+
+
+def step(params: tuple[jax.Array, ...], x: jax.Array, y: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    def loss(p: tuple[jax.Array, ...]) -> jax.Array:
+        return jnp.mean((jax.nn.relu(x @ p[0]) @ p[1] - y) ** 2)
+
+    value, gradient = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, gradient), value
+
+
+def arrays(*shapes: tuple[int, ...]) -> list[jax.Array]:
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(size=s) / 8, jnp.float32) for s in shapes]
+
+
+def check_state_comes_back_where_it_was() -> None:
+    w1, w2, x, y = arrays((16, 32), (32, 16), (64, 16), (64, 16))
+    best = rx.spread(step, (w1, w2), x, y, mesh={"x": 8}, target=SLOW, state=("params",))
+    assert best.input_placements[:2] == best.output_placements[:2]
+    run = best.jit(donate=("params",))
+    params, _ = best.place((w1, w2), x, y)[0][:2]
+    wanted: Any = (w1, w2)
+    for _ in range(3):
+        params, loss = run(params, x, y)
+        wanted, known = step(wanted, x, y)
+        np.testing.assert_allclose(loss, known, rtol=1e-5)
+    try:
+        run((w1, w2), x, y)
+    except rx.errors.OptionError as e:
+        assert "is donated and is placed as" in str(e) and "the function takes it as" in str(e)
+    else:
+        assert best.input_placements[0].parts == ("R",)
+
+
+def check_given_shardings_are_kept() -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("rows", "columns"))
+    a, b = arrays((64, 32), (32, 48))
+    a = jax.device_put(a, NamedSharding(mesh, PartitionSpec("rows")))
+    best = rx.spread(lambda a, b: a @ b, a, b, mesh=mesh, target=SLOW, outputs="S[0], S[1]")
+    assert str(best.input_placements[0]) == "S[0], R" and str(best.output_placements[0]) == "S[0], S[1]"
+    found = best(a, b)
+    assert found.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec("rows", "columns")), 2)
+    jitted = jax.jit(best.to_jax(), in_shardings=best.in_shardings, out_shardings=best.out_shardings)
+    np.testing.assert_allclose(jitted(a, b), found, rtol=1e-6)
+    gradient = jax.grad(lambda b: best.to_jax()(a, b).sum())(b)
+    np.testing.assert_allclose(gradient, jax.grad(lambda b: (a @ b).sum())(b), rtol=1e-4)
+
+
+def check_symbolic_sizes() -> None:
+    spec = ("b 32", "32 16")
+    best = rx.spread(
+        lambda x, w: jnp.tanh(x @ w), *spec, mesh={"x": 8}, at={"b": 64}, target=SLOW, bounds=["b % 8 == 0"],
+        inputs={"x": "S[0]"}, outputs="S[0]",
+    )  # fmt: skip
+    for b in (8, 64, 80):
+        x, w = arrays((b, 32), (32, 16))
+        np.testing.assert_allclose(best(x, w), jnp.tanh(x @ w), rtol=1e-4, atol=1e-5)
+    unknown = rx.spread(lambda x, w: jnp.tanh(x @ w), *spec, mesh={"x": 8}, at={"b": 64}, target=SLOW)
+    assert str(unknown.input_placements[0]) == "R"  # it is not proved that 8 divides b
+    x, w = arrays((13, 32), (32, 16))
+    np.testing.assert_allclose(unknown(x, w), jnp.tanh(x @ w), rtol=1e-4, atol=1e-5)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        check_drawn(int(sys.argv[1]))
+    else:
+        for name, check in list(globals().items()):
+            if name.startswith("check_"):
+                check()
+                print(name.removeprefix("check_"))

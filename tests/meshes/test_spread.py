@@ -1,0 +1,136 @@
+"""What is chosen on described devices, without running it; and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec
+
+import relax_eg as rx
+from relax_eg.errors import DeviceError, OptionError, RelaxEgError
+
+D, F = 1024, 4096
+LAYER = {"wi": f"{D} {F}", "wo": f"{F} {D}"}
+
+
+def mlp(x: jax.Array, w1: jax.Array, w2: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x @ w1) @ w2
+
+
+def kinds(best: Any) -> list[str]:
+    return [s.kind for s in best.spreading.sent]
+
+
+def test_megatron_is_found_from_nothing() -> None:
+    """Of a layer whose weights do not fit whole, columns of the first weight and rows of the second are split, and one
+    sum is sent."""
+    best = rx.spread(
+        mlp, f"512 {D}", f"{D} {F}", f"{F} {D}", mesh={"model": 8}, target="h100", inputs={"x": "R"}, outputs="R",
+        memory_limit="16 MB",
+    )  # fmt: skip
+    assert [str(p) for p in best.input_placements] == ["R", "S[1]", "S[0]"]
+    assert kinds(best) == ["all-reduce"]
+    assert best.spreading.memory < 16e6
+
+
+def test_large_batches_are_split_and_nothing_is_sent() -> None:
+    best = rx.spread(mlp, f"65536 {D}", f"{D} {F}", f"{F} {D}", mesh={"data": 8}, target="h100")
+    assert [str(p) for p in best.input_placements] == ["S[0]", "R", "R"] and not best.spreading.sent
+
+
+def test_state_that_does_not_fit_whole_is_split() -> None:
+    """ZeRO-3: at rest each device has an eighth of the weights, and gathers them where it computes."""
+
+    def step(ps: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> Any:
+        def loss(ps: dict[str, jax.Array]) -> jax.Array:
+            def body(c: jax.Array, p: dict[str, jax.Array]) -> tuple[jax.Array, None]:
+                return c + jax.nn.relu(c @ p["wi"]) @ p["wo"], None
+
+            return jnp.mean((jax.lax.scan(body, x, ps)[0] - y) ** 2)
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ps, jax.grad(loss)(ps))
+
+    specs = {k: f"4 {v}" for k, v in LAYER.items()}
+    best = rx.spread(
+        step, specs, f"16384 {D}", f"16384 {D}", mesh={"x": 8}, target="h100", state={"ps": 0}, memory_limit="330 MB"
+    )
+    weights = best.spreading.arguments[:2]
+    assert all(w.bytes == 4 * D * F * 4 / 8 for w in weights), weights
+    assert best.input_placements[:2] == best.output_placements[:2]
+    assert {"all-gather", "reduce-scatter"} <= set(kinds(best))
+
+
+def test_algebra_is_chosen_with_the_placement() -> None:
+    best = rx.optimize(
+        lambda a, b, v: (a @ b) @ v, "4096 4096", "4096 4096", "4096", mesh={"x": 8}, target="h100",
+        rules=rx.rules.algebra,
+    )  # fmt: skip
+    assert best.spreading.rules and best.spreading.total < best.spreading.one_device / 8
+    assert str(best.module).count("annotate_sharding") > 3
+    assert best.report.spread == best.spreading and "mesh x=8" in best.report.target
+    again = rx.CostReport.from_json(best.report.to_json())
+    assert again.spread is not None and again.spread.sent == best.spreading.sent
+
+
+def test_the_report_tells_who_holds_what() -> None:
+    best = rx.spread(
+        mlp, f"64 {D}", f"{D} {F}", f"{F} {D}", mesh={"a": 2, "b": 4}, target="h100", inputs={"w1": "R, S[1]"}
+    )
+    text, page = str(best.spreading), best.spreading.to_html()
+    assert "mesh a=2, b=4" in text and "R, S[1]" in text and "memory of a device" in text
+    assert "<svg" in page and "who holds what" in page and "R, S[1]" in page
+    with pytest.raises(DeviceError, match=r"the mesh a=2, b=4 has 8 devices; JAX has \d here"):
+        _ = best.in_shardings
+
+
+def test_meshes_compare() -> None:
+    reports = [
+        rx.optimize(mlp, f"8192 {D}", f"{D} {F}", f"{F} {D}", mesh=m, target="h100", rules=rx.RuleSet("none")).report
+        for m in ({"x": 8}, {"x": 2, "y": 4})
+    ]
+    text = str(rx.compare(*reports))
+    assert "mesh x=8" in text and "mesh x=2, y=4" in text
+
+
+def effects(x: jax.Array) -> jax.Array:
+    jax.debug.print("{}", x[0])
+    return x
+
+
+@pytest.mark.parametrize(
+    ("fn", "specs", "options", "text"),
+    [
+        (mlp, ("6 8", "8 8", "8 8"), {"inputs": {"x": "S[0]"}}, "of size 6, over 8 devices of the mesh x=8"),
+        (mlp, ("12 8", "8 8", "8 8"), {"inputs": {"x": "S[0]"}}, "12 is not a multiple of 8"),
+        (mlp, ("b 8", "8 8", "8 8"), {"inputs": {"x": "S[0]"}}, "it is not proved that b is a multiple of 8"),
+        (mlp, ("8 8", "8 8", "8 8"), {"inputs": {"z": "R"}}, "inputs has 'z'; the arguments are x, w1, w2"),
+        (mlp, ("8 8", "8 8", "8 8"), {"inputs": {"x": "S[0], R"}}, "has 2 parts; one for each of x=8"),
+        (mlp, ("8 8", "8 8", "8 8"), {"inputs": {"x": PartitionSpec("q")}}, "names the axis 'q'; the mesh has x"),
+        (mlp, ("8 8", "8 8", "8 8"), {"inputs": {"x": 3}}, "a PartitionSpec or a NamedSharding is accepted"),
+        (mlp, ("8 8", "8 8", "8 8"), {"outputs": {1: "R"}}, "its results are numbered 0 to 0"),
+        (mlp, ("8 8", "8 8", "8 8"), {"outputs": "P[sum]"}, "is partial; R or S"),
+        (mlp, ("8 8", "8 8", "8 8"), {"state": ("q",)}, "state has 'q'; the arguments are x, w1, w2"),
+        (mlp, ("8 8", "8 16", "16 4"), {"state": ("x",)}, "comes back as"),
+        (effects, ("8",), {}, "has effects, whose order across devices is not known"),
+        (mlp, ("8 8", "8 8", "8 8"), {"memory_limit": 10}, "the least found on the mesh x=8 is"),
+    ],
+)
+def test_errors_name_both_sides(fn: Any, specs: tuple[str, ...], options: dict[str, Any], text: str) -> None:
+    with pytest.raises(RelaxEgError) as caught:
+        rx.spread(fn, *specs, mesh={"x": 8}, target="h100", **options)
+    assert text in str(caught.value)
+
+
+def test_options_that_exclude_each_other() -> None:
+    with pytest.raises(OptionError, match="mesh= and measure: one of them is accepted"):
+        rx.optimize(mlp, "8 8", "8 8", "8 8", mesh={"x": 2}, measure=2)
+    with pytest.raises(OptionError, match="placements on a mesh of devices; accepted: mesh="):
+        rx.optimize(mlp, "8 8", "8 8", "8 8", outputs="R")
+
+
+def test_what_has_no_equations_is_whole_and_said_so() -> None:
+    best = rx.spread(lambda x: jnp.sort(x, 0) * 2, "64 64", mesh={"x": 8}, target="h100")
+    assert "computed whole on every device: 1 x" in str(best.spreading)
