@@ -381,10 +381,10 @@ def strengthen(verdict: Verdict) -> Verdict:
     if verdict.status != "tested" or isinstance(verdict.rule, Schema) or _runs_library(verdict.rule):
         return verdict
     started = time.perf_counter()
-    found, _ = prove_formally(verdict, verdict.rule)
+    found, why = prove_formally(verdict, verdict.rule)
     if found is None and verdict.samples < UNPROVED_SAMPLES:
         found = check(verdict.rule, UNPROVED_SAMPLES)
-    return replace(found or verdict, seconds=verdict.seconds + time.perf_counter() - started)
+    return replace(found or verdict, seconds=verdict.seconds + time.perf_counter() - started, unproved=why)
 
 
 def _runs_library(rule: Rule) -> bool:
