@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,13 @@ class Grammar:
         asked = operators.split("|") if isinstance(operators, str) else list(operators)
         self.programs = {p.name: p for p in asked if isinstance(p, TensorProgram)}
         self.forms = tuple(dict.fromkeys(f for o in asked for f in self._forms_of(o)))
+        blocks = [n for n, s in self.signature.items() if any(isinstance(d, Star) for d in s.dims)]
+        on_axes = [f.op for f in self.forms if any(k in ("axes", "axis") for k, _ in f.attributes)]
+        if blocks and on_axes:
+            raise DiscoveryError(
+                f"variables: `{blocks[0]}: {self.signature[blocks[0]].text}` has a block, and `{on_axes[0]}` has axes; "
+                "accepted: a name for each axis, as in 'x: m n'; laws are proved for more axes where they hold"
+            )
         if not self.forms:
             raise DiscoveryError("operators: none are given; names such as 'add | multiply | sum' are accepted")
         self._types: dict[Term, tuple[Any, ...]] = {}
@@ -212,7 +220,9 @@ class Grammar:
         work = None if placed is None else count(placed.program)
         at = {v: _WORK_SIZE for d in (*a.shape, *(d for t in operands for d in t[0])) for v in d.variables}
         sizes = {**at, **({} if placed is None else {v: int(d.evaluate(at)) for v, d in placed.sizes.items()})}
-        self._works[form, operands] = 1 if work is None else max(int(work.flops.evaluate(sizes)), 1)
+        elements = math.prod(int(d.evaluate(at)) for d in a.shape)
+        # A choice or a copy of an element is an instruction as well as a sum.
+        self._works[form, operands] = elements if work is None else max(int(work.flops.evaluate(sizes)), elements)
         return a.shape, a.dtype
 
     def work(self, t: Term) -> int:

@@ -68,7 +68,7 @@ def signatures(c: Candidate, grammar: Grammar) -> Iterator[Signature]:
         (shape,) = every
         if not c_sizes(c) and shape:
             if not on_axes and not any(f.op in _OF_MATRICES for f in forms):
-                if len(names) > 1 and grammar.operand_count > grammar.variable_count:  # scalars are operands too
+                if len(names) > 1:
                     yield Signature(shapes({n: "*c" if n == names[-1] else "*a *c" for n in texts}))
                 yield Signature(shapes(dict.fromkeys(texts, "*b")))
             values = {(k, v) for f in on_axes for k, v in f.attributes if k in _AXES}
@@ -103,6 +103,18 @@ def is_reversible(c: Candidate, grammar: Grammar) -> bool:
     """Whether the right side binds all variables, so that the law is a rule in both directions."""
     right = {v for v in leaves_of(c.right) if v < grammar.variable_count}
     return not isinstance(c.right, int) and right == set(_variables(c, grammar))
+
+
+def is_symmetric(c: Candidate) -> bool:
+    """Whether the law is itself in the other direction, under other names of variables."""
+    found: dict[int, int] = {}
+
+    def same(a: Term, b: Term) -> bool:
+        if isinstance(a, int) or isinstance(b, int):
+            return isinstance(a, int) and isinstance(b, int) and found.setdefault(a, b) == b
+        return a[0] == b[0] and len(a) == len(b) and all(map(same, a[1:], b[1:]))
+
+    return same(c.left, c.right) and all(found.get(b) == a for a, b in found.items())
 
 
 class Writer:
@@ -149,10 +161,11 @@ class Writer:
 
     # --- functions ---
 
-    def source(self, c: Candidate, name: str, signature: Signature, numerics: Numerics, both: bool | None = None) -> str:
-        """The function of a law, with its decorator."""
-        same_size = size_of(c.left) == size_of(c.right)
-        is_both = is_reversible(c, self.grammar) and same_size if both is None else both
+    def source(self, c: Candidate, name: str, signature: Signature, numerics: Numerics, both: bool = False) -> str:
+        """The function of a law, with its decorator. `both`: for both directions wherever that is possible; otherwise
+        only where neither side is smaller."""
+        same_size = both or size_of(c.left) == size_of(c.right)
+        is_both = same_size and is_reversible(c, self.grammar) and ("*c" in signature.shapes or not is_symmetric(c))
         options = [f'"{signature.shapes}"']
         if signature.attrs:
             options.append(f'attrs={{"{signature.axis}": "{signature.attrs}"}}')
@@ -171,7 +184,7 @@ class Writer:
         return (
             f"{_wrapped(decorator)}\n"
             f"def {name}({', '.join(f'{p}: Any' for p in parameters)}) -> Any:\n"
-            f'    """{self.text(c)}"""\n'
+            f'    """{_general_text(self.text(c), signature)}"""\n'
             f"    return {sides}\n"
         )
 
@@ -254,11 +267,11 @@ class Writer:
         """A file of rules with these functions."""
         return file_text(sources, self.grammar.programs, title, book)
 
-    def general(self, c: Candidate, name: str, numerics: Numerics) -> Iterator[str]:
+    def general(self, c: Candidate, name: str, numerics: Numerics, both: bool = False) -> Iterator[str]:
         """The texts of a law whose rule has the law as an instance, the most general first."""
         wanted = self.grammar.expression(c.left), self.grammar.expression(c.right)
         for s in signatures(c, self.grammar):
-            text = self.source(c, name, s, numerics)
+            text = self.source(c, name, s, numerics, both)
             try:
                 (rule, *_) = self.rule(text)
                 if s.attrs or s.axis == "last" or "*" in s.shapes:
@@ -277,6 +290,18 @@ def _has_instance(rule: Rule, wanted: tuple[Expr, Expr]) -> bool:
     texts = {(expression_text(i.left[0]), expression_text(i.right[0])) for i in found}
     shown = expression_text(wanted[0]), expression_text(wanted[1])
     return len(found) > 1 and shown in texts
+
+
+def _general_text(text: str, s: Signature) -> str:
+    """The formula of a law, with the axes of operators as the signature has them."""
+    if s.attrs:
+        return re.sub(r"ax[ei]s=(\([^)]*\)|\d+)", "axes", text)
+    return re.sub(r"ax[ei]s=(\([^)]*\)|\d+)", "-1", text) if s.axis == "last" else text
+
+
+def doc_of(source: str) -> str:
+    """The formula in the text of a law's function."""
+    return source.partition('"""')[2].partition('"""')[0]
 
 
 def _condition_text(c: Candidate) -> str:

@@ -20,11 +20,10 @@ from relax_eg.discovery.values import SamplePoints
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.plain_data import read_json
-from relax_eg.rules.check import verdict_on
 from relax_eg.rules.content import checker
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verdict import Verdict
-from relax_eg.rules.verification import Verifiers
+from relax_eg.rules.verification import WAYS, Verifiers, Way
 
 Outcome = Literal["proved", "refuted", "unknown"]
 Progress = Callable[[str, int, int], None]
@@ -85,15 +84,22 @@ class Prover:
         open_ = [i for i, a in enumerate(attempts) if a]
         turn = 0
         while open_:
-            texts = [attempts[i][turn][0] for i in open_]
-            verdicts = self._verdicts(texts, progress)
+            verdicts = self._verdicts([attempts[i][turn][0] for i in open_], "prove", progress)
             still: list[int] = []
             for i, v in zip(open_, verdicts, strict=True):
-                last[i] = _proof(v, *attempts[i][turn], last[i])
-                if last[i].outcome != "proved" and turn + 1 < len(attempts[i]):  # pyright: ignore[reportOptionalMemberAccess]
+                found = last[i] = _proof(v, *attempts[i][turn], last[i])
+                if found.outcome != "proved" and turn + 1 < len(attempts[i]):
                     still.append(i)
             open_, turn = still, turn + 1
+        self._test([(i, p) for i, p in enumerate(last) if p is not None and p.outcome == "unknown"], last, progress)
         return [p or Proof("unknown", "", self._allowed[-1], problem="it is no rule") for p in last]
+
+    def _test(self, unknown: Sequence[tuple[int, Proof]], last: list[Proof | None], progress: Progress) -> None:
+        """Tests what is not proved: it may be refuted."""
+        verdicts = self._verdicts([p.source for _, p in unknown], "test", progress)
+        for (i, p), v in zip(unknown, verdicts, strict=True):
+            if v["status"] == "refuted":
+                last[i] = _proof(v, p.source, p.numerics, p)
 
     def _attempts(self, c: Candidate, name: str) -> list[tuple[str, Numerics]]:
         """The texts to try, with their classes. Where the bits differ at sample points the class is not exact."""
@@ -124,19 +130,19 @@ class Prover:
 
     # --- verdicts, kept ---
 
-    def _verdicts(self, texts: Sequence[str], progress: Progress) -> list[dict[str, Any]]:
-        keys = [_key(self._writer.file([t])) for t in texts]
+    def _verdicts(self, texts: Sequence[str], way: Way, progress: Progress) -> list[dict[str, Any]]:
+        keys = [_key(f"{way}\n{self._writer.file([t])}") for t in texts]
         missing = [i for i, k in enumerate(keys) if k not in self._known]
         if self._jobs > 1 and len(missing) > 1:
-            self._verify_apart([texts[i] for i in missing], [keys[i] for i in missing], progress)
+            self._verify_apart([texts[i] for i in missing], [keys[i] for i in missing], way, progress)
         else:
             for n, i in enumerate(missing):
                 progress("proving", n, len(missing))
-                found = [verdict_on(r) for r in self._writer.rule(texts[i])]
+                found = [WAYS[way](r) for r in self._writer.rule(texts[i])]
                 self._keep(keys[i], _worst(found))
         return [self._known[k] for k in keys]
 
-    def _verify_apart(self, texts: Sequence[str], keys: Sequence[str], progress: Progress) -> None:
+    def _verify_apart(self, texts: Sequence[str], keys: Sequence[str], way: Way, progress: Progress) -> None:
         if self._verifiers is None:
             self._verifiers = self._stack.enter_context(Verifiers(self._jobs))
         with tempfile.TemporaryDirectory(prefix="relax_eg_") as folder:
@@ -145,7 +151,8 @@ class Prover:
             # Names of functions may recur among the attempts of candidates; a rule's key is its number.
             marked = [_renamed(t, f"law_{n}") for n, t in enumerate(texts)]
             path.write_text(self._writer.file(marked), encoding="utf-8")
-            report = self._verifiers.verify(path, _SECONDS, lambda _, done, of: progress("proving", done, of))
+            told: Progress = lambda _, done, of: progress("proving", done, of)  # noqa: E731
+            report = self._verifiers.verify(path, _SECONDS, told, way)
         by_rule: dict[str, list[Verdict]] = {}
         for v in report:
             by_rule.setdefault(v.rule.name.removesuffix("_reversed"), []).append(v)

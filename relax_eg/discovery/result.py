@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+import json
+import textwrap
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -11,9 +12,14 @@ from typing import Literal
 from relax_eg.discovery.laws import file_text, load
 from relax_eg.errors import DiscoveryError
 from relax_eg.plain_data import write_file
+from relax_eg.reports.html import page_of_laws
+from relax_eg.reports.serialization import write_text
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.signature import Numerics
 from relax_eg.tir import TensorProgram
+
+
+FORMAT = 1  # given: the version of the report's JSON
 
 
 @dataclass(frozen=True)
@@ -116,26 +122,31 @@ class Discovery:
         write_file(path, self.source, DiscoveryError, "the rules")
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """The report as a page, also written to `path` if given."""
-        from relax_eg.reports.laws import page_of_laws
-
-        return page_of_laws(self, path)
+        """The report as a page that opens offline, also written to `path` if given."""
+        groups = [("Proved", self.laws), ("Unknown", self.unknown), ("Refuted", self.refuted)]
+        return page_of_laws(
+            path,
+            title="Laws that were found",
+            asked=self.asked,
+            counts=self._counts(),
+            stopped=self.stopped,
+            groups=[(heading, laws) for heading, laws in groups if laws],
+            sizes=self.sizes,
+        )
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON, also written to `path` if given."""
-        from relax_eg.reports.laws import json_of_laws
+        data = {"format": FORMAT, **{k: v for k, v in asdict(self).items() if k != "programs"}}
+        text = json.dumps(data | {"programs": [str(p) for p in self.programs]}, indent=1)
+        write_text(text, path)
+        return text
 
-        return json_of_laws(self, path)
+    def _counts(self) -> str:
+        counts = f"{len(self.laws)} laws proved, from which {self.followed:,} more equalities follow"
+        return f"{counts}; {len(self.refuted)} refuted, {len(self.unknown)} unknown; {self.seconds:.1f} s"
 
     def __str__(self) -> str:
-        outcomes = Counter(x.outcome for x in self.failed)
-        lines = [self.asked, ""]
-        lines += [str(x) for x in self.laws]
-        if self.laws:
-            lines.append("")
-        counts = f"{len(self.laws)} laws proved, from which {self.followed:,} more equalities follow"
-        lines.append(f"{counts}; {outcomes['refuted']} refuted, {outcomes['unknown']} unknown; {self.seconds:.1f} s")
-        lines += [f"unknown: {x.text}   ({x.problem.splitlines()[0] if x.problem else 'no reason'})" for x in self.unknown]
+        lines = [self.asked, "", *map(str, self.laws), *([""] if self.laws else []), self._counts()]
         if self.stopped:
             lines.append(f"stopped: {self.stopped}")
         return "\n".join(lines)
@@ -143,8 +154,6 @@ class Discovery:
 
 def _folded(text: str, width: int = 110) -> str:
     """`text` in lines of a file, with no quotes that end a docstring."""
-    import textwrap
-
     return "\n".join(textwrap.wrap(text.replace('"""', "'''"), width))
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from relax_eg.argument_checks import CALLABLE, NONE, PATH, Kind, accepts, integer, of_types, one_of
 from relax_eg.discovery.grammar import Grammar
-from relax_eg.discovery.laws import Writer
+from relax_eg.discovery.laws import Writer, doc_of
 from relax_eg.discovery.proving import CLASSES, Progress, Prover
 from relax_eg.discovery.result import Discovery, FoundLaw, SizeFigures
 from relax_eg.discovery.sifting import Law, Sieve
@@ -204,7 +204,7 @@ class _Run:
         p = law.proof
         when = law.candidate.condition.when if law.candidate.condition else ()
         return FoundLaw(
-            law.name, self.writer.text(law.candidate), p.outcome, p.numerics, p.theory, when, p.source, p.problem,
+            law.name, doc_of(p.source) or self.writer.text(law.candidate), p.outcome, p.numerics, p.theory, when, p.source, p.problem,
             p.seconds,
         )  # fmt: skip
 

@@ -4,11 +4,11 @@ proved ones those are kept that the others do not make."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from relax_eg.discovery.following import all_reached
 from relax_eg.discovery.grammar import Grammar
-from relax_eg.discovery.laws import Writer, is_reversible
+from relax_eg.discovery.laws import Writer
 from relax_eg.discovery.proving import Progress, Proof, Prover
 from relax_eg.discovery.table import Candidate
 from relax_eg.discovery.terms import Order, Rewriting, leaves_of, order, size_of
@@ -19,8 +19,8 @@ from relax_eg.rules.rule import Rule
 from relax_eg.rules.rule_set import RuleSet
 
 # limit: of the e-graph in which candidates are compared; what needs more is proved, and compared again at the end
-_BUDGET = Budget(nodes=1500, seconds=2, rounds=4)
-_LAST_BUDGET = Budget(nodes=4000, seconds=5)  # limit: of each question of the minimisation
+_BUDGET = Budget(nodes=1500, seconds=60, rounds=4)
+_LAST_BUDGET = Budget(nodes=4000, seconds=60)  # limit: of each question of the minimisation
 _AT_ONCE = 24  # chosen: candidates that are compared in one e-graph
 
 
@@ -149,13 +149,8 @@ class Sieve:
 
     def _rules(self, c: Candidate, name: str) -> list[Rule]:
         """The rules of a candidate of the weakest class, in both directions, for comparisons only."""
-        for text in self._writer.general(c, name, "approximate"):
-            rule = self._writer.rule(text)[0]
-            found = [replace(rule, name=name)]
-            if is_reversible(c, self._grammar):
-                found.append(replace(rule, name=f"{name} backwards", reverse=True))
-            return found
-        return []
+        text = next(self._writer.general(c, name, "approximate", both=True), None)
+        return [] if text is None else self._writer.rule(text)
 
     def _guards(self, c: Candidate) -> list[Guard]:
         if c.condition is None:

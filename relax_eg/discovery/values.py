@@ -126,7 +126,8 @@ class SamplePoints:
         """The conditions that are tried: no axis is empty; float variables are nonnegative, positive or nonzero, one of
         them or all."""
         found: list[Condition] = []
-        names = self.grammar.size_variables
+        # The axes of a block have no names in rules.
+        names = [n for n in self.grammar.size_variables if "__" not in n]
         if names:
             found += [Condition((f"{n} >= 1",), sizes=frozenset((n,))) for n in names]
             if len(names) > 1:

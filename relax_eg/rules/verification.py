@@ -15,11 +15,11 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from relax_eg.argument_checks import Kind, accepts
 from relax_eg.errors import RuleError
-from relax_eg.rules.check import verdict_on, without_checks
+from relax_eg.rules.check import proof_on, test_of, verdict_on, without_checks
 from relax_eg.rules.function_errors import load_error_message
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.rule_set import RuleSet
@@ -51,6 +51,11 @@ def verify_in(
         return processes.verify(path, seconds, progress)
 
 
+Way = Literal["verify", "prove", "test"]
+# The ways to check a rule: test, then prove; prove, then test what is proved; test alone.
+WAYS: Mapping[Way, Callable[[Any], Verdict]] = {"verify": verdict_on, "prove": proof_on, "test": test_of}
+
+
 class Verifiers:
     """Processes that verify files of rules one after the other; a context, which ends them."""
 
@@ -70,15 +75,16 @@ class Verifiers:
         path: Path | None = None,
         seconds: float = SECONDS,
         progress: Callable[[str, int, int], None] | None = None,
+        way: Way = "verify",
     ) -> Report:
-        """As `verify_in`. A file of another content has another path."""
+        """As `verify_in`, in one of the ways `WAYS`. A file of another content has another path."""
         rules, workers = _rules(path), self._workers
         waiting, found = deque(range(len(rules))), dict[int, dict[str, Any]]()
         while len(found) < len(rules):
             while waiting and len(workers) < min(self._jobs, len(rules)):
                 workers.append(_Worker(self._memory))
-            for w in [w for w in workers if w.number is None and waiting]:
-                w.start(path, waiting.popleft(), seconds)
+            for w in [w for w in workers if w.number is None][: len(waiting)]:
+                w.start(path, waiting.popleft(), seconds, way)
                 if progress is not None:
                     progress(rules[w.number or 0].name, len(found), len(rules))
             busy = [w for w in workers if w.number is not None]
@@ -185,14 +191,14 @@ class _Worker:
         theirs.close()
         self._loaded: Path | None | bool = False  # the file that it has loaded; False for none
 
-    def start(self, path: Path | None, number: int, seconds: float) -> None:
+    def start(self, path: Path | None, number: int, seconds: float, way: Way) -> None:
         """Starts the check of a rule of a file, or of the books, with a limit of `seconds`."""
         with suppress(EOFError, OSError):
             if self._loaded != path:  # the time to load the rules does not count
                 self.pipe.send(path)
                 self.pipe.recv()
                 self._loaded = path
-            self.pipe.send(number)
+            self.pipe.send((number, way))
         self.number, self.deadline = number, time.monotonic() + seconds
 
     def receive(self) -> dict[str, Any] | None:
@@ -223,14 +229,14 @@ def _rules(path: Path | None) -> list[Rule | Schema]:
 
 
 def _work(pipe: Any, memory: int) -> None:
-    """Loads each file that it gets, or the books for None, and answers each number of a rule of it with a verdict,
-    until the pipe is closed."""
+    """Loads each file that it gets, or the books for None, and answers each number of a rule of it, and the way to
+    check it, with a verdict, until the pipe is closed."""
     rules: list[Rule | Schema] = []
     is_limited = False
     with suppress(EOFError, OSError):
         while True:
             asked = pipe.recv()
-            if not isinstance(asked, int):
+            if not isinstance(asked, tuple):
                 rules = _rules(asked)
                 if not is_limited:
                     _limit(memory)
@@ -238,7 +244,8 @@ def _work(pipe: Any, memory: int) -> None:
                 pipe.send("ready")
                 continue
             try:
-                (verdict,) = verify(rules[asked])
+                number, way = asked  # type: ignore[reportUnknownVariableType]
+                verdict = WAYS[way](rules[number])
                 pipe.send({f: getattr(verdict, f) for f in _FIELDS})
             except MemoryError:
                 pipe.send(_stopped(f"its check asked for more than {memory >> 20} MiB of memory"))
