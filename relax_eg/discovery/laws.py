@@ -67,7 +67,7 @@ def signatures(c: Candidate, grammar: Grammar) -> Iterator[Signature]:
     if len(every) == 1 and not has_program and not on_sizes and not has_block:
         (shape,) = every
         if not c_sizes(c) and shape:
-            if not on_axes and not any(f.op in _OF_MATRICES for f in forms):
+            if not on_axes and not any(f.op in OF_MATRICES for f in forms):
                 if len(names) > 1:
                     yield Signature(shapes({n: "*c" if n == names[-1] else "*a *c" for n in texts}))
                 yield Signature(shapes(dict.fromkeys(texts, "*b")))
@@ -83,7 +83,8 @@ def signatures(c: Candidate, grammar: Grammar) -> Iterator[Signature]:
     yield Signature(shapes(texts, "float32"))
 
 
-_OF_MATRICES = frozenset(("matmul", "linear", "triu", "tril", "cholesky", "triangular_solve"))
+# given: operators about the last axes
+OF_MATRICES = frozenset(("matmul", "linear", "triu", "tril", "cholesky", "triangular_solve"))
 
 
 def c_sizes(c: Candidate) -> frozenset[str]:

@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from relax_eg.discovery.grammar import Grammar
-from relax_eg.discovery.laws import Writer
+from relax_eg.discovery.laws import OF_MATRICES, Writer
 from relax_eg.discovery.table import Candidate
-from relax_eg.discovery.values import SamplePoints
+from relax_eg.discovery.terms import leaves_of, operators_of
+from relax_eg.discovery.values import Condition, SamplePoints
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.plain_data import read_json
@@ -44,6 +45,7 @@ class Proof:
     - `theory`: of a proof, as of a verdict.
     - `problem`: the counterexample, or the reason why it is not proved.
     - `seconds`: time of its checks and proofs.
+    - `candidate`: the candidate, with a condition on sizes if only that is proved; None for a candidate as it was.
     """
 
     outcome: Outcome
@@ -52,6 +54,16 @@ class Proof:
     theory: str = ""
     problem: str = ""
     seconds: float = 0.0
+    candidate: Candidate | None = None
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A text to try, with its class; `candidate` where it states less than the candidate."""
+
+    text: str
+    numerics: Numerics
+    candidate: Candidate | None
 
 
 class Prover:
@@ -84,10 +96,10 @@ class Prover:
         open_ = [i for i, a in enumerate(attempts) if a]
         turn = 0
         while open_:
-            verdicts = self._verdicts([attempts[i][turn][0] for i in open_], "prove", progress)
+            verdicts = self._verdicts([attempts[i][turn].text for i in open_], "prove", progress)
             still: list[int] = []
             for i, v in zip(open_, verdicts, strict=True):
-                found = last[i] = _proof(v, *attempts[i][turn], last[i])
+                found = last[i] = _proof(v, attempts[i][turn], last[i])
                 if found.outcome != "proved" and turn + 1 < len(attempts[i]):
                     still.append(i)
             open_, turn = still, turn + 1
@@ -99,15 +111,29 @@ class Prover:
         verdicts = self._verdicts([p.source for _, p in unknown], "test", progress)
         for (i, p), v in zip(unknown, verdicts, strict=True):
             if v["status"] == "refuted":
-                last[i] = _proof(v, p.source, p.numerics, p)
+                last[i] = _proof(v, _Attempt(p.source, p.numerics, None), p)
 
-    def _attempts(self, c: Candidate, name: str) -> list[tuple[str, Numerics]]:
-        """The texts to try, with their classes. Where the bits differ at sample points the class is not exact."""
+    def _attempts(self, c: Candidate, name: str) -> list[_Attempt]:
+        """The texts to try, with their classes. Where the bits differ at sample points the class is not exact. At the
+        end, where no axis is empty: of an empty axis proofs of extremes say nothing."""
         classes = [n for n in self._allowed if n != "exact" or self._has_same_bits(c)]
-        texts: list[tuple[str, Numerics]] = []
-        for n in classes:
-            texts += [(text, n) for text in self._writer.general(c, name, n)]
-        return texts
+        tried = [_Attempt(text, n, None) for n in classes for text in self._writer.general(c, name, n)]
+        sizes = self._sizes(c)
+        if c.condition is None and sizes and not self._is_pointwise(c):
+            inside = replace(c, condition=Condition(tuple(f"{n} >= 1" for n in sizes), sizes=frozenset(sizes)))
+            tried += [_Attempt(text, classes[-1], inside) for text in self._writer.general(inside, name, classes[-1])]
+        return tried
+
+    def _sizes(self, c: Candidate) -> list[str]:
+        """The named sizes of the variables of a candidate."""
+        used = {v for v in leaves_of(c.left) if v < self._grammar.variable_count}
+        named = {v for i in used for d in self._grammar.leaves[i].shape for v in d.variables}
+        return sorted(v for v in named if "__" not in v)
+
+    def _is_pointwise(self, c: Candidate) -> bool:
+        """Whether every operator keeps the shape of its operands."""
+        forms = [self._grammar.forms[n] for n in (*operators_of(c.left), *operators_of(c.right))]
+        return all(f.program is None and not f.attributes and f.op not in OF_MATRICES for f in forms)
 
     def _has_same_bits(self, c: Candidate) -> bool:
         params = self._grammar.variables
@@ -178,11 +204,12 @@ def _worst(verdicts: Sequence[Verdict]) -> Verdict:
     return min(verdicts, key=lambda v: ranking.index(v.status))
 
 
-def _proof(v: dict[str, Any], source: str, numerics: Numerics, before: Proof | None) -> Proof:
+def _proof(v: dict[str, Any], a: _Attempt, before: Proof | None) -> Proof:
+    source, numerics = a.text, a.numerics
     seconds = v["seconds"] + (before.seconds if before else 0.0)
     if v["status"] in ("proved", "axiom"):
         theory = "axiom" if v["status"] == "axiom" else v["theory"]
-        return Proof("proved", source, numerics, theory, "", seconds)
+        return Proof("proved", source, numerics, theory, "", seconds, a.candidate)
     outcome: Outcome = "refuted" if v["status"] == "refuted" else "unknown"
     return Proof(outcome, source, numerics, "", v["problem"].strip(), seconds)
 

@@ -82,6 +82,11 @@ class Sieve:
                 law.proof = proof
                 if proof.outcome == "proved":
                     self.laws.append(law)
+                    if proof.candidate is not None:  # it holds where no axis is empty
+                        is_any_failed = True
+                        self._rewriting.remove(law.number)
+                        law.candidate = proof.candidate
+                        law.rules = self._rules(proof.candidate, law.name)
                     continue
                 is_any_failed = True
                 self.failed.append(law)
