@@ -5,6 +5,7 @@ from relax_eg.backend.family import Variant
 from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.ready import Ready
+from relax_eg.discovery.result import Discovery
 from relax_eg.driver.ablation import Ablation
 from relax_eg.driver.certified import Certificate
 from relax_eg.driver.jitted import Jitted
@@ -28,6 +29,7 @@ __all__ = [
     "Certificate",
     "Check",
     "Comparison",
+    "Discovery",
     "Explanation",
     "GpuCompilation",
     "GpuExecutable",

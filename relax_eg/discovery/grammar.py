@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.argument_checks import short_repr
+from relax_eg.discovery.terms import Term
 from relax_eg.dtypes import is_complex, is_float, is_integer, is_key
 from relax_eg.errors import DiscoveryError, OperatorError, RelaxEgError, SpecError
 from relax_eg.ir.annotations import Tensor
@@ -26,7 +27,6 @@ from relax_eg.rules.attribute_variables import attribute_domain
 from relax_eg.rules.signature import pattern_of
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
 from relax_eg.tir import TensorProgram, count
-from relax_eg.discovery.terms import Term
 
 _BLOCK_RANK = 1  # chosen: axes of a block `*b` while terms are enumerated; laws are proved for every rank
 _MOST_ARITY = 3  # limit: operands of an operator; terms grow with the power of it
@@ -84,7 +84,7 @@ class Grammar:
 
     def __init__(
         self,
-        operators: str | Sequence[str | TensorProgram],
+        operators: str | Sequence[str | TensorProgram | Form],
         variables: str,
         constants: Sequence[float] = (),
     ) -> None:
@@ -106,7 +106,7 @@ class Grammar:
         self.filled = {self.operand_count + i: (c, v) for i, (c, v) in enumerate(full)}
         self.leaves: tuple[Expr, ...] = (*self.variables, *made, *(filled(c, v) for c, v in full))
         asked = operators.split("|") if isinstance(operators, str) else list(operators)
-        self.programs = {p.name: p for p in asked if isinstance(p, TensorProgram)}
+        self.programs = {p.name: p for o in asked if (p := _program_in(o)) is not None}
         self.forms = tuple(dict.fromkeys(f for o in asked for f in self._forms_of(o)))
         blocks = [n for n, s in self.signature.items() if any(isinstance(d, Star) for d in s.dims)]
         on_axes = [f.op for f in self.forms if any(k in ("axes", "axis") for k, _ in f.attributes)]
@@ -124,7 +124,9 @@ class Grammar:
 
     # --- operators ---
 
-    def _forms_of(self, given: str | TensorProgram) -> list[Form]:
+    def _forms_of(self, given: str | TensorProgram | Form) -> list[Form]:
+        if isinstance(given, Form):
+            return [given]
         if isinstance(given, TensorProgram):
             if len(given.outputs) != 1:
                 raise DiscoveryError(
@@ -265,6 +267,10 @@ class Grammar:
         return f"{' | '.join(map(str, self.forms))} over {leaves}"
 
 
+def _program_in(given: str | TensorProgram | Form) -> TensorProgram | None:
+    return given if isinstance(given, TensorProgram) else given.program if isinstance(given, Form) else None
+
+
 def _signature(variables: str) -> dict[str, Spec]:
     if not isinstance(variables, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DiscoveryError(f"variables={short_repr(variables)}: a signature such as 'x: n, y: n' is accepted")
@@ -302,7 +308,9 @@ def _read_operator(text: str) -> tuple[str, dict[str, Any]]:
         raise DiscoveryError(f"operators: {short_repr(text)} is no operator; a name or a tensor program is accepted")
     found = _NAME.fullmatch(text)
     if found is None:
-        raise DiscoveryError(f"operators: {text.strip()!r}; a name is accepted, or a name with attributes: 'sum(axes=(0,))'")
+        raise DiscoveryError(
+            f"operators: {text.strip()!r}; a name is accepted, or a name with attributes: 'sum(axes=(0,))'"
+        )
     name, inside = found.groups()
     attributes: dict[str, Any] = {}
     if inside:
@@ -313,7 +321,9 @@ def _read_operator(text: str) -> tuple[str, dict[str, Any]]:
                 assert k.arg is not None
                 attributes[k.arg] = _attribute(k.value)
         except (SyntaxError, ValueError, AssertionError):
-            raise DiscoveryError(f"operators: {text.strip()!r}; accepted: attributes by name, as in 'sum(axes=(0,))'") from None
+            raise DiscoveryError(
+                f"operators: {text.strip()!r}; accepted: attributes by name, as in 'sum(axes=(0,))'"
+            ) from None
     return name, attributes
 
 

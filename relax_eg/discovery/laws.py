@@ -264,7 +264,9 @@ class Writer:
         """The rules of a function's text, unchecked. Raises RelaxEgError if it makes none."""
         return list(load(self.file([source]), "law"))
 
-    def file(self, sources: Sequence[str], title: str = "Laws that a search found and proved.", book: str = "found") -> str:
+    def file(
+        self, sources: Sequence[str], title: str = "Laws that a search found and proved.", book: str = "found"
+    ) -> str:
         """A file of rules with these functions."""
         return file_text(sources, self.grammar.programs, title, book)
 
@@ -352,5 +354,3 @@ def load(text: str, name: str) -> RuleSet:
     with without_checks():
         exec(compile(text, f"<{name}>", "exec"), names)
     return next(v for v in names.values() if isinstance(v, RuleSet))
-
-

@@ -195,7 +195,7 @@ class Prover:
 
 def _renamed(source: str, name: str) -> str:
     head, _, tail = source.partition("\ndef ")
-    return f"{head}\ndef {name}{tail[tail.index('('):]}"
+    return f"{head}\ndef {name}{tail[tail.index('(') :]}"
 
 
 def _worst(verdicts: Sequence[Verdict]) -> Verdict:
@@ -230,8 +230,7 @@ def _read(folder: Path | None) -> dict[str, dict[str, Any]]:
             found[entry.pop("key")] = {k: entry[k] for k in ("status", "theory", "problem", "seconds")}
         except (ValueError, KeyError, AttributeError):
             if n + 1 < len(lines):
-                raise DiscoveryError(f"{folder / _FILE}, line {n + 1}: not a verdict; accepted: a folder of a run") from None
+                raise DiscoveryError(
+                    f"{folder / _FILE}, line {n + 1}: not a verdict; accepted: a folder of a run"
+                ) from None
     return found
-
-
-

@@ -18,7 +18,6 @@ from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.signature import Numerics
 from relax_eg.tir import TensorProgram
 
-
 FORMAT = 1  # given: the version of the report's JSON
 
 
@@ -55,6 +54,7 @@ class FoundLaw:
     - `source`: the function of the rule.
     - `problem`: the counterexample, or the reason why it is not proved.
     - `seconds`: time of its checks and proofs.
+    - `reversible`: whether both sides bind all variables.
     """
 
     name: str
@@ -66,6 +66,7 @@ class FoundLaw:
     source: str
     problem: str
     seconds: float
+    reversible: bool = False
 
     def __str__(self) -> str:
         kind = f"proved ({self.theory}), {self.numerics}" if self.outcome == "proved" else self.outcome
@@ -117,6 +118,12 @@ class Discovery:
         """The proved laws as rules. They are in no other set until `+` adds them to one."""
         return load(self.source, "found")
 
+    @cached_property
+    def equations(self) -> RuleSet:
+        """The laws as rules in both directions wherever both sides bind all variables, to ask what follows."""
+        programs = {p.name: p for p in self.programs}
+        return load(file_text([_both_ways(x) for x in self.laws], programs, "Equations.", "found"), "equations")
+
     def save(self, path: str | Path) -> None:
         """Writes the file of rules. DiscoveryError if it cannot be written."""
         write_file(path, self.source, DiscoveryError, "the rules")
@@ -152,8 +159,12 @@ class Discovery:
         return "\n".join(lines)
 
 
+def _both_ways(law: FoundLaw) -> str:
+    if not law.reversible or "both=True" in law.source:
+        return law.source
+    return law.source.replace(f'numerics="{law.numerics}"', f'numerics="{law.numerics}", both=True', 1)
+
+
 def _folded(text: str, width: int = 110) -> str:
     """`text` in lines of a file, with no quotes that end a docstring."""
     return "\n".join(textwrap.wrap(text.replace('"""', "'''"), width))
-
-

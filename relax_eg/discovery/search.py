@@ -22,7 +22,7 @@ from typing import Any
 
 from relax_eg.argument_checks import CALLABLE, NONE, PATH, Kind, accepts, integer, of_types, one_of
 from relax_eg.discovery.grammar import Grammar
-from relax_eg.discovery.laws import Writer, doc_of
+from relax_eg.discovery.laws import Writer, doc_of, is_reversible
 from relax_eg.discovery.proving import CLASSES, Progress, Prover
 from relax_eg.discovery.result import Discovery, FoundLaw, SizeFigures
 from relax_eg.discovery.sifting import Law, Sieve
@@ -54,7 +54,9 @@ def _are_texts(x: Any) -> bool:
 
 @accepts(
     DiscoveryError,
-    operators=Kind(_are_operators, "names of operators, 'add | sum(axes=(0,))', or a list of names and tensor programs,"),
+    operators=Kind(
+        _are_operators, "names of operators, 'add | sum(axes=(0,))', or a list of names and tensor programs,"
+    ),
     variables=of_types("a signature, 'x: n, y: n',", str),
     size=integer("a number of operators, at least 1,"),
     rules=of_types("a RuleSet", RuleSet) | NONE,
@@ -205,7 +207,7 @@ class _Run:
         when = law.candidate.condition.when if law.candidate.condition else ()
         return FoundLaw(
             law.name, doc_of(p.source) or self.writer.text(law.candidate), p.outcome, p.numerics, p.theory, when, p.source, p.problem,
-            p.seconds,
+            p.seconds, is_reversible(law.candidate, self.grammar),
         )  # fmt: skip
 
 

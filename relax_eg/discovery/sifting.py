@@ -182,11 +182,13 @@ class Sieve:
             by_condition.setdefault(c.condition.when if c.condition else (), []).append(i)
         for places in by_condition.values():
             pairs = [self._sides(chunk[i]) for i in places]
-            for i, follows in zip(places, all_reached(pairs, rules, self._guards(chunk[places[0]]), budget), strict=True):
+            for i, follows in zip(
+                places, all_reached(pairs, rules, self._guards(chunk[places[0]]), budget), strict=True
+            ):
                 found[i] = follows
         return found
 
-    def _sides(self, c: Candidate):  # noqa: ANN202
+    def _sides(self, c: Candidate):
         return self._grammar.expression(c.left), self._grammar.expression(c.right)
 
     def _still_follows(self, d: Dropped) -> bool:

@@ -131,6 +131,12 @@ class Table:
                 found.append(Candidate(term, known))
         return found
 
+    def equal_to(self, term: Term) -> Term | None:
+        """The term of the table that has the values of `term` at the sample points; None if there is none."""
+        shape, dtype = self.grammar.type_of(term)
+        row = self.points.rows([v[None] for v in self._values_of(term)], dtype)[0]
+        return self._rank.get(_key((shape, dtype), row))
+
     def separate(self, term: Term) -> None:
         """Makes a term a class of its own after all: it was told apart from the one with the same values."""
         t = self.grammar.type_of(term)
@@ -152,7 +158,9 @@ class Table:
         for b, at in enumerate(self.points.sizes):
             env = {p: np.asarray(v[b]) for p, v in zip(params, inner, strict=True)}
             with np.errstate(all="ignore"):
-                found.append(np.asarray(evaluate_points((root,), env, at, len(inner[0][b]), ordered=self.points.bits)[0]))
+                found.append(
+                    np.asarray(evaluate_points((root,), env, at, len(inner[0][b]), ordered=self.points.bits)[0])
+                )
         return found
 
     def _evaluate(

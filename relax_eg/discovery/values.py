@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.discovery.grammar import Form, Grammar
 from relax_eg.dtypes import is_float, is_integer
 from relax_eg.errors import DiscoveryError
-from relax_eg.discovery.grammar import Form, Grammar
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, constant_value, var
 from relax_eg.ir.origin import SourceLine
@@ -144,7 +144,9 @@ class SamplePoints:
         pairs = zip(self.sizes, self.values, strict=True)
         return np.concatenate([self.columns_at(t, condition, at, values) for at, values in pairs])
 
-    def columns_at(self, t: tuple[Any, ...], condition: Condition, at: dict[str, int], values: Sequence[Array]) -> Array:
+    def columns_at(
+        self, t: tuple[Any, ...], condition: Condition, at: dict[str, int], values: Sequence[Array]
+    ) -> Array:
         """`columns` at one of the sizes, with the values of the leaves there."""
         count = len(values[0])
         held = np.ones(count, bool) & all(at[n] >= 1 for n in condition.sizes)
@@ -211,8 +213,8 @@ def wide_form(points: SamplePoints, form: Form) -> Form:
     """A form as it is computed at the points: over the reals, tensor programs have float64."""
     if points.bits:
         return form
-    attributes = tuple((k, "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v) for k, v in form.attributes)
+    attributes = tuple(
+        (k, "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v) for k, v in form.attributes
+    )
     program = None if form.program is None else widened(form.program)
     return replace(form, attributes=attributes, program=program)
-
-

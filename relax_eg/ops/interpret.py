@@ -131,8 +131,8 @@ def evaluate_points(
     """Returns the values of `roots` at `count` >= 1 points at once.
 
     The arrays in `env` and the results have the points as first axis. `ordered`: as in `tir.evaluate`.
-    Nodes whose value depends on `env` must be operators, tensor programs or tuples; any other raises OperatorError. A read out of range
-    at one point raises BoundsError for all points.
+    Nodes whose value depends on `env` must be operators, tensor programs or tuples; any other raises OperatorError. A
+    read out of range at one point raises BoundsError for all points.
     """
     plain = _Interpreter(Module(()), "numpy", ordered, None)
     known: dict[Expr, Any] = dict(env)

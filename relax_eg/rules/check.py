@@ -410,8 +410,8 @@ _QUICK_PROOF = 3.0  # limit: seconds of processor time of a proof that many othe
 
 
 def proof_on(rule: Rule) -> Verdict:
-    """The verdict of a quick proof, and, for a rule that is proved or an axiom, of a test from scratch. A rule that is neither
-    has the status "tested" at 0 points."""
+    """The verdict of a quick proof, and, for a rule that is proved or an axiom, of a test from scratch. A rule that is
+    neither has the status "tested" at 0 points."""
     started = time.perf_counter()
     try:
         verdict, why = prove_formally(Verdict(rule, "tested", 0), rule, _QUICK_PROOF)

@@ -189,16 +189,16 @@ class _Worker:
         with _environment(_ONE_THREAD):
             self._process.start()
         theirs.close()
-        self._loaded: Path | None | bool = False  # the file that it has loaded; False for none
+        self._loaded: Path | bool | None = False  # the file that it has loaded; False for none
 
     def start(self, path: Path | None, number: int, seconds: float, way: Way) -> None:
         """Starts the check of a rule of a file, or of the books, with a limit of `seconds`."""
         with suppress(EOFError, OSError):
             if self._loaded != path:  # the time to load the rules does not count
-                self.pipe.send(path)
+                self.pipe.send(("load", path, ""))
                 self.pipe.recv()
                 self._loaded = path
-            self.pipe.send((number, way))
+            self.pipe.send(("check", number, way))
         self.number, self.deadline = number, time.monotonic() + seconds
 
     def receive(self) -> dict[str, Any] | None:
@@ -235,17 +235,16 @@ def _work(pipe: Any, memory: int) -> None:
     is_limited = False
     with suppress(EOFError, OSError):
         while True:
-            asked = pipe.recv()
-            if not isinstance(asked, tuple):
-                rules = _rules(asked)
+            what, value, way = pipe.recv()
+            if what == "load":
+                rules = _rules(value)
                 if not is_limited:
                     _limit(memory)
                 is_limited = True
                 pipe.send("ready")
                 continue
             try:
-                number, way = asked  # type: ignore[reportUnknownVariableType]
-                verdict = WAYS[way](rules[number])
+                verdict = WAYS[way](rules[value])
                 pipe.send({f: getattr(verdict, f) for f in _FIELDS})
             except MemoryError:
                 pipe.send(_stopped(f"its check asked for more than {memory >> 20} MiB of memory"))

@@ -122,7 +122,6 @@ def one_holds(a: Condition, b: Condition) -> Condition:
     return yes, no
 
 
-
 @dataclass
 class Deadline:
     """The end of the time for a proof. `end` is in seconds of processor time of this thread, so that a proof does not

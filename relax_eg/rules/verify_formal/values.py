@@ -444,7 +444,9 @@ class TermValues:
         if len(extremes) != 1 or (form.modulus and len(form.terms) > 1):
             return self._one(Factor("apply", "value", (), (form,)))
         total = Sum()
-        for u, d in extremes[0][0].factors[0].args[0].terms:  # what is added to an extreme is added to each of its values
+        for u, d in (
+            extremes[0][0].factors[0].args[0].terms
+        ):  # what is added to an extreme is added to each of its values
             u = self.normal.with_fresh_names(u)
             if len(form.terms) > 1:
                 value = Sum()
@@ -530,7 +532,7 @@ class TermValues:
         if x is not None and y is not None and kind(a.dtype) in "iu":
             if fn == "less":
                 return case_of(at_least(y - x - 1))
-            return case_of(at_least(y - x)) if fn == "less_equal" else _literal(zero(x - y), fn == "equal")
+            return case_of(at_least(y - x)) if fn == "less_equal" else case_of(zero(x - y), fn == "equal")
         if fn == "less_equal":  # not b < a, as no number is unordered
             yes, no = self._ordered("less", b, a, path)
             return no, yes
