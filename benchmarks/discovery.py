@@ -2,9 +2,9 @@
 
     python -m benchmarks.discovery [--family lattices] [--jobs 2] [--random 2000] [--save found]
 
-For each family of operators: the laws found, those of the books whose operators are in the grammar (proved, at most five
-operators a side), and how many of these follow from the found ones by equality saturation. `--random N` evaluates the
-sides of every found law at N random instances, apart from the checker, and counts differences.
+For each family of operators: the laws found, those of the books whose operators are in the grammar (proved, at most
+five operators a side), and how many of these follow from the found ones by equality saturation. `--random N`
+evaluates the sides of every found law at N random instances, apart from the checker, and counts differences.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def found_in(f: Family, jobs: int, quick: bool) -> Discovery:
 
 
 def laws_within(f: Family) -> list[tuple[Rule, Instance]]:
-    """Returns the laws of the books whose operators, dtypes and constants are in the grammar, each with its first instance."""
+    """Returns the laws of the books whose operators, dtypes and constants are in the grammar, each with its first
+    instance."""
     dtypes = {spec.dtype or "float32" for spec in parse_signature(f.variables).values()}
     names = {part.partition("(")[0].strip() for part in f.operators.split("|")}
     found: list[tuple[Rule, Instance]] = []
@@ -181,7 +182,8 @@ def main(
         asked = [(r, i) for r, i in within if r.name in known]
         missing = [r for r, i in asked if not reached(i, found.equations, BUDGET)]
         print(
-            f"{name}: {len(found.laws)} laws, {found.followed:,} follow, {len(found.unknown)} unknown, {seconds:.0f} s; "
+            f"{name}: {len(found.laws)} laws, {found.followed:,} follow, {len(found.unknown)} unknown, "
+            f"{seconds:.0f} s; "
             f"{len(asked) - len(missing)} of {len(asked)} laws of the books follow {found.stopped}".rstrip(),
             flush=True,
         )

@@ -9,6 +9,7 @@ from relax_eg.discovery.result import Discovery
 from relax_eg.driver.ablation import Ablation
 from relax_eg.driver.certified import Certificate
 from relax_eg.driver.jitted import Jitted
+from relax_eg.driver.mining import Mined
 from relax_eg.driver.pareto import ParetoFront, ParetoPoint
 from relax_eg.driver.quantize import QuantizedModule
 from relax_eg.driver.view import View
@@ -35,6 +36,7 @@ __all__ = [
     "GpuExecutable",
     "GpuProgram",
     "Jitted",
+    "Mined",
     "Optimized",
     "ParetoFront",
     "ParetoPoint",

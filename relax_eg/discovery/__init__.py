@@ -1,1 +1,1 @@
-"""Laws of operators that nobody stated: terms are enumerated, grouped by their values, proved, and minimised to rules."""
+"""Laws of operators that nobody stated: terms are enumerated, grouped by values, proved, and minimised to rules."""

@@ -28,7 +28,7 @@ from relax_eg.rules.signature import pattern_of
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
 from relax_eg.tir import TensorProgram, count
 
-_BLOCK_RANK = 1  # chosen: axes of a block `*b` while terms are enumerated; laws are proved for every rank
+_BLOCK_RANK = 1  # limit: axes of a block `*b` while terms are enumerated; laws are proved for every rank
 _MOST_ARITY = 3  # limit: operands of an operator; terms grow with the power of it
 _MOST_AXES = 3  # limit: axes of a value; without a limit outer products never end
 _WORK_SIZE = 8  # chosen: size of every axis at which the work of terms is compared
@@ -134,7 +134,8 @@ class Grammar:
                 )
             if len(given.parameters) > _MOST_ARITY or not given.parameters:
                 raise DiscoveryError(
-                    f"tensor program `{given.name}` has {len(given.parameters)} parameters; 1 to {_MOST_ARITY} are accepted"
+                    f"tensor program `{given.name}` has {len(given.parameters)} parameters; "
+                    f"1 to {_MOST_ARITY} are accepted"
                 )
             return [Form(given.name, len(given.parameters), program=given)]
         name, attributes = _read_operator(given)

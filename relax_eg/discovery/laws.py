@@ -23,6 +23,7 @@ from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
 
+# given: infix operators of Python and their precedences
 _INFIX = {"add": ("+", 1), "subtract": ("-", 1), "multiply": ("*", 2), "divide": ("/", 2), "matmul": ("@", 2)}
 _HIGHEST = 9  # given: precedence of a name
 _AXES = ("axes", "axis")
@@ -288,7 +289,7 @@ class Writer:
 
 
 def _has_instance(rule: Rule, wanted: tuple[Expr, Expr]) -> bool:
-    """Whether the rule states the wanted equality, up to names of sizes, for one of its ranks, and exists for others."""
+    """Whether the rule states the wanted equality, up to names of sizes, at one of its ranks, and exists at others."""
     found = list(instances(rule, limit=24, dtypes=("float32",)))
     texts = {(expression_text(i.left[0]), expression_text(i.right[0])) for i in found}
     shown = expression_text(wanted[0]), expression_text(wanted[1])

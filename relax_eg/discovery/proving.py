@@ -1,4 +1,4 @@
-"""Proofs of candidates: each is written as a rule, of the strongest numerics class and the most general typing first."""
+"""Proofs of candidates, each as a rule, of the strongest numerics class and the most general typing first."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Prover:
 
     def __init__(self, grammar: Grammar, writer: Writer, numerics: Numerics, jobs: int, folder: Path | None) -> None:
         self._grammar, self._writer = grammar, writer
-        self._allowed = CLASSES[: CLASSES.index(numerics) + 1]
+        self._allowed: tuple[Numerics, ...] = CLASSES[: CLASSES.index(numerics) + 1]
         self._bits = SamplePoints(grammar, True, 0)
         self._jobs, self._folder = jobs, folder
         self._known = _read(folder)
@@ -116,7 +116,7 @@ class Prover:
     def _attempts(self, c: Candidate, name: str) -> list[_Attempt]:
         """The texts to try, with their classes. Where the bits differ at sample points the class is not exact. At the
         end, where no axis is empty: of an empty axis proofs of extremes say nothing."""
-        classes = [n for n in self._allowed if n != "exact" or self._has_same_bits(c)]
+        classes: list[Numerics] = [n for n in self._allowed if n != "exact" or self._has_same_bits(c)]
         tried = [_Attempt(text, n, None) for n in classes for text in self._writer.general(c, name, n)]
         sizes = self._sizes(c)
         if c.condition is None and sizes and not self._is_pointwise(c):

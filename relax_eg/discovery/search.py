@@ -94,8 +94,8 @@ def discover(
       axis while terms are enumerated; laws are proved for every number of axes.
     - `size`: the largest number of operators of a side.
     - `rules`: what is known; laws that follow from it are left out.
-    - `facts`: conditions on variables under which laws are looked for too: "nonnegative", "positive", "nonzero". That an
-      axis is not empty is always tried.
+    - `facts`: conditions on variables under which laws are looked for too: "nonnegative", "positive", "nonzero". That
+      an axis is not empty is always tried.
     - `constants`: numbers that terms may have.
     - `numerics`: the weakest class of a law; each law gets the strongest that is proved.
     - `seed`: of the sample points. The same arguments give the same laws, unless `seconds` end the search.
@@ -206,9 +206,17 @@ class _Run:
         p = law.proof
         when = law.candidate.condition.when if law.candidate.condition else ()
         return FoundLaw(
-            law.name, doc_of(p.source) or self.writer.text(law.candidate), p.outcome, p.numerics, p.theory, when, p.source, p.problem,
-            p.seconds, is_reversible(law.candidate, self.grammar),
-        )  # fmt: skip
+            name=law.name,
+            text=doc_of(p.source) or self.writer.text(law.candidate),
+            outcome=p.outcome,
+            numerics=p.numerics,
+            theory=p.theory,
+            when=when,
+            source=p.source,
+            problem=p.problem,
+            seconds=p.seconds,
+            reversible=is_reversible(law.candidate, self.grammar),
+        )
 
 
 def _opened(folder: Path, asked: dict[str, Any]) -> Path:

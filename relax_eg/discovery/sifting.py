@@ -44,7 +44,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A candidate that follows from others. `by`: the number of the law of which it is an instance; None for several."""
+    """A candidate that follows from others. `by`: the law of which it is an instance; None for several."""
 
     candidate: Candidate
     by: int | None
@@ -194,9 +194,9 @@ class Sieve:
     def _still_follows(self, d: Dropped) -> bool:
         """Whether a candidate follows from the laws, after others failed."""
         c = d.candidate
-        if c.condition is None:
-            if self._rewriting.reducer(c.left) is not None or self._doubtful.reducer(c.left) is not None:
-                return True
+        known = (self._rewriting, self._doubtful) if c.condition is None else ()
+        if any(r.reducer(c.left) is not None for r in known):
+            return True
         return self._follow([c], [])[0]
 
     def minimise(self, progress: Progress) -> None:

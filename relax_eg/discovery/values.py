@@ -1,7 +1,7 @@
 """Characteristic values: the values of terms at sample points, by which terms are grouped.
 
-Points are small sizes and, for each, several draws of all variables. Over the reals the draws are quarters, so that sums
-and products are exact, with zeros, both signs and ties; for bits they are the draws of special values of the rule
+Points are small sizes and, for each, several draws of all variables. Over the reals the draws are quarters, so that
+sums and products are exact, with zeros, both signs and ties; for bits they are the draws of special values of the rule
 checker. An axis is empty at some sizes. A law is assumed of nothing here: terms with equal values are candidates.
 """
 

@@ -159,7 +159,8 @@ class _Fragment:
 class _Miner:
     def __init__(self, target: str, at: Mapping[str, int], size: int, numerics: Numerics, jobs: int) -> None:
         self._profile, self._target, self._at = profile(target), target, at
-        self._size, self._numerics, self._jobs = size, numerics, jobs
+        self._size, self._jobs = size, jobs
+        self._numerics: Numerics = numerics
         self._seen: set[str] = set()
 
     def price(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:

@@ -3,8 +3,9 @@
 Every combination of an operator, its static attributes and the number of its sizes is a constructor of its own (an
 *opcode*), so that rules match on plain tables: `permute_dims` with axes (1, 0) is one symbol and with axes (0, 2, 1)
 another. Sizes are arguments of sort `Dim`, so that rules can bind them. An operator without a record in the operator
-table (a call of an unregistered routine, a call of a function) is an opcode too, with a fixed annotation, but for a
-call of a tensor program whose arguments tell all sizes. The annotation of a field of a tuple follows from the annotation of the tuple.
+table (a call of an unregistered routine, a call of a function) is an opcode too, with a fixed annotation; the
+annotation of a call of a tensor program whose arguments tell all sizes follows from these. The annotation of a field of
+a tuple follows from the annotation of the tuple.
 """
 
 from __future__ import annotations

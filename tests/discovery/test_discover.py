@@ -80,7 +80,7 @@ def test_constants_and_broadcasting() -> None:
 
 def test_a_result_may_be_a_constant() -> None:
     found = rx.discover("subtract", "x: *b", 1, constants=(0,))
-    (law,) = found.laws
+    (law,) = [x for x in found.laws if x.text.startswith("x - x")]
     assert "return x - x, op.zeros_like(x)" in law.source
 
 
@@ -94,10 +94,10 @@ def test_axes_become_variables_and_empty_axes_conditions() -> None:
 
 
 def test_facts_are_tried_as_conditions() -> None:
-    found = rx.discover("abs | sqrt | multiply", "x: *b, y: *b", 2, facts="nonnegative")
+    found = rx.discover("abs | sqrt | multiply", "x: *b", 3, facts="nonnegative")
     said = texts(found)
     assert "abs(x) = x for x >= 0" in said
-    assert any(x.when == ("nonnegative(x)",) and "sqrt" in x.text for x in found.laws)
+    assert "sqrt(x) * sqrt(x) = x for x >= 0" in said
 
 
 def test_laws_of_a_tensor_program() -> None:
@@ -119,7 +119,7 @@ def test_a_law_of_a_tensor_program_applies_at_other_sizes() -> None:
 
     with rx.debug.options(least_gain=1):
         best = rx.optimize(main, rules=found.rules)
-    assert best.report.searched["multiply_of_gated"].matches
+    assert best.report.matches["multiply_of_gated"]
 
 
 def test_the_semiring_of_shortest_paths() -> None:
@@ -181,7 +181,7 @@ def test_time_ends_the_search() -> None:
     ("operators", "variables", "message"),
     [
         ("fft", "x: n", "operator `fft` has no index equations, so its laws can only be tested, not proved"),
-        ("ad", "x: n", "no operator `ad`; did you mean add"),
+        ("ad", "x: n", "no operator `ad`; did you mean"),
         ("sum(axis=(0,))", "x: n", "operator `sum` has no attribute `axis`; accepted: axes, keepdims"),
         ("pad", "x: n", "operator `pad` needs attribute `low`; accepted: a value for it"),
         ("sum", "x: *b n", "has a block, and `sum` has axes; accepted: a name for each axis"),
@@ -254,11 +254,15 @@ def test_the_command(tmp_path: Path) -> None:
     arguments = [f"{program}:gated", "multiply", "--variables", "x: n, y: n", "--size", "1", "--known", "none"]
     ran = CliRunner().invoke(app, ["discover", *arguments, "--jobs", "1", "--save", str(save)])
     assert ran.exit_code == 0, ran.output
-    assert "y * x = x * y" in ran.output
+    assert "y * x = x * y" in " ".join(ran.output.split())
     assert "multiply_commutes" in save.read_text()
 
 
-def test_the_command_refuses_what_is_no_tensor_program() -> None:
-    ran = CliRunner().invoke(app, ["discover", f"{__file__}:texts", "add", "--variables", "x: n", "--known", "none"])
+def test_the_command_refuses_what_is_no_operator() -> None:
+    asked = ["discover", f"{__file__}:NUMBER", "--variables", "x: n", "--known", "none"]
+    ran = CliRunner().invoke(app, asked)
     assert ran.exit_code == 1
-    assert "a tensor program is accepted, or a name of an operator" in ran.output
+    assert "is int; a tensor program is accepted" in " ".join(ran.output.split())
+
+
+NUMBER = 3
