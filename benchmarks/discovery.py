@@ -55,10 +55,10 @@ FAMILIES = {
     "quotients": Family("multiply | divide", "x: *b, y: *b, z: *b", 2, (1,), "nonzero"),
     "lattices": Family("maximum | minimum | negative", "x: *b, y: *b, z: *b", 3),
     "exponentials": Family(
-        "exp | log | log1p | expm1 | tanh | sigmoid | silu | negative | multiply | add", "x: *b, y: *b", 3, (),
+        "exp | log | log1p | expm1 | tanh | sigmoid | silu | negative | multiply | add", "x: *b, y: *b, z: *b", 3, (),
         "positive",
     ),
-    "magnitudes": Family("abs | multiply | integer_pow(y=2) | maximum | relu", "x: *b, y: *b", 3, (0,)),
+    "magnitudes": Family("abs | multiply | integer_pow(y=2) | maximum | relu", "x: *b, y: *b, z: *b", 3, (0,)),
     "choices": Family(
         "where | logical_and | add", "c: *b @ bool, d: *b @ bool, e: *b @ bool, x: *b, y: *b, z: *b, w: *b", 3
     ),

@@ -186,9 +186,10 @@ class Table:
                 continue
             whole = [v for v in values if v is not None]
             rows = self.points.rows(whole, t[1])
+            defined = self.points.defined(rows, t[1])
             for i, operands in enumerate(zip(*places, strict=True)):
                 term = (number, *(k.terms[int(n)] for k, n in zip(lists, operands, strict=True)))
-                if self._is_ground(term):
+                if not defined[i] or self._is_ground(term):
                     continue
                 found.append((order(term, self.grammar), term, t, [v[i] for v in whole], rows[i]))
         return found
@@ -230,7 +231,11 @@ class Table:
                     if any(a in reducible for a in operands) or any(term in r for r in weaker):
                         reducible.add(term)
                         continue
-                    other = known.setdefault(_key(t, row[mask]), term)
+                    inside = np.ascontiguousarray(row[mask])
+                    if not self.points.defined(inside, t[1]):
+                        reducible.add(term)
+                        continue
+                    other = known.setdefault(_key(t, inside), term)
                     if other is not term and self._concerns(condition, term, other):
                         reducible.add(term)
                         found.append(Candidate(term, other, condition))

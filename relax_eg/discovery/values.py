@@ -161,6 +161,12 @@ class SamplePoints:
         count = len(values[0])
         return np.concatenate([self._canonical(v.reshape(count, -1), dtype) for v in values], axis=1)
 
+    def defined(self, rows: Array, dtype: str) -> Array:
+        """For each row, or for one, whether it has a value that is a number. Terms without one say nothing."""
+        if not is_float(dtype):
+            return np.ones(rows.shape[:-1], bool)
+        return np.any(np.isfinite(rows.view(np.float64)), axis=-1)
+
     def _canonical(self, v: Array, dtype: str) -> Array:
         if not is_float(dtype):
             return v.astype(np.int64)

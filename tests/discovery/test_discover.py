@@ -71,8 +71,8 @@ def test_what_is_known_is_left_out(lattice: rx.types.Discovery) -> None:
 
 
 def test_constants_and_broadcasting() -> None:
-    found = rx.discover("add | multiply", "x: *b, y: *b", 1, constants=(0, 1))
-    assert {"x + 0.0 = x", "x * 1.0 = x"} <= texts(found)
+    found = rx.discover("add", "x: *b, y: *b", 1, constants=(0,))
+    assert "x + 0.0 = x" in texts(found)
     # That a sum commutes says so of a scalar and a tensor too.
     assert "0.0 + x = x" not in texts(found)
     assert found.rules["add_commutes"].signature["y"].text == "*c"
@@ -94,10 +94,8 @@ def test_axes_become_variables_and_empty_axes_conditions() -> None:
 
 
 def test_facts_are_tried_as_conditions() -> None:
-    found = rx.discover("abs | sqrt | multiply", "x: *b", 3, facts="nonnegative")
-    said = texts(found)
-    assert "abs(x) = x for x >= 0" in said
-    assert "sqrt(x) * sqrt(x) = x for x >= 0" in said
+    assert texts(rx.discover("abs", "x: *b", 1, facts="nonnegative")) == {"abs(x) = x for x >= 0"}
+    assert "sqrt(x * x) = x for x >= 0" in texts(rx.discover("sqrt | multiply", "x: *b", 2, facts="nonnegative"))
 
 
 def test_laws_of_a_tensor_program() -> None:
