@@ -38,7 +38,7 @@ Attributes = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Form:
+class OperatorForm:
     """An operator with its attributes, or a tensor program.
 
     - `op`: name of the operator, or of the tensor program.
@@ -84,7 +84,7 @@ class Grammar:
 
     def __init__(
         self,
-        operators: str | Sequence[str | TensorProgram | Form],
+        operators: str | Sequence[str | TensorProgram | OperatorForm],
         variables: str,
         constants: Sequence[float] = (),
     ) -> None:
@@ -124,8 +124,8 @@ class Grammar:
 
     # --- operators ---
 
-    def _forms_of(self, given: str | TensorProgram | Form) -> list[Form]:
-        if isinstance(given, Form):
+    def _forms_of(self, given: str | TensorProgram | OperatorForm) -> list[OperatorForm]:
+        if isinstance(given, OperatorForm):
             return [given]
         if isinstance(given, TensorProgram):
             if len(given.outputs) != 1:
@@ -137,13 +137,13 @@ class Grammar:
                     f"tensor program `{given.name}` has {len(given.parameters)} parameters; "
                     f"1 to {_MOST_ARITY} are accepted"
                 )
-            return [Form(given.name, len(given.parameters), program=given)]
+            return [OperatorForm(given.name, len(given.parameters), program=given)]
         name, attributes = _read_operator(given)
         record = _record(name)
         arity = 2 if record.variadic else len(record.parameters)
         if not 1 <= arity <= _MOST_ARITY:
             raise DiscoveryError(f"operator `{name}` takes {arity} operands; 1 to {_MOST_ARITY} are accepted")
-        return [Form(name, arity, tuple(a.items())) for a in self._attributes(record, attributes)]
+        return [OperatorForm(name, arity, tuple(a.items())) for a in self._attributes(record, attributes)]
 
     def _attributes(self, record: Operator, given: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The combinations of attributes: those that are given, defaults, and all values of axes."""
@@ -268,8 +268,8 @@ class Grammar:
         return f"{' | '.join(map(str, self.forms))} over {leaves}"
 
 
-def _program_in(given: str | TensorProgram | Form) -> TensorProgram | None:
-    return given if isinstance(given, TensorProgram) else given.program if isinstance(given, Form) else None
+def _program_in(given: str | TensorProgram | OperatorForm) -> TensorProgram | None:
+    return given if isinstance(given, TensorProgram) else given.program if isinstance(given, OperatorForm) else None
 
 
 def _signature(variables: str) -> dict[str, Spec]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.discovery.grammar import Form, Grammar
-from relax_eg.discovery.table import Candidate
+from relax_eg.discovery.grammar import Grammar, OperatorForm
+from relax_eg.discovery.table import EqualPair
 from relax_eg.discovery.terms import Term, leaves_of, operators_of, size_of
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr, constant_value
@@ -43,7 +43,7 @@ class Signature:
     attrs: str = ""
 
 
-def signatures(c: Candidate, grammar: Grammar) -> Iterator[Signature]:
+def signatures(c: EqualPair, grammar: Grammar) -> Iterator[Signature]:
     """The typings of a candidate, the most general first: any number of axes, with one operand that broadcasts; any
     axis; more axes in front."""
     used = _variables(c, grammar)
@@ -88,26 +88,26 @@ def signatures(c: Candidate, grammar: Grammar) -> Iterator[Signature]:
 OF_MATRICES = frozenset(("matmul", "linear", "triu", "tril", "cholesky", "triangular_solve"))
 
 
-def c_sizes(c: Candidate) -> frozenset[str]:
+def c_sizes(c: EqualPair) -> frozenset[str]:
     """The sizes that the condition of a candidate names."""
     return frozenset() if c.condition is None else c.condition.sizes
 
 
-def _is_last(f: Form, last: int) -> bool:
+def _is_last(f: OperatorForm, last: int) -> bool:
     return all(v in (last, (last,)) for k, v in f.attributes if k in _AXES)
 
 
-def _variables(c: Candidate, grammar: Grammar) -> list[int]:
+def _variables(c: EqualPair, grammar: Grammar) -> list[int]:
     return sorted({v for v in leaves_of(c.left) if v < grammar.variable_count})
 
 
-def is_reversible(c: Candidate, grammar: Grammar) -> bool:
+def is_reversible(c: EqualPair, grammar: Grammar) -> bool:
     """Whether the right side binds all variables, so that the law is a rule in both directions."""
     right = {v for v in leaves_of(c.right) if v < grammar.variable_count}
     return not isinstance(c.right, int) and right == set(_variables(c, grammar))
 
 
-def is_symmetric(c: Candidate) -> bool:
+def is_symmetric(c: EqualPair) -> bool:
     """Whether the law is itself in the other direction, under other names of variables."""
     found: dict[int, int] = {}
 
@@ -128,7 +128,7 @@ class Writer:
 
     # --- names and texts ---
 
-    def name(self, c: Candidate) -> str:
+    def name(self, c: EqualPair) -> str:
         stem = self._stem(c)
         name, n = stem, 1
         while name in self._names:
@@ -137,7 +137,7 @@ class Writer:
         self._names.add(name)
         return name
 
-    def _stem(self, c: Candidate) -> str:
+    def _stem(self, c: EqualPair) -> str:
         t, g = c.left, self.grammar
         root = g.forms[t[0]].op
         inner = [a for a in t[1:] if not isinstance(a, int)]
@@ -156,14 +156,14 @@ class Writer:
             return f"{root}_associates" if is_flat else f"{root}_of_{root}"
         return f"{root}_of_{'_and_'.join(g.forms[a[0]].op for a in inner)}"
 
-    def text(self, c: Candidate) -> str:
+    def text(self, c: EqualPair) -> str:
         """The law as a formula."""
         left, right = (expression_text(self.grammar.expression(t)) for t in (c.left, c.right))
         return f"{left} = {right}{_condition_text(c)}"
 
     # --- functions ---
 
-    def source(self, c: Candidate, name: str, signature: Signature, numerics: Numerics, both: bool = False) -> str:
+    def source(self, c: EqualPair, name: str, signature: Signature, numerics: Numerics, both: bool = False) -> str:
         """The function of a law, with its decorator. `both`: for both directions wherever that is possible; otherwise
         only where neither side is smaller."""
         same_size = both or size_of(c.left) == size_of(c.right)
@@ -223,7 +223,7 @@ class Writer:
             return f"op.{'ones' if value else 'zeros'}_like({name})"
         return f"op.full({name}.shape, {value!r}, {name}.dtype)"
 
-    def _operator_code(self, form: Form, inside: str, s: Signature) -> str:
+    def _operator_code(self, form: OperatorForm, inside: str, s: Signature) -> str:
         function = getattr(api, form.op, None)
         attributes = {k: self._attribute_code(k, v, s) for k, v in form.attributes}
         if function is None:
@@ -271,7 +271,7 @@ class Writer:
         """A file of rules with these functions."""
         return file_text(sources, self.grammar.programs, title, book)
 
-    def general(self, c: Candidate, name: str, numerics: Numerics, both: bool = False) -> Iterator[str]:
+    def general(self, c: EqualPair, name: str, numerics: Numerics, both: bool = False) -> Iterator[str]:
         """The texts of a law whose rule has the law as an instance, the most general first."""
         wanted = self.grammar.expression(c.left), self.grammar.expression(c.right)
         for s in signatures(c, self.grammar):
@@ -308,7 +308,7 @@ def doc_of(source: str) -> str:
     return source.partition('"""')[2].partition('"""')[0]
 
 
-def _condition_text(c: Candidate) -> str:
+def _condition_text(c: EqualPair) -> str:
     return "" if c.condition is None else f" for {' and '.join(map(_plain_condition, c.condition.when))}"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import OF_MATRICES, Writer
-from relax_eg.discovery.table import Candidate
+from relax_eg.discovery.table import EqualPair
 from relax_eg.discovery.terms import leaves_of, operators_of
 from relax_eg.discovery.values import Condition, SamplePoints
 from relax_eg.errors import DiscoveryError, RelaxEgError
@@ -36,7 +36,7 @@ _FILE = "verdicts.jsonl"  # of a run's folder: a line for each rule that was tri
 
 
 @dataclass(frozen=True)
-class Proof:
+class LawProof:
     """What became of a candidate.
 
     - `outcome`: "proved" for all sizes; "refuted" by a counterexample; or "unknown".
@@ -54,7 +54,7 @@ class Proof:
     theory: str = ""
     problem: str = ""
     seconds: float = 0.0
-    candidate: Candidate | None = None
+    candidate: EqualPair | None = None
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class _Attempt:
 
     text: str
     numerics: Numerics
-    candidate: Candidate | None
+    candidate: EqualPair | None
 
 
-class Prover:
+class LawProver:
     """Checks and proves candidates; a context, which ends the processes that it started.
 
     - `jobs`: processes; with 1 everything is proved in this one.
@@ -83,16 +83,16 @@ class Prover:
         self._verifiers: Verifiers | None = None
         self._files = 0
 
-    def __enter__(self) -> Prover:
+    def __enter__(self) -> LawProver:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def prove(self, asked: Sequence[tuple[Candidate, str]], progress: Progress) -> list[Proof]:
+    def prove(self, asked: Sequence[tuple[EqualPair, str]], progress: Progress) -> list[LawProof]:
         """What becomes of each candidate, which has a name. Candidates are tried together, attempt by attempt."""
         attempts = [self._attempts(c, name) for c, name in asked]
-        last: list[Proof | None] = [None] * len(asked)
+        last: list[LawProof | None] = [None] * len(asked)
         open_ = [i for i, a in enumerate(attempts) if a]
         turn = 0
         while open_:
@@ -104,16 +104,16 @@ class Prover:
                     still.append(i)
             open_, turn = still, turn + 1
         self._test([(i, p) for i, p in enumerate(last) if p is not None and p.outcome == "unknown"], last, progress)
-        return [p or Proof("unknown", "", self._allowed[-1], problem="it is no rule") for p in last]
+        return [p or LawProof("unknown", "", self._allowed[-1], problem="it is no rule") for p in last]
 
-    def _test(self, unknown: Sequence[tuple[int, Proof]], last: list[Proof | None], progress: Progress) -> None:
+    def _test(self, unknown: Sequence[tuple[int, LawProof]], last: list[LawProof | None], progress: Progress) -> None:
         """Tests what is not proved: it may be refuted."""
         verdicts = self._verdicts([p.source for _, p in unknown], "test", progress)
         for (i, p), v in zip(unknown, verdicts, strict=True):
             if v["status"] == "refuted":
                 last[i] = _proof(v, _Attempt(p.source, p.numerics, None), p)
 
-    def _attempts(self, c: Candidate, name: str) -> list[_Attempt]:
+    def _attempts(self, c: EqualPair, name: str) -> list[_Attempt]:
         """The texts to try, with their classes. Where the bits differ at sample points the class is not exact. At the
         end, where no axis is empty: of an empty axis proofs of extremes say nothing."""
         classes: list[Numerics] = [n for n in self._allowed if n != "exact" or self._has_same_bits(c)]
@@ -124,18 +124,18 @@ class Prover:
             tried += [_Attempt(text, classes[-1], inside) for text in self._writer.general(inside, name, classes[-1])]
         return tried
 
-    def _sizes(self, c: Candidate) -> list[str]:
+    def _sizes(self, c: EqualPair) -> list[str]:
         """The named sizes of the variables of a candidate."""
         used = {v for v in leaves_of(c.left) if v < self._grammar.variable_count}
         named = {v for i in used for d in self._grammar.leaves[i].shape for v in d.variables}
         return sorted(v for v in named if "__" not in v)
 
-    def _is_pointwise(self, c: Candidate) -> bool:
+    def _is_pointwise(self, c: EqualPair) -> bool:
         """Whether every operator keeps the shape of its operands."""
         forms = [self._grammar.forms[n] for n in (*operators_of(c.left), *operators_of(c.right))]
         return all(f.program is None and not f.attributes and f.op not in OF_MATRICES for f in forms)
 
-    def _has_same_bits(self, c: Candidate) -> bool:
+    def _has_same_bits(self, c: EqualPair) -> bool:
         params = self._grammar.variables
         left, right = (self._grammar.expression(t) for t in (c.left, c.right))
         try:
@@ -204,14 +204,14 @@ def _worst(verdicts: Sequence[Verdict]) -> Verdict:
     return min(verdicts, key=lambda v: ranking.index(v.status))
 
 
-def _proof(v: dict[str, Any], a: _Attempt, before: Proof | None) -> Proof:
+def _proof(v: dict[str, Any], a: _Attempt, before: LawProof | None) -> LawProof:
     source, numerics = a.text, a.numerics
     seconds = v["seconds"] + (before.seconds if before else 0.0)
     if v["status"] in ("proved", "axiom"):
         theory = "axiom" if v["status"] == "axiom" else v["theory"]
-        return Proof("proved", source, numerics, theory, "", seconds, a.candidate)
+        return LawProof("proved", source, numerics, theory, "", seconds, a.candidate)
     outcome: Outcome = "refuted" if v["status"] == "refuted" else "unknown"
-    return Proof(outcome, source, numerics, "", v["problem"].strip(), seconds)
+    return LawProof(outcome, source, numerics, "", v["problem"].strip(), seconds)
 
 
 def _key(text: str) -> str:

@@ -23,10 +23,10 @@ from typing import Any
 from relax_eg.argument_checks import CALLABLE, NONE, PATH, Kind, accepts, integer, of_types, one_of
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer, doc_of, is_reversible
-from relax_eg.discovery.proving import CLASSES, Progress, Prover
+from relax_eg.discovery.proving import CLASSES, LawProver, Progress
 from relax_eg.discovery.result import Discovery, FoundLaw, SizeFigures
 from relax_eg.discovery.sifting import Law, Sieve
-from relax_eg.discovery.table import Table
+from relax_eg.discovery.table import TermTable
 from relax_eg.discovery.values import SamplePoints, check_facts
 from relax_eg.errors import DiscoveryError
 from relax_eg.plain_data import read_json, write_file
@@ -34,7 +34,7 @@ from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.signature import Numerics
 from relax_eg.tir import TensorProgram
 
-MOST_TERMS = 200_000  # limit: terms of one size; about 400 bytes and 20 us each, times the elements of a sample
+MOST_TERMS = 200_000  # limit: terms of one size; they take about 0.1 ms each
 _RUN = "run.json"  # of a run's folder: what was asked
 
 
@@ -115,7 +115,7 @@ def discover(
         progress=progress or (lambda text, done, of: None),
     )  # fmt: skip
     place = None if folder is None else _opened(Path(folder), run.asked(size, rules))
-    with Prover(run.grammar, run.writer, numerics, jobs, place) as prover:
+    with LawProver(run.grammar, run.writer, numerics, jobs, place) as prover:
         sieve = Sieve(run.grammar, run.writer, rules or RuleSet("nothing"), prover)
         run.search(sieve, size)
     return run.result(sieve)
@@ -147,7 +147,7 @@ class _Run:
         }  # fmt: skip
 
     def search(self, sieve: Sieve, size: int) -> None:
-        table = Table(self.grammar, SamplePoints(self.grammar, False, self.seed, self.facts))
+        table = TermTable(self.grammar, SamplePoints(self.grammar, False, self.seed, self.facts))
         sieve.separate = lambda c: table.separate(c.left) if c.condition is None else None
         try:
             for n in range(1, size + 1):
@@ -164,7 +164,7 @@ class _Run:
         self.stopped = "out of time" if late else self.stopped
         return late
 
-    def _grow(self, table: Table, sieve: Sieve, n: int) -> bool:
+    def _grow(self, table: TermTable, sieve: Sieve, n: int) -> bool:
         """Makes and sorts out the terms of `n` operators. False if they are too many."""
         count = table.next_count()
         if n == 1 and not count:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from relax_eg.discovery.following import all_reached
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer
-from relax_eg.discovery.proving import Progress, Proof, Prover
-from relax_eg.discovery.table import Candidate
+from relax_eg.discovery.proving import LawProof, LawProver, Progress
+from relax_eg.discovery.table import EqualPair
 from relax_eg.discovery.terms import Order, Rewriting, leaves_of, order, size_of
 from relax_eg.egraph import Budget
 from relax_eg.errors import RelaxEgError
@@ -37,8 +37,8 @@ class Law:
 
     number: int
     name: str
-    candidate: Candidate
-    proof: Proof | None
+    candidate: EqualPair
+    proof: LawProof | None
     rules: list[Rule]
 
 
@@ -46,7 +46,7 @@ class Law:
 class Dropped:
     """A candidate that follows from others. `by`: the law of which it is an instance; None for several."""
 
-    candidate: Candidate
+    candidate: EqualPair
     by: int | None
 
 
@@ -59,17 +59,17 @@ class Sieve:
     - `separate`: called with a candidate that is refuted, whose sides are different classes.
     """
 
-    def __init__(self, grammar: Grammar, writer: Writer, known: RuleSet, prover: Prover) -> None:
+    def __init__(self, grammar: Grammar, writer: Writer, known: RuleSet, prover: LawProver) -> None:
         self._grammar, self._writer, self._known, self._prover = grammar, writer, known, prover
         self.laws: list[Law] = []
         self.failed: list[Law] = []
         self.dropped: list[Dropped] = []
-        self.separate: Callable[[Candidate], None] = lambda c: None
+        self.separate: Callable[[EqualPair], None] = lambda c: None
         self._rewriting = Rewriting(grammar)
         self._doubtful = Rewriting(grammar)
         self._numbers = 0
 
-    def sift(self, candidates: Sequence[Candidate], progress: Progress) -> None:
+    def sift(self, candidates: Sequence[EqualPair], progress: Progress) -> None:
         """Sorts out candidates of one size."""
         pending = sorted((c for c in candidates if self._is_rule(c)), key=self._key)
         while pending:
@@ -103,23 +103,23 @@ class Sieve:
                 else:
                     self.dropped.append(d)
 
-    def _is_rule(self, c: Candidate) -> bool:
+    def _is_rule(self, c: EqualPair) -> bool:
         """Whether the left side binds what the right side has, and is no variable."""
         count = self._grammar.variable_count
         left = {v for v in leaves_of(c.left) if v < count}
         return not isinstance(c.left, int) and {v for v in leaves_of(c.right) if v < count} <= left
 
-    def _key(self, c: Candidate) -> tuple[int, int, int, Order]:
+    def _key(self, c: EqualPair) -> tuple[int, int, int, Order]:
         """Smallest first; of equally small ones without a condition and with the most variables first."""
         variables = len({v for v in leaves_of(c.left) if v < self._grammar.variable_count})
         conditions = 0 if c.condition is None else len(c.condition.when)
         return size_of(c.left) + size_of(c.right), conditions, -variables, order(c.left, self._grammar)
 
     def _compare(
-        self, pending: Sequence[Candidate], tried: list[Law], dropped: list[Dropped], progress: Progress
+        self, pending: Sequence[EqualPair], tried: list[Law], dropped: list[Dropped], progress: Progress
     ) -> None:
         """Splits candidates in those that follow from laws, or from earlier ones of `tried`, and the others."""
-        waiting: list[Candidate] = []
+        waiting: list[EqualPair] = []
         for c in pending:
             by = self._rewriting.reducer(c.left) if c.condition is None else None
             if by is not None:
@@ -144,7 +144,7 @@ class Sieve:
                     continue
                 tried.append(self._law(c))
 
-    def _law(self, c: Candidate) -> Law:
+    def _law(self, c: EqualPair) -> Law:
         number, self._numbers = self._numbers, self._numbers + 1
         law = Law(number, self._writer.name(c), c, None, [])
         law.rules = self._rules(c, law.name)
@@ -152,12 +152,12 @@ class Sieve:
             self._rewriting.add(c.left, c.right, number)
         return law
 
-    def _rules(self, c: Candidate, name: str) -> list[Rule]:
+    def _rules(self, c: EqualPair, name: str) -> list[Rule]:
         """The rules of a candidate of the weakest class, in both directions, for comparisons only."""
         text = next(self._writer.general(c, name, "approximate", both=True), None)
         return [] if text is None else self._writer.rule(text)
 
-    def _guards(self, c: Candidate) -> list[Guard]:
+    def _guards(self, c: EqualPair) -> list[Guard]:
         if c.condition is None:
             return []
         names = [str(v.attr("name")) for v in self._grammar.variables]
@@ -171,7 +171,7 @@ class Sieve:
         own = [r for x in laws if x is not but for r in x.rules]
         return RuleSet("known", [*self._known, *own])
 
-    def _follow(self, chunk: Sequence[Candidate], tried: Sequence[Law], budget: Budget = _BUDGET) -> list[bool]:
+    def _follow(self, chunk: Sequence[EqualPair], tried: Sequence[Law], budget: Budget = _BUDGET) -> list[bool]:
         """For each candidate, whether it follows from what is known, the laws, and those that are being tried."""
         rules = self._rule_set([*self.laws, *tried])
         if not len(rules):
@@ -188,7 +188,7 @@ class Sieve:
                 found[i] = follows
         return found
 
-    def _sides(self, c: Candidate):
+    def _sides(self, c: EqualPair):
         return self._grammar.expression(c.left), self._grammar.expression(c.right)
 
     def _still_follows(self, d: Dropped) -> bool:

@@ -43,7 +43,7 @@ class _Kept:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class EqualPair:
     """Two terms that agree at the sample points, the larger one first.
 
     - `left`, `right`: the terms.
@@ -55,7 +55,7 @@ class Candidate:
     condition: Condition | None = None
 
 
-class Table:
+class TermTable:
     """The classes of terms of a grammar with equal values.
 
     - `size`: the number of operators up to which it has terms.
@@ -115,7 +115,7 @@ class Table:
             found += n
         return found
 
-    def grow(self) -> list[Candidate]:
+    def grow(self) -> list[EqualPair]:
         """Makes the terms of the next size. Returns the pairs of terms with equal values, without conditions, the
         smallest first."""
         self.size += 1
@@ -124,11 +124,11 @@ class Table:
             made += self._evaluate(number, chosen, t)
         made.sort(key=lambda m: m[0])
         self.terms_made += len(made)
-        found: list[Candidate] = []
+        found: list[EqualPair] = []
         for _, term, t, values, row in made:
             known = self._keep(term, t, self.size, values, row)
             if known is not None:
-                found.append(Candidate(term, known))
+                found.append(EqualPair(term, known))
         return found
 
     def equal_to(self, term: Term) -> Term | None:
@@ -216,10 +216,10 @@ class Table:
 
     # --- equality under conditions ---
 
-    def conditional(self) -> list[Candidate]:
+    def conditional(self) -> list[EqualPair]:
         """The pairs of classes that agree where a condition holds, of which the larger one has the size of the table.
         Its operands are least under the condition; what contains others follows from smaller pairs."""
-        found: list[Candidate] = []
+        found: list[EqualPair] = []
         for condition in self.points.conditions:
             reducible = self._reducible[condition]
             weaker = [r for c, r in self._reducible.items() if c is not condition and condition.implies(c)]
@@ -238,7 +238,7 @@ class Table:
                     other = known.setdefault(_key(t, inside), term)
                     if other is not term and self._concerns(condition, term, other):
                         reducible.add(term)
-                        found.append(Candidate(term, other, condition))
+                        found.append(EqualPair(term, other, condition))
         self._rows = {}
         return found
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.discovery.grammar import Form, Grammar
+from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.dtypes import is_float, is_integer
 from relax_eg.errors import DiscoveryError
 from relax_eg.ir.annotations import Tensor
@@ -215,7 +215,7 @@ def operand(points: SamplePoints, t: tuple[Any, ...], i: int) -> Expr:
     return var(f"x{i}", points.leaf_type(t))
 
 
-def wide_form(points: SamplePoints, form: Form) -> Form:
+def wide_form(points: SamplePoints, form: OperatorForm) -> OperatorForm:
     """A form as it is computed at the points: over the reals, tensor programs have float64."""
     if points.bits:
         return form

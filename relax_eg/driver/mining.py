@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.argument_checks import CALLABLE, accepts, integer, one_of
-from relax_eg.discovery.grammar import Form, Grammar
+from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.discovery.laws import Writer, doc_of, file_text, load
-from relax_eg.discovery.proving import CLASSES, Progress, Prover
-from relax_eg.discovery.table import Candidate, Table
+from relax_eg.discovery.proving import CLASSES, LawProver, Progress
+from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Term
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.driver.optimize import optimize
@@ -196,12 +196,12 @@ class _Miner:
         if right is None:
             return
         writer = Writer(grammar)
-        candidate = Candidate(left, right)
+        candidate = EqualPair(left, right)
         law = writer.text(candidate)
         if law in self._seen:
             return
         self._seen.add(law)
-        with Prover(grammar, writer, self._numerics, self._jobs, None) as prover:
+        with LawProver(grammar, writer, self._numerics, self._jobs, None) as prover:
             (proof,) = prover.prove([(candidate, writer.name(candidate))], lambda *_: None)
         if proof.outcome != "proved":
             unproved.append(law)
@@ -215,7 +215,7 @@ class _Miner:
 
     def _cheaper(self, grammar: Grammar, left: Term, seconds: float, at: Mapping[str, int]) -> Term | None:
         """A term with the values of `left` at the sample points and a lower price; None if there is none."""
-        table = Table(grammar, SamplePoints(grammar, False, 0))
+        table = TermTable(grammar, SamplePoints(grammar, False, 0))
         for n in range(self._size + 1):
             if n:
                 if table.next_count() > _MOST_TERMS:
@@ -298,7 +298,7 @@ def _generalised(f: _Fragment) -> tuple[Expr, tuple[Expr, ...], dict[str, int]] 
 
 def _grammar_of(root: Expr, params: Sequence[Expr]) -> tuple[Grammar, Term]:
     """A grammar with the operators of a fragment and others of their kind, and the fragment as its term."""
-    forms: dict[Expr, Form] = {}
+    forms: dict[Expr, OperatorForm] = {}
     constants: dict[float, None] = {}
     for e in postorder((root,)):
         if e.op == CONSTANT:
@@ -308,7 +308,7 @@ def _grammar_of(root: Expr, params: Sequence[Expr]) -> tuple[Grammar, Term]:
         elif e.op != VAR:
             defaults = {a.name: a.default for a in TABLE[e.op].attributes}
             given = tuple((k, v) for k, v in e.attrs if v is not defaults[k] and v != defaults[k])
-            forms[e] = Form(e.op, len(e.args), given)
+            forms[e] = OperatorForm(e.op, len(e.args), given)
     contracts = any(f.op in operators_run_as("matmul") or f.op == "sum" for f in forms.values())
     more = _OF_PRODUCTS if contracts and all(len(p.shape) <= 2 for p in params) else _OF_ELEMENTS
     signature = ", ".join(

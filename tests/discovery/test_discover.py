@@ -15,8 +15,8 @@ from benchmarks.discovery import differences
 from relax_eg.cli import app
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer
-from relax_eg.discovery.proving import Prover
-from relax_eg.discovery.table import Candidate, Table
+from relax_eg.discovery.proving import LawProver
+from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Rewriting, order
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.errors import DiscoveryError
@@ -203,15 +203,15 @@ def test_unknown_facts_are_named() -> None:
 
 def test_a_false_candidate_is_refuted_with_a_counterexample() -> None:
     grammar = Grammar("subtract", "x: *b, y: *b")
-    with Prover(grammar, Writer(grammar), "approximate", 1, None) as prover:
-        (proof,) = prover.prove([(Candidate((0, 0, 1), (0, 1, 0)), "wrong")], lambda *_: None)
+    with LawProver(grammar, Writer(grammar), "approximate", 1, None) as prover:
+        (proof,) = prover.prove([(EqualPair((0, 0, 1), (0, 1, 0)), "wrong")], lambda *_: None)
     assert proof.outcome == "refuted"
     assert "left = " in proof.problem
 
 
 def test_a_table_keeps_one_term_of_a_class() -> None:
     grammar = Grammar("add", "x: *b, y: *b")
-    table = Table(grammar, SamplePoints(grammar, False, 0))
+    table = TermTable(grammar, SamplePoints(grammar, False, 0))
     assert table.next_count() == 4
     (candidate,) = table.grow()
     assert (candidate.left, candidate.right) == ((0, 1, 0), (0, 0, 1))
@@ -231,7 +231,7 @@ def test_rewriting_ends() -> None:
 def test_values_are_those_of_the_interpreter() -> None:
     grammar = Grammar("subtract | exp", "x: *b, y: *b")
     points = SamplePoints(grammar, False, 0)
-    table = Table(grammar, points)
+    table = TermTable(grammar, points)
     table.grow()
     x, y = points.values[0]
     (made,) = [k for k in table._kept.values() if (0, 0, 1) in k.terms]

@@ -486,8 +486,6 @@ class TermValues:
                 return rest
         return self._one(Factor("apply", f"{which} {dtype}", (), (form,)))
 
-    # --- conditions ---
-
     def condition(self, s: Scalar, path: Guards) -> Condition:
         """Returns the cases in which the boolean `s` holds, and those in which it does not."""
         yes, no = self._condition(s, path)
