@@ -229,7 +229,9 @@ class _Miner:
 
     def _known(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
         """Predicted seconds of what the rules that ship make of a fragment."""
-        best = optimize(Module((Function("main", tuple(params), (), root),)), at=dict(at), target=self._target)
+        module = Module((Function("main", tuple(params), (), root),))
+        binding = {v: at[v] for v in module.main.size_variables}
+        best = optimize(module, at=binding, target=self._target)
         return best.report.after.seconds
 
 
