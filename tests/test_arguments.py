@@ -43,6 +43,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "why_not": (rx.why_not, ("matmul_associates", product, *SPECS)),
     "ablate": (rx.ablate, (product, *SPECS)),
     "pareto": (rx.pareto, (product, *SPECS)),
+    "discover": (rx.discover, ("negative", "x: n")),
     "compare": (rx.compare, (BEST.report, BEST.report)),
     "legalize": (rx.debug.legalize, (MODULE,)),
     "load": (rx.load, (NOWHERE,)),

@@ -71,7 +71,7 @@ def discover(
             sizes = read_sizes(at or [], "--at")
             mined = mine(
                 asked[0], *(spec or []), at=sizes, target=target, size=size, numerics=_class(numerics),
-                jobs=jobs or os.cpu_count() or 1, progress=tell,
+                jobs=jobs or os.cpu_count() or 1, tell=tell,
             )  # fmt: skip
         print_text(mined)
         write_output("rules", save, mined.save)
@@ -90,7 +90,7 @@ def discover(
             jobs=jobs or os.cpu_count() or 1,
             folder=folder,
             seconds=seconds,
-            progress=tell,
+            tell=tell,
             **limits,
         )
     print_text(found)

@@ -31,6 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 # given: the classes of floats, the strongest first
 CLASSES: tuple[Numerics, ...] = ("exact", "reassociate", "approximate")
+MOST_JOBS = 256  # limit: processes
 _SECONDS = 30.0  # limit: seconds for the check and the proof of one rule in a process
 _FILE = "verdicts.jsonl"  # of a run's folder: a line for each rule that was tried
 

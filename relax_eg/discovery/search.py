@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relax_eg.argument_checks import CALLABLE, NONE, PATH, Kind, accepts, integer, of_types, one_of
+from relax_eg.argument_checks import CALLABLE, NONE, Kind, accepts, integer, of_types, one_of, within
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer, doc_of, is_reversible
-from relax_eg.discovery.proving import CLASSES, LawProver, Progress
+from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
 from relax_eg.discovery.result import Discovery, FoundLaw, SizeFigures
 from relax_eg.discovery.sifting import Law, Sieve
 from relax_eg.discovery.table import TermTable
@@ -35,6 +35,8 @@ from relax_eg.rules.signature import Numerics
 from relax_eg.tir import TensorProgram
 
 MOST_TERMS = 200_000  # limit: terms of one size; they take about 0.1 ms each
+LARGEST_SIZE = 12  # limit: operators of a side; no grammar has so few terms that a larger one ends
+LONGEST = 1e9  # limit: seconds, thirty years
 _RUN = "run.json"  # of a run's folder: what was asked
 
 
@@ -42,6 +44,10 @@ def _are_operators(x: Any) -> bool:
     return isinstance(x, (str, TensorProgram)) or (
         isinstance(x, (list, tuple)) and all(isinstance(o, (str, TensorProgram)) for o in x)  # type: ignore[reportUnknownVariableType]
     )
+
+
+def _is_time(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x <= LONGEST
 
 
 def _are_numbers(x: Any) -> bool:
@@ -58,17 +64,17 @@ def _are_texts(x: Any) -> bool:
         _are_operators, "names of operators, 'add | sum(axes=(0,))', or a list of names and tensor programs,"
     ),
     variables=of_types("a signature, 'x: n, y: n',", str),
-    size=integer("a number of operators, at least 1,"),
+    size=within("a number of operators", 1, LARGEST_SIZE),
     rules=of_types("a RuleSet", RuleSet) | NONE,
     facts=Kind(_are_texts, "words such as 'nonnegative'"),
     constants=Kind(_are_numbers, "a list of numbers"),
     numerics=one_of(*CLASSES),
     seed=integer("an integer that is at least 0", 0),
-    jobs=integer("a number of processes, at least 1,"),
-    folder=PATH | NONE,
+    jobs=within("a number of processes", 1, MOST_JOBS),
+    folder=Kind(lambda x: isinstance(x, (str, Path)) and bool(str(x)), "a path") | NONE,
     terms=integer("a number of terms, at least 1,"),
-    seconds=of_types("a number of seconds, or None,", int, float) | NONE,
-    progress=CALLABLE,
+    seconds=Kind(_is_time, "a number of seconds, or None,") | NONE,
+    tell=CALLABLE,
 )
 def discover(
     operators: str | Sequence[str | TensorProgram],
@@ -84,7 +90,7 @@ def discover(
     folder: str | Path | None = None,
     terms: int = MOST_TERMS,
     seconds: float | None = None,
-    progress: Progress | None = None,
+    tell: Progress | None = None,
 ) -> Discovery:
     """Returns the laws of operators: equal terms of up to `size` operators, proved for all sizes.
 
@@ -103,7 +109,7 @@ def discover(
     - `folder`: where verdicts are kept. A run with the same folder goes on where another was stopped.
     - `terms`: the most terms of one size. If there were more, the search ends with the size before.
     - `seconds`: after which no further size, and no further batch of proofs, is begun.
-    - `progress`: called with a text, what is done, and what is to be done.
+    - `tell`: called with a text, what is done, and what is to be done.
 
     A search that is interrupted by Ctrl-C returns what it has proved. DiscoveryError if an operator has no equations,
     if no operator applies to the variables, or if even the terms of one operator are too many.
@@ -112,7 +118,7 @@ def discover(
         Grammar(operators, variables, constants),
         facts=tuple(facts.replace(",", " ").split()) if isinstance(facts, str) else tuple(facts),
         numerics=numerics, seed=seed, most=terms, ends=None if seconds is None else time.monotonic() + seconds,
-        progress=progress or (lambda text, done, of: None),
+        progress=tell or (lambda text, done, of: None),
     )  # fmt: skip
     place = None if folder is None else _opened(Path(folder), run.asked(size, rules))
     with LawProver(run.grammar, run.writer, numerics, jobs, place) as prover:

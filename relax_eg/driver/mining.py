@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.argument_checks import CALLABLE, accepts, integer, one_of
+from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.discovery.laws import Writer, doc_of, file_text, load
-from relax_eg.discovery.proving import CLASSES, LawProver, Progress
+from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
+from relax_eg.discovery.search import LARGEST_SIZE
 from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Term
 from relax_eg.discovery.values import SamplePoints
@@ -104,10 +105,10 @@ class Mined:
 
 @accepts(
     DiscoveryError,
-    size=integer("a number of operators, at least 1,"),
+    size=within("a number of operators", 1, LARGEST_SIZE),
     numerics=one_of(*CLASSES),
-    jobs=integer("a number of processes, at least 1,"),
-    progress=CALLABLE,
+    jobs=within("a number of processes", 1, MOST_JOBS),
+    tell=CALLABLE,
 )
 def mine(
     function: Callable[..., Any] | Module,
@@ -117,7 +118,7 @@ def mine(
     size: int = 3,
     numerics: Numerics = "reassociate",
     jobs: int = 1,
-    progress: Progress | None = None,
+    tell: Progress | None = None,
 ) -> Mined:
     """Returns the laws that the costliest fragments of a program could use: cheaper terms of at most `size` operators
     that are proved equal.
@@ -135,7 +136,7 @@ def mine(
         raise DiscoveryError(
             f"at={sizes}: no size `{missing[0]}`; fragments are priced at sizes: at={{'{missing[0]}': 64}}"
         )
-    told: Progress = progress or (lambda text, done, of: None)
+    told: Progress = tell or (lambda text, done, of: None)
     miner = _Miner(target, sizes, size, numerics, jobs)
     fragments = miner.hottest(module)
     offers: list[Offer] = []

@@ -150,7 +150,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
         if calls > 3:
             raise KeyboardInterrupt
 
-    first = rx.discover(*asked, folder=tmp_path, progress=stop)
+    first = rx.discover(*asked, folder=tmp_path, tell=stop)
     assert first.stopped == "interrupted"
     verdicts = (tmp_path / "verdicts.jsonl").read_text()
     assert verdicts
