@@ -242,7 +242,8 @@ def _cuts(e: Expr) -> Iterator[tuple[Expr, ...]]:
         return
     inside, level = {e: None}, [e]
     for _ in range(_LARGEST):
-        leaves = dict.fromkeys(a for x in inside for a in x.args if a not in inside and a.op != CONSTANT)
+        below = postorder((e,), stop=lambda x: x not in inside)
+        leaves = [x for x in below if x not in inside and x.op != CONSTANT]
         variables = [x for x in leaves if isinstance(x.annotation, Tensor)]
         if len(inside) > _LARGEST or len(variables) != len(leaves):
             return
