@@ -15,6 +15,7 @@ from relax_eg.discovery.terms import Term, leaves_of, operators_of, size_of
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr, constant_value
 from relax_eg.ops import api
+from relax_eg.rules.book import default
 from relax_eg.rules.check import without_checks
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.rule import Rule, instances
@@ -120,11 +121,12 @@ def is_symmetric(c: EqualPair) -> bool:
 
 
 class Writer:
-    """Writes laws as functions, with names that are unique among those it wrote."""
+    """Writes laws as functions, with names that neither those it wrote have nor the rules that ship, so that sets of
+    both can be combined."""
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
-        self._names: set[str] = set()
+        self._names = {r.name for r in (*default, *default.schemas)}
 
     # --- names and texts ---
 

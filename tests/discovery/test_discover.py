@@ -75,7 +75,8 @@ def test_constants_and_broadcasting() -> None:
     assert "x + 0.0 = x" in texts(found)
     # That a sum commutes says so of a scalar and a tensor too.
     assert "0.0 + x = x" not in texts(found)
-    assert found.rules["add_commutes"].signature["y"].text == "*c"
+    assert found.rules["add_commutes_2"].signature["y"].text == "*c"
+    assert "add_commutes_2" in rx.rules.default + found.rules  # the name of a shipped rule is not taken
 
 
 def test_a_result_may_be_a_constant() -> None:
@@ -253,7 +254,7 @@ def test_the_command(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["discover", *arguments, "--jobs", "1", "--save", str(save)])
     assert ran.exit_code == 0, ran.output
     assert "y * x = x * y" in " ".join(ran.output.split())
-    assert "multiply_commutes" in save.read_text()
+    assert "multiply_commutes_2" in save.read_text()
 
 
 def test_the_command_refuses_what_is_no_operator() -> None:
