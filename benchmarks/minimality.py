@@ -15,13 +15,11 @@ import typer
 
 import relax_eg as rx
 from benchmarks import Quick
+from relax_eg.discovery.following import declared, scope_of
 from relax_eg.egraph import Budget, EGraph
 from relax_eg.errors import RelaxEgError
-from relax_eg.rules import Instance, OriginGuard, Rule, RuleSet, book
-from relax_eg.rules.conditions import claims_of
-from relax_eg.rules.parameter_facts import DeclaredFacts
+from relax_eg.rules import Instance, Rule, RuleSet, book
 from relax_eg.rules.rule import instances
-from relax_eg.shapes import Relation, Scope
 
 BOOKS = {
     b.name: b
@@ -51,23 +49,11 @@ def derivable(rule: Rule, others: RuleSet) -> bool:
 def reached(instance: Instance, others: RuleSet) -> bool:
     """Whether the other rules lead from the left side to the right one."""
     try:
-        with EGraph(instance.left, others, sizes_of(instance), declared=known_of(instance)) as egraph:
+        with EGraph(instance.left, others, scope_of(instance.guards), declared=declared(instance.guards)) as egraph:
             egraph.saturate(BUDGET)
             return all(egraph.are_equal(a, b) for a, b in zip(instance.left, instance.right, strict=True))
     except RelaxEgError:
         return False
-
-
-def known_of(instance: Instance) -> DeclaredFacts:
-    """Returns the facts that a rule's conditions require of its pattern variables, as declared facts."""
-    return DeclaredFacts(
-        claims_of(instance.guards), frozenset(g.name for g in instance.guards if isinstance(g, OriginGuard))
-    )
-
-
-def sizes_of(instance: Instance) -> Scope:
-    """Returns a scope in which a rule's conditions on sizes hold."""
-    return Scope(assume=[str(g) for g in instance.guards if isinstance(g, Relation)])
 
 
 def main(

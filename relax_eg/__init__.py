@@ -9,6 +9,7 @@ from typing import Any as _Any
 
 if _TYPE_CHECKING:
     from relax_eg import debug, errors, rules, types
+    from relax_eg.discovery.search import discover
     from relax_eg.driver.ablation import ablate
     from relax_eg.driver.jit import jit
     from relax_eg.driver.loading import load
@@ -64,6 +65,7 @@ _HOMES = {
     "CostReport": "reports",
     "data_type": "ir.data",
     "dataflow": "frontends.script",
+    "discover": "discovery.search",
     "Dynamic": "dynamic.policy",
     "from_onnx": "frontends.onnx.graph",
     "from_stablehlo": "frontends.stablehlo.reading",
@@ -134,6 +136,7 @@ __all__ = [
     "data_type",
     "dataflow",
     "debug",
+    "discover",
     "errors",
     "from_onnx",
     "from_stablehlo",

@@ -80,6 +80,12 @@ def integer(accepted: str, least: int = 1) -> Kind:
     return Kind(lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= least, accepted)
 
 
+def within(what: str, least: int, most: int) -> Kind:
+    """Returns the kind of the integers from `least` to `most`. `what` they are."""
+    accepted = f"{what}, {least} to {most},"
+    return Kind(lambda x: isinstance(x, int) and not isinstance(x, bool) and least <= x <= most, accepted)
+
+
 def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Returns a decorator whose functions raise `error` if an argument of a call is not of its kind. Defaults are not
     checked."""

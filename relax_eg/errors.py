@@ -89,6 +89,11 @@ class UnknownRuleError(RuleError, KeyError):
     __str__ = Exception.__str__  # a KeyError shows its text in quotes
 
 
+class DiscoveryError(RelaxEgError, ValueError):
+    """A search for laws that cannot be made: an operator without equations, variables to which nothing applies, terms
+    without end."""
+
+
 class LibraryError(RelaxEgError, RuntimeError):
     """A library routine that is missing, whose cost is not a number, or whose result differs from its definition."""
 

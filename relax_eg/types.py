@@ -7,9 +7,11 @@ from relax_eg.backend.gpu.spread import SpreadCompilation
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.ready import Ready
 from relax_eg.backend.spread import Spread
+from relax_eg.discovery.result import Discovery
 from relax_eg.driver.ablation import Ablation
 from relax_eg.driver.certified import Certificate
 from relax_eg.driver.jitted import Jitted
+from relax_eg.driver.mining import Mined
 from relax_eg.driver.pareto import ParetoFront, ParetoPoint
 from relax_eg.driver.quantize import QuantizedModule
 from relax_eg.driver.view import View
@@ -31,11 +33,13 @@ __all__ = [
     "Certificate",
     "Check",
     "Comparison",
+    "Discovery",
     "Explanation",
     "GpuCompilation",
     "GpuExecutable",
     "GpuProgram",
     "Jitted",
+    "Mined",
     "Optimized",
     "ParetoFront",
     "ParetoPoint",

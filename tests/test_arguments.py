@@ -45,6 +45,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "ablate": (rx.ablate, (product, *SPECS)),
     "pareto": (rx.pareto, (product, *SPECS)),
     "spread": (functools.partial(rx.spread, mesh={"x": 1}), (product, *SPECS)),
+    "discover": (rx.discover, ("negative", "x: n")),
     "compare": (rx.compare, (BEST.report, BEST.report)),
     "legalize": (rx.debug.legalize, (MODULE,)),
     "load": (rx.load, (NOWHERE,)),

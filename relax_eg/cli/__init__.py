@@ -1,4 +1,4 @@
-"""The command line: `relax-eg optimize | compare | ablate | view | plan | rules | verify | ...`.
+"""The command line: `relax-eg optimize | compare | ablate | view | plan | rules | verify | discover | ...`.
 
 Each command has a module; this one sets the names and the order of the commands.
 """
@@ -16,6 +16,7 @@ from relax_eg.cli import (
     calibrate,
     compare,
     compile,
+    discover,
     extract,
     info,
     inspect,
@@ -61,6 +62,7 @@ app.command("view")(view.view)
 app.command("run")(run.run)
 app.command("rules")(rules.list_rules)
 app.command("verify")(rules.verify)
+app.command("discover")(discover.discover)
 app.command("why-not")(why_not.why_not)
 app.command("pareto")(pareto.pareto)
 app.command("quantize")(quantize.quantize)

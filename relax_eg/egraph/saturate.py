@@ -58,6 +58,7 @@ class EGraph:
     - `makers`: the rules that made the nodes of `alternatives` that are not in the program as written.
     - `declared`: what is known of the values of parameters.
     - `record`: whether every match is kept, so that results can be explained (`egraph.recording`).
+    - `warns`: whether a rule that is left out is a warning.
     """
 
     @stage("insert")
@@ -70,7 +71,9 @@ class EGraph:
         declared: DeclaredFacts | None = None,
         record: bool = False,
         makers: Mapping[Expr, str] | None = None,
+        warns: bool = True,
     ) -> None:
+        self._warns = warns
         self.roots = tuple(roots)
         self.words = Vocabulary()
         self.engine = Engine()
@@ -324,7 +327,8 @@ class EGraph:
         self._left_out[unfit.rule] = unfit
         for rulesets in (self._question_rulesets, *self._rulesets.values()):
             rulesets.pop(unfit.rule, None)
-        log.warning("%s", unfit)
+        if self._warns:
+            log.warning("%s", unfit)
 
     def _apply(self, phase: str, rules: list[str]) -> None:
         began, before = time.thread_time(), self._changes

@@ -3,8 +3,9 @@
 Every combination of an operator, its static attributes and the number of its sizes is a constructor of its own (an
 *opcode*), so that rules match on plain tables: `permute_dims` with axes (1, 0) is one symbol and with axes (0, 2, 1)
 another. Sizes are arguments of sort `Dim`, so that rules can bind them. An operator without a record in the operator
-table (a call of an unregistered routine, a call of a function) is an opcode too, with a fixed annotation. The
-annotation of a field of a tuple follows from the annotation of the tuple.
+table (a call of an unregistered routine, a call of a function) is an opcode too, with a fixed annotation; the
+annotation of a call of a tensor program whose arguments tell all sizes follows from these. The annotation of a field of
+a tuple follows from the annotation of the tuple.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, TUPLE_GET, Expr, node, tuple_get
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, TUPLE_GET, Expr, node, tuple_get
+from relax_eg.ir.tensor_calls import call_tir, tir_annotation
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import TABLE, call, deduce
 from relax_eg.ops.libraries import LIBRARIES, library_call, library_of
@@ -80,6 +82,8 @@ class Opcode:
             return library_call(LIBRARIES[attrs["name"]], args, dict(attrs["attrs"]))
         if self.op == TUPLE_GET:
             return tuple_get(args[0], dict(self.static)["index"])
+        if self.op == CALL_TIR:
+            return call_tir(dict(self.static)["program"].value, args)
         return call(self.op, args, self.attributes(dims))
 
     def deduce(self, operands: tuple[Annotation, ...], dims: tuple[Dim, ...]) -> Annotation:
@@ -87,6 +91,8 @@ class Opcode:
         if self.op == CALL_DPS_LIBRARY:
             attrs = self.attributes(dims)
             return LIBRARIES[attrs["name"]].annotation(operands, dict(attrs["attrs"]))
+        if self.op == CALL_TIR:
+            return tir_annotation(dict(self.static)["program"].value, operands, ())
         if self.op != TUPLE_GET:
             return deduce(self.op, operands, self.attributes(dims), strict=True)
         (fields,) = operands
@@ -129,6 +135,8 @@ def _opcode_key(e: Expr, is_registered: bool) -> tuple[OpcodeKey, tuple[Dim, ...
         return (e.op, static, repr(static), tuple((k, len(v)) for k, v in sized), len(e.args), None), dims
     if e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple):
         return (e.op, e.attrs, repr(e.attrs), (), 1, None), ()
+    if e.op == CALL_TIR and _follows(e):
+        return (e.op, e.attrs, repr(e.attrs), (), len(e.args), None), ()
     if record is None:
         return (e.op, e.attrs, repr(e.attrs), (), len(e.args), e.annotation), ()
     kinds = {a.name: a.kind for a in record.attributes}
@@ -136,6 +144,16 @@ def _opcode_key(e: Expr, is_registered: bool) -> tuple[OpcodeKey, tuple[Dim, ...
     sized = tuple((k, v) for k, v in e.attrs if kinds[k] == "dims")
     dims = tuple(d for _, v in sized for d in v)
     return (e.op, static, repr(static), tuple((k, len(v)) for k, v in sized), len(e.args), None), dims
+
+
+def _follows(e: Expr) -> bool:
+    """Whether the annotation of a `call_tir` follows from the arguments, so that a rule about it holds at all sizes."""
+    if e.attr("sizes"):
+        return False
+    try:
+        return tir_annotation(e.attr("program").value, [a.annotation for a in e.args], ()) == e.annotation
+    except OperatorError:
+        return False
 
 
 def _is_sizes(value: Any) -> bool:

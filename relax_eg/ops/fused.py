@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.expr import CALL_TIR, Attrs, Expr, postorder
 from relax_eg.ir.heads import CORE
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.limits import MANY_KEPT
-from relax_eg.ops.record import Site, get, is_proved_applicable, movement_operators, operators_where, program_of
+from relax_eg.ops.record import (
+    ProgramUse,
+    Site,
+    called_program,
+    get,
+    is_proved_applicable,
+    movement_operators,
+    operators_where,
+    program_of,
+)
 from relax_eg.shapes import Dim
-from relax_eg.tir import Buffer, InlinedProgram, TensorProgram, compose
+from relax_eg.tir import Buffer, InlinedProgram, compose
 
 # Operators that move nothing: their value is the operand's memory under another shape.
 VIEWS = movement_operators("view")
 _MOST_NAMED = 5  # limit: operators listed in a kernel's name
 # Operators left out of a kernel's name where it has others: they compute nothing.
 _MOVEMENTS = operators_where(lambda o: o.moves is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramUse:
-    """A tensor program at one use.
-
-    - `program`: the tensor program.
-    - `sizes`: values of the program's size variables, as expressions in the sizes at the use.
-    """
-
-    program: TensorProgram
-    sizes: Mapping[str, Dim]
 
 
 def program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> ProgramUse | None:
@@ -69,13 +63,6 @@ def equations_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result
     """Returns the tensor program of one use of an operator, or the one that a `call_tir` calls, with any number of
     outputs; None for all else, and where sizes are unknown."""
     return called_program(operands, dict(attrs)) if op == CALL_TIR else program_at(op, operands, attrs, result)
-
-
-def called_program(operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> ProgramUse | None:
-    """Returns the program of a `call_tir` with the values of its sizes; None where the call does not bind them all."""
-    program: TensorProgram = attrs["program"].value
-    sizes = {**call_sizes([Tensor(b.shape, b.dtype) for b in program.parameters], operands), **dict(attrs["sizes"])}
-    return ProgramUse(program, sizes) if program.sizes <= sizes.keys() else None
 
 
 def fused_call(

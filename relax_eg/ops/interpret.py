@@ -22,6 +22,7 @@ from relax_eg.ir.expr import (
     ALLOC_TENSOR,
     CALL,
     CALL_INTO,
+    CALL_TIR,
     COND,
     MATCH,
     SHARD_MAP,
@@ -132,8 +133,8 @@ def evaluate_points(
     """Returns the values of `roots` at `count` >= 1 points at once.
 
     The arrays in `env` and the results have the points as first axis. `ordered`: as in `tir.evaluate`.
-    Nodes whose value depends on `env` must be operators or tuples; any other raises OperatorError. A read out of range
-    at one point raises BoundsError for all points.
+    Nodes whose value depends on `env` must be operators, tensor programs or tuples; any other raises OperatorError. A
+    read out of range at one point raises BoundsError for all points.
     """
     plain = _Interpreter(Module(()), "numpy", ordered, None)
     known: dict[Expr, Any] = dict(env)
@@ -147,7 +148,7 @@ def evaluate_points(
         args = [known[a] if a in known else _repeat_for_points(still[a], count) for a in e.args]
         if e.op in TUPLES:
             known[e] = plain.node(e, args, dict(sizes))
-        elif e.op in TABLE:
+        elif e.op in TABLE or e.op == CALL_TIR:
             known[e] = _operator_at_points(plain, e, args, dict(sizes), count, ordered)
         else:
             raise OperatorError(f"{e.op} is not evaluated at many points at once")
@@ -441,7 +442,7 @@ def _equations(
 ) -> tuple[bool, TensorProgram | None]:
     """Returns whether an operator provably applies at all sizes and, if so, its index equations. `_text` is the text
     of the attributes: it keeps 1 and True apart in the cache, as they compare equal."""
-    shown = is_proved_applicable(op, operands, attrs)
+    shown = op == CALL_TIR or is_proved_applicable(op, operands, attrs)
     return shown, program_of(Site(op, operands, dict(attrs))) if shown else None
 
 

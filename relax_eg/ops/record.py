@@ -7,7 +7,7 @@ The reference semantics (numpy and exact), the pattern kind (Relax, Algorithm 1)
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,12 +17,14 @@ from typing import Any, Literal, Protocol
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import OperatorError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import Expr, node, postorder
+from relax_eg.ir.expr import CALL_TIR, Expr, node, postorder
 from relax_eg.limits import KEPT, MANY_KEPT
 from relax_eg.ops.partial_annotations import deduce_from_partial, is_partial
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Counts, PatternKind, TensorProgram, classify, count
+from relax_eg.tir.substitute import with_sizes
 
 
 class _Required:
@@ -403,9 +405,31 @@ def position_promises(results: Iterable[Expr]) -> list[tuple[Expr, Dim]]:
     return list(found)
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramUse:
+    """A tensor program at one use.
+
+    - `program`: the tensor program.
+    - `sizes`: values of the program's size variables, as expressions in the sizes at the use.
+    """
+
+    program: TensorProgram
+    sizes: Mapping[str, Dim]
+
+
+def called_program(operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> ProgramUse | None:
+    """Returns the program of a `call_tir` with the values of its sizes; None where the call does not bind them all."""
+    program: TensorProgram = attrs["program"].value
+    sizes = {**call_sizes([Tensor(b.shape, b.dtype) for b in program.parameters], operands), **dict(attrs["sizes"])}
+    return ProgramUse(program, sizes) if program.sizes <= sizes.keys() else None
+
+
 def program_of(site: Site) -> TensorProgram | None:
-    """Returns the index equations of one use of an operator, or None where it has none."""
+    """Returns the index equations of one use of an operator or of a `call_tir`, or None where it has none."""
     attrs = tuple(site.attrs.items())
+    if site.op == CALL_TIR:
+        placed = called_program(site.operands, site.attrs)
+        return None if placed is None else with_sizes(placed.program, placed.sizes)
     return _program(site.op, site.operands, attrs, repr(attrs))
 
 
@@ -421,7 +445,7 @@ def _program(
 
 def definition_of(site: Site) -> TensorProgram | None:
     """Returns the equations that state what one use of an operator without index equations is, if it has any."""
-    definition = get(site.op).definition
+    definition = None if site.op == CALL_TIR else get(site.op).definition
     return None if definition is None else definition(site, _buffers(site))
 
 

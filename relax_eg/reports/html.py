@@ -108,10 +108,17 @@ def page_of_picture(picture: Picture, path: str | Path | None = None, notebook: 
     return html
 
 
+def page_of_laws(path: str | Path | None, **data: Any) -> str:
+    """A page about laws that were found: `data` as the template `laws.html` has them."""
+    html = _template("laws.html").render(css=_css(), **data)
+    write_text(html, path)
+    return html
+
+
 @lru_cache(1)
 def _environment() -> Environment:
     folder = files("relax_eg.reports") / "templates"
-    names = ("page.html", "section.html", "notebook.html", "picture.html", "alone.html")
+    names = ("page.html", "section.html", "notebook.html", "picture.html", "alone.html", "laws.html")
     loader = DictLoader({n: (folder / n).read_text(encoding="utf-8") for n in names})
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"time": time, "si": si, "plain": integer_text, "percent": _percent}

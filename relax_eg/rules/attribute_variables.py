@@ -71,6 +71,11 @@ _DOMAINS: dict[str, Callable[[int], Values]] = {
 }  # fmt: skip
 
 
+def attribute_domain(op: str, attribute: str) -> Callable[[int], Values] | None:
+    """The values of an operator's attribute on operands of a rank; None if rules do not range over it."""
+    return _DOMAINS.get(f"{op}.{attribute}") or _DOMAINS.get(attribute)
+
+
 # given: the numbers of operands in these words
 _ARITIES = {"unary": 1, "binary": 2}
 
@@ -115,10 +120,11 @@ def attribute_values(rule: Rule, source: str, rank: int) -> Values:
     found: dict[str, Values] = {}
     for name, record in zip(names, records, strict=True):
         known = {a.name for a in record.attributes if a.kind == "static"}
-        known &= {a for a in known if a in _DOMAINS or f"{name}.{a}" in _DOMAINS}
+        known &= {a for a in known if attribute_domain(name, a) is not None}
         if attribute not in known:
             accepted = ", ".join(f"{name}.{a}" for a in sorted(known)) or "none of this operator"
             raise rule.error(f"attrs: {source!r} is not an attribute that a rule can range over; accepted: {accepted}")
-        domain = _DOMAINS.get(f"{name}.{attribute}") or _DOMAINS[attribute]
+        domain = attribute_domain(name, attribute)
+        assert domain is not None
         found |= {repr(v): v for v in domain(rank)}
     return list(found.values())

@@ -381,10 +381,10 @@ def strengthen(verdict: Verdict) -> Verdict:
     if verdict.status != "tested" or isinstance(verdict.rule, Schema) or _runs_library(verdict.rule):
         return verdict
     started = time.perf_counter()
-    found, _ = prove_formally(verdict, verdict.rule)
+    found, why = prove_formally(verdict, verdict.rule)
     if found is None and verdict.samples < UNPROVED_SAMPLES:
         found = check(verdict.rule, UNPROVED_SAMPLES)
-    return replace(found or verdict, seconds=verdict.seconds + time.perf_counter() - started)
+    return replace(found or verdict, seconds=verdict.seconds + time.perf_counter() - started, unproved=why)
 
 
 def _runs_library(rule: Rule) -> bool:
@@ -406,6 +406,36 @@ def verdict_on(rule: Rule | Schema) -> Verdict:
         return Verdict(rule, "refuted", 0, None, time.perf_counter() - started, f"  {e}")
 
 
+_QUICK_PROOF = 3.0  # limit: seconds of processor time of a proof that many others wait for; most take a tenth of it
+
+
+def proof_on(rule: Rule) -> Verdict:
+    """The verdict of a quick proof, and, for a rule that is proved or an axiom, of a test from scratch. A rule that is
+    neither has the status "tested" at 0 points."""
+    started = time.perf_counter()
+    try:
+        verdict, why = prove_formally(Verdict(rule, "tested", 0), rule, _QUICK_PROOF)
+        if verdict is None:
+            return Verdict(rule, "tested", 0, None, time.perf_counter() - started, unproved=why)
+        tested = _tested(rule)
+        if tested.status == "refuted":
+            return tested
+        verdict = replace(verdict, samples=verdict.samples + tested.samples, seconds=time.perf_counter() - started)
+        _remember(content_hash(rule), verdict)
+        return verdict
+    except RuleError as e:
+        return Verdict(rule, "refuted", 0, None, time.perf_counter() - started, f"  {e}")
+
+
+def test_of(rule: Rule) -> Verdict:
+    """The verdict of a test from scratch, without a proof."""
+    started = time.perf_counter()
+    try:
+        return _tested(rule)
+    except RuleError as e:
+        return Verdict(rule, "refuted", 0, None, time.perf_counter() - started, f"  {e}")
+
+
 # --- proofs and axioms ---
 
 # Float types that are small enough for a test of all values of one variable; of the first, of two variables.
@@ -413,12 +443,12 @@ _SMALL_FLOATS = names_where(lambda d: d.has_infinity and d.bits <= 16)
 _AXIOM_INSTANCES = 3  # limit: instances per dtype, which differ in rank or attributes
 
 
-def prove_formally(verdict: Verdict, rule: Rule) -> tuple[Verdict | None, str]:
+def prove_formally(verdict: Verdict, rule: Rule, within: float | None = None) -> tuple[Verdict | None, str]:
     """The "tested" `verdict` raised to "proved" or "axiom", with an empty text; None, with the reason, if the formal
-    checker shows neither. An axiom may turn out refuted."""
+    checker shows neither. An axiom may turn out refuted. `within`: seconds of processor time; None for the usual."""
     from relax_eg.rules.verify_formal import prove_rule  # imports z3, which nothing else here needs
 
-    proof = prove_rule(rule)
+    proof = prove_rule(rule) if within is None else prove_rule(rule, within)
     if proof.status == "unknown":
         return None, proof.reason
     seconds = verdict.seconds + proof.seconds

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, TUPLE_GET, VAR, Expr, constant_value
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, CONSTANT, TUPLE_GET, VAR, Expr, constant_value
 from relax_eg.ops.movement import is_transpose
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ def _text(e: Expr) -> tuple[str, int]:
     if e.op == CALL_DPS_LIBRARY:
         parts += [f"{k}={_value(v)}" for k, v in e.attr("attrs")]
         return f"{e.attr('name')}({', '.join(parts)})", _ATOM
+    if e.op == CALL_TIR:
+        parts += [f"{k}={v}" for k, v in e.attr("sizes")]
+        return f"{e.attr('program').value.name}({', '.join(parts)})", _ATOM
     parts += [f"{k}={_value(v)}" for k, v in e.attrs if v is not None and v is not False]
     return f"{e.op}({', '.join(parts)})", _ATOM
 

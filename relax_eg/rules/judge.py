@@ -17,6 +17,7 @@ from relax_eg.dtypes import FLOATS, dtype_of, is_complex, is_float, numpy_dtype
 from relax_eg.errors import BoundsError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import (
+    CALL_TIR,
     CONSTANT,
     VAR,
     Expr,
@@ -28,6 +29,7 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.heads import PASSIVE, TUPLES, with_operands
+from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, call, position_promises, program_of, site_of
@@ -36,6 +38,7 @@ from relax_eg.rules.samples import mask_values, size_preconditions, unmet_precon
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, walk
 from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL
+from relax_eg.tir.substitute import widened
 
 Array = np.ndarray[Any, Any]
 Arithmetic = Literal["numpy", "exact"]
@@ -147,6 +150,8 @@ def widen_sides(instance: Instance) -> PreparedSides:
             return const(value.astype(numpy_dtype(wide))) if wide != value.dtype.name else e
         if e.op in TUPLES:
             return with_operands(e, args)
+        if e.op == CALL_TIR:
+            return call_tir(widened(e.attr("program").value), args, sizes=dict(e.attr("sizes")))
         attrs = {k: _wide(v) if k in ("dtype", "out_dtype") and isinstance(v, str) else v for k, v in e.attrs}
         return call(e.op, args, attrs)
 

@@ -32,6 +32,7 @@ class Verdict:
     - `ranks`: ranks of `*b` blocks for which the proof holds ("all", "0 to 3", "").
     - `untested`: sizes that occur in the rule and are too large to test.
     - `every`: of an axiom, the dtypes of which every value was tested.
+    - `unproved`: of a tested rule, why it is not proved, if a proof was tried.
     """
 
     rule: Rule | Schema
@@ -44,6 +45,7 @@ class Verdict:
     ranks: str = ""
     untested: str = ""
     every: str = ""
+    unproved: str = ""
 
     @property
     def holds_everywhere(self) -> bool:

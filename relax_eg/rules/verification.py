@@ -15,11 +15,11 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from relax_eg.argument_checks import Kind, accepts
 from relax_eg.errors import RuleError
-from relax_eg.rules.check import verdict_on, without_checks
+from relax_eg.rules.check import proof_on, test_of, verdict_on, without_checks
 from relax_eg.rules.function_errors import load_error_message
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.rule_set import RuleSet
@@ -28,7 +28,7 @@ from relax_eg.rules.verdict import Report, Verdict
 
 SECONDS = 60.0  # limit: seconds for one rule; the slowest shipped rule takes about 3
 MEMORY = 4 << 30  # limit: bytes, in addition to those of the process after it has loaded the rules
-_FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks", "untested", "every")
+_FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks", "untested", "every", "unproved")
 _context = get_context("spawn")  # threads of JAX do not survive a fork
 # Matrices are small here, and threads of several processes would spend more time waiting for each other than computing.
 _ONE_THREAD: Mapping[str, str] = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
@@ -47,15 +47,44 @@ def verify_in(
     does not run. A verdict "refuted" has the counterexample as text only. `progress(rule, done, of)` is called before
     each rule. Raises RuleError if the file cannot be read.
     """
-    rules = _rules(path)
-    waiting, found = deque(range(len(rules))), dict[int, dict[str, Any]]()
-    workers: list[_Worker] = []
-    try:
+    with Verifiers(jobs, memory) as processes:
+        return processes.verify(path, seconds, progress)
+
+
+Way = Literal["verify", "prove", "test"]
+# The ways to check a rule: test, then prove; prove, then test what is proved; test alone.
+WAYS: Mapping[Way, Callable[[Any], Verdict]] = {"verify": verdict_on, "prove": proof_on, "test": test_of}
+
+
+class Verifiers:
+    """Processes that verify files of rules one after the other; a context, which ends them."""
+
+    def __init__(self, jobs: int, memory: int = MEMORY) -> None:
+        self._jobs, self._memory = jobs, memory
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Verifiers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._workers:
+            self._workers.pop().stop()
+
+    def verify(
+        self,
+        path: Path | None = None,
+        seconds: float = SECONDS,
+        progress: Callable[[str, int, int], None] | None = None,
+        way: Way = "verify",
+    ) -> Report:
+        """As `verify_in`, in one of the ways `WAYS`. A file of another content has another path."""
+        rules, workers = _rules(path), self._workers
+        waiting, found = deque(range(len(rules))), dict[int, dict[str, Any]]()
         while len(found) < len(rules):
-            while waiting and len(workers) < jobs:
-                workers.append(_Worker(path, memory))
-            for w in [w for w in workers if w.number is None and waiting]:
-                w.start(waiting.popleft(), seconds)
+            while waiting and len(workers) < min(self._jobs, len(rules)):
+                workers.append(_Worker(self._memory))
+            for w in [w for w in workers if w.number is None][: len(waiting)]:
+                w.start(path, waiting.popleft(), seconds, way)
                 if progress is not None:
                     progress(rules[w.number or 0].name, len(found), len(rules))
             busy = [w for w in workers if w.number is not None]
@@ -66,7 +95,7 @@ def verify_in(
                 assert number is not None
                 if w.pipe in ready:
                     answer = w.receive()
-                    found[number] = answer or _stopped(w.exit_text(memory))
+                    found[number] = answer or _stopped(w.exit_text(self._memory))
                 elif time.monotonic() >= w.deadline:
                     answer = None
                     found[number] = _stopped(f"its check was stopped after {seconds:g} s")
@@ -76,10 +105,7 @@ def verify_in(
                 if answer is None:
                     w.stop()
                     workers.remove(w)
-    finally:
-        for w in workers:
-            w.stop()
-    return Report(tuple(Verdict(rule, **found[i]) for i, rule in enumerate(rules)))
+        return Report(tuple(Verdict(rule, **found[i]) for i, rule in enumerate(rules)))
 
 
 def _are_rules(x: Any) -> bool:
@@ -155,25 +181,25 @@ class _Worker:
     - `pipe`: this process's end of the pipe to it.
     """
 
-    def __init__(self, path: Path | None, memory: int) -> None:
+    def __init__(self, memory: int) -> None:
         self.number: int | None = None
         self.deadline = 0.0
         self.pipe, theirs = _context.Pipe()
-        self._process = _context.Process(target=_work, args=(theirs, path, memory), daemon=True)
+        self._process = _context.Process(target=_work, args=(theirs, memory), daemon=True)
         with _environment(_ONE_THREAD):
             self._process.start()
         theirs.close()
-        self._ready = False
+        self._loaded: Path | bool | None = False  # the file that it has loaded; False for none
 
-    def start(self, number: int, seconds: float) -> None:
-        """Starts the check of a rule, with a limit of `seconds`."""
-        if not self._ready:  # the time to load the rules does not count
-            with suppress(EOFError):
+    def start(self, path: Path | None, number: int, seconds: float, way: Way) -> None:
+        """Starts the check of a rule of a file, or of the books, with a limit of `seconds`."""
+        with suppress(EOFError, OSError):
+            if self._loaded != path:  # the time to load the rules does not count
+                self.pipe.send(("load", path, ""))
                 self.pipe.recv()
-            self._ready = True
+                self._loaded = path
+            self.pipe.send(("check", number, way))
         self.number, self.deadline = number, time.monotonic() + seconds
-        with suppress(OSError):
-            self.pipe.send(number)
 
     def receive(self) -> dict[str, Any] | None:
         """The fields of the verdict; None if the process has ended."""
@@ -202,16 +228,23 @@ def _rules(path: Path | None) -> list[Rule | Schema]:
     return [*everything]
 
 
-def _work(pipe: Any, path: Path | None, memory: int) -> None:
-    """Answers each number of a rule with a verdict, until the pipe is closed."""
-    rules = _rules(path)
-    _limit(memory)
-    pipe.send("ready")
+def _work(pipe: Any, memory: int) -> None:
+    """Loads each file that it gets, or the books for None, and answers each number of a rule of it, and the way to
+    check it, with a verdict, until the pipe is closed."""
+    rules: list[Rule | Schema] = []
+    is_limited = False
     with suppress(EOFError, OSError):
         while True:
-            number = pipe.recv()
+            what, value, way = pipe.recv()
+            if what == "load":
+                rules = _rules(value)
+                if not is_limited:
+                    _limit(memory)
+                is_limited = True
+                pipe.send("ready")
+                continue
             try:
-                (verdict,) = verify(rules[number])
+                verdict = WAYS[way](rules[value])
                 pipe.send({f: getattr(verdict, f) for f in _FIELDS})
             except MemoryError:
                 pipe.send(_stopped(f"its check asked for more than {memory >> 20} MiB of memory"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from relax_eg.dtypes import is_float
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Apply, Cast, Index, Read, Reduce, Scalar, Select, loop_of
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
+from relax_eg.tir.program import Buffer, Stage, TensorProgram
 
 
 def substitute(term: Scalar, env: Mapping[str, Dim | int]) -> Scalar:
@@ -73,3 +75,43 @@ def with_parts(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
             return replace(at, body=done[at.body])
         case _:
             return at
+
+
+def with_sizes(program: TensorProgram, sizes: Mapping[str, Dim]) -> TensorProgram:
+    """Returns `program` with its size variables replaced. `sizes` gives all of them."""
+
+    def buffer(b: Buffer) -> Buffer:
+        return Buffer(b.name, tuple(d.substitute(sizes) for d in b.shape), b.dtype)
+
+    stages = tuple(Stage(buffer(s.output), s.indices, substitute(s.value, sizes)) for s in program.stages)
+    return replace(program, inputs=tuple(map(buffer, program.inputs)), stages=stages, passed=())
+
+
+def widened(program: TensorProgram) -> TensorProgram:
+    """Returns `program` with float64 in place of every float type."""
+
+    def wide(dtype: str) -> str:
+        return _WIDEST if is_float(dtype) else dtype
+
+    def buffer(b: Buffer) -> Buffer:
+        return Buffer(b.name, b.shape, wide(b.dtype))
+
+    def retyped(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
+        match at:
+            case Const():
+                return Const(at.value, wide(at.dtype))
+            case Index():
+                return Index(at.dim, wide(at.dtype))
+            case Read():
+                indices = tuple(i if isinstance(i, Dim) else done[i] for i in at.indices)
+                return Read(at.buffer, indices, wide(at.dtype))
+            case Cast():
+                return Cast(done[at.arg], wide(at.dtype))
+            case _:
+                return with_parts(at, done)
+
+    stages = tuple(Stage(buffer(s.output), s.indices, rebuild(s.value, retyped)) for s in program.stages)
+    return replace(program, inputs=tuple(map(buffer, program.inputs)), stages=stages)
+
+
+_WIDEST = "float64"  # given: the float type of the reference over the reals

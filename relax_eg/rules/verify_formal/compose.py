@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.heads import CORE
 from relax_eg.ops.record import TABLE, definition_of, movement_operators, position_promises, program_of, site_of
 from relax_eg.rules.samples import size_preconditions
@@ -108,7 +108,7 @@ class Composer:
             return Const(value.item(), e.dtype)
         if e.op == TUPLE_GET:
             return self._element_at(e.args[0], at, e.attr("index"))
-        if e.op in CORE:
+        if e.op in CORE and e.op != CALL_TIR:
             raise Unsupported(e.op)
         if _promises_unknown(e):
             raise Unsupported(f"a promise of {e.op}")

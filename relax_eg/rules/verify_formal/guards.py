@@ -101,6 +101,26 @@ Guards = frozenset[GuardLiteral]
 Summand = tuple[Fraction, Dim, Guards]
 _NOTHING: Guards = frozenset()
 
+Paths = tuple[Guards, ...]
+Condition = tuple[Paths, Paths]  # the cases in which it holds, and those in which it does not: disjoint conjunctions
+
+
+def case_of(g: GuardLiteral, positive: bool = True) -> Condition:
+    """The condition that a guard holds, or that it does not."""
+    g = g if positive else g.negated()
+    return (frozenset({g}),), (frozenset({g.negated()}),)
+
+
+def both_hold(a: Condition, b: Condition) -> Condition:
+    yes = tuple(p | q for p in a[0] for q in b[0])
+    no = (*a[1], *(p | q for p in a[0] for q in b[1]))
+    return yes, no
+
+
+def one_holds(a: Condition, b: Condition) -> Condition:
+    no, yes = both_hold((a[1], a[0]), (b[1], b[0]))
+    return yes, no
+
 
 @dataclass
 class Deadline:

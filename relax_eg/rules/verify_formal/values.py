@@ -14,15 +14,23 @@ from fractions import Fraction
 from relax_eg.dtypes import dtype_of, is_float, kind
 from relax_eg.rules.verify_formal.accuracy import has_no_rounding, is_tame
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
-from relax_eg.rules.verify_formal.guards import GuardLiteral, Guards, KnownGuards, at_least, in_range, zero
+from relax_eg.rules.verify_formal.guards import (
+    Condition,
+    GuardLiteral,
+    Guards,
+    KnownGuards,
+    at_least,
+    both_hold,
+    case_of,
+    in_range,
+    one_holds,
+    zero,
+)
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, root_of_number, scaled_to_one, unscaled
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select
 from relax_eg.tir.functions import Trait, functions_with_trait
-
-Paths = tuple[Guards, ...]
-Condition = tuple[Paths, Paths]  # the cases in which it holds, and those in which it does not: disjoint conjunctions
 
 _NOTHING: Guards = frozenset()
 _TRUE: Condition = ((_NOTHING,), ())
@@ -44,6 +52,13 @@ def modulus_of(dtype: str) -> int:
 
 # given: the extreme that a decreasing function makes of another
 _OPPOSITE: Mapping[str, ReduceKind] = {"max": "min", "min": "max"}
+
+
+def _is_extreme(t: Term, name: str) -> bool:
+    """Whether a term is the extreme `name` of a formal sum of values, everywhere."""
+    if t.guards or t.bound or len(t.factors) != 1 or t.factors[0].name != name:
+        return False
+    return all(len(u.factors) == 1 and u.factors[0].name == "value" for u, _ in t.factors[0].args[0].terms)
 
 
 def _has_trait(fn: str, trait: Trait) -> bool:
@@ -425,16 +440,22 @@ class TermValues:
         if isinstance(s, Select):
             return self._values_of_cases(s, which, path)
         form = self.form_of(s, path, False, True)
-        if len(form.terms) == 1:
-            (t, c) = form.terms[0]
-            if c == 1 and not t.guards and not t.bound and len(t.factors) == 1:
-                (f,) = t.factors
-                if f.name == f"{which} {s.dtype}":
-                    total = Sum()
-                    for u, d in f.args[0].terms:
-                        total.add(self.normal.with_fresh_names(u), d)
-                    return total
-        return self._one(Factor("apply", "value", (), (form,)))
+        extremes = [(t, c) for t, c in form.terms if c == 1 and _is_extreme(t, f"{which} {s.dtype}")]
+        if len(extremes) != 1 or (form.modulus and len(form.terms) > 1):
+            return self._one(Factor("apply", "value", (), (form,)))
+        total = Sum()
+        for u, d in (
+            extremes[0][0].factors[0].args[0].terms
+        ):  # what is added to an extreme is added to each of its values
+            u = self.normal.with_fresh_names(u)
+            if len(form.terms) > 1:
+                value = Sum()
+                for t, c in (*u.factors[0].args[0].terms, *(x for x in form.terms if x != extremes[0])):
+                    value.add(self.normal.with_fresh_names(t), c)
+                factor = Factor("apply", "value", (), (self.normal.canonical_sum(value),))
+                u = Term((factor,), u.guards, u.bound)
+            total.add(u, d)
+        return total
 
     def _values_of_cases(self, s: Select, which: str, path: Guards) -> Sum:
         """Returns the values of both cases, each where it is chosen."""
@@ -465,8 +486,6 @@ class TermValues:
                 return rest
         return self._one(Factor("apply", f"{which} {dtype}", (), (form,)))
 
-    # --- conditions ---
-
     def condition(self, s: Scalar, path: Guards) -> Condition:
         """Returns the cases in which the boolean `s` holds, and those in which it does not."""
         yes, no = self._condition(s, path)
@@ -478,12 +497,12 @@ class TermValues:
         if isinstance(s, Const):
             return _TRUE if s.value else _FALSE
         if isinstance(s, Read):
-            return _literal(
+            return case_of(
                 GuardLiteral("true", _ZERO, Factor("read", s.buffer, tuple(i for i in s.indices if isinstance(i, Dim))))
             )
         if isinstance(s, Select):
             c, a, b = (self.condition(x, path) for x in (s.cond, s.then, s.other))
-            return _or(_and(c, a), _and((c[1], c[0]), b))
+            return one_holds(both_hold(c, a), both_hold((c[1], c[0]), b))
         if isinstance(s, Apply):
             match s.fn:
                 case "bitwise_not":
@@ -491,7 +510,7 @@ class TermValues:
                     return no, yes
                 case "bitwise_and" | "bitwise_or":
                     a, b = (self.condition(x, path) for x in s.args)
-                    return _and(a, b) if s.fn == "bitwise_and" else _or(a, b)
+                    return both_hold(a, b) if s.fn == "bitwise_and" else one_holds(a, b)
                 case "equal" | "not_equal" | "less" | "less_equal" | "greater" | "greater_equal":
                     return self._comparison(s, path)
                 case _:
@@ -510,8 +529,8 @@ class TermValues:
         x, y = (index_dim(v, self.composer.name_of) for v in (a, b))
         if x is not None and y is not None and kind(a.dtype) in "iu":
             if fn == "less":
-                return _literal(at_least(y - x - 1))
-            return _literal(at_least(y - x)) if fn == "less_equal" else _literal(zero(x - y), fn == "equal")
+                return case_of(at_least(y - x - 1))
+            return case_of(at_least(y - x)) if fn == "less_equal" else case_of(zero(x - y), fn == "equal")
         if fn == "less_equal":  # not b < a, as no number is unordered
             yes, no = self._ordered("less", b, a, path)
             return no, yes
@@ -526,20 +545,4 @@ class TermValues:
             return _TRUE if fn == "equal" else _FALSE
         if fn in functions_with_trait("commutes"):
             forms.sort(key=lambda f: f.key)
-        return _literal(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
-
-
-def _literal(g: GuardLiteral, positive: bool = True) -> Condition:
-    g = g if positive else g.negated()
-    return (frozenset({g}),), (frozenset({g.negated()}),)
-
-
-def _and(a: Condition, b: Condition) -> Condition:
-    yes = tuple(p | q for p in a[0] for q in b[0])
-    no = (*a[1], *(p | q for p in a[0] for q in b[1]))
-    return yes, no
-
-
-def _or(a: Condition, b: Condition) -> Condition:
-    no, yes = _and((a[1], a[0]), (b[1], b[0]))
-    return yes, no
+        return case_of(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))

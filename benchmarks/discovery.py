@@ -1,0 +1,206 @@
+"""Whether `rx.discover`, from nothing, finds the laws of the books again, and whether what it finds is sound.
+
+    python -m benchmarks.discovery [--family lattices] [--jobs 2] [--random 2000] [--save found]
+
+For each family of operators: the laws found, those of the books whose operators are in the grammar (proved, at most
+five operators a side), and how many of these follow from the found ones by equality saturation. `--random N`
+evaluates the sides of every found law at N random instances, apart from the checker, and counts differences.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import relax_eg as rx
+from benchmarks import Quick
+from benchmarks.minimality import BOOKS
+from relax_eg.discovery.following import reached
+from relax_eg.discovery.result import Discovery
+from relax_eg.egraph import Budget
+from relax_eg.errors import BoundsError
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value, postorder
+from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.rules import Instance, Rule
+from relax_eg.rules.judge import wide_array, widen_sides
+from relax_eg.rules.rule import instances
+from relax_eg.rules.samples import draw_sizes, draw_under_guards, moderate, value_guards_hold
+from relax_eg.shapes import parse_signature
+
+LARGEST = 5  # operators of a side of a law that is looked for
+BUDGET = Budget(nodes=8000, seconds=60)
+TOLERANCE = 1e-9  # of float64 values, relative to the largest of both sides
+
+
+@dataclass(frozen=True)
+class Family:
+    """A grammar: arguments of `discover`."""
+
+    operators: str
+    variables: str
+    size: int
+    constants: Sequence[float] = ()
+    facts: str = ""
+
+
+FAMILIES = {
+    "arithmetic": Family("add | subtract | multiply | negative", "x: *b, y: *b, z: *b", 2, (0, 1)),
+    "quotients": Family("multiply | divide", "x: *b, y: *b, z: *b", 2, (1,), "nonzero"),
+    "lattices": Family("maximum | minimum | negative", "x: *b, y: *b, z: *b", 3),
+    "exponentials": Family(
+        "exp | log | log1p | expm1 | tanh | sigmoid | silu | negative | multiply | add", "x: *b, y: *b, z: *b", 3, (),
+        "positive",
+    ),
+    "magnitudes": Family("abs | multiply | integer_pow(y=2) | maximum | relu", "x: *b, y: *b, z: *b", 3, (0,)),
+    "choices": Family(
+        "where | logical_and | add", "c: *b @ bool, d: *b @ bool, e: *b @ bool, x: *b, y: *b, z: *b, w: *b", 3
+    ),
+    "truth": Family("any | all | logical_not | logical_or | logical_and", "c: m n @ bool, d: m n @ bool", 3),
+    "reductions": Family(
+        "sum(axes=(0,)) | sum(axes=(1,)) | sum(axes=(0,1)) | max(axes=(1,)) | min(axes=(1,)) | negative | add | "
+        "subtract | multiply | permute_dims(axes=(1,0))", "a: m n, c: m n, s:", 3,
+    ),
+    "contractions": Family(
+        "matmul | add | subtract | multiply | permute_dims(axes=(1,0))",
+        "a: m k, c: m k, b: k n, d: k n, w: n p, v: n, s:", 3,
+    ),
+    "adapters": Family("matmul | add", "x: l k, w: k n, a: k r, b: r n", 4),
+    "sums of products": Family(
+        "matmul | multiply | sum(axes=(0,)) | sum(axes=(1,)) | sum(axes=(0,1)) | permute_dims(axes=(1,0))",
+        "a: m k, b: k n", 4,
+    ),
+    "movement": Family(
+        "concat | strided_slice | reshape | permute_dims(axes=(0,1)) | permute_dims(axes=(1,0)) | sum(axes=(1,)) | "
+        "multiply", "x: m n, y: k n", 3,
+    ),
+    "broadcasts": Family("broadcast_to | add | multiply | where", "c: m n @ bool, x: m n, y: n, s:", 2),
+}  # fmt: skip
+QUICK = "magnitudes"
+
+
+def found_in(f: Family, jobs: int, quick: bool) -> Discovery:
+    return rx.discover(
+        f.operators, f.variables, 1 if quick else f.size, facts=f.facts, constants=tuple(f.constants), jobs=jobs
+    )
+
+
+def laws_within(f: Family) -> list[tuple[Rule, Instance]]:
+    """Returns the laws of the books whose operators, dtypes and constants are in the grammar, each with its first
+    instance."""
+    dtypes = {spec.dtype or "float32" for spec in parse_signature(f.variables).values()}
+    names = {part.partition("(")[0].strip() for part in f.operators.split("|")}
+    found: list[tuple[Rule, Instance]] = []
+    for book in BOOKS.values():
+        for rule in book:
+            instance = next(iter(instances(rule, limit=1)), None)
+            if rule.reverse or instance is None or rule.library is not None:
+                continue
+            if not {p.dtype for p in instance.params} <= dtypes:
+                continue
+            if all(_is_within(side, names, f.constants) for side in (instance.left, instance.right)):
+                found.append((rule, instance))
+    return found
+
+
+def _is_within(side: Sequence[Expr], names: set[str], constants: Sequence[float]) -> bool:
+    nodes = postorder(side)
+    if len(side) > 1 or any(e.op not in names for e in nodes if e.op not in (VAR, CONSTANT, "full")):
+        return False
+    numbers = [constant_value(e) for e in nodes if e.op == CONSTANT]
+    inside = all(n.ndim == 0 and n.item() in constants for n in numbers)
+    return inside and sum(e.op not in (VAR, CONSTANT, "full") for e in nodes) <= LARGEST
+
+
+def proved(rules: Sequence[Rule]) -> set[str]:
+    return {v.rule.name for v in rx.verify(list(rules)) if v.holds_everywhere}
+
+
+def differences(rules: rx.RuleSet, count: int) -> tuple[int, list[str]]:
+    """Returns at how many random instances the sides of rules were evaluated, and the rules whose sides differed. The
+    evaluation is over float64, one instance at a time, by the reference interpreter."""
+    tried, wrong = 0, list[str]()
+    draw = draw_under_guards(moderate, wide=True)
+    for rule in rules:
+        rng = np.random.default_rng(len(rule.name))
+        chosen = list(instances(rule, limit=8))
+        each = -(-count // len(chosen))
+        for instance in chosen:
+            bindings = draw_sizes(instance, rng, 8, 0)
+            for k in range(each):
+                sizes = bindings[k % len(bindings)]
+                values = draw(instance, sizes, rng, k)
+                if not value_guards_hold(instance, values):
+                    continue
+                tried += 1
+                if not agree(instance, sizes, values):
+                    wrong.append(f"{rule} at {sizes}: {values}")
+                    break
+    return tried, wrong
+
+
+def agree(instance: Instance, sizes: Any, values: dict[str, Any]) -> bool:
+    wide = widen_sides(instance)
+    env = {e: wide_array(np.asarray(values[n])) for n, e in wide.params.items()}
+    try:
+        with np.errstate(all="ignore"):
+            sides = [evaluate_expr(e, env, sizes) for e in (*wide.left, *wide.right)]
+    except BoundsError:
+        return True
+    n = len(wide.left)
+    for a, b in zip(sides[:n], sides[n:], strict=True):
+        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        finite = np.isfinite(x) & np.isfinite(y)
+        scale = max(float(np.abs(x[finite]).max(initial=1.0)), 1.0)
+        if not np.array_equal(np.isfinite(x), np.isfinite(y)) or np.any(np.abs(x - y)[finite] > TOLERANCE * scale):
+            return False
+    return True
+
+
+def main(
+    family: Annotated[str, typer.Option("--family", help="one family")] = "",
+    jobs: Annotated[int, typer.Option("--jobs", help="processes that prove")] = 0,
+    random: Annotated[int, typer.Option("--random", help="random instances of each found law")] = 0,
+    save: Annotated[str, typer.Option("--save", help="a folder for the files of rules and the reports")] = "",
+    quick: Quick = False,
+) -> None:
+    looked_for = followed = laws = hand = 0
+    for name, f in FAMILIES.items():
+        if (family and name != family) or (quick and name != QUICK):
+            continue
+        started = time.perf_counter()
+        found = found_in(f, 1 if quick else jobs or os.cpu_count() or 1, quick)
+        seconds = time.perf_counter() - started
+        within = laws_within(f)
+        known = proved([r for r, _ in within])
+        asked = [(r, i) for r, i in within if r.name in known]
+        missing = [r for r, i in asked if not reached(i, found.equations, BUDGET)]
+        print(
+            f"{name}: {len(found.laws)} laws, {found.followed:,} follow, {len(found.unknown)} unknown, "
+            f"{seconds:.0f} s; "
+            f"{len(asked) - len(missing)} of {len(asked)} laws of the books follow {found.stopped}".rstrip(),
+            flush=True,
+        )
+        for r in missing:
+            print(f"  missing: {r}", flush=True)
+        looked_for, followed = looked_for + len(asked), followed + len(asked) - len(missing)
+        laws, hand = laws + len(found.laws), hand + len(asked)
+        if random or quick:
+            tried, wrong = differences(found.rules, random or 20)
+            print(f"  {tried:,} random instances, {len(wrong)} laws differ", *wrong, sep="\n  ", flush=True)
+        if save:
+            place = Path(save)
+            place.mkdir(parents=True, exist_ok=True)
+            found.save(place / f"{name.replace(' ', '_')}.py")
+            found.to_json(place / f"{name.replace(' ', '_')}.json")
+    print(f"all: {followed} of {looked_for} laws of the books follow; {laws} laws found, {hand} by hand")
+
+
+if __name__ == "__main__":
+    typer.run(main)

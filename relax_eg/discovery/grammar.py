@@ -1,0 +1,344 @@
+"""What terms are made of: typed variables, constants, and uses of operators with given attributes."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from relax_eg.argument_checks import short_repr
+from relax_eg.discovery.terms import Term
+from relax_eg.dtypes import is_complex, is_float, is_integer, is_key
+from relax_eg.errors import DiscoveryError, OperatorError, RelaxEgError, SpecError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, const, constant_value, var
+from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.ops import api
+from relax_eg.ops.fused import equations_at
+from relax_eg.ops.record import REQUIRED, Operator, call, get, strict_sizes
+from relax_eg.rules.attribute_variables import attribute_domain
+from relax_eg.rules.signature import pattern_of
+from relax_eg.shapes import Dim, Spec, Star, parse_signature
+from relax_eg.tir import TensorProgram, count
+
+_BLOCK_RANK = 1  # limit: axes of a block `*b` while terms are enumerated; laws are proved for every rank
+_MOST_ARITY = 3  # limit: operands of an operator; terms grow with the power of it
+_MOST_AXES = 3  # limit: axes of a value; without a limit outer products never end
+_WORK_SIZE = 8  # chosen: size of every axis at which the work of terms is compared
+_NAME = re.compile(r"\s*([^\W\d]\w*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+Attributes = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class OperatorForm:
+    """An operator with its attributes, or a tensor program.
+
+    - `op`: name of the operator, or of the tensor program.
+    - `arity`: number of operands.
+    - `attributes`: the attributes that are given; sizes as a tuple of `Dim`.
+    - `program`: the tensor program; None for an operator.
+    """
+
+    op: str
+    arity: int
+    attributes: Attributes = ()
+    program: TensorProgram | None = None
+
+    def on(self, operands: Sequence[Expr]) -> Expr:
+        """The use on these operands. Raises OperatorError if it does not exist."""
+        if self.program is not None:
+            return call_tir(self.program, operands)
+        return call(self.op, operands, dict(self.attributes))
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{k}={_plain(v)}" for k, v in self.attributes)
+        return f"{self.op}({inside})" if inside else self.op
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_plain, value))}{',' if len(value) == 1 else ''})"  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return str(value) if isinstance(value, Dim) else repr(value)
+
+
+class Grammar:
+    """The terms over variables, constants and operators.
+
+    - `signature`: the variables and their specs, in the grammar of rules.
+    - `forms`: the operators, by number.
+    - `leaves`: the expressions of the variables, of the constants, and of the constants in the shapes of variables,
+      by number. The latter are results only: as operands, scalars broadcast.
+    - `variable_count`, `operand_count`: the number of variables, and of the leaves that are operands.
+    - `filled`: of each constant in the shape of a variable, the constant and the variable.
+
+    Raises DiscoveryError for an operator or a variable that is not accepted.
+    """
+
+    def __init__(
+        self,
+        operators: str | Sequence[str | TensorProgram | OperatorForm],
+        variables: str,
+        constants: Sequence[float] = (),
+    ) -> None:
+        self.signature = _signature(variables)
+        ranks = {d.name: _BLOCK_RANK for s in self.signature.values() for d in s.dims if isinstance(d, Star)}
+        annotations = {n: pattern_of(n, s, ranks, "float32") for n, s in self.signature.items()}
+        for n, a in annotations.items():
+            if is_key(a.dtype or ""):
+                raise DiscoveryError(f"variables: `{n}` holds random keys; what is drawn from them has no equations")
+            if is_complex(a.dtype or ""):
+                raise DiscoveryError(f"variables: `{n}` is {a.dtype}; floats, integers and bool are accepted")
+        self.variables = tuple(var(n, a) for n, a in annotations.items())
+        self.variable_count = len(self.variables)
+        floats = list(dict.fromkeys(v.dtype for v in self.variables if v.dtype != "bool"))
+        made = [const(np.asarray(c).astype(d), d) for d in floats for c in constants if is_float(d) or c == int(c)]
+        self.operand_count = self.variable_count + len(made)
+        shapes = {(v.shape, v.dtype): v for v in reversed(self.variables) if v.shape}
+        full = [(c, v) for c in made for v in shapes.values() if v.dtype == c.dtype]
+        self.filled = {self.operand_count + i: (c, v) for i, (c, v) in enumerate(full)}
+        self.leaves: tuple[Expr, ...] = (*self.variables, *made, *(filled(c, v) for c, v in full))
+        asked = operators.split("|") if isinstance(operators, str) else list(operators)
+        self.programs = {p.name: p for o in asked if (p := _program_in(o)) is not None}
+        self.forms = tuple(dict.fromkeys(f for o in asked for f in self._forms_of(o)))
+        blocks = [n for n, s in self.signature.items() if any(isinstance(d, Star) for d in s.dims)]
+        on_axes = [f.op for f in self.forms if any(k in ("axes", "axis") for k, _ in f.attributes)]
+        if blocks and on_axes:
+            raise DiscoveryError(
+                f"variables: `{blocks[0]}: {self.signature[blocks[0]].text}` has a block, and `{on_axes[0]}` has axes; "
+                "accepted: a name for each axis, as in 'x: m n'; laws are proved for more axes where they hold"
+            )
+        if not self.forms:
+            raise DiscoveryError("operators: none are given; names such as 'add | multiply | sum' are accepted")
+        self._types: dict[Term, tuple[Any, ...]] = {}
+        self._uses: dict[tuple[int, tuple[Any, ...]], tuple[Any, ...] | None] = {}
+        self._works: dict[tuple[int, tuple[Any, ...]], int] = {}
+        self._exprs: dict[Term, Expr] = {}
+
+    # --- operators ---
+
+    def _forms_of(self, given: str | TensorProgram | OperatorForm) -> list[OperatorForm]:
+        if isinstance(given, OperatorForm):
+            return [given]
+        if isinstance(given, TensorProgram):
+            if len(given.outputs) != 1:
+                raise DiscoveryError(
+                    f"tensor program `{given.name}` writes {len(given.outputs)} buffers; one output is accepted"
+                )
+            if len(given.parameters) > _MOST_ARITY or not given.parameters:
+                raise DiscoveryError(
+                    f"tensor program `{given.name}` has {len(given.parameters)} parameters; "
+                    f"1 to {_MOST_ARITY} are accepted"
+                )
+            return [OperatorForm(given.name, len(given.parameters), program=given)]
+        name, attributes = _read_operator(given)
+        record = _record(name)
+        arity = 2 if record.variadic else len(record.parameters)
+        if not 1 <= arity <= _MOST_ARITY:
+            raise DiscoveryError(f"operator `{name}` takes {arity} operands; 1 to {_MOST_ARITY} are accepted")
+        return [OperatorForm(name, arity, tuple(a.items())) for a in self._attributes(record, attributes)]
+
+    def _attributes(self, record: Operator, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The combinations of attributes: those that are given, defaults, and all values of axes."""
+        known = {a.name for a in record.attributes}
+        for name in given:
+            if name not in known:
+                accepted = ", ".join(sorted(known)) or "none"
+                raise DiscoveryError(f"operator `{record.name}` has no attribute `{name}`; accepted: {accepted}")
+        choices: list[list[tuple[str, Any]]] = []
+        for a in record.attributes:
+            if a.name in given:
+                choices.append([(a.name, given[a.name])])
+            elif a.name in ("shape", "begin", "end") or (record.name, a.name) == ("strided_slice", "strides"):
+                continue  # chosen together, below
+            elif a.default is REQUIRED:
+                domain = attribute_domain(record.name, a.name)
+                if domain is None or a.kind == "dims":
+                    raise DiscoveryError(
+                        f"operator `{record.name}` needs attribute `{a.name}`; "
+                        f"accepted: a value for it, as in '{record.name}({a.name}=...)'"
+                    )
+                ranks = range(_MOST_AXES + 1)
+                values = {repr(v): v for r in ranks for v in domain(r)}
+                choices.append([(a.name, v) for v in values.values()])
+        combined = [dict(c) for c in itertools.product(*choices)]
+        if "shape" in known and "shape" not in given:
+            return [{**c, "shape": s} for c in combined for s in self._shapes()]
+        if record.name == "strided_slice" and "begin" not in given:
+            return [{**c, **s} for c in combined for s in self._slices()]
+        return combined
+
+    def _shapes(self) -> list[tuple[Dim, ...]]:
+        """The shapes of the variables, and these with two neighbouring axes merged."""
+        found: dict[tuple[Dim, ...], None] = {}
+        for v in self.variables:
+            found[v.shape] = None
+        for s in list(found):
+            for i in range(len(s) - 1):
+                found[(*s[:i], s[i] * s[i + 1], *s[i + 2 :])] = None
+        return [s for s in found if s]
+
+    def _slices(self) -> list[dict[str, Any]]:
+        """Slices that cut a joint of two variables into its parts, along each axis."""
+        found: list[dict[str, Any]] = []
+        for a, b in itertools.permutations(self.variables, 2):
+            for axis in range(a.ndim) if a.ndim == b.ndim else ():
+                rest = [d for i, d in enumerate(a.shape) if i != axis], [d for i, d in enumerate(b.shape) if i != axis]
+                if rest[0] == rest[1] and a.shape[axis] is not b.shape[axis]:
+                    m, total = a.shape[axis], a.shape[axis] + b.shape[axis]
+                    for low, high in ((Dim.of(0), m), (m, total)):
+                        begin = tuple(low if i == axis else Dim.of(0) for i in range(a.ndim))
+                        end = tuple(high if i == axis else d for i, d in enumerate(a.shape))
+                        found.append({"begin": begin, "end": end, "strides": (1,) * a.ndim})
+        return found
+
+    # --- types, work and expressions of terms ---
+
+    def use(self, form: int, operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The type, (shape, dtype), of an operator's result on operands of these types; None if it does not apply."""
+        key = form, operands
+        if key not in self._uses:
+            self._uses[key] = self._use_anew(form, operands)
+        return self._uses[key]
+
+    def _use_anew(self, form: int, operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        try:
+            with strict_sizes():
+                made = self.forms[form].on([var(f"x{i}", Tensor(*t)) for i, t in enumerate(operands)])
+        except RelaxEgError:
+            return None
+        a = made.annotation
+        if not isinstance(a, Tensor) or a.shape is None or len(a.shape) > _MOST_AXES:
+            return None
+        if not (is_float(made.dtype) or is_integer(made.dtype) or made.dtype == "bool"):
+            return None
+        placed = equations_at(made.op, tuple(x.annotation for x in made.args), made.attrs, a)
+        work = None if placed is None else count(placed.program)
+        at = {v: _WORK_SIZE for d in (*a.shape, *(d for t in operands for d in t[0])) for v in d.variables}
+        sizes = {**at, **({} if placed is None else {v: int(d.evaluate(at)) for v, d in placed.sizes.items()})}
+        elements = math.prod(int(d.evaluate(at)) for d in a.shape)
+        # A choice or a copy of an element is an instruction as well as a sum.
+        self._works[form, operands] = elements if work is None else max(int(work.flops.evaluate(sizes)), elements)
+        return a.shape, a.dtype
+
+    def work(self, t: Term) -> int:
+        """The flops of a term where every axis has 8 elements; each operator has at least one."""
+        if isinstance(t, int):
+            return 0
+        types = tuple(self.type_of(a) for a in t[1:])
+        self.use(t[0], types)
+        return self._works.get((t[0], types), 0) + sum(map(self.work, t[1:]))
+
+    def type_of(self, t: Term) -> tuple[Any, ...]:
+        """The type of a term, (shape, dtype)."""
+        if isinstance(t, int):
+            return self.leaves[t].shape, self.leaves[t].dtype
+        if t not in self._types:
+            found = self.use(t[0], tuple(map(self.type_of, t[1:])))
+            if found is None:
+                raise OperatorError(f"{self.forms[t[0]]} does not apply to these operands")
+            self._types[t] = found
+        return self._types[t]
+
+    def expression(self, t: Term) -> Expr:
+        if isinstance(t, int):
+            return self.leaves[t]
+        if t not in self._exprs:
+            self._exprs[t] = self.forms[t[0]].on([self.expression(a) for a in t[1:]])
+        return self._exprs[t]
+
+    def forget(self) -> None:
+        """Drops what is kept of terms, whose number is bounded by the terms of one size only."""
+        self._types.clear()
+        self._exprs.clear()
+
+    @cached_property
+    def size_variables(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(v for x in self.variables for d in x.shape for v in sorted(d.variables)))
+
+    def __str__(self) -> str:
+        leaves = ", ".join(f"{n}: {s.text}" for n, s in self.signature.items())
+        return f"{' | '.join(map(str, self.forms))} over {leaves}"
+
+
+def _program_in(given: str | TensorProgram | OperatorForm) -> TensorProgram | None:
+    return given if isinstance(given, TensorProgram) else given.program if isinstance(given, OperatorForm) else None
+
+
+def _signature(variables: str) -> dict[str, Spec]:
+    if not isinstance(variables, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DiscoveryError(f"variables={short_repr(variables)}: a signature such as 'x: n, y: n' is accepted")
+    try:
+        found = parse_signature(variables)
+    except SpecError as e:
+        raise DiscoveryError(f"variables: {e}") from None
+    if not found:
+        raise DiscoveryError("variables: none are given; a signature such as 'x: n, y: n' is accepted")
+    return found
+
+
+def _record(name: str) -> Operator:
+    """The record of an operator that terms may contain. Raises DiscoveryError."""
+    try:
+        record = get(name)
+    except OperatorError as e:
+        raise DiscoveryError(f"operators: {e}") from None
+    if record.equations is None and record.definition is None:
+        raise DiscoveryError(
+            f"operator `{name}` has no index equations, so its laws can only be tested, not proved; "
+            "accepted: operators with equations, and tensor programs"
+        )
+    if name in _EFFECTS:
+        raise DiscoveryError(f"operator `{name}` fixes the order of steps; accepted: operators that compute values")
+    return record
+
+
+_EFFECTS = frozenset(("after",))  # given: what is there for its effect, not for its value
+
+
+def _read_operator(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the attributes in a text such as `sum(axes=(0,))`."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DiscoveryError(f"operators: {short_repr(text)} is no operator; a name or a tensor program is accepted")
+    found = _NAME.fullmatch(text)
+    if found is None:
+        raise DiscoveryError(
+            f"operators: {text.strip()!r}; a name is accepted, or a name with attributes: 'sum(axes=(0,))'"
+        )
+    name, inside = found.groups()
+    attributes: dict[str, Any] = {}
+    if inside:
+        try:
+            call_ = ast.parse(f"f({inside})", mode="eval").body
+            assert isinstance(call_, ast.Call) and not call_.args
+            for k in call_.keywords:
+                assert k.arg is not None
+                attributes[k.arg] = _attribute(k.value)
+        except (SyntaxError, ValueError, AssertionError):
+            raise DiscoveryError(
+                f"operators: {text.strip()!r}; accepted: attributes by name, as in 'sum(axes=(0,))'"
+            ) from None
+    return name, attributes
+
+
+def _attribute(value: ast.expr) -> Any:
+    """A literal, or a tuple of sizes such as (n, 2*m)."""
+    try:
+        return ast.literal_eval(value)
+    except ValueError:
+        if isinstance(value, ast.Tuple):
+            return tuple(Dim.of(ast.unparse(x)) for x in value.elts)
+        raise
+
+
+def filled(c: Expr, v: Expr) -> Expr:
+    """A constant in the shape of a variable, as rules write it."""
+    value = constant_value(c).item()
+    return api.zeros_like(v) if value == 0 else api.ones_like(v) if value == 1 else api.full(v.shape, value, v.dtype)

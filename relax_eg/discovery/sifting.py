@@ -1,0 +1,213 @@
+"""Which candidates are laws of their own: what follows from smaller ones is dropped, the rest is proved, and of the
+proved ones those are kept that the others do not make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from relax_eg.discovery.following import all_reached
+from relax_eg.discovery.grammar import Grammar
+from relax_eg.discovery.laws import Writer
+from relax_eg.discovery.proving import LawProof, LawProver, Progress
+from relax_eg.discovery.table import EqualPair
+from relax_eg.discovery.terms import Order, Rewriting, leaves_of, order, size_of
+from relax_eg.egraph import Budget
+from relax_eg.errors import RelaxEgError
+from relax_eg.rules.conditions import Guard, parse_guards
+from relax_eg.rules.rule import Rule
+from relax_eg.rules.rule_set import RuleSet
+
+# limit: of the e-graph in which candidates are compared; what needs more is proved, and compared again at the end
+_BUDGET = Budget(nodes=1500, seconds=60, rounds=4)
+_LAST_BUDGET = Budget(nodes=4000, seconds=60)  # limit: of each question of the minimisation
+_AT_ONCE = 24  # chosen: candidates that are compared in one e-graph
+
+
+@dataclass
+class Law:
+    """A candidate that does not follow from smaller ones.
+
+    - `number`: its place among the laws of a run.
+    - `name`: the name of its rule.
+    - `candidate`: the two sides.
+    - `proof`: what became of it; None while that is not known.
+    - `rules`: its rules, in both directions where both sides bind all variables.
+    """
+
+    number: int
+    name: str
+    candidate: EqualPair
+    proof: LawProof | None
+    rules: list[Rule]
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A candidate that follows from others. `by`: the law of which it is an instance; None for several."""
+
+    candidate: EqualPair
+    by: int | None
+
+
+class Sieve:
+    """The laws found so far.
+
+    - `laws`: those that are proved.
+    - `failed`: those that are refuted or unknown.
+    - `dropped`: candidates that follow.
+    - `separate`: called with a candidate that is refuted, whose sides are different classes.
+    """
+
+    def __init__(self, grammar: Grammar, writer: Writer, known: RuleSet, prover: LawProver) -> None:
+        self._grammar, self._writer, self._known, self._prover = grammar, writer, known, prover
+        self.laws: list[Law] = []
+        self.failed: list[Law] = []
+        self.dropped: list[Dropped] = []
+        self.separate: Callable[[EqualPair], None] = lambda c: None
+        self._rewriting = Rewriting(grammar)
+        self._doubtful = Rewriting(grammar)
+        self._numbers = 0
+
+    def sift(self, candidates: Sequence[EqualPair], progress: Progress) -> None:
+        """Sorts out candidates of one size."""
+        pending = sorted((c for c in candidates if self._is_rule(c)), key=self._key)
+        while pending:
+            tried: list[Law] = []
+            dropped: list[Dropped] = []
+            self._compare(pending, tried, dropped, progress)
+            proofs = self._prover.prove([(x.candidate, x.name) for x in tried], progress)
+            is_any_failed = False
+            for law, proof in zip(tried, proofs, strict=True):
+                law.proof = proof
+                if proof.outcome == "proved":
+                    self.laws.append(law)
+                    if proof.candidate is not None:  # it holds where no axis is empty
+                        is_any_failed = True
+                        self._rewriting.remove(law.number)
+                        law.candidate = proof.candidate
+                        law.rules = self._rules(proof.candidate, law.name)
+                    continue
+                is_any_failed = True
+                self.failed.append(law)
+                if law.candidate.condition is None:
+                    self._rewriting.remove(law.number)
+                    if proof.outcome == "unknown":
+                        self._doubtful.add(law.candidate.left, law.candidate.right, law.number)
+                if proof.outcome == "refuted":
+                    self.separate(law.candidate)
+            pending = []
+            for d in dropped:
+                if is_any_failed and not self._still_follows(d):
+                    pending.append(d.candidate)
+                else:
+                    self.dropped.append(d)
+
+    def _is_rule(self, c: EqualPair) -> bool:
+        """Whether the left side binds what the right side has, and is no variable."""
+        count = self._grammar.variable_count
+        left = {v for v in leaves_of(c.left) if v < count}
+        return not isinstance(c.left, int) and {v for v in leaves_of(c.right) if v < count} <= left
+
+    def _key(self, c: EqualPair) -> tuple[int, int, int, Order]:
+        """Smallest first; of equally small ones without a condition and with the most variables first."""
+        variables = len({v for v in leaves_of(c.left) if v < self._grammar.variable_count})
+        conditions = 0 if c.condition is None else len(c.condition.when)
+        return size_of(c.left) + size_of(c.right), conditions, -variables, order(c.left, self._grammar)
+
+    def _compare(
+        self, pending: Sequence[EqualPair], tried: list[Law], dropped: list[Dropped], progress: Progress
+    ) -> None:
+        """Splits candidates in those that follow from laws, or from earlier ones of `tried`, and the others."""
+        waiting: list[EqualPair] = []
+        for c in pending:
+            by = self._rewriting.reducer(c.left) if c.condition is None else None
+            if by is not None:
+                dropped.append(Dropped(c, by))
+            else:
+                waiting.append(c)
+        done = 0
+        while waiting:
+            progress("comparing", done, done + len(waiting))
+            chunk, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
+            done += len(chunk)
+            followed = self._follow(chunk, tried)
+            for c, follows in zip(chunk, followed, strict=True):
+                by = self._rewriting.reducer(c.left) if c.condition is None else None
+                # An earlier one of the chunk may be the law from which this one follows.
+                if by is not None or follows or (len(chunk) > 1 and tried and self._follow([c], tried)[0]):
+                    dropped.append(Dropped(c, by))
+                    continue
+                doubt = self._doubtful.reducer(c.left) if c.condition is None else None
+                if doubt is not None:
+                    dropped.append(Dropped(c, doubt))
+                    continue
+                tried.append(self._law(c))
+
+    def _law(self, c: EqualPair) -> Law:
+        number, self._numbers = self._numbers, self._numbers + 1
+        law = Law(number, self._writer.name(c), c, None, [])
+        law.rules = self._rules(c, law.name)
+        if c.condition is None:
+            self._rewriting.add(c.left, c.right, number)
+        return law
+
+    def _rules(self, c: EqualPair, name: str) -> list[Rule]:
+        """The rules of a candidate of the weakest class, in both directions, for comparisons only."""
+        text = next(self._writer.general(c, name, "approximate", both=True), None)
+        return [] if text is None else self._writer.rule(text)
+
+    def _guards(self, c: EqualPair) -> list[Guard]:
+        if c.condition is None:
+            return []
+        names = [str(v.attr("name")) for v in self._grammar.variables]
+
+        def error(text: str) -> Exception:
+            return ValueError(text)
+
+        return parse_guards(c.condition.when, names, error)  # type: ignore[reportArgumentType]
+
+    def _rule_set(self, laws: Sequence[Law], but: Law | None = None) -> RuleSet:
+        own = [r for x in laws if x is not but for r in x.rules]
+        return RuleSet("known", [*self._known, *own])
+
+    def _follow(self, chunk: Sequence[EqualPair], tried: Sequence[Law], budget: Budget = _BUDGET) -> list[bool]:
+        """For each candidate, whether it follows from what is known, the laws, and those that are being tried."""
+        rules = self._rule_set([*self.laws, *tried])
+        if not len(rules):
+            return [False] * len(chunk)
+        found = [False] * len(chunk)
+        by_condition: dict[tuple[str, ...], list[int]] = {}
+        for i, c in enumerate(chunk):
+            by_condition.setdefault(c.condition.when if c.condition else (), []).append(i)
+        for places in by_condition.values():
+            pairs = [self._sides(chunk[i]) for i in places]
+            for i, follows in zip(
+                places, all_reached(pairs, rules, self._guards(chunk[places[0]]), budget), strict=True
+            ):
+                found[i] = follows
+        return found
+
+    def _sides(self, c: EqualPair):
+        return self._grammar.expression(c.left), self._grammar.expression(c.right)
+
+    def _still_follows(self, d: Dropped) -> bool:
+        """Whether a candidate follows from the laws, after others failed."""
+        c = d.candidate
+        known = (self._rewriting, self._doubtful) if c.condition is None else ()
+        if any(r.reducer(c.left) is not None for r in known):
+            return True
+        return self._follow([c], [])[0]
+
+    def minimise(self, progress: Progress) -> None:
+        """Moves the laws that follow from the others to `dropped`, the largest first."""
+        for n, law in enumerate(sorted(self.laws, key=lambda x: self._key(x.candidate), reverse=True)):
+            progress("minimising", n, len(self.laws))
+            rules = self._rule_set(self.laws, law)
+            try:
+                found = all_reached([self._sides(law.candidate)], rules, self._guards(law.candidate), _LAST_BUDGET)
+            except RelaxEgError:
+                continue
+            if found[0]:
+                self.laws.remove(law)
+                self.dropped.append(Dropped(law.candidate, None))

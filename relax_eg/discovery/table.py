@@ -1,0 +1,260 @@
+"""The table of terms: one term of each class of equal values, by type and number of operators.
+
+A term of n operators is an operator on terms of the table with n - 1 operators together. So the number of terms of a
+size follows from the number of classes below it, and is known before they are made (`next_count`). Time and memory grow
+with that number times the sample points.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from relax_eg.discovery.grammar import Grammar
+from relax_eg.discovery.terms import Order, Term, leaves_of, order
+from relax_eg.discovery.values import Condition, SamplePoints, operand, wide_form
+from relax_eg.errors import RelaxEgError
+from relax_eg.ops.interpret import evaluate_points
+
+Array = np.ndarray[Any, Any]
+Type = tuple[Any, ...]
+
+_AT_ONCE = 1 << 20  # limit: elements of the results of one evaluation
+
+
+@dataclass
+class _Kept:
+    """The terms of one type and size.
+
+    - `terms`: the terms.
+    - `values`: for each of the sizes of the sample points, their values; the first axis is the term.
+    """
+
+    terms: list[Term] = field(default_factory=list[Term])
+    values: list[list[Array]] = field(default_factory=list[list[Array]])
+
+    def stacked(self, at: int) -> Array:
+        return np.stack([v[at] for v in self.values])
+
+
+@dataclass(frozen=True)
+class EqualPair:
+    """Two terms that agree at the sample points, the larger one first.
+
+    - `left`, `right`: the terms.
+    - `condition`: where they agree; None for everywhere.
+    """
+
+    left: Term
+    right: Term
+    condition: Condition | None = None
+
+
+class TermTable:
+    """The classes of terms of a grammar with equal values.
+
+    - `size`: the number of operators up to which it has terms.
+    - `terms_made`: the number of terms that were evaluated.
+    """
+
+    def __init__(self, grammar: Grammar, points: SamplePoints) -> None:
+        self.grammar, self.points = grammar, points
+        self.size = 0
+        self.terms_made = 0
+        self._kept: dict[tuple[Type, int], _Kept] = {}
+        self._rank: dict[bytes, Term] = {}
+        self._rows: dict[Type, list[tuple[Term, Array]]] = {}
+        self._reducible: dict[Condition, set[Term]] = {c: set() for c in points.conditions}
+        self._conditional: dict[tuple[Condition, Type], dict[bytes, Term]] = {}
+        for i, leaf in enumerate(grammar.leaves):
+            t = leaf.shape, leaf.dtype
+            values = [v[i] for v in points.values]
+            row = points.rows([v[None] for v in values], leaf.dtype)[0]
+            if i < grammar.operand_count:
+                self._keep(i, t, 0, values, row)
+            elif self._rank.setdefault(_key(t, row), i) == i:
+                self._rows.setdefault(t, []).append((i, row))
+
+    @property
+    def classes(self) -> int:
+        return len(self._rank)
+
+    def _keep(self, term: Term, t: Type, size: int, values: Sequence[Array], row: Array) -> Term | None:
+        """Adds a term unless one with its values is there, which is returned."""
+        known = self._rank.setdefault(_key(t, row), term)
+        if known is not term:
+            return known
+        kept = self._kept.setdefault((t, size), _Kept())
+        kept.terms.append(term)
+        kept.values.append(list(values))
+        self._rows.setdefault(t, []).append((term, row))
+        return None
+
+    def _uses(self, size: int) -> Iterator[tuple[int, tuple[tuple[Type, int], ...], Type]]:
+        """The uses of operators on kept terms that make terms of this size: operator, lists of operands, type."""
+        lists = sorted(self._kept, key=lambda k: (k[1], repr(k[0])))
+        for number, form in enumerate(self.grammar.forms):
+            for chosen in itertools.product(lists, repeat=form.arity):
+                if sum(s for _, s in chosen) == size - 1:
+                    made = self.grammar.use(number, tuple(t for t, _ in chosen))
+                    if made is not None:
+                        yield number, chosen, made
+
+    def next_count(self) -> int:
+        """The number of terms of the next size, before they are made."""
+        found = 0
+        for _, chosen, _ in self._uses(self.size + 1):
+            n = 1
+            for key in chosen:
+                n *= len(self._kept[key].terms)
+            found += n
+        return found
+
+    def grow(self) -> list[EqualPair]:
+        """Makes the terms of the next size. Returns the pairs of terms with equal values, without conditions, the
+        smallest first."""
+        self.size += 1
+        made: list[tuple[Order, Term, Type, list[Array], Array]] = []
+        for number, chosen, t in self._uses(self.size):
+            made += self._evaluate(number, chosen, t)
+        made.sort(key=lambda m: m[0])
+        self.terms_made += len(made)
+        found: list[EqualPair] = []
+        for _, term, t, values, row in made:
+            known = self._keep(term, t, self.size, values, row)
+            if known is not None:
+                found.append(EqualPair(term, known))
+        return found
+
+    def equal_to(self, term: Term) -> Term | None:
+        """The term of the table that has the values of `term` at the sample points; None if there is none."""
+        shape, dtype = self.grammar.type_of(term)
+        row = self.points.rows([v[None] for v in self._values_of(term)], dtype)[0]
+        return self._rank.get(_key((shape, dtype), row))
+
+    def separate(self, term: Term) -> None:
+        """Makes a term a class of its own after all: it was told apart from the one with the same values."""
+        t = self.grammar.type_of(term)
+        self._kept.setdefault((t, self.size), _Kept())
+        values = self._values_of(term)
+        kept = self._kept[t, self.size]
+        if term not in kept.terms:
+            kept.terms.append(term)
+            kept.values.append(values)
+
+    def _values_of(self, term: Term) -> list[Array]:
+        if isinstance(term, int):
+            return [v[term] for v in self.points.values]
+        inner = [self._values_of(a) for a in term[1:]]
+        types = [self.grammar.type_of(a) for a in term[1:]]
+        params = [operand(self.points, t, i) for i, t in enumerate(types)]
+        root = wide_form(self.points, self.grammar.forms[term[0]]).on(params)
+        found: list[Array] = []
+        for b, at in enumerate(self.points.sizes):
+            env = {p: np.asarray(v[b]) for p, v in zip(params, inner, strict=True)}
+            with np.errstate(all="ignore"):
+                found.append(
+                    np.asarray(evaluate_points((root,), env, at, len(inner[0][b]), ordered=self.points.bits)[0])
+                )
+        return found
+
+    def _evaluate(
+        self, number: int, chosen: tuple[tuple[Type, int], ...], t: Type
+    ) -> list[tuple[Order, Term, Type, list[Array], Array]]:
+        """The uses of an operator on all combinations of operands from these lists, with their values."""
+        lists = [self._kept[key] for key in chosen]
+        count = 1
+        for k in lists:
+            count *= len(k.terms)
+        params = [operand(self.points, key[0], i) for i, key in enumerate(chosen)]
+        root = wide_form(self.points, self.grammar.forms[number]).on(params)
+        stacks = [[k.stacked(b) for b in range(len(self.points.sizes))] for k in lists]
+        elements = max(
+            sum(len(v[0]) * _elements(t, at) for v, at in zip(self.points.values, self.points.sizes, strict=True)), 1
+        )
+        found: list[tuple[Order, Term, Type, list[Array], Array]] = []
+        step = max(_AT_ONCE // elements, 1)
+        for start in range(0, count, step):
+            places = np.unravel_index(np.arange(start, min(start + step, count)), [len(k.terms) for k in lists])
+            values = [self._at(root, params, stacks, places, b) for b in range(len(self.points.sizes))]
+            if any(v is None for v in values):
+                continue
+            whole = [v for v in values if v is not None]
+            rows = self.points.rows(whole, t[1])
+            defined = self.points.defined(rows, t[1])
+            for i, operands in enumerate(zip(*places, strict=True)):
+                term = (number, *(k.terms[int(n)] for k, n in zip(lists, operands, strict=True)))
+                if not defined[i] or self._is_ground(term):
+                    continue
+                found.append((order(term, self.grammar), term, t, [v[i] for v in whole], rows[i]))
+        return found
+
+    def _is_ground(self, term: Term) -> bool:
+        if isinstance(term, int):
+            return term >= self.grammar.variable_count
+        return all(map(self._is_ground, term[1:]))
+
+    def _at(self, root: Any, params: Sequence[Any], stacks: Any, places: Any, b: int) -> Array | None:
+        """The values at one choice of sizes; the first axes are the term and the draw. None if it does not exist."""
+        at, draws, n = self.points.sizes[b], len(self.points.values[b][0]), len(places[0])
+        env: dict[Any, Array] = {}
+        for p, stack, place in zip(params, stacks, places, strict=True):
+            taken = stack[b][place]
+            env[p] = taken.reshape(n * draws, *taken.shape[2:])
+        try:
+            with np.errstate(all="ignore"):
+                (made,) = evaluate_points((root,), env, at, n * draws, ordered=self.points.bits)
+        except RelaxEgError:  # it reads out of range at these sizes or values
+            return None
+        made = np.asarray(made)
+        return made.reshape(n, draws, *made.shape[1:])
+
+    # --- equality under conditions ---
+
+    def conditional(self) -> list[EqualPair]:
+        """The pairs of classes that agree where a condition holds, of which the larger one has the size of the table.
+        Its operands are least under the condition; what contains others follows from smaller pairs."""
+        found: list[EqualPair] = []
+        for condition in self.points.conditions:
+            reducible = self._reducible[condition]
+            weaker = [r for c, r in self._reducible.items() if c is not condition and condition.implies(c)]
+            for t, rows in self._rows.items():
+                known = self._conditional.setdefault((condition, t), {})
+                mask = self.points.columns(t, condition)
+                for term, row in rows:
+                    operands = () if isinstance(term, int) else term[1:]
+                    if any(a in reducible for a in operands) or any(term in r for r in weaker):
+                        reducible.add(term)
+                        continue
+                    inside = np.ascontiguousarray(row[mask])
+                    if not self.points.defined(inside, t[1]):
+                        reducible.add(term)
+                        continue
+                    other = known.setdefault(_key(t, inside), term)
+                    if other is not term and self._concerns(condition, term, other):
+                        reducible.add(term)
+                        found.append(EqualPair(term, other, condition))
+        self._rows = {}
+        return found
+
+    def _concerns(self, condition: Condition, left: Term, right: Term) -> bool:
+        """Whether the left side has the variables that a condition names, and the sizes."""
+        leaves = set(leaves_of(left))
+        sizes = {v for i in leaves for d in self.grammar.leaves[i].shape for v in d.variables}
+        return condition.variables <= leaves and condition.sizes <= sizes
+
+
+def _elements(t: Type, at: dict[str, int]) -> int:
+    total = 1
+    for d in t[0]:
+        total *= int(d.evaluate(at))
+    return total
+
+
+def _key(t: Type, row: Array) -> bytes:
+    return blake2b(np.ascontiguousarray(row).tobytes(), digest_size=16, person=str(hash(t) % 10**8).encode()).digest()

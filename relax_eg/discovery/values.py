@@ -1,0 +1,226 @@
+"""Characteristic values: the values of terms at sample points, by which terms are grouped.
+
+Points are small sizes and, for each, several draws of all variables. Over the reals the draws are quarters, so that
+sums and products are exact, with zeros, both signs and ties; for bits they are the draws of special values of the rule
+checker. An axis is empty at some sizes. A law is assumed of nothing here: terms with equal values are candidates.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from relax_eg.discovery.grammar import Grammar, OperatorForm
+from relax_eg.dtypes import is_float, is_integer
+from relax_eg.errors import DiscoveryError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, constant_value, var
+from relax_eg.ir.origin import SourceLine
+from relax_eg.rules.rule import Instance, Rule
+from relax_eg.rules.samples import integers, special
+from relax_eg.tir.substitute import widened
+
+Array = np.ndarray[Any, Any]
+
+_MOST_POINTS = 16  # limit: draws at one choice of sizes; terms that agree on all are told apart by the checker
+_FEW_POINTS = 4  # limit: draws where an axis is empty or has one element
+_REACH = 12  # chosen: largest draw over the reals, in quarters
+_TIE = 0.25  # chosen: share of draws in which a variable equals an earlier one
+_NEAR_ZERO = 1e-10  # chosen: values below it are rounding errors of zero; draws are multiples of 0.25
+_DIGITS = 1e9  # chosen: values that round to the same multiple of 1/1e9 of a power of two are equal
+_SAME_SIZE = 2  # given: the least size at which axes have several elements
+_FIRST_SIZE = 2  # chosen: sizes of distinct axes count up from it
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on variables or sizes under which terms may be equal.
+
+    - `when`: the texts of the rule's conditions.
+    - `fact`, `variables`: the fact, and the variables that have it; empty for a condition on sizes.
+    - `sizes`: the sizes that are at least 1.
+    """
+
+    when: tuple[str, ...]
+    fact: str = ""
+    variables: frozenset[int] = frozenset()
+    sizes: frozenset[str] = frozenset()
+
+    def implies(self, other: Condition) -> bool:
+        """Whether the other condition holds wherever this one does."""
+        is_stronger = self.fact == other.fact or other.fact in _WEAKER.get(self.fact, ()) or not other.fact
+        return is_stronger and other.variables <= self.variables and other.sizes <= self.sizes
+
+
+_WEAKER = {"positive": ("nonnegative", "nonzero")}  # given: what a fact implies
+
+
+class SamplePoints:
+    """The sample points of a grammar, and which of them meet which conditions.
+
+    - `bits`: whether values are compared by their bits, in the dtypes of the grammar; otherwise over the reals.
+    - `sizes`: the sizes, a dict each.
+    - `values`: for each of the sizes, the values of each leaf; the first axis is the draw.
+    """
+
+    def __init__(self, grammar: Grammar, bits: bool, seed: int, facts: Sequence[str] = ()) -> None:
+        self.grammar, self.bits = grammar, bits
+        rng = np.random.default_rng(seed)
+        self.sizes = _sizes(grammar.size_variables)
+        self.values: list[list[Array]] = []
+        for at in self.sizes:
+            plain = min(at.values(), default=_SAME_SIZE) >= _SAME_SIZE
+            self.values.append(self._draw(at, _MOST_POINTS if plain else _FEW_POINTS, rng))
+        self._facts = facts
+
+    def _draw(self, at: dict[str, int], count: int, rng: np.random.Generator) -> list[Array]:
+        draws = [self._values(at, rng, k) for k in range(count)]
+        found: list[Array] = []
+        for i, v in enumerate(self.grammar.variables):
+            stacked = np.stack([d[i] for d in draws])
+            found.append(stacked if self.bits or not is_float(v.dtype) else stacked.astype(np.float64))
+        for i in range(self.grammar.variable_count, len(self.grammar.leaves)):
+            c = self.grammar.filled[i][0] if i in self.grammar.filled else self.grammar.leaves[i]
+            value = constant_value(c)
+            value = value if self.bits or not is_float(c.dtype) else value.astype(np.float64)
+            shape = tuple(int(d.evaluate(at)) for d in self.grammar.leaves[i].shape)
+            found.append(np.broadcast_to(value, (count, *shape)))
+        return found
+
+    def _values(self, at: dict[str, int], rng: np.random.Generator, k: int) -> list[Array]:
+        if self.bits:
+            drawn = special(Instance(_RULE, self.grammar.variables, (), ()), at, rng, k)
+            return [np.asarray(drawn[str(v.attr("name"))]) for v in self.grammar.variables]
+        found: list[Array] = []
+        for i, v in enumerate(self.grammar.variables):
+            shape = tuple(int(d.evaluate(at)) for d in v.shape)
+            if v.dtype == "bool":
+                made = rng.random(shape) < (0.5, 0.8, 0.2)[k % 3]
+            elif is_integer(v.dtype):
+                made = integers(v.dtype, shape, rng, k)
+            else:
+                made = np.asarray(rng.integers(-_REACH, _REACH + 1, shape)) / 4
+                # A quarter of the draws is positive, and another one nonnegative; in a further one a variable in turn.
+                if k % 4 == 1:
+                    made = np.abs(made)
+                elif k % 4 == 2 or (k % 4 == 3 and (k // 4) % self.grammar.variable_count == i):
+                    made = np.abs(made) + 0.25
+            same = [x for x, w in zip(found, self.grammar.variables, strict=False) if w.annotation == v.annotation]
+            if same and k % 4 != 3:
+                made = np.where(rng.random(shape) < _TIE, same[-1], made).astype(made.dtype)
+            found.append(np.asarray(made))
+        return found
+
+    def leaf_type(self, t: tuple[Any, ...]) -> Tensor:
+        """The annotation in which values of a type are computed."""
+        shape, dtype = t
+        return Tensor(shape, dtype if self.bits or not is_float(dtype) else "float64")
+
+    @cached_property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions that are tried: no axis is empty; float variables are nonnegative, positive or nonzero, one of
+        them or all."""
+        found: list[Condition] = []
+        # The axes of a block have no names in rules.
+        names = [n for n in self.grammar.size_variables if "__" not in n]
+        if names:
+            found += [Condition((f"{n} >= 1",), sizes=frozenset((n,))) for n in names]
+            if len(names) > 1:
+                found.append(Condition(tuple(f"{n} >= 1" for n in names), sizes=frozenset(names)))
+        floats = [i for i, v in enumerate(self.grammar.variables) if is_float(v.dtype)]
+        groups = [(i,) for i in floats] + ([tuple(floats)] if len(floats) > 1 else [])
+        for fact, group in itertools.product(self._facts, groups):
+            when = tuple(f"{fact}({self.grammar.variables[i].attr('name')})" for i in group)
+            found.append(Condition(when, fact, frozenset(group)))
+        return tuple(found)
+
+    def columns(self, t: tuple[Any, ...], condition: Condition) -> Array:
+        """A mask of the columns of `rows` for a type at which a condition holds."""
+        pairs = zip(self.sizes, self.values, strict=True)
+        return np.concatenate([self.columns_at(t, condition, at, values) for at, values in pairs])
+
+    def columns_at(
+        self, t: tuple[Any, ...], condition: Condition, at: dict[str, int], values: Sequence[Array]
+    ) -> Array:
+        """`columns` at one of the sizes, with the values of the leaves there."""
+        count = len(values[0])
+        held = np.ones(count, bool) & all(at[n] >= 1 for n in condition.sizes)
+        for i in condition.variables:
+            with np.errstate(invalid="ignore"):
+                held &= np.all(_HOLDS[condition.fact](values[i].reshape(count, -1).astype(np.float64)), axis=1)
+        return np.repeat(held, int(np.prod([d.evaluate(at) for d in t[0]])) if t[0] else 1)
+
+    def rows(self, values: Sequence[Array], dtype: str) -> Array:
+        """Values of many terms of one type, as rows that are equal if the values count as equal. `values`: for each of
+        the sizes, an array whose first two axes are the term and the draw."""
+        count = len(values[0])
+        return np.concatenate([self._canonical(v.reshape(count, -1), dtype) for v in values], axis=1)
+
+    def defined(self, rows: Array, dtype: str) -> Array:
+        """For each row, or for one, whether it has a value that is a number. Terms without one say nothing."""
+        if not is_float(dtype):
+            return np.ones(rows.shape[:-1], bool)
+        return np.any(np.isfinite(rows.view(np.float64)), axis=-1)
+
+    def _canonical(self, v: Array, dtype: str) -> Array:
+        if not is_float(dtype):
+            return v.astype(np.int64)
+        with np.errstate(all="ignore"):
+            if self.bits:
+                wide = np.where(np.isnan(v.astype(np.float64)), np.nan, v.astype(np.float64))
+                return np.ascontiguousarray(wide).view(np.int64)
+            rounded = np.where(np.isfinite(v) & (np.abs(v) >= _NEAR_ZERO), v, np.where(np.isfinite(v), 0.0, np.nan))
+            mantissa, exponent = np.frexp(rounded)
+            rounded = np.ldexp(np.round(mantissa * _DIGITS), exponent) + 0.0
+        return np.ascontiguousarray(rounded).view(np.int64)
+
+
+_HOLDS = {
+    "nonnegative": lambda v: v >= 0,  # type: ignore[reportUnknownLambdaType]
+    "positive": lambda v: v > 0,  # type: ignore[reportUnknownLambdaType]
+    "nonzero": lambda v: v != 0,  # type: ignore[reportUnknownLambdaType]
+}
+FACTS = tuple(_HOLDS)
+
+
+def check_facts(facts: Sequence[str]) -> None:
+    """Raises DiscoveryError for a fact that is not tried as a condition, and for facts that exclude each other."""
+    for f in facts:
+        if f not in _HOLDS:
+            raise DiscoveryError(f"facts: {f!r} is not tried as a condition; accepted: {', '.join(FACTS)}")
+
+
+# The rule of which the draws of special values are made.
+_RULE = Rule("points", lambda: None, {}, {}, "exact", "algebra", (), frozenset(), "", SourceLine.of(check_facts))
+
+
+def _sizes(names: Sequence[str]) -> list[dict[str, int]]:
+    """Sizes that tell axes apart, the other way round, all one, and each axis empty while the others are not."""
+    if not names:
+        return [{}]
+    up = {n: _FIRST_SIZE + i for i, n in enumerate(names)}
+    down = dict(zip(names, reversed(up.values()), strict=True))
+    found = [up, *([down] if len(names) > 1 else [{n: _FIRST_SIZE + 1 for n in names}]), dict.fromkeys(names, 1)]
+    found += [{m: 0 if m == n else _FIRST_SIZE for m in names} for n in names]
+    return found
+
+
+def operand(points: SamplePoints, t: tuple[Any, ...], i: int) -> Expr:
+    """The variable for operand number `i` of a use whose values are computed."""
+    return var(f"x{i}", points.leaf_type(t))
+
+
+def wide_form(points: SamplePoints, form: OperatorForm) -> OperatorForm:
+    """A form as it is computed at the points: over the reals, tensor programs have float64."""
+    if points.bits:
+        return form
+    attributes = tuple(
+        (k, "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v) for k, v in form.attributes
+    )
+    program = None if form.program is None else widened(form.program)
+    return replace(form, attributes=attributes, program=program)

@@ -1,0 +1,337 @@
+"""Laws that a program could use: its costliest fragments, cheaper terms with equal values, proofs for all sizes.
+
+A fragment is an operator with some of what it reads, up to a few operators. Its leaves become variables and its sizes
+size variables, so a law that is proved holds for other sizes too. Terms over the fragment's operators, and a few others
+of their kind, are enumerated (`discovery.table`) until one has the fragment's values and a lower price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
+from relax_eg.discovery.grammar import Grammar, OperatorForm
+from relax_eg.discovery.laws import Writer, doc_of, file_text, load
+from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
+from relax_eg.discovery.search import LARGEST_SIZE
+from relax_eg.discovery.table import EqualPair, TermTable
+from relax_eg.discovery.terms import Term
+from relax_eg.discovery.values import SamplePoints
+from relax_eg.driver.optimize import optimize
+from relax_eg.dtypes import is_float, is_integer
+from relax_eg.errors import DiscoveryError, RelaxEgError
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.devices import profile
+from relax_eg.extract.report import price_program
+from relax_eg.frontends import trace
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, constant_value, postorder, var
+from relax_eg.ir.module import Function, Module
+from relax_eg.ops.record import TABLE, call, operators_run_as
+from relax_eg.plain_data import write_file
+from relax_eg.rules.format import expression_text
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.signature import Numerics
+from relax_eg.shapes import Dim
+
+_LARGEST = 4  # limit: operators of a fragment
+_MOST_LEAVES = 4  # limit: variables of a fragment
+_MOST_FRAGMENTS = 16  # limit: fragments that are looked at, the costliest first
+_MOST_TERMS = 20_000  # limit: terms of one size for a fragment
+_CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
+# given: operators of the kind of products and sums, and of functions of elements, which terms may have besides
+_OF_PRODUCTS = ("matmul", "multiply", "permute_dims(axes=(1,0))", "sum(axes=(0,))", "sum(axes=(1,))")
+_OF_ELEMENTS = ("add", "multiply", "negative")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A law that a program could use.
+
+    - `text`: the law as a formula.
+    - `source`: the function of its rule.
+    - `numerics`: its class.
+    - `where`: the source line of the fragment; empty if it is not known.
+    - `before`, `after`: predicted seconds of the fragment as written, and of the cheaper term.
+    - `known`: predicted seconds of what the rules that ship make of the fragment.
+    """
+
+    text: str
+    source: str
+    numerics: Numerics
+    where: str
+    before: float
+    after: float
+    known: float
+
+    def __str__(self) -> str:
+        times = f"{1e6 * self.before:.1f} us -> {1e6 * self.after:.1f} us"
+        more = "" if self.after < _CHEAPER * self.known else ", which the rules that ship reach too"
+        return f"{self.text}      {times}{more}" + (f"      {self.where}" if self.where else "")
+
+
+@dataclass(frozen=True)
+class Mined:
+    """The laws that a program could use.
+
+    - `offers`: those that are proved, the largest saving first.
+    - `fragments`: number of fragments that were looked at.
+    - `unproved`: cheaper terms with equal values that were refuted or not proved, as formulas.
+    """
+
+    offers: tuple[Offer, ...]
+    fragments: int
+    unproved: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The text of a file of rules."""
+        return file_text([o.source for o in self.offers], {}, "Laws that fragments of a program could use.", "found")
+
+    @property
+    def rules(self) -> RuleSet:
+        return load(self.source, "found")
+
+    def save(self, path: Any) -> None:
+        """Writes the file of rules. DiscoveryError if it cannot be written."""
+        write_file(path, self.source, DiscoveryError, "the rules")
+
+    def __str__(self) -> str:
+        counts = f"{self.fragments} fragments, {len(self.offers)} laws, {len(self.unproved)} not proved"
+        return "\n".join([*map(str, self.offers), counts])
+
+
+@accepts(
+    DiscoveryError,
+    size=within("a number of operators", 1, LARGEST_SIZE),
+    numerics=one_of(*CLASSES),
+    jobs=within("a number of processes", 1, MOST_JOBS),
+    tell=CALLABLE,
+)
+def mine(
+    function: Callable[..., Any] | Module,
+    *specs: Any,
+    at: Mapping[str, int] | None = None,
+    target: str = "cpu",
+    size: int = 3,
+    numerics: Numerics = "reassociate",
+    jobs: int = 1,
+    tell: Progress | None = None,
+) -> Mined:
+    """Returns the laws that the costliest fragments of a program could use: cheaper terms of at most `size` operators
+    that are proved equal.
+
+    - `function`, `specs`: a JAX function and the specs of its arguments, or a module.
+    - `at`: the sizes for which fragments are priced.
+    - `target`: the device profile by which fragments are priced.
+
+    DiscoveryError if a size is missing in `at`.
+    """
+    module = function if isinstance(function, Module) else trace(function, *specs)
+    sizes = dict(at or {})
+    missing = [v for v in module.main.size_variables if v not in sizes]
+    if missing:
+        raise DiscoveryError(
+            f"at={sizes}: no size `{missing[0]}`; fragments are priced at sizes: at={{'{missing[0]}': 64}}"
+        )
+    told: Progress = tell or (lambda text, done, of: None)
+    miner = _Miner(target, sizes, size, numerics, jobs)
+    fragments = miner.hottest(module)
+    offers: list[Offer] = []
+    unproved: list[str] = []
+    for n, fragment in enumerate(fragments):
+        told(expression_text(fragment.root)[:60], n, len(fragments))
+        miner.look_at(fragment, module, offers, unproved)
+    offers.sort(key=lambda o: o.after - o.before)
+    return Mined(tuple(offers), len(fragments), tuple(unproved))
+
+
+@dataclass(frozen=True)
+class _Fragment:
+    """Part of a program: the root, its leaves, and what it costs at the sizes asked for."""
+
+    root: Expr
+    leaves: tuple[Expr, ...]
+    seconds: float
+
+
+class _Miner:
+    def __init__(self, target: str, at: Mapping[str, int], size: int, numerics: Numerics, jobs: int) -> None:
+        self._profile, self._target, self._at = profile(target), target, at
+        self._size, self._jobs = size, jobs
+        self._numerics: Numerics = numerics
+        self._seen: set[str] = set()
+
+    def price(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
+        """Predicted seconds of an expression by itself."""
+        function = Function("main", tuple(params), (), root)
+        return float(price_program(function, WholeCost(self._profile, at, {}, None)).seconds)
+
+    def hottest(self, module: Module) -> list[_Fragment]:
+        """The costliest fragments of the program's functions, each kind once."""
+        found: dict[str, _Fragment] = {}
+        for f in module:
+            for e in f.expressions():
+                for leaves in _cuts(e):
+                    root, params = _apart(e, leaves)
+                    key = expression_text(root)
+                    if key not in found:
+                        found[key] = _Fragment(e, leaves, self.price(root, params, self._at))
+        chosen = sorted(found.values(), key=lambda x: (-x.seconds, expression_text(x.root)))
+        return chosen[:_MOST_FRAGMENTS]
+
+    def look_at(self, fragment: _Fragment, module: Module, offers: list[Offer], unproved: list[str]) -> None:
+        """Adds the law of a cheaper term for a fragment to `offers`, or to `unproved`."""
+        made = _generalised(fragment)
+        if made is None:
+            return
+        root, params, sizes = made
+        at = {**self._at, **sizes}
+        try:
+            grammar, left = _grammar_of(root, params)
+            right = self._cheaper(grammar, left, fragment.seconds, at)
+        except RelaxEgError:  # an operator that no grammar has
+            return
+        if right is None:
+            return
+        writer = Writer(grammar)
+        candidate = EqualPair(left, right)
+        law = writer.text(candidate)
+        if law in self._seen:
+            return
+        self._seen.add(law)
+        with LawProver(grammar, writer, self._numerics, self._jobs, None) as prover:
+            (proof,) = prover.prove([(candidate, writer.name(candidate))], lambda *_: None)
+        if proof.outcome != "proved":
+            unproved.append(law)
+            return
+        after = self.price(grammar.expression(right), params, at)
+        origin = next((f.origins[fragment.root] for f in module if fragment.root in f.origins), None)
+        where = str(origin.lines[0]) if origin is not None and origin.lines else ""
+        known = self._known(root, params, at)
+        said = doc_of(proof.source) or law
+        offers.append(Offer(said, proof.source, proof.numerics, where, fragment.seconds, after, known))
+
+    def _cheaper(self, grammar: Grammar, left: Term, seconds: float, at: Mapping[str, int]) -> Term | None:
+        """A term with the values of `left` at the sample points and a lower price; None if there is none."""
+        table = TermTable(grammar, SamplePoints(grammar, False, 0))
+        for n in range(self._size + 1):
+            if n:
+                if table.next_count() > _MOST_TERMS:
+                    return None
+                table.grow()
+            found = table.equal_to(left)
+            if found is not None and found != left:
+                price = 0.0 if isinstance(found, int) else self.price(grammar.expression(found), grammar.variables, at)
+                return found if price < _CHEAPER * seconds else None
+        return None
+
+    def _known(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
+        """Predicted seconds of what the rules that ship make of a fragment."""
+        module = Module((Function("main", tuple(params), (), root),))
+        binding = {v: at[v] for v in module.main.size_variables}
+        best = optimize(module, at=binding, target=self._target)
+        return best.report.after.seconds
+
+
+def _cuts(e: Expr) -> Iterator[tuple[Expr, ...]]:
+    """The leaves of fragments with root `e`: what is read at each depth."""
+    if not _is_operator(e):
+        return
+    inside, level = {e: None}, [e]
+    for _ in range(_LARGEST):
+        below = postorder((e,), stop=lambda x: x not in inside)
+        leaves = [x for x in below if x not in inside and x.op != CONSTANT]
+        variables = [x for x in leaves if isinstance(x.annotation, Tensor)]
+        if len(inside) > _LARGEST or len(variables) != len(leaves):
+            return
+        if len(inside) > 1 and 0 < len(leaves) <= _MOST_LEAVES:
+            yield tuple(leaves)
+        level = [a for x in level for a in x.args if a not in inside and _is_operator(a)]
+        if not level:
+            return
+        inside.update(dict.fromkeys(level))
+
+
+def _is_operator(e: Expr) -> bool:
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not e.args:
+        return False
+    return e.op == CALL_TIR or (e.op in TABLE and TABLE[e.op].equations is not None)
+
+
+def _apart(root: Expr, leaves: Sequence[Expr], sizes: Mapping[Dim, Dim] | None = None) -> tuple[Expr, tuple[Expr, ...]]:
+    """The fragment by itself: its root over variables, and these. `sizes`: what sizes are replaced by. Raises
+    OperatorError if an operator does not exist at the sizes."""
+    known = sizes or {}
+
+    def size(d: Dim) -> Dim:
+        return known.get(d, d)
+
+    names = "abcd" if any(len(x.shape) > 1 for x in leaves) else "xyzw"
+    params = tuple(var(names[i], Tensor(tuple(map(size, x.shape)), x.dtype)) for i, x in enumerate(leaves))
+    made: dict[Expr, Expr] = dict(zip(leaves, params, strict=True))
+    for e in postorder((root,), stop=made.__contains__):
+        if e in made or e.op == CONSTANT:
+            made.setdefault(e, e)
+            continue
+        attrs = {
+            k: tuple(size(d) if isinstance(d, Dim) else d for d in v) if isinstance(v, tuple) else v  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            for k, v in e.attrs
+        }
+        made[e] = call(e.op, tuple(made[a] for a in e.args), attrs)
+    return made[root], params
+
+
+def _generalised(f: _Fragment) -> tuple[Expr, tuple[Expr, ...], dict[str, int]] | None:
+    """The fragment by itself with a size variable for each number among its sizes, and their values; with its numbers
+    where it does not exist otherwise. None if it cannot be formed."""
+    numbers = dict.fromkeys(d for x in f.leaves for d in x.shape if d.is_const and d.value > 1)
+    taken = {v for x in f.leaves for d in x.shape for v in d.variables}
+    free = [n for n in "mnkpqrst" if n not in taken]
+    names = dict(zip(numbers, free, strict=False))
+    for sizes in ({d: Dim.var(n) for d, n in names.items()}, {}):
+        try:
+            root, params = _apart(f.root, f.leaves, sizes)
+            return root, params, {n: d.value for d, n in names.items()} if sizes else {}
+        except RelaxEgError:
+            continue
+    return None
+
+
+def _grammar_of(root: Expr, params: Sequence[Expr]) -> tuple[Grammar, Term]:
+    """A grammar with the operators of a fragment and others of their kind, and the fragment as its term."""
+    forms: dict[Expr, OperatorForm] = {}
+    constants: dict[float, None] = {}
+    for e in postorder((root,)):
+        if e.op == CONSTANT:
+            if constant_value(e).ndim or not (is_float(e.dtype) or is_integer(e.dtype)):
+                raise DiscoveryError("a constant that no grammar has")
+            constants[float(constant_value(e).item())] = None
+        elif e.op != VAR:
+            defaults = {a.name: a.default for a in TABLE[e.op].attributes}
+            given = tuple((k, v) for k, v in e.attrs if v is not defaults[k] and v != defaults[k])
+            forms[e] = OperatorForm(e.op, len(e.args), given)
+    contracts = any(f.op in operators_run_as("matmul") or f.op == "sum" for f in forms.values())
+    more = _OF_PRODUCTS if contracts and all(len(p.shape) <= 2 for p in params) else _OF_ELEMENTS
+    signature = ", ".join(
+        f"{p.attr('name')}: {' '.join(map(_size_text, p.shape))}" + ("" if p.dtype == "float32" else f" @ {p.dtype}")
+        for p in params
+    )
+    grammar = Grammar([*dict.fromkeys(forms.values()), *more], signature, tuple(constants))
+    numbers = {f: n for n, f in enumerate(grammar.forms)}
+    terms: dict[Expr, Term] = {}
+    for e in postorder((root,)):
+        leaf = next((i for i, x in enumerate(grammar.leaves[: grammar.operand_count]) if x is e), None)
+        terms[e] = (
+            leaf if leaf is not None else (numbers[forms[e]], *(terms[a] for a in e.args)) if e in forms else None
+        )
+    if any(t is None for t in terms.values()):
+        raise DiscoveryError("a leaf that no grammar has")
+    return grammar, terms[root]
+
+
+def _size_text(d: Dim) -> str:
+    text = str(d)
+    return text if text.isalnum() else f"({text})"

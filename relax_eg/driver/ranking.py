@@ -1,0 +1,69 @@
+"""Which rules of a set save something on which programs, besides other rules: `rank_by_savings`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from relax_eg.rules.rule_set import RuleSet
+
+LEAST_SAVING = 0.02  # given: share of the predicted time below which a saving is within what prices tell apart
+
+Optimize = Callable[[RuleSet], Any]
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What rules save on a program.
+
+    - `program`: its name.
+    - `before`, `after`: predicted seconds of a call, with the rules that are known and with the others too.
+    - `rules`: the names of the others that made a part of the chosen program.
+    """
+
+    program: str
+    before: float
+    after: float
+    rules: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        """The share of the time that is saved."""
+        return 1 - self.after / self.before if self.before else 0.0
+
+    def __str__(self) -> str:
+        times = f"{1e6 * self.before:.1f} us -> {1e6 * self.after:.1f} us"
+        return f"{self.program}: {times} ({100 * self.share:.0f}% less) by {', '.join(self.rules)}"
+
+
+def rank_by_savings(
+    programs: Mapping[str, Optimize],
+    found: RuleSet,
+    known: RuleSet,
+    progress: Callable[[str, int, int], None] = lambda text, done, of: None,
+) -> list[Saving]:
+    """What `found` saves on programs where `known` rules are used too, the largest share first.
+
+    - `programs`: by name, a function that optimizes the program with a set of rules and returns the `Optimized`.
+
+    A program is searched twice, so that takes the time of two searches each.
+    """
+    savings: list[Saving] = []
+    names = {r.name for r in found}
+    for n, (name, optimize) in enumerate(programs.items()):
+        progress(name, n, len(programs))
+        before, after = optimize(known).report, optimize(known + found).report
+        used = tuple(r for r in after.rules if r in names)
+        if used and after.after.seconds < (1 - LEAST_SAVING) * before.after.seconds:
+            savings.append(Saving(name, before.after.seconds, after.after.seconds, used))
+    return sorted(savings, key=lambda s: -s.share)
+
+
+def savings_of_rules(savings: Iterable[Saving]) -> dict[str, float]:
+    """The largest share that each rule helped to save."""
+    found: dict[str, float] = {}
+    for s in savings:
+        for r in s.rules:
+            found[r] = max(found.get(r, 0.0), s.share)
+    return dict(sorted(found.items(), key=lambda x: -x[1]))

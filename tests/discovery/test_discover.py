@@ -1,0 +1,267 @@
+"""Laws that `rx.discover` finds: what they say, that they hold, that they are few, and how a search ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from programs_with_laws import gated, shortest
+from typer.testing import CliRunner
+
+import relax_eg as rx
+from benchmarks.discovery import differences
+from relax_eg.cli import app
+from relax_eg.discovery.grammar import Grammar
+from relax_eg.discovery.laws import Writer
+from relax_eg.discovery.proving import LawProver
+from relax_eg.discovery.table import EqualPair, TermTable
+from relax_eg.discovery.terms import Rewriting, order
+from relax_eg.discovery.values import SamplePoints
+from relax_eg.errors import DiscoveryError
+from relax_eg.rules.verify_formal import prove_rule
+
+
+def texts(found: rx.types.Discovery) -> set[str]:
+    return {x.text for x in found.laws}
+
+
+@pytest.fixture(scope="module")
+def lattice() -> rx.types.Discovery:
+    return rx.discover("maximum | minimum", "x: *b, y: *b, z: *b", 2)
+
+
+def test_a_lattice_is_found_from_nothing(lattice: rx.types.Discovery) -> None:
+    assert {"maximum(x, x) = x", "maximum(x, minimum(x, y)) = x", "minimum(x, maximum(x, y)) = x"} <= texts(lattice)
+    assert {x.outcome for x in lattice.laws} == {"proved"}
+    assert not lattice.failed
+    assert len(lattice.laws) == 8
+    assert lattice.followed > 5 * len(lattice.laws)
+
+
+def test_bits_decide_the_class(lattice: rx.types.Discovery) -> None:
+    classes = {x.text: x.numerics for x in lattice.laws}
+    assert classes["maximum(x, x) = x"] == "exact"
+    assert classes["maximum(y, x) = maximum(x, y)"] == "reassociate"  # zeros of different signs
+
+
+def test_the_file_of_rules_is_one_that_a_person_could_have_written(lattice: rx.types.Discovery, tmp_path: Path) -> None:
+    file = tmp_path / "laws.py"
+    lattice.save(file)
+    report = rx.verify(file)
+    assert len(report) >= len(lattice.laws)
+    assert all(v.holds_everywhere for v in report)
+    assert 'def maximum_of_itself(x: Any) -> Any:\n    """maximum(x, x) = x"""\n' in file.read_text()
+
+
+def test_laws_hold_at_random_instances(lattice: rx.types.Discovery) -> None:
+    tried, wrong = differences(lattice.rules, 40)
+    assert tried > 100
+    assert not wrong
+
+
+def test_the_same_seed_gives_the_same_laws(lattice: rx.types.Discovery) -> None:
+    again = rx.discover("maximum | minimum", "x: *b, y: *b, z: *b", 2)
+    assert again.source == lattice.source
+
+
+def test_what_is_known_is_left_out(lattice: rx.types.Discovery) -> None:
+    assert not rx.discover("maximum | minimum", "x: *b, y: *b, z: *b", 2, lattice.equations).laws
+
+
+def test_constants_and_broadcasting() -> None:
+    found = rx.discover("add", "x: *b, y: *b", 1, constants=(0,))
+    assert "x + 0.0 = x" in texts(found)
+    # That a sum commutes says so of a scalar and a tensor too.
+    assert "0.0 + x = x" not in texts(found)
+    assert found.rules["add_commutes_2"].signature["y"].text == "*c"
+    assert "add_commutes_2" in rx.rules.default + found.rules  # the name of a shipped rule is not taken
+
+
+def test_a_result_may_be_a_constant() -> None:
+    found = rx.discover("subtract", "x: *b", 1, constants=(0,))
+    (law,) = [x for x in found.laws if x.text.startswith("x - x")]
+    assert "return x - x, op.zeros_like(x)" in law.source
+
+
+def test_axes_become_variables_and_empty_axes_conditions() -> None:
+    found = rx.discover("max(axes=(1,)) | exp | negative | sum(axes=(1,))", "x: m n", 2)
+    assert any('attrs={"axes": "sum.axes"}' in x.source for x in found.laws)
+    (law,) = [x for x in found.laws if "exp" in x.text]
+    assert law.when == ("n >= 1",)
+    assert law.text == "max(exp(x), -1) = exp(max(x, -1)) for n >= 1"
+    assert {len(found.rules[law.name].operand_ranks((r,))) for r in (0, 2)} == {1}
+
+
+def test_facts_are_tried_as_conditions() -> None:
+    assert texts(rx.discover("abs", "x: *b", 1, facts="nonnegative")) == {"abs(x) = x for x >= 0"}
+    assert "sqrt(x * x) = x for x >= 0" in texts(rx.discover("sqrt | multiply", "x: *b", 2, facts="nonnegative"))
+
+
+def test_laws_of_a_tensor_program() -> None:
+    found = rx.discover([gated, "multiply", "negative"], "x: n, y: n, z: n", 2)
+    assert "x * gated(y, z) = gated(x * y, z)" in texts(found)
+    assert "gated = parse_program(" in found.source
+    assert not differences(found.rules, 40)[1]
+
+
+def test_a_law_of_a_tensor_program_applies_at_other_sizes() -> None:
+    found = rx.discover([gated, "multiply"], "x: n, y: n, z: n", 2)
+
+    @rx.function
+    def main(a: rx.Tensor("64"), b: rx.Tensor("64"), c: rx.Tensor("64")):
+        with rx.dataflow():
+            y = a * rx.call_tir(gated, (b, c))
+            rx.output(y)
+        return y
+
+    with rx.debug.options(least_gain=1):
+        best = rx.optimize(main, rules=found.rules)
+    assert best.report.matches["multiply_of_gated"]
+
+
+def test_the_semiring_of_shortest_paths() -> None:
+    found = rx.discover([shortest, "minimum"], "a: m k, b: k n, c: k n, d: n p", 2)
+    (law,) = [x for x in found.laws if x.text.startswith("shortest(shortest(a, b), d) = shortest(a, shortest(b, d))")]
+    assert set(law.when) == {"k >= 1", "m >= 1", "n >= 1", "p >= 1"}
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_is_added_to_an_extreme(holds: bool) -> None:
+    book = rx.RuleSet("extremes")
+
+    @book.rule("a: m k, b: k n, c: n p", when=("k >= 1", "n >= 1"), check=False)
+    def rule(a: Any, b: Any, c: Any) -> Any:
+        def least(x: Any, y: Any) -> Any:
+            return rx.op.min(rx.op.expand_dims(x, 2) + rx.op.expand_dims(y, 0), 1)
+
+        return least(least(a, b), c), least(a, least(b, c)) if holds else least(a, least(b, c + c))
+
+    assert (prove_rule(book["rule"]).status == "proved") is holds
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    asked = ("maximum | negative", "x: *b, y: *b", 2)
+    calls = 0
+
+    def stop(text: str, done: int, of: int) -> None:
+        nonlocal calls
+        calls += "proving" in text
+        if calls > 3:
+            raise KeyboardInterrupt
+
+    first = rx.discover(*asked, folder=tmp_path, tell=stop)
+    assert first.stopped == "interrupted"
+    verdicts = (tmp_path / "verdicts.jsonl").read_text()
+    assert verdicts
+    (tmp_path / "verdicts.jsonl").write_text(verdicts + '{"key": "cut')
+    whole = rx.discover(*asked, folder=tmp_path)
+    assert whole.source == rx.discover(*asked).source
+    assert (tmp_path / "verdicts.jsonl").read_text().startswith(verdicts)
+    with pytest.raises(DiscoveryError, match="it is of a search with other grammar; accepted: an empty folder"):
+        rx.discover("maximum", "x: *b, y: *b", folder=tmp_path)
+
+
+def test_too_many_terms_end_the_search() -> None:
+    found = rx.discover("add | multiply", "x: *b, y: *b", 4, terms=30)
+    assert found.stopped.startswith("there would be ")
+    assert found.stopped.endswith("terms of 2 operators; terms=30 are accepted")
+    assert found.sizes[-1].operators == 1
+    with pytest.raises(DiscoveryError, match="there would be 8 terms of 1 operators; terms=3 are accepted"):
+        rx.discover("add | multiply", "x: *b, y: *b", terms=3)
+
+
+def test_time_ends_the_search() -> None:
+    assert rx.discover("add", "x: *b", seconds=0).stopped == "out of time"
+
+
+@pytest.mark.parametrize(
+    ("operators", "variables", "message"),
+    [
+        ("fft", "x: n", "operator `fft` has no index equations, so its laws can only be tested, not proved"),
+        ("ad", "x: n", "no operator `ad`; did you mean"),
+        ("sum(axis=(0,))", "x: n", "operator `sum` has no attribute `axis`; accepted: axes, keepdims"),
+        ("pad", "x: n", "operator `pad` needs attribute `low`; accepted: a value for it"),
+        ("sum", "x: *b n", "has a block, and `sum` has axes; accepted: a name for each axis"),
+        ("matmul", "x:", "no operator applies to the variables"),
+        ("after", "x: n", "operator `after` fixes the order of steps"),
+        ("add", "x: n @ key<fry>", "holds random keys"),
+        ("add", "", "variables: none are given"),
+        ("add(", "x: n", "a name is accepted, or a name with attributes"),
+        ("", "x: n", "a name is accepted"),
+    ],
+)
+def test_what_is_not_accepted(operators: str, variables: str, message: str) -> None:
+    with pytest.raises(DiscoveryError, match=message.replace("(", r"\(").replace("*", r"\*")):
+        rx.discover(operators, variables)
+
+
+def test_unknown_facts_are_named() -> None:
+    with pytest.raises(DiscoveryError, match="'sorted' is not tried as a condition; accepted: nonnegative, positive"):
+        rx.discover("add", "x: n", facts="sorted")
+
+
+def test_a_false_candidate_is_refuted_with_a_counterexample() -> None:
+    grammar = Grammar("subtract", "x: *b, y: *b")
+    with LawProver(grammar, Writer(grammar), "approximate", 1, None) as prover:
+        (proof,) = prover.prove([(EqualPair((0, 0, 1), (0, 1, 0)), "wrong")], lambda *_: None)
+    assert proof.outcome == "refuted"
+    assert "left = " in proof.problem
+
+
+def test_a_table_keeps_one_term_of_a_class() -> None:
+    grammar = Grammar("add", "x: *b, y: *b")
+    table = TermTable(grammar, SamplePoints(grammar, False, 0))
+    assert table.next_count() == 4
+    (candidate,) = table.grow()
+    assert (candidate.left, candidate.right) == ((0, 1, 0), (0, 0, 1))
+    assert table.classes == 5
+    assert table.next_count() == 2 * 2 * 3
+
+
+def test_rewriting_ends() -> None:
+    grammar = Grammar("add", "x: *b, y: *b, z: *b")
+    rewriting = Rewriting(grammar)
+    rewriting.add((0, 1, 0), (0, 0, 1), 7)
+    assert rewriting.reducer((0, 2, 1)) == 7
+    assert rewriting.reducer((0, 1, 2)) is None
+    assert order((0, 1, 2), grammar) < order((0, 2, 1), grammar)
+
+
+def test_values_are_those_of_the_interpreter() -> None:
+    grammar = Grammar("subtract | exp", "x: *b, y: *b")
+    points = SamplePoints(grammar, False, 0)
+    table = TermTable(grammar, points)
+    table.grow()
+    x, y = points.values[0]
+    (made,) = [k for k in table._kept.values() if (0, 0, 1) in k.terms]
+    assert np.array_equal(made.stacked(0)[made.terms.index((0, 0, 1))], x - y)
+
+
+def test_the_report(lattice: rx.types.Discovery, tmp_path: Path) -> None:
+    page = lattice.to_html(tmp_path / "laws.html")
+    assert "maximum(x, minimum(x, y)) = x" in page
+    assert (tmp_path / "laws.html").read_text() == page
+    assert '"outcome": "proved"' in lattice.to_json()
+    assert "8 laws proved, from which" in str(lattice)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("programs_with_laws.py")
+    save = tmp_path / "laws.py"
+    arguments = [f"{program}:gated", "multiply", "--variables", "x: n, y: n", "--size", "1", "--known", "none"]
+    ran = CliRunner().invoke(app, ["discover", *arguments, "--jobs", "1", "--save", str(save)])
+    assert ran.exit_code == 0, ran.output
+    assert "y * x = x * y" in " ".join(ran.output.split())
+    assert "multiply_commutes_2" in save.read_text()
+
+
+def test_the_command_refuses_what_is_no_operator() -> None:
+    asked = ["discover", f"{__file__}:NUMBER", "--variables", "x: n", "--known", "none"]
+    ran = CliRunner().invoke(app, asked)
+    assert ran.exit_code == 1
+    assert "is int; a tensor program is accepted" in " ".join(ran.output.split())
+
+
+NUMBER = 3

@@ -1,0 +1,49 @@
+"""Laws that fragments of a program could use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+from typer.testing import CliRunner
+
+import relax_eg as rx
+from benchmarks.discovery import differences
+from relax_eg.cli import app
+from relax_eg.driver.mining import mine
+from relax_eg.errors import DiscoveryError
+
+
+def clumsy(x, w):
+    return jnp.abs(x) * jnp.abs(x) + jnp.maximum(w, jnp.minimum(w, x))
+
+
+def test_a_fragment_gets_a_cheaper_term() -> None:
+    found = mine(clumsy, "n 512", "n 512", at={"n": 128})
+    said = {o.text for o in found.offers}
+    assert "maximum(a, minimum(a, b)) = a" in said
+    assert "abs(a) * abs(a) = a * a" in said
+    assert all(o.after < o.before for o in found.offers)
+    assert not differences(found.rules, 40)[1]
+
+
+def test_the_sizes_of_a_program_become_variables() -> None:
+    found = mine(lambda x, w, v: (x @ w) @ v, "n 512", "512 256", "256", at={"n": 128})
+    (offer,) = found.offers
+    assert "a: n m, b: m k, c: k" in offer.source
+    assert offer.text == "a @ b @ c = a @ (b @ c)"
+    assert offer.known < offer.before  # the rules that ship have it
+
+
+def test_a_size_is_missing() -> None:
+    with pytest.raises(DiscoveryError, match=r"no size `n`; fragments are priced at sizes: at=\{'n': 64\}"):
+        mine(clumsy, "n 4", "n 4")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    arguments = [f"{__file__}:clumsy", "--spec", "n 512", "--spec", "n 512", "--at", "n=128", "--jobs", "1"]
+    ran = CliRunner().invoke(app, ["discover", *arguments, "--save", str(tmp_path / "laws.py")])
+    assert ran.exit_code == 0, ran.output
+    assert "abs(a) * abs(a) = a * a" in ran.output
+    assert all(v.holds_everywhere for v in rx.verify(tmp_path / "laws.py"))
