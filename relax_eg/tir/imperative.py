@@ -27,7 +27,7 @@ from relax_eg.tir.values import BINARY, COMPARED, SYNONYMS, last_name
 Array = np.ndarray[Any, Any]
 Run = Callable[["_Frame"], Any]
 
-_SIZES = names_where(lambda d: d.kind == "i" and d.bits >= 32)  # the dtypes of size parameters
+SIZES = names_where(lambda d: d.kind == "i" and d.bits >= 32)  # the dtypes of size parameters
 LOOPS = ("grid", "serial", "parallel", "vectorized", "unroll", "thread_binding", "range")
 BLOCKS = ("block", "sblock", "init")
 IGNORED = ("reads", "writes", "block_attr", "sblock_attr", "func_attr", "evaluate")
@@ -115,7 +115,7 @@ class _Reader:
             note = a.annotation
             if isinstance(note, ast.Call) and last_name(note.func) == "Buffer":
                 self.buffers[a.arg] = (a.arg, *self._buffer(note, note.args))
-            elif note is None or last_name(note) not in ("handle", "int", *_SIZES):
+            elif note is None or last_name(note) not in ("handle", "int", *SIZES):
                 text = ast.unparse(note) if note is not None else "nothing"
                 self._fail(
                     a, f"the parameter {a.arg} is annotated {text}", "T.handle, T.Buffer(...), T.int32 or T.int64"
@@ -200,7 +200,7 @@ class _Reader:
     def _assign(self, target: ast.expr, value: ast.expr) -> Run | None:
         kind = last_name(value.func) if isinstance(value, ast.Call) else None
         if isinstance(value, ast.Call) and isinstance(target, ast.Name):
-            if kind in _SIZES and not value.args:
+            if kind in SIZES and not value.args:
                 self.known.add(target.id)
                 return None
             if kind == "match_buffer" and isinstance(value.args[0], ast.Name) and value.args[0].id in self.known:
@@ -335,7 +335,7 @@ class PlainSizes(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
         name = last_name(node.func)
-        if name in _SIZES and len(node.args) == 1:
+        if name in SIZES and len(node.args) == 1:
             return node.args[0]
         if name in ("floordiv", "floormod", "truncdiv") and len(node.args) == 2:
             op = ast.Mod() if name == "floormod" else ast.FloorDiv()
@@ -482,24 +482,15 @@ def _cast(dtype: str, value: Run) -> Run:
 
 
 def _applied(name: str, args: Sequence[Run]) -> Run:
-    compute, plain = FUNCTIONS[name].compute, _ON_NUMBERS.get(name)
+    compute = FUNCTIONS[name].compute
 
     def run(frame: _Frame) -> Any:
         values = [a(frame) for a in args]
-        if plain is not None and all(type(v) in (int, float, bool) for v in values):
-            return plain(*values)
+        if all(type(v) in (int, float, bool) for v in values):  # numbers that have no dtype yet
+            return np.asarray(compute(*values)).item()
         dtypes = [v.dtype for v in values if isinstance(v, np.generic)]
         if dtypes:
             values = [v if isinstance(v, np.generic) else dtypes[0].type(v) for v in values]
         return np.asarray(compute(*values))[()]
 
     return run
-
-
-_ON_NUMBERS: Mapping[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
-    "divide": lambda a, b: a / b, "floor_divide": lambda a, b: a // b, "floor_mod": lambda a, b: a % b,
-    "negative": lambda a: -a, "maximum": max, "minimum": min, "equal": lambda a, b: a == b,
-    "not_equal": lambda a, b: a != b, "less": lambda a, b: a < b, "less_equal": lambda a, b: a <= b,
-    "greater": lambda a, b: a > b, "greater_equal": lambda a, b: a >= b,
-}  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.errors import RelaxEgError
-from relax_eg.tir.imperative import ALLOCATED, IGNORED, LOOPS, PlainSizes, check_program, limit_of
+from relax_eg.tir.imperative import ALLOCATED, IGNORED, LOOPS, SIZES, PlainSizes, check_program, limit_of
 from relax_eg.tir.program import TensorProgram
 from relax_eg.tir.reader import read_program
 from relax_eg.tir.source_text import SourceText
@@ -42,7 +42,7 @@ def read_prim_func(source: SourceText, definition: ast.FunctionDef) -> PrimFunc:
     """Returns what a definition says. TensorProgramError, with the line, for statements that have no meaning here."""
     params = tuple(a.arg for a in definition.args.args)
     notes = [(a.arg, last_name(a.annotation)) for a in definition.args.args if a.annotation is not None]
-    sizes = tuple(name for name, note in notes if note in ("int", "int32", "int64"))
+    sizes = tuple(name for name, note in notes if note in ("int", *SIZES))
     plain = copy.deepcopy(definition)
     plain.decorator_list, plain.returns = [], None
     text = ast.unparse(plain)
@@ -92,7 +92,7 @@ class _Equations:
                 continue
             if isinstance(s, ast.Assign) and call is not None:
                 target = s.targets[0]
-                if kind in ("int32", "int64") and not call.args:
+                if kind in SIZES and not call.args:
                     continue
                 if kind == "match_buffer" and isinstance(target, ast.Name) and isinstance(call.args[0], ast.Name):
                     self.handles[call.args[0].id] = ast.copy_location(
@@ -143,7 +143,7 @@ class _Replaced(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
         name, args = last_name(node.func), node.args
-        if name in ("int32", "int64") and len(args) == 1 and isinstance(args[0], ast.Constant):
+        if name in SIZES and len(args) == 1 and isinstance(args[0], ast.Constant):
             return args[0]
         if name in ("min_value", "max_value", "infinity") and len(args) == 1 and isinstance(args[0], ast.Constant):
             return ast.copy_location(_number(float(limit_of(str(name), str(args[0].value)))), node)
