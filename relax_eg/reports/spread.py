@@ -12,12 +12,13 @@ from rich.table import Table
 
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
+from relax_eg.extract.figures import time
 from relax_eg.plain_data import write_file
 
 _ROWS = 40  # limit: rows of a table in the text
 _BARS = 60  # limit: collectives that the picture names
 _COLOURS = {"all-reduce": "#b3402e", "reduce-scatter": "#c9822b", "all-gather": "#2f6f9f", "all-to-all": "#6a4c93"}
-_COMPUTING = "#9aa5ad"
+_COMPUTING, _OTHER = "#9aa5ad", "#444"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,8 @@ class SpreadReport:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield f"[bold]{self.name}[/bold] on {self.devices} x {self.target}, mesh {self.mesh}"
         yield (
-            f"{self.total:.3e} s a call (computing {self.computing:.3e}, sending {self.sending:.3e}); one device "
-            f"{self.one_device:.3e}; at most {100 * self.gap:.1f}% from the best"
+            f"{time(self.total)} a call (computing {time(self.computing)}, sending {time(self.sending)}); one device "
+            f"{time(self.one_device)}; at most {100 * self.gap:.1f}% from the best"
         )
         limit = f" of {format_bytes(int(self.limit))}" if self.limit < float("inf") else ""
         yield f"memory of a device: {format_bytes(int(self.memory))}{limit}"
@@ -127,12 +128,12 @@ class SpreadReport:
             held.add_row(row.name, row.type, row.placement.replace("[", "\\["), format_bytes(row.bytes))
         yield held
         if self.sent:
-            sent = Table("sent", "axis", "value", "line", "from", "to", "bytes", "times", "seconds", box=None,
+            sent = Table("sent", "axis", "value", "line", "from", "to", "bytes", "times", "time", box=None,
                          pad_edge=False)  # fmt: skip
             for s in self.sent[:_ROWS]:
                 parts = (p.replace("[", "\\[") for p in (s.before, s.after))
                 sent.add_row(s.kind, s.axis, s.what, s.line, *parts, format_bytes(s.bytes), f"{s.times:g}",
-                             f"{s.seconds:.2e}")  # fmt: skip
+                             time(s.seconds))  # fmt: skip
             yield sent
             if len(self.sent) > _ROWS:
                 yield f"and {len(self.sent) - _ROWS} more"
@@ -174,7 +175,14 @@ class SpreadReport:
             )
             y += row
         y += row
-        parts.append(f'<text x="8" y="{y}" font-weight="bold">what is sent when: {self.total:.3e} s a call</text>')
+        parts.append(f'<text x="8" y="{y}" font-weight="bold">what is sent when: {time(self.total)} a call</text>')
+        kinds = {_COMPUTING: "computing", **{_COLOURS.get(s.kind, _OTHER): s.kind for s in shown}}
+        for i, (colour, kind) in enumerate(kinds.items()):
+            x = left + 120 * i
+            parts.append(
+                f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>'
+                f'<text x="{x + 17}" y="{y}">{kind}</text>'
+            )
         y += 8
         scale, at = (width - left - 20) / max(self.total, 1e-30), 0.0
         gaps = self.computing / (len(shown) + 1)
@@ -185,7 +193,7 @@ class SpreadReport:
                 f'<rect x="{left + scale * at:.1f}" y="{y}" width="{scale * gaps:.1f}" height="16" '
                 f'fill="{_COMPUTING}"/>'
                 f'<rect x="{x:.1f}" y="{y}" width="{max(1.0, scale * s.seconds):.1f}" height="16" '
-                f'fill="{_COLOURS.get(s.kind, "#444")}"><title>{escape(s.line)} {s.seconds:.2e} s</title></rect>'
+                f'fill="{_COLOURS.get(s.kind, _OTHER)}"><title>{escape(s.line)} {time(s.seconds)}</title></rect>'
             )
             at += gaps + s.seconds
             y += row
