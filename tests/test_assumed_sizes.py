@@ -210,8 +210,6 @@ REFUSED: list[tuple[Callable[[], Any], type[RelaxEgError], str]] = [
     (lambda: module('R.func_attr({"assume": ["n = 4"]})'), WellFormedError, "what it assumes: cannot read the"),
     (lambda: rx.parse(HELPER + TEXT.format("pass")), WellFormedError,
      "function `f`, what it assumes: `n <= 8`: only the entry of a module assumes; match_cast asserts inside"),
-    (lambda: module('R.func_attr({"asume": ["n <= 4"]})'), ModuleTextError,
-     "`asume`: ['n <= 4'] is no attribute of a function"),
     (lambda: module('R.func_attr({"tir_var_upper_bound": {"n": "4"}})'), ModuleTextError, "is no attribute of a"),
     (lambda: module("R.func_attr(n)"), ModuleTextError, "these are no attributes of a function"),
 ]  # fmt: skip
