@@ -19,6 +19,7 @@ from relax_eg.ir.heads import CORE
 from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.fused import program_at
+from relax_eg.ops.record import movement_operators
 from relax_eg.ops.sizes import product
 from relax_eg.rules.fission import axis_with_elements_ahead
 from relax_eg.shapes import Dim
@@ -26,7 +27,7 @@ from relax_eg.tir.expr import Read, loop_of, walk
 from relax_eg.tir.program import TensorProgram, dims_of
 from relax_eg.tir.slicing import dimensions
 
-_RESHAPE = "reshape"  # its equations divide positions, so the split follows from the sizes of the two shapes
+_VIEWS = movement_operators("view")  # equations of some divide positions, so splits follow from the two shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def _strategies(
     for axis, inputs in _gathering(placed.program):
         parts = tuple(REPLICATED if place is None else place for place in inputs)
         found[SplitStrategy(parts, axis, (_shape(result)[axis],))] = None
-    if op == _RESHAPE:
+    if op in _VIEWS and len(operands) == 1:
         found |= dict.fromkeys(_regrouped(shapes[0], _shape(result)))
     return tuple(found)
 
