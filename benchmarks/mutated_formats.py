@@ -19,7 +19,7 @@ from benchmarks.mutations import Format, changed_bytes, edited, json_text, of_js
 from relax_eg.backend.artifact import VERSION
 from relax_eg.cli.info import print_parts
 from relax_eg.driver import cache
-from relax_eg.driver.optimize import _optimized, traced_program
+from relax_eg.driver.optimize import optimized_of, traced_program
 from relax_eg.driver.options import read_options
 from relax_eg.errors import ExtractionError
 from relax_eg.explain.certificate import UnaidedCertificate
@@ -228,7 +228,7 @@ def _entry(folder: Path) -> Format:
         again = cache.EntryPlace(Here(path, 1 << 30), place.key, traced, options.scope).read()
         if again is None:
             raise ExtractionError("the entry is ignored")  # a search follows
-        best = _optimized(traced, options, again)
+        best = optimized_of(traced, options, again)
         print(best.report, best.module, file=io.StringIO())
 
     return Format("search-cache entry", data, changed, read)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ from relax_eg.argument_checks import NONE, PATH, accepts, one_of
 from relax_eg.backend.artifact import artifact_errors, no_explanation, read
 from relax_eg.backend.family import STEPS, Variant
 from relax_eg.backend.held_weights import with_weights
+from relax_eg.backend.jax_library import is_plain
 from relax_eg.backend.loaded import LoadedProgram, LoadedPrograms, load_executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import module_check
@@ -24,7 +26,10 @@ from relax_eg.dynamic.policy import DYNAMIC_KIND, Dynamic, Mode, check_one_progr
 from relax_eg.errors import ArtifactError, DeviceError
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
+from relax_eg.ir.expr import CALL_DPS_LIBRARY
+from relax_eg.ir.module import Module
 from relax_eg.logs import fallback
+from relax_eg.ops.libraries import LIBRARIES
 from relax_eg.reports.serialization import read_record as checked
 from relax_eg.settings import context_now
 
@@ -60,6 +65,7 @@ def load(
     """
     contents = read(path)
     saved, stored = contents.solution, contents.stored
+    _register_shipped([v.module for v in saved.variants])
     name, scope = saved.program.name, saved.program.scope
     with artifact_errors(path):
         kept = saved.program.at_sizes
@@ -95,6 +101,14 @@ def load(
         there = "; ".join(dict.fromkeys(f"for {p.stored.key.device}: {p.why_not}" for p in loaded))
         fallback(f"{name} is compiled", DeviceError(f"no executable of {path} runs here ({there})"), warned=True)
     return best if contents.held is None else with_weights(best, contents.held)
+
+
+def _register_shipped(modules: Sequence[Module]) -> None:
+    """Registers the library routines that ship, if a program calls one. They are in a book of rules, which a process
+    that only runs programs otherwise does without."""
+    calls = (e for m in modules for f in m for e in f.expressions() if e.op == CALL_DPS_LIBRARY)
+    if any(not is_plain(e.attr("name")) and e.attr("name") not in LIBRARIES for e in calls):
+        import_module("relax_eg.rules.book.libraries")
 
 
 def _left_unused(stored: Stored) -> LoadedPrograms:
