@@ -398,7 +398,8 @@ def test_subcommands_run(command: Command, folder: Path) -> None:
     words = in_full(command.words[1:])
     if is_mention(typer.main.get_command(app), words):
         return
-    if "compile" in words and find_spec("jax_cuda12_plugin") is None and find_spec("jax_cuda13_plugin") is None:
+    compiles = "compile" in words or ("verify" in words and "--device" in words)
+    if compiles and find_spec("jax_cuda12_plugin") is None and find_spec("jax_cuda13_plugin") is None:
         pytest.skip("relax-eg[cuda] is not installed")
     if "--check" in words:  # it checks what the same command wrote
         saved = words[words.index("--check") + 1]
