@@ -85,7 +85,7 @@ def main(
     short: Annotated[bool, typer.Option("--short", help="batch 1, short texts and some long ones")] = False,
     execution: Annotated[str, typer.Option(help="whole, or kernels")] = "whole",
     choose: Annotated[int, typer.Option("--measure", help="programs timed to choose one; 0: by price")] = 0,
-    target: Annotated[str, typer.Option(help="device profile, or the file of one (relax-eg calibrate)")] = "cpu",
+    target: Annotated[str | None, typer.Option(help="a device profile, or its file; default: this machine")] = None,
     seconds: Annotated[float, typer.Option(help="of timing, for each setting")] = 2.0,
     quick: Quick = False,
     without_ours: Annotated[bool, typer.Option("--without-ours", help="time the program as written only")] = False,

@@ -271,7 +271,7 @@ def main(
     without_ours: Annotated[bool, typer.Option("--without-ours", help="only the hand forms")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="fail unless both limits are kept everywhere")] = False,
-    target: Annotated[str, typer.Option(help="device profile, or the file of one (relax-eg calibrate)")] = "cpu",
+    target: Annotated[str | None, typer.Option(help="a device profile, or its file; default: this machine")] = None,
     choose: Annotated[int, typer.Option("--measure", help="programs that are timed to choose one; 0: by price")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="keep the rows of --json, time the rest")] = False,
     budget: Annotated[float, typer.Option(help="stop after so many seconds; --resume goes on")] = float("inf"),

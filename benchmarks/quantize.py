@@ -41,7 +41,7 @@ SCHEMES: dict[str, tuple[dict[str, Any], float | None]] = {
 
 def main(
     seconds: Annotated[float, typer.Option(help="of timing, all programs together")] = 20.0,
-    target: Annotated[str, typer.Option(help="device profile, or the file of one")] = "cpu",
+    target: Annotated[str | None, typer.Option(help="a device profile, or its file; default: this machine")] = None,
     only: Annotated[str, typer.Option(help="parts of the names of schemes, by commas; all unless given")] = "",
     quick: Quick = False,
     write: Annotated[bool, typer.Option("--write", help="write the table of docs/quantization.md")] = False,
