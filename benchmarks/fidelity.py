@@ -63,9 +63,10 @@ from benchmarks.timing import (
 )  # fmt: skip
 from relax_eg.backend.family import SearchSpec
 from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, random_arguments
-from relax_eg.driver.optimize import optimized, traced_program
+from relax_eg.driver.optimize import optimized
 from relax_eg.driver.options import read_options
 from relax_eg.driver.prices import NEVER_SLOWER, ByProfile, kinds_at
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.learned import PROGRAMS as OF_PROGRAMS

@@ -19,8 +19,8 @@ from benchmarks.mutations import Format, changed_bytes, edited, json_text, of_js
 from relax_eg.backend.artifact import VERSION
 from relax_eg.cli.info import print_parts
 from relax_eg.driver import cache
-from relax_eg.driver.optimize import optimized_of, traced_program
 from relax_eg.driver.options import read_options
+from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.errors import ExtractionError
 from relax_eg.explain.certificate import UnaidedCertificate
 from relax_eg.extract.check_choice import check_choice

@@ -17,9 +17,9 @@ import relax_eg as rx
 from benchmarks.families import CASES, lora, run
 from relax_eg.backend.kernels import InKernels
 from relax_eg.driver.families import levels
-from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import read_options
 from relax_eg.driver.prices import call_seconds, price_at, seconds_at
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import BoundsError
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.devices import CPU, WITHOUT_YNN

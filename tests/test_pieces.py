@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.prices import price_at
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.extract.devices import CPU, PROFILES
 from relax_eg.extract.profile import Profile
 from relax_eg.ops.interpret import evaluate

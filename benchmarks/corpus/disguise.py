@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from benchmarks.corpus.program import Program
 from relax_eg import debug
-from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import read_options, weight_names
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.driver.units import Units
 from relax_eg.explain.nearest import Graph, Nearest
 from relax_eg.ir import CONSTANT, VAR, Expr, postorder

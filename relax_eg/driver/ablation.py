@@ -11,8 +11,9 @@ from typing import Any
 from relax_eg.argument_checks import CALLABLE, FLAG, TEXT, accepts, one_of, sequence_of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.driver.measured import random_arguments
-from relax_eg.driver.optimize import optimize, traced_program
+from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import KINDS, Execution
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import OptionError
 from relax_eg.frontends.clashes import specs_by_name
 from relax_eg.ir.module import Module

@@ -24,6 +24,7 @@ from relax_eg.dtypes import is_float, is_integer
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import profile
+from relax_eg.extract.figures import time
 from relax_eg.extract.report import price_program
 from relax_eg.frontends import trace
 from relax_eg.ir.annotations import Tensor
@@ -67,7 +68,7 @@ class Offer:
     known: float
 
     def __str__(self) -> str:
-        times = f"{1e6 * self.before:.1f} us -> {1e6 * self.after:.1f} us"
+        times = f"{time(self.before)} -> {time(self.after)}"
         more = "" if self.after < _CHEAPER * self.known else ", which the rules that ship reach too"
         return f"{self.text}      {times}{more}" + (f"      {self.where}" if self.where else "")
 

@@ -10,25 +10,21 @@ from statistics import geometric_mean
 from typing import Any
 
 from relax_eg.argument_checks import accepts
-from relax_eg.backend.family import KERNELS, STEPS, Solution, Variant
+from relax_eg.backend.family import KERNELS, STEPS, Variant
 from relax_eg.backend.held_arrays import HeldArrays
 from relax_eg.backend.held_weights import with_weights
-from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.program import Program, module_check
 from relax_eg.backend.width import width_context
 from relax_eg.driver.cache import CachedResult, EntryPlace, place_of
-from relax_eg.driver.explaining import explain_choice
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limited import fastest_within_limit, smallest_within_time
 from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, time_candidates
 from relax_eg.driver.options import KINDS, Execution, Facts, Options, Sizes, Target, read_options
-from relax_eg.driver.prices import call_predictor, closed_forms, moves_less, price_at
+from relax_eg.driver.prices import closed_forms, moves_less, price_at
+from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
-from relax_eg.driver.running import make_runnable, make_runnable_of_arrays
 from relax_eg.driver.settling import OFF, Settle, SettleMode
 from relax_eg.driver.spreading import SPREAD_KINDS, spread_program
-from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
@@ -36,19 +32,13 @@ from relax_eg.extract.numbers import TINY
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
-from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.model import ModelModule
-from relax_eg.frontends.modules import PreparedModule, prepare_module
-from relax_eg.frontends.trace_check import TraceCheck
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import dump as dump_stages
 from relax_eg.logs import dump_folder, log_at
 from relax_eg.rules import Numerics, RuleSet
-from relax_eg.shapes.relation import Bound, Bounds, split_bounds
-
-# chosen: relative; 4-bit weights are within an eighth of the largest of their group
-_TOLERANCES = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2, "quantised": 0.25}
+from relax_eg.shapes.relation import Bounds, split_bounds
 
 
 @explain_clashes
@@ -197,80 +187,6 @@ def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust:
         return optimized_of(traced, options, replace(found, variants=tuple(known)), policy, trust, settle)
     found = _search(traced, options, place)
     return optimized_of(traced, options, found, policy, trust, settle)
-
-
-def traced_program(
-    program: Callable[..., Any] | Module,
-    specs: tuple[Any, ...],
-    kwspecs: Mapping[str, Any] | None = None,
-    ranges: Mapping[str, Bound] | None = None,
-    assume: tuple[str, ...] = (),
-) -> Source:
-    """The program to optimize, from a function or a module. TraceError, SpecError, OptionError."""
-    # JAX uses bounds with both sides only; the scope handles the others and rejects wrong ones.
-    decided = {k: (b[0] or 1, b[1]) for k, b in (ranges or {}).items() if isinstance(b, tuple) and _is_pair(b)}
-    if isinstance(program, Module):
-        if specs or kwspecs:
-            raise OptionError("optimize(module) takes no specs: a module's parameters say their own shapes")
-        return prepare_module(program, run_function, assume)
-    if not callable(program):
-        raise OptionError(f"optimize takes a function or a module, got {type(program).__name__}")
-    pairs = {k: (a, b) for k, (a, b) in decided.items() if b is not None}
-    return trace_function(program, specs, kwspecs or {}, bounds=pairs, assume=assume)
-
-
-def _is_pair(b: Any) -> bool:
-    return isinstance(b, tuple) and len(b) == 2 and all(x is None or isinstance(x, int) for x in b)  # type: ignore[reportUnknownVariableType]
-
-
-def optimized_of(
-    traced: Source,
-    options: Options,
-    found: CachedResult,
-    policy: Policy | None = None,
-    trust: bool = True,
-    settle: Settle = OFF,
-) -> Optimized:
-    """The optimized program. Without a policy, as `measure` times it: a function of arrays, at exact sizes."""
-    looks = bool(traced.size_variables) and not trust
-    own = TraceCheck(traced, options.is_exact).difference if looks and isinstance(traced, Traced) else None
-    program = Program(
-        traced.fn,
-        traced.identifier,
-        traced.params,
-        found.variants[0].chosen,
-        traced.leaf_names,
-        tuple(leaf.argument for leaf in traced.leaves),
-        traced.in_tree,
-        traced.out_tree,
-        traced.arguments.signature,
-        tuple(leaf.weak_type for leaf in traced.leaves),
-        tuple(bool(getattr(a, "weak_type", False)) for a in traced.out_avals),
-        options.scope,
-        found.effectful,
-        tuple(tuple(sorted(dict(options.facts).get(leaf.name, ()))) for leaf in traced.leaves),
-        lambda: traced.module,
-        isinstance(traced, Traced),
-        traced.wide,
-        {} if policy is None else {**policy.as_data(), "profile": options.profile.as_data()},
-        traced.entry if isinstance(traced, PreparedModule) else (),
-        own,
-    )
-    if looks and isinstance(traced, PreparedModule) and not traced.in_steps:
-        program = replace(program, find_difference=module_check(program))
-    source = ", from the cache" if found.report.cached else ""
-    seconds = found.report.seconds.get("total", 0.0)
-    log_at(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")
-    tolerance = _TOLERANCES[options.numerics[-1]]
-    first, at = found.variants[0], found.report.extracted_at  # at: a variant of a family was extracted for these sizes
-    explain = functools.partial(explain_choice, traced, options, first.spec, first.chosen, at)
-    pallas = options.profile.pallas and not options.is_exact  # Pallas sums in blocks, softmax in one pass
-    solution = Solution(program, found.variants, options.weights, tolerance, pallas)
-    if policy is None:
-        return make_runnable_of_arrays(solution, explain)
-    chosen = [v.chosen for v in found.variants]
-    predict = functools.partial(call_predictor, program, chosen, options.weights, options)
-    return make_runnable(solution, explain, policy, predict, settle)
 
 
 def _search(traced: Source, options: Options, place: EntryPlace | None) -> CachedResult:

@@ -17,9 +17,10 @@ from relax_eg.backend.width import width_context
 from relax_eg.byte_units import format_bytes, parse_bytes
 from relax_eg.driver.limited import TriedProgram, bound_of, front
 from relax_eg.driver.measured import CandidateProgram, Search, random_arguments
-from relax_eg.driver.optimize import holding_weights, optimized, traced_program, weights_of
+from relax_eg.driver.optimize import holding_weights, optimized, weights_of
 from relax_eg.driver.options import KINDS, Sizes, read_options
 from relax_eg.driver.prices import NEVER_SLOWER
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import OptionError
 from relax_eg.extract.footprint import Footprint
 from relax_eg.extract.report import MeasuredRow

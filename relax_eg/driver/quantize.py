@@ -17,9 +17,9 @@ from relax_eg.backend.checks import signature_fit
 from relax_eg.backend.observe import Converted, compiled, computed, flat_arguments, histograms, limits
 from relax_eg.backend.width import width_context
 from relax_eg.driver.layers import PRODUCTS, Layer, Range, code_variables, layers_of, with_codes
-from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Options, Sizes, Target, no_weight, read_options
 from relax_eg.driver.prices import price_at
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.driver.ranges import CALIBRATIONS, Calibration, entropy_range, percentile_range
 from relax_eg.driver.rounding import calibrated_codes
 from relax_eg.errors import OptionError, ShapeError

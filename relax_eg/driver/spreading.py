@@ -22,6 +22,7 @@ from relax_eg.driver.measured import Search
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.origins import origins_of
 from relax_eg.driver.prices import price_at
+from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget, Dump, EGraph, dump
@@ -135,8 +136,6 @@ def spread_program(
 ) -> Spread:
     """The program with the cheapest algebra and placements found together. The arguments are those of `spread` and of
     `optimize`."""
-    from relax_eg.driver.optimize import traced_program
-
     where = DeviceMesh.of(mesh)
     ranges, statements = split_bounds(bounds)
     traced = traced_program(program, args, kwspecs, ranges, statements)
@@ -304,8 +303,6 @@ def _state(traced: Source, state: Sequence[str] | Mapping[str, int]) -> list[tup
 
 
 def _spread(traced: Source, options: Options, mesh: DeviceMesh, wanted: Wanted, seconds: float) -> Spread:
-    from relax_eg.driver.optimize import optimized_of
-
     started = time.perf_counter()
     search = Search(traced, options)
     entry = search.entry()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from relax_eg.argument_checks import TEXT, accepts, integer, one_of
-from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Execution, Sizes, Target, read_options, weight_names
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget, Dump
 from relax_eg.errors import OptionError

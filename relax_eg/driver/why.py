@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.argument_checks import accepts, of_types
-from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options, weight_names
 from relax_eg.driver.prices import call_seconds, is_worthwhile, least_gain, prices
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.driver.units import RecordedBlock, Units
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError

@@ -67,6 +67,7 @@ def page(title: str, sections: Sequence[Section], path: str | Path | None = None
     steps = derivation.splitlines()
     html = _template("page.html").render(
         title=title,
+        wide=False,
         sections=every,
         css=_css(),
         derivation="\n".join(steps[:MOST_STEPS]),
@@ -103,14 +104,14 @@ def page_of_picture(picture: Picture, path: str | Path | None = None, notebook: 
     if notebook:
         inside = _template("picture.html").render(picture=picture, svg=svg)
         return f'<div class="relax-eg"><style>{_css()}</style>{inside}</div>'
-    html = _template("alone.html").render(picture=picture, svg=svg, css=_css())
+    html = _template("alone.html").render(title=picture.title, wide=True, picture=picture, svg=svg, css=_css())
     write_text(html, path)
     return html
 
 
 def page_of_laws(path: str | Path | None, **data: Any) -> str:
     """A page about laws that were found: `data` as the template `laws.html` has them."""
-    html = _template("laws.html").render(css=_css(), **data)
+    html = _template("laws.html").render(css=_css(), wide=True, **data)
     write_text(html, path)
     return html
 
@@ -118,7 +119,7 @@ def page_of_laws(path: str | Path | None, **data: Any) -> str:
 @lru_cache(1)
 def _environment() -> Environment:
     folder = files("relax_eg.reports") / "templates"
-    names = ("page.html", "section.html", "notebook.html", "picture.html", "alone.html", "laws.html")
+    names = ("shell.html", "page.html", "section.html", "notebook.html", "picture.html", "alone.html", "laws.html")
     loader = DictLoader({n: (folder / n).read_text(encoding="utf-8") for n in names})
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"time": time, "si": si, "plain": integer_text, "percent": _percent}

@@ -169,7 +169,8 @@ class Batch:
         while stack:
             batch = stack[-1]
             if batch.results is None:
-                waiting = {id(d.batch): d.batch for d in batch.run.reads(batch.roots) if d.batch.results is None}
+                reads = batch.run.reads(batch.roots) if batch.rank else ()  # of rank 0, none waited when it was called
+                waiting = {id(d.batch): d.batch for d in reads if d.batch.results is None}
                 if waiting:
                     stack += waiting.values()
                     continue

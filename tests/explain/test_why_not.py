@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import relax_eg as rx
 from benchmarks.corpus import CORPUS, Program
 from relax_eg.cli import app
-from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import read_options
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.driver.why import RecordedSearch
 from relax_eg.extract.numbers import TINY
 from relax_eg.rules.schemas import MEMORY
