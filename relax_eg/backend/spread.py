@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.core import Tracer
 
 from relax_eg.argument_checks import accepts, of_types
-from relax_eg.backend.gpu.spread import SpreadCompilation, compile_spread
 from relax_eg.backend.optimized import Optimized
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement
 from relax_eg.ops.placing import jax_sharding
 from relax_eg.reports.spread import SpreadReport
+
+if TYPE_CHECKING:
+    from relax_eg.backend.gpu.spread import SpreadCompilation
 
 
 class Spread(Optimized):
@@ -114,6 +116,8 @@ class Spread(Optimized):
     def compile_spread(self, device: str = "h100") -> SpreadCompilation:
         """What XLA makes of it for as many described GPUs as the mesh has: its collectives, and the memory of each
         device. OptionError and DeviceError as those of `compile`."""
+        from relax_eg.backend.gpu.spread import compile_spread  # which programs for the CPU never need
+
         program = self._program
         return compile_spread(self.to_jax(), program, self.mesh, self.input_placements, self.output_placements, device,
                               dict(self.report.at))  # fmt: skip
