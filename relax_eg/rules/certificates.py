@@ -20,6 +20,7 @@ from typing import Any, get_args
 
 from relax_eg.errors import RuleError
 from relax_eg.ir.expr import CONSTANT, VAR, postorder
+from relax_eg.logs import log
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE
@@ -131,7 +132,19 @@ def _operators_in(left: str, others: str) -> tuple[str, ...]:
 
 def status(rule: Rule | Schema) -> Verdict:
     """The verdict on `rule`: shipped, from memory, or from a test that is run now."""
-    return known_verdict(rule) or cached_verdict(rule)
+    known = known_verdict(rule)
+    if known is None and is_shipped(rule) and rule.name in _known():
+        _tell_stale()
+    return known or cached_verdict(rule)
+
+
+@lru_cache(1)  # once in a process
+def _tell_stale() -> None:
+    log.warning(
+        "rules that ship are tested again, which takes a minute or more in each process: their sources, operators or "
+        "checkers changed since %s was written\n  accepted: `python -m relax_eg.rules` writes it",
+        BOOK_VERDICTS.name,
+    )
 
 
 def not_proved(rules: Iterable[Rule | Schema]) -> dict[str, str]:
