@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,6 +65,30 @@ def no_fallback() -> Iterator[None]:
         yield
 
 
+# Parametrized tests whose cases are many and alike: of how many cases the quick lane runs one. The slow lane runs all.
+ONE_OF = {
+    "tests/dynamic/test_operators.py::test_an_operator_at_capacity": 2,
+    "tests/dynamic/test_whole_programs.py::test_a_program_at_capacity": 2,
+    "tests/frontends/test_onnx_operators.py::test_a_few_sets_agree": 2,
+    "tests/frontends/test_positions.py::test_positions_out_of_range": 2,
+    "tests/frontends/test_trace.py::test_equals_the_function": 2,
+    "tests/measure/test_benchmark_cases.py::test_forms_by_hand_compute_the_program_as_written": 3,
+    "tests/ops/test_deduction.py::test_the_coarse_answer_follows_from_the_exact_one": 4,
+    "tests/ops/test_facets.py::test_facets": 3,
+    "tests/reports/test_reports.py::test_nothing_is_above_its_roof": 4,
+    "tests/rules/test_convolutions.py::test_proposals_are_equal_on_random_convolutions": 3,
+    "tests/rules/test_corpus.py::test_laws_fire_and_what_is_chosen_equals_the_program_as_written": 3,
+    "tests/rules/test_verdicts.py::test_the_verdict_on_file_is_what_is_found": 4,
+    "tests/test_accumulated.py::test_training_steps_need_a_share_of_the_memory": 3,
+    "tests/test_executables.py::test_no_more_executables_are_kept_than_asked_for": 3,
+    "tests/test_fixed_sizes.py::test_what_jax_gives": 3,
+    "tests/test_libraries.py::test_as_plain_jax": 3,
+    "tests/test_python_sizes.py::test_python_may_look_at_sizes": 2,
+    "tests/test_structured_modules.py::test_they_get_what_other_modules_get": 3,
+    "tests/test_wide.py::test_one_meaning": 2,
+}
+
+
 # Tests of more than ten seconds beside which a quicker one has the same property: node ids, or how they begin.
 SLOW = (
     "tests/dynamic/test_decoder.py::test_some_prompts",
@@ -106,6 +131,10 @@ SLOW = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seen = Counter[str]()
     for item in items:
-        if item.nodeid.startswith(SLOW):
+        function = item.nodeid.partition("[")[0]
+        slow = item.nodeid.startswith(SLOW) or seen[function] % ONE_OF.get(function, 1) != 0
+        seen[function] += 1
+        if slow:
             item.add_marker(pytest.mark.slow)
