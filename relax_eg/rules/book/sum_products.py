@@ -56,7 +56,9 @@ _READING = 1.0
 # limit: values of a region that others read too, and that its forms would compute a second time. A residual stream has
 # one more in each layer.
 _MOST_SHARED = 2
-_PROVING = 0.5  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
+# limit: seconds of processor time of the proof of a form; most take a hundredth of it. The first one of a process on a
+# busy machine may take half a second.
+_PROVING = 1.5
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 
 _FACTS = frozenset((NONEMPTY,))
