@@ -70,6 +70,44 @@ class Module:
             q = t[1]
         return q
 """
+LANGUAGE = """\
+@I.ir_module
+class Module:
+    @R.data
+    class Shapes(a):
+        Round = (a,)
+        Both = (Shapes(a), Shapes(a))
+
+    @T.prim_func
+    def prefix(A: T.Buffer((4,), "float32"), B: T.Buffer((4,), "float32")):
+        B[0] = A[0]
+        for i in T.serial(3):
+            if A[i] > 0.0:
+                B[i + 1] = B[i] + A[i + 1]
+            else:
+                B[i + 1] = T.exp(A[i + 1])
+
+    @R.function
+    def area(s: Shapes(R.Tensor((4,), "float32")), k: R.Tensor((), "float32")) -> R.Tensor((4,), "float32"):
+        match s:
+            case Shapes.Round(r):
+                return R.multiply(r, k)
+            case Shapes.Both(x, y):
+                return R.add(Module.area(x, k), Module.area(y, k))
+
+    @R.function
+    def twice(f: R.Callable((R.Tensor((4,), "float32"),), R.Tensor((4,), "float32")), x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        return f(f(x))
+
+    @R.function
+    def main(s: Shapes(R.Tensor((4,), "float32")), k: R.Tensor((), "float32")):
+        cell = R.new_ref(k)
+        R.write_ref(cell, R.add(R.read_ref(cell), k))
+        y = Module.twice(lambda x: Module.area(Shapes.Both(Shapes.Round(x), s), R.read_ref(cell)), Module.area(s, k))
+        z = R.call_tir(Module.prefix, (y,), out_sinfo=R.Tensor((4,), "float32"))
+        R.assert_op(R.less(k, R.const(100.0, "float32")), format="too large")
+        return (y, z)
+"""  # noqa: E501
 PROGRAM = """\
 def fused(X: R.Buffer("n 64"), Z: R.Buffer("n")):
     Y = rx.local("n 64")
@@ -131,6 +169,15 @@ def _artifact(folder: Path) -> Format:
         return artifact_file(_packed(artifact_parts(data)[0], choose), head=head)
 
     return Format("artifact", (folder / "chain.rxe").read_bytes(), changed, _read_artifact)
+
+
+def _instructions(folder: Path) -> Format:
+    uncached(rx.parse(LANGUAGE), target="cpu").save(folder / "language.rxe")
+
+    def changed(data: bytes, choose: random.Random) -> bytes:
+        return artifact_file(_packed(artifact_parts(data)[0], choose))
+
+    return Format("artifact of instructions", (folder / "language.rxe").read_bytes(), changed, _read_artifact)
 
 
 def _with_executables(folder: Path) -> Format:
@@ -256,11 +303,11 @@ def _text(folder: Path) -> Format:
     return Format("module text", str(module).encode(), of_text, read)
 
 
-def _written(folder: Path) -> Format:
+def _written(folder: Path, name: str = "module text, by hand", text: str = BY_HAND) -> Format:
     def read(path: Path) -> None:
         str(rx.parse(path.read_bytes().decode("utf-8", "surrogateescape")))
 
-    return Format("module text, by hand", BY_HAND.encode(), of_text, read)
+    return Format(name, text.encode(), of_text, read)
 
 
 def _program(folder: Path) -> Format:
@@ -307,5 +354,7 @@ NAMES: dict[str, Callable[[Path], Format]] = {
     "artifact": _artifact, "artifact with executables": _with_executables, "certificate": _certificate,
     "memory plan": _plan, "device profile": _profile,
     "search-cache entry": _entry, "report": _report, "module text": _text, "module text, by hand": _written,
+    "artifact of instructions": _instructions,
+    "module text, functions as values": lambda folder: _written(folder, "module text, functions as values", LANGUAGE),
     "tensor program text": _program, "rule verdicts": _verdicts, "e-graph of others": _egraph, "choice": _choice,
 }  # fmt: skip
