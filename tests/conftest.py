@@ -12,6 +12,8 @@ import pytest
 from compiling import QUICKLY
 from hypothesis import HealthCheck, settings
 from jax._src import compiler
+from jax._src.interpreters import mlir
+from jax._src.lib.mlir import ir
 
 os.environ["RELAX_EG_CACHE"] = "0"
 # Tests look at the chosen program; those of `settle` ask for it.
@@ -33,6 +35,24 @@ def _options_of_tests(*args: Any, env_options_overrides: dict[str, Any] | None =
 
 
 compiler.get_compile_options = _options_of_tests
+
+
+# JAX makes a context of MLIR's, with all dialects, for each program that it lowers: 6 ms, more than the lowering of a
+# small one. A context keeps the constants of its programs, so each serves a few.
+_LOWERED = 64
+_new_context = mlir.make_ir_context
+_contexts: list[Any] = []
+
+
+def _context_of_tests() -> Any:
+    if ir.Context.current is not None:  # what is lowered while another program is must not be put into that one
+        return _new_context()
+    if not _contexts:  # threads may both find it empty, and then both make some
+        _contexts.extend([_new_context()] * _LOWERED)
+    return _contexts.pop()
+
+
+mlir.make_ir_context = _context_of_tests
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
