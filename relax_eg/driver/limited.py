@@ -8,6 +8,7 @@ If no program fits, the price is raised once more for the values alive at the pe
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -128,7 +129,7 @@ class _Limited:
                 if sizes == options.bindings[0] and entry is not None:
                     self._record_kernel_bytes(entry, measured.private_bytes)
             else:
-                found = whole_footprint(module, weights, sizes, mode.options)
+                found = whole_footprint(module, weights, sizes, mode.options, self.search.absent_gpu)
                 there = likely_peak_values(module, weights, sizes)
             if most is None or found.bytes > most.bytes:
                 most, at_peak = found, there
@@ -183,12 +184,12 @@ class _Limited:
         """Try the programs found so far with their steps in an order and values computed again: those that would be
         chosen if they needed less, the fastest first. XLA stores other values than predicted, so where a program needs
         more than it was asked to, less is asked for."""
-        for t in self._worth_arranging():
+        for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
             goal, before = self.aim, 0
             for _ in range(_CLOSER + 1):
                 if self.search.arranging_clock.is_over():
                     return
-                made = self.search.arranged(t.entry, goal, t.footprint.at)
+                made = self.search.arranged(t.entry, goal, t.footprint.at, rate)
                 if made is None or made[1] == before:
                     break
                 before, tried = made[1], self._try_arranged(made[0])
@@ -198,12 +199,12 @@ class _Limited:
 
     def arrange_at_all_sizes(self) -> None:
         """Try the programs of the front found so far with fewer and fewer bytes asked for."""
-        for t in self._worth_arranging():
+        for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
             before = 0
             for share in _SHARES:
                 if self.search.arranging_clock.is_over():
                     return
-                made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at)
+                made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at, rate)
                 if made is None:
                     break
                 if made[1] != before:
@@ -347,7 +348,8 @@ def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
     m, usual = best.footprint, tries.usual
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
     without = usual.footprint.bytes
-    return MemoryRow(tries.limit, m.bytes, without, slower, tries.count, m.planned, m.results, m.temporary)
+    kept = () if best.entry is None else best.entry.found.kept
+    return MemoryRow(tries.limit, m.bytes, without, slower, tries.count, m.planned, m.results, m.temporary, kept=kept)
 
 
 def front(search: Search) -> list[TriedProgram]:

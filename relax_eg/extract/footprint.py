@@ -42,6 +42,7 @@ class MemoryRow:
     - `tried`: number of programs considered.
     - `planned`, `results`, `temporary`: the parts of `bytes`, as in `Footprint`.
     - `time_limit`: the limit of the time, as it was given; "": of the bytes.
+    - `kept`: the values that the program keeps in the memory of the host for a while, each with its name and bytes.
     """
 
     limit: int | None
@@ -53,6 +54,7 @@ class MemoryRow:
     results: int
     temporary: int
     time_limit: str = ""
+    kept: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         allowed = (
@@ -62,7 +64,9 @@ class MemoryRow:
             f"{format_bytes(self.planned)} planned, {format_bytes(self.results)} results, "
             f"{format_bytes(self.temporary)} in executables"
         )
+        kept = f"; kept on the host: {', '.join(f'{v} ({format_bytes(n)})' for v, n in self.kept)}" if self.kept else ""
         return (
             f"memory: {format_bytes(self.bytes)} {allowed} ({parts}); without a limit "
             f"{format_bytes(self.without)}; {self.slower:.2f}x the time predicted without, of {self.tried} programs"
+            f"{kept}"
         )

@@ -116,6 +116,15 @@ def sums_of_rows(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, ends[0]),)), ends[0], args, ModuleAnswers({}, (), postorder(ends), large))
 
 
+def on_host(rng: np.random.Generator) -> Trial:
+    """A program as `twice` draws them, whose value comes back from the host."""
+    trial = twice(rng)
+    x, t = trial.node.args
+    node = op.from_host(op.after(op.on_host(x), t))
+    main = main_of(trial.module.main.params, node)
+    return Trial(Module((main,)), node, trial.args, ModuleAnswers({}, (), postorder((node,)), 0.0))
+
+
 def twice(rng: np.random.Generator) -> Trial:
     """A value that is computed twice: the second time from an operand that is held back until another value exists."""
     n, m = (int(rng.integers(0, 6)) for _ in range(2))

@@ -17,6 +17,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import bytes_of
 from relax_eg.ops.ordering import AFTER
+from relax_eg.ops.transfers import FROM_HOST, ON_HOST
 from relax_eg.rules.fission import (
     ORDERS,
     SHAPED,
@@ -27,7 +28,7 @@ from relax_eg.rules.fission import (
     in_a_loop,
     joint_region,
 )
-from relax_eg.rules.piece_trials import batches, rows, sums_of_rows, twice
+from relax_eg.rules.piece_trials import batches, on_host, rows, sums_of_rows, twice
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import MEMORY, ExtractionStep, ProgramQueries, Schema
 from relax_eg.shapes import Dim, ceildiv
@@ -194,8 +195,11 @@ def _region(e: Expr, axis: int, queries: ProgramQueries) -> Nodes:
 
 
 def _once(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """Returns a value that is computed again, or held back in an order, as the value itself."""
-    return e.args[0] if e.op == AFTER else None
+    """Returns a value that is computed again, held back in an order, or kept on the host, as the value itself."""
+    value = e
+    while value.op in (AFTER, ON_HOST, FROM_HOST):
+        value = value.args[0]
+    return None if value is e else value
 
 
 pieces = RuleSet(
@@ -209,6 +213,15 @@ pieces = RuleSet(
             _once,
             frozenset(),
             (twice,),
+        ),
+        ExtractionStep(
+            "kept_on_host",
+            "a value is in the memory of the host while nothing reads it, and copied beside other steps",
+            "exact",
+            frozenset((MEMORY,)),
+            _once,
+            frozenset(),
+            (on_host,),
         ),
         Schema(
             "computed_in_pieces",
