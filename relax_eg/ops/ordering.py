@@ -35,9 +35,12 @@ def _jax_after(x: Any, t: Any) -> Any:
 
     host, device = jax.memory.Space.Host, jax.memory.Space.Device
 
+    def is_there(a: Any) -> bool:
+        return jax.typeof(a).memory_space == host
+
     def selected(x: Any, t: Any) -> Any:
-        found = _selected(jax.device_put(x, device), jax.device_put(t, device))
-        return jax.device_put(found, host) if jax.typeof(x).memory_space == host else found
+        found = _selected(*(jax.device_put(a, device) if is_there(a) else a for a in (x, t)))
+        return jax.device_put(found, host) if is_there(x) else found
 
     if 0 in t.shape:
         return x
