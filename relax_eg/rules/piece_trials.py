@@ -52,7 +52,7 @@ def rows(rng: np.random.Generator) -> Trial:
 
 def batches(rng: np.random.Generator) -> Trial:
     """A program as `rows` draws them, for a batch of a few matrices, which may share operands."""
-    k, n, m = int(rng.integers(1, 6)), *(int(rng.integers(0, 9)) for _ in range(2))
+    k, n, m = int(rng.integers(1, 10)), *(int(rng.integers(0, 9)) for _ in range(2))
     specs = {"x": f"{k} n 2", "y": f"{k} m 2", "b": "m", "v": f"{k} m 2", "w": "m 2"}
     params = x, y, b, v, w = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
     e = op.matmul(x, op.permute_dims(y, (0, 2, 1)))
