@@ -115,8 +115,9 @@ class ArrangementProblem:
         return self.sizes[v] / self.host_rate
 
     def tasks(self, runs: Sequence[int]) -> Iterator[tuple[Engine | None, float, list[int]]]:
-        """What the runs take of the device and of the link to the host: a copy to the host begins when its value
-        exists, and is complete before the next run begins; a copy back begins after the run before it."""
+        """What the runs take of the device and of the link to the host (`ops.transfers.last_end`): a copy to the host
+        begins when its value exists, and is complete before the next run begins; a copy back begins after the run
+        before it."""
         made: dict[int, int] = {}
         sent: list[int] = []
         for at, s in enumerate(runs):
@@ -270,6 +271,7 @@ Added = tuple[tuple[int, tuple[int, ...]], ...]  # runs to add: before which run
 
 
 def _with_runs(runs: tuple[int, ...], more: Added) -> tuple[int, ...]:
+    """`runs` with others between them."""
     for place, steps in reversed(more):
         runs = (*runs[:place], *steps, *runs[place:])
     return runs
@@ -292,9 +294,9 @@ def _proposals(problem: ArrangementProblem, now: Timeline, limit: int) -> list[A
     clock = [0.0, *accumulate(problem.seconds[s] for s in now.runs)] if problem.kept else []
 
     def on_host(v: int, made: int, before: int, place: int) -> Iterator[tuple[Added, float]]:
-        """Ways to keep a value, which the run `made` makes, on the host between its reads `before` and `place`, and
-        the seconds that the copies are about to take longer than the runs beside them: at once, and so that they take
-        as long as the runs beside them."""
+        """Ways to keep a value, which the run `made` makes, on the host between its reads `before` and `place`: at
+        once, or for as long as the runs beside the copies hide these. Each with the bytes above the limit that it saves
+        for each second of the copies that is not hidden, about."""
         copy, takes = problem.first_copy[v], problem.transfer(v)
         gone = max(before + 1, bisect_left(clock, clock[made + 1] + takes))
         back = min(place, bisect_right(clock, clock[place] - takes) - 1)
