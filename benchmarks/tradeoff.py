@@ -6,9 +6,9 @@ the front that `rx.pareto` finds.
 Bytes are those beside the arguments. Those of the program as written and with `jax.checkpoint` are of executables
 compiled with XLA's memory scheduler and without library fusions, whose account is exact, so "as written" is what XLA
 itself does; their times are those of `jax.jit` with its usual options. "One phase after another" is the program chosen
-without a limit, of which values are then computed again and whose steps are then brought into an order: the smallest. Both figures of a program of the front are of the executable that it runs; compiled as
-usual, its bytes are an upper bound. Times are medians of calls in turns, as shares of the time of the program as
-written.
+without a limit, of which values are then computed again and whose steps are then brought into an order: the smallest.
+Both figures of a program of the front are of the executable that it runs; compiled as usual, its bytes are an upper
+bound. Times are medians of calls in turns, as shares of the time of the program as written.
 """
 
 from __future__ import annotations

@@ -154,5 +154,3 @@ def test_a_limit_is_kept_on_an_absent_gpu_with_the_host() -> None:
     assert whole_footprint(best.module, set(), {}, {}, target_for("h100")).bytes == row.bytes
     without = rx.optimize(STEP, *specs, target="h100", memory_limit="6.6 GiB", rules=rules - "kept_on_host")
     assert not without.report.memory.kept and row.slower < without.report.memory.slower
-    named = rx.compare(best.report, without.report)
-    assert "waiting for copies" in str(best.report) or "waiting for copies" not in str(named)
