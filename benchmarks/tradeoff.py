@@ -1,17 +1,20 @@
-"""Memory against time: what a program takes as written, with `jax.checkpoint`, and along the front that `rx.pareto`
-finds.
+"""Memory against time: what a program takes as written, with `jax.checkpoint`, with one phase after another, and along
+the front that `rx.pareto` finds.
 
     python -m benchmarks.tradeoff [--only attention] [--no-timed] [--write]
 
 Bytes are those beside the arguments. Those of the program as written and with `jax.checkpoint` are of executables
-compiled with XLA's memory scheduler and without library fusions, whose account is exact; their times are those of
-`jax.jit` with its usual options. Both figures of a program of the front are of the executable that it runs; compiled as
-usual, its bytes are an upper bound. Times are medians of calls in turns, as shares of the time of the program as
-written.
+compiled with XLA's memory scheduler and without library fusions, whose account is exact, so "as written" is what XLA
+itself does; their times are those of `jax.jit` with its usual options. "One phase after another" is the program chosen
+without a limit, of which values are then computed again and whose steps are then brought into an order: the smallest.
+Both figures of a program of the front are of the executable that it runs; compiled as usual, its bytes are an upper
+bound. Times are medians of calls in turns, as shares of the time of the program as written.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -131,7 +134,9 @@ CASES = {
         jax.value_and_grad(jax.checkpoint(convolutions)),
     ),
 }  # fmt: skip
-_SAVING = ("computed_one_by_one", "computed_again")
+_SAVING = ("computed_one_by_one", "computed_again", "kept_on_host")
+_IN_PIECES = ("computed_in_pieces", "accumulated_over_pieces", "computed_one_by_one")
+AGAIN_ALONE = functools.reduce(operator.sub, _IN_PIECES, rx.rules.pieces)  # no rule of the search
 QUICK_CASE = "causal attention over 2,048 places, gradients"
 
 
@@ -160,6 +165,12 @@ def rows_of(name: str, case: Case, timed: bool) -> list[tuple[str, ...]]:
     if case.checkpointed is not None:
         compiled["jax.checkpoint"] = jax.jit(case.checkpointed)
         sizes["jax.checkpoint"] = bytes_of(case.checkpointed, args)
+    least = front.points[0].program.report.after.call
+    phases = rx.pareto(rx.optimize(case.fn, *args).module, rules=AGAIN_ALONE).points[-1]
+    flat = jax.tree.leaves(args)
+    label = "one phase after another"
+    compiled[label], sizes[label] = (lambda *_: phases.program(*flat)), phases.bytes  # type: ignore[assignment]
+    predicted[label] = phases.program.report.after.call / least
     for i, p in enumerate(front.points):
         rules = ", ".join(r for r in p.program.report.rules if "pieces" in r or r in _SAVING) or "algebra"
         label = f"front {i + 1}: {'as written' if not p.program.report.rules else rules}"

@@ -189,6 +189,28 @@ def test_prepared_weights_are_no_part_of_a_call() -> None:
     assert np.allclose(best.prepare(w)(x), fn(w, x), atol=1e-4)
 
 
+def test_a_limit_holds_at_the_largest_sizes_in_bounds() -> None:
+    bounds = {"n": (1, 512)}
+    best = limited("1 GiB", "whole", bounds=bounds)
+    row = best.report.memory
+    assert row.largest == {"n": 512} and row.not_shown == ""
+    assert row.bytes == whole_footprint(best.module, set(), {"n": 512}, best.compiler_options).bytes
+    assert "at n=512 as well (no size in bounds has larger values: proved)" in str(row)
+    assert limited("1 GiB", "whole", bounds={"n": (1, None)}).report.memory.largest is None
+    text = "memory_limit is 3 KiB, and of [0-9]+ programs the least that .* at n=512"
+    with pytest.raises(ExtractionError, match=text):
+        limited("3 KiB", "whole", lambda x: jnp.sum(x @ x.T, axis=1), ("n 64",), bounds=bounds)
+
+
+def test_values_that_may_be_larger_at_other_sizes_are_named() -> None:
+    def fn(x: Any) -> Any:
+        rest = 600 - x.shape[0]
+        return jnp.sum(jnp.exp(x)) * jnp.exp(jnp.ones((rest, 8)) * x[0, :8])
+
+    row = limited("1 GiB", "whole", fn, bounds={"n": (1, 512)}).report.memory
+    assert row.not_shown and f"`{row.not_shown}` may be larger elsewhere" in str(row)
+
+
 @pytest.mark.parametrize(
     ("text", "count"), [("512 MiB", 512 << 20), ("2GB", 2 * 10**9), ("1.5 kib", 1536), ("100", 100), (7, 7)]
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -19,6 +19,9 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split
 from relax_eg.memory import Plan, plan
 
+if TYPE_CHECKING:
+    from relax_eg.backend.gpu.target import GpuTarget
+
 _NAMED = 6  # limit: number of largest values that a footprint names
 
 
@@ -31,17 +34,26 @@ def call_part(module: Module, weights: set[str]) -> Module:
 
 
 def whole_footprint(
-    module: Module, weights: set[str], sizes: Mapping[str, int], options: Mapping[str, str]
+    module: Module,
+    weights: set[str],
+    sizes: Mapping[str, int],
+    options: Mapping[str, str],
+    absent: GpuTarget | None = None,
 ) -> Footprint:
-    """The footprint of a module as one XLA program, compiled with these options of XLA's."""
+    """The footprint of a module as one XLA program, compiled with these options of XLA's: for the device at hand, or
+    for an absent one. DeviceError where XLA does not compile it for that."""
     module = call_part(module, weights)
     f = module.main
 
     def run(*arrays: Any) -> Any:
         return run_at(module, f, arrays, sizes)
 
-    lowered = jax.jit(run, keep_unused=True, compiler_options=dict(options) or None).lower(*avals(f, sizes))
-    compiled = lowered.compile()
+    if absent is None:
+        lowered = jax.jit(run, keep_unused=True, compiler_options=dict(options) or None).lower(*avals(f, sizes))
+        compiled = lowered.compile()
+    else:
+        with absent.lowering_there():
+            compiled = absent.compile(absent.lowered(run, avals(f, sizes)), options).executable
     analysis: Any = compiled.memory_analysis()
     temporary, results = allocated_bytes(compiled), int(analysis.output_size_in_bytes)
     peak = (("XLA's temporary buffers", temporary), ("results", results))

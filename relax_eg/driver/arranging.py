@@ -18,6 +18,7 @@ from relax_eg.extract.walk import walk
 from relax_eg.ir.calls import without_calls
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
+from relax_eg.ir.origin import UNKNOWN
 from relax_eg.ir.partition import static_expressions
 from relax_eg.ir.scopes import called_functions
 from relax_eg.memory.again import Arrangement, ArrangementProblem, arrange
@@ -33,11 +34,13 @@ class Arranged:
     - `module`: the program.
     - `peak`: the predicted bytes of a call beside its arguments.
     - `again`: the number of steps that run again.
+    - `kept`: the values that are kept on the host for a while: each with its name and source line, and its bytes.
     """
 
     module: Module
     peak: int
     again: int
+    kept: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass
@@ -54,9 +57,18 @@ class Arranger:
     """The arrangements of one program.
 
     - `peak`: the predicted bytes in the order of lowest peak in which nothing runs again.
+    - `host_rate`: bytes/s to and from the memory of the host; 0: no value is kept there.
     """
 
-    def __init__(self, module: Module, options: PriceOptions, sizes: Mapping[str, int], weights: set[str]) -> None:
+    def __init__(
+        self,
+        module: Module,
+        options: PriceOptions,
+        sizes: Mapping[str, int],
+        weights: set[str],
+        host_rate: float = 0.0,
+    ) -> None:
+        self.host_rate = host_rate
         self.module = without_calls(module)
         self.sizes = dict(sizes)
         model = cost_model(self.module, options, sizes)
@@ -82,7 +94,7 @@ class Arranger:
         if any(s.function != f.name for s in program.steps):
             return None
         seconds = [self._seconds(f.name, s.kernel) for s in program.steps]
-        problem = ArrangementProblem.of(program, self.sizes, seconds, is_main)
+        problem = ArrangementProblem.of(program, self.sizes, seconds, is_main, self.host_rate if is_main else 0.0)
         for s in program.steps:
             for name, _ in called_functions(s.kernel):
                 body = self._part(self.module[name])
@@ -117,6 +129,8 @@ class Arranger:
         if found.peak > limit:
             timeline = main.problem.timeline(found.runs)
             for place, step in enumerate(found.runs):
+                if not main.problem.is_own(step):
+                    continue
                 bodies = [*called_functions(main.problem.program.steps[step].kernel)]
                 if timeline.needed[place] <= limit or len(bodies) != 1:
                     continue
@@ -145,4 +159,12 @@ class Arranger:
         module = Module(tuple(functions.get(f.name, f) for f in self.module))
         if without_order(module) != without_order(self.module):
             return None
-        return Arranged(module, found.peak, sum(a.again for _, a in changed.values()))
+        kept = tuple((self._named(main, v), main.problem.sizes[v]) for v in found.kept)
+        return Arranged(module, found.peak, sum(a.again for _, a in changed.values()), kept)
+
+    def _named(self, part: _Part, v: int) -> str:
+        """A value's name with its source line."""
+        value = part.problem.program.values[v]
+        origin = part.function.origins.get(part.problem.program.steps[part.problem.writer[v]].kernel, UNKNOWN)
+        line = next(map(str, origin.lines), "")
+        return f"{value.name} {value.annotation.short}{f' at {line}' if line else ''}"

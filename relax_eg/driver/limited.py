@@ -8,6 +8,7 @@ If no program fits, the price is raised once more for the values alive at the pe
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,8 @@ from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
-from relax_eg.errors import ExtractionError
+from relax_eg.driver.options import Options
+from relax_eg.errors import BoundsError, ExtractionError
 from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
 from relax_eg.extract.numbers import LEAST_SECONDS
@@ -27,6 +29,9 @@ from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at
+from relax_eg.memory.steps import program_of
+from relax_eg.shapes import Dim, Proved, Scope, prove
+from relax_eg.shapes.relation import Relation
 
 MOST = 16  # limit: programs whose memory is determined for one memory limit
 # chosen: prices of a byte: the first, as a multiple of (seconds / bytes), the factor between prices, and their number
@@ -67,9 +72,10 @@ class _Limited:
     (`usual`) and, if that does not fit, the other of the best program and the one as written.
 
     - `base`: seconds per byte, from which the prices of a byte are made.
+    - `everywhere`: whether bytes are also those at the largest sizes in bounds (`largest`).
     """
 
-    def __init__(self, search: Search, limit: int, unlimited: bool) -> None:
+    def __init__(self, search: Search, limit: int, unlimited: bool, everywhere: bool = True) -> None:
         self.search = search
         self.limit = limit
         self.aim = limit  # bytes aimed at: the limit, or more where no program keeps it
@@ -78,6 +84,7 @@ class _Limited:
         self.arranged = 0  # programs tried in an order
         self.aims_at_limit = True  # not for a front, whose programs are arranged at several sizes
         self.modes = _modes(search.options.profile)
+        self.largest = largest_sizes(search.options) if everywhere else None
         self.block_pricing: dict[
             tuple[str, int], Pricing
         ] = {}  # by function and block: kernel bytes measured, prices raised
@@ -121,14 +128,15 @@ class _Limited:
         module = self.module_of(entry)
         at_peak: frozenset[tuple[str, Expr]] = frozenset()
         most: Footprint | None = None
-        for sizes in options.bindings:
+        largest = [] if self.largest is None or self.largest in options.bindings else [self.largest]
+        for sizes in (*options.bindings, *largest):
             if options.execution == KERNELS:
                 measured: KernelFootprint = kernel_footprint(module, weights, sizes, mode.options)
                 found, there = measured.footprint, measured.peak_kernels
                 if sizes == options.bindings[0] and entry is not None:
                     self._record_kernel_bytes(entry, measured.private_bytes)
             else:
-                found = whole_footprint(module, weights, sizes, mode.options)
+                found = whole_footprint(module, weights, sizes, mode.options, self.search.absent_gpu)
                 there = likely_peak_values(module, weights, sizes)
             if most is None or found.bytes > most.bytes:
                 most, at_peak = found, there
@@ -183,12 +191,12 @@ class _Limited:
         """Try the programs found so far with their steps in an order and values computed again: those that would be
         chosen if they needed less, the fastest first. XLA stores other values than predicted, so where a program needs
         more than it was asked to, less is asked for."""
-        for t in self._worth_arranging():
+        for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
             goal, before = self.aim, 0
             for _ in range(_CLOSER + 1):
                 if self.search.arranging_clock.is_over():
                     return
-                made = self.search.arranged(t.entry, goal, t.footprint.at)
+                made = self.search.arranged(t.entry, goal, t.footprint.at, rate)
                 if made is None or made[1] == before:
                     break
                 before, tried = made[1], self._try_arranged(made[0])
@@ -198,12 +206,12 @@ class _Limited:
 
     def arrange_at_all_sizes(self) -> None:
         """Try the programs of the front found so far with fewer and fewer bytes asked for."""
-        for t in self._worth_arranging():
+        for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
             before = 0
             for share in _SHARES:
                 if self.search.arranging_clock.is_over():
                     return
-                made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at)
+                made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at, rate)
                 if made is None:
                     break
                 if made[1] != before:
@@ -347,17 +355,49 @@ def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
     m, usual = best.footprint, tries.usual
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
     without = usual.footprint.bytes
-    return MemoryRow(tries.limit, m.bytes, without, slower, tries.count, m.planned, m.results, m.temporary)
+    kept = () if best.entry is None else best.entry.found.kept
+    row = MemoryRow(tries.limit, m.bytes, without, slower, tries.count, m.planned, m.results, m.temporary, kept=kept)
+    if tries.largest is None:
+        return row
+    larger = larger_value(tries.module_of(best.entry), tries.search.options.scope, tries.largest)
+    return replace(row, largest=tries.largest, not_shown=larger)
+
+
+def largest_sizes(options: Options) -> dict[str, int] | None:
+    """The largest of all sizes; None if a size has no bound, all are known, or they may not be the largest together."""
+    found: dict[str, int] = {}
+    for v in options.bindings[0]:
+        high = options.scope.bounds(v)[1]
+        if high is None:
+            return None
+        found[v] = high
+    try:
+        options.scope.check(found, "")
+    except BoundsError:
+        return None
+    return found or None
+
+
+def larger_value(module: Module, scope: Scope, largest: Mapping[str, int]) -> str:
+    """The name of a value of a program that is not proved to have at most the bytes that it has at the largest sizes,
+    whatever the sizes in `scope`; "" if there is none."""
+    sizes = {x.bytes: x.name for x in program_of(module).values}
+    for d, name in sizes.items():
+        if d is None or not d.variables <= largest.keys():
+            return name
+        if not isinstance(prove(Relation(d, "<=", Dim.of(int(d.evaluate(largest)))), scope), Proved):
+            return name
+    return ""
 
 
 def front(search: Search) -> list[TriedProgram]:
     """Programs tried at prices of a byte from low to high, and at higher prices for what is alive at the peak, each
     compiled in every mode, and some of them with values computed again; the first is the program as written."""
-    return _tries_along_front(search, unlimited=False).tried
+    return _tries_along_front(search, unlimited=False, everywhere=False).tried
 
 
-def _tries_along_front(search: Search, unlimited: bool) -> _Limited:
-    tries = _Limited(search, 1, unlimited)
+def _tries_along_front(search: Search, unlimited: bool, everywhere: bool = True) -> _Limited:
+    tries = _Limited(search, 1, unlimited, everywhere)
     tries.allowed = _FRONT
     tries.aims_at_limit = False
     tries.reach()

@@ -22,6 +22,8 @@ from typing import Any
 import jax
 
 from relax_eg.backend.family import WHOLE, SearchSpec
+from relax_eg.backend.gpu.devices import GPUS
+from relax_eg.backend.gpu.target import GpuTarget, target_for
 from relax_eg.backend.kernels import why_not_in_kernels
 from relax_eg.driver.arranging import Arranger
 from relax_eg.driver.learning import observe
@@ -49,7 +51,8 @@ from relax_eg.logs import log_at, report_progress
 from relax_eg.measure.choice import fastest, random_argument
 
 AS_WRITTEN = "as written"
-COMPUTED_AGAIN = "computed_again"  # the step of extraction that states an order (`rules.book.pieces`)
+# The steps of extraction that state an order and that keep values on the host (`rules.book.pieces`).
+COMPUTED_AGAIN, KEPT_ON_HOST = "computed_again", "kept_on_host"
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
 _SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order
 CUTS = 3  # limit: bisections by timing between two sizes with different winners
@@ -93,6 +96,7 @@ class Entry:
             made.update(o.nodes_by_rule)
         if self.found.again is not None:
             made[COMPUTED_AGAIN] = self.found.again
+            made.update({KEPT_ON_HOST: len(self.found.kept)} if self.found.kept else {})
         return tuple(r for r, _ in made.most_common())
 
 
@@ -131,7 +135,7 @@ class Search:
         self.entries: list[Entry] = []  # the programs found so far
         self._predicted: dict[tuple[Module | None, str, str, tuple[tuple[str, int], ...]], float] = {}
         self._saturated_graphs: dict[Any, Any] = {}
-        self._arrangers: dict[Module, Arranger] = {}
+        self._arrangers: dict[tuple[Module, float], Arranger] = {}
         self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
 
@@ -193,21 +197,40 @@ class Search:
             clock=self.limit_clock,
         )
 
-    def arranged(self, entry: Entry | None, limit: int, sizes: Sizes) -> tuple[Entry, int] | None:
-        """A program, or the one as written, with its steps in an order and values computed again, so that it is
-        predicted to need `limit` bytes at these sizes, or as few as were found; and these bytes. None if no order can
-        be stated."""
+    @functools.cached_property
+    def absent_gpu(self) -> GpuTarget | None:
+        """The GPU that the program is for, if it is not here and XLA compiles for it here."""
+        name = self.options.profile.name
+        if name not in GPUS or jax.default_backend() == "gpu":
+            return None
+        try:
+            return target_for(name)
+        except OptionError:
+            return None
+
+    @property
+    def host_rates(self) -> tuple[float, ...]:
+        """The rates of the link to the host with which programs are arranged; 0: nothing is kept there. Values are kept
+        there only where the bytes are those of executables of the device."""
+        is_device = self.absent_gpu is not None or jax.default_backend() == self.options.profile.platform
+        rate = self.options.profile.host_rate if KEPT_ON_HOST in self.options.steps and is_device else 0.0
+        return (rate, 0.0) if rate else (0.0,)
+
+    def arranged(self, entry: Entry | None, limit: int, sizes: Sizes, rate: float) -> tuple[Entry, int] | None:
+        """A program, or the one as written, with its steps in an order and values computed again or kept on the host,
+        so that it is predicted to need `limit` bytes at these sizes, or as few as were found; and these bytes. None if
+        no order can be stated. `rate`: as in `host_rates`."""
         module, weights = (self.traced.module, set[str]()) if entry is None else (entry.module, self.weights)
         with self.arranging_clock.running():
-            if module not in self._arrangers:
+            if (module, rate) not in self._arrangers:
                 inside = self.candidate_options(CandidateProgram(entry))
-                self._arrangers[module] = Arranger(module, inside, sizes, weights)
-            made = self._arrangers[module].within(limit, self.arranging_clock)
+                self._arrangers[module, rate] = Arranger(module, inside, sizes, weights, rate)
+            made = self._arrangers[module, rate].within(limit, self.arranging_clock)
         if made is None:
             return None
         base = entry or self.entry()
         outcomes = [] if entry is None else base.found.outcomes
-        found = replace(base.found, module=made.module, outcomes=outcomes, again=made.again)
+        found = replace(base.found, module=made.module, outcomes=outcomes, again=made.again, kept=made.kept)
         return replace(base, found=found), made.peak
 
     def alternatives(self, count: int) -> list[Entry]:

@@ -92,8 +92,9 @@ def optimize(
     - `execution`: "whole", one XLA program; "kernels", one executable per kernel, so that fusion is chosen by the
       search; or "auto", the one of the two that is predicted, or with `measure` timed, to be faster
       (`docs/kernels.md`).
-    - `memory_limit`: the bytes that a call may need beside its arguments at each of `at`, a number or a text such as
-      "512 MiB": the fastest program found within it is chosen (`docs/memory.md`).
+    - `memory_limit`: the bytes that a call may need beside its arguments at each of `at`, and at the largest sizes if
+      all have bounds: a number or a text such as "512 MiB". The fastest program found within it is chosen
+      (`docs/memory.md`).
     - `time_limit`: how long a call may take, as predicted: "+10%", that much longer than what would be chosen without a
       limit; seconds; or a text such as "2 ms". The program found within it that needs least memory is chosen.
     - `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity", executables for few

@@ -23,6 +23,7 @@ from relax_eg.extract.numbers import Number
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
 from relax_eg.extract.totals import total_amounts
+from relax_eg.extract.transfers import waiting_seconds
 from relax_eg.extract.walk import own_costs, walk
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.expr import Expr
@@ -34,7 +35,7 @@ from relax_eg.shapes import Dim
 if TYPE_CHECKING:
     from relax_eg.driver.options import Options, Sizes
 
-WAITING = "waiting for dispatch"
+WAITING, WAITING_FOR_HOST = "waiting for dispatch", "waiting for copies to and from the host"
 # given: predicted speedup needed to replace the program as written unmeasured, as users are told. Predictions of a call
 # are off by 1.19 times in the median (`python -m benchmarks.fidelity`).
 NEVER_SLOWER = 1.05
@@ -88,20 +89,20 @@ def price_at(module: Module, options: PriceOptions, binding: Sizes, weights: set
     known ahead of the calls; what depends on them alone is computed once and costs nothing. None: all of it is computed
     at every call."""
     model = cost_model(module, options, binding)
-    if weights is None:
-        return _with_waits(price_program(module.main, model), options)
     cut = split(module.main, weights).prepare.result.args if weights else ()
-    prepared = (len(cut), prepared_bytes(cut, binding))
-    found = price_program(module.main, model, static_expressions(module.main, weights), prepared)
-    return _with_waits(found, options)
+    once = None if weights is None else static_expressions(module.main, weights)
+    found = price_program(module.main, model, once, (len(cut), prepared_bytes(cut, binding)))
+    if options.cost is not None:
+        return found
+    found = _with_row(found, WAITING_FOR_HOST, waiting_seconds(module.main, model, once))
+    if options.execution != KERNELS:
+        return found
+    return _with_row(found, WAITING, options.profile.run(found.seconds, found.launches) - found.seconds)
 
 
-def _with_waits(cost: ProgramCost, options: PriceOptions) -> ProgramCost:
-    """Adds a row for the time that the device waits for the host to dispatch kernels."""
-    if options.execution != KERNELS or options.cost is not None:
-        return cost
-    waits = options.profile.run(cost.seconds, cost.launches) - cost.seconds
-    return replace(cost, rows=(*cost.rows, OperatorRow(WAITING, 0, 0, 0, 0, waits))) if waits > 0 else cost
+def _with_row(cost: ProgramCost, name: str, seconds: float) -> ProgramCost:
+    """Adds a row for the time that the device waits."""
+    return replace(cost, rows=(*cost.rows, OperatorRow(name, 0, 0, 0, 0, seconds))) if seconds > 0 else cost
 
 
 def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> dict[str, str]:

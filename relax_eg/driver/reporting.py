@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from relax_eg.driver.cache import version_of
-from relax_eg.driver.measured import COMPUTED_AGAIN, Entry, Search
+from relax_eg.driver.measured import COMPUTED_AGAIN, KEPT_ON_HOST, Entry, Search
 from relax_eg.driver.options import Options, Sizes
 from relax_eg.driver.prices import Prices, expected_of, with_details
 from relax_eg.driver.units import Outcome
@@ -67,6 +67,7 @@ def report_of(
                 total[k] = total.get(k, 0) + v  # type: ignore[assignment]
     if not kept and entry.found.again is not None:
         used[COMPUTED_AGAIN] = entry.found.again
+        used |= {KEPT_ON_HOST: n} if (n := len(entry.found.kept)) else {}
     classes = {s.numerics for s in options.rules.schemas if s.name in used}
     # If rules over the reals are allowed, facts may hold over the reals only.
     classes |= {

@@ -126,6 +126,7 @@ class SearchResult:
     - `outcomes`: the result of each e-graph.
     - `recorded`: what explaining the outcome needs, if it is kept; `module` then has operators in place of kernels.
     - `again`: the values that `module` computes again, if it states an order of its steps.
+    - `kept`: the values that it then keeps on the host, each with its name and bytes.
     """
 
     module: Module
@@ -134,6 +135,7 @@ class SearchResult:
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     recorded: list[RecordedBlock] = field(default_factory=list[RecordedBlock])
     again: int | None = None
+    kept: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, PatternKind
 
 _FREE = movement_operators("view", "repeat", "make")
-_COPIES = operators_run_as("copy")
+_COPIES = operators_run_as("copy", "transfer")
 _MATMULS = frozenset((MATMUL, LINEAR))
 _DENSE = operators_run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
 # XLA may keep the results of other operators inside the kernel that reads them.

@@ -86,6 +86,10 @@ _LINKS = {
     "rtx4090": ((8.0, 32e9, 3e-6), (math.inf, 12.5e9, 10e-6)),
 }
 
+# given: bytes/s in one direction of the link to the host, by the makers' data sheets: PCIe 5.0 x16 has 64 GB/s and PCIe
+# 4.0 x16 32 GB/s. Copies of pinned memory are assumed to reach 0.8 of that.
+_HOST_RATES = {"h100": 51e9, "h200": 51e9, "a100": 25.6e9, "rtx4090": 25.6e9}
+
 
 def _gpu(
     name: str, tf32: float, half: float, double: float, vector: float, bandwidth: float, l2_bytes: float,
@@ -137,6 +141,7 @@ def _gpu(
         modes=(WITHOUT_GRAPHS, SHORT_GRAPHS),
         links=_LINKS[name],
         memory=memory,
+        host_rate=_HOST_RATES[name],
         platform="gpu",
         pallas=True,
         notes=notes,

@@ -42,6 +42,10 @@ class MemoryRow:
     - `tried`: number of programs considered.
     - `planned`, `results`, `temporary`: the parts of `bytes`, as in `Footprint`.
     - `time_limit`: the limit of the time, as it was given; "": of the bytes.
+    - `largest`: the largest sizes in bounds, at which the bytes were determined as well; None: they have no bounds.
+    - `not_shown`: a value that may have more bytes at other sizes in bounds; "": it is proved that none has, so that no
+      call within the bounds has larger values.
+    - `kept`: the values that the program keeps in the memory of the host for a while, each with its name and bytes.
     """
 
     limit: int | None
@@ -53,6 +57,9 @@ class MemoryRow:
     results: int
     temporary: int
     time_limit: str = ""
+    kept: tuple[tuple[str, int], ...] = ()
+    largest: Mapping[str, int] | None = None
+    not_shown: str = ""
 
     def __str__(self) -> str:
         allowed = (
@@ -62,7 +69,14 @@ class MemoryRow:
             f"{format_bytes(self.planned)} planned, {format_bytes(self.results)} results, "
             f"{format_bytes(self.temporary)} in executables"
         )
+        kept = f"; kept on the host: {', '.join(f'{v} ({format_bytes(n)})' for v, n in self.kept)}" if self.kept else ""
+        where = ""
+        if self.largest is not None:
+            at = ", ".join(f"{v}={n}" for v, n in self.largest.items())
+            shown = "no size in bounds has larger values: proved"
+            where = f"; at {at} as well ({f'`{self.not_shown}` may be larger elsewhere' if self.not_shown else shown})"
         return (
             f"memory: {format_bytes(self.bytes)} {allowed} ({parts}); without a limit "
             f"{format_bytes(self.without)}; {self.slower:.2f}x the time predicted without, of {self.tried} programs"
+            f"{where}{kept}"
         )

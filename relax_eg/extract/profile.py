@@ -23,7 +23,7 @@ from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
-PROFILE_VERSION = 9  # given: version of the format
+PROFILE_VERSION = 10  # given: version of the format
 _OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
 PAGE = 4096  # given: bytes; addresses that differ by a multiple of a page share a set of a first-level cache
 _STREAMING = 4  # chosen: power of (cache over bytes) with which hits fall when an array outgrows the cache
@@ -101,6 +101,8 @@ class Profile:
       them sends over it while it receives as much, and how long one step of a collective takes besides
       (`extract.links`).
     - `memory`: bytes of the memory of one device.
+    - `host_rate`: bytes/s that are copied to the memory of the host while as many are copied from it; 0 if values
+      cannot be kept there.
     - `platform`: "cpu", "gpu" or "tpu".
     - `pallas`: whether kernels that XLA serves badly go through Pallas on GPUs (`docs/kernels.md`).
     - `calibrated`: whether the parameters were measured on a machine.
@@ -157,6 +159,7 @@ class Profile:
     graph_kernel: float = 0.0
     links: tuple[tuple[float, float, float], ...] = ()
     memory: float = float("inf")
+    host_rate: float = 0.0
     platform: str = "cpu"
     pallas: bool = False
     calibrated: bool = False

@@ -1,26 +1,35 @@
-"""Which values a program computes again where they are read late, so that it keeps within a limit of bytes.
+"""Which values a program computes again or keeps on the host where they are read late, so that it keeps within a limit
+of bytes.
 
 An order of the steps may contain a step several times. A read is of what the latest run of the writing step made, so a
-step that runs again frees its results between their last read before that and the second run. Steps are added one run
-at a time: of the values that are alive across a place above the limit, that one is computed again, alone or with the
-values that it is computed from, which saves most bytes for each second that it takes. Runs that turn out not to be
-needed are taken away at the end.
+step that runs again frees its results between their last read before that and the second run. Two steps that the
+program does not have copy a value to the memory of the host and back: the first has run when the copy is complete, and
+the second begins another copy. Steps are added a few runs at a time: of the values that are alive across a place above
+the limit, that one is computed again, alone or with the values that it is computed from, or kept on the host, which
+saves most bytes for each second that it takes. Runs that turn out not to be needed are taken away at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.memory.liveness import candidates, live_totals
 from relax_eg.memory.program import MemoryProgram, leaves
 from relax_eg.memory.schedule import PlannedStep, Schedule, planned_bytes
+from relax_eg.ops.transfers import Engine, last_end
 
 _DEPTHS = (0, 1, 2, 3, 5, 8, 13)  # chosen: how far back values are computed again, in steps
 _LOWER = 0.9  # chosen: the peak is lowered by that share at a time
 _EXACTLY = 12  # limit: runs whose effect is determined exactly before one is added
 _MOST_RUNS = 400  # limit: rounds in which runs are added
+_LEAST_KEPT = 1 << 20  # chosen: bytes; smaller values are not kept on the host
+_AS_LONG = 1 + 1e-9  # chosen: times that differ by less are equal
 _LEAST_SECONDS = 1e-9  # chosen: seconds; the price of a run is at least that
 
 
@@ -30,14 +39,16 @@ class Arrangement:
 
     - `runs`: the number of the step of each run.
     - `peak`: the most bytes alive at once.
-    - `seconds`: what the runs after the first of each step take.
-    - `again`: how many these are.
+    - `seconds`: what a call takes longer than with each step once.
+    - `again`: the number of steps that run after their first time.
+    - `kept`: the values that are kept on the host.
     """
 
     runs: tuple[int, ...]
     peak: int
     seconds: float = 0.0
     again: int = 0
+    kept: tuple[int, ...] = ()
 
 
 @dataclass
@@ -49,6 +60,10 @@ class ArrangementProblem:
     - `sizes`: the bytes of each value; 0 for arguments and constants.
     - `inside`: the bytes that each step needs beside its operands and results.
     - `results_apart`: whether results have memory of their own from the start, as those of an XLA program have.
+    - `host_rate`: bytes/s of the link to the host, in each direction; 0: no value is kept there.
+
+    Behind the steps of the program there are two for each value that may be kept on the host (`kept`, by the first of
+    these steps), with a further value: its copy, which takes no memory here.
     """
 
     program: MemoryProgram
@@ -56,32 +71,75 @@ class ArrangementProblem:
     sizes: Sequence[int]
     inside: list[int]
     results_apart: bool = False
+    host_rate: float = 0.0
+    kept: dict[int, int] = field(init=False, default_factory=dict[int, int])
     reads: list[tuple[int, ...]] = field(init=False)
+    writes: list[tuple[int, ...]] = field(init=False)
     pairs: list[list[tuple[int, int]]] = field(init=False)
 
     @staticmethod
-    def of(program: MemoryProgram, at: Mapping[str, int], seconds: Sequence[float], apart: bool) -> ArrangementProblem:
+    def of(
+        program: MemoryProgram, at: Mapping[str, int], seconds: Sequence[float], apart: bool, host_rate: float = 0.0
+    ) -> ArrangementProblem:
         sizes = planned_bytes(program, at)
-        return ArrangementProblem(
-            program, seconds, sizes, [sum(sizes[v] for v in s.workspaces) for s in program.steps], apart
-        )
+        inside = [sum(sizes[v] for v in s.workspaces) for s in program.steps]
+        return ArrangementProblem(program, seconds, sizes, inside, apart, host_rate)
 
     def __post_init__(self) -> None:
         steps = self.program.steps
         self.reads = [tuple(v for v in s.reads if self.sizes[v]) for s in steps]
+        self.writes = [s.writes for s in steps]
         self.pairs = [candidates(self.program, s) for s in steps]
         self.results = {v for v in leaves(self.program.result) if self.sizes[v]}
         self.writer = {v: s.number for s in steps for v in s.writes}
+        self.seconds, self.sizes = [*self.seconds], [*self.sizes]
+        for s in steps if self.host_rate else ():
+            if len(s.writes) == 1 and isinstance(s.kernel.annotation, Tensor) and s.writes[0] not in self.results:
+                (v,) = s.writes
+                if self.sizes[v] >= _LEAST_KEPT:
+                    self.kept[len(self.reads)] = v
+                    self.reads += [(v,), (len(self.sizes),)]
+                    self.writes += [(len(self.sizes),), (v,)]
+                    self.pairs += [[], []]
+                    self.seconds += [0.0, 0.0]
+                    self.inside += [0, 0]
+                    self.sizes.append(0)
+        self.first_copy = {v: s for s, v in self.kept.items()}
+
+    def is_own(self, step: int) -> bool:
+        """Whether a step is one of the program, not a copy."""
+        return step < len(self.program.steps)
+
+    def transfer(self, v: int) -> float:
+        """Seconds in which a value is copied to the host or back."""
+        return self.sizes[v] / self.host_rate
+
+    def tasks(self, runs: Sequence[int]) -> Iterator[tuple[Engine | None, float, list[int]]]:
+        """What the runs take of the device and of the link to the host (`ops.transfers.last_end`): a copy to the host
+        begins when its value exists, and is complete before the next run begins; a copy back begins after the run
+        before it."""
+        made: dict[int, int] = {}
+        sent: list[int] = []
+        for at, s in enumerate(runs):
+            needs = [made[v] for v in self.reads[s]]
+            if self.is_own(s):
+                yield "compute", self.seconds[s], needs + sent
+                sent = []
+            elif s in self.kept:
+                yield "to host", self.transfer(self.kept[s]), needs
+                sent.append(at)
+            else:
+                yield "from host", self.transfer(self.kept[s - 1]), needs + [at - 1] * (at > 0)
+            made |= dict.fromkeys(self.writes[s], at)
 
     def timeline(self, runs: Sequence[int]) -> Timeline:
         """What is alive while the steps run in this order."""
-        steps = self.program.steps
         events: dict[tuple[int, int], list[int]] = {}
         current: dict[int, int] = {}
         for at, s in enumerate(runs):
             for v in self.reads[s]:
                 events[v, current[v]].append(at)
-            for v in steps[s].writes:
+            for v in self.writes[s]:
                 current[v] = at
                 events[v, at] = [at]
         for v in self.results:
@@ -102,25 +160,27 @@ class ArrangementProblem:
                 if r in current and w not in taken and r not in taken and events[r, current[r]][-1] == at:
                     needed[at] -= self.sizes[w]
                     taken |= {w, r}
-            for v in steps[s].writes:
+            for v in self.writes[s]:
                 current[v] = at
-        return Timeline(tuple(runs), needed, events)
+        return Timeline(self, tuple(runs), needed, events)
 
     def may_run_again(self, step: int) -> bool:
         """Whether a step may run twice. What a library call does is not known, so it may not."""
-        return self.program.steps[step].kernel.op != CALL_DPS_LIBRARY
+        return self.is_own(step) and self.program.steps[step].kernel.op != CALL_DPS_LIBRARY
 
 
 @dataclass(frozen=True)
 class Timeline:
     """What is alive in an order of runs.
 
+    - `problem`: the program.
     - `runs`: the order.
     - `needed`: the bytes that are needed while each run is under way.
     - `events`: for each value and the run that made it, that run and those that read it. The number of all runs stands
       for the reader of a result.
     """
 
+    problem: ArrangementProblem
     runs: tuple[int, ...]
     needed: list[int]
     events: Mapping[tuple[int, int], list[int]]
@@ -128,6 +188,13 @@ class Timeline:
     @property
     def peak(self) -> int:
         return max(self.needed, default=0)
+
+    @cached_property
+    def seconds(self) -> float:
+        """What all runs take, and what they wait for copies."""
+        if not self.problem.kept:
+            return sum(self.problem.seconds[s] for s in self.runs)
+        return last_end(self.problem.tasks(self.runs))
 
     def excess(self, limit: int) -> int:
         """The bytes above a limit, summed over the runs."""
@@ -147,9 +214,10 @@ def arrange(
             break
         now = then
     now = _without_needless(problem, now, max(limit, now.peak))
-    seen: set[int] = set()
-    again = [s for s in now.runs if s in seen or seen.add(s)]  # `add` returns None
-    return Arrangement(now.runs, now.peak, sum(problem.seconds[s] for s in again), len(again))
+    own = [s for s in now.runs if problem.is_own(s)]
+    kept = tuple(problem.kept[s] for s in now.runs if s in problem.kept)
+    longer = now.seconds - sum(problem.seconds[s] for s in set(own))
+    return Arrangement(now.runs, now.peak, longer, len(own) - len(set(own)), kept)
 
 
 def _reordered(problem: ArrangementProblem, now: Timeline, before: Schedule) -> tuple[Timeline, Schedule]:
@@ -160,7 +228,7 @@ def _reordered(problem: ArrangementProblem, now: Timeline, before: Schedule) -> 
     steps: list[PlannedStep] = []
     for at, s in enumerate(now.runs):
         reads = {v: numbers[v, current[v]] for v in problem.reads[s]}
-        writes = {v: numbers[v, at] for v in problem.program.steps[s].writes}
+        writes = {v: numbers[v, at] for v in problem.writes[s]}
         pairs = tuple((writes[w], reads[r]) for w, r in problem.pairs[s] if r in reads)
         steps.append(PlannedStep(tuple(reads.values()), tuple(writes.values()), problem.inside[s], pairs))
         current |= dict.fromkeys(writes, at)
@@ -172,9 +240,10 @@ def _reordered(problem: ArrangementProblem, now: Timeline, before: Schedule) -> 
         s = now.runs[place]
         if any(made.get(v) != i for v, i in zip(problem.reads[s], steps[place].reads, strict=True)):
             return now, schedule
-        made |= zip(problem.program.steps[s].writes, steps[place].writes, strict=True)
+        made |= zip(problem.writes[s], steps[place].writes, strict=True)
     then = problem.timeline([now.runs[place] for place in schedule.order])
-    return (then if then.peak < now.peak else now), schedule
+    is_better = then.peak < now.peak and (not problem.kept or then.seconds <= now.seconds * _AS_LONG)
+    return (then if is_better else now), schedule
 
 
 def _lowered(problem: ArrangementProblem, now: Timeline, limit: int, is_over: Callable[[], bool]) -> Timeline:
@@ -186,9 +255,9 @@ def _lowered(problem: ArrangementProblem, now: Timeline, limit: int, is_over: Ca
         if not excess or is_over():
             break
         best: tuple[float, Timeline] | None = None
-        for place, more in _proposals(problem, now, limit):
-            then = problem.timeline((*now.runs[:place], *more, *now.runs[place:]))
-            gain = (excess - then.excess(limit)) / max(sum(problem.seconds[s] for s in more), _LEAST_SECONDS)
+        for more in _proposals(problem, now, limit):
+            then = problem.timeline(_with_runs(now.runs, more))
+            gain = (excess - then.excess(limit)) / max(then.seconds - now.seconds, _LEAST_SECONDS)
             if gain > 0 and (best is None or gain > best[0]):
                 best = gain, then
         if best is None:
@@ -198,8 +267,18 @@ def _lowered(problem: ArrangementProblem, now: Timeline, limit: int, is_over: Ca
     return least
 
 
-def _proposals(problem: ArrangementProblem, now: Timeline, limit: int) -> list[tuple[int, tuple[int, ...]]]:
-    """The most promising runs to add: before which run, and the steps."""
+Added = tuple[tuple[int, tuple[int, ...]], ...]  # runs to add: before which run, and the steps
+
+
+def _with_runs(runs: tuple[int, ...], more: Added) -> tuple[int, ...]:
+    """`runs` with others between them."""
+    for place, steps in reversed(more):
+        runs = (*runs[:place], *steps, *runs[place:])
+    return runs
+
+
+def _proposals(problem: ArrangementProblem, now: Timeline, limit: int) -> list[Added]:
+    """The most promising runs to add."""
     above = [0]  # how many of the first runs are above the limit
     for n in now.needed:
         above.append(above[-1] + (n > limit))
@@ -210,6 +289,27 @@ def _proposals(problem: ArrangementProblem, now: Timeline, limit: int) -> list[t
     def version(v: int, place: int) -> int:
         """The run that made the value `v` as the run at `place` reads it."""
         return max(m for m in versions[v] if m < place)
+
+    sent = {problem.kept[s]: at for at, s in enumerate(now.runs) if s in problem.kept}
+    clock = [0.0, *accumulate(problem.seconds[s] for s in now.runs)] if problem.kept else []
+
+    def on_host(v: int, made: int, before: int, place: int) -> Iterator[tuple[Added, float]]:
+        """Ways to keep a value, which the run `made` makes, on the host between its reads `before` and `place`: at
+        once, or for as long as the runs beside the copies hide these. Each with the bytes above the limit that it saves
+        for each second of the copies that is not hidden, about."""
+        copy, takes = problem.first_copy[v], problem.transfer(v)
+        gone = max(before + 1, bisect_left(clock, clock[made + 1] + takes))
+        back = min(place, bisect_right(clock, clock[place] - takes) - 1)
+        for leave, arrive in sorted({(before + 1, place), (gone, back), (before + 1, back), (gone, place)}):
+            leave = before + 1 if v in sent else leave
+            if leave > arrive or sent.get(v, leave - 1) >= leave:
+                continue
+            saved = problem.sizes[v] * (above[arrive] - above[leave])
+            late = max(0.0, clock[made + 1] + takes - clock[leave]) * (v not in sent)
+            late += max(0.0, takes - (clock[place] - clock[arrive]))
+            if saved > 0:
+                more: Added = ((arrive, (copy + 1,)),)
+                yield more if v in sent else ((leave, (copy,)), *more), saved / max(late, _LEAST_SECONDS)
 
     def freed(v: int, place: int) -> int:
         """Bytes above the limit that are saved if the value is made again before `place`: between its last event before
@@ -226,7 +326,7 @@ def _proposals(problem: ArrangementProblem, now: Timeline, limit: int) -> list[t
         s = problem.writer[v]
         if s in found:
             return 0
-        if not problem.may_run_again(s):
+        if not problem.may_run_again(s) or any(u in sent for u in problem.writes[s]):
             return None
         cost = 0
         for u in problem.reads[s]:
@@ -238,22 +338,24 @@ def _proposals(problem: ArrangementProblem, now: Timeline, limit: int) -> list[t
         found[s] = None
         return cost
 
-    scored: dict[tuple[int, tuple[int, ...]], float] = {}
-    for (v, _), events in now.events.items():
-        if v in problem.results:
+    scored: dict[Added, float] = {}
+    for (v, first), events in now.events.items():
+        if v in problem.results or v not in problem.writer:
             continue
         for before, place in zip(events, events[1:], strict=False):
             if above[place] == above[before + 1]:
                 continue
+            if v in problem.first_copy:
+                scored |= on_host(v, first, before, place)
             for depth in _DEPTHS:
                 found: dict[int, None] = {}
                 cost = steps(v, place, depth, found)
                 if cost is None:
                     break
-                key = place, tuple(found)
+                key: Added = ((place, tuple(found)),)
                 if key in scored:
                     break  # going back further changes nothing
-                made = {w for s in found for w in problem.program.steps[s].writes if problem.sizes[w]}
+                made = {w for s in found for w in problem.writes[s] if problem.sizes[w]}
                 saved = sum(freed(w, place) for w in made) - cost
                 if saved > 0:
                     scored[key] = saved / max(sum(problem.seconds[s] for s in found), _LEAST_SECONDS)
@@ -267,15 +369,22 @@ def _without_needless(problem: ArrangementProblem, now: Timeline, limit: int) ->
     counts: dict[int, int] = {}
     for s in now.runs:
         counts[s] = counts.get(s, 0) + 1
-        if s in seen:
+        if s in seen or s - 1 in problem.kept:
             again.append((s, counts[s]))
         seen.add(s)
-    for s, which in sorted(again, key=lambda x: (-problem.seconds[x[0]], -x[1])):
+    for s, which in sorted(again, key=lambda x: (-_saved_by_leaving(problem, x[0]), -x[1])):
         places = [i for i, r in enumerate(now.runs) if r == s]
         if which > len(places):
             continue
-        place = places[which - 1]
-        then = problem.timeline((*now.runs[:place], *now.runs[place + 1 :]))
+        left = {places[which - 1]}
+        if not problem.is_own(s) and len(places) == 1:
+            left.add(now.runs.index(s - 1))  # nothing reads the copy
+        then = problem.timeline([r for i, r in enumerate(now.runs) if i not in left])
         if then.peak <= limit:
             now = then
     return now
+
+
+def _saved_by_leaving(problem: ArrangementProblem, step: int) -> float:
+    """About the seconds that a run of a step takes."""
+    return problem.seconds[step] if problem.is_own(step) else problem.transfer(problem.kept[step - 1])

@@ -3,6 +3,9 @@
 XLA chooses the order of a program itself, and merges equal computations. Where the operator `after` makes a step read
 one of its operands only after the step before it in the order, XLA can do neither. Where the operand is read by a loop
 over elements, `after` costs nothing; where a matmul reads it, it is copied, so the smallest operand is taken.
+
+A value that is kept on the host is copied there at once. The next step after the end of that copy waits for it, so that
+XLA frees the value's memory by then, and the copy back waits for the step before it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of, get, pattern_kind, site_of
 from relax_eg.ops.ordering import AFTER
 from relax_eg.ops.record import movement_operators, operators_run_as
+from relax_eg.ops.transfers import TRANSFERS
 from relax_eg.tir import PatternKind
 
 _READ_WHOLE = operators_run_as("matmul", "transposed_matmul", "conv", "factorisation", "solve")
@@ -41,12 +45,13 @@ def read_whole(f: Function) -> set[Expr]:
 
 
 def without_order(module: Module) -> Module:
-    """`module` without the operators that state an order. Runs of the same step then are one expression."""
+    """`module` without the operators that state an order or keep values on the host. Runs of the same step then are one
+    expression."""
     return Module(tuple(rebuilt(f, _plain) for f in module))
 
 
 def _plain(e: Expr, args: tuple[Expr, ...]) -> Expr:
-    return args[0] if e.op == AFTER else with_operands(e, args)
+    return args[0] if e.op == AFTER or e.op in TRANSFERS else with_operands(e, args)
 
 
 def with_order(
@@ -81,8 +86,13 @@ class _Pinned:
         self.exprs: list[Expr] = []  # by place
         self.before: list[int] = []  # by place, the places that certainly run before it, as bits
         self.matter: list[int] = []  # places that take or free much
+        self.copies: dict[int, Expr] = {}  # by value, its copy on the host
+        self.ended: list[int] = []  # values whose copies are complete before the next step
 
     def add(self, place: int, step: int) -> bool:
+        """Adds a run; whether the order can be stated."""
+        if not self.problem.is_own(step):
+            return self._add_copy(place, step)
         problem, e = self.problem, self.problem.program.steps[step].kernel
         read = [self.latest[problem.writer[v]] for v in problem.program.steps[step].reads if v in problem.writer]
         before = 0
@@ -110,9 +120,10 @@ class _Pinned:
                 q = self.matter[-1] if self.matter else place - 1
                 pins.append(q)
                 before |= self.before[q] | 1 << q
-        if pins and operand is not None:
+        ended, self.ended = (self.ended, []) if operand is not None and not moves else ([], self.ended)
+        if (pins or ended) and operand is not None:
             held = substitute_exprs([operand], self.current)[0]
-            tokens = [t for q in pins if (t := _token(self.exprs[q])) is not None]
+            tokens = [t for q in pins if (t := _token(self.exprs[q])) is not None] + [self.copies[v] for v in ended]
             for t in tokens:
                 held = op.after(held, t)
             new = self._with(e, {operand: held})
@@ -126,6 +137,27 @@ class _Pinned:
         # XLA may compute one element of what a loop over elements makes without the rest.
         if matters and _is_computed_whole(e):
             self.matter.append(place)
+        return True
+
+    def _add_copy(self, place: int, step: int) -> bool:
+        problem = self.problem
+        is_back = step not in problem.kept
+        v = problem.kept[step - is_back]
+        e = problem.program.steps[problem.writer[v]].kernel
+        if is_back:
+            q = self.matter[-1] if self.matter else place - 1
+            token = _token(self.exprs[q])
+            if token is None:
+                return False
+            new, before = op.from_host(op.after(self.copies[v], token)), self.before[q] | 1 << q
+            self.current[e], self.latest[problem.writer[v]] = new, place
+            self.origins.append((e, new))
+        else:
+            new, before = op.on_host(self.current[e]), self.before[self.latest[problem.writer[v]]]
+            self.copies[v] = new
+            self.ended.append(v)
+        self.exprs.append(new)
+        self.before.append(before)
         return True
 
     def _with(self, e: Expr, changed: Mapping[Expr, Expr]) -> Expr:

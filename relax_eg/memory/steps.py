@@ -55,6 +55,7 @@ from relax_eg.memory.program import (
     viewed_value,
 )
 from relax_eg.ops.fused import VIEWS
+from relax_eg.ops.transfers import ON_HOST
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.tir import TensorProgram
 
@@ -192,7 +193,7 @@ class _Tracer:
             elif e.op == TUPLE_GET:
                 whole = env[e.args[0]]
                 env[e] = whole[e.attr("index")] if isinstance(whole, tuple) else None
-            elif e.op in STATIC:
+            elif e.op in STATIC or e.op == ON_HOST:
                 env[e] = None
             elif e.op == CONSTANT:
                 if e not in self.constants:

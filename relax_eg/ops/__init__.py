@@ -18,6 +18,7 @@ from relax_eg.ops import (
     scans,
     sorting,
     special,
+    transfers,
     windows,
 )
 from relax_eg.ops.record import (
@@ -49,6 +50,7 @@ FAMILIES = (
     sorting,
     creation,
     ordering,
+    transfers,
     placing,
     nn,
     linalg,

@@ -297,6 +297,16 @@ def after(x: Operand, t: Operand) -> Expr:
     return call("after", operands("after", x, t))
 
 
+def on_host(x: Operand) -> Expr:
+    """`x`, in the memory of the host. Only `from_host`, and `after` on both sides, may read it."""
+    return call("on_host", operands("on_host", x))
+
+
+def from_host(x: Operand) -> Expr:
+    """`x`, from the memory of the host (`on_host`) in that of the device."""
+    return call("from_host", operands("from_host", x))
+
+
 def annotate_sharding(x: Operand, mesh: str, placement: str) -> Expr:
     """`x`, placed on a mesh of devices: `annotate_sharding(x, "data=4, model=2", "S[0], R")` splits dimension 0 over
     the axis `data` and replicates over `model`."""

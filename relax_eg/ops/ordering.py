@@ -28,12 +28,23 @@ def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 def _jax_after(x: Any, t: Any) -> Any:
     """On CPUs XLA drops an `optimization_barrier` before it merges equal computations; there the value is selected by
-    a condition on one element of `t` that is never met. LLVM, which comes after XLA, removes the selection."""
+    a condition on one element of `t` that is never met. LLVM, which comes after XLA, removes the selection. Both may be
+    in the memory of the host (`ops.transfers`), which on a CPU is that of the device."""
+    import jax
     from jax import lax
+
+    host, device = jax.memory.Space.Host, jax.memory.Space.Device
+
+    def is_there(a: Any) -> bool:
+        return jax.typeof(a).memory_space == host
+
+    def selected(x: Any, t: Any) -> Any:
+        found = _selected(*(jax.device_put(a, device) if is_there(a) else a for a in (x, t)))
+        return jax.device_put(found, host) if is_there(x) else found
 
     if 0 in t.shape:
         return x
-    return lax.platform_dependent(x, t, cpu=_selected, default=lambda x, t: lax.optimization_barrier((x, t))[0])
+    return lax.platform_dependent(x, t, cpu=selected, default=lambda x, t: lax.optimization_barrier((x, t))[0])
 
 
 def _selected(x: Any, t: Any) -> Any:

@@ -120,8 +120,8 @@ def _plain(value: Any) -> str:
 #   make       none: the elements follow from the attributes
 Moves = Literal["view", "order", "part", "repeat", "select", "join", "convert", "make"]
 # The kernel as which XLA runs an operator, where prices tell it from a fused loop. A "transposed_matmul" reads a weight
-# that is stored output axis first.
-Kernel = Literal["copy", "matmul", "transposed_matmul", "conv", "factorisation", "solve"]
+# that is stored output axis first; a "transfer" copies to the memory of the host or back.
+Kernel = Literal["copy", "transfer", "matmul", "transposed_matmul", "conv", "factorisation", "solve"]
 Deduce = Callable[[Site], Annotation]
 Equations = Callable[[Site, tuple[Buffer, ...]], "TensorProgram | None"]  # None where this use has none
 Lower = Callable[..., Any]  # (*arrays, **attrs), with sizes as ints -> array or tuple of arrays

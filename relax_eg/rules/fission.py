@@ -6,6 +6,9 @@ axis is stacked from the pieces; a result that reduces it is accumulated from st
 
 A reshape may merge the dimension with axes behind it, such as a batch with its sequences. The merged axis then has
 several places for each place of the dimension, and pieces of it are that many times as long.
+
+The body of a loop may have regions that are computed in loops of their own, along other dimensions. So a program is cut
+by a tree of loops.
 """
 
 from __future__ import annotations
@@ -13,21 +16,23 @@ from __future__ import annotations
 import functools
 import operator
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from relax_eg import dtypes
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import scan
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_get, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, tuple_get, var
 from relax_eg.ir.heads import CORE
 from relax_eg.ir.module import pure_function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops import api as op
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call, movement_operators
+from relax_eg.rules.schema_answers import RecordingAnswers
 from relax_eg.rules.schemas import ProgramQueries, as_tuple
 from relax_eg.rules.slicing import applied_again, with_sizes
 from relax_eg.shapes import Dim
@@ -90,13 +95,13 @@ def dimension_of(x: Expr, axis: int) -> Dimension | None:
 
 
 def joint_region(
-    e: Expr, start: Expr, along: Dimension, queries: ProgramQueries, stacked: Sequence[str]
+    e: Expr | None, start: Expr, along: Dimension, queries: ProgramQueries, stacked: Sequence[str]
 ) -> CutRegion | None:
     """The region around `start` that has its dimension `along`: what `start` is computed from, and whatever else has
     the same dimension and can be computed in the same loop.
 
     Results that reduce the dimension are outputs, and so are nodes of the operators `stacked` that are read outside.
-    None if `e` is no output.
+    None if `e` is no output, or without `e` if there is none.
     """
     grown, extent = _grown(start, along, queries)
     inside: dict[Expr, Dimension] = {}
@@ -124,7 +129,7 @@ def joint_region(
             continue
         needed.add(x)
         needed.update(a for a, place in zip(x.args, inside[x].inputs, strict=True) if _reads_piece(inside, a, place))
-    if e not in outputs:
+    if not outputs or (e is not None and e not in outputs):
         return None
     return CutRegion({x: d for x, d in inside.items() if x in needed}, tuple(reversed(outputs)), extent)
 
@@ -206,8 +211,52 @@ def _dimension_read(x: Expr, operand: Expr, axis: int) -> Dimension | None:
     return None
 
 
-def in_a_loop(region: CutRegion, rows: Dim, count: Dim, queries: ProgramQueries) -> dict[Expr, Expr] | None:
-    """Returns the outputs of a region, computed in `count` pieces of `rows` places, one after the other.
+@dataclass
+class BodyAnswers(RecordingAnswers):
+    """The answers about the body of a loop.
+
+    - `roots`: the values that a step computes.
+    - `inside`: what the size of a piece stands for, outside of the body.
+    """
+
+    roots: Sequence[Expr] = ()
+    inside: Mapping[str, Dim] = field(default_factory=dict[str, Dim])
+
+    @cached_property
+    def _nodes(self) -> Sequence[Expr]:
+        return postorder(self.roots)
+
+    @property
+    def nodes(self) -> Sequence[Expr]:
+        return self._nodes
+
+    @cached_property
+    def _readers(self) -> Mapping[Expr, list[Expr]]:
+        found: dict[Expr, list[Expr]] = {}
+        for x in self._nodes:
+            for a in x.args:
+                found.setdefault(a, []).append(x)
+        return found
+
+    def readers(self, e: Expr) -> Sequence[Expr]:
+        return self._readers.get(e, ())
+
+    def extent(self, size: Dim) -> int:
+        return super().extent(size.substitute(self.inside))
+
+    def largest_value(self, size: Dim) -> int:
+        return super().largest_value(size.substitute(self.inside))
+
+
+# Returns the values of a step in a form that computes some of them in loops, given the answers about the step.
+Finer = Callable[[BodyAnswers], "Sequence[Expr] | None"]
+
+
+def in_a_loop(
+    region: CutRegion, rows: Dim, count: Dim, queries: ProgramQueries, finer: Finer | None = None
+) -> dict[Expr, Expr] | None:
+    """Returns the outputs of a region, computed in `count` pieces of `rows` places, one after the other. `finer`: how
+    what a step computes is cut further; None then if it is not.
 
     Zeros pad the end of the dimension so that all pieces have one size. The results of the padding are cut off, and
     reductions do not see them. None if an operator is another one for pieces.
@@ -252,6 +301,12 @@ def in_a_loop(region: CutRegion, rows: Dim, count: Dim, queries: ProgramQueries)
         if piece is None:
             return None
         made[x] = piece
+    if finer is not None:
+        inside = {} if unit == rows else {str(unit): rows}
+        cut = finer(BodyAnswers(queries, roots=[made[x] for x in region.outputs], inside=inside))
+        if cut is None:
+            return None
+        made |= zip(region.outputs, cut, strict=True)
     name = region.outputs[0].op
     summed = [x for x in region.outputs if region.dimensions[x].output is None]
     stacked = [x for x in region.outputs if region.dimensions[x].output is not None]

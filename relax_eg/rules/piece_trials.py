@@ -16,6 +16,13 @@ from relax_eg.rules.schemas import ModuleAnswers, Trial
 from relax_eg.shapes import Dim
 
 
+class FewPlaces(ModuleAnswers):
+    """Answers for small sizes, so that trees of loops have few steps."""
+
+    def extent(self, size: Dim) -> int:
+        return int(size.evaluate(dict.fromkeys(size.variables, 16)))
+
+
 def rows(rng: np.random.Generator) -> Trial:
     """A product or sum whose operand is larger than its result: a matrix product, transformed by elementwise operators,
     reductions, transposes and broadcasts. Some intermediate values have several readers."""
@@ -52,7 +59,7 @@ def rows(rng: np.random.Generator) -> Trial:
 
 def batches(rng: np.random.Generator) -> Trial:
     """A program as `rows` draws them, for a batch of a few matrices, which may share operands."""
-    k, n, m = int(rng.integers(1, 6)), *(int(rng.integers(0, 9)) for _ in range(2))
+    k, n, m = int(rng.integers(1, 10)), *(int(rng.integers(0, 9)) for _ in range(2))
     specs = {"x": f"{k} n 2", "y": f"{k} m 2", "b": "m", "v": f"{k} m 2", "w": "m 2"}
     params = x, y, b, v, w = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
     e = op.matmul(x, op.permute_dims(y, (0, 2, 1)))
@@ -83,7 +90,7 @@ def _in_groups(e: Expr, groups: int) -> Expr:
 def sums_of_rows(rng: np.random.Generator) -> Trial:
     """Results that add up rows of intermediate values, as gradients of weights do: products of a transposed value with
     another one, and sums and maxima over rows. One of them is the node; the others share its intermediate values."""
-    groups, each, m = int(rng.integers(1, 20)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    groups, each, m = int(rng.integers(1, 10)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
     n, known = groups * each, bool(rng.integers(2))
     specs = {"x": f"{n if known else 'n'} 2", "w": "2 m", "v": "m m", "b": "m"}
     params = x, w, v, b = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
@@ -113,7 +120,17 @@ def sums_of_rows(rng: np.random.Generator) -> Trial:
     ends = [end() for _ in range(int(rng.integers(1, 4)))]
     large = (0.0, 64.0)[int(rng.integers(2))]  # bytes; 0 where every byte in memory has a price
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (2, m), (m, m), (m,)))
-    return Trial(Module((main_of(params, ends[0]),)), ends[0], args, ModuleAnswers({}, (), postorder(ends), large))
+    answers = ModuleAnswers if not rng.integers(8) else FewPlaces
+    return Trial(Module((main_of(params, ends[0]),)), ends[0], args, answers({}, (), postorder(ends), large))
+
+
+def on_host(rng: np.random.Generator) -> Trial:
+    """A program as `twice` draws them, whose value comes back from the host."""
+    trial = twice(rng)
+    x, t = trial.node.args
+    node = op.from_host(op.after(op.on_host(x), t))
+    main = main_of(trial.module.main.params, node)
+    return Trial(Module((main,)), node, trial.args, ModuleAnswers({}, (), postorder((node,)), 0.0))
 
 
 def twice(rng: np.random.Generator) -> Trial:

@@ -154,6 +154,10 @@ def _flip(rng: Rng) -> Use:
     return Use((spec(sizes),), {"axes": subset(rng, range(len(sizes)))}, SIZES)
 
 
+def _on_host(rng: Rng) -> Use:
+    return Use((spec(dims(rng)),), {}, SIZES)
+
+
 def _after(rng: Rng) -> Use:
     return Use((spec(dims(rng)), spec(dims(rng))), {}, SIZES)
 
@@ -260,7 +264,8 @@ DRAWS: dict[str, Draw] = LIBRARY_DRAWS | {
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _scan),
     "permute_dims": _permute_dims, "reshape": _reshape, "expand_dims": _expand_dims, "squeeze": _squeeze,
     "broadcast_to": _broadcast_to, "concat": _concat, "split": _split, "strided_slice": _strided_slice, "pad": _pad,
-    "take": _take, "flip": _flip, "after": _after, "annotate_sharding": _annotate_sharding,
+    "take": _take, "flip": _flip, "after": _after, "on_host": _on_host, "from_host": _on_host,
+    "annotate_sharding": _annotate_sharding,
     "triu": _triangle, "tril": _triangle,
     "full": _full, "iota": _iota, "one_hot": _one_hot, "dim_value": _dim_value,
     "matmul": _matmul, "linear": _linear, "ragged_dot": _ragged_dot, "ragged_outer": _ragged_outer,

@@ -147,6 +147,7 @@ def _uses() -> dict[str, list[Use]]:
         ]
     ]  # fmt: skip
     uses["flip"] = [Use(("n m",), {"axes": a}, ANY) for a in [(0,), (0, 1), ()]]
+    uses["on_host"] = uses["from_host"] = [Use((x,), {}, ANY) for x in ("n m", "")]
     uses["after"] = [Use((x, t), {}, ANY) for x, t in [("n m", "n"), ("", "2 m"), ("n", "")]]
     uses["annotate_sharding"] = [
         Use((x,), {"mesh": "x=1", "placement": p}, ANY) for x, p in [("n m", "S[1]"), ("", "R"), ("n", "S[0]")]

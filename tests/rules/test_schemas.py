@@ -111,7 +111,7 @@ def test_sets_of_them() -> None:
         "nibbles_for_weights",
         "floats_of_eight_bits",
     ]
-    pieces = ["computed_again", "computed_in_pieces", "accumulated_over_pieces", "computed_one_by_one"]
+    pieces = ["computed_again", "kept_on_host", "computed_in_pieces", "accumulated_over_pieces", "computed_one_by_one"]
     reductions = ["out_of_reductions", "out_of_reductions_over_reals", "position_of_increasing"]
     matrices = ["factors_that_cancel", "determinant_of_factors"]
     first = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +18,6 @@ from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
 from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram, Predicted
 from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, cpu_target, target_for
-from relax_eg.backend.libraries import AbsentDevice, lowering_for
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.runtime import CallPart, Strategy
 from relax_eg.backend.stored import (
@@ -35,7 +33,6 @@ from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
 from relax_eg.ir.annotations import dims_of
 from relax_eg.memory import plan
-from relax_eg.ops.library_needs import RoutinePlace
 
 Progress = Callable[[str], None]
 R = TypeVar("R")
@@ -198,7 +195,7 @@ class _Compiling:
         if through_pallas:
             device = target.gpu.multiprocessors
             self.pallas = Pallas(compiles=self._compiled, device=device, lowers=target.lowered)
-        self._absent = AbsentDevice(RoutinePlace("gpu", target.gpu.kind), target.lacking)
+        self._absent = target.absent()
         try:
             self.lowering = self._within(lambda: strategy.lowering(sizes, target.place, self.pallas))
         except OptionError as e:
@@ -221,8 +218,7 @@ class _Compiling:
 
     def _within(self, step: Callable[[], R]) -> R:
         """What `step` returns where programs are lowered for the device."""
-        described = nullcontext() if self.target.is_present else lowering_for(self._absent)
-        with self.program.width_context(), self.target.lowering(), described:
+        with self.program.width_context(), self.target.lowering_there(self._absent):
             return step()
 
     def check_memory(self, name: str, compiled: Any) -> tuple[int, int, int]:

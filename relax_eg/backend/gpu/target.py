@@ -25,10 +25,12 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from relax_eg.backend.gpu.devices import Gpu, find_gpu
 from relax_eg.backend.gpu.resources import KernelResources, graphs_of, resources_of
+from relax_eg.backend.libraries import AbsentDevice, lowering_for
 from relax_eg.errors import DeviceError, OptionError, RelaxEgError
 from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import raise_if_exhausted
 from relax_eg.memo import Memo
+from relax_eg.ops.library_needs import RoutinePlace
 from relax_eg.ops.multiprocessors import multiprocessors_of
 
 EXTRA = "pip install 'relax-eg[cuda]'"
@@ -107,6 +109,18 @@ class GpuTarget:
     def lowering(self) -> AbstractContextManager[Any]:
         """A context in which programs are lowered for the device."""
         return nullcontext() if self.is_present else jax.sharding.use_abstract_mesh(self._sharding.mesh.abstract_mesh)
+
+    def absent(self) -> AbsentDevice:
+        """The device, for programs that are lowered where it is not."""
+        return AbsentDevice(RoutinePlace("gpu", self.gpu.kind), self.lacking)
+
+    @contextmanager
+    def lowering_there(self, absent: AbsentDevice | None = None) -> Generator[None]:
+        """A context in which programs are lowered for the device, with the routines that it has. `absent`: gets those
+        that are missing."""
+        described = nullcontext() if self.is_present else lowering_for(absent or self.absent())
+        with self.lowering(), described:
+            yield
 
     def lowered(self, fn: Callable[..., Any], specs: Sequence[Any]) -> Any:
         """What `compile` takes, for a JAX function of arrays with these specs."""

@@ -39,7 +39,7 @@ _PARTS = movement_operators("part", "select")
 _REPEATS = movement_operators("repeat")
 _MATMULS = operators_run_as("matmul", "transposed_matmul")
 (_CONV,) = operators_run_as("conv")
-_HEAVY = operators_run_as("factorisation", "solve", "conv")
+_HEAVY = operators_run_as("factorisation", "solve", "conv", "transfer")
 _LOOPS = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
 # given: operators of which XLA takes one element to cost some twenty flops
 _DEAR = frozenset("divide exp log tanh erf erfc erfinv sqrt rsqrt sin cos tan power sigmoid log1p expm1".split())

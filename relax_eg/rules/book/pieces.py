@@ -11,15 +11,19 @@ of at least `ProgramQueries.large_bytes` bytes, and nothing is accumulated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import bytes_of
 from relax_eg.ops.ordering import AFTER
+from relax_eg.ops.transfers import FROM_HOST, ON_HOST
 from relax_eg.rules.fission import (
     ORDERS,
     SHAPED,
+    BodyAnswers,
     CutRegion,
     dimension_of,
     dimensions_of,
@@ -27,7 +31,7 @@ from relax_eg.rules.fission import (
     in_a_loop,
     joint_region,
 )
-from relax_eg.rules.piece_trials import batches, rows, sums_of_rows, twice
+from relax_eg.rules.piece_trials import batches, on_host, rows, sums_of_rows, twice
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import MEMORY, ExtractionStep, ProgramQueries, Schema
 from relax_eg.shapes import Dim, ceildiv
@@ -39,6 +43,7 @@ _UNDER_LIMIT = (8, 32, 128)  # chosen: pieces of an axis under a memory limit
 _FEWEST = 4  # chosen: places of a dimension from which results are accumulated over it
 _ROOM = 2  # chosen: approximate number of arrays of the size of a piece that are live in a step
 _LEAST = 2  # chosen: least elements of the axis in a piece under a memory limit, at the sizes of interest
+_MOST_CUT = 3  # limit: regions of a step that are cut further
 _MOST = 48  # limit: operators of one result computed in pieces together
 
 Nodes = dict[Expr, Dimension]  # readers first
@@ -46,7 +51,7 @@ Nodes = dict[Expr, Dimension]  # readers first
 
 def _in_pieces(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     found = _largest_part(e, queries)
-    return () if found is None else _in_counts(e, _of_one(e, found[2]), found[1], queries)
+    return () if found is None else _in_counts(e, _of_one(e, found[2]), found[1], queries, sums=False)
 
 
 def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
@@ -59,30 +64,31 @@ def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
         return ()
     has_own_axis = bool(queries.large_bytes) and _largest_part(start, queries) is not None  # `_in_pieces` cuts that
     about = _about(queries)
-    best: tuple[int, int, CutRegion] | None = None
+    best: dict[bool, tuple[int, int, CutRegion]] = {}  # by whether something is added up
     for along in dimensions_of(start):
         region = joint_region(e, start, along, queries, ANCHORS)
         if region is None or about(region.extent) < _FEWEST:
             continue
-        if all(region.dimensions[x].kind is None for x in region.outputs):
+        adds = any(region.dimensions[x].kind is not None for x in region.outputs)
+        if len(region.outputs) == 1 and (has_own_axis or not adds):
             continue  # `_in_pieces` proposes that
-        if has_own_axis and len(region.outputs) == 1:
-            continue
         results = sum(about(bytes_of(x.annotation)) for x in region.outputs)
         inside = [about(bytes_of(x.annotation)) for x in region.dimensions if x not in region.outputs]
         saved, largest = sum(inside) - results, max(inside, default=0)
-        if saved > 0 and largest >= max(queries.large_bytes, 1) and (best is None or saved > best[0]):
-            best = saved, largest, region
-    return () if best is None else _in_counts(e, best[2], best[1], queries)
+        is_large = largest >= max(queries.large_bytes, 1) and (adds or not queries.large_bytes)
+        if saved > 0 and is_large and (adds not in best or saved > best[adds][0]):
+            best[adds] = saved, largest, region
+    return tuple(p for _, largest, region in best.values() for p in _in_counts(e, region, largest, queries, sums=True))
 
 
 def _about(queries: ProgramQueries) -> Callable[[Dim], int]:
     return queries.largest_value if queries.large_bytes else queries.extent
 
 
-def _in_counts(e: Expr, region: CutRegion, largest: int, queries: ProgramQueries) -> tuple[Expr, ...]:
+def _in_counts(e: Expr, region: CutRegion, largest: int, queries: ProgramQueries, sums: bool) -> tuple[Expr, ...]:
     """`e` in pieces. Without a memory limit, pieces of the value of `largest` bytes are not large; with one, a piece
-    needs a share of the memory at any size, so there are few pieces or more."""
+    needs a share of the memory at any size, so there are few pieces or more, and the steps of the finest are also cut
+    along other dimensions. `sums`: whether these may add up in another order."""
     extent, about = region.extent, _about(queries)
     if not queries.large_bytes:
         counts = [_without_padding(extent, n) for n in _UNDER_LIMIT if about(extent) >= _LEAST * n]
@@ -94,13 +100,54 @@ def _in_counts(e: Expr, region: CutRegion, largest: int, queries: ProgramQueries
             count *= 2
         counts = [_without_padding(extent, count)]
     proposed: list[Expr] = []
+    finest: tuple[Dim, Dim] | None = None
     for count in counts:
         small = about(extent) <= count
         rows, number = (Dim.of(1), extent) if small else (ceildiv(extent, count), Dim.of(count))
         found = in_a_loop(region, rows, number, queries)
         if found is not None:
             proposed.append(found[e])
+            finest = rows, number
+    if finest is not None and not queries.large_bytes:
+        found = in_a_loop(region, *finest, queries, functools.partial(_finer, sums=sums))
+        proposed += [] if found is None else [found[e]]
     return tuple(proposed)
+
+
+def _finer(step: BodyAnswers, sums: bool) -> Sequence[Expr] | None:
+    """What a step of a loop computes, with its largest value in pieces, along the dimension in which most is saved, and
+    so the then largest, until one is not cut; None if the first is not."""
+    roots, at_first = step.roots, step.roots
+    for _ in range(_MOST_CUT):
+        step = BodyAnswers(step.queries, roots=roots, inside=step.inside)
+        sizes = {x: step.extent(bytes_of(x.annotation)) for x in step.nodes if x.args and x not in roots}
+        largest = max(sizes, key=sizes.__getitem__, default=None)
+        if largest is None:
+            break
+        best: tuple[int, CutRegion] | None = None
+        for along in dimensions_of(largest):
+            region = None if along.output is None else joint_region(None, largest, along, step, ANCHORS)
+            if region is None or step.extent(region.extent) < _FEWEST:
+                continue
+            if not sums and any(region.dimensions[x].kind is not None for x in region.outputs):
+                continue
+            saved = sum(sizes.get(x, 0) for x in region.dimensions) - sum(sizes.get(x, 0) for x in region.outputs)
+            saved -= sum(step.extent(bytes_of(x.annotation)) for x in region.outputs)
+            if saved > 0 and largest not in region.outputs and (best is None or saved > best[0]):
+                best = saved, region
+        if best is None:
+            break
+        region, extent = best[1], step.extent(best[1].extent)
+        beside = max((n for x, n in sizes.items() if x not in region.dimensions), default=1)
+        counts = [n for n in _UNDER_LIMIT if extent >= _LEAST * n] or [extent]
+        count = _without_padding(region.extent, next((n for n in counts if sizes[largest] <= n * beside), counts[-1]))
+        small = extent <= count
+        rows, number = (Dim.of(1), region.extent) if small else (ceildiv(region.extent, count), Dim.of(count))
+        made = in_a_loop(region, rows, number, step)
+        if made is None:
+            break
+        roots = substitute_exprs(list(roots), made)
+    return None if roots is at_first else roots
 
 
 def _without_padding(size: Dim, count: int) -> int:
@@ -194,8 +241,11 @@ def _region(e: Expr, axis: int, queries: ProgramQueries) -> Nodes:
 
 
 def _once(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """Returns a value that is computed again, or held back in an order, as the value itself."""
-    return e.args[0] if e.op == AFTER else None
+    """Returns a value that is computed again, held back in an order, or kept on the host, as the value itself."""
+    value = e
+    while value.op in (AFTER, ON_HOST, FROM_HOST):
+        value = value.args[0]
+    return None if value is e else value
 
 
 pieces = RuleSet(
@@ -209,6 +259,15 @@ pieces = RuleSet(
             _once,
             frozenset(),
             (twice,),
+        ),
+        ExtractionStep(
+            "kept_on_host",
+            "a value is in the memory of the host while nothing reads it, and copied beside other steps",
+            "exact",
+            frozenset((MEMORY,)),
+            _once,
+            frozenset(),
+            (on_host,),
         ),
         Schema(
             "computed_in_pieces",
