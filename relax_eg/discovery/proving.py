@@ -14,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from relax_eg.discovery.grammar import Grammar
-from relax_eg.discovery.laws import OF_MATRICES, Writer
+from relax_eg.discovery.laws import Writer
 from relax_eg.discovery.table import EqualPair
 from relax_eg.discovery.terms import leaves_of, operators_of
+from relax_eg.discovery.typings import OF_MATRICES, Signature
 from relax_eg.discovery.values import Condition, SamplePoints
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.ops.interpret import evaluate_points
@@ -106,6 +107,25 @@ class LawProver:
             open_, turn = still, turn + 1
         self._test([(i, p) for i, p in enumerate(last) if p is not None and p.outcome == "unknown"], last, progress)
         return [p or LawProof("unknown", "", self._allowed[-1], problem="it is no rule") for p in last]
+
+    def widened(self, laws: Sequence[tuple[EqualPair, str, LawProof]], progress: Progress) -> list[LawProof]:
+        """The proofs of laws, which have names, for all typings of the most general kind that is proved."""
+        typed = [list(self._writer.typed(c, name, p.numerics, every=True)) for c, name, p in laws]
+        found = [p for _, _, p in laws]
+        open_ = set(range(len(laws)))
+        for kind in sorted({s.generality for t in typed for s, _ in t}):
+            asked = [(i, s, text) for i in sorted(open_) for s, text in typed[i] if s.generality == kind]
+            proved: dict[int, list[Signature]] = {}
+            for (i, s, _), v in zip(
+                asked, self._verdicts([text for _, _, text in asked], "prove", progress), strict=True
+            ):
+                if v["status"] in ("proved", "axiom"):
+                    proved.setdefault(i, []).append(s)
+            for i, signatures in proved.items():
+                c, name, p = laws[i]
+                found[i] = replace(p, source=self._writer.source(c, name, signatures, p.numerics))
+            open_ -= proved.keys()
+        return found
 
     def _test(self, unknown: Sequence[tuple[int, LawProof]], last: list[LawProof | None], progress: Progress) -> None:
         """Tests what is not proved: it may be refuted."""

@@ -162,7 +162,7 @@ class Discovery:
 def _both_ways(law: FoundLaw) -> str:
     if not law.reversible or "both=True" in law.source:
         return law.source
-    return law.source.replace(f'numerics="{law.numerics}"', f'numerics="{law.numerics}", both=True', 1)
+    return law.source.replace(f'numerics="{law.numerics}"', f'numerics="{law.numerics}", both=True')
 
 
 def _folded(text: str, width: int = 110) -> str:

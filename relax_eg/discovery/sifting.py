@@ -31,6 +31,7 @@ class Law:
     - `number`: its place among the laws of a run.
     - `name`: the name of its rule.
     - `candidate`: the two sides.
+    - `found`: the pair of which the candidate is a generalisation.
     - `proof`: what became of it; None while that is not known.
     - `rules`: its rules, in both directions where both sides bind all variables.
     """
@@ -38,6 +39,7 @@ class Law:
     number: int
     name: str
     candidate: EqualPair
+    found: EqualPair
     proof: LawProof | None
     rules: list[Rule]
 
@@ -57,6 +59,7 @@ class Sieve:
     - `failed`: those that are refuted or unknown.
     - `dropped`: candidates that follow.
     - `separate`: called with a candidate that is refuted, whose sides are different classes.
+    - `generalise`: gives the most general pair of which a candidate is an instance and whose sides agree at the points.
     """
 
     def __init__(self, grammar: Grammar, writer: Writer, known: RuleSet, prover: LawProver) -> None:
@@ -65,6 +68,8 @@ class Sieve:
         self.failed: list[Law] = []
         self.dropped: list[Dropped] = []
         self.separate: Callable[[EqualPair], None] = lambda c: None
+        self.generalise: Callable[[EqualPair], EqualPair] = lambda c: c
+        self._as_found: set[EqualPair] = set()  # whose generalisations are not proved
         self._rewriting = Rewriting(grammar)
         self._doubtful = Rewriting(grammar)
         self._numbers = 0
@@ -78,8 +83,15 @@ class Sieve:
             self._compare(pending, tried, dropped, progress)
             proofs = self._prover.prove([(x.candidate, x.name) for x in tried], progress)
             is_any_failed = False
+            pending = []
             for law, proof in zip(tried, proofs, strict=True):
                 law.proof = proof
+                if proof.outcome != "proved" and law.candidate != law.found:
+                    is_any_failed = True
+                    self._rewriting.remove(law.number)
+                    self._as_found.add(law.found)
+                    pending.append(law.found)
+                    continue
                 if proof.outcome == "proved":
                     self.laws.append(law)
                     if proof.candidate is not None:  # it holds where no axis is empty
@@ -96,7 +108,6 @@ class Sieve:
                         self._doubtful.add(law.candidate.left, law.candidate.right, law.number)
                 if proof.outcome == "refuted":
                     self.separate(law.candidate)
-            pending = []
             for d in dropped:
                 if is_any_failed and not self._still_follows(d):
                     pending.append(d.candidate)
@@ -146,7 +157,8 @@ class Sieve:
 
     def _law(self, c: EqualPair) -> Law:
         number, self._numbers = self._numbers, self._numbers + 1
-        law = Law(number, self._writer.name(c), c, None, [])
+        found, c = c, c if c in self._as_found else self.generalise(c)
+        law = Law(number, self._writer.name(c), c, found, None, [])
         law.rules = self._rules(c, law.name)
         if c.condition is None:
             self._rewriting.add(c.left, c.right, number)
@@ -211,3 +223,9 @@ class Sieve:
             if found[0]:
                 self.laws.remove(law)
                 self.dropped.append(Dropped(law.candidate, None))
+
+    def widen(self, progress: Progress) -> None:
+        """States the laws for all typings of the most general kind that is proved."""
+        proved = [(x.candidate, x.name, x.proof) for x in self.laws if x.proof is not None]
+        for law, proof in zip(self.laws, self._prover.widened(proved, progress), strict=True):
+            law.proof = proof

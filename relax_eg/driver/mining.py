@@ -225,7 +225,7 @@ class _Miner:
                 table.grow()
             found = table.equal_to(left)
             if found is not None and found != left:
-                price = 0.0 if isinstance(found, int) else self.price(grammar.expression(found), grammar.variables, at)
+                price = 0.0 if isinstance(found, int) else self.price(grammar.expression(found), grammar.declared, at)
                 return found if price < _CHEAPER * seconds else None
         return None
 
@@ -324,7 +324,7 @@ def _grammar_of(root: Expr, params: Sequence[Expr]) -> tuple[Grammar, Term]:
     numbers = {f: n for n, f in enumerate(grammar.forms)}
     terms: dict[Expr, Term] = {}
     for e in postorder((root,)):
-        leaf = next((i for i, x in enumerate(grammar.leaves[: grammar.operand_count]) if x is e), None)
+        leaf = next((i for i in grammar.operands if grammar.leaves[i] is e), None)
         terms[e] = (
             leaf if leaf is not None else (numbers[forms[e]], *(terms[a] for a in e.args)) if e in forms else None
         )

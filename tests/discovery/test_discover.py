@@ -234,7 +234,7 @@ def test_values_are_those_of_the_interpreter() -> None:
     points = SamplePoints(grammar, False, 0)
     table = TermTable(grammar, points)
     table.grow()
-    x, y = points.values[0]
+    x, y, *_ = points.values[0]
     (made,) = [k for k in table._kept.values() if (0, 0, 1) in k.terms]
     assert np.array_equal(made.stacked(0)[made.terms.index((0, 0, 1))], x - y)
 
