@@ -197,8 +197,10 @@ class Grammar:
         return [s for s in found if s]
 
     def _slices(self) -> list[dict[str, Any]]:
-        """Slices that cut a joint of two variables into its parts, along each axis."""
-        found: list[dict[str, Any]] = []
+        """The slices of everything, and those that cut a joint of two variables into its parts, along each axis."""
+        shapes = dict.fromkeys(v.shape for v in self.declared if v.shape)
+        whole = [{"begin": (Dim.of(0),) * len(s), "end": s, "strides": (1,) * len(s)} for s in shapes]
+        found: list[dict[str, Any]] = [*whole]
         for a, b in itertools.permutations(self.declared, 2):
             for axis in range(a.ndim) if a.ndim == b.ndim else ():
                 rest = [d for i, d in enumerate(a.shape) if i != axis], [d for i, d in enumerate(b.shape) if i != axis]
@@ -226,7 +228,11 @@ class Grammar:
         except RelaxEgError:
             return None
         a = made.annotation
-        if not isinstance(a, Tensor) or a.shape is None or len(a.shape) > _MOST_AXES:
+        if (
+            not isinstance(a, Tensor)
+            or a.shape is None
+            or len(a.shape) > max(_MOST_AXES, *(len(v.shape) for v in self.variables))
+        ):
             return None
         if not (is_float(made.dtype) or is_integer(made.dtype) or made.dtype == "bool"):
             return None

@@ -11,7 +11,7 @@ from typing import Any
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.discovery.table import EqualPair
 from relax_eg.discovery.terms import Term, leaves_of, operators_of, size_of
-from relax_eg.discovery.typings import AXES, ON_LAST_AXIS, Signature, is_symmetric, signatures, variables_of
+from relax_eg.discovery.typings import AXES, ON_LAST_AXIS, Signature, is_symmetric, is_whole, signatures, variables_of
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.ir.expr import VAR, Expr, constant_value, postorder
 from relax_eg.ops import api
@@ -39,9 +39,11 @@ class Writer:
     """Writes laws as functions, with names that neither those it wrote have nor the rules that ship, so that sets of
     both can be combined."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, names: set[str] | None = None) -> None:
+        """`names`: those that are taken besides, to which the new ones are added."""
         self.grammar = grammar
-        self._names = {r.name for r in (*default, *default.schemas)}
+        self._names = set[str]() if names is None else names
+        self._names |= {r.name for r in (*default, *default.schemas)}
 
     # --- names and texts ---
 
@@ -182,6 +184,8 @@ class Writer:
         whole = next((f"{x.attr('name')}.shape" for x in own if x.shape == tuple(value)), "")
         if whole:
             return whole
+        if own and is_whole(value, ()):
+            return f"(0,) * {own[0].attr('name')}.ndim"
         at = self._varying(value, own) if s.axis == "axis" else None
         if at is not None:
             x, axis = at

@@ -108,11 +108,13 @@ class Sieve:
                         self._doubtful.add(law.candidate.left, law.candidate.right, law.number)
                 if proof.outcome == "refuted":
                     self.separate(law.candidate)
-            for d in dropped:
-                if is_any_failed and not self._still_follows(d):
-                    pending.append(d.candidate)
-                else:
-                    self.dropped.append(d)
+            if is_any_failed:
+                again = [d.candidate for d in dropped if not self._is_instance(d.candidate)]
+                follow = [f for n in range(0, len(again), _AT_ONCE) for f in self._follow(again[n : n + _AT_ONCE], [])]
+                lost = {c for c, still in zip(again, follow, strict=True) if not still}
+                pending += [d.candidate for d in dropped if d.candidate in lost]
+                dropped = [d for d in dropped if d.candidate not in lost]
+            self.dropped += dropped
 
     def _is_rule(self, c: EqualPair) -> bool:
         """Whether the left side binds what the right side has, and is no variable."""
@@ -203,13 +205,10 @@ class Sieve:
     def _sides(self, c: EqualPair):
         return self._grammar.expression(c.left), self._grammar.expression(c.right)
 
-    def _still_follows(self, d: Dropped) -> bool:
-        """Whether a candidate follows from the laws, after others failed."""
-        c = d.candidate
+    def _is_instance(self, c: EqualPair) -> bool:
+        """Whether a candidate is an instance of a law, or of one that is neither proved nor refuted."""
         known = (self._rewriting, self._doubtful) if c.condition is None else ()
-        if any(r.reducer(c.left) is not None for r in known):
-            return True
-        return self._follow([c], [])[0]
+        return any(r.reducer(c.left) is not None for r in known)
 
     def minimise(self, progress: Progress) -> None:
         """Moves the laws that follow from the others to `dropped`, the largest first."""

@@ -4,8 +4,9 @@ axes operands may have."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.discovery.table import EqualPair
@@ -14,7 +15,7 @@ from relax_eg.shapes import Dim
 
 ON_LAST_AXIS = 2  # given: the generality of typings of operators over the last axis
 AXES = ("axes", "axis")  # given: the attributes that name axes
-_MOST_BROADCAST = 4  # limit: operands of a law of which all selections are tried as those that broadcast
+_MOST_BROADCAST = 3  # limit: operands of a law of which all selections are tried as those that broadcast, not each one
 # given: operators about the last axes
 OF_MATRICES = frozenset(("matmul", "linear", "triu", "tril", "cholesky", "triangular_solve"))
 
@@ -84,8 +85,11 @@ class _Typings:
 
     def _pointwise(self) -> Iterator[Signature]:
         """Shapes that are the ends of each other."""
-        is_broadcast = all(k == "shape" and v in self._shapes.values() for _, k, v in self._sized)
-        if self._axes or not is_broadcast or any(f.op in OF_MATRICES for f in self._forms):
+        if (
+            self._axes
+            or not all(is_whole(v, self._shapes.values()) for _, _, v in self._sized)
+            or any(f.op in OF_MATRICES for f in self._forms)
+        ):
             return
         longest, *shorter = self._distinct
         if any(s != longest[len(longest) - len(s) :] for s in shorter):
@@ -95,7 +99,7 @@ class _Typings:
             yield Signature(self._typed({n: ends.get(s, "") for n, s in self._shapes.items()}), 0)
             return
         full = [n for n, s in self._shapes.items() if s]
-        counts = range(1, len(full)) if self._every and len(full) <= _MOST_BROADCAST else ()
+        counts = range(1, len(full) if len(full) <= _MOST_BROADCAST else 2)
         small = [c for n in counts for c in itertools.combinations(full, n)] if self._every else [(full[-1],)]
         if len(full) == 2 and is_symmetric(self._c):
             small = small[-1:]
@@ -152,6 +156,11 @@ class _Typings:
 
     def _has_matrices(self) -> bool:
         return any(f.op in OF_MATRICES for f in self._forms)
+
+
+def is_whole(sizes: Sequence[Any], shapes: Collection[Any]) -> bool:
+    """Whether the sizes of an attribute are one of the shapes, or the zeros where a slice of everything begins."""
+    return tuple(sizes) in shapes or all(d == Dim.of(0) for d in sizes)
 
 
 def _ends(count: int, place: int) -> str:

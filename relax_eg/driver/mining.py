@@ -164,6 +164,7 @@ class _Miner:
         self._size, self._jobs = size, jobs
         self._numerics: Numerics = numerics
         self._seen: set[str] = set()
+        self._names: set[str] = set()
 
     def price(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
         """Predicted seconds of an expression by itself."""
@@ -197,7 +198,7 @@ class _Miner:
             return
         if right is None:
             return
-        writer = Writer(grammar)
+        writer = Writer(grammar, self._names)
         candidate = EqualPair(left, right)
         law = writer.text(candidate)
         if law in self._seen:
