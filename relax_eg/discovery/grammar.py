@@ -53,6 +53,14 @@ class OperatorForm:
     attributes: Attributes = ()
     program: TensorProgram | None = None
 
+    @property
+    def has_equations(self) -> bool:
+        """Whether its laws can be proved; those of other operators are tested only."""
+        if self.program is not None:
+            return True
+        record = get(self.op)
+        return record.equations is not None or record.definition is not None
+
     def on(self, operands: Sequence[Expr]) -> Expr:
         """The use on these operands. Raises OperatorError if it does not exist."""
         if self.program is not None:
@@ -151,7 +159,7 @@ class Grammar:
             return [OperatorForm(given.name, len(given.parameters), program=given)]
         name, attributes = _read_operator(given)
         record = _record(name)
-        arity = 2 if record.variadic else len(record.parameters)
+        arity = (2 if record.moves == "join" else 1) if record.variadic else len(record.parameters)
         if not 1 <= arity <= _MOST_ARITY:
             raise DiscoveryError(f"operator `{name}` takes {arity} operands; 1 to {_MOST_ARITY} are accepted")
         return [OperatorForm(name, arity, tuple(a.items())) for a in self._attributes(record, attributes)]
@@ -314,16 +322,17 @@ def _record(name: str) -> Operator:
         record = get(name)
     except OperatorError as e:
         raise DiscoveryError(f"operators: {e}") from None
-    if record.equations is None and record.definition is None:
+    if _KEYS in record.parameters:
         raise DiscoveryError(
-            f"operator `{name}` has no index equations, so its laws can only be tested, not proved; "
-            "accepted: operators with equations, and tensor programs"
+            f"operator `{name}` draws from random keys, of which no law is known; "
+            "accepted: operators whose values follow from numbers"
         )
     if name in _EFFECTS:
         raise DiscoveryError(f"operator `{name}` fixes the order of steps; accepted: operators that compute values")
     return record
 
 
+_KEYS = "keys"  # given: the name of operands that are random keys
 _EFFECTS = frozenset(("after",))  # given: what is there for its effect, not for its value
 
 

@@ -55,7 +55,7 @@ class Dropped:
 class Sieve:
     """The laws found so far.
 
-    - `laws`: those that are proved.
+    - `laws`: those that are proved, or tested where nothing can be proved.
     - `failed`: those that are refuted or unknown.
     - `dropped`: candidates that follow.
     - `separate`: called with a candidate that is refuted, whose sides are different classes.
@@ -86,13 +86,13 @@ class Sieve:
             pending = []
             for law, proof in zip(tried, proofs, strict=True):
                 law.proof = proof
-                if proof.outcome != "proved" and law.candidate != law.found:
+                if not proof.holds and law.candidate != law.found:
                     is_any_failed = True
                     self._rewriting.remove(law.number)
                     self._as_found.add(law.found)
                     pending.append(law.found)
                     continue
-                if proof.outcome == "proved":
+                if proof.holds:
                     self.laws.append(law)
                     if proof.candidate is not None:  # it holds where no axis is empty
                         is_any_failed = True

@@ -179,7 +179,7 @@ def test_time_ends_the_search() -> None:
 @pytest.mark.parametrize(
     ("operators", "variables", "message"),
     [
-        ("fft", "x: n", "operator `fft` has no index equations, so its laws can only be tested, not proved"),
+        ("random_split", "x: n", "operator `random_split` draws from random keys, of which no law is known"),
         ("ad", "x: n", "no operator `ad`; did you mean"),
         ("sum(axis=(0,))", "x: n", "operator `sum` has no attribute `axis`; accepted: axes, keepdims"),
         ("pad", "x: n", "operator `pad` needs attribute `low`; accepted: a value for it"),
@@ -197,9 +197,51 @@ def test_what_is_not_accepted(operators: str, variables: str, message: str) -> N
         rx.discover(operators, variables)
 
 
-def test_unknown_facts_are_named() -> None:
-    with pytest.raises(DiscoveryError, match="'sorted' is not tried as a condition; accepted: nonnegative, positive"):
-        rx.discover("add", "x: n", facts="sorted")
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ("sortd", "facts: 'sortd' is no fact; did you mean sorted"),
+        (
+            "symmetric",
+            "facts: no variable can be symmetric; `x`: its rank is 1; a matrix, or a batch of them, is needed",
+        ),
+    ],
+)
+def test_facts_that_no_variable_can_have(facts: str, message: str) -> None:
+    with pytest.raises(DiscoveryError, match=message):
+        rx.discover("add", "x: n", facts=facts)
+
+
+def test_any_fact_is_tried() -> None:
+    found = rx.discover("permute_dims(axes=(1,0))", "x: n n", 1, facts="symmetric")
+    assert texts(found) == {"x.T = x for x symmetric"}
+    assert 'when="symmetric(x)"' in found.source
+
+
+def test_of_operators_without_equations_laws_are_tested_only() -> None:
+    found = rx.discover("sort(axis=1) | max(axes=(1,))", "x: m n", 2)
+    assert {x.outcome for x in found.laws} == {"tested"}
+    assert str(found.laws[-1]).endswith("      tested, not proved, exact")
+    assert "max_of_sort" in {x.name for x in found.tested}
+    assert "Tested only, because an operator has no equations: " in found.source.replace("\n", " ")
+    assert "0 laws proved, 2 tested only" in str(found)
+
+
+def test_variables_are_told_apart() -> None:
+    found = rx.discover("where | add", "c: *b @ bool, x: *b, y: *b", 3)
+    assert "where(c, x + w, x + y) = x + where(c, w, y)" in texts(found)  # of three variables besides the condition
+
+
+def test_operands_broadcast_and_matrices_have_batches() -> None:
+    found = rx.discover("matmul | permute_dims(axes=(1,0))", "a: m k, b: k n", 2)
+    (law,) = [x for x in found.laws if x.text == "a.T.T = a"]
+    assert '@_rule("a: *b m k"' in law.source
+    assert "op.swapaxes(op.swapaxes(a, -1, -2), -1, -2), a" in law.source
+    (law,) = rx.discover("add", "x: *b, y: *b, z: *b", 2).laws[1:]
+    assert {found.signature["x"].text for found in rx.discover("add", "x: *b, y: *b, z: *b", 2).rules} == {
+        "*c",
+        "*a *c",
+    }
 
 
 def test_a_false_candidate_is_refuted_with_a_counterexample() -> None:
