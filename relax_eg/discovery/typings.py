@@ -112,9 +112,11 @@ class _Typings:
         """Operators over the same axes of operands of one shape."""
         values = {(k, v) for _, k, v in self._axes}
         if len(values) == 1 and len(self._distinct) == 1 and not self._sized and not self._has_matrices():
-            ((attribute, _),) = values
+            ((attribute, axes),) = values
             ops = list(dict.fromkeys(f.op for f, _, _ in self._axes))
-            shapes = self._typed({n: "*b" if s else "" for n, s in self._shapes.items()})
+            numbers = [str(self._distinct[0][i]) for i in _axes_in(axes) if self._distinct[0][i].is_const]
+            dims = f"*a {' '.join(numbers)} *c" if numbers else "*b"
+            shapes = self._typed({n: dims if s else "" for n, s in self._shapes.items()})
             yield Signature(shapes, 1, "axes", f"{' | '.join(ops)}.{attribute}")
 
     def _any_place(self) -> Iterator[Signature]:
@@ -156,6 +158,10 @@ class _Typings:
 
     def _has_matrices(self) -> bool:
         return any(f.op in OF_MATRICES for f in self._forms)
+
+
+def _axes_in(value: Any) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else (value,)  # type: ignore[reportUnknownVariableType]
 
 
 def is_whole(sizes: Sequence[Any], shapes: Collection[Any]) -> bool:
