@@ -1,6 +1,6 @@
 """Whether `rx.discover`, from nothing, finds the laws of the books again, and whether what it finds is sound.
 
-    python -m benchmarks.discovery [--family lattices,sums] [--jobs 2] [--random 2000] [--least] [--save found]
+    python -m benchmarks.discovery [--family lattices,sums] [--jobs 2] [--random 2000] [--least] [--save found] [--resume]
 
 For each family of operators: the laws found, those of the books whose operators are in the grammar (proved, at most
 five operators a side), and how many of these follow from the found ones by equality saturation; at the end, from those
@@ -11,6 +11,7 @@ evaluates the sides of every found law at N random instances, apart from the che
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.minimality import BOOKS
 from relax_eg.discovery.following import reached
-from relax_eg.discovery.result import Discovery
+from relax_eg.discovery.result import Discovery, FoundLaw
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value, postorder
@@ -110,6 +111,14 @@ def found_in(f: Family, jobs: int, quick: bool) -> Discovery:
         f.operators, f.variables, 1 if quick else f.size, facts=f.facts, constants=tuple(f.constants),
         numerics=f.numerics, jobs=jobs, terms=TERMS,
     )  # fmt: skip
+
+
+def read_found(file: Path) -> tuple[Discovery, float]:
+    """Returns a result on file, and the processor time that it took."""
+    data = json.loads(file.read_text())
+    laws, failed = (tuple(FoundLaw(**{**x, "when": tuple(x["when"])}) for x in data[k]) for k in ("laws", "failed"))
+    found = Discovery(data["asked"], data["numerics"], laws, failed, data["followed"], (), data["stopped"])
+    return found, data["seconds"]
 
 
 def laws_within(f: Family) -> list[tuple[Rule, Instance]]:
@@ -217,6 +226,7 @@ def main(
         bool, typer.Option("--least", help="count the found laws from which those of the books follow")
     ] = False,
     save: Annotated[str, typer.Option("--save", help="a folder for the files of rules and the reports")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="take what is in the folder of --save from there")] = False,
     quick: Quick = False,
 ) -> None:
     asked: dict[str, Instance] = {}
@@ -228,8 +238,12 @@ def main(
     for name in chosen:
         f = FAMILIES[name]
         started = processor_seconds()
-        found = found_in(f, 1 if quick else jobs or os.cpu_count() or 1, quick)
-        seconds = processor_seconds() - started
+        file = Path(save, f"{name.replace(' ', '_')}.json")
+        if resume and file.is_file():
+            found, seconds = read_found(file)
+        else:
+            found = found_in(f, 1 if quick else jobs or os.cpu_count() or 1, quick)
+            seconds = processor_seconds() - started
         within = laws_within(f)
         known = proved([r for r, _ in within if r.name not in asked])
         own = {r.name: i for r, i in within if r.name in asked or r.name in known}
@@ -254,10 +268,10 @@ def main(
             tried, wrong = differences(found.rules, random or 20)
             print(f"  {tried:,} random instances, {len(wrong)} laws differ", *wrong, sep="\n  ", flush=True)
         if save:
-            place = Path(save)
-            place.mkdir(parents=True, exist_ok=True)
-            found.save(place / f"{name.replace(' ', '_')}.py")
-            found.to_json(place / f"{name.replace(' ', '_')}.json")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            found.save(file.with_suffix(".py"))
+            found = replace(found, seconds=seconds)
+            found.to_json(file)
         union += [replace(r, name=f"{name}: {r.name}") for r in found.equations]
     missing = {n for n in missing if not reached(asked[n], RuleSet("found", union), BUDGET)}
     count = f"{len(asked) - len(missing)} of {len(asked)}"
