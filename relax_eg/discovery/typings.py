@@ -91,10 +91,9 @@ class _Typings:
             or any(f.op in OF_MATRICES for f in self._forms)
         ):
             return
-        longest, *shorter = self._distinct
-        if any(s != longest[len(longest) - len(s) :] for s in shorter):
+        if not self._are_ends():
             return
-        if shorter:
+        if len(self._distinct) > 1:
             ends = {s: _ends(len(self._distinct), i) for i, s in enumerate(self._distinct)}
             yield Signature(self._typed({n: ends.get(s, "") for n, s in self._shapes.items()}), 0)
             return
@@ -149,12 +148,17 @@ class _Typings:
     def _more_in_front(self, texts: dict[str, str]) -> Iterator[Signature]:
         """Axes in front of operands with several: of all, or of those with some shapes."""
         many = [s for s in self._distinct if len(s) > 1]
-        if not many or self._sized or not (self._axes or self._has_matrices()):
+        if not many or self._sized or (self._are_ends() and not self._axes and not self._has_matrices()):
             return
         for count in range(len(many), 0, -1) if self._every else [len(many)]:
             for chosen in itertools.combinations(many, count):
                 shapes = {n: f"*b {texts[n]}" if s in chosen else texts[n] for n, s in self._shapes.items()}
                 yield Signature(self._typed(shapes), 3, "last")
+
+    def _are_ends(self) -> bool:
+        """Whether the shorter shapes are ends of the longest one."""
+        longest, *shorter = self._distinct
+        return all(s == longest[len(longest) - len(s) :] for s in shorter)
 
     def _has_matrices(self) -> bool:
         return any(f.op in OF_MATRICES for f in self._forms)
