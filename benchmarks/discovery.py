@@ -79,11 +79,12 @@ FAMILIES = {
     "extremes": Family("max(axes=(1,)) | min(axes=(1,)) | negative", "a: m n", 3),
     "ones": Family("sum(axes=(1,)) | max(axes=(1,)) | min(axes=(1,)) | squeeze(axes=(1,))", "x: m 1", 1),
     "normalisations": Family(
-        "softmax(axes=(1,)) | log_softmax(axes=(1,)) | layer_norm(axes=(1,)) | exp | log | add | subtract",
+        "softmax(axis=1) | log_softmax(axis=1) | layer_norm(axes=(1,)) | exp | log | add | subtract",
         "x: m n, s: m 1", 2,
     ),
     "chains": Family("matmul", "a: m k, b: k n, w: n p, v: n, u: m", 2),
-    "distributed products": Family("matmul | add | subtract", "a: m k, c: m k, b: k n", 3),
+    "factors on the right": Family("matmul | add | subtract", "a: m k, c: m k, b: k n", 3),
+    "factors on the left": Family("matmul | add | subtract", "a: m k, b: k n, d: k n", 3),
     "scaled products": Family("matmul | multiply", "a: m k, b: k n, s:, r: m 1", 2),
     "outer products": Family("matmul | multiply", "a: m 1, c: 1 n", 1),
     "transposes": Family(

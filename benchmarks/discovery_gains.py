@@ -14,6 +14,7 @@ other side as written does not take.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -38,6 +39,7 @@ from relax_eg.rules.rule import instances
 
 QUICK_PROGRAMS = 2
 SIZE = 256  # of every axis, for prices
+INSTANCES = 12  # of a law, of which the one with the fewest shapes is looked at
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class OwnGain:
 
 
 def own_gain(rule: rx.rules.Rule, family: str) -> OwnGain:
-    instance = next(iter(instances(rule, limit=1)))
+    # A law of operands that broadcast is new where it is new for operands of one shape.
+    instance = min(instances(rule, limit=INSTANCES), key=lambda i: len({p.shape for p in i.params}))
     (left,), (right,) = instance.left, instance.right
     at = {v: SIZE for p in instance.params for d in p.shape for v in d.variables}
     facts: dict[str | int, list[str]] = {
@@ -73,7 +76,7 @@ def own_gain(rule: rx.rules.Rule, family: str) -> OwnGain:
     written = [0.0 if e.op == VAR else searched(e, RuleSet("none")).report.before.seconds for e in (left, right)]
     made = [0.0 if e.op == VAR else searched(e).report.after.seconds for e in (left, right)]
     ways = zip(made, reversed(written), strict=True)  # from each side, as the rules that ship make it, to the other
-    saves = max(0.0, *(1 - there / here for here, there in ways if here > 0))
+    saves = max((1 - there / here for here, there in ways if here > there), default=0.0)
     return OwnGain(
         family,
         rule.doc.splitlines()[0],
@@ -121,14 +124,25 @@ def main(
     print(f"{len(savings)} of {len(asked)} programs gain by {len(found)} laws")
 
 
+def canonical(rule: rx.rules.Rule) -> str:
+    """The law with its variables named in the order in which they appear."""
+    numbers: dict[str, int] = {}
+
+    def number(m: re.Match[str]) -> str:
+        return f"${numbers.setdefault(m[0], len(numbers))}" if m[0] in rule.signature else m[0]
+
+    return re.sub(r"[^\W\d]\w*", number, rule.doc.splitlines()[0])
+
+
 def show_own(found: RuleSet, only: str, json_out: Path | None) -> None:
     """Prints the new laws, those first that save most, and writes them."""
     gains: dict[str, OwnGain] = {}
     for r in found:
         if r.reverse or "_typed_" in r.name or only not in r.name:
             continue
-        gain = own_gain(r, r.name.partition("__")[0])
-        gains.setdefault(gain.law, gain)
+        key = canonical(r)
+        if key not in gains:
+            gains[key] = own_gain(r, r.name.partition("__")[0])
     new = sorted((g for g in gains.values() if g.is_new), key=lambda g: (-g.saves, g.law))
     for g in new:
         print(f"{100 * g.saves:3.0f}%  {g.law}  ({g.numerics}, {g.family})")
