@@ -13,7 +13,7 @@ from relax_eg.discovery.table import EqualPair
 from relax_eg.discovery.terms import Term, leaves_of, operators_of
 from relax_eg.shapes import Dim
 
-ON_LAST_AXIS = 2  # given: the generality of typings of operators over the last axis
+ON_LAST_AXIS = 3  # given: the generality of typings of operators over the last axis
 AXES = ("axes", "axis")  # given: the attributes that name axes
 _MOST_BROADCAST = 3  # limit: operands of a law of which all selections are tried as those that broadcast, not each one
 # given: operators about the last axes
@@ -69,8 +69,8 @@ class _Typings:
                 yield from self._any_place()
             yield from self._last_axis(texts)
             yield from self._more_in_front(texts)
-        yield Signature(self._typed(texts), 4)
-        yield Signature(self._typed(texts, "float32"), 5)
+        yield Signature(self._typed(texts), 5)
+        yield Signature(self._typed(texts, "float32"), 6)
 
     def _text(self, name: str) -> str:
         return str(self._grammar.signature[name].text).partition("@")[0].strip()
@@ -128,7 +128,7 @@ class _Typings:
             return
         if len({(len(s), s[:axis], s[axis + 1 :]) for s in self._distinct}) == 1:
             placed = {n: f"*a {s[axis]} *c" if s else "" for n, s in self._shapes.items()}
-            yield Signature(self._typed(placed), 1, "axis", "concat.axis")
+            yield Signature(self._typed(placed), 2, "axis", "concat.axis")
 
     def _last_axis(self, texts: dict[str, str]) -> Iterator[Signature]:
         """Operators over the last axis."""
@@ -153,7 +153,7 @@ class _Typings:
         for count in range(len(many), 0, -1) if self._every else [len(many)]:
             for chosen in itertools.combinations(many, count):
                 shapes = {n: f"*b {texts[n]}" if s in chosen else texts[n] for n, s in self._shapes.items()}
-                yield Signature(self._typed(shapes), 3, "last")
+                yield Signature(self._typed(shapes), 4, "last")
 
     def _are_ends(self) -> bool:
         """Whether the shorter shapes are ends of the longest one."""
