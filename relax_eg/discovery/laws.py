@@ -83,11 +83,11 @@ class Writer:
     # --- functions ---
 
     def source(
-        self, c: EqualPair, name: str, typed: Sequence[Signature], numerics: Numerics, both: bool = False
+        self, c: EqualPair, name: str, typed: Sequence[Signature], numerics: Numerics, both: bool | None = False
     ) -> str:
         """The function of a law, with a decorator for each typing of one kind. `both`: for both directions wherever
-        that is possible; otherwise only where neither side is smaller."""
-        same_size = both or size_of(c.left) == size_of(c.right)
+        that is possible; False: only where neither side is smaller; None: from left to right alone."""
+        same_size = both or (both is not None and size_of(c.left) == size_of(c.right))
         decorators: list[str] = []
         for n, t in enumerate(typed, 1):
             options = [f'"{t.shapes}"', *([f'name="{name}_typed_{n}"'] if n > 1 else [])]
@@ -226,12 +226,12 @@ class Writer:
         """A file of rules with these functions."""
         return file_text(sources, self.grammar.programs, title, book)
 
-    def general(self, c: EqualPair, name: str, numerics: Numerics, both: bool = False) -> Iterator[str]:
+    def general(self, c: EqualPair, name: str, numerics: Numerics, both: bool | None = False) -> Iterator[str]:
         """The texts of a law whose rule has the law as an instance, the most general first."""
         return (text for _, text in self.typed(c, name, numerics, both))
 
     def typed(
-        self, c: EqualPair, name: str, numerics: Numerics, both: bool = False, every: bool = False
+        self, c: EqualPair, name: str, numerics: Numerics, both: bool | None = False, every: bool = False
     ) -> Iterator[tuple[Signature, str]]:
         """As `general`, with the typings. `every`: as in `signatures`."""
         wanted = self.grammar.expression(c.left), self.grammar.expression(c.right)

@@ -8,15 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from relax_eg.discovery.grammar import Grammar
-from relax_eg.discovery.laws import Writer
+from relax_eg.discovery.laws import Writer, is_reversible
 from relax_eg.discovery.table import EqualPair
-from relax_eg.discovery.terms import leaves_of, operators_of
+from relax_eg.discovery.terms import leaves_of, operators_of, size_of
 from relax_eg.discovery.typings import OF_MATRICES, Signature
 from relax_eg.discovery.values import Condition, SamplePoints
 from relax_eg.errors import DiscoveryError, RelaxEgError
@@ -150,10 +151,16 @@ class LawProver:
                 last[i] = _proof(v, _Attempt(p.source, p.numerics, None), p, "prove")
 
     def _attempts(self, c: EqualPair, name: str) -> list[_Attempt]:
-        """The texts to try, with their classes. Where the bits differ at sample points the class is not exact. At the
-        end, where no axis is empty: of an empty axis proofs of extremes say nothing."""
+        """The texts to try, with their classes. Where the bits differ at sample points the class is not exact. A law in
+        both directions may be accurate in one alone. At the end, where no axis is empty: of an empty axis proofs of
+        extremes say nothing."""
         classes: list[Numerics] = [n for n in self._allowed if n != "exact" or self._has_same_bits(c)]
-        tried = [_Attempt(text, n, None) for n in classes for text in self._writer.general(c, name, n)]
+        tried: list[_Attempt] = []
+        for n in classes:
+            tried += [_Attempt(text, n, None) for text in self._writer.general(c, name, n)]
+            if n == "reassociate" and size_of(c.left) == size_of(c.right) and is_reversible(c, self._grammar):
+                for one in (c, replace(c, left=c.right, right=c.left)):
+                    tried += [_Attempt(text, n, None) for text in islice(self._writer.general(one, name, n, None), 1)]
         sizes = self._sizes(c)
         if c.condition is None and sizes and not self._is_pointwise(c):
             inside = replace(c, condition=Condition(tuple(f"{n} >= 1" for n in sizes), sizes=frozenset(sizes)))

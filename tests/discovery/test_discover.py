@@ -20,7 +20,7 @@ from relax_eg.discovery.proving import LawProver
 from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Rewriting, order
 from relax_eg.discovery.typings import signatures
-from relax_eg.discovery.values import SamplePoints
+from relax_eg.discovery.values import Condition, SamplePoints
 from relax_eg.errors import DiscoveryError
 from relax_eg.rules.verify_formal import prove_rule
 
@@ -268,6 +268,18 @@ def test_a_false_candidate_is_refuted_with_a_counterexample() -> None:
         (proof,) = prover.prove([(EqualPair((0, 0, 1), (0, 1, 0)), "wrong")], lambda *_: None)
     assert proof.outcome == "refuted"
     assert "left = " in proof.problem
+
+
+def test_a_law_may_be_accurate_in_one_direction() -> None:
+    grammar = Grammar("power | log | multiply", "x: *b, y: *b")
+    power, log, multiply = range(3)
+    candidate = EqualPair(
+        (log, (power, 0, 1)), (multiply, 1, (log, 0)), Condition(("positive(x)",), "positive", frozenset((0,)))
+    )
+    with LawProver(grammar, Writer(grammar), "reassociate", 1, None) as prover:
+        (proof,) = prover.prove([(candidate, "law")], lambda *_: None)
+    assert proof.outcome == "proved"
+    assert "both=True" not in proof.source
 
 
 def test_a_table_keeps_one_term_of_a_class() -> None:
