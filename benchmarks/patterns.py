@@ -1,10 +1,12 @@
 """Small programs that algebra makes faster: as written, rewritten by hand, and compiled by relax_eg.
 
     python -m benchmarks.patterns [--set sums] [--sizes 64,256] [--cases qkv,trace] [--quick] [--json out.json]
-                                  [--strict] [--target here.json] [--measure 3] [--resume] [--budget 280]
+                                  [--strict] [--target here.json] [--measure 3] [--resume] [--budget 280] [--mine]
 
 All three run under `jax.jit`, in one process, taking turns, so that only the programs are compared; what our own call
 costs on top of `jax.jit` is the line at the end. Speed-ups are over the program as written: above 1 is faster.
+
+`--mine`: ours also uses the laws that `relax_eg.driver.mining` finds for the costliest fragments of each program.
 
 Two limits are checked separately (`benchmarks.timing` says when a limit is kept, broken or unsure, and which cases are
 measured again). *slower*: ours takes at most 1.05x the time of the program as written, else it is SLOWER; `same` means
@@ -33,7 +35,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks import Quick, sum_cases
+from benchmarks import Quick, slow_kernels, sum_cases
 from benchmarks import cases as pattern_cases
 from benchmarks.cases import Case, Form
 from benchmarks.timing import (
@@ -43,6 +45,7 @@ from benchmarks.timing import (
     Timings,
     Verdict,
     duration,
+    geometric_mean,
     machine,
     measure,
     settled,
@@ -55,7 +58,7 @@ NEAR_BEST = 1.10
 NOT_SLOWER = 1.05
 WRITTEN, OURS = "as written", "ours"
 QUICK_CASES = 2
-SETS = {"patterns": pattern_cases.CASES, "sums": sum_cases.CASES}
+SETS = {"patterns": pattern_cases.CASES, "sums": sum_cases.CASES, "kernels": slow_kernels.CASES}
 VERSION = 2  # of the file of rows; 1 had one verdict for both limits
 
 
@@ -118,7 +121,7 @@ def run_case(case: Case, n: int, with_ours: bool, seconds: float, options: dict[
     programs = {WRITTEN: Program(jax.jit(case.written), tuple(args))}
     programs |= {name: by_hand(case, form, args) for name, form in case.forms.items()}
     if with_ours:
-        programs[OURS] = compiled_by_us(case, n, args, options)
+        programs[OURS] = compiled_by_us(case, n, args, dict(options))
     expected = programs[WRITTEN]()
     for name, program in programs.items():
         check_equal(f"{case.name} at n={n}: {name}", expected, program())
@@ -144,6 +147,10 @@ def by_hand(case: Case, form: Form, args: list[Any]) -> Program:
 def compiled_by_us(case: Case, n: int, args: list[Any], options: dict[str, Any]) -> Program:
     import relax_eg as rx
 
+    if options.pop("mine"):
+        from relax_eg.driver.mining import mine
+
+        options["rules"] = rx.rules.default + mine(case.written, *case.specs, at=case.at(n)).rules
     if not case.weights:
         best = rx.optimize(case.written, *case.specs, at=case.at(n), **options)
         return Program(jitted(best), tuple(args), how(best))
@@ -238,7 +245,9 @@ def summary(rows: list[Row]) -> str:
     slower = tally((r.slower for r in rows if r.slower), "SLOWER")
     above = tally((r.missed for r in rows if r.missed and r.is_worth_finding), "MISSED")
     below = tally((r.missed for r in rows if r.missed and not r.is_worth_finding), "missed")
+    means = [geometric_mean(e for r in rows if (e := getattr(r, kind)) is not None) for kind in ("best", "ours")]
     return (
+        f"geometric mean of the speed-ups: best by hand {means[0]}, ours {means[1]}\n"
         f"at most {NOT_SLOWER:g}x the time as written: {slower}\n"
         f"at most {NEAR_BEST:g}x the time of the best form by hand, where that wins by {WORTH_FINDING:g}x: {above}\n"
         f"    and where it wins by less: {below}"
@@ -264,7 +273,7 @@ def save(path: Path, rows: list[Row], calls: list[tuple[str, float]]) -> None:
 
 
 def main(
-    cases_of: Annotated[Literal["patterns", "sums"], typer.Option("--set", help="which cases")] = "patterns",
+    cases_of: Annotated[Literal["patterns", "sums", "kernels"], typer.Option("--set", help="which cases")] = "patterns",
     sizes: Annotated[str, typer.Option(help="comma-separated values of n")] = "64,256,1024,2048",
     cases: Annotated[str, typer.Option(help="only cases whose name contains one of these words")] = "",
     quick: Quick = False,
@@ -273,6 +282,7 @@ def main(
     strict: Annotated[bool, typer.Option("--strict", help="fail unless both limits are kept everywhere")] = False,
     target: Annotated[str | None, typer.Option(help="a device profile, or its file; default: this machine")] = None,
     choose: Annotated[int, typer.Option("--measure", help="programs that are timed to choose one; 0: by price")] = 0,
+    mined: Annotated[bool, typer.Option("--mine", help="also use laws that are mined from each program")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="keep the rows of --json, time the rest")] = False,
     budget: Annotated[float, typer.Option(help="stop after so many seconds; --resume goes on")] = float("inf"),
 ) -> None:
@@ -284,7 +294,7 @@ def main(
     if quick:
         chosen, ns = chosen[:QUICK_CASES], [min(ns)]
     console.print(f"{machine()}\nall forms under jax.jit, taking turns; medians, 95% intervals of paired ratios")
-    options = {"target": target, "measure": choose}
+    options = {"target": target, "measure": choose, "mine": mined}
     rows = load(json_out) if resume and json_out else []
     known, end = {(r.case, r.n) for r in rows}, time.perf_counter() + budget
     work = [(case, n) for n in ns for case in chosen if (case.name, n) not in known]

@@ -31,6 +31,7 @@ from relax_eg.tir import TensorProgram, count
 _BLOCK_RANK = 1  # limit: axes of a block `*b` while terms are enumerated; laws are proved for every rank
 _MOST_ARITY = 3  # limit: operands of an operator; terms grow with the power of it
 _MOST_AXES = 3  # limit: axes of a value; without a limit outer products never end
+_FRESH = 2  # limit: fresh variables of a type, by which a law is generalised
 _WORK_SIZE = 8  # chosen: size of every axis at which the work of terms is compared
 _NAME = re.compile(r"\s*([^\W\d]\w*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
@@ -52,6 +53,14 @@ class OperatorForm:
     attributes: Attributes = ()
     program: TensorProgram | None = None
 
+    @property
+    def has_equations(self) -> bool:
+        """Whether its laws can be proved; those of other operators are tested only."""
+        if self.program is not None:
+            return True
+        record = get(self.op)
+        return record.equations is not None or record.definition is not None
+
     def on(self, operands: Sequence[Expr]) -> Expr:
         """The use on these operands. Raises OperatorError if it does not exist."""
         if self.program is not None:
@@ -72,11 +81,13 @@ def _plain(value: Any) -> str:
 class Grammar:
     """The terms over variables, constants and operators.
 
-    - `signature`: the variables and their specs, in the grammar of rules.
+    - `signature`: the variables and their specs, in the grammar of rules: those that are declared, then fresh ones of
+      the same types, which only generalised laws have.
     - `forms`: the operators, by number.
     - `leaves`: the expressions of the variables, of the constants, and of the constants in the shapes of variables,
       by number. The latter are results only: as operands, scalars broadcast.
-    - `variable_count`, `operand_count`: the number of variables, and of the leaves that are operands.
+    - `declared_count`, `variable_count`: the number of declared variables, and of all.
+    - `operands`: the leaves of which terms are made.
     - `filled`: of each constant in the shape of a variable, the constant and the variable.
 
     Raises DiscoveryError for an operator or a variable that is not accepted.
@@ -89,6 +100,9 @@ class Grammar:
         constants: Sequence[float] = (),
     ) -> None:
         self.signature = _signature(variables)
+        self.declared_count = len(self.signature)
+        self._declared = ", ".join(f"{n}: {s.text}" for n, s in self.signature.items())
+        self.signature.update(_fresh(self.signature))
         ranks = {d.name: _BLOCK_RANK for s in self.signature.values() for d in s.dims if isinstance(d, Star)}
         annotations = {n: pattern_of(n, s, ranks, "float32") for n, s in self.signature.items()}
         for n, a in annotations.items():
@@ -100,10 +114,11 @@ class Grammar:
         self.variable_count = len(self.variables)
         floats = list(dict.fromkeys(v.dtype for v in self.variables if v.dtype != "bool"))
         made = [const(np.asarray(c).astype(d), d) for d in floats for c in constants if is_float(d) or c == int(c)]
-        self.operand_count = self.variable_count + len(made)
-        shapes = {(v.shape, v.dtype): v for v in reversed(self.variables) if v.shape}
+        first_filled = self.variable_count + len(made)
+        self.operands = (*range(self.declared_count), *range(self.variable_count, first_filled))
+        shapes = {(v.shape, v.dtype): v for v in reversed(self.declared) if v.shape}
         full = [(c, v) for c in made for v in shapes.values() if v.dtype == c.dtype]
-        self.filled = {self.operand_count + i: (c, v) for i, (c, v) in enumerate(full)}
+        self.filled = {first_filled + i: (c, v) for i, (c, v) in enumerate(full)}
         self.leaves: tuple[Expr, ...] = (*self.variables, *made, *(filled(c, v) for c, v in full))
         asked = operators.split("|") if isinstance(operators, str) else list(operators)
         self.programs = {p.name: p for o in asked if (p := _program_in(o)) is not None}
@@ -121,6 +136,10 @@ class Grammar:
         self._uses: dict[tuple[int, tuple[Any, ...]], tuple[Any, ...] | None] = {}
         self._works: dict[tuple[int, tuple[Any, ...]], int] = {}
         self._exprs: dict[Term, Expr] = {}
+
+    @property
+    def declared(self) -> tuple[Expr, ...]:
+        return self.variables[: self.declared_count]
 
     # --- operators ---
 
@@ -140,7 +159,7 @@ class Grammar:
             return [OperatorForm(given.name, len(given.parameters), program=given)]
         name, attributes = _read_operator(given)
         record = _record(name)
-        arity = 2 if record.variadic else len(record.parameters)
+        arity = (2 if record.moves == "join" else 1) if record.variadic else len(record.parameters)
         if not 1 <= arity <= _MOST_ARITY:
             raise DiscoveryError(f"operator `{name}` takes {arity} operands; 1 to {_MOST_ARITY} are accepted")
         return [OperatorForm(name, arity, tuple(a.items())) for a in self._attributes(record, attributes)]
@@ -178,7 +197,7 @@ class Grammar:
     def _shapes(self) -> list[tuple[Dim, ...]]:
         """The shapes of the variables, and these with two neighbouring axes merged."""
         found: dict[tuple[Dim, ...], None] = {}
-        for v in self.variables:
+        for v in self.declared:
             found[v.shape] = None
         for s in list(found):
             for i in range(len(s) - 1):
@@ -186,9 +205,11 @@ class Grammar:
         return [s for s in found if s]
 
     def _slices(self) -> list[dict[str, Any]]:
-        """Slices that cut a joint of two variables into its parts, along each axis."""
-        found: list[dict[str, Any]] = []
-        for a, b in itertools.permutations(self.variables, 2):
+        """The slices of everything, and those that cut a joint of two variables into its parts, along each axis."""
+        shapes = dict.fromkeys(v.shape for v in self.declared if v.shape)
+        whole = [{"begin": (Dim.of(0),) * len(s), "end": s, "strides": (1,) * len(s)} for s in shapes]
+        found: list[dict[str, Any]] = [*whole]
+        for a, b in itertools.permutations(self.declared, 2):
             for axis in range(a.ndim) if a.ndim == b.ndim else ():
                 rest = [d for i, d in enumerate(a.shape) if i != axis], [d for i, d in enumerate(b.shape) if i != axis]
                 if rest[0] == rest[1] and a.shape[axis] is not b.shape[axis]:
@@ -215,7 +236,11 @@ class Grammar:
         except RelaxEgError:
             return None
         a = made.annotation
-        if not isinstance(a, Tensor) or a.shape is None or len(a.shape) > _MOST_AXES:
+        if (
+            not isinstance(a, Tensor)
+            or a.shape is None
+            or len(a.shape) > max(_MOST_AXES, *(len(v.shape) for v in self.variables))
+        ):
             return None
         if not (is_float(made.dtype) or is_integer(made.dtype) or made.dtype == "bool"):
             return None
@@ -264,8 +289,7 @@ class Grammar:
         return tuple(dict.fromkeys(v for x in self.variables for d in x.shape for v in sorted(d.variables)))
 
     def __str__(self) -> str:
-        leaves = ", ".join(f"{n}: {s.text}" for n, s in self.signature.items())
-        return f"{' | '.join(map(str, self.forms))} over {leaves}"
+        return f"{' | '.join(map(str, self.forms))} over {self._declared}"
 
 
 def _program_in(given: str | TensorProgram | OperatorForm) -> TensorProgram | None:
@@ -284,22 +308,31 @@ def _signature(variables: str) -> dict[str, Spec]:
     return found
 
 
+def _fresh(signature: Mapping[str, Spec]) -> dict[str, Spec]:
+    """Variables with the specs of others, under names that no variable and no size has."""
+    specs = {(s.dims, s.dtype): s for s in reversed([*signature.values()]) if None not in s.dims}
+    taken = {*signature, *re.findall(r"[^\W\d]\w*", " ".join(s.text for s in signature.values()))}
+    names = (n for n in itertools.chain("uvwpqrtghef", (f"x{i}" for i in itertools.count())) if n not in taken)
+    return {next(names): s for s in reversed(specs.values()) for _ in range(_FRESH)}
+
+
 def _record(name: str) -> Operator:
     """The record of an operator that terms may contain. Raises DiscoveryError."""
     try:
         record = get(name)
     except OperatorError as e:
         raise DiscoveryError(f"operators: {e}") from None
-    if record.equations is None and record.definition is None:
+    if _KEYS in record.parameters:
         raise DiscoveryError(
-            f"operator `{name}` has no index equations, so its laws can only be tested, not proved; "
-            "accepted: operators with equations, and tensor programs"
+            f"operator `{name}` draws from random keys, of which no law is known; "
+            "accepted: operators whose values follow from numbers"
         )
     if name in _EFFECTS:
         raise DiscoveryError(f"operator `{name}` fixes the order of steps; accepted: operators that compute values")
     return record
 
 
+_KEYS = "keys"  # given: the name of operands that are random keys
 _EFFECTS = frozenset(("after",))  # given: what is there for its effect, not for its value
 
 

@@ -6,14 +6,14 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.discovery.table import EqualPair
 from relax_eg.discovery.terms import Term, leaves_of, operators_of, size_of
-from relax_eg.errors import RelaxEgError
-from relax_eg.ir.expr import Expr, constant_value
+from relax_eg.discovery.typings import AXES, ON_LAST_AXIS, Signature, is_symmetric, is_whole, signatures, variables_of
+from relax_eg.errors import DiscoveryError, RelaxEgError
+from relax_eg.ir.expr import VAR, Expr, constant_value, postorder
 from relax_eg.ops import api
 from relax_eg.rules.book import default
 from relax_eg.rules.check import without_checks
@@ -27,106 +27,23 @@ from relax_eg.tir import TensorProgram
 # given: infix operators of Python and their precedences
 _INFIX = {"add": ("+", 1), "subtract": ("-", 1), "multiply": ("*", 2), "divide": ("/", 2), "matmul": ("@", 2)}
 _HIGHEST = 9  # given: precedence of a name
-_AXES = ("axes", "axis")
-
-
-@dataclass(frozen=True)
-class Signature:
-    """A typing of the variables of a law.
-
-    - `shapes`: the text of the rule's signature.
-    - `axis`: how the axes of operators are written: "plain", "last" (-1), or the name of an attribute variable.
-    - `attrs`: what the attribute variable ranges over; empty if there is none.
-    """
-
-    shapes: str
-    axis: str = "plain"
-    attrs: str = ""
-
-
-def signatures(c: EqualPair, grammar: Grammar) -> Iterator[Signature]:
-    """The typings of a candidate, the most general first: any number of axes, with one operand that broadcasts; any
-    axis; more axes in front."""
-    used = _variables(c, grammar)
-    forms = [grammar.forms[n] for n in (*operators_of(c.left), *operators_of(c.right))]
-    has_program = any(f.program is not None for f in forms)
-    texts = {n: str(s.text) for n, s in grammar.signature.items()}
-    names = [str(grammar.variables[i].attr("name")) for i in used]
-
-    def shapes(of: dict[str, str], open_dtype: str = "") -> str:
-        parts: list[str] = []
-        for n in names:
-            given = grammar.signature[n].dtype
-            dims = of[n].partition("@")[0].strip()
-            wanted = given or ("float32" if has_program else open_dtype)
-            parts.append(f"{n}: {dims}".rstrip() + (f" @ {wanted}" if wanted else ""))
-        return ", ".join(parts)
-
-    every = {grammar.variables[i].shape for i in used}
-    on_axes = [f for f in forms if any(k in _AXES for k, _ in f.attributes)]
-    on_sizes = any(isinstance(v, tuple) and any(isinstance(d, Dim) for d in v) for f in forms for _, v in f.attributes)  # type: ignore[reportUnknownVariableType]
-    has_block = any("*" in t and t != "*b" for t in texts.values())
-    if len(every) == 1 and not has_program and not on_sizes and not has_block:
-        (shape,) = every
-        if not c_sizes(c) and shape:
-            if not on_axes and not any(f.op in OF_MATRICES for f in forms):
-                if len(names) > 1:
-                    yield Signature(shapes({n: "*c" if n == names[-1] else "*a *c" for n in texts}))
-                yield Signature(shapes(dict.fromkeys(texts, "*b")))
-            values = {(k, v) for f in on_axes for k, v in f.attributes if k in _AXES}
-            if len(values) == 1:
-                ((attribute, _),) = values
-                ops = list(dict.fromkeys(f.op for f in on_axes))
-                yield Signature(shapes(dict.fromkeys(texts, "*b")), "axes", f"{' | '.join(ops)}.{attribute}")
-        last = len(shape) - 1
-        if on_axes and all(_is_last(f, last) for f in on_axes) and last >= 0:
-            yield Signature(shapes(dict.fromkeys(texts, f"*b {shape[-1]}")), "last")
-    yield Signature(shapes(texts))
-    yield Signature(shapes(texts, "float32"))
-
-
-# given: operators about the last axes
-OF_MATRICES = frozenset(("matmul", "linear", "triu", "tril", "cholesky", "triangular_solve"))
-
-
-def c_sizes(c: EqualPair) -> frozenset[str]:
-    """The sizes that the condition of a candidate names."""
-    return frozenset() if c.condition is None else c.condition.sizes
-
-
-def _is_last(f: OperatorForm, last: int) -> bool:
-    return all(v in (last, (last,)) for k, v in f.attributes if k in _AXES)
-
-
-def _variables(c: EqualPair, grammar: Grammar) -> list[int]:
-    return sorted({v for v in leaves_of(c.left) if v < grammar.variable_count})
 
 
 def is_reversible(c: EqualPair, grammar: Grammar) -> bool:
     """Whether the right side binds all variables, so that the law is a rule in both directions."""
     right = {v for v in leaves_of(c.right) if v < grammar.variable_count}
-    return not isinstance(c.right, int) and right == set(_variables(c, grammar))
-
-
-def is_symmetric(c: EqualPair) -> bool:
-    """Whether the law is itself in the other direction, under other names of variables."""
-    found: dict[int, int] = {}
-
-    def same(a: Term, b: Term) -> bool:
-        if isinstance(a, int) or isinstance(b, int):
-            return isinstance(a, int) and isinstance(b, int) and found.setdefault(a, b) == b
-        return a[0] == b[0] and len(a) == len(b) and all(map(same, a[1:], b[1:]))
-
-    return same(c.left, c.right) and all(found.get(b) == a for a, b in found.items())
+    return not isinstance(c.right, int) and right == set(variables_of(c, grammar))
 
 
 class Writer:
     """Writes laws as functions, with names that neither those it wrote have nor the rules that ship, so that sets of
     both can be combined."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, names: set[str] | None = None) -> None:
+        """`names`: those that are taken besides, to which the new ones are added."""
         self.grammar = grammar
-        self._names = {r.name for r in (*default, *default.schemas)}
+        self._names = set[str]() if names is None else names
+        self._names |= {r.name for r in (*default, *default.schemas)}
 
     # --- names and texts ---
 
@@ -165,29 +82,32 @@ class Writer:
 
     # --- functions ---
 
-    def source(self, c: EqualPair, name: str, signature: Signature, numerics: Numerics, both: bool = False) -> str:
-        """The function of a law, with its decorator. `both`: for both directions wherever that is possible; otherwise
-        only where neither side is smaller."""
-        same_size = both or size_of(c.left) == size_of(c.right)
-        is_both = same_size and is_reversible(c, self.grammar) and ("*c" in signature.shapes or not is_symmetric(c))
-        options = [f'"{signature.shapes}"']
-        if signature.attrs:
-            options.append(f'attrs={{"{signature.axis}": "{signature.attrs}"}}')
-        if c.condition is not None:
-            quoted = ", ".join(f'"{w}"' for w in c.condition.when)
-            options.append(f"when={quoted}" if len(c.condition.when) == 1 else f"when=({quoted})")
-        options.append(f'numerics="{numerics}"')
-        if is_both:
-            options.append("both=True")
-        if isinstance(c.right, int):
-            options.append('phase="simplify"')
-        names = [str(self.grammar.variables[i].attr("name")) for i in _variables(c, self.grammar)]
+    def source(
+        self, c: EqualPair, name: str, typed: Sequence[Signature], numerics: Numerics, both: bool | None = False
+    ) -> str:
+        """The function of a law, with a decorator for each typing of one kind. `both`: for both directions wherever
+        that is possible; False: only where neither side is smaller; None: from left to right alone."""
+        same_size = both or (both is not None and size_of(c.left) == size_of(c.right))
+        decorators: list[str] = []
+        for n, t in enumerate(typed, 1):
+            options = [f'"{t.shapes}"', *([f'name="{name}_typed_{n}"'] if n > 1 else [])]
+            if t.attrs:
+                options.append(f'attrs={{"{t.axis}": "{t.attrs}"}}')
+            if c.condition is not None:
+                quoted = ", ".join(f'"{w}"' for w in c.condition.when)
+                options.append(f"when={quoted}" if len(c.condition.when) == 1 else f"when=({quoted})")
+            options.append(f'numerics="{numerics}"')
+            if same_size and is_reversible(c, self.grammar) and (not is_symmetric(c) or "*a" in t.shapes):
+                options.append("both=True")
+            if isinstance(c.right, int):
+                options.append('phase="simplify"')
+            decorators.append(_wrapped(f"@_rule({', '.join(options)})"))
+        names = [str(self.grammar.variables[i].attr("name")) for i in variables_of(c, self.grammar)]
+        signature = typed[0]
         parameters = [*names, *([signature.axis] if signature.attrs else [])]
         sides = ", ".join(self._code(t, signature, names)[0] for t in (c.left, c.right))
-        decorator = f"@_rule({', '.join(options)})"
         return (
-            f"{_wrapped(decorator)}\n"
-            f"def {name}({', '.join(f'{p}: Any' for p in parameters)}) -> Any:\n"
+            "\n".join(decorators) + f"\ndef {name}({', '.join(f'{p}: Any' for p in parameters)}) -> Any:\n"
             f'    """{_general_text(self.text(c), signature)}"""\n'
             f"    return {sides}\n"
         )
@@ -214,7 +134,7 @@ class Writer:
         inside = ", ".join(p for p, _ in parts)
         if form.program is not None:
             return f"rx.call_tir({form.op}, ({inside}{',' if len(parts) == 1 else ''}))", _HIGHEST
-        return self._operator_code(form, inside, s), _HIGHEST
+        return self._operator_code(form, inside, len(g.type_of(t[1])[0]), s, names), _HIGHEST
 
     def _filled_code(self, t: int, names: Sequence[str]) -> str:
         """A constant in the shape of a variable; of one that the law has, if there is one."""
@@ -225,12 +145,19 @@ class Writer:
             return f"op.{'ones' if value else 'zeros'}_like({name})"
         return f"op.full({name}.shape, {value!r}, {name}.dtype)"
 
-    def _operator_code(self, form: OperatorForm, inside: str, s: Signature) -> str:
+    def _operator_code(self, form: OperatorForm, inside: str, rank: int, s: Signature, names: Sequence[str]) -> str:
+        """A use of an operator, the first operand of which has `rank` axes where the law was found."""
         function = getattr(api, form.op, None)
-        attributes = {k: self._attribute_code(k, v, s) for k, v in form.attributes}
+        if form.op == "permute_dims" and s.axis == "last":
+            if (axes := dict(form.attributes)["axes"]) != _exchanged(rank):
+                raise DiscoveryError(f"axes {axes}: an exchange of the last two axes is written with more in front")
+            return f"op.swapaxes({inside}, -1, -2)"
+        attributes = {
+            k: self._attribute_code(k, v, rank, s, names) for k, v in form.attributes if not _is_default(k, v)
+        }
         if function is None:
-            given = ", ".join(f'"{k}": {v}' for k, v in attributes.items())
-            return f'call("{form.op}", ({inside},), {{{given}}})'
+            shown = ", ".join(f'"{k}": {v}' for k, v in attributes.items())
+            return f'call("{form.op}", ({inside},), {{{shown}}})'
         known = inspect.signature(function).parameters
         if form.op in ("concat", "stack"):
             inside = f"[{inside}]"
@@ -239,27 +166,53 @@ class Writer:
             inside += f", {word}={v}"
         return f"op.{form.op}({inside})"
 
-    def _attribute_code(self, name: str, value: Any, s: Signature) -> str:
-        if name in _AXES and s.attrs:
+    def _attribute_code(self, name: str, value: Any, rank: int, s: Signature, names: Sequence[str]) -> str:
+        if name in AXES and s.attrs:
             return s.axis
-        if name in _AXES and s.axis == "last":
-            return "-1"
+        if name in AXES and s.axis == "last":
+            from_last = tuple(v - rank for v in value) if isinstance(value, tuple) else value - rank  # type: ignore[reportUnknownVariableType]
+            return _plain_axes(from_last)
         if isinstance(value, tuple) and any(isinstance(d, Dim) for d in value):  # type: ignore[reportUnknownVariableType]
-            inner = ", ".join(self._size_code(d) for d in value)  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-            return f"({inner}{',' if len(value) == 1 else ''})"  # type: ignore[reportUnknownArgumentType]
-        if isinstance(value, tuple) and len(value) == 1 and name in _AXES:  # type: ignore[reportUnknownArgumentType]
-            return repr(value[0])
+            return self._sizes_code(value, s, names)  # type: ignore[reportUnknownArgumentType]
+        if name in AXES:
+            return _plain_axes(value)
         return json.dumps(value) if isinstance(value, str) else repr(value)
 
-    def _size_code(self, d: Any) -> str:
-        """A size as it is taken from the shapes of variables."""
+    def _sizes_code(self, value: Sequence[Any], s: Signature, names: Sequence[str]) -> str:
+        """Sizes as they are taken from the shapes of variables. Raises DiscoveryError if the law has none with them."""
+        own = [x for x in self.grammar.variables if x.attr("name") in names]
+        whole = next((f"{x.attr('name')}.shape" for x in own if x.shape == tuple(value)), "")
+        if whole:
+            return whole
+        if own and is_whole(value, ()):
+            return f"(0,) * {own[0].attr('name')}.ndim"
+        at = self._varying(value, own) if s.axis == "axis" else None
+        if at is not None:
+            x, axis = at
+            here = self._size_code(value[axis], own, axis)
+            rest = f"{x.attr('name')}.shape[i]" if value[1 - axis] is x.shape[1 - axis] else "0"
+            return f"tuple({here} if i == axis else {rest} for i in range({x.attr('name')}.ndim))"
+        inner = ", ".join(self._size_code(d, own) for d in value)
+        return f"({inner}{',' if len(value) == 1 else ''})"
+
+    def _varying(self, value: Sequence[Any], own: Sequence[Expr]) -> tuple[Expr, int] | None:
+        """A variable and the axis on which bounds of a slice of matrices differ from none at all."""
+        for x in own:
+            for axis in (0, 1) if len(x.shape) == len(value) == 2 else ():
+                others = {d.shape[axis] for d in own if len(d.shape) == 2}
+                if len(others) > 1 and (value[1 - axis] is x.shape[1 - axis] or value[1 - axis] == Dim.of(0)):
+                    return x, axis
+        return None
+
+    def _size_code(self, d: Any, own: Sequence[Expr], any_axis: int | None = None) -> str:
+        """A size as it is taken from the shapes of variables; those of `any_axis` along the variable `axis`."""
 
         def found(m: re.Match[str]) -> str:
-            for v in self.grammar.variables:
+            for v in own:
                 for axis, size in enumerate(v.shape):
                     if str(size) == m[0]:
-                        return f"{v.attr('name')}.shape[{axis}]"
-            return m[0]
+                        return f"{v.attr('name')}.shape[{'axis' if axis == any_axis else axis}]"
+            raise DiscoveryError(f"no variable of the law has the size {m[0]}")
 
         return re.sub(r"[^\W\d]\w*", found, str(d))
 
@@ -273,36 +226,63 @@ class Writer:
         """A file of rules with these functions."""
         return file_text(sources, self.grammar.programs, title, book)
 
-    def general(self, c: EqualPair, name: str, numerics: Numerics, both: bool = False) -> Iterator[str]:
+    def general(self, c: EqualPair, name: str, numerics: Numerics, both: bool | None = False) -> Iterator[str]:
         """The texts of a law whose rule has the law as an instance, the most general first."""
+        return (text for _, text in self.typed(c, name, numerics, both))
+
+    def typed(
+        self, c: EqualPair, name: str, numerics: Numerics, both: bool | None = False, every: bool = False
+    ) -> Iterator[tuple[Signature, str]]:
+        """As `general`, with the typings. `every`: as in `signatures`."""
         wanted = self.grammar.expression(c.left), self.grammar.expression(c.right)
-        for s in signatures(c, self.grammar):
-            text = self.source(c, name, s, numerics, both)
+        for s in signatures(c, self.grammar, every):
             try:
+                text = self.source(c, name, [s], numerics, both)
                 (rule, *_) = self.rule(text)
-                if s.attrs or s.axis == "last" or "*" in s.shapes:
+                if s.attrs or "*" in s.shapes:
                     if not _has_instance(rule, wanted):
                         continue
                 elif next(iter(instances(rule, limit=1)), None) is None:
                     continue
             except RelaxEgError:
                 continue
-            yield text
+            yield s, text
 
 
 def _has_instance(rule: Rule, wanted: tuple[Expr, Expr]) -> bool:
     """Whether the rule states the wanted equality, up to names of sizes, at one of its ranks, and exists at others."""
     found = list(instances(rule, limit=24, dtypes=("float32",)))
-    texts = {(expression_text(i.left[0]), expression_text(i.right[0])) for i in found}
-    shown = expression_text(wanted[0]), expression_text(wanted[1])
-    return len(found) > 1 and shown in texts
+    return len(found) > 1 and _shown(wanted) in {_shown((i.left[0], i.right[0])) for i in found}
+
+
+def _shown(sides: tuple[Expr, Expr]) -> tuple[str, ...]:
+    """The sides as texts, with sizes named in the order of appearance."""
+    names = {v for e in postorder(sides) if e.op == VAR for d in e.shape for v in d.variables}
+    numbers: dict[str, int] = {}
+
+    def number(m: re.Match[str]) -> str:
+        return f"${numbers.setdefault(m[0], len(numbers))}" if m[0] in names else m[0]
+
+    return tuple(re.sub(r"[^\W\d]\w*", number, expression_text(e)) for e in sides)
+
+
+def _exchanged(rank: int) -> tuple[int, ...]:
+    """The order of axes in which the last two are exchanged."""
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _is_default(name: str, value: Any) -> bool:
+    return name == "strides" and isinstance(value, tuple) and set(value) == {1}  # type: ignore[reportUnknownArgumentType]
+
+
+def _plain_axes(value: Any) -> str:
+    return repr(value[0] if isinstance(value, tuple) and len(value) == 1 else value)  # type: ignore[reportUnknownArgumentType]
 
 
 def _general_text(text: str, s: Signature) -> str:
     """The formula of a law, with the axes of operators as the signature has them."""
-    if s.attrs:
-        return re.sub(r"ax[ei]s=(\([^)]*\)|\d+)", "axes", text)
-    return re.sub(r"ax[ei]s=(\([^)]*\)|\d+)", "-1", text) if s.axis == "last" else text
+    axes = s.axis if s.attrs else "-1" if s.generality == ON_LAST_AXIS else ""
+    return re.sub(r"ax[ei]s=(\([^)]*\)|\d+)", axes, text) if axes else text
 
 
 def doc_of(source: str) -> str:
@@ -316,7 +296,8 @@ def _condition_text(c: EqualPair) -> str:
 
 def _plain_condition(text: str) -> str:
     fact, _, name = text.rstrip(")").partition("(")
-    return {"nonnegative": f"{name} >= 0", "positive": f"{name} > 0", "nonzero": f"{name} != 0"}.get(fact, text)
+    bounds = {"nonnegative": f"{name} >= 0", "positive": f"{name} > 0", "nonzero": f"{name} != 0"}
+    return bounds.get(fact, f"{name} {fact}" if name else text)
 
 
 def _word(e: Expr) -> str:

@@ -8,15 +8,17 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from relax_eg.discovery.grammar import Grammar
-from relax_eg.discovery.laws import OF_MATRICES, Writer
+from relax_eg.discovery.laws import Writer, is_reversible
 from relax_eg.discovery.table import EqualPair
-from relax_eg.discovery.terms import leaves_of, operators_of
+from relax_eg.discovery.terms import leaves_of, operators_of, size_of
+from relax_eg.discovery.typings import OF_MATRICES, Signature
 from relax_eg.discovery.values import Condition, SamplePoints
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.ops.interpret import evaluate_points
@@ -26,11 +28,14 @@ from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verdict import Verdict
 from relax_eg.rules.verification import WAYS, Verifiers, Way
 
-Outcome = Literal["proved", "refuted", "unknown"]
+Outcome = Literal["proved", "tested", "refuted", "unknown"]
 Progress = Callable[[str, int, int], None]
 
 # given: the classes of floats, the strongest first
 CLASSES: tuple[Numerics, ...] = ("exact", "reassociate", "approximate")
+WAYS_OF_LAWS: tuple[Way, ...] = ("prove", "test")  # given: with equations of all operators, and without
+# given: the verdicts of each way with which a law holds
+_HOLDS = {"prove": ("proved", "axiom"), "test": ("tested",)}
 MOST_JOBS = 256  # limit: processes
 _SECONDS = 30.0  # limit: seconds for the check and the proof of one rule in a process
 _FILE = "verdicts.jsonl"  # of a run's folder: a line for each rule that was tried
@@ -40,7 +45,8 @@ _FILE = "verdicts.jsonl"  # of a run's folder: a line for each rule that was tri
 class LawProof:
     """What became of a candidate.
 
-    - `outcome`: "proved" for all sizes; "refuted" by a counterexample; or "unknown".
+    - `outcome`: "proved" for all sizes; "tested" if it has an operator without equations, of which nothing can be
+      proved; "refuted" by a counterexample; or "unknown".
     - `source`: the text of the function of the rule.
     - `numerics`: its class.
     - `theory`: of a proof, as of a verdict.
@@ -56,6 +62,10 @@ class LawProof:
     problem: str = ""
     seconds: float = 0.0
     candidate: EqualPair | None = None
+
+    @property
+    def holds(self) -> bool:
+        return self.outcome in ("proved", "tested")
 
 
 @dataclass(frozen=True)
@@ -97,28 +107,60 @@ class LawProver:
         open_ = [i for i, a in enumerate(attempts) if a]
         turn = 0
         while open_:
-            verdicts = self._verdicts([attempts[i][turn].text for i in open_], "prove", progress)
             still: list[int] = []
-            for i, v in zip(open_, verdicts, strict=True):
-                found = last[i] = _proof(v, attempts[i][turn], last[i])
-                if found.outcome != "proved" and turn + 1 < len(attempts[i]):
-                    still.append(i)
+            for way in WAYS_OF_LAWS:
+                own = [i for i in open_ if self._way(asked[i][0]) == way]
+                verdicts = self._verdicts([attempts[i][turn].text for i in own], way, progress)
+                for i, v in zip(own, verdicts, strict=True):
+                    found = last[i] = _proof(v, attempts[i][turn], last[i], way)
+                    if not found.holds and turn + 1 < len(attempts[i]):
+                        still.append(i)
             open_, turn = still, turn + 1
         self._test([(i, p) for i, p in enumerate(last) if p is not None and p.outcome == "unknown"], last, progress)
         return [p or LawProof("unknown", "", self._allowed[-1], problem="it is no rule") for p in last]
+
+    def _way(self, c: EqualPair) -> Way:
+        """How a candidate is checked: proofs need equations of all operators."""
+        forms = (self._grammar.forms[n] for n in (*operators_of(c.left), *operators_of(c.right)))
+        return "prove" if all(f.has_equations for f in forms) else "test"
+
+    def widened(self, laws: Sequence[tuple[EqualPair, str, LawProof]], progress: Progress) -> list[LawProof]:
+        """The proofs of laws, which have names, for all typings of the most general kind that is proved."""
+        typed = [list(self._writer.typed(c, name, p.numerics, every=True)) for c, name, p in laws]
+        found = [p for _, _, p in laws]
+        open_ = set(range(len(laws)))
+        for kind in sorted({s.generality for t in typed for s, _ in t}):
+            asked = [(i, s, text) for i in sorted(open_) for s, text in typed[i] if s.generality == kind]
+            proved: dict[int, list[Signature]] = {}
+            for way in WAYS_OF_LAWS:
+                own = [(i, s, text) for i, s, text in asked if self._way(laws[i][0]) == way]
+                for (i, s, _), v in zip(own, self._verdicts([text for *_, text in own], way, progress), strict=True):
+                    if v["status"] in _HOLDS[way]:
+                        proved.setdefault(i, []).append(s)
+            for i, signatures in proved.items():
+                c, name, p = laws[i]
+                found[i] = replace(p, source=self._writer.source(c, name, signatures, p.numerics))
+            open_ -= proved.keys()
+        return found
 
     def _test(self, unknown: Sequence[tuple[int, LawProof]], last: list[LawProof | None], progress: Progress) -> None:
         """Tests what is not proved: it may be refuted."""
         verdicts = self._verdicts([p.source for _, p in unknown], "test", progress)
         for (i, p), v in zip(unknown, verdicts, strict=True):
             if v["status"] == "refuted":
-                last[i] = _proof(v, _Attempt(p.source, p.numerics, None), p)
+                last[i] = _proof(v, _Attempt(p.source, p.numerics, None), p, "prove")
 
     def _attempts(self, c: EqualPair, name: str) -> list[_Attempt]:
-        """The texts to try, with their classes. Where the bits differ at sample points the class is not exact. At the
-        end, where no axis is empty: of an empty axis proofs of extremes say nothing."""
+        """The texts to try, with their classes. Where the bits differ at sample points the class is not exact. A law in
+        both directions may be accurate in one alone. At the end, where no axis is empty: of an empty axis proofs of
+        extremes say nothing."""
         classes: list[Numerics] = [n for n in self._allowed if n != "exact" or self._has_same_bits(c)]
-        tried = [_Attempt(text, n, None) for n in classes for text in self._writer.general(c, name, n)]
+        tried: list[_Attempt] = []
+        for n in classes:
+            tried += [_Attempt(text, n, None) for text in self._writer.general(c, name, n)]
+            if n == "reassociate" and size_of(c.left) == size_of(c.right) and is_reversible(c, self._grammar):
+                for one in (c, replace(c, left=c.right, right=c.left)):
+                    tried += [_Attempt(text, n, None) for text in islice(self._writer.general(one, name, n, None), 1)]
         sizes = self._sizes(c)
         if c.condition is None and sizes and not self._is_pointwise(c):
             inside = replace(c, condition=Condition(tuple(f"{n} >= 1" for n in sizes), sizes=frozenset(sizes)))
@@ -205,12 +247,12 @@ def _worst(verdicts: Sequence[Verdict]) -> Verdict:
     return min(verdicts, key=lambda v: ranking.index(v.status))
 
 
-def _proof(v: dict[str, Any], a: _Attempt, before: LawProof | None) -> LawProof:
+def _proof(v: dict[str, Any], a: _Attempt, before: LawProof | None, way: Way) -> LawProof:
     source, numerics = a.text, a.numerics
     seconds = v["seconds"] + (before.seconds if before else 0.0)
-    if v["status"] in ("proved", "axiom"):
+    if v["status"] in _HOLDS[way]:
         theory = "axiom" if v["status"] == "axiom" else v["theory"]
-        return LawProof("proved", source, numerics, theory, "", seconds, a.candidate)
+        return LawProof("proved" if way == "prove" else "tested", source, numerics, theory, "", seconds, a.candidate)
     outcome: Outcome = "refuted" if v["status"] == "refuted" else "unknown"
     return LawProof(outcome, source, numerics, "", v["problem"].strip(), seconds)
 

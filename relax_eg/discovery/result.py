@@ -47,7 +47,8 @@ class FoundLaw:
 
     - `name`: the name of its rule.
     - `text`: the law as a formula.
-    - `outcome`: "proved", "refuted" or "unknown".
+    - `outcome`: "proved"; "tested" if it has an operator without equations, of which nothing can be proved; "refuted"
+      or "unknown".
     - `numerics`: its class.
     - `theory`: of a proof, as of a verdict; "axiom" where the prover assumes the law.
     - `when`: its conditions.
@@ -59,7 +60,7 @@ class FoundLaw:
 
     name: str
     text: str
-    outcome: Literal["proved", "refuted", "unknown"]
+    outcome: Literal["proved", "tested", "refuted", "unknown"]
     numerics: Numerics
     theory: str
     when: tuple[str, ...]
@@ -69,7 +70,8 @@ class FoundLaw:
     reversible: bool = False
 
     def __str__(self) -> str:
-        kind = f"proved ({self.theory}), {self.numerics}" if self.outcome == "proved" else self.outcome
+        told = {"proved": f"proved ({self.theory}), {self.numerics}", "tested": f"tested, not proved, {self.numerics}"}
+        kind = told.get(self.outcome, self.outcome)
         return f"{self.text}      {kind}"
 
 
@@ -79,7 +81,8 @@ class Discovery:
 
     - `asked`: operators and variables.
     - `numerics`: the weakest class that was asked for.
-    - `laws`: the proved laws, from which the others follow; the smallest first.
+    - `laws`: the laws that hold, from which the others follow; the smallest first. Those with an operator without
+      equations are tested only.
     - `failed`: what was refuted, or is unknown.
     - `followed`: number of pairs of equal terms that follow from laws.
     - `sizes`: figures by size of terms.
@@ -99,6 +102,11 @@ class Discovery:
     programs: tuple[TensorProgram, ...] = field(default=(), repr=False)
 
     @property
+    def tested(self) -> tuple[FoundLaw, ...]:
+        """The laws that are tested only."""
+        return tuple(x for x in self.laws if x.outcome == "tested")
+
+    @property
     def refuted(self) -> tuple[FoundLaw, ...]:
         return tuple(x for x in self.failed if x.outcome == "refuted")
 
@@ -108,9 +116,12 @@ class Discovery:
 
     @property
     def source(self) -> str:
-        """The text of a file of rules with the proved laws."""
+        """The text of a file of rules with the laws."""
         programs = {p.name: p for p in self.programs}
         title = f"Laws that a search found and proved, of {self.asked}."
+        if self.tested:
+            names = ", ".join(x.name for x in self.tested)
+            title += f" Tested only, because an operator has no equations: {names}."
         return file_text([x.source for x in self.laws], programs, _folded(title), "found")
 
     @cached_property
@@ -130,7 +141,13 @@ class Discovery:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The report as a page that opens offline, also written to `path` if given."""
-        groups = [("Proved", self.laws), ("Unknown", self.unknown), ("Refuted", self.refuted)]
+        proved = tuple(x for x in self.laws if x.outcome == "proved")
+        groups = [
+            ("Proved", proved),
+            ("Tested, not proved", self.tested),
+            ("Unknown", self.unknown),
+            ("Refuted", self.refuted),
+        ]
         return page_of_laws(
             path,
             title="Laws that were found",
@@ -149,7 +166,8 @@ class Discovery:
         return text
 
     def _counts(self) -> str:
-        counts = f"{len(self.laws)} laws proved, from which {self.followed:,} more equalities follow"
+        proved, tested = len(self.laws) - len(self.tested), f"{len(self.tested)} tested only, " if self.tested else ""
+        counts = f"{proved} laws proved, {tested}from which {self.followed:,} more equalities follow"
         return f"{counts}; {len(self.refuted)} refuted, {len(self.unknown)} unknown; {self.seconds:.1f} s"
 
     def __str__(self) -> str:
@@ -162,7 +180,7 @@ class Discovery:
 def _both_ways(law: FoundLaw) -> str:
     if not law.reversible or "both=True" in law.source:
         return law.source
-    return law.source.replace(f'numerics="{law.numerics}"', f'numerics="{law.numerics}", both=True', 1)
+    return law.source.replace(f'numerics="{law.numerics}"', f'numerics="{law.numerics}", both=True')
 
 
 def _folded(text: str, width: int = 110) -> str:

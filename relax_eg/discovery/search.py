@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from relax_eg.argument_checks import CALLABLE, NONE, Kind, accepts, integer, of_types, one_of, within
+from relax_eg.discovery.generalising import generalised
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer, doc_of, is_reversible
 from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
 from relax_eg.discovery.result import Discovery, FoundLaw, SizeFigures
 from relax_eg.discovery.sifting import Law, Sieve
 from relax_eg.discovery.table import TermTable
-from relax_eg.discovery.values import SamplePoints, check_facts
+from relax_eg.discovery.values import SamplePoints, read_facts
 from relax_eg.errors import DiscoveryError
 from relax_eg.plain_data import read_json, write_file
 from relax_eg.rules.rule_set import RuleSet
@@ -100,8 +101,8 @@ def discover(
       axis while terms are enumerated; laws are proved for every number of axes.
     - `size`: the largest number of operators of a side.
     - `rules`: what is known; laws that follow from it are left out.
-    - `facts`: conditions on variables under which laws are looked for too: "nonnegative", "positive", "nonzero". That
-      an axis is not empty is always tried.
+    - `facts`: facts of variables (`docs/rules.md`) under which laws are looked for too, one at a time: "positive",
+      "symmetric". That an axis is not empty is always tried.
     - `constants`: numbers that terms may have.
     - `numerics`: the weakest class of a law; each law gets the strongest that is proved.
     - `seed`: of the sample points. The same arguments give the same laws, unless `seconds` end the search.
@@ -114,10 +115,10 @@ def discover(
     A search that is interrupted by Ctrl-C returns what it has proved. DiscoveryError if an operator has no equations,
     if no operator applies to the variables, or if even the terms of one operator are too many.
     """
+    grammar = Grammar(operators, variables, constants)
     run = _Run(
-        Grammar(operators, variables, constants),
-        facts=tuple(facts.replace(",", " ").split()) if isinstance(facts, str) else tuple(facts),
-        numerics=numerics, seed=seed, most=terms, ends=None if seconds is None else time.monotonic() + seconds,
+        grammar, facts=read_facts(facts, grammar), numerics=numerics, seed=seed, most=terms,
+        ends=None if seconds is None else time.monotonic() + seconds,
         progress=tell or (lambda text, done, of: None),
     )  # fmt: skip
     place = None if folder is None else _opened(Path(folder), run.asked(size, rules))
@@ -138,7 +139,6 @@ class _Run:
     progress: Progress
 
     def __post_init__(self) -> None:
-        check_facts(self.facts)
         self.writer = Writer(self.grammar)
         self.sizes: list[SizeFigures] = []
         self.stopped = ""
@@ -155,13 +155,14 @@ class _Run:
     def search(self, sieve: Sieve, size: int) -> None:
         table = TermTable(self.grammar, SamplePoints(self.grammar, False, self.seed, self.facts))
         sieve.separate = lambda c: table.separate(c.left) if c.condition is None else None
+        sieve.generalise = lambda c: generalised(c, table)
         try:
             for n in range(1, size + 1):
                 if self._is_late():
                     return
                 if not self._grow(table, sieve, n):
                     return
-            sieve.minimise(self._told(size))
+            self._finish(sieve, size)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
 
@@ -180,7 +181,7 @@ class _Run:
             if n == 1:
                 raise DiscoveryError(f"there would be {many}")
             self.stopped = f"there would be {many}"
-            sieve.minimise(self._told(n))
+            self._finish(sieve, n)
             return False
         self.progress(f"{n} operators: {count:,} terms", 0, count)
         started, before = time.monotonic(), len(sieve.laws)
@@ -190,6 +191,10 @@ class _Run:
         self.sizes.append(SizeFigures(n, count, table.classes, len(candidates), len(sieve.laws) - before, spent))
         self.grammar.forget()
         return True
+
+    def _finish(self, sieve: Sieve, n: int) -> None:
+        sieve.minimise(self._told(n))
+        sieve.widen(self._told(n))
 
     def _told(self, n: int) -> Progress:
         return lambda text, done, of: self.progress(f"{n} operators: {text}", done, of)

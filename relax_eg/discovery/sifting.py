@@ -31,6 +31,7 @@ class Law:
     - `number`: its place among the laws of a run.
     - `name`: the name of its rule.
     - `candidate`: the two sides.
+    - `found`: the pair of which the candidate is a generalisation.
     - `proof`: what became of it; None while that is not known.
     - `rules`: its rules, in both directions where both sides bind all variables.
     """
@@ -38,6 +39,7 @@ class Law:
     number: int
     name: str
     candidate: EqualPair
+    found: EqualPair
     proof: LawProof | None
     rules: list[Rule]
 
@@ -53,10 +55,11 @@ class Dropped:
 class Sieve:
     """The laws found so far.
 
-    - `laws`: those that are proved.
+    - `laws`: those that are proved, or tested where nothing can be proved.
     - `failed`: those that are refuted or unknown.
     - `dropped`: candidates that follow.
     - `separate`: called with a candidate that is refuted, whose sides are different classes.
+    - `generalise`: gives the most general pair of which a candidate is an instance and whose sides agree at the points.
     """
 
     def __init__(self, grammar: Grammar, writer: Writer, known: RuleSet, prover: LawProver) -> None:
@@ -65,6 +68,8 @@ class Sieve:
         self.failed: list[Law] = []
         self.dropped: list[Dropped] = []
         self.separate: Callable[[EqualPair], None] = lambda c: None
+        self.generalise: Callable[[EqualPair], EqualPair] = lambda c: c
+        self._as_found: set[EqualPair] = set()  # whose generalisations are not proved
         self._rewriting = Rewriting(grammar)
         self._doubtful = Rewriting(grammar)
         self._numbers = 0
@@ -78,9 +83,16 @@ class Sieve:
             self._compare(pending, tried, dropped, progress)
             proofs = self._prover.prove([(x.candidate, x.name) for x in tried], progress)
             is_any_failed = False
+            pending = []
             for law, proof in zip(tried, proofs, strict=True):
                 law.proof = proof
-                if proof.outcome == "proved":
+                if not proof.holds and law.candidate != law.found:
+                    is_any_failed = True
+                    self._rewriting.remove(law.number)
+                    self._as_found.add(law.found)
+                    pending.append(law.found)
+                    continue
+                if proof.holds:
                     self.laws.append(law)
                     if proof.candidate is not None:  # it holds where no axis is empty
                         is_any_failed = True
@@ -96,12 +108,13 @@ class Sieve:
                         self._doubtful.add(law.candidate.left, law.candidate.right, law.number)
                 if proof.outcome == "refuted":
                     self.separate(law.candidate)
-            pending = []
-            for d in dropped:
-                if is_any_failed and not self._still_follows(d):
-                    pending.append(d.candidate)
-                else:
-                    self.dropped.append(d)
+            if is_any_failed:
+                again = [d.candidate for d in dropped if not self._is_instance(d.candidate)]
+                follow = [f for n in range(0, len(again), _AT_ONCE) for f in self._follow(again[n : n + _AT_ONCE], [])]
+                lost = {c for c, still in zip(again, follow, strict=True) if not still}
+                pending += [d.candidate for d in dropped if d.candidate in lost]
+                dropped = [d for d in dropped if d.candidate not in lost]
+            self.dropped += dropped
 
     def _is_rule(self, c: EqualPair) -> bool:
         """Whether the left side binds what the right side has, and is no variable."""
@@ -146,7 +159,8 @@ class Sieve:
 
     def _law(self, c: EqualPair) -> Law:
         number, self._numbers = self._numbers, self._numbers + 1
-        law = Law(number, self._writer.name(c), c, None, [])
+        found, c = c, c if c in self._as_found else self.generalise(c)
+        law = Law(number, self._writer.name(c), c, found, None, [])
         law.rules = self._rules(c, law.name)
         if c.condition is None:
             self._rewriting.add(c.left, c.right, number)
@@ -191,13 +205,10 @@ class Sieve:
     def _sides(self, c: EqualPair):
         return self._grammar.expression(c.left), self._grammar.expression(c.right)
 
-    def _still_follows(self, d: Dropped) -> bool:
-        """Whether a candidate follows from the laws, after others failed."""
-        c = d.candidate
+    def _is_instance(self, c: EqualPair) -> bool:
+        """Whether a candidate is an instance of a law, or of one that is neither proved nor refuted."""
         known = (self._rewriting, self._doubtful) if c.condition is None else ()
-        if any(r.reducer(c.left) is not None for r in known):
-            return True
-        return self._follow([c], [])[0]
+        return any(r.reducer(c.left) is not None for r in known)
 
     def minimise(self, progress: Progress) -> None:
         """Moves the laws that follow from the others to `dropped`, the largest first."""
@@ -211,3 +222,9 @@ class Sieve:
             if found[0]:
                 self.laws.remove(law)
                 self.dropped.append(Dropped(law.candidate, None))
+
+    def widen(self, progress: Progress) -> None:
+        """States the laws for all typings of the most general kind that is proved."""
+        proved = [(x.candidate, x.name, x.proof) for x in self.laws if x.proof is not None]
+        for law, proof in zip(self.laws, self._prover.widened(proved, progress), strict=True):
+            law.proof = proof

@@ -75,9 +75,9 @@ class TermTable:
             t = leaf.shape, leaf.dtype
             values = [v[i] for v in points.values]
             row = points.rows([v[None] for v in values], leaf.dtype)[0]
-            if i < grammar.operand_count:
+            if i in grammar.operands:
                 self._keep(i, t, 0, values, row)
-            elif self._rank.setdefault(_key(t, row), i) == i:
+            elif i in grammar.filled and self._rank.setdefault(_key(t, row), i) == i:
                 self._rows.setdefault(t, []).append((i, row))
 
     @property
@@ -136,6 +136,16 @@ class TermTable:
         shape, dtype = self.grammar.type_of(term)
         row = self.points.rows([v[None] for v in self._values_of(term)], dtype)[0]
         return self._rank.get(_key((shape, dtype), row))
+
+    def agree(self, pair: EqualPair) -> bool:
+        """Whether the sides of a pair have equal values at the sample points at which its condition holds."""
+        shape, dtype = t = self.grammar.type_of(pair.left)
+        if self.grammar.type_of(pair.right) != t:
+            return False
+        values = [self._values_of(side) for side in (pair.left, pair.right)]
+        left, right = (self.points.rows([v[None] for v in vs], dtype)[0] for vs in values)
+        held = slice(None) if pair.condition is None else self.points.columns((shape, dtype), pair.condition)
+        return bool(np.array_equal(left[held], right[held]) and self.points.defined(left[held], dtype))
 
     def separate(self, term: Term) -> None:
         """Makes a term a class of its own after all: it was told apart from the one with the same values."""

@@ -8,14 +8,21 @@ only, on each instance anew, so rewriting ends (ordered rewriting, Bachmair, Der
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from relax_eg.discovery.grammar import Grammar
+from typing import Any, Protocol
 
 # int: the number of a leaf of the grammar; tuple: (number of an operator, *operands).
 Term = Any
 Order = tuple[Any, ...]
+
+
+class TypedTerms(Protocol):
+    """What a grammar tells of terms: which leaves are variables, their types, and their work."""
+
+    variable_count: int
+
+    def type_of(self, t: Term) -> tuple[Any, ...]: ...
+
+    def work(self, t: Term) -> int: ...
 
 
 def size_of(t: Term) -> int:
@@ -49,13 +56,13 @@ def _prefix(t: Term) -> Iterator[tuple[int, int]]:
             yield from _prefix(a)
 
 
-def order(t: Term, grammar: Grammar) -> Order:
+def order(t: Term, grammar: TypedTerms) -> Order:
     """The key by which terms are compared: fewer operators, then less work, then fewer and smaller leaves."""
     prefix = tuple(_prefix(t))
     return size_of(t), grammar.work(t), len(prefix), prefix
 
 
-def match(pattern: Term, t: Term, found: dict[int, Term], grammar: Grammar) -> bool:
+def match(pattern: Term, t: Term, found: dict[int, Term], grammar: TypedTerms) -> bool:
     """Whether `t` is an instance of `pattern`; extends `found`, the terms for its variables."""
     if isinstance(pattern, int):
         if pattern >= grammar.variable_count:  # a constant
@@ -81,7 +88,7 @@ def instance(pattern: Term, by: dict[int, Term]) -> Term:
 class Rewriting:
     """The equalities that are taken as known, for ordered rewriting at the root of a term."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: TypedTerms) -> None:
         self._grammar = grammar
         self._by_root: dict[int, list[tuple[Term, Term, int]]] = {}
 

@@ -7,7 +7,6 @@ checker. An axis is empty at some sizes. A law is assumed of nothing here: terms
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,10 +16,11 @@ import numpy as np
 
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.dtypes import is_float, is_integer
-from relax_eg.errors import DiscoveryError
+from relax_eg.errors import DiscoveryError, OptionError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, constant_value, var
 from relax_eg.ir.origin import SourceLine
+from relax_eg.ops.facts import FACTS, facts_named, has_fact, impossible, with_facts, with_implied
 from relax_eg.rules.rule import Instance, Rule
 from relax_eg.rules.samples import integers, special
 from relax_eg.tir.substitute import widened
@@ -28,6 +28,7 @@ from relax_eg.tir.substitute import widened
 Array = np.ndarray[Any, Any]
 
 _MOST_POINTS = 16  # limit: draws at one choice of sizes; terms that agree on all are told apart by the checker
+_POINTS_OF_FACT = 8  # limit: further draws for a fact that few draws have
 _FEW_POINTS = 4  # limit: draws where an axis is empty or has one element
 _REACH = 12  # chosen: largest draw over the reals, in quarters
 _TIE = 0.25  # chosen: share of draws in which a variable equals an earlier one
@@ -53,11 +54,8 @@ class Condition:
 
     def implies(self, other: Condition) -> bool:
         """Whether the other condition holds wherever this one does."""
-        is_stronger = self.fact == other.fact or other.fact in _WEAKER.get(self.fact, ()) or not other.fact
+        is_stronger = not other.fact or other.fact in with_implied([self.fact])
         return is_stronger and other.variables <= self.variables and other.sizes <= self.sizes
-
-
-_WEAKER = {"positive": ("nonnegative", "nonzero")}  # given: what a fact implies
 
 
 class SamplePoints:
@@ -66,20 +64,29 @@ class SamplePoints:
     - `bits`: whether values are compared by their bits, in the dtypes of the grammar; otherwise over the reals.
     - `sizes`: the sizes, a dict each.
     - `values`: for each of the sizes, the values of each leaf; the first axis is the draw.
+
+    `facts`: keys of facts under which terms are compared too.
     """
 
     def __init__(self, grammar: Grammar, bits: bool, seed: int, facts: Sequence[str] = ()) -> None:
         self.grammar, self.bits = grammar, bits
+        self._facts = facts
+        self._rare = [f for f in facts if f not in _FREQUENT]
         rng = np.random.default_rng(seed)
         self.sizes = _sizes(grammar.size_variables)
         self.values: list[list[Array]] = []
         for at in self.sizes:
             plain = min(at.values(), default=_SAME_SIZE) >= _SAME_SIZE
             self.values.append(self._draw(at, _MOST_POINTS if plain else _FEW_POINTS, rng))
-        self._facts = facts
 
     def _draw(self, at: dict[str, int], count: int, rng: np.random.Generator) -> list[Array]:
         draws = [self._values(at, rng, k) for k in range(count)]
+        for k, fact in enumerate(f for f in self._rare for _ in range(_POINTS_OF_FACT)):
+            own = self._that_can_have(fact)
+            chosen = own if k % 2 else own[k // 2 % len(own) :][:1]
+            drawn = self._values(at, rng, k)
+            draws.append([with_facts(a, (fact,), rng) if i in chosen and a.size else a for i, a in enumerate(drawn)])
+        count = len(draws)
         found: list[Array] = []
         for i, v in enumerate(self.grammar.variables):
             stacked = np.stack([d[i] for d in draws])
@@ -108,7 +115,9 @@ class SamplePoints:
                 # A quarter of the draws is positive, and another one nonnegative; in a further one a variable in turn.
                 if k % 4 == 1:
                     made = np.abs(made)
-                elif k % 4 == 2 or (k % 4 == 3 and (k // 4) % self.grammar.variable_count == i):
+                elif k % 4 == 2 or (
+                    k % 4 == 3 and (k // 4) % self.grammar.declared_count == i % self.grammar.declared_count
+                ):
                     made = np.abs(made) + 0.25
             same = [x for x, w in zip(found, self.grammar.variables, strict=False) if w.annotation == v.annotation]
             if same and k % 4 != 3:
@@ -123,8 +132,7 @@ class SamplePoints:
 
     @cached_property
     def conditions(self) -> tuple[Condition, ...]:
-        """The conditions that are tried: no axis is empty; float variables are nonnegative, positive or nonzero, one of
-        them or all."""
+        """The conditions that are tried: no axis is empty; variables have a fact, one of them or all."""
         found: list[Condition] = []
         # The axes of a block have no names in rules.
         names = [n for n in self.grammar.size_variables if "__" not in n]
@@ -132,12 +140,16 @@ class SamplePoints:
             found += [Condition((f"{n} >= 1",), sizes=frozenset((n,))) for n in names]
             if len(names) > 1:
                 found.append(Condition(tuple(f"{n} >= 1" for n in names), sizes=frozenset(names)))
-        floats = [i for i, v in enumerate(self.grammar.variables) if is_float(v.dtype)]
-        groups = [(i,) for i in floats] + ([tuple(floats)] if len(floats) > 1 else [])
-        for fact, group in itertools.product(self._facts, groups):
-            when = tuple(f"{fact}({self.grammar.variables[i].attr('name')})" for i in group)
-            found.append(Condition(when, fact, frozenset(group)))
+        for fact in self._facts:
+            own = self._that_can_have(fact)
+            for group in [(i,) for i in own] + ([tuple(own)] if len(own) > 1 else []):
+                when = tuple(f"{FACTS[fact].name}({self.grammar.variables[i].attr('name')})" for i in group)
+                found.append(Condition(when, fact, frozenset(group)))
         return tuple(found)
+
+    def _that_can_have(self, fact: str) -> list[int]:
+        declared = enumerate(self.grammar.declared)
+        return [i for i, v in declared if is_float(v.dtype) and not impossible(fact, v.tensor)]
 
     def columns(self, t: tuple[Any, ...], condition: Condition) -> Array:
         """A mask of the columns of `rows` for a type at which a condition holds."""
@@ -151,8 +163,7 @@ class SamplePoints:
         count = len(values[0])
         held = np.ones(count, bool) & all(at[n] >= 1 for n in condition.sizes)
         for i in condition.variables:
-            with np.errstate(invalid="ignore"):
-                held &= np.all(_HOLDS[condition.fact](values[i].reshape(count, -1).astype(np.float64)), axis=1)
+            held &= [has_fact(condition.fact, v) for v in values[i]]
         return np.repeat(held, int(np.prod([d.evaluate(at) for d in t[0]])) if t[0] else 1)
 
     def rows(self, values: Sequence[Array], dtype: str) -> Array:
@@ -180,23 +191,27 @@ class SamplePoints:
         return np.ascontiguousarray(rounded).view(np.int64)
 
 
-_HOLDS = {
-    "nonnegative": lambda v: v >= 0,  # type: ignore[reportUnknownLambdaType]
-    "positive": lambda v: v > 0,  # type: ignore[reportUnknownLambdaType]
-    "nonzero": lambda v: v != 0,  # type: ignore[reportUnknownLambdaType]
-}
-FACTS = tuple(_HOLDS)
+_FREQUENT = ("nonnegative", "positive", "nonzero", "finite")  # given: facts that many draws have
 
 
-def check_facts(facts: Sequence[str]) -> None:
-    """Raises DiscoveryError for a fact that is not tried as a condition, and for facts that exclude each other."""
-    for f in facts:
-        if f not in _HOLDS:
-            raise DiscoveryError(f"facts: {f!r} is not tried as a condition; accepted: {', '.join(FACTS)}")
+def read_facts(facts: str | Sequence[str], grammar: Grammar) -> tuple[str, ...]:
+    """The keys of facts in words. Raises DiscoveryError for what is no fact, and for a fact that no variable can
+    have."""
+    try:
+        texts = [facts] if isinstance(facts, str) else list(facts)
+        found = tuple(dict.fromkeys(k for text in texts if text.strip() for k in facts_named(text)))
+    except OptionError as e:
+        raise DiscoveryError(f"facts: {e}") from None
+    for key in found:
+        why = {str(v.attr("name")): impossible(key, v.tensor) for v in grammar.declared if is_float(v.dtype)}
+        if all(why.values()):
+            reason = next((f"`{n}`: {w}" for n, w in why.items()), "there is no float variable")
+            raise DiscoveryError(f"facts: no variable can be {FACTS[key].name}; {reason}")
+    return found
 
 
 # The rule of which the draws of special values are made.
-_RULE = Rule("points", lambda: None, {}, {}, "exact", "algebra", (), frozenset(), "", SourceLine.of(check_facts))
+_RULE = Rule("points", lambda: None, {}, {}, "exact", "algebra", (), frozenset(), "", SourceLine.of(read_facts))
 
 
 def _sizes(names: Sequence[str]) -> list[dict[str, int]]:

@@ -41,10 +41,18 @@ _LARGEST = 4  # limit: operators of a fragment
 _MOST_LEAVES = 4  # limit: variables of a fragment
 _MOST_FRAGMENTS = 16  # limit: fragments that are looked at, the costliest first
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
+_MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
 _CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
 # given: operators of the kind of products and sums, and of functions of elements, which terms may have besides
 _OF_PRODUCTS = ("matmul", "multiply", "permute_dims(axes=(1,0))", "sum(axes=(0,))", "sum(axes=(1,))")
 _OF_ELEMENTS = ("add", "multiply", "negative")
+# given: operators that may be written by each other
+_KINDS = (
+    frozenset(("where", "greater", "less", "greater_equal", "less_equal", "maximum", "minimum", "abs", "relu")),
+    frozenset(("exp", "log", "expm1", "log1p", "sigmoid", "tanh", "softplus")),
+    frozenset(("sqrt", "rsqrt", "divide", "reciprocal")),
+)
+_FEWEST = ("maximum", "minimum", "abs", "exp", "log", "sigmoid", "tanh", "sqrt", "rsqrt")  # given: those that terms get
 
 
 @dataclass(frozen=True)
@@ -164,6 +172,7 @@ class _Miner:
         self._size, self._jobs = size, jobs
         self._numerics: Numerics = numerics
         self._seen: set[str] = set()
+        self._names: set[str] = set()
 
     def price(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
         """Predicted seconds of an expression by itself."""
@@ -197,7 +206,7 @@ class _Miner:
             return
         if right is None:
             return
-        writer = Writer(grammar)
+        writer = Writer(grammar, self._names)
         candidate = EqualPair(left, right)
         law = writer.text(candidate)
         if law in self._seen:
@@ -219,14 +228,21 @@ class _Miner:
         """A term with the values of `left` at the sample points and a lower price; None if there is none."""
         table = TermTable(grammar, SamplePoints(grammar, False, 0))
         for n in range(self._size + 1):
-            if n:
-                if table.next_count() > _MOST_TERMS:
-                    return None
-                table.grow()
-            found = table.equal_to(left)
-            if found is not None and found != left:
-                price = 0.0 if isinstance(found, int) else self.price(grammar.expression(found), grammar.variables, at)
-                return found if price < _CHEAPER * seconds else None
+            if n and table.next_count() > _MOST_TERMS:
+                return None
+            made = table.grow() if n else []
+            # The table keeps the smallest term of a class; a larger one may take less time.
+            least = table.equal_to(left)
+            equal = [least] if least is not None else []
+            equal += [p.left for p in made if p.right == least]
+            prices = {
+                t: 0.0 if isinstance(t, int) else self.price(grammar.expression(t), grammar.declared, at)
+                for t in equal[:_MOST_EQUAL]
+                if t != left
+            }
+            best = min(prices, key=lambda t: prices[t], default=left)
+            if best != left and prices[best] < _CHEAPER * seconds:
+                return best
         return None
 
     def _known(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
@@ -248,7 +264,8 @@ def _cuts(e: Expr) -> Iterator[tuple[Expr, ...]]:
         variables = [x for x in leaves if isinstance(x.annotation, Tensor)]
         if len(inside) > _LARGEST or len(variables) != len(leaves):
             return
-        if len(inside) > 1 and 0 < len(leaves) <= _MOST_LEAVES:
+        has_constant = any(a.op == CONSTANT for a in e.args)
+        if (len(inside) > 1 or has_constant) and 0 < len(leaves) <= _MOST_LEAVES:
             yield tuple(leaves)
         level = [a for x in level for a in x.args if a not in inside and _is_operator(a)]
         if not level:
@@ -315,7 +332,9 @@ def _grammar_of(root: Expr, params: Sequence[Expr]) -> tuple[Grammar, Term]:
             given = tuple((k, v) for k, v in e.attrs if v is not defaults[k] and v != defaults[k])
             forms[e] = OperatorForm(e.op, len(e.args), given)
     contracts = any(f.op in operators_run_as("matmul") or f.op == "sum" for f in forms.values())
-    more = _OF_PRODUCTS if contracts and all(len(p.shape) <= 2 for p in params) else _OF_ELEMENTS
+    used = {f.op for f in forms.values()}
+    kinds = frozenset[str]().union(*(k for k in _KINDS if k & used)).intersection(_FEWEST)
+    more = _OF_PRODUCTS if contracts and all(len(p.shape) <= 2 for p in params) else (*_OF_ELEMENTS, *sorted(kinds))
     signature = ", ".join(
         f"{p.attr('name')}: {' '.join(map(_size_text, p.shape))}" + ("" if p.dtype == "float32" else f" @ {p.dtype}")
         for p in params
@@ -324,7 +343,7 @@ def _grammar_of(root: Expr, params: Sequence[Expr]) -> tuple[Grammar, Term]:
     numbers = {f: n for n, f in enumerate(grammar.forms)}
     terms: dict[Expr, Term] = {}
     for e in postorder((root,)):
-        leaf = next((i for i, x in enumerate(grammar.leaves[: grammar.operand_count]) if x is e), None)
+        leaf = next((i for i in grammar.operands if grammar.leaves[i] is e), None)
         terms[e] = (
             leaf if leaf is not None else (numbers[forms[e]], *(terms[a] for a in e.args)) if e in forms else None
         )
