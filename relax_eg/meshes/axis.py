@@ -344,7 +344,7 @@ class _Model:
                 for slot, (x, p) in enumerate(zip(way.children, chosen.strategy.operands, strict=True)):
                     slots.setdefault((x, way.children[:slot].count(x)), {}).setdefault(p, []).append(i)
             for (x, _), taken in slots.items():
-                yield x, taken, v in program.sliced
+                yield x, taken, v in program.staying
         for v, handed in zip(program.outputs, self.handed, strict=True):
             yield v, {p: [i] for p, i in handed.items()}, False
         for parameter, source in (*program.tied, *self.demands.state):
