@@ -31,6 +31,7 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.report import OperatorRow, ProgramCost
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
+from relax_eg.frontends.jax.shard_maps import freeing
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import callees_first
 from relax_eg.ir.expr import Expr
@@ -61,6 +62,7 @@ SPREAD_KINDS: Mapping[str, Kind] = {
     "outputs": Kind(
         lambda x: x is None or not isinstance(x, (int, float)), "a placement, or {0: 'R'}, placements by result,"
     ),
+    "free_shard_maps": Kind(lambda x: isinstance(x, bool), "True or False"),
     "state": Kind(
         lambda x: isinstance(x, (list, tuple, Mapping)), "('params',), or {'params': 1}, arguments and their results,"
     ),
@@ -89,6 +91,7 @@ def spread(
     state: Sequence[str] | Mapping[str, int] = (),
     memory_limit: int | str | None = None,
     seconds: float = SECONDS,
+    free_shard_maps: bool = False,
     **kwspecs: Any,
 ) -> Spread:
     """Spread a JAX function, or a module, over a mesh of devices: choose where each tensor is, and leave the algebra.
@@ -104,14 +107,16 @@ def spread(
       `{"params": 1}`. They go out where they came in, so that the next call takes them.
     - `memory_limit`: bytes that a device may have in memory, such as "70 GiB"; by default those of the target.
     - `seconds`: after which the search for placements begins nothing new.
+    - `free_shard_maps`: whether the body of a `shard_map` is read on the global view and placed anew. Otherwise it
+      stays as written, its operands and results where its specs say.
 
     OptionError for a mesh or placements that do not fit; ExtractionError if nothing keeps the memory limit;
     TraceError, SpecError, BoundsError as `optimize`.
     """
     return spread_program(
         program, args, mesh, specs_by_name(specs, kwspecs), inputs=inputs, outputs=outputs, state=state,
-        memory_limit=memory_limit, seconds=seconds, bounds=bounds, target=target, at=at,
-        rules=RuleSet("none"), budget=Budget(nodes=0, seconds=0.0),
+        memory_limit=memory_limit, seconds=seconds, free_shard_maps=free_shard_maps, bounds=bounds, target=target,
+        at=at, rules=RuleSet("none"), budget=Budget(nodes=0, seconds=0.0),
     )  # fmt: skip
 
 
@@ -126,6 +131,7 @@ def spread_program(
     state: Sequence[str] | Mapping[str, int] = (),
     memory_limit: int | str | None = None,
     seconds: float = SECONDS,
+    free_shard_maps: bool = False,
     bounds: Bounds | None = None,
     rules: RuleSet | None = None,
     target: Target | None = None,
@@ -138,8 +144,9 @@ def spread_program(
     `optimize`."""
     where = DeviceMesh.of(mesh)
     ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, kwspecs, ranges, statements)
-    _check_spreadable(traced)
+    with freeing(free_shard_maps):
+        traced = traced_program(program, args, kwspecs, ranges, statements)
+        _check_spreadable(traced)
     options = read_options(
         traced, rules=rules, target=target, at=at, ranges=ranges, facts=facts, numerics=numerics, budget=budget
     )
@@ -306,13 +313,14 @@ def _spread(traced: Source, options: Options, mesh: DeviceMesh, wanted: Wanted, 
     started = time.perf_counter()
     search = Search(traced, options)
     entry = search.entry()
-    program, dumps = _joined(entry.units, entry.found.module, {o.place[0]: o.block.taken for o in entry.found.outcomes})
+    taken = {o.place[0]: o.block.taken for o in entry.found.outcomes}
+    program, dumps = _joined(entry.units, entry.found.module, taken, mesh)
     found = spread_over(program, mesh, options.profile, options.bindings[0], options.scope, wanted, seconds)
 
     def with_origins(name: str, classes: dict[Expr, int]) -> Function:
         return _with_origins(entry.units, dumps[name], program.graphs[name].function, found, classes)
 
-    module = module_of(found, with_origins)
+    module = module_of(found, entry.found.module, with_origins)
     check_module(module)
     report = _report(traced, options, search, found, wanted.memory)
     after = ProgramCost(_rows(found))
@@ -330,7 +338,7 @@ def _spread(traced: Source, options: Options, mesh: DeviceMesh, wanted: Wanted, 
 
 
 def _joined(
-    units: Units, chosen: Module, taken: Mapping[str, Mapping[int, int]]
+    units: Units, chosen: Module, taken: Mapping[str, Mapping[int, int]], mesh: DeviceMesh
 ) -> tuple[SpreadProgram, dict[str, Dump]]:
     """All values of a program that was searched, and the e-graph of each function."""
     functions = {f.name: f for f in (*units.functions.values(), *units.module)}
@@ -351,7 +359,7 @@ def _joined(
         picked = taken.get(name) or {c: max(0, k) for c, k in enumerate(read.graph.as_written)}
         graphs[name] = FunctionGraph(function, read.graph, _leaf_of(read), read.build, picked)
     model = WholeCost(units.options.profile, units.options.bindings[0], units.functions)
-    return join_graphs(graphs, [main, *(n for n in order if n != main and n in graphs)], model), dumps
+    return join_graphs(graphs, [main, *(n for n in order if n != main and n in graphs)], model, mesh), dumps
 
 
 def _leaf_of(read: Dump) -> Callable[[int, int], Expr | None]:
@@ -429,7 +437,7 @@ def _report(traced: Source, options: Options, search: Search, found: Spreading, 
     return SpreadReport(
         traced.name, options.profile.label, str(mesh), mesh.devices, options.bindings[0], tuple(held), tuple(results),
         tuple(sent), found.computing, found.sending, found.bound, alone, found.peak.bytes, limit, dict(rules),
-        program.opaque, found.seconds,
+        program.opaque, found.seconds, program.kept,
     )  # fmt: skip
 
 

@@ -104,6 +104,7 @@ class AxisSearch:
     """The search along one axis.
 
     - `program`: the program.
+    - `axis`: the number of the axis.
     - `size`, `link`: the number of devices along the axis, and the link over which they send.
     - `profile`: of one device.
     - `binding`, `scope`: the sizes at which prices hold, and what is known of all sizes.
@@ -114,6 +115,7 @@ class AxisSearch:
     def __init__(
         self,
         program: SpreadProgram,
+        axis: int,
         size: int,
         link: Link,
         profile: Profile,
@@ -122,7 +124,7 @@ class AxisSearch:
         others: Sequence[tuple[AxisChoice | None, int]],
         later: Sequence[tuple[AxisChoice | None, int]] = (),
     ) -> None:
-        self.program, self.n, self.link, self.profile = program, size, link, profile
+        self.program, self.axis, self.n, self.link, self.profile = program, axis, size, link, profile
         self.binding, self.scope, self.others, self.later = binding, scope, others, later
 
     # --- prices, given the other axes ---
@@ -286,7 +288,7 @@ class _Model:
             for j, way in enumerate(value.ways):
                 if demands.way is not None and demands.way.get(v, j) != j:
                     continue
-                for s in way.strategies:
+                for s in way.strategies_along(search.axis):
                     if self._allowed(v, s, v in inputs):
                         seconds = value.times * search.strategy_seconds(v, way, s) + self._memory_price(v, s.result)
                         mine.append((self._column(seconds + _EPSILON), ChosenWay(j, s)))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from relax_eg.extract.graph import Candidate
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.control import group_arguments, runs_of
+from relax_eg.ir.control import functions_of, group_arguments, runs_of
 from relax_eg.ir.expr import COND, FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tuple_get
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.placements import PARTIAL, REPLICATED, MeshPlacement, Part
@@ -17,14 +17,22 @@ from relax_eg.ops import api as op
 Parts = tuple[Part, ...]
 
 
-def module_of(found: Spreading, origins: Callable[[str, dict[Expr, int]], Function]) -> Module:
+def module_of(found: Spreading, chosen: Module, origins: Callable[[str, dict[Expr, int]], Function]) -> Module:
     """The module of a spreading, its entry first.
 
+    `chosen`: the module for one device, which has the functions that are run as they are.
     `origins(name, classes)`: returns the function of this name as written; `classes` has the class of each expression
     that was chosen for it, for what it is to know of its origins.
     """
     names = [n for n in found.program.graphs if n in found.program.parameters]
-    return Module(tuple(_Emitted(found, name, origins).function() for name in names))
+    made = {name: _Emitted(found, name, origins).function() for name in names}
+    named = [n for f in made.values() for e in f.expressions() for n in functions_of(e)]
+    while named:
+        name = named.pop()
+        if name not in made:
+            made[name] = chosen[name]
+            named += [n for e in chosen[name].expressions() for n in functions_of(e)]
+    return Module(tuple(made.values()))
 
 
 class _Emitted:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from relax_eg.errors import OptionError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.graph import Candidate, ExtractionGraph
@@ -24,6 +26,7 @@ from relax_eg.ir.expr import (
     CONSTANT,
     FUNCTION,
     SCAN,
+    SHARD_MAP,
     TUPLE,
     TUPLE_GET,
     VAR,
@@ -32,7 +35,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function
-from relax_eg.ir.placements import REPLICATED, Part
+from relax_eg.ir.placements import REPLICATED, DeviceMesh, Part
 from relax_eg.meshes.strategies import SplitStrategy, strategies
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim
@@ -82,6 +85,7 @@ class FunctionGraph:
 class ValueWay:
     """One way to compute a value.
 
+    - `along`: for what its author has placed (a `shard_map`): its only strategy along each axis of the mesh.
     - `op`: its operator, for messages.
     - `children`: the values that it reads, without functions.
     - `strategies`: along one axis of a mesh.
@@ -96,6 +100,11 @@ class ValueWay:
     cost: NodeCost = field(default_factory=NodeCost)
     candidate: int = -1
     made_by: str = ""
+    along: tuple[SplitStrategy, ...] = ()
+
+    def strategies_along(self, axis: int) -> tuple[SplitStrategy, ...]:
+        """Its strategies along an axis of the mesh."""
+        return self.along[axis : axis + 1] if self.along else self.strategies
 
 
 @dataclass(slots=True)
@@ -149,6 +158,7 @@ class SpreadProgram:
     - `results`: for the result of a function, the values that are read from it, with their operand that it is.
     - `staying`: parameters that are given where their argument is, and brought elsewhere inside the function: those of
       branches and conditions, and the slices of a loop, so that no device ever has all slices gathered.
+    - `kept`: nodes whose authors have placed their operands and results.
     - `opaque`: operators without index equations that are computed whole on every device.
     """
 
@@ -163,6 +173,7 @@ class SpreadProgram:
     arguments: dict[tuple[str, int, int], int] = field(default_factory=dict[tuple[str, int, int], int])
     results: dict[int, list[tuple[int, int]]] = field(default_factory=dict[int, list[tuple[int, int]]])
     staying: set[int] = field(default_factory=set[int])
+    kept: dict[str, int] = field(default_factory=dict[str, int])
     opaque: dict[str, int] = field(default_factory=dict[str, int])
 
 
@@ -176,19 +187,22 @@ def any_part(rank: int) -> list[Part]:
     return [REPLICATED, *range(rank)]
 
 
-def join_graphs(graphs: Mapping[str, FunctionGraph], order: Sequence[str], model: WholeCost) -> SpreadProgram:
+def join_graphs(
+    graphs: Mapping[str, FunctionGraph], order: Sequence[str], model: WholeCost, mesh: DeviceMesh
+) -> SpreadProgram:
     """The values of a program.
 
     - `graphs`: the e-graphs of its functions, the entry's among them.
     - `order`: names of these, callers before callees; the entry first.
     - `model`: prices candidates on one device.
+    - `mesh`: the mesh over which a `shard_map` has to be. OptionError for another.
     """
-    return _Joining(graphs, model).run(order)
+    return _Joining(graphs, model, mesh).run(order)
 
 
 class _Joining:
-    def __init__(self, graphs: Mapping[str, FunctionGraph], model: WholeCost) -> None:
-        self.graphs, self.model = graphs, model
+    def __init__(self, graphs: Mapping[str, FunctionGraph], model: WholeCost, mesh: DeviceMesh) -> None:
+        self.graphs, self.model, self.mesh = graphs, model, mesh
         self.found = SpreadProgram(graphs=dict(graphs))
         self.number: dict[tuple[str, int], int] = {}
         self.times: dict[str, float] = {}
@@ -361,6 +375,11 @@ class _Joining:
                         ValueWay("result", (source,), tuple(SplitStrategy((p,), p) for p in any_part(value.rank)))
                     )
                     return
+                if t.op == SHARD_MAP:
+                    parts_along = self._along(t.site.attrs["out_specs"].value[index])
+                    fixed = tuple(SplitStrategy((REPLICATED,), p) for p in parts_along)
+                    value.ways.append(ValueWay(k.op, (self.number[name, inner],), (), NodeCost(), i, along=fixed))
+                    return
                 if t.op == TUPLE:
                     source = self.number[name, t.children[index]]
                     parts = tuple(SplitStrategy((p,), p) for p in any_part(value.rank))
@@ -372,6 +391,9 @@ class _Joining:
             value.ways.append(ValueWay(k.op, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)), cost, i))
             return
         attrs = tuple(k.site.attrs.items())
+        if k.op == SHARD_MAP:
+            value.ways.append(ValueWay(k.op, children, (), cost, i, k.made_by, self._placed(name, k, len(children))))
+            return
         # Functions that are run whole are no operands of the strategies.
         found = (
             (SplitStrategy((REPLICATED,) * len(children), REPLICATED),)
@@ -379,8 +401,29 @@ class _Joining:
             else strategies(k.op, k.site.operands, attrs, value.annotation)
         )
         if len(found) == 1 and children and value.rank and k.op not in (TUPLE, TUPLE_GET):
-            self.found.opaque[k.op] = self.found.opaque.get(k.op, 0) + 1
+            what = str(k.site.attrs["name"]) if k.op == CALL_DPS_LIBRARY else k.op
+            self.found.opaque[what] = self.found.opaque.get(what, 0) + 1
         value.ways.append(ValueWay(k.op, children, found, cost, i, k.made_by))
+
+    def _placed(self, name: str, k: Candidate, n: int) -> tuple[SplitStrategy, ...]:
+        """The strategy of a `shard_map` with `n` operands along each axis: that of its specs."""
+        theirs = DeviceMesh.of(k.site.attrs["mesh"].value)
+        if theirs != self.mesh:
+            raise OptionError(
+                f"{name}(): its shard_map is over the mesh {theirs}; the mesh here is {self.mesh}\n  accepted: that "
+                "mesh, or free_shard_maps=True, which reads the body on the global view and places it anew"
+            )
+        self.found.kept[k.op] = self.found.kept.get(k.op, 0) + 1
+        specs = k.site.attrs["in_specs"].value
+        parts = [(REPLICATED,) * len(self.mesh.axes)] * (n - len(specs)) + [self._along(s) for s in specs]
+        return tuple(SplitStrategy(tuple(p[axis] for p in parts), REPLICATED) for axis in range(len(self.mesh.axes)))
+
+    def _along(self, spec: Any) -> tuple[Part, ...]:
+        """The part along each axis of the mesh that a `PartitionSpec` states."""
+        found: dict[str, Part] = {}
+        for d, names in enumerate(tuple(spec)):
+            found |= dict.fromkeys((names,) if isinstance(names, str) else names or (), d)
+        return tuple(found.get(name, REPLICATED) for name in self.mesh.names)
 
     def _result(self, name: str, k: Candidate, index: int, n: int) -> ValueWay:
         """The way to value `n`, a result of the functions that candidate `k` runs."""

@@ -249,7 +249,8 @@ class _Search:
         sizes = self.mesh.sizes
         one = DeviceMesh((("all", self.mesh.devices),))
         given = [self.wanted.inputs, self.wanted.outputs]
-        if len(sizes) > 1 and any(len(set(p.parts)) > 1 for g in given for p in g.values()):
+        differs = any(len(set(p.parts)) > 1 for g in given for p in g.values())
+        if len(sizes) > 1 and (differs or self.program.kept):
             return None  # what is given differs from axis to axis
         inner = self
         if len(sizes) > 1:
@@ -308,7 +309,8 @@ class _Search:
         """Prices along each axis, given the choices for the others."""
         return [
             AxisSearch(
-                self.program, n, link_for(self.profile, self.mesh.span(axis)), self.profile, self.binding, self.scope,
+                self.program, axis, n, link_for(self.profile, self.mesh.span(axis)), self.profile, self.binding,
+                self.scope,
                 [(c, k) for i, (c, k) in enumerate(zip(choices, self.mesh.sizes, strict=True)) if i != axis],
                 list(zip(choices, self.mesh.sizes, strict=True))[axis + 1 :],
             )

@@ -78,6 +78,7 @@ class SpreadReport:
     - `rules`: the rules that made operators of the program.
     - `whole`: operators without index equations, which every device computes whole, with their number.
     - `seconds`: of the search for placements.
+    - `kept`: nodes whose authors have placed them (`shard_map`), with their number; what they send has no price.
     """
 
     name: str
@@ -97,6 +98,7 @@ class SpreadReport:
     rules: Mapping[str, int] = field(default_factory=dict[str, int])
     whole: Mapping[str, int] = field(default_factory=dict[str, int])
     seconds: float = 0.0
+    kept: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def total(self) -> float:
@@ -141,6 +143,8 @@ class SpreadReport:
             yield "rules: " + ", ".join(f"{n} x {rule}" for rule, n in self.rules.items())
         if self.whole:
             yield "computed whole on every device: " + ", ".join(f"{n} x {op}" for op, n in self.whole.items())
+        if self.kept:
+            yield "kept as written: " + ", ".join(f"{n} x {op}" for op, n in self.kept.items())
 
     def __str__(self) -> str:
         console = Console(width=140, no_color=True, force_terminal=False)  # given: columns of a wide terminal

@@ -147,6 +147,64 @@ def check_symbolic_sizes() -> None:
     np.testing.assert_allclose(unknown(x, w), jnp.tanh(x @ w), rtol=1e-4, atol=1e-5)
 
 
+def looping(x: jax.Array, w: jax.Array) -> Any:
+    """Branches inside of loops, one of them inside of another."""
+
+    def step(c: Any) -> Any:
+        i, x = c
+        x = jax.lax.cond(x.sum() > 0, lambda x: jnp.tanh(x @ w), lambda x: x - w.max(), x)
+        x = jax.lax.while_loop(lambda d: d[0] > 0, lambda d: (d[0] - 1, d[1] @ w * 0.5), (i, x))[1]
+        return i + 1, jax.lax.switch(i, [lambda x: x, jnp.sin, lambda x: x * x.max(0)], x)
+
+    return jax.lax.while_loop(lambda c: (c[0] < 3) & (jnp.abs(c[1]).max() < 1e6), step, (0, x))
+
+
+def check_loops_and_branches() -> None:
+    x, w = arrays((16, 32), (32, 32))
+    for mesh in MESHES[:3:2]:
+        best = rx.spread(looping, x, w, mesh=mesh, target=SLOW)
+        assert not best.spreading.whole, best.spreading
+        assert all(s.bytes <= w.nbytes for s in best.spreading.sent)
+        for a, b in zip(best(x, w), jax.jit(looping)(x, w), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def check_shard_maps() -> None:
+    """A user's `shard_map` is kept as written, or read on the global view and spread anew."""
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("d", "m"))
+
+    def local(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def step(c: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return jax.lax.psum(jax.nn.relu(c @ w) @ w.T, "m"), None
+
+        y = jax.lax.scan(step, x, None, length=2)[0]
+        i = jax.lax.axis_index("d")
+        moved = jax.lax.ppermute(y, "d", [(k, (k + 1) % 4) for k in range(4)]) * i
+        return y, jax.lax.all_gather(moved @ w, "m", axis=1, tiled=True), jax.lax.pmax(y.max(), ("d", "m"))
+
+    def program(x: jax.Array, w: jax.Array) -> Any:
+        specs = (PartitionSpec("d"), PartitionSpec(None, "m"))
+        out = (PartitionSpec("d"), PartitionSpec("d"), PartitionSpec())
+        return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)(jnp.sin(x), w)
+
+    x, w = arrays((16, 32), (32, 32))
+    wanted = jax.jit(program)(x, w)
+    kept = rx.spread(program, x, w, mesh=mesh, target=SLOW)
+    assert str(kept.input_placements[1]) == "R, S[1]" and all(s.what.startswith("sin") for s in kept.spreading.sent)
+    assert "kept as written: 1 x shard_map" in str(kept.spreading)
+    freed = rx.spread(program, x, w, mesh={"x": 8}, target=SLOW, free_shard_maps=True)
+    assert not freed.spreading.kept and not {"shard_map"} & set(freed.spreading.whole)
+    for best in (kept, freed):
+        for a, b in zip(best(x, w), wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    try:
+        rx.spread(program, x, w, mesh={"x": 8}, target=SLOW)
+    except rx.errors.OptionError as e:
+        assert "its shard_map is over the mesh d=4, m=2; the mesh here is x=8" in str(e)
+    else:
+        raise AssertionError("another mesh was accepted")
+
+
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         check_drawn(int(sys.argv[1]))

@@ -127,7 +127,7 @@ def test_errors_name_both_sides(fn: Any, specs: tuple[str, ...], options: dict[s
 def test_options_that_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="mesh= and measure: one of them is accepted"):
         rx.optimize(mlp, "8 8", "8 8", "8 8", mesh={"x": 2}, measure=2)
-    with pytest.raises(OptionError, match="placements on a mesh of devices; accepted: mesh="):
+    with pytest.raises(OptionError, match="for programs on a mesh of devices; accepted: mesh="):
         rx.optimize(mlp, "8 8", "8 8", "8 8", outputs="R")
 
 
