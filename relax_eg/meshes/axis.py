@@ -193,6 +193,17 @@ class AxisSearch:
         )  # fmt: skip
         return seconds if around == 1 else seconds + self.link.seconds("all-gather", self.n * around, full * around)
 
+    def halo_bytes(self, way: ValueWay, s: SplitStrategy) -> float:
+        """Bytes that each device gets from a neighbour to compute a value by a strategy."""
+        if not s.halo:
+            return 0.0
+        rows = float(s.extents[0].evaluate(self.binding))
+        return self.program.values[way.children[0]].bytes / self.divided(way.children[0]) * s.halo / rows
+
+    def halo_seconds(self, way: ValueWay, s: SplitStrategy) -> float:
+        """Seconds of what neighbours send for one run of a way by a strategy."""
+        return self.link.seconds("collective-permute", self.n, self.halo_bytes(way, s))
+
     # --- what is possible ---
 
     def fits(self, v: int, s: SplitStrategy) -> bool:
@@ -204,6 +215,8 @@ class AxisSearch:
             n *= k if chosen is not None and chosen.strategy == s else 1
         if s.merged is not None and not self.scope.equal(s.merged % n, 0):
             return False
+        if s.halo and s.halo * n > int(s.extents[0].evaluate(self.binding)):
+            return False  # more than the neighbour has
         return all(int(d.evaluate(self.binding)) >= n and self._at_least(d, n) for d in s.extents)
 
     def _at_least(self, d: Dim, n: int) -> bool:
@@ -290,7 +303,8 @@ class _Model:
                     continue
                 for s in way.strategies_along(search.axis):
                     if self._allowed(v, s, v in inputs):
-                        seconds = value.times * search.strategy_seconds(v, way, s) + self._memory_price(v, s.result)
+                        seconds = value.times * (search.strategy_seconds(v, way, s) + search.halo_seconds(way, s))
+                        seconds += self._memory_price(v, s.result)
                         mine.append((self._column(seconds + _EPSILON), ChosenWay(j, s)))
             self.computed.append(mine)
         self.handed: list[dict[Part, int]] = []  # columns of the part in which each output is handed over
@@ -449,7 +463,9 @@ def cost_along(search: AxisSearch, choice: AxisChoice) -> float:
     total = 0.0
     for v, chosen in choice.chosen.items():
         value = search.program.values[v]
-        total += value.times * search.strategy_seconds(v, value.ways[chosen.way], chosen.strategy)
+        way = value.ways[chosen.way]
+        total += value.times * search.strategy_seconds(v, way, chosen.strategy)
+        total += value.times * search.halo_seconds(way, chosen.strategy)
         for part in choice.needed.get(v, ()):
             before = choice.source(v, part)
             if before is not None:

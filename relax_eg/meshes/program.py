@@ -44,7 +44,7 @@ from relax_eg.shapes import Dim
 FOLLOWED = frozenset((SCAN, WHILE, COND, CALL))
 # Library calls whose results are their operands, which no compiler may look through. Each result is placed like its
 # operand.
-_HANDING_ON = frozenset(("jax.optimization_barrier",))
+HANDING_ON = frozenset(("jax.optimization_barrier",))
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class SpreadProgram:
 
 def hands_on(k: Candidate) -> bool:
     """Whether a candidate returns its operands, as a tuple."""
-    return k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") in _HANDING_ON and len(k.children) > 0
+    return k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") in HANDING_ON and len(k.children) > 0
 
 
 def any_part(rank: int) -> list[Part]:

@@ -113,6 +113,13 @@ class Spreading:
         for v in order_of(self.program, self.choices[0]):
             value = self.program.values[v]
             for axis, (choice, search) in enumerate(zip(self.choices, self.searches, strict=True)):
+                chosen = choice.chosen[v]
+                if chosen.strategy.halo:
+                    way, part = value.ways[chosen.way], chosen.strategy.result
+                    here, seconds = search.halo_bytes(way, chosen.strategy), search.halo_seconds(way, chosen.strategy)
+                    found.append(
+                        Sent(v, (axis,), "collective-permute", part, part, here, value.times, seconds * value.times)
+                    )
                 for part in sorted(choice.needed.get(v, ()), key=str):
                     before = choice.source(v, part)
                     kind = None if before is None else change_of(before, part)
