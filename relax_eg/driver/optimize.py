@@ -67,6 +67,7 @@ def optimize(
     outputs: Any = None,
     state: Sequence[str] | Mapping[str, int] = (),
     free_shard_maps: bool = False,
+    pipeline: bool | Mapping[str, int] = True,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -113,8 +114,8 @@ def optimize(
     - `budget`: limits of the search.
     - `mesh`: a mesh of devices, `{"data": 4, "model": 2}`: placements are chosen together with the algebra, and the
       result is a `Spread` (`docs/spread.md`). `memory_limit` is then that of each device, all its bytes together.
-    - `inputs`, `outputs`, `state`, `free_shard_maps`: with `mesh`, given placements, arguments that come back as
-      results, and whether a `shard_map` is placed anew; as those of `rx.spread`.
+    - `inputs`, `outputs`, `state`, `free_shard_maps`, `pipeline`: with `mesh`, given placements, arguments that come
+      back as results, whether a `shard_map` is placed anew, and whether layers may be stages; as those of `rx.spread`.
 
     `rx.debug.options` reports progress and turns the disk cache off. Raises TraceError, SpecError, BoundsError,
     OptionError, RuleError; ExtractionError if no program keeps `memory_limit` or
@@ -124,8 +125,8 @@ def optimize(
         _check_with_mesh(weights, execution, time_limit, measure)
         return spread_program(
             program, args, mesh, specs_by_name(specs, kwspecs), inputs=inputs, outputs=outputs, state=state,
-            memory_limit=memory_limit, free_shard_maps=free_shard_maps, bounds=bounds, rules=rules, target=target,
-            at=at, facts=facts, numerics=numerics, budget=budget,
+            memory_limit=memory_limit, free_shard_maps=free_shard_maps, pipeline=pipeline, bounds=bounds,
+            rules=rules, target=target, at=at, facts=facts, numerics=numerics, budget=budget,
         )  # fmt: skip
     if inputs is not None or outputs is not None or state or free_shard_maps:
         raise OptionError(

@@ -14,22 +14,24 @@ narrower.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from relax_eg.argument_checks import short_repr
 from relax_eg.backend.lower import run_function
+from relax_eg.errors import OptionError
 from relax_eg.frontends import Source
 from relax_eg.ir.control import group_arguments
 from relax_eg.ir.expr import SCAN
 from relax_eg.ir.module import Module
-from relax_eg.ir.placements import PARTIAL_SUM, REPLICATED, DeviceMesh, Part
+from relax_eg.ir.placements import PARTIAL_SUM, DeviceMesh, Part
 from relax_eg.meshes.microbatches import MicrobatchedScan, microbatched_scans
 
-_MOST_PIECES = 4  # limit: pieces of the batch for each stage that are tried; the bubble is then a fifth of the time
+_PIECES = (8, 4, 2, 1)  # limit: pieces of the batch for each stage that are tried; at 8 the bubble is a tenth
 
 
 @dataclass(frozen=True)
@@ -38,33 +40,55 @@ class Pipeline:
 
     - `axis`: the axis of the mesh along which they are meant to be.
     - `stages`, `pieces`: their number, and that of the pieces of the batch.
-    - `loops`: the number of loops that run so.
+    - `scans`: the loops that run so.
     """
 
     axis: str
     stages: int
     pieces: int
-    loops: int
+    scans: tuple[MicrobatchedScan, ...]
 
     @property
-    def bubble(self) -> float:
-        """The share of the time in which a stage computes nothing that is read."""
-        return (self.stages - 1) / (self.pieces + self.stages - 1)
+    def longer(self) -> float:
+        """How many times longer the stages are busy than without the bubble."""
+        return (self.pieces + self.stages - 1) / self.pieces
+
+    def __str__(self) -> str:
+        layers = ", ".join(dict.fromkeys(str(s.length) for s in self.scans))
+        return (
+            f"{layers} layers in {self.stages} stages over {self.axis}, {self.pieces} microbatches, GPipe; the bubble "
+            f"is {1 - 1 / self.longer:.1%} of the time"
+        )
 
 
-def pipelines(traced: Source, mesh: DeviceMesh) -> Iterator[tuple[Pipeline, Callable[..., Any]]]:
-    """The pipelines to try: for each axis of a mesh, with few and with many pieces. Yields each with the program, as a
-    function of JAX with the signature of the traced one."""
+def pipelines(traced: Source, mesh: DeviceMesh, given: Mapping[str, int]) -> Iterator[Pipeline]:
+    """The pipelines to try, those with the smallest bubble first.
+
+    `given`: the number of microbatches for stages over an axis; none: any. OptionError if nothing can run so."""
+    wanted = dict(given)
+    if not set(wanted) <= set(mesh.names):
+        raise OptionError(f"pipeline={short_repr(given)}: the axes of the mesh are {', '.join(mesh.names)}")
+    found: list[Pipeline] = []
     for axis, stages in mesh.axes:
-        for pieces in (stages * _MOST_PIECES, stages * 2, stages):
-            scans = microbatched_scans(traced.module, stages, pieces) if stages > 1 else []
+        counts = [wanted[axis]] if axis in wanted else [] if wanted or stages == 1 else [stages * k for k in _PIECES]
+        for pieces in counts:
+            scans = microbatched_scans(traced.module, stages, pieces)
             if scans:
-                yield Pipeline(axis, stages, pieces, len(scans)), pipelined(traced, scans, stages, pieces)
+                found.append(Pipeline(axis, stages, pieces, tuple(scans)))
+    if wanted and not found:
+        axis, pieces = next(iter(wanted.items()))
+        raise OptionError(
+            f"{traced.name}(): no loop over layers can run in {dict(mesh.axes)[axis]} stages over {axis} with {pieces} "
+            "microbatches\n  accepted: a scan whose number of steps the stages divide, that carries a batch which the "
+            "microbatches divide, and whose steps treat each place of the batch alone"
+        )
+    yield from sorted(found, key=lambda p: p.longer)
 
 
-def pipelined(traced: Source, scans: Sequence[MicrobatchedScan], stages: int, pieces: int) -> Callable[..., Any]:
-    """A traced program with these loops as pipelines, as a function of JAX."""
-    control = {s.scan: functools.partial(_run_pipeline, traced.module, s, stages, pieces) for s in scans}
+def pipelined(traced: Source, pipeline: Pipeline) -> Callable[..., Any]:
+    """A traced program as a pipeline: a function of JAX with the signature of the traced one."""
+    of = functools.partial(_run_pipeline, traced.module, pipeline.stages, pipeline.pieces)
+    control = {s.scan: functools.partial(of, s) for s in pipeline.scans}
 
     @functools.wraps(traced.fn)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -78,7 +102,7 @@ def pipelined(traced: Source, scans: Sequence[MicrobatchedScan], stages: int, pi
     return run
 
 
-def _run_pipeline(module: Module, m: MicrobatchedScan, stages: int, pieces: int, *args: Any) -> tuple[Any, ...]:
+def _run_pipeline(module: Module, stages: int, pieces: int, m: MicrobatchedScan, *args: Any) -> tuple[Any, ...]:
     """The results of a scan with these operands, as a pipeline."""
     p = group_arguments(SCAN, args, dict(m.scan.attrs))
     reverse, layers = bool(m.scan.attr("reverse")), m.length // stages
@@ -113,17 +137,19 @@ def _run_pipeline(module: Module, m: MicrobatchedScan, stages: int, pieces: int,
 
         return jax.lax.scan(layer, carry, slices, reverse=reverse)
 
-    over = lambda parts, whole: [0 if isinstance(d, int) else whole for d in parts]
-    batched = jax.vmap(stage, (over(m.constants, None), 0, [0] * len(m.slices)))
+    batched = jax.vmap(stage, ([0 if isinstance(d, int) else None for d in m.constants], 0, [0] * len(m.slices)))
 
     def tick(state: Any, inputs: Any) -> Any:
         arrived, sums = state
         t, first = inputs
         piece = jnp.clip(t - delay, 0, pieces - 1)
         busy = (t >= delay) & (t - delay < pieces)
-        own_constants = [_taken(x, piece) if isinstance(d, int) else x for x, d in zip(constants, m.constants, strict=True)]
+        own_constants = [
+            _taken(x, piece) if isinstance(d, int) else x for x, d in zip(constants, m.constants, strict=True)
+        ]
         own_slices = [
-            jax.vmap(_taken, (1, 0))(x, piece) if isinstance(d, int) else x for x, d in zip(slices, m.slices, strict=True)
+            jax.vmap(_taken, (1, 0))(x, piece) if isinstance(d, int) else x
+            for x, d in zip(slices, m.slices, strict=True)
         ]
         own_carry = [jnp.where(_along(delay == 0, x), f[None], x) for f, x in zip(first, arrived, strict=True)]
         carry, made = batched(own_constants, own_carry, own_slices)
@@ -135,12 +161,11 @@ def _run_pipeline(module: Module, m: MicrobatchedScan, stages: int, pieces: int,
         return ([_shifted(x, reverse) for x in carry], sums), (carry, kept)
 
     def zeros_of_sums() -> list[Any]:
-        shapes = [r.annotation for r in m.body.result.args[n:]]
         return [
             jnp.zeros((stages, layers, *(int(k) for k in a.shape)), _sum_dtype(a.dtype))
             if not isinstance(d, int)
             else jnp.zeros(())
-            for a, d in zip(shapes, m.stacked, strict=True)
+            for a, d in zip(m.results[n:], m.stacked, strict=True)
         ]
 
     empty = [jnp.zeros((stages, *x.shape[1:]), x.dtype) for x in fed]
@@ -149,12 +174,12 @@ def _run_pipeline(module: Module, m: MicrobatchedScan, stages: int, pieces: int,
     last = [jnp.where(_along(delay == stages - 1, x, 1), x, 0).sum(1, dtype=x.dtype) for x in carries]
     results = [joined(x[stages - 1 :], d) for x, d in zip(last, m.carry, strict=True) if isinstance(d, int)]
     stacked = iter(kept)
-    for s, d, x in zip(sums, m.stacked, m.body.result.args[n:], strict=True):
+    for s, d, a in zip(sums, m.stacked, m.results[n:], strict=True):
         if isinstance(d, int):
             y = jax.vmap(lambda y, q: _taken(y, q + jnp.arange(pieces)), (1, 0))(next(stacked), delay)
             y = joined(y, d + 2, 1)
         else:
-            y = s.astype(x.annotation.dtype)
+            y = s.astype(a.dtype)
         results.append(y.reshape(m.length, *y.shape[2:]))
     return tuple(results)
 

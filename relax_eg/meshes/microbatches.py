@@ -55,6 +55,11 @@ class MicrobatchedScan:
     def length(self) -> int:
         return int(self.scan.attr("length"))
 
+    @property
+    def results(self) -> list[Any]:
+        """The annotations of the results of a step on one piece."""
+        return [r.annotation for r in self.body.result.args]
+
 
 def microbatched_scans(module: Module, stages: int, pieces: int) -> list[MicrobatchedScan]:
     """The scans of a module's first function that can run as a pipeline of `stages` with a batch in `pieces`."""

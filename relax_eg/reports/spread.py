@@ -78,6 +78,7 @@ class SpreadReport:
     - `rules`: the rules that made operators of the program.
     - `whole`: operators without index equations, which every device computes whole, with their number.
     - `seconds`: of the search for placements.
+    - `pipeline`: its stages and microbatches, if its layers run as a pipeline.
     - `kept`: nodes whose authors have placed them (`shard_map`), with their number; what they send has no price.
     """
 
@@ -99,6 +100,7 @@ class SpreadReport:
     whole: Mapping[str, int] = field(default_factory=dict[str, int])
     seconds: float = 0.0
     kept: Mapping[str, int] = field(default_factory=dict[str, int])
+    pipeline: str = ""
 
     @property
     def total(self) -> float:
@@ -125,6 +127,8 @@ class SpreadReport:
         )
         limit = f" of {format_bytes(int(self.limit))}" if self.limit < float("inf") else ""
         yield f"memory of a device: {format_bytes(int(self.memory))}{limit}"
+        if self.pipeline:
+            yield f"pipeline: {self.pipeline}"
         held = Table("argument or result", "type", "placement", "bytes a device", box=None, pad_edge=False)
         for row in (*self.arguments, *self.results)[:_ROWS]:
             held.add_row(row.name, row.type, row.placement.replace("[", "\\["), format_bytes(row.bytes))

@@ -205,6 +205,45 @@ def check_shard_maps() -> None:
         raise AssertionError("another mesh was accepted")
 
 
+def layers(params: tuple[jax.Array, ...], x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Layers whose steps carry a batch, read one that does not change, and hand out another."""
+
+    def layer(h: jax.Array, p: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        z = h * jax.lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-5)
+        z = jnp.tanh((z * mask[..., None]).reshape(-1, h.shape[-1]) @ p[0]).reshape(*h.shape[:-1], -1) @ p[1]
+        return h + z, z.sum(-1)
+
+    h, made = jax.lax.scan(layer, x, params)
+    return jnp.mean(h**2) + jnp.mean(made**2)
+
+
+def check_pipelines() -> None:
+    params, x = tuple(arrays((8, 16, 32), (8, 32, 16))), arrays((16, 4, 16))[0]
+    mask = (x[..., 0] > 0).astype(jnp.float32)
+
+    def train(params: Any, x: jax.Array, mask: jax.Array) -> Any:
+        loss, gradient = jax.value_and_grad(layers)(params, x, mask)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, gradient), loss
+
+    best = rx.spread(
+        train, params, x, mask, mesh={"stage": 8}, target=SLOW, state=("params",), pipeline={"stage": 16},
+        inputs={"params": "S[0]"}, seconds=5,
+    )  # fmt: skip
+    assert "8 layers in 8 stages over stage, 16 microbatches, GPipe; the bubble is 30.4%" in str(best.spreading)
+    for a, b in zip(
+        jax.tree.leaves(best(params, x, mask)), jax.tree.leaves(jax.jit(train)(params, x, mask)), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert {"collective-permute", "all-to-all"} & {s.kind for s in best.spreading.sent if s.axis == "stage"}
+    assert best.spreading.computing < 1.4 * best.spreading.one_device / 8  # the bubble included
+    shift = rx.spread(
+        lambda x: jax.lax.pad(x, 0.0, ((1, -1, 0), (0, 0, 0))), jnp.ones((16, 8)), mesh={"x": 8}, target=SLOW,
+        inputs={"x": "S[0]"}, outputs="S[0]",
+    )  # fmt: skip
+    priced, made = inserted(shift)
+    assert priced == made == {"collective-permute": 32.0}, (priced, made)
+
+
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         check_drawn(int(sys.argv[1]))
