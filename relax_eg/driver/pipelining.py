@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from relax_eg.argument_checks import short_repr
 from relax_eg.backend.lower import run_function
@@ -85,9 +86,16 @@ def pipelines(traced: Source, mesh: DeviceMesh, given: Mapping[str, int]) -> Ite
     yield from sorted(found, key=lambda p: p.longer)
 
 
-def pipelined(traced: Source, pipeline: Pipeline) -> Callable[..., Any]:
-    """A traced program as a pipeline: a function of JAX with the signature of the traced one."""
-    of = functools.partial(_run_pipeline, traced.module, pipeline.stages, pipeline.pieces)
+def pipelined(traced: Source, pipeline: Pipeline, mesh: DeviceMesh) -> Callable[..., Any]:
+    """A traced program as a pipeline over a mesh: a function of JAX with the signature of the traced one."""
+    devices = AbstractMesh(mesh.sizes, mesh.names)
+
+    def on_stages(x: Any) -> Any:
+        """`x`, split along its first axis over the axis of the stages. The others are free."""
+        spec = PartitionSpec(pipeline.axis, *[PartitionSpec.UNCONSTRAINED] * (x.ndim - 1))
+        return jax.lax.with_sharding_constraint(x, NamedSharding(devices, spec))
+
+    of = functools.partial(_run_pipeline, traced.module, pipeline.stages, pipeline.pieces, on_stages)
     control = {s.scan: functools.partial(of, s) for s in pipeline.scans}
 
     @functools.wraps(traced.fn)
@@ -102,7 +110,9 @@ def pipelined(traced: Source, pipeline: Pipeline) -> Callable[..., Any]:
     return run
 
 
-def _run_pipeline(module: Module, stages: int, pieces: int, m: MicrobatchedScan, *args: Any) -> tuple[Any, ...]:
+def _run_pipeline(
+    module: Module, stages: int, pieces: int, on_stages: Callable[[Any], Any], m: MicrobatchedScan, *args: Any
+) -> tuple[Any, ...]:
     """The results of a scan with these operands, as a pipeline."""
     p = group_arguments(SCAN, args, dict(m.scan.attrs))
     reverse, layers = bool(m.scan.attr("reverse")), m.length // stages
@@ -122,7 +132,7 @@ def _run_pipeline(module: Module, stages: int, pieces: int, m: MicrobatchedScan,
         return x.reshape(*x.shape[:d], x.shape[d] * pieces, *x.shape[d + 2 :])
 
     constants = [cut(x, d) for x, d in zip(p.constants, m.constants, strict=True)]
-    staged = [x.reshape(stages, layers, *x.shape[1:]) for x in p.xs]
+    staged = [on_stages(x.reshape(stages, layers, *x.shape[1:])) for x in p.xs]
     slices = [cut(x, d + 2 if isinstance(d, int) else d) for x, d in zip(staged, m.slices, strict=True)]
     fed = [cut(x, d) for x, d in zip(p.carry, m.carry, strict=True)]
     fed = [jnp.pad(x, [(0, stages - 1), *[(0, 0)] * (x.ndim - 1)]) for x in fed]
@@ -152,13 +162,13 @@ def _run_pipeline(module: Module, stages: int, pieces: int, m: MicrobatchedScan,
             for x, d in zip(slices, m.slices, strict=True)
         ]
         own_carry = [jnp.where(_along(delay == 0, x), f[None], x) for f, x in zip(first, arrived, strict=True)]
-        carry, made = batched(own_constants, own_carry, own_slices)
+        carry, made = jax.tree.map(on_stages, batched(own_constants, own_carry, own_slices))
         sums = [
             s if isinstance(d, int) else jnp.where(_along(busy, y), s + y if d == PARTIAL_SUM else y.astype(s.dtype), s)
             for s, y, d in zip(sums, made, m.stacked, strict=True)
         ]
         kept = [y for y, d in zip(made, m.stacked, strict=True) if isinstance(d, int)]
-        return ([_shifted(x, reverse) for x in carry], sums), (carry, kept)
+        return ([on_stages(_shifted(x, reverse)) for x in carry], sums), (carry, kept)
 
     def zeros_of_sums() -> list[Any]:
         return [

@@ -200,7 +200,7 @@ def spread_program(
             left = seconds - (time.monotonic() - started)
             if left <= 0 and best is not None:
                 break
-            made = traced_program(pipelined(traced, p), args, kwspecs, ranges, statements)
+            made = traced_program(pipelined(traced, p, where), args, kwspecs, ranges, statements)
             assert isinstance(made, Traced)
             staged = replace(made, fn=traced.fn, name=traced.name)
             try:
@@ -372,7 +372,9 @@ def _spread(
 
     module = module_of(found, entry.found.module, with_origins)
     check_module(module)
-    report = replace(_report(traced, options, search, found, wanted.memory), pipeline=pipeline)
+    report = _report(traced, options, search, found, wanted.memory)
+    if pipeline:  # whose own constraints are nobody's
+        report = replace(report, pipeline=pipeline, kept={})
     after = ProgramCost(_rows(found))
     before = price_at(traced.module, options, options.bindings[0])
     cost = replace(

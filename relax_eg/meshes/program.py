@@ -35,15 +35,17 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function
-from relax_eg.ir.placements import REPLICATED, DeviceMesh, Part
+from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.meshes.strategies import SplitStrategy, strategies
 from relax_eg.ops import bytes_of
+from relax_eg.ops.placing import ANNOTATE_SHARDING
 from relax_eg.shapes import Dim
 
 # Nodes whose functions are spread like the code around them. What others run is computed whole on every device.
 FOLLOWED = frozenset((SCAN, WHILE, COND, CALL))
 # Library calls whose results are their operands, which no compiler may look through. Each result is placed like its
 # operand.
+_CONSTRAINT = "jax.sharding_constraint"
 HANDING_ON = frozenset(("jax.optimization_barrier",))
 
 
@@ -85,7 +87,8 @@ class FunctionGraph:
 class ValueWay:
     """One way to compute a value.
 
-    - `along`: for what its author has placed (a `shard_map`): its only strategy along each axis of the mesh.
+    - `along`: for what its author has placed (a `shard_map`, a sharding constraint): its strategies along each axis of
+      the mesh.
     - `op`: its operator, for messages.
     - `children`: the values that it reads, without functions.
     - `strategies`: along one axis of a mesh.
@@ -100,11 +103,11 @@ class ValueWay:
     cost: NodeCost = field(default_factory=NodeCost)
     candidate: int = -1
     made_by: str = ""
-    along: tuple[SplitStrategy, ...] = ()
+    along: tuple[tuple[SplitStrategy, ...], ...] = ()
 
     def strategies_along(self, axis: int) -> tuple[SplitStrategy, ...]:
         """Its strategies along an axis of the mesh."""
-        return self.along[axis : axis + 1] if self.along else self.strategies
+        return self.along[axis] if self.along else self.strategies
 
 
 @dataclass(slots=True)
@@ -377,7 +380,7 @@ class _Joining:
                     return
                 if t.op == SHARD_MAP:
                     parts_along = self._along(t.site.attrs["out_specs"].value[index])
-                    fixed = tuple(SplitStrategy((REPLICATED,), p) for p in parts_along)
+                    fixed = tuple((SplitStrategy((REPLICATED,), p),) for p in parts_along)
                     value.ways.append(ValueWay(k.op, (self.number[name, inner],), (), NodeCost(), i, along=fixed))
                     return
                 if t.op == TUPLE:
@@ -391,6 +394,10 @@ class _Joining:
             value.ways.append(ValueWay(k.op, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)), cost, i))
             return
         attrs = tuple(k.site.attrs.items())
+        constrained = self._constrained(name, k)
+        if constrained:
+            value.ways.append(ValueWay(k.op, children[:1], (), along=constrained))
+            return
         if k.op == SHARD_MAP:
             value.ways.append(ValueWay(k.op, children, (), cost, i, k.made_by, self._placed(name, k, len(children))))
             return
@@ -405,24 +412,50 @@ class _Joining:
             self.found.opaque[what] = self.found.opaque.get(what, 0) + 1
         value.ways.append(ValueWay(k.op, children, found, cost, i, k.made_by))
 
-    def _placed(self, name: str, k: Candidate, n: int) -> tuple[SplitStrategy, ...]:
-        """The strategy of a `shard_map` with `n` operands along each axis: that of its specs."""
-        theirs = DeviceMesh.of(k.site.attrs["mesh"].value)
+    def _keep(self, name: str, what: str, theirs: DeviceMesh, accepted: str = "") -> None:
+        """Counts a node that its author has placed over a mesh. OptionError if that is not the mesh here."""
         if theirs != self.mesh:
             raise OptionError(
-                f"{name}(): its shard_map is over the mesh {theirs}; the mesh here is {self.mesh}\n  accepted: that "
-                "mesh, or free_shard_maps=True, which reads the body on the global view and places it anew"
+                f"{name}(): its {what} is over the mesh {theirs}; the mesh here is {self.mesh}\n  accepted: that "
+                f"mesh{accepted}"
             )
-        self.found.kept[k.op] = self.found.kept.get(k.op, 0) + 1
+        self.found.kept[what] = self.found.kept.get(what, 0) + 1
+
+    def _constrained(self, name: str, k: Candidate) -> tuple[tuple[SplitStrategy, ...], ...]:
+        """The strategies along each axis of a node that states a placement; none for other nodes."""
+        free: Sequence[int] = ()
+        if k.op == ANNOTATE_SHARDING:
+            self._keep(name, k.op, DeviceMesh.of(k.site.attrs["mesh"]))
+            parts = MeshPlacement.parse(k.site.attrs["placement"]).parts
+        elif k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") == _CONSTRAINT:
+            given = dict(k.site.attrs["attrs"])
+            sharding, free = getattr(given["sharding"], "value", None), given.get("unconstrained_dims", ())
+            free = tuple(getattr(free, "value", free))
+            if not hasattr(sharding, "spec"):
+                return ()
+            self._keep(name, _CONSTRAINT.removeprefix("jax."), DeviceMesh.of(sharding.mesh))
+            parts = self._along(sharding.spec)
+        else:
+            return ()
+        # An axis that is not named may split a dimension about which nothing is said.
+        return tuple(
+            tuple(SplitStrategy((q,), q) for q in ((p, *free) if p == REPLICATED else (p,))) for p in parts
+        )
+
+    def _placed(self, name: str, k: Candidate, n: int) -> tuple[tuple[SplitStrategy, ...], ...]:
+        """The strategy of a `shard_map` with `n` operands along each axis: that of its specs."""
+        anew = ", or free_shard_maps=True, which reads the body on the global view and places it anew"
+        self._keep(name, k.op, DeviceMesh.of(k.site.attrs["mesh"].value), anew)
         specs = k.site.attrs["in_specs"].value
         parts = [(REPLICATED,) * len(self.mesh.axes)] * (n - len(specs)) + [self._along(s) for s in specs]
-        return tuple(SplitStrategy(tuple(p[axis] for p in parts), REPLICATED) for axis in range(len(self.mesh.axes)))
+        return tuple((SplitStrategy(tuple(p[axis] for p in parts), REPLICATED),) for axis in range(len(self.mesh.axes)))
 
     def _along(self, spec: Any) -> tuple[Part, ...]:
         """The part along each axis of the mesh that a `PartitionSpec` states."""
         found: dict[str, Part] = {}
         for d, names in enumerate(tuple(spec)):
-            found |= dict.fromkeys((names,) if isinstance(names, str) else names or (), d)
+            listed = names if isinstance(names, tuple) else (names,)
+            found |= {name: d for name in listed if isinstance(name, str)}
         return tuple(found.get(name, REPLICATED) for name in self.mesh.names)
 
     def _result(self, name: str, k: Candidate, index: int, n: int) -> ValueWay:
