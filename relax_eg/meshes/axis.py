@@ -223,6 +223,15 @@ class AxisSearch:
         low, _ = self.scope.interval(d)
         return not d.variables or (low is not None and low >= n) or self.scope.equal(d % n, 0) is True
 
+    def has_room(self, v: int, part: Part) -> bool:
+        """Whether a value has a place for every device in a part, with the other axes that split the same dimension."""
+        if not isinstance(part, int):
+            return True
+        n = self.n
+        for choice, k in self.others:
+            n *= k if choice is not None and (choice.part(v) == part or part in choice.needed.get(v, ())) else 1
+        return int(self.program.values[v].shape[part].evaluate(self.binding)) >= n
+
     def divides(self, v: int, part: Part) -> bool:
         """Whether the pieces of an input or output are equal for all sizes, as JAX needs."""
         if not isinstance(part, int):
@@ -344,10 +353,7 @@ class _Model:
         if is_input:
             given = self.demands.inputs.get(v)
             return s.result == given if given is not None else self.search.divides(v, s.result)
-        if not s.extents and isinstance(s.result, int):  # a parameter, or what passes a value on
-            d = self.search.program.values[v].shape[s.result]
-            return int(d.evaluate(self.search.binding)) >= self.search.n
-        return self.search.fits(v, s)
+        return self.search.has_room(v, s.result) and self.search.fits(v, s)
 
     def _edges(self) -> Iterator[tuple[int, dict[Part, list[int]], bool]]:
         """Yields each value that something takes, with the columns that take it in each part, and whether it has to
@@ -373,6 +379,8 @@ class _Model:
             for after in taken:
                 sends = after != before and before != REPLICATED
                 if (after != before and after in PARTIAL.values()) or (stays and sends and isinstance(before, int)):
+                    continue
+                if after != before and not self.search.has_room(v, after):
                     continue
                 moved = self._column(0.0)
                 leaves.append(moved)

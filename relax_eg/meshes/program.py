@@ -179,6 +179,11 @@ class SpreadProgram:
     kept: dict[str, int] = field(default_factory=dict[str, int])
     opaque: dict[str, int] = field(default_factory=dict[str, int])
 
+    def splits_along(self, axis: int) -> bool:
+        """Whether the program's author has split something over an axis of the mesh."""
+        ways = (w.along[axis] for v in self.values for w in v.ways if w.along)
+        return any(len(s) == 1 and isinstance(s[0].result, int) for s in ways)
+
 
 def hands_on(k: Candidate) -> bool:
     """Whether a candidate returns its operands, as a tuple."""

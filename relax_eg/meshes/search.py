@@ -26,6 +26,7 @@ from relax_eg.meshes.program import SpreadProgram
 from relax_eg.shapes import Scope
 
 _BOUND_SECONDS = 10.0  # limit: seconds for the bound on a mesh of several axes
+_TURNS = 3  # limit: times that there has to be time for each axis
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
@@ -221,6 +222,8 @@ class _Search:
         self.program, self.mesh, self.profile = program, mesh, profile
         self.binding, self.scope, self.wanted, self.deadline = binding, scope, wanted, deadline
         self.bound = math.inf
+        # So that every axis is chosen, and chosen anew, before the time is up.
+        self.each = (deadline - time.monotonic()) / (_TURNS * len(mesh.axes))
 
     def run(self) -> Spreading:
         best: Spreading | None = None
@@ -286,10 +289,12 @@ class _Search:
             return 0.0
 
     def _in_turn(self) -> Spreading:
-        """One axis after the other, the slowest first, while the others divide everything."""
+        """One axis after the other, while the others divide everything: those over which the program's author has split
+        something, then the fastest first."""
         choices: list[AxisChoice | None] = [None] * len(self.mesh.axes)
-        for axis in range(len(choices)):
-            choices[axis] = self._solve(choices, axis, choices[0] if axis else None)
+        order = sorted(range(len(choices)), key=lambda a: (not self.program.splits_along(a), -a))
+        for axis in order:
+            choices[axis] = self._solve(choices, axis, choices[order[0]])
         return self._spreading([c for c in choices if c is not None])
 
     def _improved(self, best: Spreading) -> Spreading:
@@ -342,7 +347,7 @@ class _Search:
         low, high = 0.0, math.inf  # prices of a byte at which memory does not suffice, and does
         for _ in range(_PRICES):
             try:
-                found = search.run(demands, max(1.0, self.deadline - time.monotonic()), start)
+                found = search.run(demands, max(1.0, min(self.each, self.deadline - time.monotonic())), start)
             except ExtractionError:
                 if best is None:
                     raise
@@ -356,7 +361,7 @@ class _Search:
             peak = peak_of(self.program, self.mesh, full, self.wanted.state)
             over = peak.bytes > self.wanted.memory
             log_at(
-                3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB at {demands.byte_price:.3g} s a byte"
+                3, f"{time.monotonic():.1f} axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB at {demands.byte_price:.3g} s a byte"
             )
             rank = over, peak.bytes if over else found.cost
             if rank < best_rank:
