@@ -193,7 +193,8 @@ def spread_program(
                 best = _spread(traced, options, where, wanted, seconds)
             except ExtractionError as e:
                 failed = e
-        for p in pipelines(traced, where, {} if pipeline is True else pipeline) if pipeline and isinstance(traced, Traced) else ():
+        given = pipeline if isinstance(pipeline, Mapping) else {}
+        for p in pipelines(traced, where, given) if pipeline and isinstance(traced, Traced) else ():
             # The other program computes as much on a device, without the bubble.
             if best is not None and best.spreading.computing * p.longer >= best.spreading.total:
                 break

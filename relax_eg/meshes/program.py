@@ -443,9 +443,7 @@ class _Joining:
         else:
             return ()
         # An axis that is not named may split a dimension about which nothing is said.
-        return tuple(
-            tuple(SplitStrategy((q,), q) for q in ((p, *free) if p == REPLICATED else (p,))) for p in parts
-        )
+        return tuple(tuple(SplitStrategy((q,), q) for q in ((p, *free) if p == REPLICATED else (p,))) for p in parts)
 
     def _placed(self, name: str, k: Candidate, n: int) -> tuple[tuple[SplitStrategy, ...], ...]:
         """The strategy of a `shard_map` with `n` operands along each axis: that of its specs."""

@@ -361,7 +361,7 @@ class _Search:
             peak = peak_of(self.program, self.mesh, full, self.wanted.state)
             over = peak.bytes > self.wanted.memory
             log_at(
-                3, f"{time.monotonic():.1f} axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB at {demands.byte_price:.3g} s a byte"
+                3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB at {demands.byte_price:.3g} s a byte"
             )
             rank = over, peak.bytes if over else found.cost
             if rank < best_rank:

@@ -11,9 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from relax_eg.byte_units import format_bytes
-from relax_eg.errors import OptionError
 from relax_eg.extract.figures import time
-from relax_eg.plain_data import write_file
 
 _ROWS = 40  # limit: rows of a table in the text
 _BARS = 60  # limit: collectives that the picture names
@@ -169,7 +167,7 @@ class SpreadReport:
         height = row * (len(held) + len(shown) + 5)
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-            'font-family="sans-serif" font-size="12">',
+            'font-family="sans-serif" font-size="12" fill="currentColor">',
             f'<text x="8" y="16" font-weight="bold">{escape(self.name)} on {escape(self.mesh)}: who holds what</text>',
         ]
         y = row + 8
@@ -211,14 +209,9 @@ class SpreadReport:
     def to_html(self, path: str | Path | None = None) -> str:
         """The report as one page, with the picture; also written to `path` if one is given. OptionError if that
         fails."""
-        page = (
-            f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(self.name)}</title>"
-            f"<body style='font-family:sans-serif;margin:2em'>{self.to_svg()}<pre>{escape(str(self))}</pre></body>"
-            "</html>"
-        )
-        if path is not None:
-            write_file(path, page, OptionError, "the report")
-        return page
+        from relax_eg.reports.html import page_of_spreading  # which reads reports of costs, and they this file
+
+        return page_of_spreading(f"{self.name} on {self.devices} x {self.target}", self.to_svg(), str(self), path)
 
 
 def _share(placement: str, mesh: str) -> float:
