@@ -42,7 +42,7 @@ STEPS: list[Callable[..., Any]] = [
     lambda a, b, w: jnp.concatenate([a, a * 2], 0),
     lambda a, b, w: a[jnp.argsort(a[:, 0])],
     lambda a, b, w: jax.lax.scan(lambda c, x: (c * 0.5 + x, c.sum()), a[0], a)[0][None] + a,
-    lambda a, b, w: jax.lax.cond(a.sum() > 0, lambda a: jnp.sin(a), lambda a: a - a.mean(1, keepdims=True), a),
+    lambda a, b, w: jax.lax.cond(a.max() > 0.5, jnp.sin, lambda a: a - a.mean(1, keepdims=True), a),
     lambda a, b, w: jax.lax.fori_loop(0, 3, lambda i, c: c * 0.5 + a, b if a.shape == b.shape else a),
     lambda a, b, w: jax.lax.pad(a, 0.0, ((1, -1, 0), (0, 0, 0))),
 ]
