@@ -207,7 +207,8 @@ def timed(rounds: int) -> Table:
         arrays = jax.tree.map(drawn, specs)
         best: Any = rx.spread(fn, *arrays, mesh={"x": MOST_COMPILED}, **options)
         placed = best.place(*arrays)[0]
-        ways = best.jit(), jax.jit(fn, in_shardings=best.in_shardings)
+        where = {"in_shardings": best.in_shardings}
+        ways = jax.jit(best.to_jax(), **where, out_shardings=best.out_shardings), jax.jit(fn, **where)
         seconds: tuple[list[float], list[float]] = ([], [])
         for way in ways:
             jax.block_until_ready(way(*placed))
@@ -217,7 +218,7 @@ def timed(rounds: int) -> Table:
                 jax.block_until_ready(way(*placed))
                 into.append(time.perf_counter() - started)
         ours, theirs = (median(s) for s in seconds)
-        where = ", ".join(dict.fromkeys(map(str, best.input_placements)))
+        inputs = ", ".join(dict.fromkeys(map(str, best.input_placements)))
         table.add_row(
             name, where.replace("[", "\\["), f"{1e3 * ours:.3g}", f"{1e3 * theirs:.3g}", f"{ours / theirs:.2f}"
         )
