@@ -252,6 +252,9 @@ class AxisSearch:
             solver = relaxation(model.costs, model.rows, model.upper)
             first = model.columns_of(start) if start is not None else np.zeros(len(model.costs))
             found = branch(solver, model.integers, first, _GAP, _NODES, deadline)
+            if found.values is None:  # HiGHS may need long for a first solution; that nothing is split is one
+                first = model.columns_of(self._whole(demands))
+                found = branch(solver, model.integers, first, _GAP, _NODES, max(deadline, time.monotonic() + seconds))
             if found.values is None:
                 raise ExtractionError(
                     f"no placement over {self.n} devices keeps what is demanded\n  accepted: other given placements, a "
@@ -264,6 +267,41 @@ class AxisSearch:
                 return choice
             model.forbid(circle, choice)
         raise ExtractionError("every choice found computes a value from itself; please report this")
+
+    def _whole(self, demands: Demands) -> AxisChoice:
+        """The choice that splits only what has to be split: every value is computed as on one device."""
+        program, found = self.program, AxisChoice()
+        tied: dict[int, list[int]] = {}
+        for a, b in program.tied:
+            tied.setdefault(a, []).append(b)
+        stack = [*program.outputs, *program.inputs]
+        while stack:
+            v = stack[-1]
+            if v in found.chosen:
+                stack.pop()
+                continue
+            value = program.values[v]
+            taken = program.graphs[value.function].taken.get(value.number, -1)
+            j = next((i for i, w in enumerate(value.ways) if w.candidate == taken), 0)
+            j = j if demands.way is None else demands.way.get(v, j)
+            way = value.ways[j] if 0 <= j < len(value.ways) else None
+            if way is None or value.is_free:
+                found.chosen[v] = ChosenWay(0, SplitStrategy((), REPLICATED))
+                stack.pop()
+                continue
+            waiting = [c for c in way.children if c not in found.chosen and c not in stack]
+            if waiting:
+                stack += waiting
+                continue
+            given = demands.inputs.get(v)
+            if v in program.staying and way.children:  # as its argument is
+                made = found.part(way.children[0])
+                given = next((s.result for s in way.strategies if s.operands[:1] == (made,)), None)
+            every = way.strategies_along(self.axis)
+            found.chosen[v] = ChosenWay(j, next((s for s in every if s.result == given), every[0]))
+            stack.pop()
+            stack += [b for b in tied.get(v, ()) if b not in found.chosen]
+        return found
 
     def _circle(self, choice: AxisChoice) -> list[int]:
         """Values that depend on each other in a circle under a choice; empty if there are none."""

@@ -1,6 +1,7 @@
 """The search over all axes of a mesh: one integer program for each, the others fixed, until nothing improves.
 
-It begins with all axes taken as one, and with one axis after the other while the rest divide everything. The first
+It begins with the batch split over all axes but the fastest, with all axes taken as one, and with one axis after the
+other while the rest divide everything. The first
 program chooses the algebra too; the others keep it. Where the values that are in memory together exceed the limit of a
 device, their bytes get a price, and the axis is solved again at several prices. The bound is that of the first program
 of one axis, in which the other axes divide everything and send nothing. A program has a few columns for each strategy
@@ -19,7 +20,7 @@ from relax_eg.errors import ExtractionError
 from relax_eg.extract.links import Collective, link_for
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.expr import VAR
-from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part
+from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.logs import log_at
 from relax_eg.meshes.axis import AxisChoice, AxisSearch, Demands, change_of, cost_along
 from relax_eg.meshes.program import SpreadProgram
@@ -229,7 +230,8 @@ class _Search:
         best: Spreading | None = None
         if len(self.mesh.axes) > 1:
             self.bound = self._least()
-        for start in (self._as_one, self._in_turn)[: 1 if len(self.mesh.axes) == 1 else 2]:
+        several = (self._with_batch, self._as_one, self._in_turn)
+        for start in (self._as_one,) if len(self.mesh.axes) == 1 else several:
             if best is not None and time.monotonic() > self.deadline:
                 break
             found = start()
@@ -276,6 +278,27 @@ class _Search:
         if len(sizes) == 1:
             self.bound = choice.bound
         return self._spreading([choice] * len(sizes))
+
+    def _with_batch(self) -> Spreading | None:
+        """One axis after the other for a program with state, whose other inputs are split along their first axis over
+        all axes of the mesh but the fastest. Few placements are left then, so this ends soon."""
+        if not self.wanted.state or self.program.kept:
+            return None
+        state = {i for i, _ in self.wanted.state}
+        last = len(self.mesh.axes) - 1
+        split = MeshPlacement((*[0] * last, REPLICATED))
+        pieces = self.mesh.devices // self.mesh.sizes[-1]
+        given = dict(self.wanted.inputs)
+        for i, v in enumerate(self.program.inputs):
+            shape = self.program.values[v].shape
+            if i not in state and i not in given and shape and self.scope.equal(shape[0] % pieces, 0) is True:
+                given[i] = split
+        wanted = replace(self.wanted, inputs=given)
+        inner = _Search(self.program, self.mesh, self.profile, self.binding, self.scope, wanted, self.deadline)
+        try:
+            return inner._in_turn()
+        except ExtractionError:
+            return None
 
     def _least(self) -> float:
         """A lower bound: the first axis while the others divide everything and send nothing, in any memory."""
@@ -421,6 +444,16 @@ def peak_of(
             if c in last:
                 last[c] = max(last[c], place[v])
                 readers[c] = readers.get(c, 0) + 1
+    # What a loop slices is there until its last value comes about, and what it stacks from its first on.
+    spans: dict[str, tuple[int, int]] = {}
+    for v in order:
+        first, _ = spans.get(program.values[v].function, (place[v], 0))
+        spans[program.values[v].function] = first, place[v]
+    for v in order:
+        value = program.values[v]
+        for c in value.ways[known[0].chosen[v].way].children if value.parameter >= 0 else ():
+            if c in last and program.values[c].times < value.times:
+                last[c] = max(last[c], spans[value.function][1])
     # What only passes a value on (a result of a function, a parameter) is that value's memory.
     inputs = {v: here(v, made(v)) for v in program.inputs if v in place}
     replaced = {program.outputs[o] for _, o in state}
@@ -432,8 +465,7 @@ def peak_of(
         is_stored = bool(way.cost.launches) or (readers.get(v, 0) > 1 and way.candidate >= 0)
         is_stacked = way.op == "result" and value.times < program.values[way.children[-1]].times
         if is_made and (is_stored or is_stacked):
-            first = min((place[c] for c in way.children if c in place), default=place[v])
-            start = first if is_stacked else place[v]
+            start = spans[program.values[way.children[-1]].function][0] if is_stacked else place[v]
             held[v, MeshPlacement(made(v))] = here(v, made(v)), start, end
         for parts in itertools.product(*(sorted(c.needed.get(v, ()), key=str) for c in known)):
             if parts != made(v) and here(v, parts) > here(v, made(v)):
