@@ -434,7 +434,8 @@ class _Joining:
             parts = MeshPlacement.parse(k.site.attrs["placement"]).parts
         elif k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") == _CONSTRAINT:
             given = dict(k.site.attrs["attrs"])
-            sharding, free = getattr(given["sharding"], "value", None), given.get("unconstrained_dims", ())
+            sharding: Any = getattr(given["sharding"], "value", None)
+            free = given.get("unconstrained_dims", ())
             free = tuple(getattr(free, "value", free))
             if not hasattr(sharding, "spec"):
                 return ()

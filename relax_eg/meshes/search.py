@@ -223,6 +223,7 @@ class _Search:
         self.program, self.mesh, self.profile = program, mesh, profile
         self.binding, self.scope, self.wanted, self.deadline = binding, scope, wanted, deadline
         self.bound = math.inf
+        self.held: dict[int, dict[int, Part]] = {}  # parts of inputs along an axis, beside those that are wanted
         # So that every axis is chosen, and chosen anew, before the time is up.
         self.each = (deadline - time.monotonic()) / (_TURNS * len(mesh.axes))
 
@@ -280,23 +281,25 @@ class _Search:
         return self._spreading([choice] * len(sizes))
 
     def _with_batch(self) -> Spreading | None:
-        """One axis after the other for a program with state, whose other inputs are split along their first axis over
-        all axes of the mesh but the fastest. Few placements are left then, so this ends soon."""
+        """One axis after the other for a program with state, which is whole along all axes of the mesh but the fastest;
+        its other inputs are split along their first axis there. Few placements are left then, so this ends soon."""
         if not self.wanted.state or self.program.kept:
             return None
-        state = {i for i, _ in self.wanted.state}
+        state = {self.program.inputs[i] for i, _ in self.wanted.state}
+        given = {self.program.inputs[i] for i in self.wanted.inputs}
+        inner = _Search(
+            self.program, self.mesh, self.profile, self.binding, self.scope, self.wanted, self.deadline
+        )  # fmt: skip
         last = len(self.mesh.axes) - 1
-        split = MeshPlacement((*[0] * last, REPLICATED))
         pieces = self.mesh.devices // self.mesh.sizes[-1]
-        given = dict(self.wanted.inputs)
-        for i, v in enumerate(self.program.inputs):
+        for v in self.program.inputs:
             shape = self.program.values[v].shape
-            if i not in state and i not in given and shape and self.scope.equal(shape[0] % pieces, 0) is True:
-                given[i] = split
-        wanted = replace(self.wanted, inputs=given)
-        inner = _Search(self.program, self.mesh, self.profile, self.binding, self.scope, wanted, self.deadline)
+            is_batch = v not in state and bool(shape) and self.scope.equal(shape[0] % pieces, 0) is True
+            for axis in range(last + 1) if v not in given else ():
+                if axis < last or v not in state:
+                    inner.held.setdefault(axis, {})[v] = 0 if is_batch and axis < last else REPLICATED
         try:
-            return inner._in_turn()
+            return inner._in_turn(range(last + 1))
         except ExtractionError:
             return None
 
@@ -311,11 +314,11 @@ class _Search:
         except ExtractionError:
             return 0.0
 
-    def _in_turn(self) -> Spreading:
+    def _in_turn(self, order: Sequence[int] = ()) -> Spreading:
         """One axis after the other, while the others divide everything: those over which the program's author has split
-        something, then the fastest first."""
+        something, then the fastest first; or in this order."""
         choices: list[AxisChoice | None] = [None] * len(self.mesh.axes)
-        order = sorted(range(len(choices)), key=lambda a: (not self.program.splits_along(a), -a))
+        order = order or sorted(range(len(choices)), key=lambda a: (not self.program.splits_along(a), -a))
         for axis in order:
             choices[axis] = self._solve(choices, axis, choices[order[0]])
         return self._spreading([c for c in choices if c is not None])
@@ -358,7 +361,7 @@ class _Search:
         if algebra is not None:  # nothing else is computed
             ways = {v: ways.get(v, -1) if ways else -1 for v in range(len(self.program.values))}
         demands = Demands(
-            {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()},
+            {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()} | self.held.get(axis, {}),
             {i: p.parts[axis] for i, p in self.wanted.outputs.items()},
             [(self.program.inputs[i], self.program.outputs[o]) for i, o in self.wanted.state],
             way=ways,
