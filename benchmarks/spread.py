@@ -220,7 +220,7 @@ def timed(rounds: int) -> Table:
         ours, theirs = (median(s) for s in seconds)
         inputs = ", ".join(dict.fromkeys(map(str, best.input_placements)))
         table.add_row(
-            name, where.replace("[", "\\["), f"{1e3 * ours:.3g}", f"{1e3 * theirs:.3g}", f"{ours / theirs:.2f}"
+            name, inputs.replace("[", "\\["), f"{1e3 * ours:.3g}", f"{1e3 * theirs:.3g}", f"{ours / theirs:.2f}"
         )
     return table
 
