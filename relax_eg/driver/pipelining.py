@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from relax_eg.argument_checks import short_repr
 from relax_eg.backend.lower import run_function
+from relax_eg.dtypes import dtype_of
 from relax_eg.errors import OptionError
 from relax_eg.frontends import Source
 from relax_eg.ir.control import group_arguments
@@ -210,4 +211,4 @@ def _shifted(x: Any, reverse: bool) -> Any:
 
 
 def _sum_dtype(dtype: str) -> str:
-    return "float32" if dtype in ("bfloat16", "float16") else dtype
+    return "float32" if dtype_of(dtype).is_half else dtype

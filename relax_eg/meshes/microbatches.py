@@ -27,9 +27,9 @@ from relax_eg.shapes import Dim
 
 _PASSES = 64  # limit: passes over a body; each finds more values that have a batch
 # Operators that are linear, up to rounding: in their operand, in all operands together, in one of two, in the first.
-_LINEAR = frozenset((*movement_operators("view"), "permute_dims", "astype", "negative", "sum", "broadcast_to"))
+_LINEAR = frozenset((*movement_operators("view", "order", "repeat", "convert"), "negative", "sum"))
 _LINEAR_TOGETHER = frozenset(("add", "subtract"))
-_LINEAR_IN_ONE = frozenset(("multiply", "matmul"))
+_LINEAR_IN_ONE = frozenset(("multiply",))
 _LINEAR_IN_FIRST = frozenset(("divide",))
 
 
