@@ -1,11 +1,13 @@
 """Programs spread over meshes of described devices: the placements found beside the textbook ones.
 
-    python -m benchmarks.spread [--quick] [--only mlp] [--seconds 60] [--compile]
+    python -m benchmarks.spread [--quick] [--only mlp] [--seconds 60] [--compile] [--run]
 
 A textbook spreading is given by the placements of its inputs; everything else is chosen as well as the search can, so
 its figures are those of its best form. *data* splits the batch, *zero-3* the batch and the state, *tensor* the weights
-as Megatron has them, *sequence* the tokens, *expert* the experts of a mixture. `--compile` lets XLA compile the found
-spreading for eight described GPUs, where there are as many, and counts the collectives that it inserts.
+as Megatron has them, *sequence* the tokens, *expert* the experts of a mixture, *pipeline* the layers. `--compile` lets
+XLA compile the found spreading for eight described GPUs, where there are as many, and counts the collectives that it
+inserts. `--run` runs small programs on eight CPU devices instead, beside `jax.jit` with the same input shardings, which
+leaves all else to XLA's own propagation.
 """
 
 from __future__ import annotations
@@ -13,16 +15,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import Quick
+from benchmarks.models import gpt2_arguments, gpt2_step, resnet, resnet_specs
 from relax_eg.errors import RelaxEgError
 
 DTYPE = "bfloat16"
@@ -33,13 +38,14 @@ QUICK = ("mlp", "block")
 @dataclass(frozen=True)
 class Case:
     """A program with its specs, and textbook placements of its inputs by the name of the spreading, one part for each
-    axis of the mesh."""
+    axis of the mesh. `microbatches`: those of the textbook pipeline, by axis."""
 
     fn: Callable[..., Any]
     specs: tuple[Any, ...]
     mesh: Mapping[str, int]
     textbook: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    microbatches: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def mlp(x: jax.Array, wi: jax.Array, wo: jax.Array) -> jax.Array:
@@ -90,6 +96,25 @@ def mixture(x: jax.Array, gate: jax.Array, wi: jax.Array, wo: jax.Array) -> jax.
     return jnp.einsum("te,etd->td", share, jnp.einsum("etf,efd->etd", inner, wo))
 
 
+def decoding(ps: Any, x: jax.Array, k_cache: jax.Array, v_cache: jax.Array) -> Any:
+    """One token of each sequence through all layers of Llama, with grouped queries; returns what the caches grow by."""
+
+    def layer(x: jax.Array, xs: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        p, ks, vs = xs  # caches: sequence, head, place, element
+        b, heads, _, width = ks.shape
+        h = normed(x, p["g1"])
+        q = (h @ p["wq"]).reshape(b, heads, -1, width)
+        k, v = ((h @ p[n]).reshape(b, heads, 1, width) for n in ("wk", "wv"))
+        scores = jnp.concatenate([q @ ks.transpose(0, 1, 3, 2), q @ k.transpose(0, 1, 3, 2)], -1)
+        share = jax.nn.softmax(scores * (1 / width**0.5), -1)
+        attended = share[..., :-1] @ vs + share[..., -1:] @ v
+        x = x + attended.reshape(b, -1) @ p["wo"]
+        h = normed(x, p["g2"])
+        return x + (jax.nn.silu(h @ p["w1"]) * (h @ p["w3"])) @ p["w2"], (k, v)
+
+    return jax.lax.scan(layer, x, (ps, k_cache, v_cache))
+
+
 def _tensor(prefix: str, part: Callable[[int], str]) -> dict[str, str]:
     """Megatron's placements of a layer's weights; `part(d)` is the placement split along dimension `d`."""
     split = {"wq": 1, "wk": 1, "wv": 1, "wo": 0, "w1": 1, "w3": 1, "w2": 0}
@@ -109,6 +134,12 @@ def _cases() -> dict[str, Case]:
     one = {"data": {"x": "S[0]", "y": "S[0]", "ps": "R"}, "zero-3": {"x": "S[0]", "y": "S[0]"}}
     one["tensor"] = {"x": "R", "y": "R", **_tensor("ps", lambda n: f"S[{n}]")}
     one["sequence"] = {"x": "S[1]", "y": "S[1]"}
+    two = {"zero-3": {"x": "S[0], S[0]", "y": "S[0], S[0]"}}
+    two["data, tensor"] = {"x": "S[0], R", "y": "S[0], R", **_tensor("ps", lambda n: f"R, S[{n}]")}
+    grouped = weights(8192, 28672, "80") | dict.fromkeys(("wk", "wv"), f"80 8192 1024 @{DTYPE}")
+    cache = f"80 64 8 4096 128 @{DTYPE}"
+    adam = gpt2_arguments()[:-1]
+    held = {"params": "R", "first": "R", "second": "R"}
     return {
         "mlp": Case(
             mlp, (f"4096 {d} @{DTYPE}", f"{d} {f} @{DTYPE}", f"{f} {d} @{DTYPE}"), {"x": 8},
@@ -128,10 +159,20 @@ def _cases() -> dict[str, Case]:
             {"x": 8},
             {"data": {"x": "S[0]", "wi": "R", "wo": "R"}, "expert": {"wi": "S[0]", "wo": "S[0]"}},
         ),
-        "llama-3-8b": Case(training(32), (weights(d, f, "32"), batch, batch), {"x": 8}, one, step),
+        "resnet-50": Case(resnet, (resnet_specs(), "256 224 224 3"), {"x": 8},
+                          {"data": {"images": "S[0]", "params": "R"}}),
+        "gpt-2": Case(gpt2_step, (*adam, "64 1025 @ int32"), {"x": 8},
+                      {"data": {"ids": "S[0]", **held}, "zero-3": {"ids": "S[0]"}},
+                      {"state": {"params": 1, "first": 2, "second": 3}}),
+        "llama-3-8b": Case(training(32), (weights(d, f, "32"), batch, batch), {"x": 8}, one, step, {"x": 64}),
+        "llama-3-70b decode": Case(
+            decoding, (grouped, f"64 8192 @{DTYPE}", cache, cache), {"x": 8},
+            {"tensor": {"x": "R", "k_cache": "S[2]", "v_cache": "S[2]", **_tensor("ps", lambda n: f"S[{n}]")},
+             "data": {"x": "S[0]", "ps": "R"}},
+        ),
         "llama-3-70b on 64": Case(
             training(64), (weights(8192, 28672, "80"), large.replace("512", "64"), large.replace("512", "64")),
-            {"data": 8, "model": 8}, {}, step,
+            {"data": 8, "model": 8}, two, step,
         ),
         "llama-3-70b on 512": Case(
             training(64), (weights(8192, 28672, "80"), large, large), {"pod": 8, "data": 8, "model": 8}, {}, step
@@ -139,25 +180,77 @@ def _cases() -> dict[str, Case]:
     }  # fmt: skip
 
 
+def timed(rounds: int) -> Table:
+    """Median seconds of small programs on eight CPU devices, of both ways in turns, and the ratio."""
+    if len(jax.devices()) < MOST_COMPILED:
+        raise SystemExit(
+            f"--run needs {MOST_COMPILED} devices; JAX has {len(jax.devices())}\n  accepted: "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={MOST_COMPILED}"
+        )
+    d, f = 256, 1024
+    small = {name: spec.partition("@")[0] for name, spec in weights(d, f).items()}
+    stack = {name: spec.partition("@")[0] for name, spec in weights(d, f, "4").items()}
+    cases: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
+        "mlp": (mlp, (f"512 {d}", f"{d} {f}", f"{f} {d}"), {}),
+        "mlp, few rows": (mlp, (f"8 {d}", f"{d} {4 * f}", f"{4 * f} {d}"), {}),
+        "block": (lambda x, p: block(x, p, 8), (f"8 64 {d}", small), {}),
+        "mixture": (mixture, (f"256 {d}", f"{d} 8", f"8 {d} {f}", f"8 {f} {d}"), {}),
+        "training step": (training(8), (stack, f"8 64 {d}", f"8 64 {d}"), {"state": ("ps",)}),
+    }
+    table = Table("program", "placements of inputs", "spread, ms", "jax.jit, ms", "ratio of medians")
+    rng = np.random.default_rng(0)
+
+    def drawn(spec: str) -> jax.Array:
+        return jnp.asarray(rng.normal(size=[int(n) for n in spec.split()]) / 16, jnp.float32)
+
+    for name, (fn, specs, options) in cases.items():
+        arrays = jax.tree.map(drawn, specs)
+        best: Any = rx.spread(fn, *arrays, mesh={"x": MOST_COMPILED}, **options)
+        placed = best.place(*arrays)[0]
+        where = {"in_shardings": best.in_shardings}
+        ways = jax.jit(best.to_jax(), **where, out_shardings=best.out_shardings), jax.jit(fn, **where)
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for way in ways:
+            jax.block_until_ready(way(*placed))
+        for _ in range(rounds):
+            for way, into in zip(ways, seconds, strict=True):
+                started = time.perf_counter()
+                jax.block_until_ready(way(*placed))
+                into.append(time.perf_counter() - started)
+        ours, theirs = (median(s) for s in seconds)
+        inputs = ", ".join(dict.fromkeys(map(str, best.input_placements)))
+        table.add_row(
+            name, inputs.replace("[", "\\["), f"{1e3 * ours:.3g}", f"{1e3 * theirs:.3g}", f"{ours / theirs:.2f}"
+        )
+    return table
+
+
 def main(
     only: Annotated[str, typer.Option("--only", help="Cases whose names have this in them.")] = "",
     seconds: Annotated[float, typer.Option("--seconds", help="Seconds of a search for placements.")] = 60.0,
     compiles: Annotated[bool, typer.Option("--compile", help="Let XLA compile for eight described GPUs.")] = False,
+    runs: Annotated[bool, typer.Option("--run", help="Run small programs on eight CPU devices.")] = False,
     quick: Quick = False,
 ) -> None:
     """Found and textbook placements: predicted seconds, memory of a device, bound and seconds of the search."""
     console = Console(width=140)
+    if runs:
+        console.print(timed(7 if quick else 31))
+        return
     table = Table("program", "mesh", "spreading", "seconds a call", "sending", "GB a device", "gap", "search, s")
     behind: list[str] = []
     for name, case in _cases().items():
         if (quick and name not in QUICK) or only not in name:
             continue
         best: dict[str, float] = {}
-        for label, given in {**case.textbook, "found": None}.items():
+        tried = {label: {"inputs": given, "pipeline": False} for label, given in case.textbook.items()}
+        if case.microbatches:
+            tried["pipeline"] = {"pipeline": case.microbatches}
+        for label, options in {**tried, "found": {}}.items():
             started = time.perf_counter()
             try:
                 made: Any = rx.spread(
-                    case.fn, *case.specs, mesh=case.mesh, target="h100", inputs=given, seconds=seconds, **case.options
+                    case.fn, *case.specs, mesh=case.mesh, target="h100", seconds=seconds, **case.options, **options
                 )
             except RelaxEgError as e:
                 table.add_row(name, str(case.mesh), label, str(e).splitlines()[0][:60], "", "", "", "")

@@ -82,6 +82,7 @@ OUTSIDE: dict[str, set[str]] = {
         "settings",
         "driver.measured",
         "driver.settling",
+        "driver.pipelining",
         "driver.spreading",
         "driver.optimize",
         "driver.background",

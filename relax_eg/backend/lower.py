@@ -55,12 +55,20 @@ def lowering_programs_by(lower: Callable[..., Any]) -> Generator[None]:
         _programs.reset(token)
 
 
-def run_function(module: Module, function: Function, arrays: Sequence[Any]) -> Any:
+def run_function(
+    module: Module,
+    function: Function,
+    arrays: Sequence[Any],
+    control: Mapping[Expr, Callable[..., Any]] | None = None,
+) -> Any:
     """The result of `function` for JAX arrays or tracers: an array or a tuple of arrays.
 
     The size variables are bound once, from the arrays' shapes. ShapeError where these contradict the signature.
+    `control`: what computes certain control nodes from the values of their operands.
     """
-    return _Run(module).at(function, arrays, signature_fit(function.name, function.params).bind(arrays))
+    run = _Run(module)
+    run.own_control = control or {}
+    return run.at(function, arrays, signature_fit(function.name, function.params).bind(arrays))
 
 
 def run_at(module: Module, function: Function, arrays: Sequence[Any], sizes: Sizes, scope: Scope | None = None) -> Any:
@@ -95,6 +103,7 @@ class _Run(Evaluator):
         self.programs = programs or _programs.get()
         self.compiled: dict[tuple[Any, ...], Any] = {}
         self.running: Function | None = None
+        self.own_control: Mapping[Expr, Callable[..., Any]] = {}
 
     def function(self, name: str, args: Sequence[Any]) -> Any:
         function = self.module[name]
@@ -186,6 +195,8 @@ class _Run(Evaluator):
 
         Values from outside that its functions read are closed over, so that they may be of any kind, such as shapes.
         """
+        if e in self.own_control:
+            return self.own_control[e](*args)
         p = group_arguments(e.op, args, dict(e.attrs))
         if e.op == SHARD_MAP:
             return self.shard_map(e, p.functions[0], p.constants)

@@ -66,6 +66,8 @@ def optimize(
     inputs: Mapping[str, Any] | None = None,
     outputs: Any = None,
     state: Sequence[str] | Mapping[str, int] = (),
+    free_shard_maps: bool = False,
+    pipeline: bool | Mapping[str, int] = True,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -113,8 +115,8 @@ def optimize(
     - `budget`: limits of the search.
     - `mesh`: a mesh of devices, `{"data": 4, "model": 2}`: placements are chosen together with the algebra, and the
       result is a `Spread` (`docs/spread.md`). `memory_limit` is then that of each device, all its bytes together.
-    - `inputs`, `outputs`, `state`: with `mesh`, given placements, and arguments that come back as results; as those of
-      `rx.spread`.
+    - `inputs`, `outputs`, `state`, `free_shard_maps`, `pipeline`: with `mesh`, given placements, arguments that come
+      back as results, whether a `shard_map` is placed anew, and whether layers may be stages; as those of `rx.spread`.
 
     `rx.debug.options` reports progress and turns the disk cache off. Raises TraceError, SpecError, BoundsError,
     OptionError, RuleError; ExtractionError if no program keeps `memory_limit` or
@@ -124,12 +126,13 @@ def optimize(
         _check_with_mesh(weights, execution, time_limit, measure)
         return spread_program(
             program, args, mesh, specs_by_name(specs, kwspecs), inputs=inputs, outputs=outputs, state=state,
-            memory_limit=memory_limit, bounds=bounds, rules=rules, target=target, at=at, facts=facts,
-            numerics=numerics, budget=budget,
+            memory_limit=memory_limit, free_shard_maps=free_shard_maps, pipeline=pipeline, bounds=bounds,
+            rules=rules, target=target, at=at, facts=facts, numerics=numerics, budget=budget,
         )  # fmt: skip
-    if inputs is not None or outputs is not None or state:
+    if inputs is not None or outputs is not None or state or free_shard_maps:
         raise OptionError(
-            "inputs=, outputs= and state= are placements on a mesh of devices; accepted: mesh={'data': 8}"
+            "inputs=, outputs=, state= and free_shard_maps= are for programs on a mesh of devices; accepted: "
+            "mesh={'data': 8}"
         )
     ranges, statements = split_bounds(bounds)
     traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)

@@ -21,16 +21,19 @@ from relax_eg.driver.cache import CachedResult
 from relax_eg.driver.measured import Search
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.origins import origins_of
+from relax_eg.driver.pipelining import pipelined, pipelines
 from relax_eg.driver.prices import price_at
 from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget, Dump, EGraph, dump
-from relax_eg.errors import OptionError
+from relax_eg.errors import ExtractionError, OptionError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.report import OperatorRow, ProgramCost
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
+from relax_eg.frontends.jax.shard_maps import freeing
+from relax_eg.frontends.jax.trace import Traced
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import callees_first
 from relax_eg.ir.expr import Expr
@@ -61,6 +64,18 @@ SPREAD_KINDS: Mapping[str, Kind] = {
     "outputs": Kind(
         lambda x: x is None or not isinstance(x, (int, float)), "a placement, or {0: 'R'}, placements by result,"
     ),
+    "pipeline": Kind(
+        lambda x: (
+            isinstance(x, bool)
+            or (
+                isinstance(x, Mapping)
+                and len(x) == 1
+                and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in x.values())
+            )
+        ),
+        "True, False, or {'stage': 16}, microbatches for stages over an axis,",
+    ),
+    "free_shard_maps": Kind(lambda x: isinstance(x, bool), "True or False"),
     "state": Kind(
         lambda x: isinstance(x, (list, tuple, Mapping)), "('params',), or {'params': 1}, arguments and their results,"
     ),
@@ -89,6 +104,8 @@ def spread(
     state: Sequence[str] | Mapping[str, int] = (),
     memory_limit: int | str | None = None,
     seconds: float = SECONDS,
+    free_shard_maps: bool = False,
+    pipeline: bool | Mapping[str, int] = True,
     **kwspecs: Any,
 ) -> Spread:
     """Spread a JAX function, or a module, over a mesh of devices: choose where each tensor is, and leave the algebra.
@@ -104,14 +121,18 @@ def spread(
       `{"params": 1}`. They go out where they came in, so that the next call takes them.
     - `memory_limit`: bytes that a device may have in memory, such as "70 GiB"; by default those of the target.
     - `seconds`: after which the search for placements begins nothing new.
+    - `free_shard_maps`: whether the body of a `shard_map` is read on the global view and placed anew. Otherwise it
+      stays as written, its operands and results where its specs say.
+    - `pipeline`: whether loops over layers may run as stages over an axis of the mesh, through which the batch passes
+      in microbatches; `{"stage": 16}` says over which, with how many microbatches.
 
     OptionError for a mesh or placements that do not fit; ExtractionError if nothing keeps the memory limit;
     TraceError, SpecError, BoundsError as `optimize`.
     """
     return spread_program(
         program, args, mesh, specs_by_name(specs, kwspecs), inputs=inputs, outputs=outputs, state=state,
-        memory_limit=memory_limit, seconds=seconds, bounds=bounds, target=target, at=at,
-        rules=RuleSet("none"), budget=Budget(nodes=0, seconds=0.0),
+        memory_limit=memory_limit, seconds=seconds, free_shard_maps=free_shard_maps, pipeline=pipeline, bounds=bounds,
+        target=target, at=at, rules=RuleSet("none"), budget=Budget(nodes=0, seconds=0.0),
     )  # fmt: skip
 
 
@@ -126,6 +147,8 @@ def spread_program(
     state: Sequence[str] | Mapping[str, int] = (),
     memory_limit: int | str | None = None,
     seconds: float = SECONDS,
+    free_shard_maps: bool = False,
+    pipeline: bool | Mapping[str, int] = True,
     bounds: Bounds | None = None,
     rules: RuleSet | None = None,
     target: Target | None = None,
@@ -138,12 +161,17 @@ def spread_program(
     `optimize`."""
     where = DeviceMesh.of(mesh)
     ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, kwspecs, ranges, statements)
-    _check_spreadable(traced)
-    options = read_options(
-        traced, rules=rules, target=target, at=at, ranges=ranges, facts=facts, numerics=numerics, budget=budget
-    )
-    options = replace(options, family=False)
+    with freeing(free_shard_maps):
+        traced = traced_program(program, args, kwspecs, ranges, statements)
+        _check_spreadable(traced)
+
+    def options_of(traced: Source) -> Options:
+        found = read_options(
+            traced, rules=rules, target=target, at=at, ranges=ranges, facts=facts, numerics=numerics, budget=budget
+        )
+        return replace(found, family=False)
+
+    options = options_of(traced)
     if len(options.bindings) > 1:
         raise OptionError(f"{traced.name}(): at has {len(options.bindings)} bindings; one is accepted with mesh=")
     limit = (
@@ -156,8 +184,36 @@ def spread_program(
         **_given_inputs(traced, options.scope, where, inputs or {}),
     }
     wanted = Wanted(given, _given_outputs(traced, options.scope, where, outputs), _state(traced, state), limit)
+    started = time.monotonic()
+    best: Spread | None = None
+    failed: ExtractionError | None = None
     with width_context(traced.wide):
-        return _spread(traced, options, where, wanted, seconds)
+        if not isinstance(pipeline, Mapping):
+            try:
+                best = _spread(traced, options, where, wanted, seconds)
+            except ExtractionError as e:
+                failed = e
+        given = pipeline if isinstance(pipeline, Mapping) else {}
+        for p in pipelines(traced, where, given) if pipeline and isinstance(traced, Traced) else ():
+            # The other program computes as much on a device, without the bubble.
+            if best is not None and best.spreading.computing * p.longer >= best.spreading.total:
+                break
+            left = seconds - (time.monotonic() - started)
+            if left <= 0 and best is not None:
+                break
+            made = traced_program(pipelined(traced, p, where), args, kwspecs, ranges, statements)
+            assert isinstance(made, Traced)
+            staged = replace(made, fn=traced.fn, name=traced.name)
+            try:
+                found = _spread(staged, options_of(staged), where, wanted, max(left, 1.0), str(p))
+            except ExtractionError as e:
+                failed = failed or e
+                continue
+            if best is None or found.spreading.total < best.spreading.total:
+                best = found
+    if best is None:
+        raise failed or AssertionError("no program was tried")
+    return best
 
 
 def _check_spreadable(traced: Source) -> None:
@@ -302,19 +358,24 @@ def _state(traced: Source, state: Sequence[str] | Mapping[str, int]) -> list[tup
 # --- search ---
 
 
-def _spread(traced: Source, options: Options, mesh: DeviceMesh, wanted: Wanted, seconds: float) -> Spread:
+def _spread(
+    traced: Source, options: Options, mesh: DeviceMesh, wanted: Wanted, seconds: float, pipeline: str = ""
+) -> Spread:
     started = time.perf_counter()
     search = Search(traced, options)
     entry = search.entry()
-    program, dumps = _joined(entry.units, entry.found.module, {o.place[0]: o.block.taken for o in entry.found.outcomes})
+    taken = {o.place[0]: o.block.taken for o in entry.found.outcomes}
+    program, dumps = _joined(entry.units, entry.found.module, taken, mesh)
     found = spread_over(program, mesh, options.profile, options.bindings[0], options.scope, wanted, seconds)
 
     def with_origins(name: str, classes: dict[Expr, int]) -> Function:
         return _with_origins(entry.units, dumps[name], program.graphs[name].function, found, classes)
 
-    module = module_of(found, with_origins)
+    module = module_of(found, entry.found.module, with_origins)
     check_module(module)
     report = _report(traced, options, search, found, wanted.memory)
+    if pipeline:  # whose own constraints are nobody's
+        report = replace(report, pipeline=pipeline, kept={})
     after = ProgramCost(_rows(found))
     before = price_at(traced.module, options, options.bindings[0])
     cost = replace(
@@ -330,7 +391,7 @@ def _spread(traced: Source, options: Options, mesh: DeviceMesh, wanted: Wanted, 
 
 
 def _joined(
-    units: Units, chosen: Module, taken: Mapping[str, Mapping[int, int]]
+    units: Units, chosen: Module, taken: Mapping[str, Mapping[int, int]], mesh: DeviceMesh
 ) -> tuple[SpreadProgram, dict[str, Dump]]:
     """All values of a program that was searched, and the e-graph of each function."""
     functions = {f.name: f for f in (*units.functions.values(), *units.module)}
@@ -351,7 +412,7 @@ def _joined(
         picked = taken.get(name) or {c: max(0, k) for c, k in enumerate(read.graph.as_written)}
         graphs[name] = FunctionGraph(function, read.graph, _leaf_of(read), read.build, picked)
     model = WholeCost(units.options.profile, units.options.bindings[0], units.functions)
-    return join_graphs(graphs, [main, *(n for n in order if n != main and n in graphs)], model), dumps
+    return join_graphs(graphs, [main, *(n for n in order if n != main and n in graphs)], model, mesh), dumps
 
 
 def _leaf_of(read: Dump) -> Callable[[int, int], Expr | None]:
@@ -429,7 +490,7 @@ def _report(traced: Source, options: Options, search: Search, found: Spreading, 
     return SpreadReport(
         traced.name, options.profile.label, str(mesh), mesh.devices, options.bindings[0], tuple(held), tuple(results),
         tuple(sent), found.computing, found.sending, found.bound, alone, found.peak.bytes, limit, dict(rules),
-        program.opaque, found.seconds,
+        program.opaque, found.seconds, program.kept,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from relax_eg.extract.profile import Profile
 
-Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]
+Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,12 @@ class Link:
 
         - `full`: bytes of the tensor before it is scattered or after it is gathered: those of the operand of an
           all-reduce and a reduce-scatter, of the result of an all-gather, and those that all devices together hold
-          before an all-to-all.
+          before an all-to-all; of a collective-permute, those that each device sends to a neighbour.
         """
         if n <= 1 or full <= 0:
             return 0.0
+        if kind == "collective-permute":
+            return full / self.bandwidth + self.latency
         sent = full * (n - 1) / n
         if kind == "all-to-all":
             return sent / n / self.bandwidth + self.latency

@@ -104,6 +104,7 @@ class AxisSearch:
     """The search along one axis.
 
     - `program`: the program.
+    - `axis`: the number of the axis.
     - `size`, `link`: the number of devices along the axis, and the link over which they send.
     - `profile`: of one device.
     - `binding`, `scope`: the sizes at which prices hold, and what is known of all sizes.
@@ -114,6 +115,7 @@ class AxisSearch:
     def __init__(
         self,
         program: SpreadProgram,
+        axis: int,
         size: int,
         link: Link,
         profile: Profile,
@@ -122,7 +124,7 @@ class AxisSearch:
         others: Sequence[tuple[AxisChoice | None, int]],
         later: Sequence[tuple[AxisChoice | None, int]] = (),
     ) -> None:
-        self.program, self.n, self.link, self.profile = program, size, link, profile
+        self.program, self.axis, self.n, self.link, self.profile = program, axis, size, link, profile
         self.binding, self.scope, self.others, self.later = binding, scope, others, later
 
     # --- prices, given the other axes ---
@@ -191,6 +193,17 @@ class AxisSearch:
         )  # fmt: skip
         return seconds if around == 1 else seconds + self.link.seconds("all-gather", self.n * around, full * around)
 
+    def halo_bytes(self, way: ValueWay, s: SplitStrategy) -> float:
+        """Bytes that each device gets from a neighbour to compute a value by a strategy."""
+        if not s.halo:
+            return 0.0
+        rows = float(s.extents[0].evaluate(self.binding))
+        return self.program.values[way.children[0]].bytes / self.divided(way.children[0]) * s.halo / rows
+
+    def halo_seconds(self, way: ValueWay, s: SplitStrategy) -> float:
+        """Seconds of what neighbours send for one run of a way by a strategy."""
+        return self.link.seconds("collective-permute", self.n, self.halo_bytes(way, s))
+
     # --- what is possible ---
 
     def fits(self, v: int, s: SplitStrategy) -> bool:
@@ -202,11 +215,22 @@ class AxisSearch:
             n *= k if chosen is not None and chosen.strategy == s else 1
         if s.merged is not None and not self.scope.equal(s.merged % n, 0):
             return False
+        if s.halo and s.halo * n > int(s.extents[0].evaluate(self.binding)):
+            return False  # more than the neighbour has
         return all(int(d.evaluate(self.binding)) >= n and self._at_least(d, n) for d in s.extents)
 
     def _at_least(self, d: Dim, n: int) -> bool:
         low, _ = self.scope.interval(d)
         return not d.variables or (low is not None and low >= n) or self.scope.equal(d % n, 0) is True
+
+    def has_room(self, v: int, part: Part) -> bool:
+        """Whether a value has a place for every device in a part, with the other axes that split the same dimension."""
+        if not isinstance(part, int):
+            return True
+        n = self.n
+        for choice, k in self.others:
+            n *= k if choice is not None and (choice.part(v) == part or part in choice.needed.get(v, ())) else 1
+        return int(self.program.values[v].shape[part].evaluate(self.binding)) >= n
 
     def divides(self, v: int, part: Part) -> bool:
         """Whether the pieces of an input or output are equal for all sizes, as JAX needs."""
@@ -228,6 +252,9 @@ class AxisSearch:
             solver = relaxation(model.costs, model.rows, model.upper)
             first = model.columns_of(start) if start is not None else np.zeros(len(model.costs))
             found = branch(solver, model.integers, first, _GAP, _NODES, deadline)
+            if found.values is None:  # HiGHS may need long for a first solution; that nothing is split is one
+                first = model.columns_of(self._whole(demands))
+                found = branch(solver, model.integers, first, _GAP, _NODES, max(deadline, time.monotonic() + seconds))
             if found.values is None:
                 raise ExtractionError(
                     f"no placement over {self.n} devices keeps what is demanded\n  accepted: other given placements, a "
@@ -240,6 +267,41 @@ class AxisSearch:
                 return choice
             model.forbid(circle, choice)
         raise ExtractionError("every choice found computes a value from itself; please report this")
+
+    def _whole(self, demands: Demands) -> AxisChoice:
+        """The choice that splits only what has to be split: every value is computed as on one device."""
+        program, found = self.program, AxisChoice()
+        tied: dict[int, list[int]] = {}
+        for a, b in program.tied:
+            tied.setdefault(a, []).append(b)
+        stack = [*program.outputs, *program.inputs]
+        while stack:
+            v = stack[-1]
+            if v in found.chosen:
+                stack.pop()
+                continue
+            value = program.values[v]
+            taken = program.graphs[value.function].taken.get(value.number, -1)
+            j = next((i for i, w in enumerate(value.ways) if w.candidate == taken), 0)
+            j = j if demands.way is None else demands.way.get(v, j)
+            way = value.ways[j] if 0 <= j < len(value.ways) else None
+            if way is None or value.is_free:
+                found.chosen[v] = ChosenWay(0, SplitStrategy((), REPLICATED))
+                stack.pop()
+                continue
+            waiting = [c for c in way.children if c not in found.chosen and c not in stack]
+            if waiting:
+                stack += waiting
+                continue
+            given = demands.inputs.get(v)
+            if v in program.staying and way.children:  # as its argument is
+                made = found.part(way.children[0])
+                given = next((s.result for s in way.strategies if s.operands[:1] == (made,)), None)
+            every = way.strategies_along(self.axis)
+            found.chosen[v] = ChosenWay(j, next((s for s in every if s.result == given), every[0]))
+            stack.pop()
+            stack += [b for b in tied.get(v, ()) if b not in found.chosen]
+        return found
 
     def _circle(self, choice: AxisChoice) -> list[int]:
         """Values that depend on each other in a circle under a choice; empty if there are none."""
@@ -286,9 +348,10 @@ class _Model:
             for j, way in enumerate(value.ways):
                 if demands.way is not None and demands.way.get(v, j) != j:
                     continue
-                for s in way.strategies:
+                for s in way.strategies_along(search.axis):
                     if self._allowed(v, s, v in inputs):
-                        seconds = value.times * search.strategy_seconds(v, way, s) + self._memory_price(v, s.result)
+                        seconds = value.times * (search.strategy_seconds(v, way, s) + search.halo_seconds(way, s))
+                        seconds += self._memory_price(v, s.result)
                         mine.append((self._column(seconds + _EPSILON), ChosenWay(j, s)))
             self.computed.append(mine)
         self.handed: list[dict[Part, int]] = []  # columns of the part in which each output is handed over
@@ -328,10 +391,7 @@ class _Model:
         if is_input:
             given = self.demands.inputs.get(v)
             return s.result == given if given is not None else self.search.divides(v, s.result)
-        if not s.extents and isinstance(s.result, int):  # a parameter, or what passes a value on
-            d = self.search.program.values[v].shape[s.result]
-            return int(d.evaluate(self.search.binding)) >= self.search.n
-        return self.search.fits(v, s)
+        return self.search.has_room(v, s.result) and self.search.fits(v, s)
 
     def _edges(self) -> Iterator[tuple[int, dict[Part, list[int]], bool]]:
         """Yields each value that something takes, with the columns that take it in each part, and whether it has to
@@ -344,7 +404,7 @@ class _Model:
                 for slot, (x, p) in enumerate(zip(way.children, chosen.strategy.operands, strict=True)):
                     slots.setdefault((x, way.children[:slot].count(x)), {}).setdefault(p, []).append(i)
             for (x, _), taken in slots.items():
-                yield x, taken, v in program.sliced
+                yield x, taken, v in program.staying
         for v, handed in zip(program.outputs, self.handed, strict=True):
             yield v, {p: [i] for p, i in handed.items()}, False
         for parameter, source in (*program.tied, *self.demands.state):
@@ -357,6 +417,8 @@ class _Model:
             for after in taken:
                 sends = after != before and before != REPLICATED
                 if (after != before and after in PARTIAL.values()) or (stays and sends and isinstance(before, int)):
+                    continue
+                if after != before and not self.search.has_room(v, after):
                     continue
                 moved = self._column(0.0)
                 leaves.append(moved)
@@ -447,7 +509,9 @@ def cost_along(search: AxisSearch, choice: AxisChoice) -> float:
     total = 0.0
     for v, chosen in choice.chosen.items():
         value = search.program.values[v]
-        total += value.times * search.strategy_seconds(v, value.ways[chosen.way], chosen.strategy)
+        way = value.ways[chosen.way]
+        total += value.times * search.strategy_seconds(v, way, chosen.strategy)
+        total += value.times * search.halo_seconds(way, chosen.strategy)
         for part in choice.needed.get(v, ()):
             before = choice.source(v, part)
             if before is not None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from relax_eg.extract.graph import Candidate
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.control import runs_of
-from relax_eg.ir.expr import FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tuple_get
+from relax_eg.ir.control import functions_of, group_arguments, runs_of
+from relax_eg.ir.expr import COND, FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tuple_get
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.placements import PARTIAL, REPLICATED, MeshPlacement, Part
 from relax_eg.meshes.program import FOLLOWED, FunctionGraph
@@ -17,14 +17,22 @@ from relax_eg.ops import api as op
 Parts = tuple[Part, ...]
 
 
-def module_of(found: Spreading, origins: Callable[[str, dict[Expr, int]], Function]) -> Module:
+def module_of(found: Spreading, chosen: Module, origins: Callable[[str, dict[Expr, int]], Function]) -> Module:
     """The module of a spreading, its entry first.
 
+    `chosen`: the module for one device, which has the functions that are run as they are.
     `origins(name, classes)`: returns the function of this name as written; `classes` has the class of each expression
     that was chosen for it, for what it is to know of its origins.
     """
     names = [n for n in found.program.graphs if n in found.program.parameters]
-    return Module(tuple(_Emitted(found, name, origins).function() for name in names))
+    made = {name: _Emitted(found, name, origins).function() for name in names}
+    named = [n for f in made.values() for e in f.expressions() for n in functions_of(e)]
+    while named:
+        name = named.pop()
+        if name not in made:
+            made[name] = chosen[name]
+            named += [n for e in chosen[name].expressions() for n in functions_of(e)]
+    return Module(tuple(made.values()))
 
 
 class _Emitted:
@@ -40,6 +48,7 @@ class _Emitted:
         self.at: dict[tuple[int, Parts], Expr] = {}
         self.calls: dict[int, Expr] = {}
         self.made: dict[Expr, int] = {}  # the class of an expression
+        self.backs = {b: a for a, b in reversed(self.program.tied) if self.is_chosen(a)}
 
     def function(self) -> Function:
         program, name = self.program, self.name
@@ -69,11 +78,12 @@ class _Emitted:
 
     def handed(self, v: int) -> Parts:
         """The placement in which a function that is run hands over a result: that of the parameter to which it goes
-        back, or else one in which it is needed."""
-        back = [a for a, b in self.program.tied if b == v and self.is_chosen(a)]
-        if back:
-            return tuple(c.part(back[0]) for c in self.found.choices)
-        return self.home(v)
+        back, or else that in which it is read outside."""
+        back = self.backs.get(v)
+        if back is not None:
+            return tuple(c.part(back) for c in self.found.choices)
+        read = next(((n, slot) for n, slot in self.program.results.get(v, ()) if self.is_chosen(n)), None)
+        return self.home(v) if read is None else self.operand(*read)
 
     def nothing(self, v: int) -> Expr:
         """What stands for a value that nobody needs."""
@@ -198,8 +208,8 @@ class _Emitted:
                     return inner, candidates[inner][taken], int(k.site.attrs["index"])
         raise AssertionError("a result of no function")
 
-    def callee(self, k: Candidate) -> str:
-        return str(self.function_operand(next(c for c in k.children if self.is_function(c))).attr("name"))
+    def callee(self, c: int) -> str:
+        return str(self.function_operand(c).attr("name"))
 
     def given(self, c: int, k: Candidate) -> list[tuple[int, Parts] | None]:
         """The value and the placement of each argument; None for an argument that nobody needs."""
@@ -210,15 +220,28 @@ class _Emitted:
                 (self.numbers[x], self.home(r)) if r >= 0 and self.is_chosen(r) else None
                 for x, r in zip(k.children, results, strict=True)
             ]
-        (run,) = runs_of(k.op, k.children, k.site.attrs)
-        parameters = self.program.parameters[self.callee(k)]
+        runs = runs_of(k.op, k.children, k.site.attrs)
+        if k.op == COND:
+            index = group_arguments(k.op, k.children, k.site.attrs).index
+            given = [self.program.arguments.get((self.name, c, i), -1) for i in range(len(runs[0].constants))]
+            return [(self.numbers[index], (REPLICATED,) * len(self.found.choices))] + [
+                (a, self.home(a)) if a >= 0 and self.is_chosen(a) else None for a in given
+            ]
+        # What a condition and a body carry is placed as the body takes it.
+        taken = [
+            (p, x, 0 if j < len(run.constants) + len(run.carry) else 1)
+            for run in runs
+            for j, (p, x) in enumerate(
+                zip(
+                    self.program.parameters[self.callee(run.function)],
+                    (*run.constants, *run.carry, *run.slices),
+                    strict=True,
+                )
+            )
+            if run is runs[-1] or j < len(run.constants)
+        ]
         found: list[tuple[int, Parts] | None] = []
-        for p, x, shift in zip(
-            parameters,
-            (*run.constants, *run.carry, *run.slices),
-            (*[0] * (len(run.constants) + len(run.carry)), *[1] * len(run.slices)),
-            strict=True,
-        ):
+        for p, x, shift in taken:
             if not self.is_chosen(p):
                 found.append(None)
                 continue
@@ -233,11 +256,13 @@ class _Emitted:
         """The call, or the loop, with its arguments placed as the function takes them."""
         found = self.calls.get(c)
         if found is None:
-            operands: list[Expr] = [self.function_operand(x) for x in k.children if self.is_function(x)]
-            names = [x for x in k.children if not self.is_function(x)]
-            operands += [
-                self.nothing(self.numbers[x]) if g is None else self.at[g]
-                for g, x in zip(self.given(c, k), names, strict=True)
-            ]
+            given = iter(self.given(c, k))
+            operands: list[Expr] = []
+            for x in k.children:
+                g = None if self.is_function(x) else next(given)
+                operands.append(
+                    self.function_operand(x) if self.is_function(x) else self.nothing(self.numbers[x]) if g is None
+                    else self.at[g]
+                )  # fmt: skip
             found = self.calls[c] = self.graph.build(c, self.graph.taken[c], operands)
         return found

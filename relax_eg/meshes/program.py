@@ -2,32 +2,51 @@
 
 A function that a loop or several calls run is here once; `times` counts its steps. The values that it passes from step
 to step (and from call to call) are *tied*: the placement in which the function takes such a parameter is the one in
-which it is given at first and comes back. Everything is near-linear in the candidates of the e-graphs.
+which it is given at first and comes back. The condition of a `while` takes them where the body does. An operand of a
+`cond` has one placement for all branches, whose functions bring it elsewhere. Everything is near-linear in the
+candidates of the e-graphs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from relax_eg.errors import OptionError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.control import runs_of, steps_of
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONSTANT, FUNCTION, SCAN, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.control import alternatives, group_arguments, runs_of
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    COND,
+    CONSTANT,
+    FUNCTION,
+    SCAN,
+    SHARD_MAP,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    WHILE,
+    Expr,
+)
 from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function
-from relax_eg.ir.placements import REPLICATED, Part
+from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.meshes.strategies import SplitStrategy, strategies
 from relax_eg.ops import bytes_of
+from relax_eg.ops.placing import ANNOTATE_SHARDING
 from relax_eg.shapes import Dim
 
 # Nodes whose functions are spread like the code around them. What others run is computed whole on every device.
-FOLLOWED = frozenset((SCAN, CALL))
+FOLLOWED = frozenset((SCAN, WHILE, COND, CALL))
 # Library calls whose results are their operands, which no compiler may look through. Each result is placed like its
 # operand.
-_HANDING_ON = frozenset(("jax.optimization_barrier",))
+_CONSTRAINT = "jax.sharding_constraint"
+HANDING_ON = frozenset(("jax.optimization_barrier",))
 
 
 @dataclass(frozen=True)
@@ -68,6 +87,8 @@ class FunctionGraph:
 class ValueWay:
     """One way to compute a value.
 
+    - `along`: for what its author has placed (a `shard_map`, a sharding constraint): its strategies along each axis of
+      the mesh.
     - `op`: its operator, for messages.
     - `children`: the values that it reads, without functions.
     - `strategies`: along one axis of a mesh.
@@ -82,6 +103,11 @@ class ValueWay:
     cost: NodeCost = field(default_factory=NodeCost)
     candidate: int = -1
     made_by: str = ""
+    along: tuple[tuple[SplitStrategy, ...], ...] = ()
+
+    def strategies_along(self, axis: int) -> tuple[SplitStrategy, ...]:
+        """Its strategies along an axis of the mesh."""
+        return self.along[axis] if self.along else self.strategies
 
 
 @dataclass(slots=True)
@@ -131,8 +157,11 @@ class SpreadProgram:
     - `parameters`: the values of each function's parameters.
     - `fields`: the values of each function's results.
     - `handed_on`: for a node that hands on its operands, by function and class: the values of its results, by index.
-    - `sliced`: parameters of loops that get a slice at each step: what is sliced stays where it is, and a slice is
-      brought elsewhere inside the loop. So no device ever has all slices gathered.
+    - `arguments`: the values that a `cond` hands to its branches, by function, class and position.
+    - `results`: for the result of a function, the values that are read from it, with their operand that it is.
+    - `staying`: parameters that are given where their argument is, and brought elsewhere inside the function: those of
+      branches and conditions, and the slices of a loop, so that no device ever has all slices gathered.
+    - `kept`: nodes whose authors have placed their operands and results.
     - `opaque`: operators without index equations that are computed whole on every device.
     """
 
@@ -144,13 +173,21 @@ class SpreadProgram:
     parameters: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     fields: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     handed_on: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict[tuple[str, int], dict[int, int]])
-    sliced: set[int] = field(default_factory=set[int])
+    arguments: dict[tuple[str, int, int], int] = field(default_factory=dict[tuple[str, int, int], int])
+    results: dict[int, list[tuple[int, int]]] = field(default_factory=dict[int, list[tuple[int, int]]])
+    staying: set[int] = field(default_factory=set[int])
+    kept: dict[str, int] = field(default_factory=dict[str, int])
     opaque: dict[str, int] = field(default_factory=dict[str, int])
+
+    def splits_along(self, axis: int) -> bool:
+        """Whether the program's author has split something over an axis of the mesh."""
+        ways = (w.along[axis] for v in self.values for w in v.ways if w.along)
+        return any(len(s) == 1 and isinstance(s[0].result, int) for s in ways)
 
 
 def hands_on(k: Candidate) -> bool:
     """Whether a candidate returns its operands, as a tuple."""
-    return k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") in _HANDING_ON and len(k.children) > 0
+    return k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") in HANDING_ON and len(k.children) > 0
 
 
 def any_part(rank: int) -> list[Part]:
@@ -158,24 +195,27 @@ def any_part(rank: int) -> list[Part]:
     return [REPLICATED, *range(rank)]
 
 
-def join_graphs(graphs: Mapping[str, FunctionGraph], order: Sequence[str], model: WholeCost) -> SpreadProgram:
+def join_graphs(
+    graphs: Mapping[str, FunctionGraph], order: Sequence[str], model: WholeCost, mesh: DeviceMesh
+) -> SpreadProgram:
     """The values of a program.
 
     - `graphs`: the e-graphs of its functions, the entry's among them.
     - `order`: names of these, callers before callees; the entry first.
     - `model`: prices candidates on one device.
+    - `mesh`: the mesh over which a `shard_map` has to be. OptionError for another.
     """
-    return _Joining(graphs, model).run(order)
+    return _Joining(graphs, model, mesh).run(order)
 
 
 class _Joining:
-    def __init__(self, graphs: Mapping[str, FunctionGraph], model: WholeCost) -> None:
-        self.graphs, self.model = graphs, model
+    def __init__(self, graphs: Mapping[str, FunctionGraph], model: WholeCost, mesh: DeviceMesh) -> None:
+        self.graphs, self.model, self.mesh = graphs, model, mesh
         self.found = SpreadProgram(graphs=dict(graphs))
         self.number: dict[tuple[str, int], int] = {}
         self.times: dict[str, float] = {}
-        # For each function: the nodes that run it, as (function, class, candidate).
-        self.sites: dict[str, list[tuple[str, int, Candidate]]] = {}
+        # For each function: the nodes that run it, as (function, class, candidate, number of the run).
+        self.sites: dict[str, list[tuple[str, int, Candidate, int]]] = {}
 
     def run(self, order: Sequence[str]) -> SpreadProgram:
         self.times[order[0]] = 1.0
@@ -189,16 +229,19 @@ class _Joining:
         self.found.outputs = self.found.fields[order[0]]
         return self.found
 
-    def followed(self, name: str, k: Candidate) -> str:
-        """The function that a candidate runs, if it is spread with the code around it; else empty."""
+    def followed(self, name: str, k: Candidate) -> tuple[str, ...]:
+        """The functions that a candidate runs, if they are spread with the code around it; else none."""
         if k.op not in FOLLOWED:
-            return ""
-        graph = self.graphs[name].graph
-        target = next((c for c in k.children if graph.candidates[c][0].op == FUNCTION), -1)
-        leaf = self.graphs[name].leaf(target, 0) if target >= 0 else None
-        called = "" if leaf is None else str(leaf.attr("name"))
-        inner = self.graphs.get(called)
-        return called if inner is not None and inner.fields() is not None else ""
+            return ()
+        found: list[str] = []
+        for c in group_arguments(k.op, k.children, k.site.attrs).functions:
+            is_function = self.graphs[name].graph.candidates[c][0].op == FUNCTION
+            leaf = self.graphs[name].leaf(c, 0) if is_function else None
+            inner = None if leaf is None else self.graphs.get(str(leaf.attr("name")))
+            if inner is None or inner.fields() is None:
+                return ()
+            found.append(inner.function.name)
+        return tuple(found)
 
     def candidates(self, name: str, c: int) -> Iterator[tuple[int, Candidate]]:
         """The candidates of a class that are looked at."""
@@ -213,7 +256,7 @@ class _Joining:
         times = self.times[name]
         parameters = {p: i for i, p in enumerate(g.function.params)}
         mine = self.found.parameters[name] = [-1] * len(parameters)
-        stack, counted = list(g.graph.roots), set[str]()
+        stack = list(g.graph.roots)
         while stack:
             c = stack.pop()
             if (name, c) in self.number:
@@ -228,11 +271,11 @@ class _Joining:
                     self.found.values[n].parameter = parameters[leaf]
                 called = self.followed(name, k)
                 if called:
-                    steps = steps_of(k.op, k.site.attrs)
-                    n_steps = 1.0 if steps is None else float(self.model.representative(steps))
-                    self.times[called] = self.times.get(called, 0.0) + times * n_steps
-                    counted.add(called)
-                    self.sites.setdefault(called, []).append((name, c, k))
+                    # Branches are taken to be equally likely.
+                    steps = self.model.representative(self.model.times(k.site)) / alternatives(k.op, k.site.attrs)
+                    for j, target in enumerate(called):
+                        self.times[target] = self.times.get(target, 0.0) + times * steps
+                        self.sites.setdefault(target, []).append((name, c, k, j))
                 stack += k.children
         for p, i in parameters.items():
             if mine[i] < 0:
@@ -263,14 +306,21 @@ class _Joining:
             return
         sources: list[tuple[int, int]] = []  # an operand, and by how many axes it has more than the parameter
         tied: list[int] = []
-        for owner, _, k in self.sites.get(name, ()):
-            (run,) = runs_of(k.op, k.children, k.site.attrs)
-            arguments = [(c, 0) for c in run.constants] + [(c, 0) for c in run.carry] + [(c, 1) for c in run.slices]
-            c, shift = arguments[i]
-            operand = self.number[owner, c]
-            is_carried = len(run.constants) <= i < len(run.constants) + len(run.carry)
-            if is_carried:
-                tied += [operand, self.found.fields[name][i - len(run.constants)]]
+        stays = False
+        for owner, node, k, j in self.sites.get(name, ()):
+            runs = runs_of(k.op, k.children, k.site.attrs)
+            run = runs[j]
+            c, shift = [*((c, 0) for c in (*run.constants, *run.carry)), *((c, 1) for c in run.slices)][i]
+            carried = i - len(run.constants) if len(run.constants) <= i < len(run.constants) + len(run.carry) else -1
+            stays = stays or bool(shift) or k.op == COND
+            if carried >= 0 and run is not runs[-1]:  # a condition
+                body = self.found.parameters[self.followed(owner, k)[-1]]
+                sources.append((body[len(runs[-1].constants) + carried], 0))
+                stays = True
+                continue
+            operand = self.argument(owner, node, i, c) if k.op == COND else self.number[owner, c]
+            if carried >= 0:
+                tied += [operand, self.found.fields[name][carried]]
             elif len(self.sites[name]) > 1 and self._depends(owner, c, name):
                 tied.append(operand)
             else:
@@ -279,13 +329,25 @@ class _Joining:
             tied += [operand for operand, shift in sources if not shift]
             sources = [s for s in sources if s[1]]
             self.found.tied += [(n, x) for x in dict.fromkeys(tied)]
-        if any(shift for _, shift in sources):
-            self.found.sliced.add(n)
+        if stays:
+            self.found.staying.add(n)
         found = [
             SplitStrategy(tuple(p + shift if isinstance(p, int) else p for _, shift in sources), p)
             for p in any_part(value.rank)
         ]
         value.ways = [ValueWay("parameter", tuple(x for x, _ in sources), tuple(found))]
+
+    def argument(self, owner: str, node: int, i: int, c: int) -> int:
+        """The value that the `cond` of class `node` hands to its branches at position `i`: class `c`."""
+        n = self.found.arguments.get((owner, node, i))
+        if n is None:
+            source = self.number[owner, c]
+            given = self.found.values[source]
+            n = self.found.arguments[owner, node, i] = len(self.found.values)
+            same = tuple(SplitStrategy((p,), p) for p in any_part(given.rank))
+            way = ValueWay("argument", (source,), same)
+            self.found.values.append(SpreadValue(given.annotation, given.bytes, given.times, owner, -1, [way]))
+        return n
 
     def _depends(self, owner: str, c: int, name: str) -> bool:
         """Whether a class of `owner` depends on what `name` returns, as it is chosen for one device."""
@@ -296,7 +358,7 @@ class _Joining:
                 continue
             seen.add(x)
             for _, k in self.candidates(owner, x):
-                if self.followed(owner, k) == name:
+                if name in self.followed(owner, k):
                     return True
                 stack += k.children
         return False
@@ -306,13 +368,13 @@ class _Joining:
         if k.op == FUNCTION or (self.followed(name, k) and not isinstance(value.annotation, Tensor)):
             return
         if self.followed(name, k):
-            value.ways.append(self._result(name, k, 0, value))
+            value.ways.append(self._result(name, k, 0, n))
             return
         if k.op == TUPLE_GET:
             index, inner = int(k.site.attrs["index"]), k.children[0]
             for _, t in self.candidates(name, inner):
                 if self.followed(name, t):
-                    value.ways.append(self._result(name, t, index, value))
+                    value.ways.append(self._result(name, t, index, n))
                     return
                 if hands_on(t):
                     self.found.handed_on.setdefault((name, inner), {})[index] = n
@@ -320,6 +382,11 @@ class _Joining:
                     value.ways.append(
                         ValueWay("result", (source,), tuple(SplitStrategy((p,), p) for p in any_part(value.rank)))
                     )
+                    return
+                if t.op == SHARD_MAP:
+                    parts_along = self._along(t.site.attrs["out_specs"].value[index])
+                    fixed = tuple((SplitStrategy((REPLICATED,), p),) for p in parts_along)
+                    value.ways.append(ValueWay(k.op, (self.number[name, inner],), (), NodeCost(), i, along=fixed))
                     return
                 if t.op == TUPLE:
                     source = self.number[name, t.children[index]]
@@ -332,6 +399,13 @@ class _Joining:
             value.ways.append(ValueWay(k.op, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)), cost, i))
             return
         attrs = tuple(k.site.attrs.items())
+        constrained = self._constrained(name, k)
+        if constrained:
+            value.ways.append(ValueWay(k.op, children[:1], (), along=constrained))
+            return
+        if k.op == SHARD_MAP:
+            value.ways.append(ValueWay(k.op, children, (), cost, i, k.made_by, self._placed(name, k, len(children))))
+            return
         # Functions that are run whole are no operands of the strategies.
         found = (
             (SplitStrategy((REPLICATED,) * len(children), REPLICATED),)
@@ -339,20 +413,79 @@ class _Joining:
             else strategies(k.op, k.site.operands, attrs, value.annotation)
         )
         if len(found) == 1 and children and value.rank and k.op not in (TUPLE, TUPLE_GET):
-            self.found.opaque[k.op] = self.found.opaque.get(k.op, 0) + 1
+            what = str(k.site.attrs["name"]) if k.op == CALL_DPS_LIBRARY else k.op
+            self.found.opaque[what] = self.found.opaque.get(what, 0) + 1
         value.ways.append(ValueWay(k.op, children, found, cost, i, k.made_by))
 
-    def _result(self, name: str, k: Candidate, index: int, value: SpreadValue) -> ValueWay:
-        """The way to a result of a function that candidate `k` runs."""
+    def _keep(self, name: str, what: str, theirs: DeviceMesh, accepted: str = "") -> None:
+        """Counts a node that its author has placed over a mesh. OptionError if that is not the mesh here."""
+        if theirs != self.mesh:
+            raise OptionError(
+                f"{name}(): its {what} is over the mesh {theirs}; the mesh here is {self.mesh}\n  accepted: that "
+                f"mesh{accepted}"
+            )
+        self.found.kept[what] = self.found.kept.get(what, 0) + 1
+
+    def _constrained(self, name: str, k: Candidate) -> tuple[tuple[SplitStrategy, ...], ...]:
+        """The strategies along each axis of a node that states a placement; none for other nodes."""
+        free: Sequence[int] = ()
+        if k.op == ANNOTATE_SHARDING:
+            self._keep(name, k.op, DeviceMesh.of(k.site.attrs["mesh"]))
+            parts = MeshPlacement.parse(k.site.attrs["placement"]).parts
+        elif k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") == _CONSTRAINT:
+            given = dict(k.site.attrs["attrs"])
+            sharding: Any = getattr(given["sharding"], "value", None)
+            free = given.get("unconstrained_dims", ())
+            free = tuple(getattr(free, "value", free))
+            if not hasattr(sharding, "spec"):
+                return ()
+            self._keep(name, _CONSTRAINT.removeprefix("jax."), DeviceMesh.of(sharding.mesh))
+            parts = self._along(sharding.spec)
+        else:
+            return ()
+        # An axis that is not named may split a dimension about which nothing is said.
+        return tuple(tuple(SplitStrategy((q,), q) for q in ((p, *free) if p == REPLICATED else (p,))) for p in parts)
+
+    def _placed(self, name: str, k: Candidate, n: int) -> tuple[tuple[SplitStrategy, ...], ...]:
+        """The strategy of a `shard_map` with `n` operands along each axis: that of its specs."""
+        anew = ", or free_shard_maps=True, which reads the body on the global view and places it anew"
+        self._keep(name, k.op, DeviceMesh.of(k.site.attrs["mesh"].value), anew)
+        specs = k.site.attrs["in_specs"].value
+        parts = [(REPLICATED,) * len(self.mesh.axes)] * (n - len(specs)) + [self._along(s) for s in specs]
+        return tuple((SplitStrategy(tuple(p[axis] for p in parts), REPLICATED),) for axis in range(len(self.mesh.axes)))
+
+    def _along(self, spec: Any) -> tuple[Part, ...]:
+        """The part along each axis of the mesh that a `PartitionSpec` states."""
+        found: dict[str, Part] = {}
+        for d, names in enumerate(tuple(spec)):
+            listed = names if isinstance(names, tuple) else (names,)
+            found |= {name: d for name in listed if isinstance(name, str)}
+        return tuple(found.get(name, REPLICATED) for name in self.mesh.names)
+
+    def _result(self, name: str, k: Candidate, index: int, n: int) -> ValueWay:
+        """The way to value `n`, a result of the functions that candidate `k` runs."""
         called = self.followed(name, k)
-        field_ = self.found.fields[called][index]
-        (run,) = runs_of(k.op, k.children, k.site.attrs)
-        if k.op == SCAN and index < len(run.carry):
-            carried = self.found.parameters[called][len(run.constants) + index]
-            both = tuple(SplitStrategy((p, p), p) for p in any_part(value.rank))
-            return ValueWay("result", (carried, field_), both)
-        shift = 1 if k.op == SCAN else 0
-        parts = [p for p in any_part(value.rank) if not (shift and p == 0)]
-        return ValueWay(
-            "result", (field_,), tuple(SplitStrategy((p - shift if isinstance(p, int) else p,), p) for p in parts)
-        )
+        runs = runs_of(k.op, k.children, k.site.attrs)
+        parts = any_part(self.found.values[n].rank)
+        last = self.found.fields[called[-1]][index]
+        read: list[tuple[int, Part | None]] = []  # each operand, with its part; None: that of the result
+        if k.op == COND:
+            read.append((self.number[name, group_arguments(k.op, k.children, k.site.attrs).index], REPLICATED))
+            read += [(self.found.fields[f][index], None) for f in called]
+        elif k.op == WHILE:
+            read.append((self.found.fields[called[0]][0], REPLICATED))
+        if k.op != COND and index < len(runs[-1].carry):
+            read.append((self.found.parameters[called[-1]][len(runs[-1].constants) + index], None))
+        shift = 1 if k.op == SCAN and index >= len(runs[-1].carry) else 0
+        if k.op != COND:
+            read.append((last, None))
+        for slot, (v, _) in enumerate(read):
+            self.found.results.setdefault(v, []).append((n, slot))
+        found = [
+            SplitStrategy(
+                tuple((p - shift if isinstance(p, int) else p) if fixed is None else fixed for _, fixed in read), p
+            )
+            for p in parts
+            if not (shift and p == 0)
+        ]
+        return ValueWay("result", tuple(v for v, _ in read), tuple(found))

@@ -1,6 +1,7 @@
 """The search over all axes of a mesh: one integer program for each, the others fixed, until nothing improves.
 
-It begins with all axes taken as one, and with one axis after the other while the rest divide everything. The first
+It begins with the batch split over all axes but the fastest, with all axes taken as one, and with one axis after the
+other while the rest divide everything. The first
 program chooses the algebra too; the others keep it. Where the values that are in memory together exceed the limit of a
 device, their bytes get a price, and the axis is solved again at several prices. The bound is that of the first program
 of one axis, in which the other axes divide everything and send nothing. A program has a few columns for each strategy
@@ -19,13 +20,14 @@ from relax_eg.errors import ExtractionError
 from relax_eg.extract.links import Collective, link_for
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.expr import VAR
-from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part
+from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.logs import log_at
 from relax_eg.meshes.axis import AxisChoice, AxisSearch, Demands, change_of, cost_along
 from relax_eg.meshes.program import SpreadProgram
 from relax_eg.shapes import Scope
 
 _BOUND_SECONDS = 10.0  # limit: seconds for the bound on a mesh of several axes
+_TURNS = 3  # limit: times that there has to be time for each axis
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
@@ -113,6 +115,13 @@ class Spreading:
         for v in order_of(self.program, self.choices[0]):
             value = self.program.values[v]
             for axis, (choice, search) in enumerate(zip(self.choices, self.searches, strict=True)):
+                chosen = choice.chosen[v]
+                if chosen.strategy.halo:
+                    way, part = value.ways[chosen.way], chosen.strategy.result
+                    here, seconds = search.halo_bytes(way, chosen.strategy), search.halo_seconds(way, chosen.strategy)
+                    found.append(
+                        Sent(v, (axis,), "collective-permute", part, part, here, value.times, seconds * value.times)
+                    )
                 for part in sorted(choice.needed.get(v, ()), key=str):
                     before = choice.source(v, part)
                     kind = None if before is None else change_of(before, part)
@@ -214,12 +223,16 @@ class _Search:
         self.program, self.mesh, self.profile = program, mesh, profile
         self.binding, self.scope, self.wanted, self.deadline = binding, scope, wanted, deadline
         self.bound = math.inf
+        self.held: dict[int, dict[int, Part]] = {}  # parts of inputs along an axis, beside those that are wanted
+        # So that every axis is chosen, and chosen anew, before the time is up.
+        self.each = (deadline - time.monotonic()) / (_TURNS * len(mesh.axes))
 
     def run(self) -> Spreading:
         best: Spreading | None = None
         if len(self.mesh.axes) > 1:
             self.bound = self._least()
-        for start in (self._as_one, self._in_turn)[: 1 if len(self.mesh.axes) == 1 else 2]:
+        several = (self._with_batch, self._as_one, self._in_turn)
+        for start in (self._as_one,) if len(self.mesh.axes) == 1 else several:
             if best is not None and time.monotonic() > self.deadline:
                 break
             found = start()
@@ -249,7 +262,8 @@ class _Search:
         sizes = self.mesh.sizes
         one = DeviceMesh((("all", self.mesh.devices),))
         given = [self.wanted.inputs, self.wanted.outputs]
-        if len(sizes) > 1 and any(len(set(p.parts)) > 1 for g in given for p in g.values()):
+        differs = any(len(set(p.parts)) > 1 for g in given for p in g.values())
+        if len(sizes) > 1 and (differs or self.program.kept):
             return None  # what is given differs from axis to axis
         inner = self
         if len(sizes) > 1:
@@ -266,6 +280,29 @@ class _Search:
             self.bound = choice.bound
         return self._spreading([choice] * len(sizes))
 
+    def _with_batch(self) -> Spreading | None:
+        """One axis after the other for a program with state, which is whole along all axes of the mesh but the fastest;
+        its other inputs are split along their first axis there. Few placements are left then, so this ends soon."""
+        if not self.wanted.state or self.program.kept:
+            return None
+        state = {self.program.inputs[i] for i, _ in self.wanted.state}
+        given = {self.program.inputs[i] for i in self.wanted.inputs}
+        inner = _Search(
+            self.program, self.mesh, self.profile, self.binding, self.scope, self.wanted, self.deadline
+        )  # fmt: skip
+        last = len(self.mesh.axes) - 1
+        pieces = self.mesh.devices // self.mesh.sizes[-1]
+        for v in self.program.inputs:
+            shape = self.program.values[v].shape
+            is_batch = v not in state and bool(shape) and self.scope.equal(shape[0] % pieces, 0) is True
+            for axis in range(last + 1) if v not in given else ():
+                if axis < last or v not in state:
+                    inner.held.setdefault(axis, {})[v] = 0 if is_batch and axis < last else REPLICATED
+        try:
+            return inner._in_turn(range(last + 1))
+        except ExtractionError:
+            return None
+
     def _least(self) -> float:
         """A lower bound: the first axis while the others divide everything and send nothing, in any memory."""
         free = _Search(
@@ -277,11 +314,13 @@ class _Search:
         except ExtractionError:
             return 0.0
 
-    def _in_turn(self) -> Spreading:
-        """One axis after the other, the slowest first, while the others divide everything."""
+    def _in_turn(self, order: Sequence[int] = ()) -> Spreading:
+        """One axis after the other, while the others divide everything: those over which the program's author has split
+        something, then the fastest first; or in this order."""
         choices: list[AxisChoice | None] = [None] * len(self.mesh.axes)
-        for axis in range(len(choices)):
-            choices[axis] = self._solve(choices, axis, choices[0] if axis else None)
+        order = order or sorted(range(len(choices)), key=lambda a: (not self.program.splits_along(a), -a))
+        for axis in order:
+            choices[axis] = self._solve(choices, axis, choices[order[0]])
         return self._spreading([c for c in choices if c is not None])
 
     def _improved(self, best: Spreading) -> Spreading:
@@ -308,7 +347,8 @@ class _Search:
         """Prices along each axis, given the choices for the others."""
         return [
             AxisSearch(
-                self.program, n, link_for(self.profile, self.mesh.span(axis)), self.profile, self.binding, self.scope,
+                self.program, axis, n, link_for(self.profile, self.mesh.span(axis)), self.profile, self.binding,
+                self.scope,
                 [(c, k) for i, (c, k) in enumerate(zip(choices, self.mesh.sizes, strict=True)) if i != axis],
                 list(zip(choices, self.mesh.sizes, strict=True))[axis + 1 :],
             )
@@ -321,7 +361,7 @@ class _Search:
         if algebra is not None:  # nothing else is computed
             ways = {v: ways.get(v, -1) if ways else -1 for v in range(len(self.program.values))}
         demands = Demands(
-            {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()},
+            {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()} | self.held.get(axis, {}),
             {i: p.parts[axis] for i, p in self.wanted.outputs.items()},
             [(self.program.inputs[i], self.program.outputs[o]) for i, o in self.wanted.state],
             way=ways,
@@ -333,7 +373,7 @@ class _Search:
         low, high = 0.0, math.inf  # prices of a byte at which memory does not suffice, and does
         for _ in range(_PRICES):
             try:
-                found = search.run(demands, max(1.0, self.deadline - time.monotonic()), start)
+                found = search.run(demands, max(1.0, min(self.each, self.deadline - time.monotonic())), start)
             except ExtractionError:
                 if best is None:
                     raise
@@ -407,6 +447,16 @@ def peak_of(
             if c in last:
                 last[c] = max(last[c], place[v])
                 readers[c] = readers.get(c, 0) + 1
+    # What a loop slices is there until its last value comes about, and what it stacks from its first on.
+    spans: dict[str, tuple[int, int]] = {}
+    for v in order:
+        first, _ = spans.get(program.values[v].function, (place[v], 0))
+        spans[program.values[v].function] = first, place[v]
+    for v in order:
+        value = program.values[v]
+        for c in value.ways[known[0].chosen[v].way].children if value.parameter >= 0 else ():
+            if c in last and program.values[c].times < value.times:
+                last[c] = max(last[c], spans[value.function][1])
     # What only passes a value on (a result of a function, a parameter) is that value's memory.
     inputs = {v: here(v, made(v)) for v in program.inputs if v in place}
     replaced = {program.outputs[o] for _, o in state}
@@ -418,8 +468,7 @@ def peak_of(
         is_stored = bool(way.cost.launches) or (readers.get(v, 0) > 1 and way.candidate >= 0)
         is_stacked = way.op == "result" and value.times < program.values[way.children[-1]].times
         if is_made and (is_stored or is_stacked):
-            first = min((place[c] for c in way.children if c in place), default=place[v])
-            start = first if is_stacked else place[v]
+            start = spans[program.values[way.children[-1]].function][0] if is_stacked else place[v]
             held[v, MeshPlacement(made(v))] = here(v, made(v)), start, end
         for parts in itertools.product(*(sorted(c.needed.get(v, ()), key=str) for c in known)):
             if parts != made(v) and here(v, parts) > here(v, made(v)):

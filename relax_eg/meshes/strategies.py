@@ -39,6 +39,8 @@ class SplitStrategy:
     - `extents`: the sizes of all that is split; each has to have a place for every device.
     - `merged`: the elements that stay together, if the split axis is one of several that a reshape merges: the number
       of devices has to divide this size.
+    - `halo`: the rows of the first operand that each device gets from a neighbour, where places are read at a constant
+      distance. XLA makes a collective-permute of that.
     - `whole`: nothing is split: each device computes all of it.
     """
 
@@ -46,6 +48,7 @@ class SplitStrategy:
     result: Part
     extents: tuple[Dim, ...] = ()
     merged: Dim | None = None
+    halo: int = 0
 
     @property
     def whole(self) -> bool:
@@ -79,6 +82,7 @@ def _strategies(
     for axis, inputs in _gathering(placed.program):
         parts = tuple(REPLICATED if place is None else place for place in inputs)
         found[SplitStrategy(parts, axis, (_shape(result)[axis],))] = None
+    found |= dict.fromkeys(_shifted(placed.program))
     if op in _VIEWS and len(operands) == 1:
         found |= dict.fromkeys(_regrouped(shapes[0], _shape(result)))
     return tuple(found)
@@ -108,6 +112,28 @@ def _gathering(program: TensorProgram) -> list[tuple[int, tuple[int | None, ...]
         if all(len(p) == 1 and -1 not in p for p in places.values()):
             found.append((axis, tuple(next(iter(places.get(b.name, {None}))) for b in program.inputs)))
     return [(axis, inputs) for axis, inputs in found if any(p is not None for p in inputs)]
+
+
+def _shifted(program: TensorProgram) -> list[SplitStrategy]:
+    """The strategies of a program that reads one input once, at a constant distance along an axis, and others
+    whole."""
+    stage = program.stages[0]
+    reads = [t for t in walk(stage.value) if isinstance(t, Read)]
+    moved = [r for r in reads if r.indices]
+    if len(program.stages) > 1 or stage.scans or len(moved) != 1 or moved[0].buffer != program.inputs[0].name:
+        return []
+    found: list[SplitStrategy] = []
+    shape = program.inputs[0].shape
+    for axis, index in enumerate(stage.indices):
+        name = loop_of(index)
+        places = [p for p, at in enumerate(moved[0].indices) if isinstance(at, Dim) and name in at.variables]
+        if name is None or len(places) != 1 or shape[places[0]] != stage.output.shape[axis]:
+            continue
+        distance = moved[0].indices[places[0]] - index  # type: ignore[operator]
+        if isinstance(distance, Dim) and not distance.variables and int(distance) != 0:
+            parts = (places[0], *[REPLICATED] * (len(program.inputs) - 1))
+            found.append(SplitStrategy(parts, axis, (shape[places[0]],), shape[places[0]], abs(int(distance))))
+    return found
 
 
 def _regrouped(before: Sequence[Dim], after: Sequence[Dim]) -> list[SplitStrategy]:

@@ -116,10 +116,18 @@ def page_of_laws(path: str | Path | None, **data: Any) -> str:
     return html
 
 
+def page_of_spreading(title: str, svg: str, text: str, path: str | Path | None = None) -> str:
+    """A page with the picture of a spread program and its report as text."""
+    html = _template("spread.html").render(title=title, wide=True, css=_css(), svg=Markup(svg), text=text)
+    write_text(html, path)
+    return html
+
+
 @lru_cache(1)
 def _environment() -> Environment:
     folder = files("relax_eg.reports") / "templates"
-    names = ("shell.html", "page.html", "section.html", "notebook.html", "picture.html", "alone.html", "laws.html")
+    names = ("shell.html", "page.html", "section.html", "notebook.html", "picture.html", "alone.html", "laws.html",
+             "spread.html")  # fmt: skip
     loader = DictLoader({n: (folder / n).read_text(encoding="utf-8") for n in names})
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"time": time, "si": si, "plain": integer_text, "percent": _percent}

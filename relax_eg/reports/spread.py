@@ -11,9 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from relax_eg.byte_units import format_bytes
-from relax_eg.errors import OptionError
 from relax_eg.extract.figures import time
-from relax_eg.plain_data import write_file
 
 _ROWS = 40  # limit: rows of a table in the text
 _BARS = 60  # limit: collectives that the picture names
@@ -78,6 +76,8 @@ class SpreadReport:
     - `rules`: the rules that made operators of the program.
     - `whole`: operators without index equations, which every device computes whole, with their number.
     - `seconds`: of the search for placements.
+    - `pipeline`: its stages and microbatches, if its layers run as a pipeline.
+    - `kept`: nodes whose authors have placed them (`shard_map`), with their number; what they send has no price.
     """
 
     name: str
@@ -97,6 +97,8 @@ class SpreadReport:
     rules: Mapping[str, int] = field(default_factory=dict[str, int])
     whole: Mapping[str, int] = field(default_factory=dict[str, int])
     seconds: float = 0.0
+    kept: Mapping[str, int] = field(default_factory=dict[str, int])
+    pipeline: str = ""
 
     @property
     def total(self) -> float:
@@ -123,6 +125,8 @@ class SpreadReport:
         )
         limit = f" of {format_bytes(int(self.limit))}" if self.limit < float("inf") else ""
         yield f"memory of a device: {format_bytes(int(self.memory))}{limit}"
+        if self.pipeline:
+            yield f"pipeline: {self.pipeline}"
         held = Table("argument or result", "type", "placement", "bytes a device", box=None, pad_edge=False)
         for row in (*self.arguments, *self.results)[:_ROWS]:
             held.add_row(row.name, row.type, row.placement.replace("[", "\\["), format_bytes(row.bytes))
@@ -141,6 +145,8 @@ class SpreadReport:
             yield "rules: " + ", ".join(f"{n} x {rule}" for rule, n in self.rules.items())
         if self.whole:
             yield "computed whole on every device: " + ", ".join(f"{n} x {op}" for op, n in self.whole.items())
+        if self.kept:
+            yield "kept as written: " + ", ".join(f"{n} x {op}" for op, n in self.kept.items())
 
     def __str__(self) -> str:
         console = Console(width=140, no_color=True, force_terminal=False)  # given: columns of a wide terminal
@@ -161,7 +167,7 @@ class SpreadReport:
         height = row * (len(held) + len(shown) + 5)
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-            'font-family="sans-serif" font-size="12">',
+            'font-family="sans-serif" font-size="12" fill="currentColor">',
             f'<text x="8" y="16" font-weight="bold">{escape(self.name)} on {escape(self.mesh)}: who holds what</text>',
         ]
         y = row + 8
@@ -203,14 +209,9 @@ class SpreadReport:
     def to_html(self, path: str | Path | None = None) -> str:
         """The report as one page, with the picture; also written to `path` if one is given. OptionError if that
         fails."""
-        page = (
-            f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(self.name)}</title>"
-            f"<body style='font-family:sans-serif;margin:2em'>{self.to_svg()}<pre>{escape(str(self))}</pre></body>"
-            "</html>"
-        )
-        if path is not None:
-            write_file(path, page, OptionError, "the report")
-        return page
+        from relax_eg.reports.html import page_of_spreading  # which reads reports of costs, and they this file
+
+        return page_of_spreading(f"{self.name} on {self.devices} x {self.target}", self.to_svg(), str(self), path)
 
 
 def _share(placement: str, mesh: str) -> float:

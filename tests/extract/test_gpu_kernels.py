@@ -123,3 +123,11 @@ def test_a_graph_replaces_launches() -> None:
     short = p.in_mode(next(m for m in p.modes if m.name == "short graphs"))
     assert short.call(1e-3, False, 4) < alone
     assert PROFILES["cpu"].call(1e-3, False, 100) == PROFILES["cpu"].call(1e-3, False)
+
+
+def test_a_flip_is_no_permutation_of_axes() -> None:
+    """Its axes are those along which the order is reversed; the rest stays."""
+    for axes in ((0,), (1,), (0, 1)):
+        best = rx.optimize(lambda x, a=axes: jnp.flip(x, a) * 2, "4096 4096", target="h100", rules=NONE)
+        moved = 2 * 4 * 4096**2 / PROFILES["h100"].bandwidth
+        assert best.report.after.seconds > 0.8 * moved

@@ -55,7 +55,7 @@ def test_state_that_does_not_fit_whole_is_split() -> None:
 
     specs = {k: f"4 {v}" for k, v in LAYER.items()}
     best = rx.spread(
-        step, specs, f"16384 {D}", f"16384 {D}", mesh={"x": 8}, target="h100", state={"ps": 0}, memory_limit="330 MB"
+        step, specs, f"16384 {D}", f"16384 {D}", mesh={"x": 8}, target="h100", state={"ps": 0}, memory_limit="400 MB"
     )
     weights = best.spreading.arguments[:2]
     assert all(w.bytes == 4 * D * F * 4 / 8 for w in weights), weights
@@ -127,7 +127,7 @@ def test_errors_name_both_sides(fn: Any, specs: tuple[str, ...], options: dict[s
 def test_options_that_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="mesh= and measure: one of them is accepted"):
         rx.optimize(mlp, "8 8", "8 8", "8 8", mesh={"x": 2}, measure=2)
-    with pytest.raises(OptionError, match="placements on a mesh of devices; accepted: mesh="):
+    with pytest.raises(OptionError, match="for programs on a mesh of devices; accepted: mesh="):
         rx.optimize(mlp, "8 8", "8 8", "8 8", outputs="R")
 
 

@@ -28,12 +28,13 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, MATCH_CAST, TUPLE, TUPL
 from relax_eg.ir.heads import PASSIVE, RUNNING
 from relax_eg.ir.module import Function
 from relax_eg.ops import bytes_of, pattern_kind, site_of
-from relax_eg.ops.record import TABLE, movement_operators, operators_run_as
+from relax_eg.ops.record import TABLE, movement_operators, operators_run_as, operators_where
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
 
 _VIEWS = movement_operators("view") | {MATCH_CAST}
 _ORDERS = movement_operators("order")
+_PERMUTATIONS = operators_where(lambda o: o.moves == "order" and o.capacity != "flip")
 _MAKERS = movement_operators("make")
 _PARTS = movement_operators("part", "select")
 _REPEATS = movement_operators("repeat")
@@ -132,7 +133,7 @@ class _Kernels:
             return True
         if e.op == TUPLE_GET:
             return e.args[0].op not in (TUPLE, VAR)
-        if e.op not in _ORDERS or "axes" not in dict(e.attrs):
+        if e.op not in _PERMUTATIONS:
             return False
         shape = dims_of(e.annotation)
         moved = [axis for axis, d in zip(e.attr("axes"), shape, strict=True) if self._value(d) != 1]

@@ -15,12 +15,14 @@ import jax
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Literal, primitives
+from jax.sharding import AxisType
 
 from relax_eg.dtypes import is_key
 from relax_eg.errors import OperatorError, RelaxEgError, TraceError
 from relax_eg.frontends.jax.control import TracedFunctions, control
 from relax_eg.frontends.jax.equation import STATEFUL, JaxprEquation, called_jaxpr
 from relax_eg.frontends.jax.primitives import RULES
+from relax_eg.frontends.jax.shard_maps import freed_jaxpr
 from relax_eg.frontends.jax.sized import SizedParameter, has_sizes
 from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import SymbolicSizes, is_symbolic, to_dim
@@ -131,7 +133,7 @@ class Walk:
             return self._chosen(eqn, operands, line if caller is None else caller)
         if eqn.primitive.name == "call_exported":
             return self._exported(eqn, operands, line if caller is None else caller)
-        inner = called_jaxpr(eqn)
+        inner = called_jaxpr(eqn) or freed_jaxpr(eqn)
         if inner is None:
             return None
         consts: Sequence[Any] = getattr(inner, "consts", ())
@@ -320,9 +322,12 @@ def _without_numpy(value: Any) -> Any:
 
 def _has_sharding(value: Any) -> bool:
     """Whether a guarded parameter has an effect. Transposed conversions carry the sharding of the operand; over a mesh
-    without axes it has none."""
+    without axes it has none. One that splits nothing has none over axes that XLA's partitioner is free to use."""
     mesh = getattr(value, "mesh", None)
-    return value is not None and (mesh is None or not mesh.empty)
+    if value is None or mesh is None or mesh.empty:
+        return value is not None and mesh is None
+    explicit = any(t == AxisType.Explicit for t in mesh.axis_types)
+    return explicit or any(names is not None for names in value.spec)
 
 
 def _attribute(key: str, value: Any) -> Any:
