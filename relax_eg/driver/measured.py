@@ -17,13 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from relax_eg.backend.family import WHOLE, SearchSpec
 from relax_eg.backend.gpu.devices import GPUS
-from relax_eg.backend.gpu.target import GpuTarget, target_for
 from relax_eg.backend.kernels import why_not_in_kernels
 from relax_eg.driver.arranging import Arranger
 from relax_eg.driver.learning import observe
@@ -49,6 +48,9 @@ from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
 from relax_eg.measure.choice import fastest, random_argument
+
+if TYPE_CHECKING:
+    from relax_eg.backend.gpu.target import GpuTarget
 
 AS_WRITTEN = "as written"
 # The steps of extraction that state an order and that keep values on the host (`rules.book.pieces`).
@@ -203,6 +205,8 @@ class Search:
         name = self.options.profile.name
         if name not in GPUS or jax.default_backend() == "gpu":
             return None
+        from relax_eg.backend.gpu.target import target_for  # which programs for the CPU never need
+
         try:
             return target_for(name)
         except OptionError:
