@@ -68,7 +68,7 @@ def _softmax_twice_shifted(x):
 
 CASES = [
     _kernel("diag(A@B)", lambda a, b: jnp.diagonal(a @ b), "n n, n n", lambda a, b: jnp.sum(a * b.T, 1), "row sums"),
-    _kernel("trace(A@B@C)", lambda a, b, c: jnp.trace(a @ b @ c), "n n, n 16, 16 n",
+    _kernel("trace of three factors", lambda a, b, c: jnp.trace(a @ b @ c), "n n, n 16, 16 n",
             lambda a, b, c: jnp.sum((a @ b) * c.T), "sum of products"),
     _kernel("tr(A'A)", lambda a: jnp.trace(a.T @ a), "n n", lambda a: jnp.sum(a * a), "sum of squares"),
     _kernel("sum(A*xx')", lambda a, x: jnp.sum(a * jnp.outer(x, x)), "n n, n", lambda a, x: x @ (a @ x), "x'Ax"),

@@ -110,7 +110,8 @@ def test_patterns_count_what_is_missed_of_small_wins_apart() -> None:
         pattern(1.4, (1.2, 1.3), (0.9, 1.1)),
         pattern(1.0, (0.9, 1.0), (1.0, 1.0), same=True),
     ]
-    slower, above, below = patterns.summary(rows).splitlines()
+    means, slower, above, below = patterns.summary(rows).splitlines()
+    assert means.startswith("geometric mean of the speed-ups: best by hand ")
     assert slower.endswith("3 within, 1 unsure, 1 SLOWER of 5")
     assert above.endswith("1 within, 1 unsure, 1 MISSED of 3")
     assert below.endswith("1 within, 0 unsure, 1 missed of 2")
