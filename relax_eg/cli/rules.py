@@ -33,7 +33,9 @@ def verify(
         Path | None, typer.Option("--certificate", help="Check this instead, by the books that ship and the rule file.")
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0: two for the books, one for a file.")] = 0,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Of a processor, for one rule, at most.")] = SECONDS_A_RULE,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, help="Of a processor, for one rule, at most.")
+    ] = SECONDS_A_RULE,
     device: Annotated[
         str,
         typer.Option("--device", help="Compile the routines for this GPU (h100, ...) instead, and say what XLA makes."),

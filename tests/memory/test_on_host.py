@@ -118,7 +118,8 @@ def test_a_cpu_is_its_own_host() -> None:
     rng = np.random.default_rng(0)
     args = [jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((5, 16), (16, 16))]
     expected = run_at(without_order(kept), kept.main, args, {"n": 5})
-    assert np.array_equal(jax.jit(lambda *a: run_at(kept, kept.main, a, {"n": 5}))(*args), expected)
+    found = jax.jit(lambda *a: run_at(kept, kept.main, a, {"n": 5}))(*args)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)  # one program, and one for each operator
     best = rx.optimize(kept, at={"n": 512}, memory_limit="1 MiB")
     assert best.check(*args).passed and not transfers(best.module)
 
