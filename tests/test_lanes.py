@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from conftest import ONE_OF, SLOW
+from lanes import ONE_OF, SLOW
 
 ROOT = Path(__file__).parent.parent
 
