@@ -63,7 +63,7 @@ class _Typings:
         texts = {n: self._text(n) for n in self._shapes}
         has_block = any("*" in t and t != "*b" for t in texts.values())
         if self._distinct and not has_block and all(f.program is None for f in self._forms):
-            if not c_sizes(self._c):
+            if not condition_sizes(self._c):
                 yield from self._pointwise()
                 yield from self._any_axes()
                 yield from self._any_place()
@@ -178,7 +178,7 @@ def _ends(count: int, place: int) -> str:
     return " ".join(f"*{'abcdefgh'[i]}" for i in range(place, count))
 
 
-def c_sizes(c: EqualPair) -> frozenset[str]:
+def condition_sizes(c: EqualPair) -> frozenset[str]:
     """The sizes that the condition of a candidate names."""
     return frozenset() if c.condition is None else c.condition.sizes
 

@@ -20,7 +20,7 @@ from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely
 from relax_eg.byte_units import format_bytes
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import Options
-from relax_eg.errors import BoundsError, ExtractionError
+from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
 from relax_eg.extract.numbers import LEAST_SECONDS
@@ -29,6 +29,7 @@ from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at
+from relax_eg.memory.plan import corner_of
 from relax_eg.memory.steps import program_of
 from relax_eg.shapes import Dim, Proved, Scope, prove
 from relax_eg.shapes.relation import Relation
@@ -365,17 +366,11 @@ def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
 
 def largest_sizes(options: Options) -> dict[str, int] | None:
     """The largest of all sizes; None if a size has no bound, all are known, or they may not be the largest together."""
-    found: dict[str, int] = {}
-    for v in options.bindings[0]:
-        high = options.scope.bounds(v)[1]
-        if high is None:
-            return None
-        found[v] = high
-    try:
-        options.scope.check(found, "")
-    except BoundsError:
+    at, scope = options.bindings[0], options.scope
+    if not at or any(scope.bounds(v)[1] is None for v in at):
         return None
-    return found or None
+    corner = corner_of(scope, at)
+    return None if corner is None else dict(corner)
 
 
 def larger_value(module: Module, scope: Scope, largest: Mapping[str, int]) -> str:

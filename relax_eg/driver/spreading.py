@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from relax_eg.argument_checks import Kind, accepts, short_repr
+from relax_eg.argument_checks import FLAG, Kind, accepts, short_repr
 from relax_eg.backend.family import WHOLE, Variant
 from relax_eg.backend.spread import Spread
 from relax_eg.backend.width import width_context
@@ -75,7 +75,7 @@ SPREAD_KINDS: Mapping[str, Kind] = {
         ),
         "True, False, or {'stage': 16}, microbatches for stages over an axis,",
     ),
-    "free_shard_maps": Kind(lambda x: isinstance(x, bool), "True or False"),
+    "free_shard_maps": FLAG,
     "state": Kind(
         lambda x: isinstance(x, (list, tuple, Mapping)), "('params',), or {'params': 1}, arguments and their results,"
     ),

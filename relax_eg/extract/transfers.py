@@ -21,8 +21,10 @@ def waiting_seconds(function: Function, model: WholeCost, skip: set[Expr] | None
     """Seconds for which the kernels of a function wait for copies, at one binding of its sizes. `skip`: nodes that run
     ahead of the call."""
     rate = model.profile.host_rate
+    if not rate:
+        return 0.0
     expressions = list(function.expressions())
-    if not rate or not any(e.op in TRANSFERS for e in expressions):
+    if not any(e.op in TRANSFERS for e in expressions):
         return 0.0
     seconds = {v.node: float(v.cost.seconds) for v in walk(function, model, skip, deep=False)}
     number = {e: i for i, e in enumerate(expressions)}

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from relax_eg.extract.graph import Candidate
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.control import functions_of, group_arguments, runs_of
+from relax_eg.ir.calls import reachable_functions
+from relax_eg.ir.control import group_arguments, runs_of
 from relax_eg.ir.expr import COND, FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tuple_get
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.placements import PARTIAL, REPLICATED, MeshPlacement, Part
@@ -26,13 +27,9 @@ def module_of(found: Spreading, chosen: Module, origins: Callable[[str, dict[Exp
     """
     names = [n for n in found.program.graphs if n in found.program.parameters]
     made = {name: _Emitted(found, name, origins).function() for name in names}
-    named = [n for f in made.values() for e in f.expressions() for n in functions_of(e)]
-    while named:
-        name = named.pop()
-        if name not in made:
-            made[name] = chosen[name]
-            named += [n for e in chosen[name].expressions() for n in functions_of(e)]
-    return Module(tuple(made.values()))
+    others = {f.name: f for f in chosen if f.name not in made}
+    roots = [e for f in made.values() for e in f.expressions()]
+    return Module((*made.values(), *reachable_functions(roots, others)))
 
 
 class _Emitted:

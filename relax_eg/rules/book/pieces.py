@@ -102,8 +102,7 @@ def _in_counts(e: Expr, region: CutRegion, largest: int, queries: ProgramQueries
     proposed: list[Expr] = []
     finest: tuple[Dim, Dim] | None = None
     for count in counts:
-        small = about(extent) <= count
-        rows, number = (Dim.of(1), extent) if small else (ceildiv(extent, count), Dim.of(count))
+        rows, number = _rows_of(extent, count, about(extent))
         found = in_a_loop(region, rows, number, queries)
         if found is not None:
             proposed.append(found[e])
@@ -141,13 +140,17 @@ def _finer(step: BodyAnswers, sums: bool) -> Sequence[Expr] | None:
         beside = max((n for x, n in sizes.items() if x not in region.dimensions), default=1)
         counts = [n for n in _UNDER_LIMIT if extent >= _LEAST * n] or [extent]
         count = _without_padding(region.extent, next((n for n in counts if sizes[largest] <= n * beside), counts[-1]))
-        small = extent <= count
-        rows, number = (Dim.of(1), region.extent) if small else (ceildiv(region.extent, count), Dim.of(count))
-        made = in_a_loop(region, rows, number, step)
+        made = in_a_loop(region, *_rows_of(region.extent, count, extent), step)
         if made is None:
             break
         roots = substitute_exprs(list(roots), made)
     return None if roots is at_first else roots
+
+
+def _rows_of(size: Dim, count: int, about: int) -> tuple[Dim, Dim]:
+    """The rows of a piece, and the number of pieces: `count`, or one for each row where there are fewer rows. `about`:
+    the value of `size` at the sizes of interest."""
+    return (Dim.of(1), size) if about <= count else (ceildiv(size, count), Dim.of(count))
 
 
 def _without_padding(size: Dim, count: int) -> int:
