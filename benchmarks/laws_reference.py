@@ -28,6 +28,11 @@ def canonical(factors: tuple[Factor, ...], out: Letters) -> Any:
     return best
 
 
+def _pattern(at: Letters, out: Letters) -> tuple[Any, ...]:
+    """The letters of a factor, with a number in place of each inner one."""
+    return tuple(x if x in out else at.index(x) for x in at)
+
+
 @dataclass
 class Reference:
     """The least flops of sums of products, by exhaustive search. `extent`: the number for a letter."""
@@ -37,7 +42,18 @@ class Reference:
     _inner: dict[Any, dict[Any, float]] = field(default_factory=dict[Any, Any])  # the steps of each bracket
 
     def least(self, terms: Sequence[Term], out: Letters) -> float:
-        return sum(self._sum(tuple(terms), out).values())
+        return sum(self._sum(tuple(terms), out).values()) + self._negated(terms, out)
+
+    def _negated(self, terms: Sequence[Term], out: Letters) -> float:
+        """The flops of the sign of a sum without a positive term, of the result or of a factor."""
+        if any(c > 0 for c, _ in terms):
+            return 0
+        found = [self._elements(out)]
+        for _, factors in terms:
+            for i, (_, at) in enumerate(factors):
+                needed = {*out, *(x for _, other in (*factors[:i], *factors[i + 1 :]) for x in other)}
+                found.append(self._elements(needed.intersection(at)))
+        return min(found)
 
     def _elements(self, letters: Any) -> float:
         return math.prod(self.extent[x] for x in letters)
@@ -64,13 +80,8 @@ class Reference:
                 if rest:
                     added = {("add", frozenset(terms), frozenset(out)): self._elements(there)}
                     found.append({**self._sum(group, out), **self._sum(rest, out), **added})
-        for name, pattern in {(n, tuple(x if x in out else "" for x in at)) for _, fs in terms for n, at in fs}:
-            having = [
-                (t, f)
-                for t in terms
-                for f in t[1][:]
-                if (f[0], tuple(x if x in out else "" for x in f[1])) == (name, pattern)
-            ]
+        for name, pattern in {(n, _pattern(at, out)) for _, fs in terms for n, at in fs}:
+            having = [(t, f) for t in terms for f in t[1] if (f[0], _pattern(f[1], out)) == (name, pattern)]
             having = list({t: (t, f) for t, f in having}.values())
             for count in range(2, len(having) + 1):
                 for group in itertools.combinations(having, count):

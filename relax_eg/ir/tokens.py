@@ -16,11 +16,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from relax_eg.dtypes import RECORDS, Dtype
 from relax_eg.ir.annotations import Annotation
 from relax_eg.shapes import Dim
+from relax_eg.tir.functions import FUNCTIONS, ScalarFunction
 
 # Packages whose classes are identified by name. Whatever a token keys must include their versions.
 LIBRARY_PACKAGES = frozenset(("builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "relax_eg"))
+
+# Tables of this package that are identified by name, and so are their records. Most operators mention one.
+_TABLES: dict[type, Mapping[str, Any]] = {Dtype: RECORDS, ScalarFunction: FUNCTIONS}
 
 
 class NoContentError(Exception):
@@ -65,6 +70,9 @@ def token(value: Any, other: Callable[[Any], Any] = raise_no_content) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return array_token(value)
     if isinstance(value, Mapping):
+        for record, table in _TABLES.items():
+            if value is table:
+                return ("table", class_name(record))
         return ("map", class_name(kind), *[(token(k, other), token(v, other)) for k, v in value.items()])
     if not is_library_class(kind):
         return other(value)
@@ -74,6 +82,8 @@ def token(value: Any, other: Callable[[Any], Any] = raise_no_content) -> Any:
         return ("enum", class_name(kind), value.name)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return ("named", class_name(kind), *[token(v, other) for v in value])
+    if isinstance(value, (Dtype, ScalarFunction)) and _TABLES[kind].get(value.name) is value:
+        return ("record", class_name(kind), value.name)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [(f.name, token(getattr(value, f.name), other)) for f in dataclasses.fields(value)]
         return ("data", class_name(kind), *fields)

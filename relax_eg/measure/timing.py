@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import scipy.special
+import scipy
 
 # chosen: one sample repeats a call until it lasts about this long, so that the cost of reading the clock is negligible
 SAMPLE_SECONDS = 0.003

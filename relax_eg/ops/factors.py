@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from relax_eg.dtypes import PARTS, dtype_of
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -39,7 +39,7 @@ def _eig_reference(a: Array, *, left: bool, right: bool) -> Any:
     forms = [((n,), made), *[((n, n), made)] * (left + right)]
 
     def factor(x: Array) -> tuple[Array, ...]:
-        found = cast("Any", scipy.linalg.eig)(x, left=left, right=right)
+        found = scipy.linalg.eig(x, left=left, right=right)
         return found if left or right else (found,)
 
     return batched(factor, a, results=forms)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from relax_eg.dtypes import PARTS, dtype_of, is_complex, itemsize, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -209,7 +209,7 @@ def _qr_reference(a: Array, *, full_matrices: bool, pivoting: bool) -> Any:
     k = m if full_matrices else min(m, n)
     forms = [((m, k), a.dtype), ((k, n), a.dtype), *([((n,), np.int32)] if pivoting else [])]
     mode = "full" if full_matrices else "economic"
-    q, r, *order = batched(lambda x: cast("Any", scipy.linalg.qr)(x, mode=mode, pivoting=pivoting), a, results=forms)
+    q, r, *order = batched(lambda x: scipy.linalg.qr(x, mode=mode, pivoting=pivoting), a, results=forms)
     if 0 in (m, n):
         q[...] = np.eye(m, k)
     return (q, r, *order)

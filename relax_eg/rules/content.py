@@ -34,10 +34,10 @@ from relax_eg.rules.schemas import Schema
 _NO_CONTENT = ("doc", "where", "tags", "trials", "_instances")
 _NO_MEMBERS = ("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__")
 
-# Files of the package on which every test and proof depends, whatever operators the rule has: the checkers, arithmetic
-# of sizes, index equations and the reference interpreter. `text_token` follows nothing into these files.
+# Files of the package on which every test and proof depends, whatever operators the rule has: the checkers, dtypes,
+# arithmetic of sizes, index equations and the reference interpreter. `text_token` follows nothing into these files.
 CHECKER = (
-    "rules/*.py", "rules/verify_formal/*.py", "shapes/*.py", "tir/*.py", "ir/annotations.py", "ir/expr.py",
+    "dtypes.py", "rules/*.py", "rules/verify_formal/*.py", "shapes/*.py", "tir/*.py", "ir/annotations.py", "ir/expr.py",
     "ops/facts.py", "ops/interpret.py", "ops/libraries.py", "ops/record.py", "ops/shorthand.py",
 )  # fmt: skip
 # Names of files in rules/ that match `CHECKER` but on which no verdict depends.

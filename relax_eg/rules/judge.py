@@ -325,19 +325,21 @@ def _bits(a: Array) -> bytes:
     return np.ascontiguousarray(a).tobytes()
 
 
-def judge_accuracy(case: Case) -> Failure | None:
+def judge_accuracy(case: Case, factor: float = _ACCURACY_FACTOR) -> Failure | None:
     """Judges the accuracy law of numerics="reassociate". The right side must be finite where the left side is. Its
-    error must be at most 8 times the larger of the left side's error and the change of the exact left side under
+    error must be at most `factor` times the larger of the left side's error and the change of the exact left side under
     half-ulp perturbations of its inputs, but for what may be masks. Float64 counts as exact."""
     p = prepare_sides(case.instance)
     found = _evaluate_sides(p, p.both_sides_tuple, case)
     if isinstance(found, Failure):
         return found
     n = len(p.left)
-    return accuracy_failure(case, found[:n], found[n:])
+    return accuracy_failure(case, found[:n], found[n:], factor)
 
 
-def accuracy_failure(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) -> Failure | None:
+def accuracy_failure(
+    case: Case, lefts: Sequence[Any], rights: Sequence[Any], factor: float = _ACCURACY_FACTOR
+) -> Failure | None:
     """The first result of the right side that breaks the accuracy law relative to the left side, or None. Complex
     results are not judged."""
     wide = widen_sides(case.instance)
@@ -360,14 +362,14 @@ def accuracy_failure(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) ->
             allowed = np.where(judged, np.maximum(np.abs(narrow[0] - truth), _half_ulp(left, truth)), np.inf)
         # Most results pass without perturbations, so these are computed only for a result that does not.
         for count in (_PERTURBATIONS, 8 * _PERTURBATIONS):
-            if not np.any(error > _ACCURACY_FACTOR * allowed):
+            if not np.any(error > factor * allowed):
                 break
             allowed = np.maximum(allowed, _sensitivity(wide, case, truth, i, count))
-        if np.any(error > _ACCURACY_FACTOR * allowed):
+        if np.any(error > factor * allowed):
             at = int(np.argmax(error / np.where(allowed > 0, allowed, 1e-300)))
             ratio = float(error.flat[at] / max(float(allowed.flat[at]), 1e-300))
             what = f"in {left.dtype.name} the right side's error is {ratio:.3g} times what the left side's allows"
-            what += f" ({_ACCURACY_FACTOR:g} times is accepted)"
+            what += f" ({factor:g} times is accepted)"
             return Failure(what, left, right, i, _NOT_ACCURATE)
     return None
 

@@ -7,14 +7,25 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import scipy.special
+import scipy
 
 Array = np.ndarray[Any, Any]
+
+
+def of_scipy(name: str) -> Callable[..., Any]:
+    """Returns the function of scipy.special with this name. Importing scipy.special takes 0.1 s, so it is imported at
+    the first use."""
+    return lambda *xs: getattr(scipy.special, name)(*xs)
 
 
 def computed_in_float64(function: Callable[..., Any]) -> Callable[..., Array]:
     """Returns `function` computed in float64, to be rounded once."""
     return lambda *xs: np.asarray(function(*(x.astype(np.float64) for x in xs)))
+
+
+def sigmoid(x: Array) -> Array:
+    """Returns 1 / (1 + exp(-x)); of real numbers without overflow."""
+    return scipy.special.expit(x) if x.dtype.kind == "f" else 1 / (1 + np.exp(-x))
 
 
 # given: relative step (in units of `a`) and weights of the difference quotient in `igamma_grad_a`: the central

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -257,7 +257,7 @@ class Planner:
         return self._products[key]
 
     def _product_anew(self, term: ProductTerm, out: frozenset[Letter]) -> Node:
-        factors = [self._factor(f) for f in term.factors]
+        factors = [part for f in term.factors for part in _apart(self._factor(f))]
         if not factors:
             return Node("leaf", _NOTHING, is_known_ahead=True)
         if len(factors) > _MOST_APART:
@@ -444,6 +444,19 @@ def _target(mask: Node, x: Node, letters: frozenset[Letter]) -> Target | None:
     return target if letters == (x.letters - {*target.index.letters}) | {target.letter} else None
 
 
+def _apart(node: Node) -> Iterator[Node]:
+    """The factors of a node that multiplies without summing, which may be joined with others first."""
+    if (
+        node.kind == "product"
+        and len(node.parts) == 2
+        and node.letters == node.parts[0].letters | node.parts[1].letters
+    ):
+        for part in node.parts:
+            yield from _apart(part)
+    else:
+        yield node
+
+
 def _merged(parts: Iterable[Node]) -> dict[Any, float]:
     found: dict[Any, float] = {}
     for p in parts:
@@ -454,16 +467,17 @@ def _merged(parts: Iterable[Node]) -> dict[Any, float]:
 def _factored(
     terms: Sequence[ProductTerm], out: frozenset[Letter], extents: Mapping[Letter, Dim], rank: Rank
 ) -> Iterable[tuple[ProductTerm, ...]]:
-    """For each factor that several terms have, the terms with the factor taken out of these, as one term."""
+    """For each factor that several terms have, the terms with the factor taken out of these, as one term; of three
+    terms, also out of each two."""
     groups: dict[Any, list[tuple[int, int]]] = {}
     for i, t in enumerate(terms):
         for j, f in enumerate(t.factors):
-            key = (f.value, f.divides, tuple(x if x in out else None for x in f.letters))
+            key = (f.value, f.divides, tuple(x if x in out else ~f.letters.index(x) for x in f.letters))
             if all(i != k for k, _ in groups.setdefault(key, [])):
                 groups[key].append((i, j))
     for group in groups.values():
-        if len(group) > 1:
-            yield _taken_out(terms, group, out, extents, rank)
+        for some in (group, *itertools.combinations(group, 2)) if len(group) == 3 else (group,) * (len(group) > 1):
+            yield _taken_out(terms, some, out, extents, rank)
 
 
 def _taken_out(
