@@ -102,14 +102,16 @@ def _is_bool(e: Expr) -> bool:
 
 
 def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
-    """The region in which values with several readers are leaves, and the one in which they are not."""
-    cut = region_of(e, lambda x: len(queries.readers(x)) > 1)
+    """The region in which values with several readers are leaves, unless they are views, and the one in which they are
+    not."""
+    cut = region_of(e, lambda x: len(queries.readers(x)) > 1 and not is_view(x))
     if cut is not None and cut.may_gain:
         yield cut
     through = region_of(e, lambda x: False)
     if through is not None and through.may_gain and (cut is None or through.leaves != cut.leaves):
         inside = set(through.nodes)
-        shared = (x for x in through.nodes if x is not e and any(r not in inside for r in queries.readers(x)))
+        computed = (x for x in through.nodes if x is not e and not is_view(x))
+        shared = (x for x in computed if any(r not in inside for r in queries.readers(x)))
         if sum(1 for _ in shared) <= _MOST_SHARED:
             yield through
 
@@ -248,7 +250,7 @@ def _forms_anew(question: _Question, seconds: Price) -> Iterator[Expr]:
             if gain == "none":
                 continue
             try:
-                made = [Emitter(t, extents).expression(p) for t, (p, extents) in zip(parts, plans, strict=True)]
+                made = [Emitter(t, extents, extent).expression(p) for t, (p, extents) in zip(parts, plans, strict=True)]
                 form = op.concat(made, target.axis) if isinstance(target, Joined) else made[0]
             except RelaxEgError:  # an operator that does not exist at this dtype
                 continue

@@ -314,7 +314,7 @@ class Lift:
         extents = dict(s.extents)
         planner = Planner(extents, self.extent, self.price, s.dtype, lambda x: False)
         plan = planner.best(s) if s.terms else None
-        return Emitter(s, extents).expression(plan)
+        return Emitter(s, extents, self.extent).expression(plan)
 
     def are_same(self, left: Expr, right: Expr) -> bool:
         """Whether two programs have the same terms. Neither may invert a matrix that the other does not, unless it is

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -18,13 +18,17 @@ from relax_eg.rules.sums_of_products.plan import Node, Running, Scale
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Reduce
 
+# chosen: how many times as long a transposition takes that moves the last axis, in which memory is contiguous
+_LAST_AXIS = 8.0
+
 
 @dataclass
 class Emitter:
-    """Writes the plans of one sum of products."""
+    """Writes the plans of one sum of products. `extent`: the number for a size, by which layouts are chosen."""
 
     target: SumOfProducts
     extents: dict[Letter, Dim]
+    extent: Callable[[Dim], int]
     _made: dict[int, Access] = field(default_factory=dict[int, Access])
 
     def expression(self, plan: Node | None) -> Expr:
@@ -184,12 +188,10 @@ class Emitter:
                 # numpy's matmul takes a vector times a batch of matrices as they lie.
                 return Access(op.matmul(x.value, y.value), tuple(z for z in y.letters if z not in contracted))
         batch = [x for x in a.letters if x in b.letters and x not in contracted]
-        if self._swaps(a, b, contracted, batch, want):
-            a, b = b, a
-            batch = [x for x in a.letters if x in batch]
+        a, b, summed = self._layout(a, b, contracted, batch, want)
+        batch = [x for x in a.letters if x in batch]
         own_a = [x for x in a.letters if x not in batch and x not in contracted]
         own_b = [x for x in b.letters if x not in batch and x not in contracted]
-        summed = [x for x in (b if not own_a else a).letters if x in contracted]
         if not own_a and not own_b and (batch or len(contracted) > 1):
             return self._multiplied_and_summed(a, b, batch)
         left = self._laid_out(a, [batch, own_a, summed], [len(batch) > 0 or not own_a, False, True])
@@ -234,27 +236,37 @@ class Emitter:
                 shape += sizes
         return value if tuple(shape) == value.shape else op.reshape(value, shape)
 
-    def _swaps(
+    def _layout(
         self, a: Access, b: Access, contracted: list[Letter], batch: list[Letter], want: Sequence[Letter]
-    ) -> bool:
-        """Whether b @ a is better than a @ b: fewer operands are transposed, or fewer of these in their last axis, in
-        which memory is contiguous; else the result lies as wanted."""
+    ) -> tuple[Access, Access, list[Letter]]:
+        """The operands of a matmul and the contracted letters, in the orders for which the least is transposed; of
+        these that whose result lies as wanted."""
 
-        def turned(x: Access, y: Access) -> tuple[int, int]:
-            own_x = [z for z in x.letters if z not in contracted and z not in batch]
-            own_y = [z for z in y.letters if z not in contracted and z not in batch]
-            there = [z for z in (x if own_x else y).letters if z in contracted]
+        def own(x: Access) -> list[Letter]:
+            return [z for z in x.letters if z not in contracted and z not in batch]
+
+        def moved(x: Access, *groups: Sequence[Letter]) -> float:
+            order = [z for g in groups for z in g]
+            if order == [*x.letters]:
+                return 0.0
+            elements = math.prod(float(self.extent(self.extents[z])) for z in order)
+            return elements if order[-1] == x.letters[-1] else _LAST_AXIS * elements
+
+        def rank(layout: tuple[Access, Access, list[Letter]]) -> tuple[float, bool]:
+            x, y, summed = layout
             batches = [z for z in x.letters if z in batch]
-            laid = (x.letters, [*batches, *own_x, *there]), (y.letters, [*batches, *there, *own_y])
-            return sum(list(z) != w for z, w in laid), sum(z[-1:] != tuple(w[-1:]) for z, w in laid)
+            places = [[want.index(z) for z in own(o) if z in want] for o in (x, y)]
+            is_turned = all(places) and min(places[1]) < min(places[0])
+            return moved(x, batches, own(x), summed) + moved(y, batches, summed, own(y)), is_turned
 
-        one, two = turned(a, b), turned(b, a)
-        if one != two:
-            return two < one
-        places = {x: i for i, x in enumerate(want)}
-        own_a = [places[x] for x in a.letters if x in places and x not in contracted and x not in batch]
-        own_b = [places[x] for x in b.letters if x in places and x not in contracted and x not in batch]
-        return bool(own_a and own_b) and min(own_b) < min(own_a)
+        return min(
+            (
+                (x, y, [z for z in like.letters if z in contracted])
+                for x, y in ((a, b), (b, a))
+                for like in ((x, y) if own(x) else (y, x))
+            ),
+            key=rank,
+        )
 
 
 def _is_product(x: Access) -> bool:
