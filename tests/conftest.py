@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from compiling import QUICKLY
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 from jax._src import compiler
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
-from lanes import ONE_OF, SLOW
+from lanes import EXAMPLES_OF, ONE_OF, SLOW
 
 os.environ["RELAX_EG_CACHE"] = "0"
 # Tests look at the chosen program; those of `settle` ask for it.
@@ -86,11 +86,19 @@ def no_fallback() -> Iterator[None]:
         yield
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seen = Counter[str]()
+    drawn = set[Any]()
     for item in items:
         function = item.nodeid.partition("[")[0]
         slow = item.nodeid.startswith(SLOW) or seen[function] % ONE_OF.get(function, 1) != 0
         seen[function] += 1
         if slow:
             item.add_marker(pytest.mark.slow)
+        test = getattr(item, "obj", None)
+        if is_hypothesis_test(test) and config.option.markexpr == "not slow":
+            drawn.add(getattr(test, "__func__", test))
+    for test in drawn:  # hypothesis has no public way to change the number of examples of a test that states it
+        stated: settings = test._hypothesis_internal_use_settings
+        fewer = -(-stated.max_examples // EXAMPLES_OF)
+        test._hypothesis_internal_use_settings = settings(stated, max_examples=fewer)
