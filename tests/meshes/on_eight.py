@@ -84,7 +84,7 @@ def inserted(best: Any) -> tuple[dict[str, float], dict[str, float]]:
     return priced, best.compile_spread("cpu").bytes_by_kind()
 
 
-def check_drawn(count: int = 6, first: int = 0) -> None:
+def check_drawn(count: int = 4, first: int = 0) -> None:
     same = along_one = 0
     for seed in range(first, first + count):
         if seed % 100 == 0 and count > 100:  # given: programs between two lines of progress

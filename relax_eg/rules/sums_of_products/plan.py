@@ -203,7 +203,8 @@ class Planner:
             return self._term(terms[0], out)
         plans = [self._total(terms, out)]
         if self._steps < _MOST_STEPS:
-            for fewer in _factored(terms, out, self.extents, self._rank):
+            is_first = self._steps == 1
+            for fewer in _factored(terms, out, self.extents, self._rank, is_first):
                 plans.append(self._sum(fewer, out))
         return min(plans, key=lambda p: p.cost)
 
@@ -465,19 +466,20 @@ def _merged(parts: Iterable[Node]) -> dict[Any, float]:
 
 
 def _factored(
-    terms: Sequence[ProductTerm], out: frozenset[Letter], extents: Mapping[Letter, Dim], rank: Rank
+    terms: Sequence[ProductTerm], out: frozenset[Letter], extents: Mapping[Letter, Dim], rank: Rank, in_pairs: bool
 ) -> Iterable[tuple[ProductTerm, ...]]:
-    """For each factor that several terms have, the terms with the factor taken out of these, as one term; of three
-    terms, also out of each two."""
+    """For each factor that several terms have, the terms with the factor taken out of these, as one term. `in_pairs`:
+    of three terms, also out of each two."""
     groups: dict[Any, list[tuple[int, int]]] = {}
     for i, t in enumerate(terms):
         for j, f in enumerate(t.factors):
             key = (f.value, f.divides, tuple(x if x in out else ~f.letters.index(x) for x in f.letters))
             if all(i != k for k, _ in groups.setdefault(key, [])):
                 groups[key].append((i, j))
-    for group in groups.values():
-        for some in (group, *itertools.combinations(group, 2)) if len(group) == 3 else (group,) * (len(group) > 1):
-            yield _taken_out(terms, some, out, extents, rank)
+    shared = [group for group in groups.values() if len(group) > 1]
+    pairs = (pair for group in shared if in_pairs and len(group) == 3 for pair in itertools.combinations(group, 2))
+    for group in (*shared, *pairs):
+        yield _taken_out(terms, group, out, extents, rank)
 
 
 def _taken_out(
