@@ -66,9 +66,6 @@ _INSTANCES_AT_LARGE_SIZES = 3
 _EXACT_ELEMENTS = 150
 # limit: elements of all values of an instance, of which the accuracy is tested while a program is optimized.
 _MOST_ELEMENTS = 1 << 17
-# chosen: cases of an instance that may break the accuracy law, and by less than how many times. The left side's error
-# may be nearly none by luck: one of 24 cases of a product of four tensors failed by 8.1 times, where 8 are accepted.
-_BY_LUCK, _NOT_BY_LUCK = 1, 64.0
 
 
 @dataclass(frozen=True)
@@ -331,16 +328,14 @@ def _keeps_accuracy(instance: Instance, masks: bool) -> bool:
     draw = draws.draw_masked_floats if masks else draws.draw_cancelling_floats
     plan = _Plan(judge_accuracy, draw_under_guards(draw), [instance], SAMPLES // 2, least=1)
     shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]
-    tested = by_luck = 0
+    tested = 0
     try:
         for case in _cases(instance.rule, plan, np.random.default_rng(0)):
             if sum(math.prod(int(d.evaluate(case.sizes)) for d in s) for s in shapes) > _MOST_ELEMENTS:
                 continue
             tested += 1
             if judge_accuracy(case) is not None:
-                by_luck += 1
-                if by_luck > _BY_LUCK or judge_accuracy(case, _NOT_BY_LUCK) is not None:
-                    return False
+                return False
     except (Absent, RelaxEgError):
         return False
     return tested >= plan.count // 2

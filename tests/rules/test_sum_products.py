@@ -128,6 +128,22 @@ def test_an_expansion_that_cancels_is_not_proposed() -> None:
     assert all("-" in text for text in proposals(root_of(squared, *SQUARES)))
 
 
+def test_distances_of_what_lies_together_keep_their_digits() -> None:
+    """|x|^2 - 2 x m + |m|^2 cancels where x and m are near each other and far from 0: responsibilities were off by
+    0.01."""
+
+    def responsibilities(x: Any, means: Any, log_weights: Any) -> Any:
+        joint = log_weights - 0.5 * jnp.sum((x[:, None, :] - means[None, :, :]) ** 2, axis=-1)
+        return jnp.exp(joint - jax.nn.logsumexp(joint, axis=1, keepdims=True))
+
+    rng = np.random.default_rng(0)
+    means = (rng.normal(size=(8, 16)) + 1000).astype(np.float32)
+    x = (means[rng.integers(0, 8, 64)] + 0.3 * rng.normal(size=(64, 16))).astype(np.float32)
+    weights = rng.normal(size=8).astype(np.float32)
+    best = rx.optimize(responsibilities, "n d", "k d", "k", at={"n": 512, "k": 64, "d": 32}, target="cpu")
+    np.testing.assert_allclose(best(x, means, weights), responsibilities(x, means, weights), atol=1e-6)
+
+
 SPELLED: list[Callable[..., Any]] = [
     lambda a, b, v: (a @ b) @ v,
     lambda a, b, v: jnp.einsum("ij,jk,k->i", a, b, v),
