@@ -33,7 +33,7 @@ from relax_eg.logs import least_gain, sharing_is_on
 from relax_eg.ops import Site
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.ops.libraries import EXECUTIONS
-from relax_eg.ops.library_needs import RoutinePlace, version
+from relax_eg.ops.library_needs import RoutinePlace
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import is_shipped, status
@@ -76,7 +76,7 @@ class Options:
     - `memory_limit`: the bytes that a call may need beside its arguments; None: no limit.
     - `time_limit`: the time that a call may take, for which least memory is looked for; None: no limit.
     - `held`: what a byte costs that a call has in memory: seconds, or shares of the program as written.
-    - `libraries`: routines of the given rules: name, version, and why it is not used.
+    - `missing`: the rules of routines that are not used, with the reason.
     - `least_gain`: the predicted speedup needed to replace the program as written, where one was set.
     - `own_kernels`: whether one XLA program may contain kernels through Pallas.
     """
@@ -98,7 +98,7 @@ class Options:
     memory_limit: int | None = None
     time_limit: TimeLimit | None = None
     held: float = 0.0
-    libraries: tuple[tuple[str, str, str], ...] = ()
+    missing: tuple[tuple[Rule, str], ...] = ()
     least_gain: float | None = None
     own_kernels: bool = False
 
@@ -279,7 +279,7 @@ def read_options(
         option = "memory_limit" if memory_limit is not None else "time_limit"
         _check_limit(traced, option, measure, assumed and bool(known))
     device, cost = device_and_cost(target)
-    chosen, libraries = _available(
+    chosen, missing = _available(
         rules if rules is not None else default_rules,
         RoutinePlace(device.platform, device.name, "" if execution == AUTO else execution),
     )
@@ -301,7 +301,7 @@ def read_options(
         memory_limit is None and time_limit is None and _is_family(traced, scope, ranges, len(given), measure),
         None if memory_limit is None else parse_bytes(memory_limit, "memory_limit"),
         None if time_limit is None else TimeLimit.of(time_limit),
-        libraries=libraries,
+        missing=missing,
         least_gain=least_gain(),
     )
 
@@ -344,30 +344,23 @@ def without_modes(target: Target | None) -> Target:
     return device if cost is None else _ModelWithoutModes(cost, device)
 
 
-def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
-    """`rules` without those for routines that are missing at `place`; and for each routine its version and why it is
-    missing."""
-    why: dict[str, str] = {}
-    found: list[tuple[str, str, str]] = []
-    for r in rules:
-        for library in libraries_of(r):
-            if library.name not in why:
-                why[library.name] = unavailable_reason(library, place)
-                if not why[library.name]:
-                    found.append((library.name, version(library), ""))
+def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tuple[Rule, str], ...]]:
+    """`rules` without those for routines that are missing at `place`; and those rules, with the reason."""
+    why = {x.name: unavailable_reason(x, place) for x in {x.name: x for r in rules for x in libraries_of(r)}.values()}
     if not any(why.values()):
-        return rules, tuple(found)
+        return rules, ()
     there = [r for r in rules if not any(why[x.name] for x in libraries_of(r))]
     if not any(libraries_of(r) for r in there):  # then the rules that prepare programs for libraries have no use
         there = [r for r in there if r.phase != "library"]
-    for r in rules:
-        library = r.library
-        if library is None or not why[library.name]:
-            continue
+    missing = tuple(
+        (r, why[r.library.name])
+        for r in rules
         # A routine for the other kind of execution is not reported as missing.
-        if not place.execution or place.execution in (library.requires.executions or EXECUTIONS):
-            found.append((library.name, version(library), why[library.name]))
-    return RuleSet(rules.name, there, rules.schemas), tuple(found)
+        if r.library is not None
+        and why[r.library.name]
+        and (not place.execution or place.execution in (r.library.requires.executions or EXECUTIONS))
+    )
+    return RuleSet(rules.name, there, rules.schemas), missing
 
 
 def _check_execution(traced: Source, execution: Any, limit: str) -> None:
