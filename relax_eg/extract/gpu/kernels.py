@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from relax_eg.dtypes import itemsize
+from relax_eg.dtypes import HALF, itemsize
 from relax_eg.extract.gpu.place import KernelPlace
 from relax_eg.extract.gpu.products import SMALL, Product, parts_of_depth
 from relax_eg.extract.profile import Profile
@@ -45,6 +45,7 @@ _LOOPS = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE
 # given: operators of which XLA takes one element to cost some twenty flops
 _DEAR = frozenset("divide exp log tanh erf erfc erfinv sqrt rsqrt sin cos tan power sigmoid log1p expm1".split())
 _DEAR_FLOPS = 20.0  # chosen: flops of an element of these
+_HALF = 3.0  # chosen: flops of an element in 16 bits, which XLA converts to float32 and back
 _LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
 _LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
 _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
@@ -87,6 +88,7 @@ class _Kernels:
         self.sums = {e for e, p in self.products.items() if p.is_sum}
         self.joined = self._joined_products()
         self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
+        self.flops = self._flops_inside()
         self.inline: set[Expr] = set()
         for e in self.nodes:
             self.inline |= self._between(e) if self._is_reduction(e) else set()
@@ -98,8 +100,10 @@ class _Kernels:
         self.ends: dict[Expr, Expr] = {}  # for a reduction, the conversion of its result in its kernel
         self.rows: set[Expr] = set()  # the kernels with a reduction that meets its array
         self.kernels: dict[Expr, tuple[Expr, ...]] = {}  # for each operator, the kernels that compute it
+        self.computed: dict[tuple[Expr, Expr], float] = {}  # the elements of an operator that a kernel computes
         for e in reversed(self.nodes):
             self.kernels[e] = self._kernels_of(e)
+            self.computed |= {(e, k): self._demand(e, k) for k in self.kernels[e]}
 
     # --- values ---
 
@@ -212,6 +216,20 @@ class _Kernels:
             width = sum(self.products[m].columns for m, f in self.joined.items() if f == first)
             p = Product(p.batch, p.rows, width, p.depth, p.itemsize, p.written)
         return parts_of_depth(p, self.profile.name, self.profile.cores)
+
+    def _flops_inside(self) -> dict[Expr, float]:
+        """The flops of an element of each value, with its share of those of what it is computed from; the parts of a
+        matmul are added up there."""
+        found: dict[Expr, float] = {}
+        for e in self.nodes:
+            moves = e.op in _PARTS | _REPEATS | _ORDERS or e.op in ("concat", "astype")
+            found[e] = _DEAR_FLOPS if e.op in _DEAR else 0.0 if moves else _HALF if self._is_half(e) else 1.0
+            for s in self.operands(e):
+                if s in self.parts:
+                    found[e] += self.parts[s]
+                elif s in found and s not in self.results and self._is_loop(s):
+                    found[e] += found[s] / len(self.readers[s])
+        return found
 
     def _is_unfinished(self, e: Expr) -> bool:
         """Whether the readers of a matmul add up its parts, or take their part of its result."""
@@ -344,7 +362,7 @@ class _Kernels:
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
         if any(self._is_unfinished(s) for s in self.operands(e)) and (
-            e.op in _ORDERS or (len(kernels) > 1 and self.rows & {*kernels})
+            e.op in _ORDERS or (len(kernels) > 1 and any(k in self.rows or self._is_reduction(k) for k in kernels))
         ):
             return (e,)
         if e in self.inline:
@@ -370,15 +388,30 @@ class _Kernels:
 
     def _is_worth(self, e: Expr, kernels: Sequence[Expr]) -> bool:
         """Whether computing a value in each kernel that reads it takes no longer than storing it."""
-        if len(kernels) == 1 and self.elements(e) >= self._most_elements(kernels):
+        computed = sum(max(self.elements(e), self._demand(e, k)) for k in kernels)
+        if len(kernels) == 1 and computed <= self.elements(e):
             return True
         bandwidth, rate = self.profile.bandwidth, self.profile.vector_rate
         read = sum(min(self.size(s), self.size(e) if e.op in _PARTS else math.inf) for s in self.operands(e))
         read -= sum(self.size(s) for s in self.operands(e) if s in self.free)
-        flops = _DEAR_FLOPS if e.op in _DEAR else 1.0
-        work = sum(max(self.elements(e), self._most_elements((k,))) for k in kernels) - self.elements(e)
+        flops = self.flops[e]
+        work = computed - self.elements(e)
         again = (len(kernels) - 1) * read / bandwidth + work * flops / rate
         return again <= _LAUNCH + (len(kernels) + 1) * self.size(e) / bandwidth
+
+    def _demand(self, e: Expr, k: Expr) -> float:
+        """How many elements of a value a kernel computes that its readers there are in, unless it reads the value."""
+        if e == k:
+            return self._most_elements((k,))
+        demands = (
+            self.computed[r, k] * (self.elements(e) / max(1.0, self.elements(r)) if r.op == "concat" else 1.0)
+            for r in self.readers.get(e, ())
+            if (r, k) in self.computed
+        )
+        return max(demands, default=self._most_elements((k,)))
+
+    def _is_half(self, e: Expr) -> bool:
+        return isinstance(e.annotation, Tensor) and e.annotation.dtype in HALF
 
     def _most_elements(self, kernels: Iterable[Expr]) -> float:
         """The most elements over which one of these kernels loops."""
@@ -489,14 +522,16 @@ class _Kernels:
         return parts * (4 // self.products[k].written) * written if parts > 1 else written
 
     def _finish(self, k: Expr, place: KernelPlace) -> None:
-        """Adds the kernel that adds up the parts of a matmul, if its readers do not."""
-        parts, written = self._written(k), self.bytes(k)
+        """Adds the kernel that adds up the parts of a matmul, if its readers do not; if they do, the parts are stored
+        in place of the result."""
+        written, is_read = self._written(k), self._is_read_in_parts(k)
+        place.kept = written if is_read else None
         if self.joined.get(k, k) == k:
-            widths = [self._written(m) for m, first in self.joined.items() if first == k]
-            place.workspace = sum(widths, Dim.of(0)) if widths else parts
-        if not self._is_read_in_parts(k):
+            widths = [self._written(m) for m, first in self.joined.items() if first == k] or [written]
+            place.workspace = sum(widths, -1 * written if is_read else Dim.of(0))
+        if not is_read:
             place.launches += 1
-            place.bytes = place.bytes + parts + written
+            place.bytes = place.bytes + written + self.bytes(k)
 
     def _joined_kernels(self, members: dict[Expr, list[Expr]]) -> dict[Expr, Expr]:
         """For kernels that another one takes in, that one."""
