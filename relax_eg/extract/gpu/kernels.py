@@ -368,21 +368,23 @@ class _Kernels(Operators):
         return found
 
     def _turned_tables(self, k: Expr) -> set[Expr]:
-        """The arguments that are stored transposed for a matmul: those from which its second operand, the transpose of
-        a computed value, is computed element by element. All of it has the layout of the transpose."""
+        """The arguments that are stored transposed for a matmul: those from which its second operand, a transpose, is
+        computed element by element together with another matmul's result. All of it has the layout of the transpose."""
         if k not in self.parts or not self._is_transposed(turned := self.source(k.args[1])):
             return set()
         found, seen, todo = set[Expr](), set[Expr](), self.operands(turned)
         while todo:
             e = todo.pop()
-            if e in seen or (e in self.runs and not self._is_loop(e)):
+            if e in seen:
                 continue
             seen.add(e)
+            if e in self.runs and not self._is_loop(e):
+                continue
             if e in self.runs:
                 todo += self.operands(e)
-            elif seen & self.runs and self._sides(e) > 1 and e not in self.free:
+            elif self._sides(e) > 1 and e not in self.free:
                 found.add(e)
-        return found
+        return found if seen & self.parts.keys() else set()
 
     def _reads(self, inside: Sequence[Expr]) -> dict[Expr, Dim]:
         """The bytes of each value that a kernel with these operators reads."""
