@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ from relax_eg.logs import least_gain, sharing_is_on
 from relax_eg.ops import Site
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.ops.libraries import EXECUTIONS
-from relax_eg.ops.library_needs import RoutinePlace
+from relax_eg.ops.library_needs import RoutinePlace, version
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import is_shipped, status
@@ -76,7 +76,8 @@ class Options:
     - `memory_limit`: the bytes that a call may need beside its arguments; None: no limit.
     - `time_limit`: the time that a call may take, for which least memory is looked for; None: no limit.
     - `held`: what a byte costs that a call has in memory: seconds, or shares of the program as written.
-    - `missing`: the rules of routines that are not used, with the reason.
+    - `libraries`: routines of the given rules: name, version, and why it is not used.
+    - `missing`: the rules of those that are not used.
     - `least_gain`: the predicted speedup needed to replace the program as written, where one was set.
     - `own_kernels`: whether one XLA program may contain kernels through Pallas.
     """
@@ -98,7 +99,8 @@ class Options:
     memory_limit: int | None = None
     time_limit: TimeLimit | None = None
     held: float = 0.0
-    missing: tuple[tuple[Rule, str], ...] = ()
+    libraries: tuple[tuple[str, str, str], ...] = ()
+    missing: RuleSet = field(default_factory=lambda: RuleSet("missing"))
     least_gain: float | None = None
     own_kernels: bool = False
 
@@ -279,7 +281,7 @@ def read_options(
         option = "memory_limit" if memory_limit is not None else "time_limit"
         _check_limit(traced, option, measure, assumed and bool(known))
     device, cost = device_and_cost(target)
-    chosen, missing = _available(
+    chosen, missing, libraries = _available(
         rules if rules is not None else default_rules,
         RoutinePlace(device.platform, device.name, "" if execution == AUTO else execution),
     )
@@ -301,6 +303,7 @@ def read_options(
         memory_limit is None and time_limit is None and _is_family(traced, scope, ranges, len(given), measure),
         None if memory_limit is None else parse_bytes(memory_limit, "memory_limit"),
         None if time_limit is None else TimeLimit.of(time_limit),
+        libraries=libraries,
         missing=missing,
         least_gain=least_gain(),
     )
@@ -344,23 +347,26 @@ def without_modes(target: Target | None) -> Target:
     return device if cost is None else _ModelWithoutModes(cost, device)
 
 
-def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tuple[Rule, str], ...]]:
-    """`rules` without those for routines that are missing at `place`; and those rules, with the reason."""
-    why = {x.name: unavailable_reason(x, place) for x in {x.name: x for r in rules for x in libraries_of(r)}.values()}
+def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, RuleSet, tuple[tuple[str, str, str], ...]]:
+    """`rules` without those for routines that are missing at `place`; the rules of these routines; and for each routine
+    its version and why it is missing."""
+    known = {x.name: x for r in rules for x in libraries_of(r)}
+    why = {name: unavailable_reason(x, place) for name, x in known.items()}
+    found = tuple((name, version(x), why[name]) for name, x in known.items())
     if not any(why.values()):
-        return rules, ()
+        return rules, RuleSet("missing"), found
     there = [r for r in rules if not any(why[x.name] for x in libraries_of(r))]
     if not any(libraries_of(r) for r in there):  # then the rules that prepare programs for libraries have no use
         there = [r for r in there if r.phase != "library"]
-    missing = tuple(
-        (r, why[r.library.name])
+    missing = [
+        r
         for r in rules
         # A routine for the other kind of execution is not reported as missing.
         if r.library is not None
         and why[r.library.name]
         and (not place.execution or place.execution in (r.library.requires.executions or EXECUTIONS))
-    )
-    return RuleSet(rules.name, there, rules.schemas), missing
+    ]
+    return RuleSet(rules.name, there, rules.schemas), RuleSet("missing", missing), found
 
 
 def _check_execution(traced: Source, execution: Any, limit: str) -> None:

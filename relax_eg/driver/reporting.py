@@ -183,7 +183,8 @@ def _missing(as_written: Module, options: Options) -> Iterator[LibraryRow]:
     of."""
     written = {e.op: e for f in as_written for e in f.expressions()}
     computed = frozenset[str]().union(*map(_computed, written.values())) if options.missing else frozenset[str]()
-    for rule, why in options.missing:
+    why = {name: text for name, _, text in options.libraries}
+    for rule in options.missing:
         library = rule.library
         assert library is not None
         wanted, platforms = library.operators(), library.requires.platforms
@@ -192,7 +193,7 @@ def _missing(as_written: Module, options: Options) -> Iterator[LibraryRow]:
             pattern = next(iter(instances(rule, limit=1))).left
             here = frozenset[str]().union(*map(_computed, postorder(pattern))) <= computed
         if here:
-            yield LibraryRow(library.name, version(library), 0, 0, why)
+            yield LibraryRow(library.name, version(library), 0, 0, why[library.name])
 
 
 def _computed(e: Expr) -> frozenset[str]:
