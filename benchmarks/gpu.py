@@ -3,8 +3,9 @@
     python -m benchmarks.gpu [--device h100] [--dtype bfloat16] [--only attention] [--json out.json] [--quick]
     python -m benchmarks.gpu --search build/gpu                     # chooses the programs and saves them; nothing more
     python -m benchmarks.gpu --fidelity [--way whole]               # what is predicted beside what XLA compiles
-    python -m benchmarks.gpu [--fidelity] --read a.json --read b.json --write  # tables of the documentation
     python -m benchmarks.gpu --run [--programs build/gpu] [--budget 220] [--json out.json]  # on a machine with a GPU
+
+`--write` puts the tables of a run into the documentation; with `--read` of the rows that `--json` kept.
 
 Without `--run` XLA compiles them for GPUs that need not be there (`pip install 'relax-eg[cuda]'`). A row has kernels
 (launches of a call), temporary bytes, and XLA's own estimate of the time of the kernels that it estimates, the same
