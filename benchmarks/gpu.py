@@ -5,6 +5,8 @@
     python -m benchmarks.gpu --fidelity [--way whole]               # what is predicted beside what XLA compiles
     python -m benchmarks.gpu --run [--programs build/gpu] [--budget 220] [--json out.json]  # on a machine with a GPU
 
+`--write` puts the tables of a run into the documentation; with `--read` of the rows that `--json` kept.
+
 Without `--run` XLA compiles them for GPUs that need not be there (`pip install 'relax-eg[cuda]'`). A row has kernels
 (launches of a call), temporary bytes, and XLA's own estimate of the time of the kernels that it estimates, the same
 models on all sides (`relax_eg.backend.gpu.hlo`). Kernels through Pallas, and routines but matmuls, have no estimate;
@@ -24,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,18 +38,17 @@ import typer
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.gpu_cases import DTYPES, OWN, WAYS, WHOLE, Subject, subjects
-from benchmarks.gpu_fidelity import WRITTEN, as_written, fidelity_summary, rows_of_fidelity
+from benchmarks.gpu_fidelity import WRITTEN, FidelityRow, as_written, fidelity_summary, rows_of_fidelity
+from benchmarks.gpu_pages import NO_WORSE, CompiledRow, Made, write_compiled, write_fidelity
 from benchmarks.timing import QUICK_SECONDS, Estimate, duration, machine, measure
 from relax_eg.backend.gpu.hlo import launches
 from relax_eg.backend.gpu.target import GpuTarget, target_for
-from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
 from relax_eg.measure.device import default_profile
 
 IN_A_ROW = 8  # calls that are queued before they are waited for
 ROUNDED = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-3}  # differences up to these are not judged
 AS_FAR = 2.0  # a result may be so many times as far from the precise one as that of the function as written
-NO_WORSE = 1.03  # temporaries and estimates may be so many times those of the program as written
 QUICK_SUBJECTS = 1
 VERSION = 1  # of the file of rows
 
@@ -92,73 +94,6 @@ def program_of(subject: Subject, programs: Path | None, target: str, way: str) -
 
 
 # --- compiled ---
-
-
-@dataclass(frozen=True)
-class Made:
-    """What XLA made of a program.
-
-    - `launches`, `pallas`: kernels that a call launches, and those of them through Pallas.
-    - `temporary_bytes`: bytes beside arguments and results.
-    - `seconds`: XLA's estimates added up; None where it has none for this device.
-    - `unpriced`: launches without an estimate.
-    """
-
-    launches: int
-    pallas: int
-    temporary_bytes: int
-    seconds: float | None
-    unpriced: int
-
-    def __str__(self) -> str:
-        estimate = f", {duration(self.seconds)}" if self.seconds else ""
-        rest = f", {self.unpriced} not estimated" if self.unpriced and self.seconds is not None else ""
-        pallas = f" ({self.pallas} Pallas)" if self.pallas else ""
-        return f"{self.launches} kernels{pallas}, {format_bytes(self.temporary_bytes)}{estimate}{rest}"
-
-
-@dataclass(frozen=True)
-class CompiledRow:
-    """A program for a device.
-
-    - `made`: what XLA made of it, by way, as written first.
-    - `left`: why kernels were not lowered through Pallas as meant, or not compiled by a routine as meant.
-    - `wrong`: why there is no more; "" if there is all.
-    """
-
-    name: str
-    dtype: str
-    device: str
-    made: Mapping[str, Made] = field(default_factory=dict[str, Made])
-    left: tuple[str, ...] = ()
-    wrong: str = ""
-
-    def __str__(self) -> str:
-        lines = [f"{self.name}, {self.dtype}, {self.device}"]
-        lines += [f"    {way:<10} {found}{self._beside(way)}" for way, found in self.made.items()]
-        lines += [f"    {text}" for text in self.left]
-        return "\n".join([*lines, *([f"    FAILED: {self.wrong}"] if self.wrong else [])])
-
-    def _beside(self, way: str) -> str:
-        ratio = self.speedup(way)
-        return "" if ratio is None or way == WRITTEN else f"  {ratio:.2f}x"
-
-    def speedup(self, way: str) -> float | None:
-        """The estimate as written over that of `way`; None where a kernel of either has none."""
-        ours, theirs = self.made[way], self.made[WRITTEN]
-        if not ours.seconds or not theirs.seconds or ours.unpriced or theirs.unpriced:
-            return None
-        return theirs.seconds / ours.seconds
-
-    def worse(self) -> list[str]:
-        """The ways with more temporary bytes or a longer estimate than as written, beyond `NO_WORSE`."""
-        theirs, found = self.made.get(WRITTEN), list[str]()
-        for way, ours in self.made.items() if theirs is not None else ():
-            if ours.temporary_bytes > NO_WORSE * theirs.temporary_bytes + (1 << 10):
-                found.append(f"{way}: {format_bytes(ours.temporary_bytes)}, {format_bytes(theirs.temporary_bytes)}")
-            if (ratio := self.speedup(way)) is not None and ratio * NO_WORSE < 1:
-                found.append(f"{way}: {ratio:.2f}x")
-        return found
 
 
 def compiled_row(subject: Subject, device: str, programs: Path | None) -> CompiledRow:
@@ -321,7 +256,8 @@ def rows_of_compiling(chosen: list[Subject], devices: list[str], programs: Path 
 
 def save(path: Path, rows: list[Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"version": VERSION, "machine": machine(), "rows": [asdict(r) for r in rows]}, indent=1))
+    about = {"version": VERSION, "machine": machine(), "date": str(date.today())}
+    path.write_text(json.dumps({**about, "rows": [asdict(r) for r in rows]}, indent=1))
 
 
 def main(
@@ -340,9 +276,15 @@ def main(
     quick: Quick = False,
     strict: Annotated[bool, typer.Option("--strict", help="fail where ours is worse than as written")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
+    read: Annotated[list[Path] | None, typer.Option("--read", help="compile nothing; rows of --json")] = None,
+    write: Annotated[bool, typer.Option("--write", help="put the tables into the documentation")] = False,
 ) -> None:
     """Programs on a GPU: as written, and ours."""
     end = time.perf_counter() + budget
+    if read:
+        kept = [rows_of_file(path, fidelity) for path in read]
+        _tell([row for _, rows in kept for row in rows], fidelity, max(when for when, _ in kept) if write else "")
+        return
     words = [w.strip().lower() for w in only.split(",") if w.strip()]
     if not run and search_into is None:
         try:  # before JAX looks for devices, and before anything is searched
@@ -374,10 +316,28 @@ def main(
         if json_out:
             save(json_out, rows)
     if not run:
-        print(fidelity_summary(rows) if fidelity else summary(rows))
+        _tell(rows, fidelity, str(date.today()) if write and not quick else "")
     compared = strict and not run and not fidelity
     if any(row.wrong for row in rows) or (compared and any(row.worse() for row in rows)):
         sys.exit(1)
+
+
+def rows_of_file(path: Path, fidelity: bool) -> tuple[str, list[Any]]:
+    """The day of a run, and its rows, as `save` wrote them."""
+    data = json.loads(path.read_text())
+    if fidelity:
+        return data["date"], [FidelityRow(**{k: tuple(v) if isinstance(v, list) else v for k, v in r.items()})
+                              for r in data["rows"]]  # fmt: skip
+    made = [{way: Made(**m) for way, m in r["made"].items()} for r in data["rows"]]
+    return data["date"], [CompiledRow(**{**r, "made": m, "left": tuple(r["left"])})
+                          for r, m in zip(data["rows"], made, strict=True)]  # fmt: skip
+
+
+def _tell(rows: list[Any], fidelity: bool, written_on: str) -> None:
+    """Prints the summary; with a day also puts the tables into the documentation."""
+    print(fidelity_summary(rows) if fidelity else summary(rows))
+    if written_on:
+        (write_fidelity if fidelity else write_compiled)(rows, written_on)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,12 @@ class FidelityRow:
         close |= {"bytes": error(self.bytes) <= BYTES, "temporaries": error(self.temporaries) <= TEMPORARIES}
         return [what for what, holds in close.items() if not holds]
 
+    @property
+    def missed(self) -> list[str]:
+        """The misses, each with what was predicted and what was compiled."""
+        sizes = {"launches": str, "bytes": format_bytes, "temporaries": format_bytes}
+        return [f"{what} {' / '.join(map(sizes[what], getattr(self, what)))}" for what in self.misses if not self.wrong]
+
     def __str__(self) -> str:
         if self.wrong:
             return f"{self.name}, {self.dtype}, {self.device}, {self.way}: FAILED: {self.wrong}"
@@ -105,12 +111,19 @@ def as_written(subject: Subject, device: str) -> rx.types.Optimized:
     return subject.optimize(WHOLE, device, rx.RuleSet("none"))
 
 
+def shares_of(rows: Sequence[FidelityRow]) -> tuple[float, float, float, float]:
+    """The shares of rows whose launches, bytes and temporaries agree, and the median error of bytes."""
+    agree = [sum(what not in r.misses for r in rows) / len(rows) for what in ("launches", "bytes", "temporaries")]
+    return agree[0], agree[1], agree[2], median(error(r.bytes) for r in rows)
+
+
 def fidelity_summary(rows: Sequence[FidelityRow]) -> str:
     """How many predictions agree with what was compiled."""
     good = [r for r in rows if not r.wrong]
     if not good:
         return "nothing was compiled"
-    agree = {what: sum(what not in r.misses for r in good) for what in ("launches", "bytes", "temporaries")}
-    shares = ", ".join(f"{what} {n / len(good):.0%}" for what, n in agree.items())
-    errors = f"median error of bytes {median(error(r.bytes) for r in good):.1%}"
-    return f"of {len(good)} programs agree: {shares}; {errors}"
+    launches, moved, stored, middle = shares_of(good)
+    return (
+        f"of {len(good)} programs agree: launches {launches:.0%}, bytes {moved:.0%}, temporaries {stored:.0%}; "
+        f"median error of bytes {middle:.1%}"
+    )

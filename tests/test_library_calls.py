@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
+from relax_eg.backend import libraries
 from relax_eg.errors import LibraryError
 from relax_eg.reports import CostReport
 from relax_eg.rules.check import without_checks
@@ -309,9 +310,18 @@ def test_a_fill_that_a_logit_may_reach_is_lowered_approximately_only() -> None:
     assert rare not in found["reassociate"] and rare in found["approximate"]
 
 
-def test_for_a_gpu_attention_is_cudnns() -> None:
+def test_for_a_gpu_attention_is_cudnns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "_has_cudnn", lambda: True)
     specs = ("b s 8 64 @ bfloat16",) * 3
     best = rx.optimize(_by_jax, *specs, at={"b": 4, "s": 1024}, target="h100")
     assert 'R.call_dps_library("cudnn.attention", ' in str(best.module)
     wide = rx.optimize(_by_jax, *("b s 8 192 @ bfloat16",) * 3, at={"b": 4, "s": 1024}, target="h100")
     assert "cudnn" not in str(wide.module)
+    assert not wide.report.libraries
+    monkeypatch.setattr(libraries, "_has_cudnn", lambda: False)
+    best = rx.optimize(_by_jax, *specs, at={"b": 4, "s": 1024}, target="h100")
+    assert "cudnn" not in str(best.module)
+    told = "is not used: XLA compiles it with nvidia-cudnn-cu12, which is not installed, and no GPU is here"
+    assert f"library cudnn.attention {told}" in map(str, best.report.libraries)
+    plain = rx.optimize(lambda a, b: a @ b, "n 64", "64 64", at={"n": 64}, target="h100")
+    assert not plain.report.libraries

@@ -14,6 +14,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -35,6 +36,7 @@ from relax_eg.shapes.constraints import dim_of_jax
 # chosen: accepted difference from the pattern's value, relative to its largest element. GPUs multiply float32 matrices
 # with 10 bits by default.
 _ON_ACCELERATOR = 1e-2
+_OF_CUDNN, _CUDNN = "cudnn.", "nvidia-cudnn-cu12"  # given: the names of cuDNN's routines begin so; its package
 _SHOWN = 6  # limit: elements of a value that an error shows
 
 _lock = threading.Lock()
@@ -50,18 +52,15 @@ class AbsentDevice:
     """A device that is not here, for which programs are lowered. There no routine is checked at its first run.
 
     - `place`: the device.
-    - `lacking`: by the beginning of a routine's name, what its compilation lacks here.
     - `missing`: gets, by name, why the pattern of a routine is lowered in its place.
     """
 
     place: RoutinePlace
-    lacking: Mapping[str, str]
     missing: dict[str, str] = field(default_factory=dict[str, str])
 
     def unavailable_reason(self, library: Library) -> str:
         """Why a routine cannot be compiled for the device; empty where it can."""
-        why = next((what for start, what in self.lacking.items() if library.name.startswith(start)), "")
-        why = why or unavailable_reason(library, self.place)
+        why = unavailable_reason(library, self.place)
         if why:
             self.missing[library.name] = f"library `{library.name}` is missing: {why}; its pattern is compiled instead"
         return why
@@ -87,11 +86,18 @@ def default_device() -> RoutinePlace:
 
 
 def unavailable_reason(library: Library, place: RoutinePlace) -> str:
-    """Why a routine cannot be used at `place`; empty where it can."""
+    """Why a routine cannot be used at `place`, or cannot be compiled for it here; empty where it can."""
     why = unmet_need(library, place)
+    if not why and place.platform == "gpu" and library.name.startswith(_OF_CUDNN) and not _has_cudnn():
+        return f"XLA compiles it with {_CUDNN}, which is not installed, and no GPU is here"
     if not why and isinstance(library.target, str) and library.target.startswith(FFI):
         return _unregistered(library.target.removeprefix(FFI), place.platform)
     return why
+
+
+def _has_cudnn() -> bool:
+    """Whether XLA can compile routines of cuDNN here: JAX has loaded it wherever it runs on a GPU."""
+    return bool(find_spec("nvidia") and find_spec("nvidia.cudnn")) or jax.default_backend() == "gpu"
 
 
 def _unregistered(target: str, platform: str) -> str:

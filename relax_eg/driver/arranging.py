@@ -78,7 +78,7 @@ class Arranger:
             key = v.function.name, v.node
             self.seconds[key] = self.seconds.get(key, 0.0) + float(v.cost.seconds)
         stored, self.temporary = stored_values(self.module, model, self.ahead)
-        self.stored = {f.name: stored.get(f.name, set[Expr]()) | read_whole(f) for f in self.module}
+        self.stored = {f.name: dict.fromkeys(read_whole(f)) | stored.get(f.name, {}) for f in self.module}
         self.parts: dict[str, _Part] = {}
         main = self._part(self.module.main)
         self.peak = 0 if main is None else main.peak

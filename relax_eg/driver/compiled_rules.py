@@ -16,12 +16,13 @@ import numpy as np
 
 from relax_eg.backend.gpu.hlo import CUDNN, CustomCall, custom_calls, launches, multiplies
 from relax_eg.backend.gpu.target import GpuTarget, target_for
+from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.backend.program import abstract_array
 from relax_eg.errors import DeviceError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import postorder
 from relax_eg.ops.libraries import Library, library_of
-from relax_eg.ops.library_needs import RoutinePlace, unmet_need
+from relax_eg.ops.library_needs import RoutinePlace
 from relax_eg.rules import samples as draws
 from relax_eg.rules.rule import Instance, Rule, instances
 
@@ -67,8 +68,7 @@ def _needs_gpu(library: Library) -> bool:
 
 
 def _verdict(rule: Rule, library: Library, target: GpuTarget) -> CompiledVerdict:
-    lacking = next((why for start, why in target.lacking.items() if library.name.startswith(start)), "")
-    why = lacking or unmet_need(library, RoutinePlace("gpu", target.gpu.kind))
+    why = unavailable_reason(library, RoutinePlace("gpu", target.gpu.kind))
     if why:
         return CompiledVerdict(rule, "missing", 0, why)
     rng = np.random.default_rng(zlib.crc32(library.name.encode()))

@@ -50,14 +50,17 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
     return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held), temporary)
 
 
-def stored_values(module: Module, model: WholeCost, ahead: set[Expr]) -> tuple[dict[str, set[Expr]], Temporary]:
-    """For each function that runs, the nodes whose values XLA is predicted to store: those that launch a kernel; and
-    the bytes that the kernel of a step needs besides its result."""
-    found: dict[str, set[Expr]] = {}
+def stored_values(
+    module: Module, model: WholeCost, ahead: set[Expr]
+) -> tuple[dict[str, dict[Expr, Dim | None]], Temporary]:
+    """For each function that runs, the nodes whose values XLA is predicted to store: those that launch a kernel, each
+    with its bytes where they are not those of its type; and the bytes that the kernel of a step needs besides its
+    result."""
+    found: dict[str, dict[Expr, Dim | None]] = {}
     spaces: dict[tuple[str, Expr], Dim] = {}
     for v in walk(module.main, model, ahead):
         if v.runs_functions or v.is_stored:
-            found.setdefault(v.function.name, set()).add(v.node)
+            found.setdefault(v.function.name, {})[v.node] = None if v.place is None else v.place.kept
         if v.place is not None and v.place.workspace != 0:
             spaces[v.function.name, v.node] = v.place.workspace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,6 +77,7 @@ class Options:
     - `time_limit`: the time that a call may take, for which least memory is looked for; None: no limit.
     - `held`: what a byte costs that a call has in memory: seconds, or shares of the program as written.
     - `libraries`: routines of the given rules: name, version, and why it is not used.
+    - `missing`: the rules of those that are not used.
     - `least_gain`: the predicted speedup needed to replace the program as written, where one was set.
     - `own_kernels`: whether one XLA program may contain kernels through Pallas.
     """
@@ -99,6 +100,7 @@ class Options:
     time_limit: TimeLimit | None = None
     held: float = 0.0
     libraries: tuple[tuple[str, str, str], ...] = ()
+    missing: RuleSet = field(default_factory=lambda: RuleSet("missing"))
     least_gain: float | None = None
     own_kernels: bool = False
 
@@ -279,7 +281,7 @@ def read_options(
         option = "memory_limit" if memory_limit is not None else "time_limit"
         _check_limit(traced, option, measure, assumed and bool(known))
     device, cost = device_and_cost(target)
-    chosen, libraries = _available(
+    chosen, missing, libraries = _available(
         rules if rules is not None else default_rules,
         RoutinePlace(device.platform, device.name, "" if execution == AUTO else execution),
     )
@@ -302,6 +304,7 @@ def read_options(
         None if memory_limit is None else parse_bytes(memory_limit, "memory_limit"),
         None if time_limit is None else TimeLimit.of(time_limit),
         libraries=libraries,
+        missing=missing,
         least_gain=least_gain(),
     )
 
@@ -344,30 +347,26 @@ def without_modes(target: Target | None) -> Target:
     return device if cost is None else _ModelWithoutModes(cost, device)
 
 
-def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
-    """`rules` without those for routines that are missing at `place`; and for each routine its version and why it is
-    missing."""
-    why: dict[str, str] = {}
-    found: list[tuple[str, str, str]] = []
-    for r in rules:
-        for library in libraries_of(r):
-            if library.name not in why:
-                why[library.name] = unavailable_reason(library, place)
-                if not why[library.name]:
-                    found.append((library.name, version(library), ""))
+def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, RuleSet, tuple[tuple[str, str, str], ...]]:
+    """`rules` without those for routines that are missing at `place`; the rules of these routines; and for each routine
+    its version and why it is missing."""
+    known = {x.name: x for r in rules for x in libraries_of(r)}
+    why = {name: unavailable_reason(x, place) for name, x in known.items()}
+    found = tuple((name, version(x), why[name]) for name, x in known.items())
     if not any(why.values()):
-        return rules, tuple(found)
+        return rules, RuleSet("missing"), found
     there = [r for r in rules if not any(why[x.name] for x in libraries_of(r))]
     if not any(libraries_of(r) for r in there):  # then the rules that prepare programs for libraries have no use
         there = [r for r in there if r.phase != "library"]
-    for r in rules:
-        library = r.library
-        if library is None or not why[library.name]:
-            continue
+    missing = [
+        r
+        for r in rules
         # A routine for the other kind of execution is not reported as missing.
-        if not place.execution or place.execution in (library.requires.executions or EXECUTIONS):
-            found.append((library.name, version(library), why[library.name]))
-    return RuleSet(rules.name, there, rules.schemas), tuple(found)
+        if r.library is not None
+        and why[r.library.name]
+        and (not place.execution or place.execution in (r.library.requires.executions or EXECUTIONS))
+    ]
+    return RuleSet(rules.name, there, rules.schemas), RuleSet("missing", missing), found
 
 
 def _check_execution(traced: Source, execution: Any, limit: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from relax_eg.driver.cache import version_of
 from relax_eg.driver.measured import COMPUTED_AGAIN, KEPT_ON_HOST, Entry, Search
@@ -23,14 +23,17 @@ from relax_eg.extract.report import (
 from relax_eg.frontends import Source
 from relax_eg.frontends.modules import PreparedModule
 from relax_eg.frontends.sources import text_of_line
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr, postorder
 from relax_eg.ir.module import Module
+from relax_eg.ops import site_of
 from relax_eg.ops.libraries import LIBRARIES, library_of
 from relax_eg.ops.library_needs import version
-from relax_eg.ops.record import TABLE
+from relax_eg.ops.record import TABLE, program_of
 from relax_eg.reports import CostReport
 from relax_eg.rules import NUMERICS
 from relax_eg.rules.certificates import not_proved
+from relax_eg.rules.rule import instances
+from relax_eg.tir import Apply, Reduce, Select, walk
 from relax_eg.vm.folds import folds_of
 
 MOST_LETTERS = 160  # limit: letters of a source line that a report quotes
@@ -171,9 +174,34 @@ def _libraries(as_written: Module, module: Module, options: Options) -> tuple[Li
                 definition = library.definition([a.annotation for a in e.args], dict(e.attr("attrs")))
                 operators[library.name] += sum(x.op in TABLE and bool(x.args) for x in postorder(definition.results))
     rows = [LibraryRow(n, version(LIBRARIES[n]), calls[n], operators[n]) for n in sorted(calls)]
-    written_with = {e.op for f in as_written for e in f.expressions()}
-    missing = [x for x in options.libraries if x[2] and LIBRARIES[x[0]].operators() <= written_with]
-    return (*rows, *(LibraryRow(n, v, 0, 0, why) for n, v, why in missing if LIBRARIES[n].operators()))
+    return (*rows, *_missing(as_written, options))
+
+
+def _missing(as_written: Module, options: Options) -> Iterator[LibraryRow]:
+    """Yields the missing routines that a program might call. One for another platform is told where the program has the
+    operators of its pattern; others where it computes what these compute, as a softmax is traced to what it is made
+    of."""
+    written = {e.op: e for f in as_written for e in f.expressions()}
+    computed = frozenset[str]().union(*map(_computed, written.values())) if options.missing else frozenset[str]()
+    why = {name: text for name, _, text in options.libraries}
+    for rule in options.missing:
+        library = rule.library
+        assert library is not None
+        wanted, platforms = library.operators(), library.requires.platforms
+        here = bool(wanted) and wanted <= written.keys()
+        if not here and wanted and (not platforms or options.profile.platform in platforms):
+            pattern = next(iter(instances(rule, limit=1))).left
+            here = frozenset[str]().union(*map(_computed, postorder(pattern))) <= computed
+        if here:
+            yield LibraryRow(library.name, version(library), 0, 0, why[library.name])
+
+
+def _computed(e: Expr) -> frozenset[str]:
+    """The functions, selections and reductions of an operator's equations."""
+    program = program_of(site_of(e)) if e.op in TABLE else None
+    terms = [t for stage in program.stages for t in walk(stage.value)] if program is not None else []
+    applied = {t.fn if isinstance(t, Apply) else t.kind for t in terms if isinstance(t, Apply | Reduce)}
+    return frozenset(applied | {"select" for t in terms if isinstance(t, Select)})
 
 
 def _runner_up(name: str, prices: Prices, kept: bool, outcomes: Sequence[Outcome]) -> RunnerUp | None:

@@ -63,8 +63,8 @@ from relax_eg.tir import TensorProgram
 MOST_READ = 32
 WORKSPACE_BYTES = "workspace_bytes"  # the attribute of a library call with the bytes of its workspace
 
-# By function name, the expressions whose values are stored.
-Stored = Mapping[str, Collection[Expr]]
+# By function name, the expressions whose values are stored, each with its bytes where they are not those of its type.
+Stored = Mapping[str, Mapping[Expr, Dim | None]]
 
 
 def program_of(
@@ -257,7 +257,9 @@ class _Tracer:
                 operands.append(space)
             else:
                 operands.append(env[a])
-        made = self._new(substitute(e.annotation, at), f"{prefix}{name}" if name else label, "value")
+        kept = None if self.stored is None else self.stored.get(frame.function.name, {}).get(e)
+        annotation = e.annotation if kept is None else Tensor((kept,), "uint8")
+        made = self._new(substitute(annotation, at), f"{prefix}{name}" if name else label, "value")
         writes = tuple(leaves(made))
         for space, annotation in _hidden_workspaces(e):
             own += leaves(self._new(substitute(annotation, at), f"{label}.{space}", "workspace"))

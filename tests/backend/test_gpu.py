@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import relax_eg as rx
+from relax_eg.backend import libraries
 from relax_eg.backend.gpu import target as gpu_target
 from relax_eg.backend.gpu.devices import GPUS, find_gpu
 from relax_eg.backend.gpu.hlo import CustomCall, custom_calls, launches, unknown_loops
@@ -345,15 +346,21 @@ def test_a_kernel_that_does_not_compile_is_left_to_xla(monkeypatch: pytest.Monke
 
 
 @with_plugin
-def test_cudnn_without_its_package_is_told() -> None:
-    if importlib.util.find_spec("nvidia.cudnn") is not None:
-        pytest.skip("cuDNN is installed")
-    best = rx.optimize(jax.nn.dot_product_attention, *("1 512 8 64 @ bfloat16",) * 3, target="h100")
-    (found,) = best.compile("h100").programs
+def test_cudnn_without_its_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = (jax.nn.dot_product_attention, *("1 2048 8 64 @ bfloat16",) * 3)
+    monkeypatch.setattr(libraries, "_has_cudnn", lambda: True)
+    chosen = rx.optimize(*given, target="h100")
+    assert [r.name for r in chosen.report.libraries] == ["cudnn.attention"]
+    monkeypatch.setattr(libraries, "_has_cudnn", lambda: False)
+    (found,) = chosen.compile("h100").programs  # was chosen where the package is
     assert dict(found.missing) == {
-        "cudnn.attention": "library `cudnn.attention` is missing: XLA compiles it with nvidia-cudnn-cu12, not "
-        "installed; its pattern is compiled instead"
+        "cudnn.attention": "library `cudnn.attention` is missing: XLA compiles it with nvidia-cudnn-cu12, which is not "
+        "installed, and no GPU is here; its pattern is compiled instead"
     }
+    best = rx.optimize(*given, target="h100")
+    (found,) = best.compile("h100").programs
+    assert not found.missing and found.predicted is not None
+    assert (found.launches, found.temporary_bytes) == (found.predicted.launches, found.predicted.temporary_bytes)
 
 
 @with_plugin
@@ -509,7 +516,7 @@ def test_rules_of_cudnn_are_judged_by_what_is_compiled() -> None:
     names = [line.partition(":")[0] for line in lines]
     assert names == ["cudnn_attention", "cudnn_attention_mask", "cudnn_attention_bias", "cudnn_attention_causal"]
     has_cudnn = importlib.util.find_spec("nvidia.cudnn") is not None
-    told = "for h100 to __cudnn$fmha" if has_cudnn else "missing: XLA compiles it with nvidia-cudnn-cu12"
+    told = "for h100 to __cudnn$fmha" if has_cudnn else "missing: XLA compiles it with nvidia-cudnn-cu12, which is not"
     are_told = [told in " ".join(ran.output.split())]
     assert all(are_told), ran.output
 

@@ -127,7 +127,7 @@ def test_the_clock_tells_functions_apart() -> None:
     def fails(x: Any) -> Any:
         raise ValueError("it does not compile")
 
-    fast, slow, none = seconds_of([small, large, fails], [np.ones((400, 400), np.float32)])
+    fast, slow, none = seconds_of([small, large, fails], [np.ones((800, 800), np.float32)])
     assert fast < slow and math.isinf(none)
 
 

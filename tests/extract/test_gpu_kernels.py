@@ -86,6 +86,33 @@ def test_temporaries_are_those_that_xla_compiles() -> None:
     assert made.predicted.temporary_bytes == made.temporary_bytes == 2 * 16 * 512 * 512 * 2
 
 
+@with_plugin
+def test_parts_of_matmuls_are_stored_in_place_of_results() -> None:
+    def gated(x: Any, w: Any, v: Any) -> Any:
+        return jax.nn.silu(x @ w) * (x @ v)
+
+    best = rx.optimize(gated, "8 4096 @ bfloat16", *("4096 14336 @ bfloat16",) * 2, rules=NONE, target="h100")
+    (made,) = best.compile("h100").programs
+    assert made.predicted is not None
+    parts = 4  # of the depth, in float32
+    assert made.predicted.temporary_bytes == made.temporary_bytes == 2 * parts * 8 * 14336 * 4
+
+
+@with_plugin
+@pytest.mark.parametrize("after_matmul", [True, False])
+def test_tables_of_keys_are_turned_where_a_matmul_computes_them(after_matmul: bool) -> None:
+    def scores(q: Any, x: Any, w: Any, cos: Any) -> Any:
+        k = (x @ w).reshape(1, 512, 8, 64).transpose(0, 2, 1, 3) if after_matmul else q
+        return q @ (k * cos).transpose(0, 1, 3, 2)
+
+    specs = ("1 8 512 64 @ bfloat16", "512 1024 @ bfloat16", "1024 512 @ bfloat16", "512 64 @ bfloat16")
+    best = rx.optimize(scores, *specs, rules=NONE, target="h100")
+    (made,) = best.compile("h100").programs
+    turned = [k for k in made.executables[0].launches if k.name.startswith("wrapped_transpose")]
+    assert [k.bytes for k in turned] == [2 * 512 * 64 * 2] * after_matmul
+    assert made.predicted is not None and made.predicted.launches - made.launches == int(after_matmul)  # keys are moved
+
+
 def test_closed_forms_are_those_of_the_kernels() -> None:
     best = rx.optimize(attention, *("b 16 s 64 @ bfloat16",) * 3, rules=NONE, target="h100", at={"b": 1, "s": 2048})
     told = best.report.expressions["after"]

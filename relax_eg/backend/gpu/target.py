@@ -39,7 +39,6 @@ _PLUGINS = ("xla_cuda12", "xla_cuda13")
 _SKIP_CHECK = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
 _DESCRIBED = {"xla_gpu_autotune_level": "0"}  # there is no device to time candidates on
 _STATISTICS = {"xla_gpu_collect_cost_model_stats": "True"}
-_CUDNN = "nvidia-cudnn-cu12"
 _NO_TABLE = "Cannot find key: sm_"  # given: XLA's error
 _IN_MACHINE = 8  # given: devices of one machine, as links of profiles count them
 _MOST_COMPILED = 512  # limit: executables that are kept for each device
@@ -93,12 +92,6 @@ class GpuTarget:
         """Whether it is the CPU at hand."""
         return self.device.platform == "cpu"
 
-    @property
-    def lacking(self) -> Mapping[str, str]:
-        """By the beginning of names of routines, what compiling them lacks here."""
-        has_cudnn = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.cudnn")
-        return {} if self.is_present or has_cudnn else {"cudnn.": f"XLA compiles it with {_CUDNN}, not installed"}
-
     def place(self, spec: Any) -> Any:
         """A `jax.ShapeDtypeStruct` of an array on the device; other values unchanged."""
         if not hasattr(spec, "shape") or not hasattr(spec, "dtype"):
@@ -112,7 +105,7 @@ class GpuTarget:
 
     def absent(self) -> AbsentDevice:
         """The device, for programs that are lowered where it is not."""
-        return AbsentDevice(RoutinePlace("gpu", self.gpu.kind), self.lacking)
+        return AbsentDevice(RoutinePlace("gpu", self.gpu.kind))
 
     @contextmanager
     def lowering_there(self, absent: AbsentDevice | None = None) -> Generator[None]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from relax_eg.backend.lower import lowering_programs_by
 from relax_eg.backend.pallas.plan import Chosen, Unsuitable
+from relax_eg.backend.pallas.tiles import choose
 from relax_eg.backend.pallas.tuning import XLA, Tuner, of_rank
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import DeviceError, RelaxEgError
@@ -19,6 +19,9 @@ from relax_eg.logs import raise_if_exhausted
 from relax_eg.ops.multiprocessors import MULTIPROCESSORS, Multiprocessors, multiprocessors_of
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import TensorProgram
+
+if TYPE_CHECKING:
+    from relax_eg.backend.pallas.programs import Lowered
 
 log = logging.getLogger("relax_eg")
 
@@ -46,7 +49,7 @@ class Pallas:
         self.interpret, self.device, self.lowers = interpret, device, lowers
         self.compiles = compiles or (lambda lowered: lowered.compile())
         self._compiled: set[Any] = set()
-        self.tuner = Tuner.here(self._lowered_by) if tunes else None
+        self.tuner = Tuner.here(lambda *asked: self._lowered_by(*asked).run) if tunes else None
         self.taken: dict[str, str] = {}
         self.left: dict[str, str] = {}
 
@@ -57,32 +60,29 @@ class Pallas:
             return None
         return cls(device=multiprocessors_of(jax.devices()[0].device_kind), tunes=True)
 
-    def _lowered_by(self, program: TensorProgram, sizes: Mapping[str, int], chosen: Chosen) -> Callable[..., Any]:
-        from relax_eg.backend.pallas.programs import lower_pallas  # as in `lower`
+    def _lowered_by(self, program: TensorProgram, sizes: Mapping[str, int], chosen: Chosen) -> Lowered:
+        from relax_eg.backend.pallas.programs import lower_pallas  # imports a large part of JAX that CPUs never need
 
-        return lower_pallas(program, sizes, self.device, interpret=self.interpret, chosen=chosen).run
+        return lower_pallas(program, sizes, self.device, interpret=self.interpret, chosen=chosen)
 
     def lower(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """Like `lower_program`, through Pallas where that is preferred."""
-        from relax_eg.backend.pallas.programs import lower_pallas  # imports a large part of JAX that CPUs never need
-
         try:
             if why := unsupported_reason(program):
                 raise Unsuitable(why)
             if not all(isinstance(n, int) for n in sizes.values()):
                 raise Unsuitable("its sizes are not known when it is compiled")
-            lowered = lower_pallas(program, sizes, self.device, interpret=self.interpret)
-            if self.tuner is not None and (found := self.tuner.tuned(program, sizes)) is not None:
-                if found.rank == XLA:
-                    raise Unsuitable(f"XLA is faster: {found.why}")
-                run, why = self._lowered_by(program, sizes, of_rank(found.rank)), f"{lowered.why}; {found.why}"
-                lowered = replace(lowered, run=run, why=why)
+            found = None if self.tuner is None else self.tuner.tuned(program, sizes)
+            if found is not None and found.rank == XLA:
+                raise Unsuitable(f"XLA is faster: {found.why}")
+            lowered = self._lowered_by(program, sizes, choose if found is None else of_rank(found.rank))
         except Unsuitable as e:
             self.left[program.name] = str(e)
             log.info("%s is left to XLA: %s", program.name, e)
             return lower_program(program, sizes)
-        self.taken[program.name] = lowered.why
-        log.info("%s is lowered through Pallas: %s", program.name, lowered.why)
+        why = lowered.why if found is None else f"{lowered.why}; {found.why}"
+        self.taken[program.name] = why
+        log.info("%s is lowered through Pallas: %s", program.name, why)
         return lowered.run
 
     def lower_inside(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:

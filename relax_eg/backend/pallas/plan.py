@@ -85,6 +85,7 @@ class PallasKernel:
     - `extents`: extents of all loops, including those of reductions.
     - `tiles`: the sizes of blocks. A program of the grid computes one value of each loop that runs in none.
     - `online`: groups of sums that are computed in one pass.
+    - `clocks`: of the grid, by the model that chooses blocks.
     """
 
     output: Buffer
@@ -93,6 +94,7 @@ class PallasKernel:
     extents: Mapping[str, int]
     tiles: BlockSizes
     online: tuple[Online, ...]
+    clocks: float
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -145,6 +147,14 @@ def pallas_plan(
 
     Unsuitable, with the reason, for a program that is left to XLA.
     """
+    return _planned(program, tuple(sorted(sizes.items())), device, chosen)
+
+
+@lru_cache(KEPT)
+def _planned(
+    program: TensorProgram, at: tuple[tuple[str, int], ...], device: Multiprocessors, chosen: Chosen
+) -> PallasPlan:
+    sizes = dict(at)
     known = {name: Dim.of(n) for name, n in sizes.items()}
     buffers = {b.name: tuple(d.evaluate(sizes) for d in b.shape) for b in program.buffers.values()}
     for b in program.buffers.values():
@@ -180,18 +190,10 @@ def own_seconds(program: TensorProgram, sizes: Mapping[str, int], device: str) -
 
 @lru_cache(KEPT)
 def _own_seconds(program: TensorProgram, sizes: tuple[tuple[str, int], ...], device: Multiprocessors) -> float:
-    clocks: list[float] = []
-
-    def chosen(model: BlockModel) -> tuple[BlockSizes, Need]:
-        found = choose(model)
-        clocks.append(found[1].clocks)
-        return found
-
     try:
-        pallas_plan(program, dict(sizes), device, chosen)
+        return sum(k.clocks for k in pallas_plan(program, dict(sizes), device).kernels) / device.clock
     except Unsuitable:
         return math.inf
-    return sum(clocks) / device.clock
 
 
 def _distinct(value: Scalar, name: str) -> Scalar:
@@ -250,7 +252,7 @@ def _kernel(
         why.append(f"a softmax {'between contractions' if between else 'before a contraction'}")
     if main is not None and decoded and not any(isinstance(t, Reduce) and t.free & main.bound for t in walk(main.body)):
         why.append("a contraction with a decoded operand")
-    return PallasKernel(output, tuple(loops), value, extents, tiles, online), why
+    return PallasKernel(output, tuple(loops), value, extents, tiles, online, need.clocks), why
 
 
 def _check(value: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]) -> None:

@@ -119,6 +119,7 @@ class BlockModel:
     - `main`: the longest sum, where there is no softmax.
     - `after`: the reads that are outside of all sums.
     - `device`: the GPU.
+    - `key`: equal for models with equal choices.
     """
 
     def __init__(
@@ -132,6 +133,8 @@ class BlockModel:
         device: Multiprocessors,
     ) -> None:
         self.extents, self.grid, self.sides, self.device = extents, grid, sides, device
+        over = tuple((scores, own, tuple(sums)) for scores, own, sums in passes)
+        self.key = tuple(extents.items()), tuple(grid), tuple(sides), over, main, tuple(after), device
         self.scores = [scores for scores, _, _ in passes]
         self.sums = [r for _, _, sums in passes for r in sums] or ([main] if main is not None else [])
         self.main, self.after = None if passes else main, after
@@ -251,12 +254,6 @@ class BlockModel:
         at_once = d.shared_bytes // (shared + _RESERVED), d.registers // (registers * threads), d.threads // threads
         resident = max(1, min(*at_once, _MOST_BLOCKS))
         used = min(resident, -(-programs // d.count))
-        rate = d.products * min(1.0, used * tiles.warps / _BUSY)
-        rows = min(tiles.blocks.get(n, 1) for n in self.sides[:1] or ("",))
-        if d.products >= _WIDE_PRODUCTS and rows < _FULL_ROWS * tiles.warps // _GROUP:
-            rate /= 2
-            # Groups of warps share the rows of a product that the next product reads; too few rows leave groups idle.
-            rate /= max(1, _FULL_ROWS * tiles.warps // (_GROUP * max(rows, _FULL_ROWS))) if self.inner else 1
 
         def count(loops: frozenset[str]) -> int:
             return math.prod(sizes[n] for n in loops if n in sizes)
@@ -267,12 +264,23 @@ class BlockModel:
         scalars = sum(count(t.free) for t in self.work if t.free & streamed)
         if self.scores:  # the sums are corrected at every step
             scalars += _SOFTMAX * sum(count(s.free) for s in self.scores) + 2 * sum(count(r.free) for r in self.sums)
-        computing, loading = products / rate, loaded / _LOADED
+        computing, loading = products / self._products(tiles, used), loaded / _LOADED
         overlapped = computing + loading if tiles.stages == 1 else max(computing, loading)
         step = overlapped + scalars / _SCALARS + _STEP * again
         steps, waiting = self._steps(tiles, sizes), _LATENCY * again / tiles.stages
         rounds = -(-programs // (d.count * resident))
         return rounds * steps * max(used * step, waiting) + _COMBINED * (tiles.parts > 1)
+
+    def _products(self, tiles: BlockSizes, used: int) -> float:
+        """The products that a multiprocessor computes in a clock on its tensor cores, with so many blocks at once."""
+        rate = self.device.products * min(1.0, used * tiles.warps / _BUSY)
+        rows, groups = max((tiles.blocks.get(n, 1) for n in self.sides[:1]), default=1), tiles.warps // _GROUP
+        if self.device.products < _WIDE_PRODUCTS or rows >= _FULL_ROWS * groups:
+            return rate
+        # Too few rows for all groups of warps: products are narrower. Where the next product reads this one's rows,
+        # only the groups that have rows multiply.
+        busy = max(1, rows // _FULL_ROWS) if self.inner else groups
+        return rate / 2 * busy / groups
 
     def _sizes(self, tiles: BlockSizes) -> dict[str, int]:
         """The number of values in a block of each loop that runs in blocks."""

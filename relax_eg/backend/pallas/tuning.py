@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -43,6 +44,7 @@ _ROUNDS = 5  # chosen: rounds of timing, of which the median counts
 _ROUND = 2e-3  # chosen: seconds of a round of one choice
 _MOST_BYTES = 2 << 30  # limit: bytes of the arrays of a program that is timed
 _FORMAT = 1  # given: version of the entries
+_rankings = Memo[Any, list[tuple[BlockSizes, Need]]](FEW_KEPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,10 @@ class Tuned:
 def ranked(model: BlockModel) -> list[tuple[BlockSizes, Need]]:
     """The choices that the clock may decide between, those of fewest clocks first: the best of each blocks and warps.
     Empty where none fits."""
+    return _rankings.get_or_make(model.key, lambda: _ranked(model))
+
+
+def _ranked(model: BlockModel) -> list[tuple[BlockSizes, Need]]:
     best: dict[Any, tuple[BlockSizes, Need]] = {}
     for tiles in model.candidates():
         need = model.need(tiles)
@@ -87,6 +93,7 @@ def ranked(model: BlockModel) -> list[tuple[BlockSizes, Need]]:
     return sorted(best.values(), key=lambda each: (each[1].clocks, each[1].shared_bytes))[:MOST_TIMED]
 
 
+@lru_cache(MOST_TIMED)
 def of_rank(rank: int) -> Chosen:
     """Chooses the blocks of this rank; the last, where there are fewer."""
 
@@ -121,7 +128,8 @@ class Tuner:
         return cls(lowers) if calibration_mode() == "auto" else None
 
     def tuned(self, program: TensorProgram, sizes: Mapping[str, int]) -> Tuned | None:
-        """What the clock says of a program; None where its arrays are too large to be made for that."""
+        """What the clock says of a program; None where its arrays are too large to be made for that. `Unsuitable` as
+        `pallas_plan`."""
         shapes = [tuple(int(d.evaluate(sizes)) for d in b.shape) for b in program.parameters]
         if sum(math.prod(s) * itemsize(b.dtype) for s, b in zip(shapes, program.parameters, strict=True)) > _MOST_BYTES:
             return None
@@ -149,15 +157,12 @@ class Tuner:
         self, program: TensorProgram, sizes: Mapping[str, int], shapes: Sequence[tuple[int, ...]], precision: Any
     ) -> Tuned:
         def time_all() -> Tuned:
+            runs = [self._lowers(program, sizes, of_rank(rank)) for rank in range(MOST_TIMED)]
             arrays = [
                 random_array(b.dtype, shape, i)
                 for i, (b, shape) in enumerate(zip(program.parameters, shapes, strict=True))
             ]
-            made: list[Callable[..., Any]] = []
-            for rank in range(MOST_TIMED):
-                run = self._lowers(program, sizes, of_rank(rank))
-                made.append(_with_precision(run, precision))
-            made.append(_with_precision(lower_program(program, sizes), precision))
+            made = [_with_precision(run, precision) for run in (*runs, lower_program(program, sizes))]
             *ours, xla = self._clock(made, arrays)
             return Tuned.of(ours, xla)
 

@@ -17,34 +17,22 @@ The compiler works in this order, and so does `placed`:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from relax_eg.dtypes import itemsize
+from relax_eg.extract.gpu.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, REPEATS, Operators
 from relax_eg.extract.gpu.place import KernelPlace
 from relax_eg.extract.gpu.products import SMALL, Product, parts_of_depth
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, MATCH_CAST, TUPLE, TUPLE_GET, VAR, Expr
-from relax_eg.ir.heads import PASSIVE, RUNNING
+from relax_eg.ir.expr import CONSTANT, Expr
+from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function
-from relax_eg.ops import bytes_of, pattern_kind, site_of
-from relax_eg.ops.record import TABLE, movement_operators, operators_run_as, operators_where
+from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
-from relax_eg.tir import PatternKind
 
-_VIEWS = movement_operators("view") | {MATCH_CAST}
-_ORDERS = movement_operators("order")
-_PERMUTATIONS = operators_where(lambda o: o.moves == "order" and o.capacity != "flip")
-_MAKERS = movement_operators("make")
-_PARTS = movement_operators("part", "select")
-_REPEATS = movement_operators("repeat")
-_MATMULS = operators_run_as("matmul", "transposed_matmul")
-(_CONV,) = operators_run_as("conv")
-_HEAVY = operators_run_as("factorisation", "solve", "conv", "transfer")
-_LOOPS = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
-# given: operators of which XLA takes one element to cost some twenty flops
-_DEAR = frozenset("divide exp log tanh erf erfc erfinv sqrt rsqrt sin cos tan power sigmoid log1p expm1".split())
 _DEAR_FLOPS = 20.0  # chosen: flops of an element of these
+_HALF = 3.0  # chosen: flops of an element in 16 bits, which XLA converts to float32 and back
 _LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
 _LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
 _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
@@ -64,29 +52,15 @@ def placed(
     return dict.fromkeys((e for e in expressions if e.op in TABLE), KernelPlace()) | kernels.places()
 
 
-class _Kernels:
+class _Kernels(Operators):
     def __init__(
         self, function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
     ) -> None:
-        self.profile, self._value = profile, value
-        self._sources: dict[Expr, Expr] = {}
-        self._layouts = _layouts(expressions)
-        self._bound = {b.var: b.value for block in function.blocks for b in block.bindings}
-        self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
-        self.nodes = [e for e in expressions if e in self.runs]
-        self.order = {e: i for i, e in enumerate(self.nodes)}
-        self.readers: dict[Expr, list[Expr]] = {}
-        for e in self.nodes:
-            for s in self.operands(e):
-                self.readers.setdefault(s, []).append(e)
-        self.results = set(self._leaves(function.result))
-        for block in function.blocks:
-            self.results |= set() if block.dataflow else {self.source(b.value) for b in block.bindings}
-        self.free = self._free_values()
-        self.products = {e: p for e in self.nodes if e.op in _MATMULS and (p := self._product(e)) is not None}
-        self.sums = {e for e, p in self.products.items() if p.is_sum}
+        super().__init__(function, expressions, value)
+        self.profile = profile
         self.joined = self._joined_products()
         self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
+        self.flops = self._flops_inside()
         self.inline: set[Expr] = set()
         for e in self.nodes:
             self.inline |= self._between(e) if self._is_reduction(e) else set()
@@ -98,96 +72,12 @@ class _Kernels:
         self.ends: dict[Expr, Expr] = {}  # for a reduction, the conversion of its result in its kernel
         self.rows: set[Expr] = set()  # the kernels with a reduction that meets its array
         self.kernels: dict[Expr, tuple[Expr, ...]] = {}  # for each operator, the kernels that compute it
+        self.computed: dict[tuple[Expr, Expr], float] = {}  # the elements of an operator that a kernel computes
         for e in reversed(self.nodes):
             self.kernels[e] = self._kernels_of(e)
-
-    # --- values ---
-
-    def source(self, e: Expr) -> Expr:
-        """The value that `e` shows under another shape."""
-        path: list[Expr] = []
-        while e not in self._sources and (e in self._bound or self._is_view(e)):
-            path.append(e)
-            e = self._bound[e] if e in self._bound else e.args[0]
-        e = self._sources.get(e, e)
-        for p in path:
-            self._sources[p] = e
-        return e
-
-    def operands(self, e: Expr) -> list[Expr]:
-        """The values that an operator reads, each once."""
-        return list(dict.fromkeys(s for a in e.args for s in self._leaves(a)))
-
-    def _leaves(self, e: Expr) -> Iterable[Expr]:
-        e = self._bound.get(e, e)
-        if e.op == TUPLE:
-            for a in e.args:
-                yield from self._leaves(a)
-        elif e.op == TUPLE_GET and e.args[0].op == TUPLE:
-            yield from self._leaves(e.args[0].args[e.attr("index")])
-        elif isinstance(e.annotation, Tensor) or e.op in RUNNING:
-            yield self.source(e)
-
-    def _is_view(self, e: Expr) -> bool:
-        if e.op in _VIEWS:
-            return True
-        if e.op == TUPLE_GET:
-            return e.args[0].op not in (TUPLE, VAR)
-        if e.op not in _PERMUTATIONS:
-            return False
-        shape = dims_of(e.annotation)
-        moved = [axis for axis, d in zip(e.attr("axes"), shape, strict=True) if self._value(d) != 1]
-        return moved == sorted(moved) or e in self._layouts
-
-    def bytes(self, e: Expr) -> Dim:
-        return bytes_of(e.annotation)
-
-    def size(self, e: Expr) -> float:
-        return self._value(self.bytes(e))
-
-    def elements(self, e: Expr) -> float:
-        return math.prod(self._value(d) for d in dims_of(e.annotation))
-
-    def _free_values(self) -> set[Expr]:
-        """What takes no memory: numbers, and what is computed from places and numbers alone."""
-        found: set[Expr] = set()
-        for e in self.readers:
-            if e.op == CONSTANT and self.elements(e) <= 1:
-                found.add(e)
-        for e in self.nodes:
-            if e.op in _MAKERS or (self._is_loop(e) and self._all_free(e, found)):
-                found.add(e)
-        return found - self.results
-
-    def _all_free(self, e: Expr, free: Collection[Expr]) -> bool:
-        return all(s in free for s in self.operands(e))
+            self.computed |= {(e, k): self._demand(e, k) for k in self.kernels[e]}
 
     # --- kinds ---
-
-    def _kind(self, e: Expr) -> PatternKind:
-        if e.op not in TABLE or e.op in _HEAVY or any(_is_unknown(a) for a in (e, *e.args)):
-            return PatternKind.OPAQUE
-        return pattern_kind(site_of(e))
-
-    def _is_loop(self, e: Expr) -> bool:
-        return self._kind(e) in _LOOPS
-
-    def _is_reduction(self, e: Expr) -> bool:
-        return e in self.sums if e.op in _MATMULS else self._kind(e) == PatternKind.REDUCTION
-
-    def _product(self, e: Expr) -> Product | None:
-        if any(_is_unknown(a) for a in (e, *e.args)):
-            return None
-        a, b = ([self._value(d) for d in dims_of(x.annotation)] for x in e.args)
-        if not a or not b:
-            return None
-        columns = 1.0 if len(b) == 1 else b[-1] if e.op == "matmul" else b[0]
-        elements = self.elements(e)
-        batch = math.prod(b[:-2]) if len(b) > 2 else 1.0
-        rows = elements / max(1.0, batch * columns)
-        written, read = e.annotation, e.args[0].annotation
-        assert isinstance(written, Tensor) and isinstance(read, Tensor)
-        return Product(batch, rows, columns, a[-1], itemsize(read.dtype or "float32"), itemsize(written.dtype or ""))
 
     def _joined_products(self) -> dict[Expr, Expr]:
         """For matmuls that are joined, the first of each group, by matmul."""
@@ -213,6 +103,20 @@ class _Kernels:
             p = Product(p.batch, p.rows, width, p.depth, p.itemsize, p.written)
         return parts_of_depth(p, self.profile.name, self.profile.cores)
 
+    def _flops_inside(self) -> dict[Expr, float]:
+        """The flops of an element of each value, with its share of those of what it is computed from; the parts of a
+        matmul are added up there."""
+        found: dict[Expr, float] = {}
+        for e in self.nodes:
+            plain = 0.0 if not self._is_computed(e) else _HALF if self._is_half(e) else 1.0
+            found[e] = _DEAR_FLOPS if e.op in DEAR else plain
+            for s in self.operands(e):
+                if s in self.parts:
+                    found[e] += self.parts[s]
+                elif s in found and s not in self.results and self._is_loop(s):
+                    found[e] += found[s] / len(self.readers[s])
+        return found
+
     def _is_unfinished(self, e: Expr) -> bool:
         """Whether the readers of a matmul add up its parts, or take their part of its result."""
         return self.parts.get(e, 1) > 1 or e in self.joined
@@ -220,7 +124,7 @@ class _Kernels:
     def _between(self, e: Expr) -> set[Expr]:
         """If the result of a reduction over the last axis meets the array that it reduced, row by row: the reduction,
         and the operators from there to the array."""
-        if e in self.results or e.op in _MATMULS or "axes" not in dict(e.attrs):
+        if e in self.results or e.op in MATMULS or "axes" not in dict(e.attrs):
             return set()
         whole = e.args[0]
         if tuple(e.attr("axes")) != (len(dims_of(whole.annotation)) - 1,) or self.elements(e) <= 1:
@@ -267,30 +171,26 @@ class _Kernels:
             if len(readers) != 1 or not self._is_loop(readers[0]) or readers[0] in self.home:
                 return
             r = readers[0]
-            same = self.elements(r) == self.elements(last) and (r.op not in _PARTS | _REPEATS)
+            same = self.elements(r) == self.elements(last) and (r.op not in PARTS | REPEATS)
             others = [s for s in self.operands(r) if s != last]
             if not same or not all(self._is_argument(s) for s in others) or r.op in ("where", "concat"):
                 return
             if sum(map(self.size, self.operands(r))) < self.size(r) - _SMALL_BYTES:
                 return
-            if r.op in _ORDERS and self._sides(r) > _MOST_SIDES:
+            if r.op in ORDERS and self._sides(r) > _MOST_SIDES:
                 return
             self.home[r] = e
             self.last[e] = last = r
 
-    def _sides(self, e: Expr) -> int:
-        """The number of axes with more than one element."""
-        return sum(self._value(d) > 1 for d in dims_of(e.annotation))
-
     def _is_argument(self, e: Expr) -> bool:
         """Whether a value is in memory before the function runs, or is that under another shape, or a number."""
         if e in self.runs:
-            return (e.op in _REPEATS and self._is_argument(self.source(e.args[0]))) or self._is_number(e)
+            return (e.op in REPEATS and self._is_argument(self.source(e.args[0]))) or self._is_number(e)
         return True
 
     def _is_number(self, e: Expr) -> bool:
         """Whether a value is one number, repeated."""
-        return e in self.free and (e.op == CONSTANT or (e.op in _REPEATS and self._is_number(self.source(e.args[0]))))
+        return e in self.free and (e.op == CONSTANT or (e.op in REPEATS and self._is_number(self.source(e.args[0]))))
 
     def _take_operands(self, e: Expr) -> None:
         """The operators on a matmul's operands that its kernel takes in."""
@@ -303,16 +203,16 @@ class _Kernels:
 
     def _is_taken(self, e: Expr) -> bool:
         """Whether a matmul computes an operand inside its kernel."""
-        if not self._is_loop(e) or e.op in _PARTS or e.op in ("where", "concat", "iota"):
+        if not self._is_loop(e) or e.op in PARTS or e.op in ("where", "concat", "iota"):
             return False
-        if e.op in _REPEATS and not self._is_number(e):
+        if e.op in REPEATS and not self._is_number(e):
             return False
         if any(self._is_unfinished(s) or s in self.inline for s in self.operands(e)):
             return False
-        if e.op in _ORDERS and self._sides(e) > _MOST_SIDES:
+        if e.op in ORDERS and self._sides(e) > _MOST_SIDES:
             return False
         readers = self.readers.get(e, [])
-        if any(r.op not in _MATMULS or r in self.sums for r in readers):
+        if any(r.op not in MATMULS or r in self.sums for r in readers):
             return False
         read = [s for s in self.operands(e) if not self._is_number(s)]
         if any(s in self.free for s in read):
@@ -330,8 +230,8 @@ class _Kernels:
         """The kernels that compute an operator, each by the operator that begins it."""
         home = self.home.get(e)
         readers = self.readers.get(e, [])
-        if home is not None and e.op not in _MATMULS:
-            taken = [r for r in readers if r.op in _MATMULS]
+        if home is not None and e.op not in MATMULS:
+            taken = [r for r in readers if r.op in MATMULS]
             return tuple(dict.fromkeys(taken)) if taken and self.last[home] != e else (home,)
         if (e in self.results or not readers) and (converted := self._converted(e)) is not None:
             self.ends[converted] = e
@@ -344,7 +244,7 @@ class _Kernels:
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
         if any(self._is_unfinished(s) for s in self.operands(e)) and (
-            e.op in _ORDERS or (len(kernels) > 1 and self.rows & {*kernels})
+            e.op in ORDERS or (len(kernels) > 1 and any(k in self.rows or self._is_reduction(k) for k in kernels))
         ):
             return (e,)
         if e in self.inline:
@@ -362,7 +262,7 @@ class _Kernels:
         """Whether a kernel of `reader` computes its operand `e`."""
         if e in self.free and reader.op in TABLE:
             return True
-        if reader.op in _MATMULS and reader not in self.sums:
+        if reader.op in MATMULS and reader not in self.sums:
             return False
         if self.home.get(reader) is not None and self.home[reader] != self.home.get(e):
             return False
@@ -370,15 +270,27 @@ class _Kernels:
 
     def _is_worth(self, e: Expr, kernels: Sequence[Expr]) -> bool:
         """Whether computing a value in each kernel that reads it takes no longer than storing it."""
-        if len(kernels) == 1 and self.elements(e) >= self._most_elements(kernels):
+        computed = sum(max(self.elements(e), self._demand(e, k)) for k in kernels)
+        if len(kernels) == 1 and computed <= self.elements(e):
             return True
         bandwidth, rate = self.profile.bandwidth, self.profile.vector_rate
-        read = sum(min(self.size(s), self.size(e) if e.op in _PARTS else math.inf) for s in self.operands(e))
+        read = sum(min(self.size(s), self.size(e) if e.op in PARTS else math.inf) for s in self.operands(e))
         read -= sum(self.size(s) for s in self.operands(e) if s in self.free)
-        flops = _DEAR_FLOPS if e.op in _DEAR else 1.0
-        work = sum(max(self.elements(e), self._most_elements((k,))) for k in kernels) - self.elements(e)
+        flops = self.flops[e]
+        work = computed - self.elements(e)
         again = (len(kernels) - 1) * read / bandwidth + work * flops / rate
         return again <= _LAUNCH + (len(kernels) + 1) * self.size(e) / bandwidth
+
+    def _demand(self, e: Expr, k: Expr) -> float:
+        """How many elements of a value a kernel computes that its readers there are in, unless it reads the value."""
+        if e == k:
+            return self._most_elements((k,))
+        demands = (
+            self.computed[r, k] * (self.elements(e) / max(1.0, self.elements(r)) if r.op == "concat" else 1.0)
+            for r in self.readers.get(e, ())
+            if (r, k) in self.computed
+        )
+        return max(demands, default=self._most_elements((k,)))
 
     def _most_elements(self, kernels: Iterable[Expr]) -> float:
         """The most elements over which one of these kernels loops."""
@@ -395,18 +307,18 @@ class _Kernels:
 
     def _further_launches(self, k: Expr) -> int:
         """The kernels before or after the one of an operator that XLA makes for it alone."""
-        if k.op == _CONV:
+        if k.op == CONV:
             return int(self._is_reordered(k)) + int(self._is_padded(k))
-        if not self._is_reduction(k) or k.op in _MATMULS:
+        if not self._is_reduction(k) or k.op in MATMULS:
             return 0
         return int(self._is_apart(k) or self._read_elements(k) / max(1.0, self.elements(k)) > _LONGEST)
 
     def _further_bytes(self, k: Expr) -> Dim:
         """What these kernels read and write."""
-        if k.op == _CONV:
+        if k.op == CONV:
             moved = 2 * self.bytes(k.args[1]) if self._is_reordered(k) else Dim.of(0)
             return moved + 2 * self.bytes(k.args[0]) if self._is_padded(k) else moved
-        if self._is_reduction(k) and k.op not in _MATMULS and self._is_apart(k):
+        if self._is_reduction(k) and k.op not in MATMULS and self._is_apart(k):
             shape, last = dims_of(k.args[0].annotation), max(k.attr("axes"))
             assert isinstance(k.annotation, Tensor)
             partial = math.prod(int(self._value(d)) for d in shape[:last])
@@ -416,16 +328,13 @@ class _Kernels:
     def _is_reordered(self, k: Expr) -> bool:
         """Whether a convolution's weight is stored anew, with its input channels last: not if they are, and its window
         is 1."""
-        return k.args[1].op in _ORDERS or any(self._value(d) > 1 for d in dims_of(k.args[1].annotation)[2:])
+        return k.args[1].op in ORDERS or any(self._value(d) > 1 for d in dims_of(k.args[1].annotation)[2:])
 
     def _is_padded(self, k: Expr) -> bool:
         """Whether a kernel writes the image of a convolution with its margins, which differ at both ends."""
         margins = zip(k.attr("low"), k.attr("high"), strict=True)
         uneven = any(self._value(a) != self._value(b) for a, b in margins)
         return uneven and self.source(k.args[0]) not in self.runs
-
-    def _read_elements(self, e: Expr) -> float:
-        return max((self.elements(a) for a in e.args), default=1.0)
 
     # --- what kernels read and write ---
 
@@ -453,7 +362,29 @@ class _Kernels:
             found[end].stored = True
             if self._is_unfinished(k):
                 self._finish(k, place)
+            for table in self._turned_tables(k):
+                place.launches += 1
+                place.bytes = place.bytes + 2 * self.bytes(table)
         return found
+
+    def _turned_tables(self, k: Expr) -> set[Expr]:
+        """The arguments that are stored transposed for a matmul: those from which its second operand, a transpose, is
+        computed element by element together with another matmul's result. All of it has the layout of the transpose."""
+        if k not in self.parts or not self._is_transposed(turned := self.source(k.args[1])):
+            return set()
+        found, seen, todo = set[Expr](), set[Expr](), self.operands(turned)
+        while todo:
+            e = todo.pop()
+            if e in seen:
+                continue
+            seen.add(e)
+            if e in self.runs and not self._is_loop(e):
+                continue
+            if e in self.runs:
+                todo += self.operands(e)
+            elif self._sides(e) > 1 and e not in self.free:
+                found.add(e)
+        return found if seen & self.parts.keys() else set()
 
     def _reads(self, inside: Sequence[Expr]) -> dict[Expr, Dim]:
         """The bytes of each value that a kernel with these operators reads."""
@@ -464,7 +395,7 @@ class _Kernels:
             for s in self.operands(e):
                 if s in here or s in self.free or (s.op == CONSTANT and self.elements(s) <= 1):
                     continue
-                if e.op in _PARTS and self.source(e.args[0]) == s and s not in whole:
+                if e.op in PARTS and self.source(e.args[0]) == s and s not in whole:
                     found[s] = found.get(s, Dim.of(0)) + self._partial(s) * self.bytes(e)
                 else:
                     whole.add(s)
@@ -489,14 +420,16 @@ class _Kernels:
         return parts * (4 // self.products[k].written) * written if parts > 1 else written
 
     def _finish(self, k: Expr, place: KernelPlace) -> None:
-        """Adds the kernel that adds up the parts of a matmul, if its readers do not."""
-        parts, written = self._written(k), self.bytes(k)
+        """Adds the kernel that adds up the parts of a matmul, if its readers do not; if they do, the parts are stored
+        in place of the result."""
+        written, is_read = self._written(k), self._is_read_in_parts(k)
+        place.kept = written if is_read else None
         if self.joined.get(k, k) == k:
-            widths = [self._written(m) for m, first in self.joined.items() if first == k]
-            place.workspace = sum(widths, Dim.of(0)) if widths else parts
-        if not self._is_read_in_parts(k):
+            widths = [self._written(m) for m, first in self.joined.items() if first == k] or [written]
+            place.workspace = sum(widths, -1 * written if is_read else Dim.of(0))
+        if not is_read:
             place.launches += 1
-            place.bytes = place.bytes + parts + written
+            place.bytes = place.bytes + written + self.bytes(k)
 
     def _joined_kernels(self, members: dict[Expr, list[Expr]]) -> dict[Expr, Expr]:
         """For kernels that another one takes in, that one."""
@@ -510,7 +443,7 @@ class _Kernels:
             if not is_reduction and not self._is_loop(k):
                 continue
             extent = self._read_elements(k) if is_reduction else self.elements(k)
-            if not is_reduction and any(e.op in _PARTS | _ORDERS for e in members[k]):
+            if not is_reduction and any(e.op in PARTS | ORDERS for e in members[k]):
                 continue
             newest = max((self.order[s] for s in reads), default=-1)
             for s in self._reads(members[k]):
@@ -526,19 +459,3 @@ class _Kernels:
                 if k not in lead and joins and (is_reduction or s in self.results):
                     lead[k] = lead.get(s, s)
         return lead
-
-
-def _layouts(expressions: Sequence[Expr]) -> set[Expr]:
-    """The permutations before and after convolutions and routines, which become layouts or are undone inside."""
-    found: set[Expr] = set()
-    for e in expressions:
-        if e.op in (_CONV, CALL_DPS_LIBRARY):
-            found |= {a for a in e.args if a.op in _ORDERS}
-        if e.op in _ORDERS and e.args[0].op in (_CONV, CALL_DPS_LIBRARY):
-            found.add(e)
-    return found
-
-
-def _is_unknown(e: Expr) -> bool:
-    a = e.annotation
-    return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)

@@ -16,12 +16,14 @@ class KernelPlace:
     - `bytes`: what these kernels read and write.
     - `stored`: whether its value is stored.
     - `workspace`: bytes that its kernel needs besides its result.
+    - `kept`: the bytes of its value in memory, where they are others than those of its type.
     """
 
     launches: int = 0
     bytes: Dim = field(default_factory=lambda: Dim.of(0))
     stored: bool = False
     workspace: Dim = field(default_factory=lambda: Dim.of(0))
+    kept: Dim | None = None
 
 
 def is_placed(op: str) -> bool:

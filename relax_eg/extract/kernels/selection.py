@@ -58,6 +58,7 @@ _QUICK = SolverEffort(seconds=5.0, nodes=1, gap=1e-2, candidates=500)
 _CORRECTIONS = 12  # limit: rounds in which the prices of kernels are corrected by those of their composed programs
 # chosen: factor over its estimate: a kernel whose composed program takes longer gets the price of that program
 _AS_ESTIMATED = 1.02
+_FAR = 2.0  # chosen: factor over its estimate: the other kernels of the same value are not believed then either
 _PART = 1e-12  # chosen: seconds: the price of reading one result of a kernel with several
 _HELPS = 1e-6  # chosen: share of a program's cost that a round has to gain to be followed by another
 
@@ -517,19 +518,30 @@ class KernelSearch:
 
     def _correct_prices(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
         """Raises the prices of chosen kernels to those of their composed programs if these are higher; returns whether
-        any price was raised."""
+        any price was raised. Where one is far off, those of the other kernels of the same value are too."""
         found = False
         for c in sorted(used_classes(problem, choice)):
             state = ways[c][choice[c]].state if c < len(self.graph.candidates) else None
-            if self.composed is None or state is None or id(state) in self.checked:
+            if state is None:
                 continue
-            ops = [self.graph.candidates[x][k].op for x, k in state.members.items()]
-            if len(ops) == 1 and ops != [CALL_TIR]:  # an operator is priced as it is; a program may hold several
-                continue
-            self.checked.add(id(state))
-            seconds = self._weighed(self.composed((c,), state.members, state.loads))
-            if seconds > self._state_seconds(c, state) * _AS_ESTIMATED:
-                self.memo[id(state)] = seconds
-                self._invalidate(c)
-                found = True
+            estimate, found = self._state_seconds(c, state), self._correct_price(c, state) or found
+            if self._state_seconds(c, state) > estimate * _FAR:
+                for other in self.pool[c].values():
+                    self._correct_price(c, other)
         return found
+
+    def _correct_price(self, c: int, state: State) -> bool:
+        """Raises the price of a kernel to that of its composed program, if that is higher and not known yet; returns
+        whether it was raised."""
+        if self.composed is None or id(state) in self.checked:
+            return False
+        ops = [self.graph.candidates[x][k].op for x, k in state.members.items()]
+        if len(ops) == 1 and ops != [CALL_TIR]:  # an operator is priced as it is; a program may hold several
+            return False
+        self.checked.add(id(state))
+        seconds = self._weighed(self.composed((c,), state.members, state.loads))
+        if seconds <= self._state_seconds(c, state) * _AS_ESTIMATED:
+            return False
+        self.memo[id(state)] = seconds
+        self._invalidate(c)
+        return True

@@ -1,0 +1,150 @@
+"""What XLA makes of the programs of `benchmarks.gpu`, and the tables of the documentation (`--write`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import write_between
+from benchmarks.gpu_cases import KERNELS, OWN, WHOLE
+from benchmarks.gpu_fidelity import BYTES, TEMPORARIES, WRITTEN, FidelityRow, shares_of
+from benchmarks.timing import duration
+from relax_eg.byte_units import format_bytes
+
+NO_WORSE = 1.03  # temporaries and estimates may be so many times those of the program as written
+_DOCS = Path(__file__).parent.parent / "docs"
+_MOST_MISSES = 12  # limit: misses of one group of rows that are listed
+
+
+@dataclass(frozen=True)
+class Made:
+    """What XLA made of a program.
+
+    - `launches`, `pallas`: kernels that a call launches, and those of them through Pallas.
+    - `temporary_bytes`: bytes beside arguments and results.
+    - `seconds`: XLA's estimates added up; None where it has none for this device.
+    - `unpriced`: launches without an estimate.
+    """
+
+    launches: int
+    pallas: int
+    temporary_bytes: int
+    seconds: float | None
+    unpriced: int
+
+    def __str__(self) -> str:
+        estimate = f", {duration(self.seconds)}" if self.seconds else ""
+        rest = f", {self.unpriced} not estimated" if self.unpriced and self.seconds is not None else ""
+        pallas = f" ({self.pallas} Pallas)" if self.pallas else ""
+        return f"{self.launches} kernels{pallas}, {format_bytes(self.temporary_bytes)}{estimate}{rest}"
+
+
+@dataclass(frozen=True)
+class CompiledRow:
+    """A program for a device.
+
+    - `made`: what XLA made of it, by way, as written first.
+    - `left`: why kernels were not lowered through Pallas as meant, or not compiled by a routine as meant.
+    - `wrong`: why there is no more; "" if there is all.
+    """
+
+    name: str
+    dtype: str
+    device: str
+    made: Mapping[str, Made] = field(default_factory=dict[str, Made])
+    left: tuple[str, ...] = ()
+    wrong: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}, {self.dtype}, {self.device}"]
+        lines += [f"    {way:<10} {found}{self._beside(way)}" for way, found in self.made.items()]
+        lines += [f"    {text}" for text in self.left]
+        return "\n".join([*lines, *([f"    FAILED: {self.wrong}"] if self.wrong else [])])
+
+    def _beside(self, way: str) -> str:
+        ratio = self.speedup(way)
+        return "" if ratio is None or way == WRITTEN else f"  {ratio:.2f}x"
+
+    def speedup(self, way: str) -> float | None:
+        """The estimate as written over that of `way`; None where a kernel of either has none."""
+        ours, theirs = self.made[way], self.made[WRITTEN]
+        if not ours.seconds or not theirs.seconds or ours.unpriced or theirs.unpriced:
+            return None
+        return theirs.seconds / ours.seconds
+
+    def worse(self) -> list[str]:
+        """The ways with more temporary bytes or a longer estimate than as written, beyond `NO_WORSE`."""
+        theirs, found = self.made.get(WRITTEN), list[str]()
+        for way, ours in self.made.items() if theirs is not None else ():
+            if ours.temporary_bytes > NO_WORSE * theirs.temporary_bytes + (1 << 10):
+                found.append(f"{way}: {format_bytes(ours.temporary_bytes)}, {format_bytes(theirs.temporary_bytes)}")
+            if (ratio := self.speedup(way)) is not None and ratio * NO_WORSE < 1:
+                found.append(f"{way}: {ratio:.2f}x")
+        return found
+
+
+def write_fidelity(rows: Sequence[FidelityRow], when: str) -> None:
+    """Puts what is predicted beside what was compiled into docs/gpu.md."""
+    groups: dict[tuple[str, str, str], list[FidelityRow]] = {}
+    for r in rows:
+        groups.setdefault((r.way, r.device, r.dtype), []).append(r)
+    lines = [
+        f"| programs, {when} | | launches equal | bytes within {BYTES:.0%} | temporaries within {TEMPORARIES:.0%} | "
+        "median error of bytes |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (way, device, dtype), found in sorted(groups.items()):
+        good = [r for r in found if not r.wrong]
+        launches, moved, stored, median = shares_of(good)
+        lines.append(
+            f"| {way}, {device}, {dtype} | {len(good)} | {launches:.0%} | {moved:.0%} | {stored:.0%} | {median:.1%} |"
+        )
+    lines += ["", "Misses (predicted / compiled):", ""]
+    for (way, device, dtype), found in sorted(groups.items()):
+        missed = [f"{r.name} ({', '.join(r.missed)})" for r in found if r.missed]
+        missed += [f"{r.name} (not compiled: {r.wrong})" for r in found if r.wrong]
+        more = f"; {len(missed) - _MOST_MISSES} more" if len(missed) > _MOST_MISSES else ""
+        if missed:
+            lines.append(f"- {way}, {device}, {dtype}: {'; '.join(missed[:_MOST_MISSES])}{more}")
+    write_between(_DOCS / "gpu.md", *_marks("--fidelity "), "\n".join(lines))
+
+
+def write_compiled(rows: Sequence[CompiledRow], when: str) -> None:
+    """Puts programs as written beside ours into docs/benchmarks.md."""
+    lines: list[str] = []
+    for device, dtype in dict.fromkeys((r.device, r.dtype) for r in rows):
+        here = [r for r in rows if (r.device, r.dtype) == (device, dtype)]
+        lines += [f"| {device}, {dtype}, {when} | as written | whole | kernels |", "|---|---|---|---|"]
+        same = [r.name for r in here if not r.wrong and _is_same(r)]
+        for r in here:
+            if r.wrong:
+                lines.append(f"| {r.name} | not compiled: {r.wrong} | | |")
+            elif not _is_same(r):
+                lines.append(f"| {r.name} | {' | '.join(_cell(r, way) for way in (WRITTEN, WHOLE, KERNELS))} |")
+        compared = [r for r in here if not r.wrong]
+        worse = {
+            way: [r.name for r in compared if any(t.startswith(way) for t in r.worse())] for way in (WHOLE, KERNELS)
+        }
+        told = [f"{way} {len(names)}" + (f" ({', '.join(names)})" if names else "") for way, names in worse.items()]
+        lines += [
+            "",
+            f"Of {len(compared)} programs worse than as written by more than {NO_WORSE - 1:.0%}: {'; '.join(told)}.",
+        ]
+        lines += [f"As written in both ways: {', '.join(same)}." if same else "", ""]
+    write_between(_DOCS / "benchmarks.md", *_marks(""), "\n".join(lines).strip())
+
+
+def _is_same(r: CompiledRow) -> bool:
+    return all(r.made[way] == r.made[WRITTEN] for way in (WHOLE, KERNELS))
+
+
+def _cell(r: CompiledRow, way: str) -> str:
+    ratio = None if way == WRITTEN else r.speedup(way)
+    beside = "" if ratio is None else f", {ratio:.2f}x"
+    own = f"; without cuDNN {r.made[OWN]}" if way == WHOLE and OWN in r.made else ""
+    return "the same" if way != WRITTEN and r.made[way] == r.made[WRITTEN] else f"{r.made[way]}{beside}{own}"
+
+
+def _marks(option: str) -> tuple[str, str]:
+    return f"<!-- python -m benchmarks.gpu {option}--write: from here -->", "<!-- to here -->"
