@@ -283,7 +283,8 @@ def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
             f"`{routine.name}` cannot run under jax.jit, grad or vmap: how large its result is depends on values\n"
             "  accepted: a call of the optimized function itself, which runs block by block"
         )
-    return routine.compute(jnp, *args, **dict(e.attr("attrs")))
+    # On the host, which needs the size in any case. XLA would compile a program for each size that occurs.
+    return _from_host(routine.compute(np, *map(_to_host, args), **dict(e.attr("attrs"))))
 
 
 def _host_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:

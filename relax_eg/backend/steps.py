@@ -23,13 +23,14 @@ from relax_eg.backend.folds import FoldRunner
 from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
 from relax_eg.backend.program import Program, convert_argument
 from relax_eg.backend.runtime import UNSEEN, Strategy
+from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.width import convert_for_x64
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
 from relax_eg.ir.data import converted_data
-from relax_eg.ir.expr import SHARD_MAP, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import is_data_dependent, stepped_functions
@@ -82,7 +83,7 @@ class _Compiled:
         return _unpacked(self._jitted(_packed(tuple(values)), _Static(tuple(sorted(sizes.items())))))
 
 
-class _Programs(Programs):
+class StepPrograms(Programs):
     """Makes the XLA programs of one module's functions and blocks, and their checks."""
 
     def __init__(self, module: Module, scope: Scope, executables: Executables) -> None:
@@ -92,7 +93,7 @@ class _Programs(Programs):
         self.casts: dict[str, dict[Expr, Fit]] = {}
         self.call: Callable[[str, list[Any]], Any]  # runs a function of the module by its instructions
 
-    def region(self, block: Block, known: Sequence[str]) -> RegionProgram:
+    def region(self, function: Function, block: Block, known: Sequence[str]) -> RegionProgram:
         values = [b.value for b in block.bindings]
         reads = [e for e in postorder(values) if e.op == VAR]
         inside = Function("block", (), (block,), values[0])
@@ -113,6 +114,14 @@ class _Programs(Programs):
     def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]:
         return signature_fit(function.name, function.params).bind
 
+    def at_exact_sizes(self) -> Mapping[str, str]:
+        """What cannot run at capacity, with the reason."""
+        return {}
+
+    def statistics(self, name: str) -> Statistics:
+        """Statistics of the executables of the function `name`."""
+        return Statistics(name, "exact", {}, (), (), 0, 0.0, self.executables.evicted, {})
+
     def fold(self, fold: Fold) -> FoldRunner:
         return FoldRunner(self.module, fold, self.executables, lambda args: self.call(fold.name, args))
 
@@ -121,13 +130,26 @@ class _Programs(Programs):
         if not fits:
             fits.update(cast_fits(function))
         scope = self.scope if function is self.module.main else None
+        where = f"{function.name}(), match_cast `{bound.attr('name')}`{_origin_of(function, bound)}"
 
         def bind(values: list[Any], known: Mapping[str, int]) -> Mapping[str, int]:
             sizes = dict(known)
-            new_sizes(fits[bound], values[0], sizes, scope, function.name)
+            new_sizes(fits[bound], values[0], sizes, scope, where)
             return sizes
 
         return bind
+
+
+def _origin_of(function: Function, bound: Expr) -> str:
+    """Of which library call the value is that a `match_cast` checks, as a part of an error."""
+    values = {b.var: b.value for block in function.blocks for b in block.bindings}
+    source = values[bound].args[0]
+    while source in values or source.op == TUPLE_GET:
+        source = values[source] if source in values else source.args[0]
+    return f", the result of `{source.attr('name').rpartition('.')[2]}`" if source.op == CALL_DPS_LIBRARY else ""
+
+
+MakePrograms = Callable[[Module, Scope, Executables], StepPrograms]
 
 
 class Runner(HostSteps):
@@ -135,13 +157,16 @@ class Runner(HostSteps):
 
     - `scope`: bounds and assumptions that the sizes must satisfy.
     - `executables`: the cache in which the compiled blocks count.
+    - `make`: makes what instructions run.
     """
 
-    def __init__(self, module: Module, scope: Scope, executables: Executables) -> None:
+    def __init__(
+        self, module: Module, scope: Scope, executables: Executables, make: MakePrograms = StepPrograms
+    ) -> None:
         self.module = module
         self.scope = scope
         self.stepped = stepped_functions(module)
-        programs = _Programs(module, scope, executables)
+        self.programs = programs = make(module, scope, executables)
         self.compiler = ModuleCompiler(module, self.stepped, programs)
         codes = Memo[str, Code](len(module.functions))
         self.machine = VirtualMachine(lambda name: codes.get_or_make(name, lambda: self.compiler.code(name)), self)
@@ -198,15 +223,19 @@ class InSteps(Strategy):
     """Runs a module whose entry cannot be one XLA program, block by block.
 
     A size that does not fit and that only a step determines raises ShapeError or BoundsError as soon as it is known.
+
+    - `make`: makes the XLA programs of the blocks: for exact sizes, or (`dynamic.steps`) for capacities.
     """
 
     default_limit = PARTS
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, make: MakePrograms = StepPrograms) -> None:
         self.program = program
         kept = self.executables = self.new_executables(program)
         self._written = Runner(program.written(), program.scope, kept)
-        self._chosen = self._written if program.module is None else Runner(program.module, program.scope, kept)
+        chosen = program.written() if program.module is None else program.module
+        is_written = program.module is None and make is StepPrograms
+        self._chosen = self._written if is_written else Runner(chosen, program.scope, kept, make)
 
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return UNSEEN
@@ -262,6 +291,12 @@ class InSteps(Strategy):
     def instructions(self) -> list[Code]:
         """The instructions of the functions."""
         return [self._chosen.compiler.code(f.name) for f in self._chosen.module]
+
+    def at_exact_sizes(self) -> Mapping[str, str]:
+        return self._chosen.programs.at_exact_sizes()
+
+    def statistics(self) -> Statistics:
+        return self._chosen.programs.statistics(self.program.name)
 
     def to_jax(self) -> Callable[..., Any]:
         raise TraceError(self._no_jax_function_message())

@@ -84,7 +84,7 @@ class RegionProgram:
 class Programs(Protocol):
     """Makes what instructions run."""
 
-    def region(self, block: Block, known: Sequence[str]) -> RegionProgram: ...
+    def region(self, function: Function, block: Block, known: Sequence[str]) -> RegionProgram: ...
 
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]: ...
 
@@ -227,7 +227,7 @@ class _FunctionCompiler:
             self._region(computed, scope)
 
     def _region(self, bindings: Sequence[Binding], scope: _Scope) -> None:
-        program = self.programs.region(Block(tuple(bindings)), tuple(scope.sizes))
+        program = self.programs.region(scope.function, Block(tuple(bindings)), tuple(scope.sizes))
         reads = tuple(self._operand(e, scope) for e in program.reads)
         outputs = tuple(self._register() for _ in bindings)
         sizes = tuple((v, scope.sizes[v]) for v in program.sizes if v in scope.sizes)
