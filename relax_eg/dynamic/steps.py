@@ -70,11 +70,12 @@ class CapacityPrograms(StepPrograms):
     def region(self, function: Function, block: Block, known: Sequence[str]) -> RegionProgram:
         exact = super().region(function, block, known)
         made = _Part(self, function, exact.reads, [b.value for b in block.bindings], exact.run, exact.sizes)
-        return RegionProgram(made, exact.reads, made.sizes)
+        return RegionProgram(made, exact.reads, made.sizes) if made.sizes else exact
 
     def whole(self, function: Function) -> _Exact:
         exact = super().whole(function)
-        return _Part(self, function, function.params, None, exact, function.size_variables)
+        made = _Part(self, function, function.params, None, exact, function.size_variables)
+        return made if made.sizes else exact
 
     def most(self, function: Function) -> Mapping[str, Dim]:
         """The most that the sizes may be that the `match_cast`s of a function name."""
@@ -151,7 +152,7 @@ class _Part:
         self._limits = {v: most[v] for v in sorted(used) if v in most}
         self._used = tuple(sorted(used))
         self.sizes = tuple(sorted(used.union(*(d.variables for d in self._limits.values()))))
-        programs.parts.append(self)
+        programs.parts += [self] * bool(self.sizes)
 
     def calls(self) -> Sequence[_PartCall]:
         return list(self._calls.values())
