@@ -20,7 +20,7 @@ from jax.core import Tracer
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.executables import PARTS, Executables
 from relax_eg.backend.folds import FoldRunner
-from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
+from relax_eg.backend.lower import device_named, library_call, new_sizes, run_at, run_block
 from relax_eg.backend.program import Program, convert_argument
 from relax_eg.backend.runtime import UNSEEN, Strategy
 from relax_eg.backend.statistics import Statistics
@@ -83,6 +83,21 @@ class _Compiled:
         return _unpacked(self._jitted(_packed(tuple(values)), _Static(tuple(sorted(sizes.items())))))
 
 
+class OnDevice:
+    """A program that runs on a device. What it reads and is elsewhere is copied."""
+
+    def __init__(self, run: Callable[[list[Any], Mapping[str, int]], Any], device: str) -> None:
+        self.run, self.device = run, device
+
+    def __call__(self, values: list[Any], sizes: Mapping[str, int]) -> Any:
+        device = device_named(self.device)
+        there = [
+            v if not isinstance(v, jax.Array) or v.devices() == {device} else jax.device_put(v, device) for v in values
+        ]
+        with jax.default_device(device):
+            return self.run(there, sizes)
+
+
 class StepPrograms(Programs):
     """Makes the XLA programs of one module's functions and blocks, and their checks."""
 
@@ -93,7 +108,9 @@ class StepPrograms(Programs):
         self.casts: dict[str, dict[Expr, Fit]] = {}
         self.call: Callable[[str, list[Any]], Any]  # runs a function of the module by its instructions
 
-    def region(self, function: Function, block: Block, known: Sequence[str]) -> RegionProgram:
+    def region(
+        self, function: Function, block: Block, known: Sequence[str], device: str | None = None
+    ) -> RegionProgram:
         values = [b.value for b in block.bindings]
         reads = [e for e in postorder(values) if e.op == VAR]
         inside = Function("block", (), (block,), values[0])
@@ -102,7 +119,8 @@ class StepPrograms(Programs):
         def run(given: tuple[Any, ...], bound: dict[str, int]) -> Any:
             return run_block(self.module, block, dict(zip(reads, given, strict=True)), bound)
 
-        return RegionProgram(_Compiled(self.executables, run), reads, sizes)
+        compiled = _Compiled(self.executables, run)
+        return RegionProgram(compiled if device is None else OnDevice(compiled, device), reads, sizes)
 
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]:
         scope = self.scope if function is self.module.main else None
@@ -192,6 +210,9 @@ class Runner(HostSteps):
 
     def waited(self, values: Any) -> None:
         jax.block_until_ready([v for v in values if isinstance(v, jax.Array)])
+
+    def copied(self, value: Any, device: str) -> Any:
+        return jax.device_put(value, device_named(device))
 
     def library(self, call: Expr, args: list[Any], sizes: Mapping[str, int]) -> Any:
         return library_call(call, args, dict(sizes))

@@ -18,9 +18,10 @@ import jax
 import numpy as np
 
 from relax_eg.backend.executables import Executable, Executables, compile_executable
+from relax_eg.backend.lower import device_named
 from relax_eg.backend.program import abstract_array
 from relax_eg.backend.statistics import ExecutableRow, SizeRow, Statistics
-from relax_eg.backend.steps import StepPrograms
+from relax_eg.backend.steps import OnDevice, StepPrograms
 from relax_eg.dynamic.fitting import CapacityFit, make_fit, shape_at
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, plan_most
@@ -67,10 +68,13 @@ class CapacityPrograms(StepPrograms):
         self.parts: list[_Part] = []
         self._most = {f.name: most_of_casts(f) for f in module}
 
-    def region(self, function: Function, block: Block, known: Sequence[str]) -> RegionProgram:
+    def region(
+        self, function: Function, block: Block, known: Sequence[str], device: str | None = None
+    ) -> RegionProgram:
         exact = super().region(function, block, known)
-        made = _Part(self, function, exact.reads, [b.value for b in block.bindings], exact.run, exact.sizes)
-        return RegionProgram(made, exact.reads, made.sizes) if made.sizes else exact
+        made = _Part(self, function, exact.reads, [b.value for b in block.bindings], exact.run, exact.sizes, device)
+        run = made if made.sizes else exact.run
+        return RegionProgram(run if device is None else OnDevice(run, device), exact.reads, made.sizes)
 
     def whole(self, function: Function) -> _Exact:
         exact = super().whole(function)
@@ -131,6 +135,7 @@ class _Part:
     - `outputs`: what it computes; None for a whole function.
     - `exact`: runs it at exact sizes.
     - `needs`: the sizes that `exact` takes.
+    - `device`: the name of the device on which it runs; None: the default one.
     """
 
     def __init__(
@@ -141,7 +146,9 @@ class _Part:
         outputs: Sequence[Expr] | None,
         exact: _Exact,
         needs: Sequence[str],
+        device: str | None = None,
     ) -> None:
+        self.device = device
         self.programs, self.function, self.reads, self.outputs = programs, function, reads, outputs
         self.exact, self.needs = exact, tuple(needs)
         self.reasons: Mapping[str, str] = {}
@@ -158,16 +165,19 @@ class _Part:
         return list(self._calls.values())
 
     def __call__(self, values: list[Any], sizes: Mapping[str, int]) -> Any:
+        device = jax.devices()[0] if self.device is None else device_named(self.device)
+        if jax.device_count() > 1 and any(isinstance(x, jax.Array) and x.devices() != {device} for x in values):
+            return self.exact(values, {v: sizes[v] for v in self.needs if v in sizes})
         key = tuple([sizes.get(v, -1) for v in self.sizes])
         call = self._calls.get(key)
         if call is None:
             call = self._calls.get_or_make(key, lambda: self._made(key, sizes))
         call.count += 1
-        if call.executable is None or call.executable.dropped or not _on_default_device(values):
+        if call.executable is None or call.executable.dropped:
             if call.executable is not None and call.executable.dropped:
                 self._calls = Memo(_MOST_CALLS)
             return self.exact(values, {v: sizes[v] for v in self.needs if v in sizes})
-        jit = None if jax.default_backend() == "cpu" else self.programs.executables.jit
+        jit = None if device.platform == "cpu" else self.programs.executables.jit
         with self.programs.executables.lock:
             self.programs.executables.count(call.executable)
         result = call.executable.run(call.fit.pad(values, jit), call.scalars)
@@ -272,7 +282,3 @@ class _Part:
         with jax.ensure_compile_time_eval():
             scalars = {v: jax.device_put(np.int32(n)) for v, n in moving.items()}
         return compile_executable(run, (given, scalars), {}, capacities, False, "call", {})
-
-
-def _on_default_device(values: Sequence[Any]) -> bool:
-    return jax.device_count() == 1 or not any(isinstance(x, jax.Array) and x.committed for x in values)

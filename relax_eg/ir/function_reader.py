@@ -10,10 +10,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from relax_eg.errors import OperatorError
+from relax_eg.errors import OperatorError, SpecError
 from relax_eg.ir.annotations import Annotation, Data, Tensor, dims_of
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, choose, clashes, join_branches
+from relax_eg.ir.devices import copied_to, declared_device, to_device
 from relax_eg.ir.expr import FUNCTION, MATCH, TUPLE, VAR, Expr, postorder, var
 from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE, MEMORY
 from relax_eg.ir.lattice import covers
@@ -96,6 +97,11 @@ class FunctionReader:
             self._name(name, d)
             self.values.names[name] = p
             self.values.sizes.update(v for d in dims_of(p.annotation) for v in d.variables)
+        declared = {a.arg: a.annotation for a in d.args.args}
+        copies = [self._placed(p, declared.get(str(p.attr("name")))) for p in params]
+        moved = [Binding(c, e) for c, e in copies if c is not e]
+        if moved:
+            self.blocks.append(Block(tuple(moved), dataflow=False))
         lines = [s for s in d.body if _function_attributes(s) is None]
         lines = with_one_return(lines, self.words, self.source)
         attributes = [a for s in d.body if (a := _function_attributes(s)) is not None]
@@ -110,6 +116,25 @@ class FunctionReader:
         if end is None or result is None:
             raise self.source.error(d, f"function `{d.name}` returns nothing", "`return expression` as its last line")
         return self._function(params, end, lines, result)
+
+    def _placed(self, p: Expr, written: ast.expr | None) -> tuple[Expr, Expr]:
+        """The variable of a parameter on the device of its annotation, and its value: itself where there is none."""
+        device = self._device(written)
+        if device is None:
+            return p, p
+        name = str(p.attr("name"))
+        own = next(n for n in (f"{name}_placed{i or ''}" for i in itertools.count()) if n not in self.words)
+        self.words.add(own)
+        copy = var(own, p.annotation)
+        self.values.names[name] = copy
+        return copy, to_device(p, device)
+
+    def _device(self, written: ast.expr | None) -> str | None:
+        try:
+            return declared_device(written)
+        except SpecError as error:
+            assert written is not None
+            raise self.source.at_position(written, error, "R.Tensor((4,), dtype, device)") from None
 
     def _body(self, statements: list[ast.stmt]) -> tuple[ast.Return | None, Expr | None]:
         """Reads statements up to a `return`, and returns that statement and its value."""
@@ -423,6 +448,9 @@ class FunctionReader:
         value = self.values.expression(written, None if isinstance(written, ast.Name) else declared)
         if value.annotation != declared:
             self.values.check_declared(written, value.annotation, declared)
+        device = self._device(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
+        if device is not None and copied_to(value) is None:
+            value = to_device(self.values.step(written, value, value.op != VAR), device)
         annotation = declared or value.annotation
         bound = var(self._name(target.id, target), annotation)
         self._keep_origin(statement, written, value)

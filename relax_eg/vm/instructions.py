@@ -287,6 +287,18 @@ class RunFold(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
+class CopyTo(Instruction):
+    """Copies a value to a device, where it is not there.
+
+    - `device`: the device's name, such as "gpu:0".
+    """
+
+    code: ClassVar[int] = 21
+    source: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class Code:
     """A function as instructions.
 

@@ -20,6 +20,7 @@ from relax_eg.vm.instructions import (
     CallValue,
     Code,
     Construct,
+    CopyTo,
     Field,
     Instruction,
     Jump,
@@ -44,6 +45,10 @@ class HostSteps(Protocol):
 
     def waited(self, values: Sequence[Any]) -> None:
         """Waits until values are computed."""
+        ...
+
+    def copied(self, value: Any, device: str) -> Any:
+        """Returns a value on a device."""
         ...
 
     def library(self, call: Expr, args: list[Any], sizes: Mapping[str, int]) -> Any:
@@ -237,6 +242,8 @@ class VirtualMachine:
         elif isinstance(i, WriteRef):
             registers[i.cell].content = registers[i.source]
             registers[i.into] = ()
+        elif isinstance(i, CopyTo):
+            registers[i.into] = self.steps.copied(registers[i.source], i.device)
         elif isinstance(i, (CallLibrary, RunLoop, RunProgram)):
             args = [registers[r] for r in i.args]
             sizes = {name: bound[own] for name, own in i.sizes if own in bound}
