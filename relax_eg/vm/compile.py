@@ -65,6 +65,7 @@ from relax_eg.vm.instructions import (
     Switch,
     WriteRef,
 )
+from relax_eg.vm.lifetimes import with_kills
 
 Bind = Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]
 
@@ -127,7 +128,8 @@ class ModuleCompiler:
             run = RunProgram(n, self.programs.whole(f), name, tuple(range(n)), sizes)
             return Code(name, n, (None,) * (n + 1), (run, Return(-1, n)), self.programs.fit(f))
         made = _FunctionCompiler(self, f)
-        return Code(name, len(f.params), tuple(made.registers), made.instructions(), fit)
+        code = with_kills(made.instructions(), made.constants.values())
+        return Code(name, len(f.params), tuple(made.registers), code, fit)
 
 
 def _checked_functions(module: Module) -> Iterable[str]:

@@ -24,6 +24,7 @@ from relax_eg.vm.instructions import (
     Field,
     Instruction,
     Jump,
+    Kill,
     MakeClosure,
     MakeShape,
     MakeTuple,
@@ -153,6 +154,7 @@ class VirtualMachine:
                     registers[into] = value
                 if profile is not None:
                     self.steps.waited(values)
+                given = values = value = None  # these names would keep the arrays alive
             elif kind == Switch.code:
                 data = registers[i.value]
                 for into, value in zip(i.fields[data.index], data.fields, strict=True):
@@ -160,6 +162,9 @@ class VirtualMachine:
                 place = i.places[data.index]
             elif kind == BranchOn.code:
                 place = i.places[min(max(int(_forced(registers[i.value])), 0), len(i.places) - 1)]
+            elif kind == Kill.code:
+                for r in i.registers:
+                    registers[r] = None
             elif kind == Jump.code:
                 place = i.place
             elif kind in (CallFunction.code, CallValue.code):
@@ -177,6 +182,8 @@ class VirtualMachine:
                     called = self.code_of(i.function)
                 if len(given) != called.parameters:
                     raise OperatorError(f"{called.name}() takes {called.parameters} arguments, got {len(given)}")
+                for r in i.kills:
+                    registers[r] = None
                 if not i.is_tail:
                     frames.append((code, registers, bound, place, i.into))
                     if len(frames) > FRAMES:
@@ -187,6 +194,7 @@ class VirtualMachine:
                 code, place = called, 0
                 bound = {} if code.fit is None else dict(code.fit(given))
                 registers = [*given, *code.registers[code.parameters :]]
+                given = None
             elif kind == Return.code:
                 result = registers[i.source]
                 if deferring and not frames:
