@@ -200,9 +200,11 @@ class Runner(HostSteps):
         self.scope.check(sizes, main.name)
         return self.machine.call(main.name, args, sizes)
 
-    def profiled(self, args: Sequence[Any]) -> tuple[Any, InstructionProfile]:
-        """The result of the entry, and what each instruction took."""
-        self.machine.profile = found = InstructionProfile()
+    def profiled(
+        self, args: Sequence[Any], traced: Callable[[str], None] | None = None
+    ) -> tuple[Any, InstructionProfile]:
+        """The result of the entry, and what each instruction took. `traced`: is told each when it has run."""
+        self.machine.profile = found = InstructionProfile(traced)
         try:
             return self.run(args), found
         finally:
@@ -304,10 +306,13 @@ class InSteps(Strategy):
             return f"{name}() runs in steps and is no JAX function: {why}{accepted}"
         return f"{name}() is no JAX function: it takes or returns shapes, or what is known in part only{accepted}"
 
-    def profiled(self, arguments: list[Any]) -> tuple[Any, InstructionProfile]:
-        """The result of a call, and what each instruction took. What XLA runs is waited for at each."""
+    def profiled(
+        self, arguments: list[Any], traced: Callable[[str], None] | None = None
+    ) -> tuple[Any, InstructionProfile]:
+        """The result of a call, and what each instruction took. What XLA runs is waited for at each. `traced`: is told
+        each instruction when it has run, with the shapes of what it made."""
         checked = self.check_arguments(arguments)
-        return self._chosen.profiled(checked)
+        return self._chosen.profiled(checked, traced)
 
     def instructions(self) -> list[Code]:
         """The instructions of the functions."""

@@ -21,7 +21,7 @@ from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.nested import NestedFunctions
 from relax_eg.ir.origin import Origin
-from relax_eg.ir.patterns import MatchReader, with_one_return
+from relax_eg.ir.patterns import MatchReader, WithoutUnpacking, with_one_return
 from relax_eg.ir.reader import did_you_mean, unqualified_name
 from relax_eg.ir.steps import effect_of
 from relax_eg.ir.values import ExpressionReader
@@ -36,6 +36,10 @@ OUTPUTS = "R.output(names) as the last line of the dataflow block"
 def _is_step(e: Expr) -> bool:
     """Whether `e` cannot stand in a dataflow block, whatever the functions are that it calls."""
     return e.op in BEYOND_TENSORS or (e.op not in MEMORY and effect_of(e, frozenset()) is not None)
+
+
+def _listed(statement: ast.stmt | list[ast.stmt]) -> list[ast.stmt]:
+    return statement if isinstance(statement, list) else [statement]
 
 
 def is_docstring(statement: ast.stmt) -> bool:
@@ -102,7 +106,9 @@ class FunctionReader:
         moved = [Binding(c, e) for c, e in copies if c is not e]
         if moved:
             self.blocks.append(Block(tuple(moved), dataflow=False))
-        lines = [s for s in d.body if _function_attributes(s) is None]
+        unpacked = WithoutUnpacking(self.words)
+        body = [s for line in d.body for s in _listed(unpacked.visit(line))]
+        lines = [s for s in body if _function_attributes(s) is None]
         lines = with_one_return(lines, self.words, self.source)
         attributes = [a for s in d.body if (a := _function_attributes(s)) is not None]
         said = [self.reader.function_attributes(a) for a in attributes]

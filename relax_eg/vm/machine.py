@@ -38,6 +38,7 @@ from relax_eg.vm.instructions import (
     RunRegion,
     Switch,
     WriteRef,
+    written_registers,
 )
 
 
@@ -71,6 +72,8 @@ class ProfileRow:
     - `count`: the number of times that it ran.
     - `seconds`: the seconds of all runs; of a call, those until the function begins.
     - `text`: a line that describes it.
+    - `bytes`: the most bytes of arrays that a run of it made.
+    - `made`: what its last run made: shapes and dtypes.
     """
 
     function: str
@@ -78,6 +81,8 @@ class ProfileRow:
     text: str
     count: int = 0
     seconds: float = 0.0
+    bytes: int = 0
+    made: str = ""
 
 
 @dataclass(slots=True)
@@ -85,24 +90,41 @@ class InstructionProfile:
     """What a run took, by instruction.
 
     - `rows`: a row for each instruction that ran.
+    - `traced`: is told each instruction when it has run, with what it made; None: nothing is.
     """
 
+    traced: Callable[[str], None] | None = None
     rows: dict[tuple[str, int], ProfileRow] = field(default_factory=dict[tuple[str, int], ProfileRow])
 
-    def add(self, code: Code, place: int, seconds: float) -> None:
+    def add(self, code: Code, place: int, seconds: float, made: Sequence[Any] = ()) -> None:
         row = self.rows.get((code.name, place))
         if row is None:
             text = code.instructions[place].text()
             row = self.rows[code.name, place] = ProfileRow(code.name, place, text)
         row.count += 1
         row.seconds += seconds
+        row.made = ", ".join(map(_described, made))
+        row.bytes = max(row.bytes, sum(getattr(v, "nbytes", 0) for v in made))
+        if self.traced is not None:
+            self.traced(f"{code.name}:{place} {row.text}" + (f" -> {row.made}" if made else ""))
 
     def __str__(self) -> str:
         total = sum(r.seconds for r in self.rows.values()) or 1.0
-        lines = [f"{'seconds':>10} {'share':>6} {'runs':>8}  instruction"]
+        lines = [f"{'seconds':>10} {'share':>6} {'runs':>8} {'bytes':>10}  instruction"]
         for r in sorted(self.rows.values(), key=lambda r: -r.seconds):
-            lines.append(f"{r.seconds:10.6f} {r.seconds / total:6.1%} {r.count:8d}  {r.function}:{r.place} {r.text}")
+            made = f" -> {r.made}" if r.made else ""
+            head = f"{r.seconds:10.6f} {r.seconds / total:6.1%} {r.count:8d} {r.bytes:10d}"
+            lines.append(f"{head}  {r.function}:{r.place} {r.text}{made}")
         return "\n".join(lines)
+
+
+def _described(value: Any) -> str:
+    """The kind of a value: of an array its dtype and shape."""
+    if hasattr(value, "dtype"):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if isinstance(value, DataValue):
+        return value.constructor
+    return f"({', '.join(map(_described, value))})" if isinstance(value, tuple) else type(value).__name__  # type: ignore[reportUnknownArgumentType]
 
 
 def _forced(value: Any) -> Any:
@@ -234,7 +256,8 @@ class VirtualMachine:
                     registers[:] = map(_forced, registers)
                 self._rare(i, registers, bound)
             if profile is not None:
-                profile.add(before, at, time.perf_counter() - started)
+                made = [registers[r] for r in written_registers(i)] if code is before else []
+                profile.add(before, at, time.perf_counter() - started, made)
 
     def _rare(self, i: Instruction, registers: list[Any], bound: dict[str, int]) -> None:
         if isinstance(i, MakeShape):

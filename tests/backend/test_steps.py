@@ -201,7 +201,9 @@ def test_arguments_are_checked_before_anything_runs() -> None:
         best()
     with pytest.raises(BoundsError, match=r"main\(\): n = 5 exceeds its bound 4"):
         best(np.ones((5, 2, 2), np.float32))
-    with pytest.raises(BoundsError, match=r"main\(\), match_cast `lv3`, the result of `unique`: m = 1 is below its bound 2"):
+    with pytest.raises(
+        BoundsError, match=r"main\(\), match_cast `lv3`, the result of `unique`: m = 1 is below its bound 2"
+    ):
         best(np.ones((2, 2, 2), np.float32))
     agree(best(np.arange(4, dtype=np.float32).reshape(1, 2, 2)), np.exp(np.arange(4, dtype=np.float32)))
 
