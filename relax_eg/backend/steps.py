@@ -84,13 +84,17 @@ class _Compiled:
 
 
 class OnDevice:
-    """A program that runs on a device. What it reads and is elsewhere is copied."""
+    """A program that runs on a device, "" for that of the first array that it reads. What is elsewhere is copied."""
 
     def __init__(self, run: Callable[[list[Any], Mapping[str, int]], Any], device: str) -> None:
         self.run, self.device = run, device
 
     def __call__(self, values: list[Any], sizes: Mapping[str, int]) -> Any:
-        device = device_named(self.device)
+        first = next((v for v in values if isinstance(v, jax.Array)), None)
+        if self.device or first is None:
+            device = device_named(self.device) if self.device else jax.devices()[0]
+        else:
+            device = next(iter(first.devices()))
         there = [
             v if not isinstance(v, jax.Array) or v.devices() == {device} else jax.device_put(v, device) for v in values
         ]
@@ -99,7 +103,12 @@ class OnDevice:
 
 
 class StepPrograms(Programs):
-    """Makes the XLA programs of one module's functions and blocks, and their checks."""
+    """Makes the XLA programs of one module's functions and blocks, and their checks.
+
+    - `reorder_tolerance`: relative tolerance for the order in which sums are taken.
+    """
+
+    reorder_tolerance = 0.0  # given: the order is the program's own
 
     def __init__(self, module: Module, scope: Scope, executables: Executables) -> None:
         self.module = module
@@ -259,6 +268,7 @@ class InSteps(Strategy):
         chosen = program.written() if program.module is None else program.module
         is_written = program.module is None and make is StepPrograms
         self._chosen = self._written if is_written else Runner(chosen, program.scope, kept, make)
+        self.reorder_tolerance = self._chosen.programs.reorder_tolerance
 
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return UNSEEN

@@ -22,6 +22,7 @@ from relax_eg.backend.lower import device_named
 from relax_eg.backend.program import abstract_array
 from relax_eg.backend.statistics import ExecutableRow, SizeRow, Statistics
 from relax_eg.backend.steps import OnDevice, StepPrograms
+from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.fitting import CapacityFit, make_fit, shape_at
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, plan_most
@@ -61,6 +62,8 @@ class _PartCall:
 
 class CapacityPrograms(StepPrograms):
     """Makes programs that run at the capacities that `policy` says."""
+
+    reorder_tolerance = REASSOCIATED
 
     def __init__(self, policy: Policy, module: Module, scope: Scope, executables: Executables) -> None:
         super().__init__(module, scope, executables)
@@ -165,7 +168,7 @@ class _Part:
         return list(self._calls.values())
 
     def __call__(self, values: list[Any], sizes: Mapping[str, int]) -> Any:
-        device = jax.devices()[0] if self.device is None else device_named(self.device)
+        device = device_named(self.device) if self.device else jax.devices()[0]
         if jax.device_count() > 1 and any(isinstance(x, jax.Array) and x.devices() != {device} for x in values):
             return self.exact(values, {v: sizes[v] for v in self.needs if v in sizes})
         key = tuple([sizes.get(v, -1) for v in self.sizes])

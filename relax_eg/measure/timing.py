@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import scipy.special
 
 # chosen: one sample repeats a call until it lasts about this long, so that the cost of reading the clock is negligible
 SAMPLE_SECONDS = 0.003
@@ -66,7 +65,9 @@ def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
     ranks follow from the binomial law, for any distribution of the samples. ValueError if even the first and the last
     sample do not enclose it."""
     # `below[k]`: the probability that at most `k` samples lie below the median.
-    below = scipy.special.bdtr(np.arange(count), count, 0.5)
+    from scipy.special import bdtr  # takes longer to import than all of this package
+
+    below = bdtr(np.arange(count), count, 0.5)
     low = int(np.searchsorted(below, (1.0 - confidence) / 2, "right")) - 1
     if low < 0:
         fewest = math.ceil(1 - math.log2(1.0 - confidence))

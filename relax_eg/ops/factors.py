@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-import scipy.linalg
 
 from relax_eg.dtypes import PARTS, dtype_of
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ops.linalg import batched, complex_of, cubes, library_cost, need_matrix
+from relax_eg.ops.linalg import batched, complex_of, cubes, library_cost, need_matrix, scipy_linalg
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import ONE, need_at_most, need_equal, need_length, need_same_dtype, product
 from relax_eg.shapes import Dim, dim_min
@@ -19,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 def _lapack(name: str, a: Array) -> Any:
     """Returns the LAPACK routine `name` for matrices of the dtype of `a`."""
-    (found,) = cast("tuple[Any]", scipy.linalg.get_lapack_funcs((name,), (a,)))
+    (found,) = cast("tuple[Any]", scipy_linalg().get_lapack_funcs((name,), (a,)))
     return found
 
 
@@ -39,7 +38,7 @@ def _eig_reference(a: Array, *, left: bool, right: bool) -> Any:
     forms = [((n,), made), *[((n, n), made)] * (left + right)]
 
     def factor(x: Array) -> tuple[Array, ...]:
-        found = cast("Any", scipy.linalg.eig)(x, left=left, right=right)
+        found = scipy_linalg().eig(x, left=left, right=right)
         return found if left or right else (found,)
 
     return batched(factor, a, results=forms)
@@ -62,7 +61,7 @@ def _schur_reference(a: Array, *, vectors: bool) -> Any:
     form = "complex" if a.dtype.kind == "c" else "real"
 
     def factor(x: Array) -> tuple[Array, ...]:
-        t, z = cast("tuple[Array, Array]", scipy.linalg.schur(x, output=form))
+        t, z = cast("tuple[Array, Array]", scipy_linalg().schur(x, output=form))
         return (t, z) if vectors else (t,)
 
     return batched(factor, a, results=[(a.shape[-2:], a.dtype)] * (1 + vectors))

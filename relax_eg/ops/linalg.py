@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
-import scipy.linalg
 
 from relax_eg.dtypes import PARTS, dtype_of, is_complex, itemsize, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -131,6 +130,13 @@ def _triangular_solve_reference(
     return batched(solve, a, b, results=[(b.shape[-2:], b.dtype)])
 
 
+def scipy_linalg() -> Any:
+    """Returns scipy.linalg, which is imported when it is first needed: few programs do."""
+    import scipy.linalg
+
+    return scipy.linalg
+
+
 # chosen: rows of the largest system that is solved row by row: starting a library's threads would take longer.
 _ROW_BY_ROW = 16
 
@@ -138,7 +144,7 @@ _ROW_BY_ROW = 16
 def _solve_triangle(m: Array, right: Array, lower: bool, unit_diagonal: bool) -> Array:
     """Returns x with m @ x = right for a triangle of m; x has infinities or NaN where a diagonal element is 0."""
     if len(m) > _ROW_BY_ROW and (unit_diagonal or np.diagonal(m).all()):
-        return scipy.linalg.solve_triangular(m, right, 0, lower, unit_diagonal, check_finite=False)
+        return scipy_linalg().solve_triangular(m, right, 0, lower, unit_diagonal, check_finite=False)
     x = right.copy()
     with np.errstate(all="ignore"):
         for i in range(len(m)) if lower else reversed(range(len(m))):
@@ -172,7 +178,7 @@ def _lu_reference(a: Array) -> Any:
 
     def factor(x: Array) -> tuple[Array, Array, Array]:
         # Not `scipy.linalg.lu_factor`: it warns of a singular matrix, which has factors all the same.
-        getrf = cast("Callable[[Array], tuple[Array, Array, int]]", scipy.linalg.get_lapack_funcs("getrf", (x,)))
+        getrf = cast("Callable[[Array], tuple[Array, Array, int]]", scipy_linalg().get_lapack_funcs("getrf", (x,)))
         lu, pivots, _ = getrf(x)
         order = np.arange(m)
         for i, p in enumerate(pivots):
@@ -209,7 +215,7 @@ def _qr_reference(a: Array, *, full_matrices: bool, pivoting: bool) -> Any:
     k = m if full_matrices else min(m, n)
     forms = [((m, k), a.dtype), ((k, n), a.dtype), *([((n,), np.int32)] if pivoting else [])]
     mode = "full" if full_matrices else "economic"
-    q, r, *order = batched(lambda x: cast("Any", scipy.linalg.qr)(x, mode=mode, pivoting=pivoting), a, results=forms)
+    q, r, *order = batched(lambda x: scipy_linalg().qr(x, mode=mode, pivoting=pivoting), a, results=forms)
     if 0 in (m, n):
         q[...] = np.eye(m, k)
     return (q, r, *order)

@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-import scipy.special
 
 from relax_eg.dtypes import KINDS, PARTS, dtype_of, kind, names_where
 from relax_eg.errors import ShapeError
@@ -244,7 +243,7 @@ _ROWS = (
                    traits="total increasing smooth nan"),
     ScalarFunction("log", 1, np.log, "fc", flops=TRANSCENDENTAL, traits="rises smooth nan infinite"),
     ScalarFunction("log1p", 1, np.log1p, "fc", flops=TRANSCENDENTAL, exact=exact.log1p, traits="rises smooth nan"),
-    ScalarFunction("sigmoid", 1, lambda x: scipy.special.expit(x) if x.dtype.kind == "f" else 1 / (1 + np.exp(-x)),
+    ScalarFunction("sigmoid", 1, special.sigmoid,
                    "fc", flops=TRANSCENDENTAL, exact=exact.sigmoid,
                    lax="logistic", traits="total increasing smooth nan bounded"),
     # circular and hyperbolic
@@ -262,20 +261,20 @@ _ROWS = (
     ScalarFunction("acosh", 1, np.arccosh, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
     ScalarFunction("atanh", 1, np.arctanh, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
     # special
-    ScalarFunction("erf", 1, scipy.special.erf, "f", flops=SPECIAL, traits="total increasing smooth nan bounded"),
-    ScalarFunction("erfc", 1, scipy.special.erfc, "f", flops=SPECIAL, exact=exact.erfc,
+    ScalarFunction("erf", 1, special.of_scipy("erf"), "f", flops=SPECIAL, traits="total increasing smooth nan bounded"),
+    ScalarFunction("erfc", 1, special.of_scipy("erfc"), "f", flops=SPECIAL, exact=exact.erfc,
                    traits="total decreasing smooth nan bounded"),
-    ScalarFunction("erf_inv", 1, scipy.special.erfinv, "f", flops=SPECIAL, traits="smooth nan"),
-    ScalarFunction("lgamma", 1, scipy.special.gammaln, "f", flops=SPECIAL, traits="smooth nan"),
+    ScalarFunction("erf_inv", 1, special.of_scipy("erfinv"), "f", flops=SPECIAL, traits="smooth nan"),
+    ScalarFunction("lgamma", 1, special.of_scipy("gammaln"), "f", flops=SPECIAL, traits="smooth nan"),
     ScalarFunction("digamma", 1, special.digamma, "f", flops=SPECIAL, traits="smooth nan"),
-    ScalarFunction("bessel_i0e", 1, special.computed_in_float64(scipy.special.i0e), "f", flops=SPECIAL),
-    ScalarFunction("bessel_i1e", 1, special.computed_in_float64(scipy.special.i1e), "f", flops=SPECIAL),
-    ScalarFunction("igamma", 2, special.computed_in_float64(scipy.special.gammainc), "f", flops=SERIES),
-    ScalarFunction("igammac", 2, special.computed_in_float64(scipy.special.gammaincc), "f", flops=SERIES),
+    ScalarFunction("bessel_i0e", 1, special.computed_in_float64(special.of_scipy("i0e")), "f", flops=SPECIAL),
+    ScalarFunction("bessel_i1e", 1, special.computed_in_float64(special.of_scipy("i1e")), "f", flops=SPECIAL),
+    ScalarFunction("igamma", 2, special.computed_in_float64(special.of_scipy("gammainc")), "f", flops=SERIES),
+    ScalarFunction("igammac", 2, special.computed_in_float64(special.of_scipy("gammaincc")), "f", flops=SERIES),
     ScalarFunction("igamma_grad_a", 2, special.computed_in_float64(special.igamma_grad_a), "f", flops=SERIES),
-    ScalarFunction("betainc", 3, special.computed_in_float64(scipy.special.betainc), "f", flops=SERIES),
+    ScalarFunction("betainc", 3, special.computed_in_float64(special.of_scipy("betainc")), "f", flops=SERIES),
     ScalarFunction("polygamma", 2, special.computed_in_float64(special.polygamma), "f", flops=SERIES),
-    ScalarFunction("zeta", 2, special.computed_in_float64(scipy.special.zeta), "f", flops=SERIES),
+    ScalarFunction("zeta", 2, special.computed_in_float64(special.of_scipy("zeta")), "f", flops=SERIES),
     # comparisons
     ScalarFunction("equal", 2, np.equal, "biufc", "bool", exact=operator.eq,
                    symbol="==", lax="eq", traits="commutes ring"),

@@ -7,9 +7,19 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import scipy.special
 
 Array = np.ndarray[Any, Any]
+
+
+def of_scipy(name: str) -> Callable[..., Array]:
+    """Returns the function `name` of scipy.special, which is imported when it is first called: few programs need it."""
+
+    def compute(*xs: Array) -> Array:
+        import scipy.special
+
+        return getattr(scipy.special, name)(*xs)
+
+    return compute
 
 
 def computed_in_float64(function: Callable[..., Any]) -> Callable[..., Array]:
@@ -28,7 +38,7 @@ def igamma_grad_a(a: Array, x: Array) -> Array:
     step = a * _STEP
     total = np.zeros(np.broadcast_shapes(a.shape, x.shape))
     for i, weight in enumerate(_WEIGHTS, 1):
-        ahead, behind = (scipy.special.gammainc(a + s * i * step, x) for s in (1, -1))
+        ahead, behind = (of_scipy("gammainc")(a + s * i * step, x) for s in (1, -1))
         total = total + weight * (ahead - behind)
     found = total / step
     return np.where((x < 0) | (a <= 0), np.nan, np.where(x == 0, 0.0, found))
@@ -36,13 +46,13 @@ def igamma_grad_a(a: Array, x: Array) -> Array:
 
 def digamma(x: Array) -> Array:
     """Returns the derivative of lgamma; NaN at every pole, including 0."""
-    return np.where(x == 0, np.nan, scipy.special.digamma(x))
+    return np.where(x == 0, np.nan, of_scipy("digamma")(x))
 
 
 def polygamma(n: Array, x: Array) -> Array:
     """Returns the nth derivative of digamma; for n > 0 by the Hurwitz zeta function."""
     sign = np.where(n % 2 == 0, -1.0, 1.0)
-    found = sign * scipy.special.gamma(n + 1) * scipy.special.zeta(n + 1, x)
+    found = sign * of_scipy("gamma")(n + 1) * of_scipy("zeta")(n + 1, x)
     return np.where(n == 0, digamma(x), found)
 
 
@@ -80,3 +90,8 @@ def reduce_precision(x: Array, exponent_bits: Array, mantissa_bits: Array) -> Ar
         above, below = at > unsigned.type((own + fewer) << places), at <= unsigned.type((own - fewer) << places)
         bits = np.where(above, sign | powers, np.where(below, sign, bits))
     return np.where(np.isnan(x), x, bits.astype(unsigned).view(x.dtype))
+
+
+def sigmoid(x: Array) -> Array:
+    """Returns 1 / (1 + exp(-x))."""
+    return of_scipy("expit")(x) if x.dtype.kind == "f" else 1 / (1 + np.exp(-x))

@@ -184,7 +184,7 @@ class _FunctionCompiler:
         self.code: list[Instruction] = []
         self.labels: list[int] = []  # the place of each label
         self.inlined = 0
-        self.places: dict[Expr, str | None] = {}  # the devices of variables, where they are known
+        self.places: dict[Expr, str] = {}  # the devices of variables, where they are known
         self.running = [function.name]
         scope = _Scope(function, {}, {}, {v: v for v in function.size_variables}, "")
         for p in function.params:
@@ -237,9 +237,9 @@ class _FunctionCompiler:
             self._region([b for b in computed if self._device(b) == device], scope, device)
         return None
 
-    def _device(self, b: Binding) -> str | None:
-        """The device on which a block's binding runs: that of what it reads."""
-        found = next((d for e in postorder([b.value]) if (d := self.places.get(e)) is not None), None)
+    def _device(self, b: Binding) -> str:
+        """The device on which a block's binding runs: that of what it reads; "" where that is not known."""
+        found = next((d for e in postorder([b.value]) if (d := self.places.get(e))), "")
         self.places[b.var] = found
         return found
 

@@ -52,6 +52,27 @@ def main(x: R.Tensor((3,), "float32"), n: R.Tensor((), "int32")):
 """
 
 
+LISTS = """
+@R.data
+class List(a):
+    Nil = ()
+    Cons = (a, List(a))
+
+@R.function
+def total(xs: List(R.Tensor((3,), "float32")), x: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+    match xs:
+        case List.Nil():
+            return x
+        case List.Cons(h, t):
+            return total(t, h * 2.0 + x)
+
+@R.function
+def main(x: R.Tensor((3,), "float32")):
+    y = R.to_vdevice(x + 1.0, "cpu:1")
+    return total(List.Cons(y, List.Cons(x, List.Nil())), x)
+"""
+
+
 def places(value: object) -> list[int]:
     return [d.id for x in jax.tree_util.tree_leaves(value) for d in x.devices()]
 
@@ -91,6 +112,15 @@ def recursion_and_cells() -> None:
     print("recursion and cells")
 
 
+def data_of_two_devices() -> None:
+    """What a list holds may be on any device: a block that reads values of two copies one of them."""
+    with without_checks():
+        best = rx.optimize(rx.parse(LISTS))
+    np.testing.assert_array_equal(best(np.ones(3, np.float32)), np.full(3, 7))
+    print("data of two devices")
+
+
 if __name__ == "__main__":
     values_and_functions()
     recursion_and_cells()
+    data_of_two_devices()

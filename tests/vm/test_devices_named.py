@@ -27,7 +27,11 @@ def test_on_three_devices(tmp_path: Path) -> None:
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "RELAX_EG_CACHE": "0"}
     command = [sys.executable, "-m", "tests.vm.on_three_devices", str(tmp_path / "m.rxe")]
     found = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
-    assert found.stdout.splitlines() == ["values and functions", "recursion and cells"], found.stderr
+    assert found.stdout.splitlines() == [
+        "values and functions",
+        "recursion and cells",
+        "data of two devices",
+    ], found.stderr
 
 
 def copied(graph: ValueGraph, device: dict[Expr, str]) -> float:
