@@ -133,3 +133,40 @@ def test_concatenation_in_a_loop() -> None:
     np.testing.assert_allclose(best(xs, x, np.int32(30)), wanted, rtol=1e-5)
     # One program for each power of two, and those of the condition.
     assert best.statistics().compilations <= 6 and compiled(best) <= 8, str(best.statistics())
+
+
+RAGGED = """
+@R.data
+class List(a):
+    Nil = ()
+    Cons = (a, List(a))
+
+@R.function
+def each(
+    xs: List(R.Tensor(ndim=2, dtype="float32")), w: R.Tensor((4, 4), "float32")
+) -> List(R.Tensor((4,), "float32")):
+    match xs:
+        case List.Nil():
+            return List.Nil()
+        case List.Cons(h, t):
+            x = R.match_cast(h, R.Tensor(("k", 4), "float32"))
+            y = R.sum(R.softmax(x @ w, axis=0) * x, axis=[0])
+            return List.Cons(y, each(t, w))
+
+@R.function
+def main(xs: List(R.Tensor(ndim=2, dtype="float32")), w: R.Tensor((4, 4), "float32")):
+    return each(xs, w)
+"""
+
+
+def test_a_ragged_batch() -> None:
+    with without_checks():
+        best = rx.optimize(rx.parse(RAGGED), dynamic="capacity")
+    rng = np.random.default_rng(0)
+    rows = [rng.standard_normal((k, 4)).astype(np.float32) for k in (5, 8, 6, 7, 2, 13, 16, 9)]
+    w = rng.standard_normal((4, 4)).astype(np.float32)
+    found = rx.items_of(best(rx.list_of(rx.List, rows), w))
+    for x, y in zip(rows, found, strict=True):
+        e = np.exp(x @ w - (x @ w).max(0))
+        np.testing.assert_allclose(y, (e / e.sum(0) * x).sum(0), rtol=1e-4, atol=1e-5)
+    assert compiled(best) == best.statistics().compilations == 3, str(best.statistics())
