@@ -1,4 +1,5 @@
-"""Programs of the language against plain JAX: the dispatch of an instruction, a TreeLSTM over parse trees, a loop.
+"""Programs of the language against plain JAX: the dispatch of an instruction, a TreeLSTM over parse trees, loops,
+and sizes that depend on values.
 
     python -m benchmarks.vm [--quick]
 
@@ -22,7 +23,7 @@ from relax_eg.ir.data import DataValue
 from relax_eg.rules.check import without_checks
 from relax_eg.vm.instructions import Code, Jump, Move, Return
 from relax_eg.vm.machine import VirtualMachine
-from tests.vm.language_programs import BRACKETED, MANDELBROT, TREES, sentence, tree_weights
+from tests.vm.language_programs import BRACKETED, DECODE, MANDELBROT, TREES, sentence, tree_weights
 
 ROUNDS = 7  # chosen: runs of each side
 TREE_COUNT = 200  # given: the trees for which the project promises a figure
@@ -77,6 +78,60 @@ def escape(a: float, b: float, n: int) -> Any:
     return n - jax.lax.while_loop(goes_on, step, (jnp.float32(0), jnp.float32(0), n))[2]
 
 
+def decoded(written: jax.Array, h: jax.Array, table: jax.Array, w: jax.Array, u: jax.Array, out: jax.Array) -> Any:
+    """Greedy decoding by hand."""
+
+    def step(state: Any) -> Any:
+        written, place, h = state
+        a, c = jnp.split(table[written[place]][None] @ w, 3, 1), jnp.split(h @ u, 3, 1)
+        z = jax.nn.sigmoid(a[1] + c[1])
+        h = (1.0 - z) * jnp.tanh(a[2] + jax.nn.sigmoid(a[0] + c[0]) * c[2]) + z * h
+        best = jnp.argmax(h @ out, axis=-1).astype(jnp.int32)
+        return jax.lax.dynamic_update_slice(written, best, (place + 1,)), place + 1, h
+
+    return jax.lax.while_loop(lambda s: s[1] != len(written) - 1, step, (written, jnp.int32(0), h))[0]
+
+
+def numbers(seed: int, *shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+def sizes_by_values(rounds: int, first: int) -> None:
+    """Prints the first calls of a program at many sizes that depend on values, and of JAX run operator by operator.
+    Each compiles what it needs."""
+    with without_checks():
+        best = rx.optimize(rx.parse(CHOSEN), dynamic="capacity")
+    w = numbers(0, 64, 64)
+    seconds = [0.0, 0.0]
+    for i in range(rounds):
+        x = numbers(i, first + 7 * i, 64)
+        for side, run in enumerate((best, eager_chosen)):
+            started = time.perf_counter()
+            found = run(x, w)
+            jax.block_until_ready(found)
+            seconds[side] += time.perf_counter() - started
+        np.testing.assert_allclose(best(x, w), eager_chosen(x, w), rtol=1e-4, atol=1e-5)
+    ours, theirs = (s / rounds * 1e3 for s in seconds)
+    count = best.strategy.executables.executable_count
+    print(f"masks, {rounds} new sizes         {ours:8.2f} ms a call ({count} executables), eager JAX {theirs:8.2f} ms")
+
+
+def eager_chosen(x: jax.Array, w: jax.Array) -> jax.Array:
+    chosen = x[jnp.sum(x, 1) > 0]
+    return jax.nn.softmax(jnp.tanh(chosen @ w), axis=0)
+
+
+CHOSEN = """
+def main(x: R.Tensor(("n", 64), "float32"), w: R.Tensor((64, 64), "float32")):
+    with R.dataflow():
+        mask = R.greater(R.sum(x, axis=[1]), 0.0)
+        R.output(mask)
+    chosen = R.masked_select(x, mask)
+    y = R.match_cast(chosen, R.Tensor(("m", 64), "float32"))
+    return R.softmax(R.tanh(y @ w), axis=0)
+"""
+
+
 def placed(value: Any) -> Any:
     """Returns a value with JAX arrays."""
     if isinstance(value, DataValue):
@@ -103,6 +158,16 @@ def main(quick: Quick = False) -> None:
     gain = f"{theirs / ours:.1f}x"
     print(f"TreeLSTM, {len(trees)} trees        {ours * 1e3:8.2f} ms, eager JAX {theirs * 1e3:8.2f} ms: {gain}")
     by_hand = jax.jit(escape)
+    with without_checks():
+        decode = rx.optimize(rx.parse(DECODE))
+    shapes = (1, 64), (128, 64), (64, 192), (64, 192), (64, 128)
+    given = [jnp.zeros(256, jnp.int32), *(numbers(i, *s) / 4 for i, s in enumerate(shapes))]
+    by_hand_decode = jax.jit(decoded)
+    np.testing.assert_array_equal(decode(*given), by_hand_decode(*given))
+    ours, theirs = in_turns(lambda: decode(*given), lambda: by_hand_decode(*given), rounds=rounds)
+    share = f"{ours / theirs:.2f} of it"
+    print(f"decoding, 255 tokens       {ours * 1e3:8.2f} ms, by hand {theirs * 1e3:8.2f} ms: {share}")
+    sizes_by_values(*((3, 50) if quick else (40, 1000)))
     a, b, n = jnp.float32(-0.1), jnp.float32(0.7), jnp.int32(steps)
     assert int(loop(a, b, n)) == int(by_hand(a, b, n))
     ours, theirs = in_turns(lambda: loop(a, b, n), lambda: by_hand(a, b, n))

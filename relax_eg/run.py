@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.data import DataValue
+from relax_eg.vm.machine import InstructionProfile
 
 ARGUMENTS = (
     'numbers and lists of them as JSON, "x.npy" for an array in a file, {"Cons": [1, {"Nil": []}]} for data, and lists '
@@ -25,10 +26,15 @@ ARGUMENTS = (
 )
 
 
-def run_file(file: str | Path, texts: Sequence[str], profile: bool) -> list[str]:
+def run_file(
+    file: str | Path, texts: Sequence[str], profile: bool, trace: Callable[[str], None] | None = None
+) -> list[str]:
     """Runs a saved program, and returns the lines to print: its result, and the time of each instruction if `profile`.
 
-    OptionError for arguments that cannot be read, or for a program without instructions whose profile is asked for.
+    - `trace`: is told each instruction when it has run, with the shapes of what it made; None: nothing is.
+
+    OptionError for arguments that cannot be read, or for a program without instructions whose profile or trace is asked
+    for.
     """
     best = load(file)
     params = best.solution.program.params
@@ -36,13 +42,15 @@ def run_file(file: str | Path, texts: Sequence[str], profile: bool) -> list[str]
         named = ", ".join(f"{p.attr('name')}: {p.annotation}" for p in params)
         raise OptionError(f"{file} takes {len(params)} arguments, got {len(texts)}\n  accepted: {named}")
     args = [_argument(str(p.attr("name")), p.annotation, text) for p, text in zip(params, texts, strict=True)]
-    if not profile:
+    if not profile and trace is None:
         return [str(best(*args))]
-    result, found = profile_of(best, args)
-    return [str(result), str(found)]
+    result, found = profile_of(best, args, trace)
+    return [str(result), *[str(found)] * profile]
 
 
-def profile_of(best: Optimized, args: Sequence[Any]) -> tuple[Any, Any]:
+def profile_of(
+    best: Optimized, args: Sequence[Any], trace: Callable[[str], None] | None = None
+) -> tuple[Any, InstructionProfile]:
     """Returns the result of a call and what each instruction took. OptionError for a program without instructions."""
     strategy = best.strategy
     if not isinstance(strategy, InSteps):
@@ -51,7 +59,7 @@ def profile_of(best: Optimized, args: Sequence[Any]) -> tuple[Any, Any]:
             "  accepted: a program with recursion, data, closures or sizes that depend on values"
         )
     with best.solution.program.width_context():
-        return strategy.profiled(strategy.flat_arguments(tuple(args), {}))
+        return strategy.profiled(strategy.flat_arguments(tuple(args), {}), trace)
 
 
 def _argument(name: str, a: Annotation, text: str) -> Any:
@@ -96,9 +104,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", help="m.rxe: what best.save or --save wrote")
     parser.add_argument("arguments", nargs="*", help=ARGUMENTS)
     parser.add_argument("--profile", action="store_true", help="print what each instruction took")
+    parser.add_argument("--trace", action="store_true", help="print each instruction when it has run")
     given = parser.parse_args(argv)
     try:
-        print("\n".join(run_file(given.file, given.arguments, given.profile)))
+        print("\n".join(run_file(given.file, given.arguments, given.profile, print if given.trace else None)))
     except RelaxEgError as error:
         print(error, file=sys.stderr)
         return 1

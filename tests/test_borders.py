@@ -64,7 +64,7 @@ ROOMS: dict[str, set[str]] = {
     "reports": {"extract", "ir", "ops", "tir", "shapes"},
     "discovery": {"egraph", "rules", "reports", "extract", "ir", "ops", "tir", "shapes"},
     "frontends": {"ir", "ops", "tir", "shapes", "settings"},
-    "dynamic": {"backend", "explain.text", "reports.report", "ir", "ops", "tir", "shapes", "settings"},
+    "dynamic": {"backend", "vm", "explain.text", "reports.report", "ir", "ops", "tir", "shapes", "settings"},
     "measure": {"extract", "ops", "ir", "tir", "shapes", "processor"},
 }
 # May import everything.

@@ -18,9 +18,10 @@ from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.jax_library import run_library
 from relax_eg.backend.libraries import run_registered
 from relax_eg.backend.tensor_programs import lower_program
-from relax_eg.errors import OperatorError, ShapeError, TraceError
+from relax_eg.errors import DeviceError, OperatorError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ir.control import Parts, functions_of, group_arguments
+from relax_eg.ir.devices import copied_to
 from relax_eg.ir.expr import (
     COND,
     SHARD_MAP,
@@ -270,6 +271,9 @@ def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
 
     TraceError under a trace for a routine whose result size depends on values, which no XLA program can contain.
     """
+    device = copied_to(e)
+    if device is not None:
+        return jax.device_put(args[0], device_named(device))
     if is_host_call(e):
         return _host_call(e, args, sizes)
     name = e.attr("name")
@@ -283,7 +287,21 @@ def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
             f"`{routine.name}` cannot run under jax.jit, grad or vmap: how large its result is depends on values\n"
             "  accepted: a call of the optimized function itself, which runs block by block"
         )
-    return routine.compute(jnp, *args, **dict(e.attr("attrs")))
+    # On the host, which needs the size in any case. XLA would compile a program for each size that occurs.
+    return _from_host(routine.compute(np, *map(_to_host, args), **dict(e.attr("attrs"))))
+
+
+def device_named(name: str) -> Any:
+    """The device that a program names, as "cpu:1". DeviceError where this process has none."""
+    platform, _, number = name.partition(":")
+    try:
+        return jax.devices(platform)[int(number)]
+    except (RuntimeError, IndexError):
+        here = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
+        raise DeviceError(
+            f"the program is on {name}, and this process has {here}\n"
+            "  accepted: devices that JAX finds; XLA_FLAGS=--xla_force_host_platform_device_count=2 makes two of a CPU"
+        ) from None
 
 
 def _host_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:

@@ -20,16 +20,17 @@ from jax.core import Tracer
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.executables import PARTS, Executables
 from relax_eg.backend.folds import FoldRunner
-from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
+from relax_eg.backend.lower import device_named, library_call, new_sizes, run_at, run_block
 from relax_eg.backend.program import Program, convert_argument
 from relax_eg.backend.runtime import UNSEEN, Strategy
+from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.width import convert_for_x64
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
 from relax_eg.ir.data import converted_data
-from relax_eg.ir.expr import SHARD_MAP, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import is_data_dependent, stepped_functions
@@ -82,8 +83,32 @@ class _Compiled:
         return _unpacked(self._jitted(_packed(tuple(values)), _Static(tuple(sorted(sizes.items())))))
 
 
-class _Programs(Programs):
-    """Makes the XLA programs of one module's functions and blocks, and their checks."""
+class OnDevice:
+    """A program that runs on a device, "" for that of the first array that it reads. What is elsewhere is copied."""
+
+    def __init__(self, run: Callable[[list[Any], Mapping[str, int]], Any], device: str) -> None:
+        self.run, self.device = run, device
+
+    def __call__(self, values: list[Any], sizes: Mapping[str, int]) -> Any:
+        first = next((v for v in values if isinstance(v, jax.Array)), None)
+        if self.device or first is None:
+            device = device_named(self.device) if self.device else jax.devices()[0]
+        else:
+            device = next(iter(first.devices()))
+        there = [
+            v if not isinstance(v, jax.Array) or v.devices() == {device} else jax.device_put(v, device) for v in values
+        ]
+        with jax.default_device(device):
+            return self.run(there, sizes)
+
+
+class StepPrograms(Programs):
+    """Makes the XLA programs of one module's functions and blocks, and their checks.
+
+    - `reorder_tolerance`: relative tolerance for the order in which sums are taken.
+    """
+
+    reorder_tolerance = 0.0  # given: the order is the program's own
 
     def __init__(self, module: Module, scope: Scope, executables: Executables) -> None:
         self.module = module
@@ -92,7 +117,9 @@ class _Programs(Programs):
         self.casts: dict[str, dict[Expr, Fit]] = {}
         self.call: Callable[[str, list[Any]], Any]  # runs a function of the module by its instructions
 
-    def region(self, block: Block, known: Sequence[str]) -> RegionProgram:
+    def region(
+        self, function: Function, block: Block, known: Sequence[str], device: str | None = None
+    ) -> RegionProgram:
         values = [b.value for b in block.bindings]
         reads = [e for e in postorder(values) if e.op == VAR]
         inside = Function("block", (), (block,), values[0])
@@ -101,7 +128,8 @@ class _Programs(Programs):
         def run(given: tuple[Any, ...], bound: dict[str, int]) -> Any:
             return run_block(self.module, block, dict(zip(reads, given, strict=True)), bound)
 
-        return RegionProgram(_Compiled(self.executables, run), reads, sizes)
+        compiled = _Compiled(self.executables, run)
+        return RegionProgram(compiled if device is None else OnDevice(compiled, device), reads, sizes)
 
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]:
         scope = self.scope if function is self.module.main else None
@@ -113,6 +141,14 @@ class _Programs(Programs):
     def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]:
         return signature_fit(function.name, function.params).bind
 
+    def at_exact_sizes(self) -> Mapping[str, str]:
+        """What cannot run at capacity, with the reason."""
+        return {}
+
+    def statistics(self, name: str) -> Statistics:
+        """Statistics of the executables of the function `name`."""
+        return Statistics(name, "exact", {}, (), (), 0, 0.0, self.executables.evicted, {})
+
     def fold(self, fold: Fold) -> FoldRunner:
         return FoldRunner(self.module, fold, self.executables, lambda args: self.call(fold.name, args))
 
@@ -121,13 +157,26 @@ class _Programs(Programs):
         if not fits:
             fits.update(cast_fits(function))
         scope = self.scope if function is self.module.main else None
+        where = f"{function.name}(), match_cast `{bound.attr('name')}`{_origin_of(function, bound)}"
 
         def bind(values: list[Any], known: Mapping[str, int]) -> Mapping[str, int]:
             sizes = dict(known)
-            new_sizes(fits[bound], values[0], sizes, scope, function.name)
+            new_sizes(fits[bound], values[0], sizes, scope, where)
             return sizes
 
         return bind
+
+
+def _origin_of(function: Function, bound: Expr) -> str:
+    """Of which library call the value is that a `match_cast` checks, as a part of an error."""
+    values = {b.var: b.value for block in function.blocks for b in block.bindings}
+    source = values[bound].args[0]
+    while source in values or source.op == TUPLE_GET:
+        source = values[source] if source in values else source.args[0]
+    return f", the result of `{source.attr('name').rpartition('.')[2]}`" if source.op == CALL_DPS_LIBRARY else ""
+
+
+MakePrograms = Callable[[Module, Scope, Executables], StepPrograms]
 
 
 class Runner(HostSteps):
@@ -135,13 +184,16 @@ class Runner(HostSteps):
 
     - `scope`: bounds and assumptions that the sizes must satisfy.
     - `executables`: the cache in which the compiled blocks count.
+    - `make`: makes what instructions run.
     """
 
-    def __init__(self, module: Module, scope: Scope, executables: Executables) -> None:
+    def __init__(
+        self, module: Module, scope: Scope, executables: Executables, make: MakePrograms = StepPrograms
+    ) -> None:
         self.module = module
         self.scope = scope
         self.stepped = stepped_functions(module)
-        programs = _Programs(module, scope, executables)
+        self.programs = programs = make(module, scope, executables)
         self.compiler = ModuleCompiler(module, self.stepped, programs)
         codes = Memo[str, Code](len(module.functions))
         self.machine = VirtualMachine(lambda name: codes.get_or_make(name, lambda: self.compiler.code(name)), self)
@@ -157,9 +209,11 @@ class Runner(HostSteps):
         self.scope.check(sizes, main.name)
         return self.machine.call(main.name, args, sizes)
 
-    def profiled(self, args: Sequence[Any]) -> tuple[Any, InstructionProfile]:
-        """The result of the entry, and what each instruction took."""
-        self.machine.profile = found = InstructionProfile()
+    def profiled(
+        self, args: Sequence[Any], traced: Callable[[str], None] | None = None
+    ) -> tuple[Any, InstructionProfile]:
+        """The result of the entry, and what each instruction took. `traced`: is told each when it has run."""
+        self.machine.profile = found = InstructionProfile(traced)
         try:
             return self.run(args), found
         finally:
@@ -167,6 +221,9 @@ class Runner(HostSteps):
 
     def waited(self, values: Any) -> None:
         jax.block_until_ready([v for v in values if isinstance(v, jax.Array)])
+
+    def copied(self, value: Any, device: str) -> Any:
+        return jax.device_put(value, device_named(device))
 
     def library(self, call: Expr, args: list[Any], sizes: Mapping[str, int]) -> Any:
         return library_call(call, args, dict(sizes))
@@ -198,15 +255,20 @@ class InSteps(Strategy):
     """Runs a module whose entry cannot be one XLA program, block by block.
 
     A size that does not fit and that only a step determines raises ShapeError or BoundsError as soon as it is known.
+
+    - `make`: makes the XLA programs of the blocks: for exact sizes, or (`dynamic.steps`) for capacities.
     """
 
     default_limit = PARTS
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, make: MakePrograms = StepPrograms) -> None:
         self.program = program
         kept = self.executables = self.new_executables(program)
         self._written = Runner(program.written(), program.scope, kept)
-        self._chosen = self._written if program.module is None else Runner(program.module, program.scope, kept)
+        chosen = program.written() if program.module is None else program.module
+        is_written = program.module is None and make is StepPrograms
+        self._chosen = self._written if is_written else Runner(chosen, program.scope, kept, make)
+        self.reorder_tolerance = self._chosen.programs.reorder_tolerance
 
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return UNSEEN
@@ -254,14 +316,23 @@ class InSteps(Strategy):
             return f"{name}() runs in steps and is no JAX function: {why}{accepted}"
         return f"{name}() is no JAX function: it takes or returns shapes, or what is known in part only{accepted}"
 
-    def profiled(self, arguments: list[Any]) -> tuple[Any, InstructionProfile]:
-        """The result of a call, and what each instruction took. What XLA runs is waited for at each."""
+    def profiled(
+        self, arguments: list[Any], traced: Callable[[str], None] | None = None
+    ) -> tuple[Any, InstructionProfile]:
+        """The result of a call, and what each instruction took. What XLA runs is waited for at each. `traced`: is told
+        each instruction when it has run, with the shapes of what it made."""
         checked = self.check_arguments(arguments)
-        return self._chosen.profiled(checked)
+        return self._chosen.profiled(checked, traced)
 
     def instructions(self) -> list[Code]:
         """The instructions of the functions."""
         return [self._chosen.compiler.code(f.name) for f in self._chosen.module]
+
+    def at_exact_sizes(self) -> Mapping[str, str]:
+        return self._chosen.programs.at_exact_sizes()
+
+    def statistics(self) -> Statistics:
+        return self._chosen.programs.statistics(self.program.name)
 
     def to_jax(self) -> Callable[..., Any]:
         raise TraceError(self._no_jax_function_message())

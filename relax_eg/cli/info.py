@@ -12,14 +12,27 @@ from rich.table import Table
 from rich.text import Text
 
 from relax_eg.backend.artifact import VERSION, Saved, read
+from relax_eg.backend.steps import InSteps
 from relax_eg.byte_units import format_bytes
 from relax_eg.cli.common import command, out
+from relax_eg.driver.loading import load
 
 
 @command
-def info(file: Annotated[Path, typer.Argument(help="m.rxe: what best.save or --save wrote.")]) -> None:
+def info(
+    file: Annotated[Path, typer.Argument(help="m.rxe: what best.save or --save wrote.")],
+    instructions: Annotated[
+        bool, typer.Option("--instructions", help="Also list the instructions of a program that runs in steps.")
+    ] = False,
+) -> None:
     """List the parts of a saved file: the program, and executables by device. Nothing in it is run."""
     print_parts(file, out)
+    if instructions:
+        strategy = load(file).strategy
+        codes = strategy.instructions() if isinstance(strategy, InSteps) else []
+        out.print("", *map(str, codes), sep="\n", markup=False, highlight=False, soft_wrap=True)
+        if not codes:
+            out.print("it is one XLA program, or a list of kernels, and has no instructions")
 
 
 def print_parts(file: Path, print_to: Console) -> None:

@@ -73,15 +73,16 @@ def load(
         at = checked(tuple[Mapping[str, int], ...], kept["at"], "at")
         variables = tuple(kept["capacities"])
         has = {v for p in saved.program.params for d in dims_of(p.annotation) for v in d.variables}
-        if set(variables) != has:
+        found = saved.program.written().main.cast_variables if saved.execution == STEPS else ()
+        if set(variables) != has | {*found}:
             raise ValueError(f"it has capacities of {', '.join(variables)}, and its sizes are {', '.join(sorted(has))}")
         usual = Dynamic(mode=kept["dynamic"], **{k: kept[k] for k in ("capacities", "executables", "background")})
-        policy = read_policy(name, variables, scope, usual, at)
+        policy = read_policy(name, sorted(has), scope, usual, at, found)
     chosen = usual if dynamic is None else Dynamic.of(dynamic).over(usual)
     if not saved.program.from_function and variables and saved.execution != STEPS and not chosen.trust:
         saved = replace(saved, program=replace(saved.program, find_difference=module_check(saved.program)))
     if chosen != usual:
-        policy = read_policy(name, variables, scope, chosen, at)
+        policy = read_policy(name, sorted(has), scope, chosen, at, found)
         data = {**policy.as_data(), "profile": kept["profile"]}
         saved = replace(saved, program=replace(saved.program, at_sizes=data))
     check_one_program(name, policy.mode, saved.execution)

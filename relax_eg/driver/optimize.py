@@ -145,7 +145,8 @@ def optimize(
     named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
     chosen = Dynamic.of(dynamic)
     settling = Settle.of(settle) if not measure and memory_limit is None and time_limit is None else OFF
-    policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named)
+    found = traced.cast_variables if traced.in_steps else ()
+    policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named, found)
     check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
     with width_context(traced.wide):
         best = _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)

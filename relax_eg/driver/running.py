@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.runtime import UNSEEN, Serving, Strategy
-from relax_eg.backend.steps import InSteps
+from relax_eg.backend.steps import InSteps, StepPrograms
 from relax_eg.backend.structured import structured
 from relax_eg.backend.whole import Whole
 from relax_eg.driver.outcomes import Outcomes
@@ -21,6 +22,7 @@ from relax_eg.driver.settling import MOST_TRIALS, OFF, Settle, Settling
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import Predict
+from relax_eg.dynamic.steps import CapacityPrograms
 from relax_eg.ir.annotations import dims_of
 from relax_eg.reports.compare import AS_WRITTEN
 
@@ -55,7 +57,8 @@ def make_runnable_of_arrays(
     if solution.execution == KERNELS:
         return InKernels(solution, explain)
     if solution.execution == STEPS:
-        return Optimized(replace(solution, weights=()), InSteps(solution.program), explain)
+        make = StepPrograms if policy is None or not _is_sized(policy, solution) else partial(CapacityPrograms, policy)
+        return Optimized(replace(solution, weights=()), InSteps(solution.program, make), explain)
     best = Optimized(solution, _strategy(solution, policy, predict), explain)
     chosen = [v.report for v in solution.variants if v.chosen is not None]
     if settle.doubts(chosen) and not solution.program.effectful:
@@ -66,12 +69,16 @@ def make_runnable_of_arrays(
 def _strategy(solution: Solution, policy: Policy | None, predict: Callable[[], Predict] | None) -> Whole:
     """How one XLA program runs, at exact sizes or at capacity."""
     family, pallas = Family(solution.program, solution.variants), Pallas.for_default_device(solution.pallas)
-    # Sums over a padded axis are taken in another order: with exact numerics, capacities must be asked for.
-    ways = ("capacity",) if solution.tolerance == 0 else ("capacity", "auto")
-    is_sized = policy is not None and policy.mode in ways and bool(policy.ladders)
-    if policy is None or predict is None or not is_sized or solution.program.effectful:
+    if policy is None or predict is None or not _is_sized(policy, solution) or solution.program.effectful:
         return Whole(family, pallas=pallas)
     return AtCapacity(family, policy, predict(), pallas=pallas)
+
+
+def _is_sized(policy: Policy, solution: Solution) -> bool:
+    """Whether calls may run at capacity. Sums over a padded axis are taken in another order: with exact numerics,
+    capacities must be asked for."""
+    ways = ("capacity",) if solution.tolerance == 0 else ("capacity", "auto")
+    return policy.mode in ways and (bool(policy.ladders) or solution.execution == STEPS)
 
 
 @dataclass(frozen=True)

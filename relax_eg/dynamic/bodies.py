@@ -14,7 +14,7 @@ from relax_eg.backend.call_keys import check_traced_arguments
 from relax_eg.backend.program import abstract_array
 from relax_eg.dynamic.fitting import CapacityFit, Pattern, make_fit, shape_at
 from relax_eg.dynamic.lowering import capacity_of
-from relax_eg.dynamic.plan import CapacityPlan, plan
+from relax_eg.dynamic.plan import CapacityPlan, plan_most
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.logs import fallback
 
@@ -76,15 +76,12 @@ class Body:
         # The chosen program has sizes that bounds fix as numbers.
         free = tuple(v for v in names if v not in self._fixed and v in self._bound.module.main.size_variables)
         try:
-            found = plan(self._bound.module, free)
-            while found.exact and free:  # the other sizes may be possible without these
-                self.reasons.update(found.exact)
-                free = tuple(v for v in free if v not in found.exact_dims) if found.exact_dims else ()
-                found = plan(self._bound.module, free)
+            found, reasons = plan_most(self._bound.module, free)
+            self.reasons.update(reasons)
         except Exception as e:  # without a plan the program runs at exact sizes
             self.refuse(e)
             return None
-        return None if found.exact or not free else (found, free)
+        return None if found is None else (found, found.dims)
 
     def refuse(self, e: Exception) -> None:
         """Makes the program run at exact sizes from now on, because it cannot be compiled for a capacity."""

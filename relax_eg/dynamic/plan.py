@@ -28,6 +28,18 @@ def plan(module: Module, dims: Iterable[str] | None = None) -> CapacityPlan:
     return CapacityPlan(module, wanted)
 
 
+def plan_most(module: Module, dims: Sequence[str]) -> tuple[CapacityPlan | None, Mapping[str, str]]:
+    """The plan for as many of the sizes `dims` as there is one for, or None, and what cannot run at capacity, with the
+    reason."""
+    reasons: dict[str, str] = {}
+    found = plan(module, dims)
+    while found.exact and dims:  # the other sizes may be possible without these
+        reasons.update(found.exact)
+        dims = tuple(v for v in dims if v not in found.exact_dims) if found.exact_dims else ()
+        found = plan(module, dims)
+    return None if found.exact or not dims else found, reasons
+
+
 class CapacityPlan:
     """The analysis of a module for some of its sizes.
 
@@ -59,12 +71,15 @@ class CapacityPlan:
     def exact_dims(self) -> frozenset[str]:
         return frozenset(self._analysis.exact_dims)
 
-    def lower(self, capacities: Mapping[str, int], *, without: Iterable[int] = ()) -> Callable[..., Any]:
+    def lower(
+        self, capacities: Mapping[str, int], *, fixed: Mapping[str, int] | None = None, without: Iterable[int] = ()
+    ) -> Callable[..., Any]:
         """The program at capacity: `run(leaves, sizes)`, which JAX can trace.
 
         - `leaves`: the arrays for the entry's tensor parameters in order, each axis at the capacity of its size
           (`input_shapes`). Elements beyond the true sizes do not matter.
         - `sizes`: the true size for each of `dims`, an int32 scalar between 1 and its capacity, which is not checked.
+        - `fixed`: sizes of the entry that are not in `dims` and no axis of an array.
         - `without`: numbers of masks to leave out, for tests that check whether each is needed.
 
         The result has the structure of the entry's, each array at capacity and correct within the true sizes.
@@ -80,8 +95,8 @@ class CapacityPlan:
         given = {v: int(capacities[v]) for v in self.dims}
 
         def run(leaves: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
-            fixed = self._fixed(leaves, given)
-            at = CapacitySizes(given, fixed, {v: sizes[v] for v in self.dims}, dropped)
+            rest = {**self._fixed(leaves, given), **(fixed or {})}
+            at = CapacitySizes(given, rest, {v: sizes[v] for v in self.dims}, dropped)
             return CapacityRun(self._analysis, at).function(self._analysis.main, self._arguments(leaves, at))
 
         return run

@@ -155,19 +155,19 @@ class Listed(Ladder):
 
 @dataclass(frozen=True)
 class AtBound(Ladder):
-    """One capacity: the upper bound `high`."""
+    """One capacity: the upper bound `high`; None where only the step that determines the size bounds it."""
 
-    high: int
+    high: int | None
 
     @property
     def rungs(self) -> Rungs:
         return BOUND
 
     def least_capacity(self, n: int) -> int:
-        return self.high
+        return n if self.high is None else self.high
 
     def __str__(self) -> str:
-        return f"its bound {self.high}"
+        return "its bound" if self.high is None else f"its bound {self.high}"
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,12 @@ class Policy:
     executables: int | None = None
     background: bool = False
     at: tuple[Mapping[str, int], ...] = ()
+
+    @property
+    def others(self) -> Ladder:
+        """The capacities of sizes of functions that are called: those of the entry's first size that has no bound of
+        its own."""
+        return next((ladder for ladder in self.ladders.values() if not isinstance(ladder, AtBound)), Powers())
 
     def as_data(self) -> dict[str, Any]:
         """The options as plain data, from which `from_data` makes an equal policy."""
@@ -277,24 +283,28 @@ def read_policy(
     scope: Scope,
     dynamic: Dynamic,
     at: Sequence[Mapping[str, int]] = (),
+    found: Sequence[str] = (),
 ) -> Policy:
     """The policy for a function with these size variables. OptionError, BoundsError for capacities that do not fit
-    them."""
+    them.
+
+    - `found`: further sizes, which `match_cast`s name.
+    """
+    variables = (*variables, *found)
     capacities: Any = POWERS if dynamic.capacities is None else dynamic.capacities
     by_name: Mapping[Any, Any] = capacities if isinstance(capacities, Mapping) else dict.fromkeys(variables, capacities)
     for v in by_name:
         if v not in variables:
             has = f"its sizes are {', '.join(variables)}" if variables else "it has no symbolic sizes"
             raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{short_repr(v)}: ...}}); {has}")
-    ladders = {v: _ladder(v, by_name.get(v, POWERS), scope.bounds(v)[1]) for v in variables}
+    ladders = {v: _ladder(v, by_name.get(v, POWERS), scope.bounds(v)[1], v in found) for v in variables}
     return Policy(dynamic.mode or "auto", ladders, scope, dynamic.executables, bool(dynamic.background), tuple(at))
 
 
 def check_one_program(name: str, mode: Mode | None, runs: str) -> None:
-    """OptionError if capacities are asked for a function that is more than one executable, or may be: `runs` is
-    "steps", "kernels" or "auto"."""
+    """OptionError if capacities are asked for a function that runs kernel by kernel, or may: `runs` is "kernels" or
+    "auto"."""
     how = {
-        "steps": "runs in steps",
         "kernels": "runs kernel by kernel",
         "auto": "may run kernel by kernel, which execution='whole' rules out",
     }.get(runs)
@@ -302,11 +312,11 @@ def check_one_program(name: str, mode: Mode | None, runs: str) -> None:
         raise OptionError(f"dynamic='capacity': {name}() {how}; 'auto' and 'exact' are accepted")
 
 
-def _ladder(v: str, given: Any, high: int | None) -> Ladder:
+def _ladder(v: str, given: Any, high: int | None, is_found: bool) -> Ladder:
     if given is None or (isinstance(given, str) and given == POWERS):
         return Powers()
     if isinstance(given, str) and given == BOUND:
-        if high is None:
+        if high is None and not is_found:
             raise OptionError(f"capacities='bound': {v} has no upper bound; declare bounds={{{v!r}: (1, 4096)}}")
         return AtBound(high)
     if isinstance(given, int) and _is_size(given):

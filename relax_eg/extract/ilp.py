@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.loops import VIOLATED, Loop, Loops
@@ -94,6 +93,8 @@ class Model:
         columns = [c for _, row in rows for c in row[0]]
         starts = np.cumsum([0, *(len(row[0]) for _, row in rows)])
         entries = [x for _, row in rows for x in row[1]]
+        from scipy.sparse import csr_matrix  # which loading a program never needs
+
         self.pair_rows = csr_matrix((entries, columns, starts), shape=(len(rows), self.columns))
         self.pair_least = np.array([row[2] for _, row in rows])
 

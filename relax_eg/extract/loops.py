@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from relax_eg.extract.problem import Problem
 
@@ -82,6 +80,9 @@ class Loops:
         - `taken`: the share to which each candidate is taken.
         - `used`: the share to which each class is used.
         """
+        from scipy.sparse import csr_matrix  # which loading a program never needs
+        from scipy.sparse.csgraph import maximum_flow
+
         reach = self.founded(taken)
         hard = reach[self.reads] + _SHUFFLED * self.rng.random(len(self.reads))
         order = np.lexsort((hard, np.repeat(np.arange(len(self.owner)), np.diff(self.start))))
@@ -115,6 +116,9 @@ class Loops:
 
     def _before(self, graph: Any, flow: Any, target: int) -> Floats:
         """The classes from which more flow could still reach `target`."""
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import breadth_first_order
+
         n = graph.shape[0]
         capacities, flows = _arcs(graph), _arcs(flow)
         # A flow has the arcs of its graph and their reverses.
@@ -130,7 +134,7 @@ class Loops:
         within[inside] = True
         rows = np.repeat(np.arange(graph.shape[0]), np.diff(graph.indptr))
         data = np.where(~within[rows] & within[graph.indices], _UNIT, graph.data).astype(np.int32)
-        return csr_matrix((data, graph.indices, graph.indptr), shape=graph.shape)
+        return type(graph)((data, graph.indices, graph.indptr), shape=graph.shape)
 
     def supports(self, classes: Iterable[int]) -> list[int]:
         """The candidates of `classes` that read none of them."""

@@ -22,8 +22,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import connected_components
 
 from relax_eg.extract.problem import Problem, tree_greedy
 
@@ -115,6 +113,9 @@ def strong_components(below: Mapping[int, set[int]]) -> dict[int, int]:
     sources = [place[c] for c, reads in below.items() for _ in reads]
     targets = [place[x] for reads in below.values() for x in reads]
     ones = np.ones(len(sources), dtype=np.int8)
+    from scipy.sparse import csr_matrix  # which loading a program never needs
+    from scipy.sparse.csgraph import connected_components
+
     graph = csr_matrix((ones, (sources, targets)), shape=(len(place), len(place)))
     labels = connected_components(graph, directed=True, connection="strong")[1]
     return {c: int(labels[i]) for c, i in place.items()}

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 
 from relax_eg.errors import OperatorError, SpecError, WellFormedError
 from relax_eg.frontends.partial_evaluation import partially_evaluated
+from relax_eg.frontends.placing import with_copies
 from relax_eg.frontends.specs import Arguments, HasArguments, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.frontends.tail_recursion import with_loops
@@ -188,7 +189,8 @@ def prepare_module(
     need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
     with_more = replace(entry, assume=(*entry.assume, *assume))
     module = Module(tuple(with_more if f is entry else f for f in module))
-    formed, evaluated = partially_evaluated(with_dataflow_blocks(deduce_module(module)))
+    placed = with_copies(with_dataflow_blocks(deduce_module(module)))
+    formed, evaluated = partially_evaluated(placed)
     if evaluated:
         module = formed = with_dataflow_blocks(deduce_module(formed))
     formed, looped = with_loops(formed)

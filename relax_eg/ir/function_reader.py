@@ -10,17 +10,18 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from relax_eg.errors import OperatorError
+from relax_eg.errors import OperatorError, SpecError
 from relax_eg.ir.annotations import Annotation, Data, Tensor, dims_of
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, choose, clashes, join_branches
+from relax_eg.ir.devices import copied_to, declared_device, to_device
 from relax_eg.ir.expr import FUNCTION, MATCH, TUPLE, VAR, Expr, postorder, var
 from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE, MEMORY
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.nested import NestedFunctions
 from relax_eg.ir.origin import Origin
-from relax_eg.ir.patterns import MatchReader, with_one_return
+from relax_eg.ir.patterns import MatchReader, WithoutUnpacking, with_one_return
 from relax_eg.ir.reader import did_you_mean, unqualified_name
 from relax_eg.ir.steps import effect_of
 from relax_eg.ir.values import ExpressionReader
@@ -35,6 +36,10 @@ OUTPUTS = "R.output(names) as the last line of the dataflow block"
 def _is_step(e: Expr) -> bool:
     """Whether `e` cannot stand in a dataflow block, whatever the functions are that it calls."""
     return e.op in BEYOND_TENSORS or (e.op not in MEMORY and effect_of(e, frozenset()) is not None)
+
+
+def _listed(statement: ast.stmt | list[ast.stmt]) -> list[ast.stmt]:
+    return statement if isinstance(statement, list) else [statement]
 
 
 def is_docstring(statement: ast.stmt) -> bool:
@@ -96,7 +101,14 @@ class FunctionReader:
             self._name(name, d)
             self.values.names[name] = p
             self.values.sizes.update(v for d in dims_of(p.annotation) for v in d.variables)
-        lines = [s for s in d.body if _function_attributes(s) is None]
+        declared = {a.arg: a.annotation for a in d.args.args}
+        copies = [self._placed(p, declared.get(str(p.attr("name")))) for p in params]
+        moved = [Binding(c, e) for c, e in copies if c is not e]
+        if moved:
+            self.blocks.append(Block(tuple(moved), dataflow=False))
+        unpacked = WithoutUnpacking(self.words)
+        body = [s for line in d.body for s in _listed(unpacked.visit(line))]
+        lines = [s for s in body if _function_attributes(s) is None]
         lines = with_one_return(lines, self.words, self.source)
         attributes = [a for s in d.body if (a := _function_attributes(s)) is not None]
         said = [self.reader.function_attributes(a) for a in attributes]
@@ -110,6 +122,25 @@ class FunctionReader:
         if end is None or result is None:
             raise self.source.error(d, f"function `{d.name}` returns nothing", "`return expression` as its last line")
         return self._function(params, end, lines, result)
+
+    def _placed(self, p: Expr, written: ast.expr | None) -> tuple[Expr, Expr]:
+        """The variable of a parameter on the device of its annotation, and its value: itself where there is none."""
+        device = self._device(written)
+        if device is None:
+            return p, p
+        name = str(p.attr("name"))
+        own = next(n for n in (f"{name}_placed{i or ''}" for i in itertools.count()) if n not in self.words)
+        self.words.add(own)
+        copy = var(own, p.annotation)
+        self.values.names[name] = copy
+        return copy, to_device(p, device)
+
+    def _device(self, written: ast.expr | None) -> str | None:
+        try:
+            return declared_device(written)
+        except SpecError as error:
+            assert written is not None
+            raise self.source.at_position(written, error, "R.Tensor((4,), dtype, device)") from None
 
     def _body(self, statements: list[ast.stmt]) -> tuple[ast.Return | None, Expr | None]:
         """Reads statements up to a `return`, and returns that statement and its value."""
@@ -423,6 +454,9 @@ class FunctionReader:
         value = self.values.expression(written, None if isinstance(written, ast.Name) else declared)
         if value.annotation != declared:
             self.values.check_declared(written, value.annotation, declared)
+        device = self._device(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
+        if device is not None and copied_to(value) is None:
+            value = to_device(self.values.step(written, value, value.op != VAR), device)
         annotation = declared or value.annotation
         bound = var(self._name(target.id, target), annotation)
         self._keep_origin(statement, written, value)

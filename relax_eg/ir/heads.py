@@ -120,6 +120,13 @@ def _constructed(run: Evaluator, e: Expr, args: list[Any], sizes: Any) -> Any:
     return DataValue(e.annotation.definition, e.annotation.definition.index(e.attr("constructor")), tuple(args))
 
 
+def _closure(run: Any, e: Expr, args: list[Any], sizes: Any) -> FunctionValue:
+    first, *captured = args
+    if isinstance(first, FunctionValue):
+        return FunctionValue(first.name, (*first.captured, *captured))
+    return FunctionValue(first, tuple(captured))
+
+
 def _written(run: Evaluator, e: Expr, args: list[Any], sizes: Any) -> Any:
     args[0].content = args[1]
     return ()
@@ -139,7 +146,7 @@ _HEADS = (
     Head(SCAN, _control, runs="loop"),
     Head(SHARD_MAP, _control, runs="parts"),
     Head(MATCH, _control, runs="choice", beyond_tensors=True),
-    Head(CLOSURE, lambda run, e, a, n: FunctionValue(a[0], tuple(a[1:])), {}, beyond_tensors=True),
+    Head(CLOSURE, _closure, {}, beyond_tensors=True),
     Head(CONSTRUCT, _constructed, {"constructor": str}, beyond_tensors=True),
     Head(NEW_REF, lambda run, e, a, n: Cell(a[0]), {}, beyond_tensors=True),
     Head(READ_REF, lambda run, e, a, n: a[0].content, {}, beyond_tensors=True),

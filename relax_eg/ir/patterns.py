@@ -27,6 +27,37 @@ def with_one_return(body: Sequence[ast.stmt], taken: set[str], source: Source) -
     return [*flat[:-1], _at(ast.Return(ast.Name(name, ast.Load())), flat[-1])] if len(flat) > 1 else flat
 
 
+class WithoutUnpacking(ast.NodeTransformer):
+    """Replaces `a, b = value` by lines that bind the value, and then its fields. Declarations of sizes stay.
+
+    - `taken`: names that are used; those that are made are added.
+    """
+
+    def __init__(self, taken: set[str]) -> None:
+        self.taken = taken
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return node  # a nested function is read by itself
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
+        target = node.targets[0]
+        names = target.elts if isinstance(target, (ast.Tuple, ast.List)) and len(node.targets) == 1 else []
+        calls = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        sizes = all(
+            isinstance(v, ast.Call) and isinstance(v.func, ast.Attribute) and ast.unparse(v.func.value) == "T"
+            for v in calls
+        )
+        if not names or sizes or not all(isinstance(n, ast.Name) for n in names):
+            return node
+        whole = next(n for n in (f"fields{i or ''}" for i in itertools.count()) if n not in self.taken)
+        self.taken.add(whole)
+        made: list[ast.stmt] = [_at(ast.Assign([ast.Name(whole, ast.Store())], node.value), node)]
+        for i, name in enumerate(names):
+            field = ast.Subscript(ast.Name(whole, ast.Load()), ast.Constant(i), ast.Load())
+            made.append(_at(ast.Assign([name], field), node))
+        return made
+
+
 def _returns(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Return):
         return True

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Data, DataType, Shape, Tensor, Tuple
 from relax_eg.ir.calls import signature
+from relax_eg.ir.devices import copied_to
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
@@ -274,6 +275,8 @@ class _FunctionText:
         return f"R.{e.op}({', '.join([*(self._operand(a, names) for a in e.args), *attributes])})"
 
     def _library_text(self, e: Expr, names: dict[Expr, str]) -> str:
+        if (device := copied_to(e)) is not None:
+            return f"R.to_vdevice({self._operand(e.args[0], names)}, {quoted(device)})"
         args = f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"
         attrs = ", ".join(f"{quoted(k)}: {attribute_text(v)}" for k, v in e.attr("attrs"))
         more = (f", attrs={{{attrs}}}" if attrs else "") + ("" if e.attr("pure") else ", pure=False")

@@ -29,8 +29,9 @@ Functions = Mapping[str, Callable[..., Any]]
 BINARY: dict[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul",
     ast.Pow: "power", ast.Mod: "remainder", ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or",
-    ast.BitXor: "bitwise_xor", ast.LShift: "left_shift", ast.RShift: "right_shift",
+    ast.BitXor: "bitwise_xor", ast.LShift: "left_shift", ast.RShift: "right_shift", ast.FloorDiv: "R.floor_divide",
 }  # fmt: skip
+_OF_BOOLS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor"}
 # Arithmetic on numbers and sizes, done at read time without an operator.
 _EARLY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -172,8 +173,7 @@ class PythonExpressionReader:
             return self._applied(at, "negative", (of,), {}) if isinstance(of, Expr) else -of
         if isinstance(at.op, ast.UAdd):
             return of
-        is_bool = isinstance(of, Expr) and isinstance(of.annotation, Tensor) and of.annotation.dtype == "bool"
-        return self._applied(at, "logical_not" if is_bool else "bitwise_not", (of,), {})
+        return self._applied(at, "logical_not" if _is_bool(of) else "bitwise_not", (of,), {})
 
     def _binary(self, at: ast.BinOp) -> Any:
         left, right = self.argument(at.left), self.argument(at.right)
@@ -187,8 +187,11 @@ class PythonExpressionReader:
             except (RelaxEgError, ArithmeticError, TypeError, ValueError) as error:
                 raise self.source.at_position(at, error, "arithmetic that numbers and sizes have") from None
         if type(at.op) not in BINARY:
-            raise self.source.error(at, "values have no such operator", "+ - * / @ % ** & | ^ << >>")
-        return self._applied(at, BINARY[type(at.op)], (left, right), {})
+            raise self.source.error(at, "values have no such operator", "+ - * / // @ % ** & | ^ << >>")
+        name = BINARY[type(at.op)]
+        if name in _OF_BOOLS and (_is_bool(left) or _is_bool(right)):
+            name = _OF_BOOLS[name]
+        return self._applied(at, name, (left, right), {})
 
     def _called(self, at: ast.Call, name: str, first: tuple[Any, ...]) -> Any:
         if any(isinstance(a, ast.Starred) for a in at.args):
@@ -214,6 +217,10 @@ class PythonExpressionReader:
             raise self.source.at_position(at, error, wanted) from None
         except DAMAGED as error:
             raise self.source.at_position(at, error, f"what {shown} takes: {_signature(function)}") from None
+
+
+def _is_bool(x: Any) -> bool:
+    return isinstance(x, Expr) and isinstance(x.annotation, Tensor) and x.annotation.dtype == "bool"
 
 
 def _signature(function: Callable[..., Any]) -> str:

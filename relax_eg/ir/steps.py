@@ -68,13 +68,17 @@ def impure_functions(module: Module) -> frozenset[str]:
 
 
 def general_functions(module: Module) -> frozenset[str]:
-    """Returns the names of the functions that recur, or that have values beyond tensors, and of those that name one;
-    `VALUES` if function values may be such. Linear in the module's size."""
+    """Returns the names of the functions that recur, have values beyond tensors or are on a device, and of those that
+    name one; `VALUES` if function values may be such. Linear in the module's size."""
     recursive = reaching_cycles({f.name: [e.attr("name") for e in f.expressions() if e.op == FUNCTION] for f in module})
 
     def is_general(f: Function) -> bool:
         ends = (*f.params, f.result)
-        if f.name in recursive or not all(is_first_order(e.annotation) or _is_signature(e) for e in ends):
+        if (
+            f.name in recursive
+            or any(k == "vdevice" for k, _ in f.attributes)
+            or not all(is_first_order(e.annotation) or _is_signature(e) for e in ends)
+        ):
             return True
         return any(e.op in BEYOND_TENSORS for e in f.expressions())
 

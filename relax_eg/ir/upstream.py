@@ -1,7 +1,7 @@
 """Reads what only Relax's own text spells: packed calls, prim values, calls in place, explicit memory, devices.
 
 Each form becomes what this language has for it. A prim value that is a whole number is a shape of one size; a packed
-function is a function of the host (`host_calls`); what a device is said to hold is read and not kept.
+function is a function of the host (`host_calls`), as a copy to a device is (`devices`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable as Function
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from relax_eg.errors import OperatorError
+from relax_eg.errors import OperatorError, SpecError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
 from relax_eg.ir.calls import call_annotation, call_sizes
+from relax_eg.ir.devices import to_device, written_device
 from relax_eg.ir.expr import ALLOC_STORAGE, CALL, FUNCTION, SHAPE, Expr, const, node, shape_value, tuple_
 from relax_eg.ir.host_calls import OWN, PROGRAM, Convention, host_call
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
@@ -54,8 +55,8 @@ class UpstreamForms:
             "call_tir_inplace": self._tir_in_place,
             "invoke_closure": self._invoke,
             "invoke_pure_closure": self._invoke,
-            "to_vdevice": self._same,
-            "hint_on_device": self._same,
+            "to_vdevice": self._to_device,
+            "hint_on_device": self._to_device,
             "builtin.stop_lift_params": self._same,
             "wrap_param": self._same,
             "memory.alloc_storage": self._alloc_storage,
@@ -215,6 +216,18 @@ class UpstreamForms:
 
     def _same(self, at: ast.Call, declared: Annotation | None) -> Expr:
         return self.values.expression(at.args[0], declared)
+
+    def _to_device(self, at: ast.Call, declared: Annotation | None) -> Expr:
+        wanted = 'R.to_vdevice(x, "cpu:1")'
+        said = [*at.args[1:], *self.reader.keywords(at).values()]
+        if not at.args or len(said) != 1:
+            raise self.source.error(at, "a value and a device are needed", wanted)
+        x = self.values.expression(at.args[0], declared)
+        try:
+            made = to_device(x, written_device(said[0]))
+        except SpecError as error:
+            raise self.source.at_position(at, error, wanted) from None
+        return self._step(at, made, declared)
 
     # --- tensor programs ---
 

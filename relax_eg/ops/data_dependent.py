@@ -6,7 +6,9 @@ Such a size is unknown before the result is computed, so these are library calls
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +17,14 @@ import numpy as np
 from relax_eg.dtypes import KEY_DTYPE, is_complex, is_integer
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ir.expr import Expr, call_dps_library
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr, call_dps_library
 from relax_eg.ir.lattice import sizes_differ
 from relax_eg.ops.record import Attribute, Site, attributes_of
 from relax_eg.shapes import Dim
 
 Array = np.ndarray[Any, Any]
 PREFIX = "relax_eg."
+Most = Sequence[Sequence[Dim | None]]  # for each result, the most elements that each axis may have
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Routine:
     - `name`: the name in `rx.op`.
     - `parameters`: operand names.
     - `deduce`: returns the result's annotation from complete or partial annotations of the operands.
+    - `most`: returns the same with the most elements that each axis may have, from complete annotations: an upper-bound
+      shape function. None for a size that no operand bounds.
     - `compute`: called with numpy or jax.numpy, arrays of that kind, and the attributes as keywords.
     - `attributes`: its attributes, in order.
     - `doc`: what it returns, in one line.
@@ -39,6 +44,7 @@ class Routine:
     name: str
     parameters: tuple[str, ...]
     deduce: Callable[[Site], Annotation]
+    most: Callable[[Site], Most]
     compute: Callable[..., Any]
     attributes: tuple[Attribute, ...]
     doc: str
@@ -58,6 +64,41 @@ def _unique(site: Site) -> Annotation:
     counts = Tensor(dtype="int32", ndim=1)
     fields = (values, *[places] * site["return_inverse"], *[counts] * site["return_counts"])
     return values if len(fields) == 1 else Tuple(fields)
+
+
+def _elements(shape: Sequence[Dim]) -> Dim:
+    return functools.reduce(operator.mul, shape, Dim.of(1))
+
+
+def _most_unique(site: Site) -> Most:
+    shape = site.tensor(0).shape or ()
+    every = _elements(shape)
+    return [[every], *[shape] * site["return_inverse"], *[[every]] * site["return_counts"]]
+
+
+def _most_places(before: bool, after: bool) -> Callable[[Site], Most]:
+    """Of a matrix of positions with a row for each axis (`before`), or a column (`after`)."""
+
+    def most(site: Site) -> Most:
+        shape = site.tensor(0).shape or ()
+        rank = Dim.of(len(shape))
+        return [[*[rank] * before, _elements(shape), *[rank] * after]]
+
+    return most
+
+
+def _most_selected(site: Site) -> Most:
+    x, mask = site.tensor(0).shape or (), site.tensor(1).shape or ()
+    return [[_elements(mask), *x[len(mask) :]]]
+
+
+def _most_largest(site: Site) -> Most:
+    return [site.tensor(0).shape or ()] * 2
+
+
+def _most_boxes(site: Site) -> Most:
+    boxes = site.tensor(0).shape or (Dim.of(0),)
+    return [[boxes[0] if site["most"] is None else Dim.of(site["most"])]]
 
 
 def _unique_of(numpy: Any, x: Any, *, return_inverse: bool, return_counts: bool) -> Any:
@@ -184,21 +225,21 @@ _BOXES = (
 ROUTINES: Mapping[str, Routine] = {
     r.name: r
     for r in (
-        Routine("unique", _X, _unique, _unique_of, _UNIQUE,
+        Routine("unique", _X, _unique, _most_unique, _unique_of, _UNIQUE,
                 "the distinct elements, ascending; with it, where each element is among them, and how often"),
-        Routine("nonzero", _X, _places(2), _nonzero_of, _POSITIONS,
+        Routine("nonzero", _X, _places(2), _most_places(True, False), _nonzero_of, _POSITIONS,
                 "the indices of the elements that are not zero, in order: a row for each axis"),
-        Routine("argwhere", _X, _places(2), _argwhere_of, _POSITIONS,
+        Routine("argwhere", _X, _places(2), _most_places(False, True), _argwhere_of, _POSITIONS,
                 "the indices of the elements that are not zero, in order: a column for each axis"),
-        Routine("flatnonzero", _X, _places(1), _flatnonzero_of, _POSITIONS,
+        Routine("flatnonzero", _X, _places(1), _most_places(False, False), _flatnonzero_of, _POSITIONS,
                 "the indices of the elements of the flattened operand that are not zero"),
-        Routine("masked_select", ("x", "mask"), _masked_select, _masked_select_of, (),
+        Routine("masked_select", ("x", "mask"), _masked_select, _most_selected, _masked_select_of, (),
                 "x[mask]: the elements along the mask's axes, in order, at which it holds"),
-        Routine("arange_of", ("n",), _count, _range_of, _POSITIONS,
+        Routine("arange_of", ("n",), _count, lambda site: [[None]], _range_of, _POSITIONS,
                 "the numbers 0, 1, ... below a number that is a value"),
-        Routine("top_k_of", ("x", "k"), _largest, _largest_of, (),
+        Routine("top_k_of", ("x", "k"), _largest, _most_largest, _largest_of, (),
                 "the largest elements along the last axis and their places, as many as a value says"),
-        Routine("non_max_suppression", ("boxes", "scores"), _kept_boxes, _kept_boxes_of, _BOXES,
+        Routine("non_max_suppression", ("boxes", "scores"), _kept_boxes, _most_boxes, _kept_boxes_of, _BOXES,
                 "the places of the boxes (x1, y1, x2, y2) that no better one overlaps, the best one first"),
     )
 }  # fmt: skip
@@ -215,6 +256,15 @@ def deduce_routine(
         wanted = f"{len(routine.parameters)} operands ({', '.join(routine.parameters)})"
         raise OperatorError(f"{name} takes {wanted}, got {len(operands)}")
     return attrs, routine.deduce(Site(name, operands, attrs))
+
+
+def most_of(e: Expr) -> Most | None:
+    """Returns for each result of a call of a routine the most elements that each axis may have: what its upper-bound
+    shape function says. None for another node, or where the sizes of the operands are not known."""
+    routine = BY_LIBRARY.get(e.attr("name")) if e.op == CALL_DPS_LIBRARY else None
+    if routine is None or any(not isinstance(a.annotation, Tensor) or a.tensor.shape is None for a in e.args):
+        return None
+    return routine.most(Site(routine.name, tuple(a.annotation for a in e.args), dict(e.attr("attrs"))))
 
 
 def call_routine(name: str, args: tuple[Expr, ...], given: Mapping[str, Any]) -> Expr:

@@ -18,6 +18,7 @@ from relax_eg.argument_checks import FLAG, TEXT, accepts, short_repr
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import HostError, OptionError, RelaxEgError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
+from relax_eg.ir.devices import TO_DEVICE
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.host_calls import HOST, OWN, PROGRAM
 from relax_eg.tir.imperative import run_program
@@ -163,6 +164,7 @@ _OWN: Mapping[str, Callable[..., Any]] = {
     OWN + "assert": _assert,
     OWN + "function": _function,
     OWN + "apply": lambda f, *args: f(*args),
+    TO_DEVICE: lambda x, device: x,
     OWN + "shape_of": lambda x: x.shape,
     OWN + "tensor_to_shape": lambda x: tuple(int(n) for n in x),
     OWN + "shape_to_tensor": lambda s: np.asarray(s, np.int64),

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from relax_eg.ir.annotations import Annotation, Data, Tuple, dims_of
 from relax_eg.ir.control import functions_of, group_arguments, runs_of
+from relax_eg.ir.devices import copied_to
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
@@ -45,6 +46,7 @@ from relax_eg.vm.instructions import (
     CallValue,
     Code,
     Construct,
+    CopyTo,
     Field,
     Instruction,
     Jump,
@@ -63,6 +65,7 @@ from relax_eg.vm.instructions import (
     Switch,
     WriteRef,
 )
+from relax_eg.vm.lifetimes import with_kills
 
 Bind = Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]
 
@@ -84,7 +87,9 @@ class RegionProgram:
 class Programs(Protocol):
     """Makes what instructions run."""
 
-    def region(self, block: Block, known: Sequence[str]) -> RegionProgram: ...
+    def region(
+        self, function: Function, block: Block, known: Sequence[str], device: str | None = None
+    ) -> RegionProgram: ...
 
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]: ...
 
@@ -110,6 +115,7 @@ class ModuleCompiler:
         self.programs = programs
         self.folds = folds_of(module)
         self.mentions = Counter(e.attr("name") for f in module for e in f.expressions() if e.op == FUNCTION)
+        self.is_placed = any(copied_to(e) is not None for f in module for e in f.expressions())
         self.unchecked = {f.name for f in module if not f.size_variables} - set(_checked_functions(module))
 
     def code(self, name: str) -> Code:
@@ -122,7 +128,8 @@ class ModuleCompiler:
             run = RunProgram(n, self.programs.whole(f), name, tuple(range(n)), sizes)
             return Code(name, n, (None,) * (n + 1), (run, Return(-1, n)), self.programs.fit(f))
         made = _FunctionCompiler(self, f)
-        return Code(name, len(f.params), tuple(made.registers), made.instructions(), fit)
+        code = with_kills(made.instructions(), made.constants.values())
+        return Code(name, len(f.params), tuple(made.registers), code, fit)
 
 
 def _checked_functions(module: Module) -> Iterable[str]:
@@ -177,6 +184,7 @@ class _FunctionCompiler:
         self.code: list[Instruction] = []
         self.labels: list[int] = []  # the place of each label
         self.inlined = 0
+        self.places: dict[Expr, str] = {}  # the devices of variables, where they are known
         self.running = [function.name]
         scope = _Scope(function, {}, {}, {v: v for v in function.size_variables}, "")
         for p in function.params:
@@ -223,11 +231,20 @@ class _FunctionCompiler:
                 scope.registers[b.var] = self._operand(b.value, scope)
             else:
                 computed.append(b)
-        if computed:
-            self._region(computed, scope)
+        if not self.module.is_placed:
+            return self._region(computed, scope) if computed else None
+        for device in dict.fromkeys(map(self._device, computed)):
+            self._region([b for b in computed if self._device(b) == device], scope, device)
+        return None
 
-    def _region(self, bindings: Sequence[Binding], scope: _Scope) -> None:
-        program = self.programs.region(Block(tuple(bindings)), tuple(scope.sizes))
+    def _device(self, b: Binding) -> str:
+        """The device on which a block's binding runs: that of what it reads; "" where that is not known."""
+        found = next((d for e in postorder([b.value]) if (d := self.places.get(e))), "")
+        self.places[b.var] = found
+        return found
+
+    def _region(self, bindings: Sequence[Binding], scope: _Scope, device: str | None = None) -> None:
+        program = self.programs.region(scope.function, Block(tuple(bindings)), tuple(scope.sizes), device)
         reads = tuple(self._operand(e, scope) for e in program.reads)
         outputs = tuple(self._register() for _ in bindings)
         sizes = tuple((v, scope.sizes[v]) for v in program.sizes if v in scope.sizes)
@@ -309,6 +326,9 @@ class _FunctionCompiler:
         elif e.op == CALL:
             callee, *args = [self._operand(a, scope) for a in e.args]
             scope.registers[b.var] = self._made(CallValue, callee, tuple(args))
+        elif (device := copied_to(e)) is not None:
+            self.places[b.var] = device
+            scope.registers[b.var] = self._made(CopyTo, self._operand(e.args[0], scope), device)
         elif e.op in CONTROL or e.op == CALL_DPS_LIBRARY:
             args = tuple(self._operand(a, scope) for a in e.args)
             kind = RunLoop if e.op in CONTROL else CallLibrary

@@ -101,12 +101,14 @@ class CallFunction(Instruction):
     """Calls a function of the module.
 
     - `is_tail`: whether its result is that of the caller, whose frame it replaces.
+    - `kills`: the registers that nothing reads after it.
     """
 
     code: ClassVar[int] = 5
     function: str
     args: tuple[int, ...]
     is_tail: bool = False
+    kills: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +117,14 @@ class CallValue(Instruction):
 
     - `callee`: its register.
     - `is_tail`: whether its result is that of the caller, whose frame it replaces.
+    - `kills`: the registers that nothing reads after it.
     """
 
     code: ClassVar[int] = 6
     callee: int
     args: tuple[int, ...]
     is_tail: bool = False
+    kills: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +288,48 @@ class RunFold(Instruction):
     name: str
     place: int
     args: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTo(Instruction):
+    """Copies a value to a device, where it is not there.
+
+    - `device`: the device's name, such as "gpu:0".
+    """
+
+    code: ClassVar[int] = 21
+    source: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill(Instruction):
+    """Ends the lives of values: their arrays are freed if nothing else holds them.
+
+    - `registers`: the registers that held them.
+    """
+
+    code: ClassVar[int] = 22
+    registers: tuple[int, ...]
+
+
+_READ = ("source", "value", "callee", "cell")  # fields that name a register
+_READ_MANY = ("reads", "args", "fields", "captured", "values")  # and several
+
+
+def read_registers(i: Instruction) -> list[int]:
+    """Returns the registers that an instruction reads."""
+    found = [getattr(i, name) for name in _READ if hasattr(i, name)]
+    if not isinstance(i, Switch):
+        found += [r for name in _READ_MANY for r in getattr(i, name, ())]
+    return found
+
+
+def written_registers(i: Instruction) -> list[int]:
+    """Returns the registers that an instruction writes."""
+    own: list[int] = [r for case in i.fields for r in case] if isinstance(i, Switch) else []
+    own += getattr(i, "outputs", ())
+    return own if i.into < 0 else [*own, i.into]
 
 
 @dataclass(frozen=True, slots=True)

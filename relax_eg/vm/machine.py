@@ -20,9 +20,11 @@ from relax_eg.vm.instructions import (
     CallValue,
     Code,
     Construct,
+    CopyTo,
     Field,
     Instruction,
     Jump,
+    Kill,
     MakeClosure,
     MakeShape,
     MakeTuple,
@@ -36,6 +38,7 @@ from relax_eg.vm.instructions import (
     RunRegion,
     Switch,
     WriteRef,
+    written_registers,
 )
 
 
@@ -44,6 +47,10 @@ class HostSteps(Protocol):
 
     def waited(self, values: Sequence[Any]) -> None:
         """Waits until values are computed."""
+        ...
+
+    def copied(self, value: Any, device: str) -> Any:
+        """Returns a value on a device."""
         ...
 
     def library(self, call: Expr, args: list[Any], sizes: Mapping[str, int]) -> Any:
@@ -65,6 +72,8 @@ class ProfileRow:
     - `count`: the number of times that it ran.
     - `seconds`: the seconds of all runs; of a call, those until the function begins.
     - `text`: a line that describes it.
+    - `bytes`: the most bytes of arrays that a run of it made.
+    - `made`: what its last run made: shapes and dtypes.
     """
 
     function: str
@@ -72,6 +81,8 @@ class ProfileRow:
     text: str
     count: int = 0
     seconds: float = 0.0
+    bytes: int = 0
+    made: str = ""
 
 
 @dataclass(slots=True)
@@ -79,24 +90,41 @@ class InstructionProfile:
     """What a run took, by instruction.
 
     - `rows`: a row for each instruction that ran.
+    - `traced`: is told each instruction when it has run, with what it made; None: nothing is.
     """
 
+    traced: Callable[[str], None] | None = None
     rows: dict[tuple[str, int], ProfileRow] = field(default_factory=dict[tuple[str, int], ProfileRow])
 
-    def add(self, code: Code, place: int, seconds: float) -> None:
+    def add(self, code: Code, place: int, seconds: float, made: Sequence[Any] = ()) -> None:
         row = self.rows.get((code.name, place))
         if row is None:
             text = code.instructions[place].text()
             row = self.rows[code.name, place] = ProfileRow(code.name, place, text)
         row.count += 1
         row.seconds += seconds
+        row.made = ", ".join(map(_described, made))
+        row.bytes = max(row.bytes, sum(getattr(v, "nbytes", 0) for v in made))
+        if self.traced is not None:
+            self.traced(f"{code.name}:{place} {row.text}" + (f" -> {row.made}" if made else ""))
 
     def __str__(self) -> str:
         total = sum(r.seconds for r in self.rows.values()) or 1.0
-        lines = [f"{'seconds':>10} {'share':>6} {'runs':>8}  instruction"]
+        lines = [f"{'seconds':>10} {'share':>6} {'runs':>8} {'bytes':>10}  instruction"]
         for r in sorted(self.rows.values(), key=lambda r: -r.seconds):
-            lines.append(f"{r.seconds:10.6f} {r.seconds / total:6.1%} {r.count:8d}  {r.function}:{r.place} {r.text}")
+            made = f" -> {r.made}" if r.made else ""
+            head = f"{r.seconds:10.6f} {r.seconds / total:6.1%} {r.count:8d} {r.bytes:10d}"
+            lines.append(f"{head}  {r.function}:{r.place} {r.text}{made}")
         return "\n".join(lines)
+
+
+def _described(value: Any) -> str:
+    """The kind of a value: of an array its dtype and shape."""
+    if hasattr(value, "dtype"):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if isinstance(value, DataValue):
+        return value.constructor
+    return f"({', '.join(map(_described, value))})" if isinstance(value, tuple) else type(value).__name__  # type: ignore[reportUnknownArgumentType]
 
 
 def _forced(value: Any) -> Any:
@@ -148,6 +176,7 @@ class VirtualMachine:
                     registers[into] = value
                 if profile is not None:
                     self.steps.waited(values)
+                given = values = value = None  # these names would keep the arrays alive
             elif kind == Switch.code:
                 data = registers[i.value]
                 for into, value in zip(i.fields[data.index], data.fields, strict=True):
@@ -155,6 +184,9 @@ class VirtualMachine:
                 place = i.places[data.index]
             elif kind == BranchOn.code:
                 place = i.places[min(max(int(_forced(registers[i.value])), 0), len(i.places) - 1)]
+            elif kind == Kill.code:
+                for r in i.registers:
+                    registers[r] = None
             elif kind == Jump.code:
                 place = i.place
             elif kind in (CallFunction.code, CallValue.code):
@@ -172,6 +204,8 @@ class VirtualMachine:
                     called = self.code_of(i.function)
                 if len(given) != called.parameters:
                     raise OperatorError(f"{called.name}() takes {called.parameters} arguments, got {len(given)}")
+                for r in i.kills:
+                    registers[r] = None
                 if not i.is_tail:
                     frames.append((code, registers, bound, place, i.into))
                     if len(frames) > FRAMES:
@@ -182,6 +216,7 @@ class VirtualMachine:
                 code, place = called, 0
                 bound = {} if code.fit is None else dict(code.fit(given))
                 registers = [*given, *code.registers[code.parameters :]]
+                given = None
             elif kind == Return.code:
                 result = registers[i.source]
                 if deferring and not frames:
@@ -221,7 +256,8 @@ class VirtualMachine:
                     registers[:] = map(_forced, registers)
                 self._rare(i, registers, bound)
             if profile is not None:
-                profile.add(before, at, time.perf_counter() - started)
+                made = [registers[r] for r in written_registers(i)] if code is before else []
+                profile.add(before, at, time.perf_counter() - started, made)
 
     def _rare(self, i: Instruction, registers: list[Any], bound: dict[str, int]) -> None:
         if isinstance(i, MakeShape):
@@ -237,6 +273,8 @@ class VirtualMachine:
         elif isinstance(i, WriteRef):
             registers[i.cell].content = registers[i.source]
             registers[i.into] = ()
+        elif isinstance(i, CopyTo):
+            registers[i.into] = self.steps.copied(registers[i.source], i.device)
         elif isinstance(i, (CallLibrary, RunLoop, RunProgram)):
             args = [registers[r] for r in i.args]
             sizes = {name: bound[own] for name, own in i.sizes if own in bound}

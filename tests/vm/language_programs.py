@@ -155,6 +155,33 @@ def main(a: R.Tensor((), "float32"), b: R.Tensor((), "float32"), n: R.Tensor((),
     return n - escape(a, b, 0.0, 0.0, n)
 """
 
+# Greedy decoding with a GRU into a buffer of known size: a loop.
+DECODE = """
+@R.function
+def decode(
+    written: R.Tensor((256,), "int32"), place: R.Tensor((), "int32"), h: R.Tensor((1, 64), "float32"),
+    table: R.Tensor((128, 64), "float32"), w: R.Tensor((64, 192), "float32"), u: R.Tensor((64, 192), "float32"),
+    out: R.Tensor((64, 128), "float32"),
+) -> R.Tensor((256,), "int32"):
+    if place == 255:
+        return written
+    x = R.op.take(table, R.op.reshape(R.op.take(written, place, 0), (1,)), 0)
+    a = x @ w
+    c = h @ u
+    z = R.op.sigmoid(a[:, 64:128] + c[:, 64:128])
+    n = R.op.tanh(a[:, 128:] + R.op.sigmoid(a[:, :64] + c[:, :64]) * c[:, 128:])
+    state = (1.0 - z) * n + z * h
+    best = R.op.argmax(state @ out, axis=-1)
+    return decode(R.op.dynamic_update_slice(written, best, (place + 1,)), place + 1, state, table, w, u, out)
+
+@R.function
+def main(
+    written: R.Tensor((256,), "int32"), h: R.Tensor((1, 64), "float32"), table: R.Tensor((128, 64), "float32"),
+    w: R.Tensor((64, 192), "float32"), u: R.Tensor((64, 192), "float32"), out: R.Tensor((64, 128), "float32"),
+):
+    return decode(written, 0, h, table, w, u, out)
+"""
+
 MUTUAL = """
 @R.function
 def even(n: R.Tensor((), "int32")) -> R.Tensor((), "bool"):

@@ -120,13 +120,15 @@ def test_optimized_saved_and_loaded(tmp_path: Path) -> None:
     command = f"""
 import sys
 from relax_eg.run import main
-assert main([{str(path)!r}, '{{"Cons": [3, {{"Nil": []}}]}}', "2.0", "--profile"]) == 0
+assert main([{str(path)!r}, '{{"Cons": [3, {{"Nil": []}}]}}', "2.0", "--profile", "--trace"]) == 0
 searching = {{"egglog", "z3", "relax_eg.egraph", "relax_eg.rules", "relax_eg.explain", "relax_eg.frontends"}}
 assert not searching & set(sys.modules), "the search is imported"
 """
     ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("(Cons(8.0, Nil), ") and "instruction" in ran.stdout and "map1:" in ran.stdout
+    traced, _, rest = ran.stdout.partition("(Cons(8.0, Nil), ")
+    assert "instruction" in rest and "map1:" in rest and "-> float32[]" in rest
+    assert traced.splitlines()[0].startswith("main:0 ") and "callfunction function=" in traced
 
 
 def test_what_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,287 @@
+"""Runs the dataflow blocks and functions of a module that runs in steps at capacity.
+
+What a step computes has its true size: routines whose result sizes depend on values run on the host. Each block between
+the steps is padded to the capacities of its sizes, so it is not compiled for every size that occurs. A size that a
+`match_cast` names has at most the capacity that the upper-bound shape function of the routine gives
+(`ops.data_dependent`), at the capacities of the sizes that this depends on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from relax_eg.backend.executables import Executable, Executables, compile_executable
+from relax_eg.backend.lower import device_named
+from relax_eg.backend.program import abstract_array
+from relax_eg.backend.statistics import ExecutableRow, SizeRow, Statistics
+from relax_eg.backend.steps import OnDevice, StepPrograms
+from relax_eg.dynamic.at_capacity import REASSOCIATED
+from relax_eg.dynamic.fitting import CapacityFit, make_fit, shape_at
+from relax_eg.dynamic.lowering import capacity_of
+from relax_eg.dynamic.plan import CapacityPlan, plan_most
+from relax_eg.dynamic.policy import AtBound, Policy
+from relax_eg.ir.annotations import Annotation, Tensor, dims_of
+from relax_eg.ir.expr import MATCH_CAST, TUPLE_GET, Expr, fresh_name, shape_value, tuple_, var
+from relax_eg.ir.memory import outputs_of
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.partition import missing_sizes
+from relax_eg.logs import fallback
+from relax_eg.memo import Memo
+from relax_eg.ops.data_dependent import most_of
+from relax_eg.shapes import Dim, Scope
+from relax_eg.vm.compile import RegionProgram
+
+_MOST_CALLS = 4096  # limit: combinations of sizes of a part whose fits are remembered, as of a whole function
+_Exact = Callable[[list[Any], Mapping[str, int]], Any]
+
+
+@dataclass
+class _PartCall:
+    """The calls of a part at certain sizes.
+
+    - `sizes`: the true sizes.
+    - `capacities`: the sizes at which they run; `sizes` where they run exactly.
+    - `executable`: None where they run exactly.
+    - `count`: the number of calls.
+    """
+
+    sizes: Mapping[str, int]
+    capacities: Mapping[str, int]
+    executable: Executable | None = None
+    fit: CapacityFit = field(default_factory=lambda: CapacityFit((), ()))
+    scalars: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    count: int = 0
+
+
+class CapacityPrograms(StepPrograms):
+    """Makes programs that run at the capacities that `policy` says."""
+
+    reorder_tolerance = REASSOCIATED
+
+    def __init__(self, policy: Policy, module: Module, scope: Scope, executables: Executables) -> None:
+        super().__init__(module, scope, executables)
+        self.policy = policy
+        self.parts: list[_Part] = []
+        self._most = {f.name: most_of_casts(f) for f in module}
+
+    def region(
+        self, function: Function, block: Block, known: Sequence[str], device: str | None = None
+    ) -> RegionProgram:
+        exact = super().region(function, block, known)
+        made = _Part(self, function, exact.reads, [b.value for b in block.bindings], exact.run, exact.sizes, device)
+        run = made if made.sizes else exact.run
+        return RegionProgram(run if device is None else OnDevice(run, device), exact.reads, made.sizes)
+
+    def whole(self, function: Function) -> _Exact:
+        exact = super().whole(function)
+        made = _Part(self, function, function.params, None, exact, function.size_variables)
+        return made if made.sizes else exact
+
+    def most(self, function: Function) -> Mapping[str, Dim]:
+        """The most that the sizes may be that the `match_cast`s of a function name."""
+        return self._most.get(function.name, {})
+
+    def at_exact_sizes(self) -> Mapping[str, str]:
+        return {k: v for part in self.parts for k, v in part.reasons.items()}
+
+    def statistics(self, name: str) -> Statistics:
+        kept = self.executables
+        rows = [
+            ExecutableRow(e.buffer_sizes, "capacity", e.why, e.calls, e.compile_seconds, e.seconds, e.memory)
+            for _, e in kept.items()
+        ]
+        sizes = [
+            SizeRow(dict(c.sizes), c.count, dict(c.capacities), c.executable is None, _waste(c))
+            for part in self.parts
+            for c in part.calls()
+        ]
+        ladders = {v: str(ladder) for v, ladder in self.policy.ladders.items()}
+        counts = kept.compilations, kept.compile_seconds, kept.evicted
+        return Statistics(name, self.policy.mode, ladders, tuple(rows), tuple(sizes), *counts, self.at_exact_sizes())
+
+
+def _waste(call: _PartCall) -> float:
+    """The share of padding in a call."""
+    return 1 - math.prod(call.sizes.values()) / max(math.prod(call.capacities.values()), 1)
+
+
+def most_of_casts(function: Function) -> Mapping[str, Dim]:
+    """Returns the most that each size may be that a `match_cast` of a routine's result names."""
+    values = {b.var: b.value for block in function.blocks for b in block.bindings}
+    found: dict[str, Dim] = {}
+    for b in (b for block in function.blocks if not block.dataflow for b in block.bindings):
+        if b.value.op != MATCH_CAST or not isinstance(b.value.annotation, Tensor):
+            continue
+        (source,) = b.value.args
+        source, index = values.get(source, source), 0
+        if source.op == TUPLE_GET:
+            index = source.attr("index")
+            source = values.get(source.args[0], source.args[0])
+        most = most_of(source)
+        for d, limit in zip(b.value.annotation.shape or (), most[index] if most else (), strict=False):
+            if limit is not None and str(d) in d.variables:
+                found.setdefault(str(d), limit)
+    return found
+
+
+class _Part:
+    """A block or function, called with the values that it reads and its sizes.
+
+    - `reads`: the variables that it reads.
+    - `outputs`: what it computes; None for a whole function.
+    - `exact`: runs it at exact sizes.
+    - `needs`: the sizes that `exact` takes.
+    - `device`: the name of the device on which it runs; None: the default one.
+    """
+
+    def __init__(
+        self,
+        programs: CapacityPrograms,
+        function: Function,
+        reads: Sequence[Expr],
+        outputs: Sequence[Expr] | None,
+        exact: _Exact,
+        needs: Sequence[str],
+        device: str | None = None,
+    ) -> None:
+        self.device = device
+        self.programs, self.function, self.reads, self.outputs = programs, function, reads, outputs
+        self.exact, self.needs = exact, tuple(needs)
+        self.reasons: Mapping[str, str] = {}
+        self._calls = Memo[tuple[int, ...], _PartCall](_MOST_CALLS)
+        self._first: tuple[int, ...] | None = None
+        most = programs.most(function)
+        used = {v for e in reads for d in dims_of(e.annotation) for v in d.variables} | {*needs}
+        self._limits = {v: most[v] for v in sorted(used) if v in most}
+        self._used = tuple(sorted(used))
+        self.sizes = tuple(sorted(used.union(*(d.variables for d in self._limits.values()))))
+        programs.parts += [self] * bool(self.sizes)
+
+    def calls(self) -> Sequence[_PartCall]:
+        return list(self._calls.values())
+
+    def __call__(self, values: list[Any], sizes: Mapping[str, int]) -> Any:
+        device = device_named(self.device) if self.device else jax.devices()[0]
+        if jax.device_count() > 1 and any(isinstance(x, jax.Array) and x.devices() != {device} for x in values):
+            return self.exact(values, {v: sizes[v] for v in self.needs if v in sizes})
+        key = tuple([sizes.get(v, -1) for v in self.sizes])
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls.get_or_make(key, lambda: self._made(key, sizes))
+        call.count += 1
+        if call.executable is None or call.executable.dropped:
+            if call.executable is not None and call.executable.dropped:
+                self._calls = Memo(_MOST_CALLS)
+            return self.exact(values, {v: sizes[v] for v in self.needs if v in sizes})
+        jit = None if device.platform == "cpu" else self.programs.executables.jit
+        with self.programs.executables.lock:
+            self.programs.executables.count(call.executable)
+        result = call.executable.run(call.fit.pad(values, jit), call.scalars)
+        if not call.fit.cuts:
+            return result
+        leaves, tree = jax.tree_util.tree_flatten(result)
+        return jax.tree_util.tree_unflatten(tree, call.fit.cut(leaves, jit))
+
+    # --- how a part runs at capacity ---
+
+    @cached_property
+    def _module(self) -> Module | None:
+        """The part as the entry of a module; None where it takes or returns what has no capacity."""
+        results = self.outputs or [self.function.result]
+        kinds = [*(e.annotation for e in self.reads), *(a for e in results for a in outputs_of(e.annotation))]
+        if not all(isinstance(a, Tensor) and a.shape is not None and a.dtype is not None for a in kinds):
+            return None
+        if self.outputs is None:
+            main = self.function
+        else:
+            shown = {str(d) for e in self.reads for d in dims_of(e.annotation)}
+            more = sorted(missing_sizes(Function("main", tuple(self.reads), (), tuple_(self.outputs))) - shown)
+            named = [var(" sizes", shape_value(more).annotation)] if more else []
+            taken = {str(e.attr("name")) for e in self.reads}
+            made = [Binding(var(fresh_name("gv", taken), e.annotation), e) for e in self.outputs]
+            main = Function("main", (*self.reads, *named), (Block(tuple(made)),), tuple_(b.var for b in made))
+        others = (f for f in self.programs.module if f.name not in ("main", main.name))
+        return Module((main, *others))
+
+    @cached_property
+    def _plan(self) -> CapacityPlan | None:
+        if self._module is None:
+            return None
+        try:
+            found, self.reasons = plan_most(self._module, self._module.main.size_variables)
+        except Exception as e:  # without a plan it runs at exact sizes
+            where = f"a block of {self.function.name}()" if self.outputs is not None else f"{self.function.name}()"
+            self.reasons = {where: fallback(f"{where} runs at its very sizes", e)}
+            return None
+        return found
+
+    def _made(self, key: tuple[int, ...], sizes: Mapping[str, int]) -> _PartCall:
+        own = {v: sizes[v] for v in self._used if v in sizes}
+        exactly = _PartCall(own, own)
+        policy = self.programs.policy
+        named = any(all(b.get(v) == n for v, n in own.items()) for b in policy.at)
+        if self._first is None:
+            self._first = key
+        if not own or min(own.values()) < 1 or (policy.mode == "auto" and (named or key == self._first)):
+            return exactly
+        plan = self._plan
+        if plan is None or not set(plan.dims) <= own.keys() or not plan.applies(own):
+            return exactly
+        capacities = self._capacities(own, sizes, plan.dims)
+        if capacities is None:
+            return exactly
+        try:
+            executable = self.programs.executables.get_or_compile(
+                (self, tuple(capacities.values())), lambda: self._compiled(plan, capacities)
+            )
+        except Exception as e:
+            where = f"{self.function.name}() at capacity {capacities}"
+            self.reasons = {**self.reasons, where: fallback(f"{where} runs at its very sizes", e)}
+            return exactly
+        room = self._room(capacities, plan.dims)
+        ends = [e.annotation for e in self.reads], outputs_of(plan.module.main.result.annotation)
+        fits = [[(shape_at(dims_of(a), own), room(a)) for a in part] for part in ends]
+        with jax.ensure_compile_time_eval():
+            scalars = {v: jax.device_put(np.int32(own[v])) for v in plan.dims}
+        return _PartCall(own, capacities, executable, make_fit(*fits), scalars)
+
+    def _capacities(
+        self, own: Mapping[str, int], sizes: Mapping[str, int], dims: Sequence[str]
+    ) -> Mapping[str, int] | None:
+        """The sizes to run at; None if no capacity satisfies the assumptions about sizes. A size with an upper bound by
+        values has at most that bound at the capacities of the sizes on which it depends."""
+        policy = self.programs.policy
+        if self.function is not self.programs.module.main:
+            policy = replace(policy, ladders=dict.fromkeys(sizes, policy.others), scope=Scope())
+        found = policy.capacities(own, dims)
+        if found is None:
+            return None
+        for v, limit in self._limits.items():
+            if v not in dims or not limit.variables <= sizes.keys():
+                continue
+            more = {w: sizes[w] for w in limit.variables if w not in found}
+            at = {**found, **(policy.capacities(more, tuple(more)) or more)}
+            most = max(int(limit.evaluate(at)), own[v])
+            found[v] = most if isinstance(policy.ladders[v], AtBound) else min(found[v], most)
+        return found
+
+    def _room(self, capacities: Mapping[str, int], dims: Sequence[str]) -> Callable[[Annotation], tuple[int, ...]]:
+        fixed = {v: n for v, n in capacities.items() if v not in dims}
+        moving = {v: capacities[v] for v in dims}
+        return lambda a: tuple(capacity_of(d.substitute(fixed), moving) for d in dims_of(a))
+
+    def _compiled(self, plan: CapacityPlan, capacities: Mapping[str, int]) -> Executable:
+        moving = {v: capacities[v] for v in plan.dims}
+        run = plan.lower(moving, fixed={v: n for v, n in capacities.items() if v not in moving})
+        room = self._room(capacities, plan.dims)
+        given = [abstract_array(e.tensor, room(e.annotation)) for e in self.reads]
+        with jax.ensure_compile_time_eval():
+            scalars = {v: jax.device_put(np.int32(n)) for v, n in moving.items()}
+        return compile_executable(run, (given, scalars), {}, capacities, False, "call", {})

@@ -1,0 +1,374 @@
+"""Where values are computed, in a module that names several devices, and the copies between the devices.
+
+A device that the text names is a constraint (`ir.devices`): a copy has its result there, a function runs there. What
+reads a value has it on its own device. Every other operator may run on any of the devices. Those from which only one
+device is reached are there, as by unification (Nimble, Section 4.4); for the others an integer program chooses the
+devices with the fewest bytes copied. A value is copied to a device at most once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import jax
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from relax_eg.errors import WellFormedError
+from relax_eg.ir.annotations import Annotation, Ref, inside
+from relax_eg.ir.calls import substitute_exprs
+from relax_eg.ir.control import functions_of
+from relax_eg.ir.devices import ATTRIBUTE, copied_to, device_name, device_of, is_copied, to_device
+from relax_eg.ir.expr import CALL, CLOSURE, FUNCTION, MATCH_CAST, VAR, Expr, fresh_name, postorder, var
+from relax_eg.ir.heads import LEAVES, with_operands
+from relax_eg.ir.host_calls import is_host_call
+from relax_eg.ir.memory import outputs_of, tensor_bytes
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.steps import is_data_dependent, stepped_functions
+
+TYPICAL = 128  # chosen: elements of a size that is not known; only the ratios of bytes count
+
+
+def default_device() -> str:
+    """Returns the name of the device on which JAX runs what is said to run nowhere else."""
+    return device_name(jax.default_backend())
+
+
+def with_copies(module: Module) -> Module:
+    """Returns `module` with a copy wherever a value is read on another device than it is on. Its pure bindings are in
+    dataflow blocks. Where all devices that it names are the default one, it names none in the result.
+
+    WellFormedError where a mutable cell would be on another device than what reads it.
+    """
+    declared = {f.name: d for f in module if (d := device_of(f)) is not None}
+    copies = {d for f in module for e in f.expressions() if (d := copied_to(e)) is not None}
+    if not declared and not copies:
+        return module
+    usual = default_device()
+    if {*declared.values(), *copies} <= {usual}:
+        return _without_devices(module)
+    homes = _homes(module, declared, usual)
+    stepped = stepped_functions(module) | {module.main.name}
+    made = [_Placement(f, homes, usual).placed() if f.name in stepped else f for f in module]
+    main = next(f for f in made if f.name == module.main.name)
+    kept = tuple((k, v) for k, v in main.attributes if k != ATTRIBUTE)
+    entry = replace(main, attributes=(*kept, (ATTRIBUTE, homes[main.name])))
+    return Module(tuple(entry if f is main else f for f in made))
+
+
+def _without_devices(module: Module) -> Module:
+    def plain(f: Function) -> Function:
+        env: dict[Expr, Expr] = {}
+        blocks: list[Block] = []
+        for block in f.blocks:
+            bindings: list[Binding] = []
+            for b in block.bindings:
+                (value,) = substitute_exprs([b.value], env)
+                if copied_to(value) is not None:
+                    env[b.var] = value.args[0]
+                else:
+                    bindings.append(Binding(b.var, value))
+            blocks += [replace(block, bindings=tuple(bindings))] if bindings else []
+        (result,) = substitute_exprs([f.result], env)
+        kept = tuple((k, v) for k, v in f.attributes if k != ATTRIBUTE)
+        return replace(f, blocks=tuple(blocks), result=result, attributes=kept)
+
+    return Module(tuple(map(plain, module)))
+
+
+def _homes(module: Module, declared: Mapping[str, str], usual: str) -> Mapping[str, str]:
+    """The device of each function: the declared one, or else that of the functions that name it, if it is one."""
+    callers: dict[str, set[str]] = {f.name: set() for f in module}
+    for f in module:
+        for e in f.expressions():
+            if e.op == FUNCTION:
+                callers[e.attr("name")].add(f.name)
+    homes = {module.main.name: usual, **declared}
+    waiting = list(homes)
+    named_by: dict[str, list[str]] = {}
+    for g, names in callers.items():
+        for f in names:
+            named_by.setdefault(f, []).append(g)
+    while waiting:
+        for g in named_by.get(waiting.pop(), ()):
+            found = {homes[f] for f in callers[g] if f in homes}
+            new = declared.get(g) or (found.pop() if len(found) == 1 else usual)
+            if homes.get(g) != new and not (g in homes and homes[g] == usual):
+                homes[g] = new
+                waiting.append(g)
+    return {f.name: homes.get(f.name, usual) for f in module}
+
+
+@dataclass
+class ValueGraph:
+    """What is computed in a function, and who reads it.
+
+    - `pinned`: the devices of values that have one.
+    - `reads`: what each value reads.
+    - `bytes`: the bytes of each value.
+    """
+
+    pinned: dict[Expr, str] = field(default_factory=dict[Expr, str])
+    reads: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, "list[Expr]"])
+    bytes: dict[Expr, float] = field(default_factory=dict[Expr, float])
+    needs: list[tuple[Expr, str]] = field(default_factory=list[tuple[Expr, str]])  # what steps read, and where
+
+
+class _Placement:
+    """The placement of one function on its device, `homes[function]`."""
+
+    def __init__(self, function: Function, homes: Mapping[str, str], usual: str) -> None:
+        self.function, self.homes, self.usual = function, homes, usual
+        self.home = homes[function.name]
+        self.alias: dict[Expr, Expr] = {}  # variables of bindings, by the value of which they are names
+        self.graph = ValueGraph()
+        self.taken = {b.name for block in function.blocks for b in block.bindings}
+        self.taken |= {str(p.attr("name")) for p in function.params}
+        self.copies: dict[tuple[Expr, str], Expr] = {}
+        self.blocks: list[Block] = []
+
+    def placed(self) -> Function:
+        self._collect()
+        self.device = chosen_devices(self.graph)
+        for block in self.function.blocks:
+            if block.dataflow:
+                self._dataflow(block)
+                continue
+            for b in block.bindings:
+                self._steps([Binding(b.var, self._step(b.var, b.value))])
+        return replace(self.function, blocks=tuple(self.blocks))
+
+    # --- what is known of devices ---
+
+    def _needed_at(self, e: Expr) -> str | None:
+        """The device on which a step reads its operands; None where it reads them wherever they are."""
+        if copied_to(e) is not None or is_host_call(e) or is_data_dependent(e) or e.op == MATCH_CAST:
+            return None
+        names = functions_of(e)
+        found = {self.homes[n] for n in names} if names else {self.home}
+        return found.pop() if len(found) == 1 else self.home
+
+    def _collect(self) -> None:
+        g, f = self.graph, self.function
+        for p in f.params:
+            self._pin(p, self.home)
+        for block in f.blocks:
+            for b in block.bindings:
+                if block.dataflow:
+                    self._collect_value(b.value)
+                    self.alias[b.var] = b.value
+                    continue
+                at = self._needed_at(b.value)
+                self._check_cells(b, at)
+                for a in b.value.args:
+                    self._collect_value(a)
+                    if at is not None:
+                        g.needs.append((a, at))
+                if b.value.op == MATCH_CAST:
+                    self.alias[b.var] = b.value.args[0]
+                    continue
+                device = copied_to(b.value)
+                is_host = device is None and (is_host_call(b.value) or is_data_dependent(b.value))
+                self._pin(b.var, device or (self.usual if is_host else at or self.home))
+                if device is not None:
+                    g.needs.append((b.value.args[0], device))
+        self._collect_value(f.result)
+        g.needs = [(self._source(e), d) for e, d in g.needs]
+        g.reads = {e: [self._source(a) for a in reads] for e, reads in g.reads.items()}
+        g.pinned = {e: d for e, d in g.pinned.items() if e not in self.alias}
+
+    def _pin(self, e: Expr, device: str) -> None:
+        self.graph.pinned[e] = device
+        self.graph.bytes[e] = _bytes(e.annotation)
+
+    def _collect_value(self, value: Expr) -> None:
+        for e in postorder([value]):
+            if e.op not in LEAVES and e not in self.graph.reads:
+                self.graph.reads[e] = list(e.args)
+                self.graph.bytes[e] = _bytes(e.annotation)
+
+    def _source(self, e: Expr) -> Expr:
+        while e in self.alias:
+            e = self.alias[e]
+        return e
+
+    def _check_cells(self, b: Binding, at: str | None) -> None:
+        made = functions_of(b.value) if b.value.op == CALL else ()
+        if b.value.op == CLOSURE and b.value.args[0].op == FUNCTION:
+            made = (b.value.args[0].attr("name"),)
+        for name in made:
+            for a in b.value.args[1:]:
+                if self.homes[name] != self.home and _has_cell(a.annotation):
+                    what = f"`{a.attr('name')}`" if a.op == VAR else f"<{a.op}>"
+                    raise WellFormedError(
+                        f"{self.function.name}(), binding `{b.name}`: {what} has a mutable cell on {self.home}, and "
+                        f"{name}() is on {self.homes[name]}\n"
+                        "  accepted: the value in the cell, R.read_ref(...), or a function on the same device"
+                    )
+
+    def _place(self, e: Expr) -> str:
+        return self.device.get(self._source(e), self.home)
+
+    # --- what is written ---
+
+    def _steps(self, bindings: list[Binding]) -> None:
+        if self.blocks and not self.blocks[-1].dataflow:
+            bindings = [*self.blocks.pop().bindings, *bindings]
+        self.blocks.append(Block(tuple(bindings), dataflow=False))
+
+    def _at(self, v: Expr, device: str, place: str) -> Expr:
+        """A variable's value on a device."""
+        if place == device or not is_copied(v.annotation):
+            return v
+        if (v, device) not in self.copies:
+            name = fresh_name(f"{v.attr('name')}_on_{device.replace(':', '')}", self.taken)
+            made = self.copies[v, device] = var(name, v.annotation)
+            self._steps([Binding(made, to_device(v, device))])
+        return self.copies[v, device]
+
+    def _reads_at(self, e: Expr, device: str) -> Expr:
+        """An operand of a step or of the result, with every variable in it on a device."""
+        env = {v: self._at(v, device, self._place(v)) for v in postorder([e]) if v.op == VAR}
+        return substitute_exprs([e], env)[0]
+
+    def _step(self, bound: Expr, e: Expr) -> Expr:
+        device = copied_to(e)
+        if device is not None and e.args[0].op == VAR and self._place(e.args[0]) == device:
+            return e.args[0]  # it is there
+        if device is not None and e.args[0].op == VAR:
+            self.copies.setdefault((e.args[0], device), bound)
+        at = self._needed_at(e)
+        return e if at is None else with_operands(e, [self._reads_at(a, at) for a in e.args])
+
+    def _dataflow(self, block: Block) -> None:
+        """Writes a block: what is on one device, copies to others, what is there, and so on."""
+        order = [e for e in postorder([b.value for b in block.bindings]) if e.op not in LEAVES]
+        level: dict[Expr, int] = {}
+        for e in order:
+            own = self.device.get(e, self.home)
+            level[e] = max((level[a] + (self.device.get(a, self.home) != own) for a in e.args if a in level), default=0)
+        group = {e: (level[e], self.device.get(e, self.home)) for e in order}
+        bound: dict[Expr, Expr] = {b.value: b.var for b in block.bindings if b.value in group}
+        for e in order:
+            for a in e.args:
+                if a in group and group[a] != group[e] and a not in bound:
+                    bound[a] = var(fresh_name("lv", self.taken), a.annotation)
+                    self.alias[bound[a]] = a
+        for key in sorted(set(group.values())):
+            made: dict[Expr, Expr] = {}
+            for e in (e for e in order if group[e] == key):
+                operands = [self._operand(a, key, group, bound, made) for a in e.args]
+                made[e] = with_operands(e, operands)
+            bindings = [Binding(bound[e], made[e]) for e in made if e in bound]
+            if bindings:
+                self.blocks.append(Block(tuple(bindings)))
+        rest = [Binding(b.var, bound.get(b.value, b.value)) for b in block.bindings if bound.get(b.value) is not b.var]
+        if rest:
+            self.blocks.append(Block(tuple(rest)))
+
+    def _operand(
+        self,
+        a: Expr,
+        key: tuple[int, str],
+        group: Mapping[Expr, tuple[int, str]],
+        bound: Mapping[Expr, Expr],
+        made: Mapping[Expr, Expr],
+    ) -> Expr:
+        if a in made:
+            return made[a]
+        if a in group:
+            return self._at(bound[a], key[1], group[a][1])
+        return self._at(a, key[1], self._place(a)) if a.op == VAR else a
+
+
+def chosen_devices(graph: ValueGraph) -> Mapping[Expr, str]:
+    """Returns the device of every value: those with the fewest bytes copied."""
+    free = [e for e in graph.reads if e not in graph.pinned]
+    root = {e: e for e in free}
+
+    def find(e: Expr) -> Expr:
+        while root[e] is not e:
+            root[e] = root[root[e]]
+            e = root[e]
+        return e
+
+    for e in free:
+        for a in graph.reads[e]:
+            if a in root:
+                root[find(a)] = find(e)
+    reached: dict[Expr, set[str]] = {}
+    for e in free:
+        reached.setdefault(find(e), set()).update(graph.pinned[a] for a in graph.reads[e] if a in graph.pinned)
+    for e, d in graph.needs:
+        if e in root:
+            reached.setdefault(find(e), set()).add(d)
+    found = dict(graph.pinned)
+    hard: list[Expr] = []
+    for e in free:
+        devices = reached[find(e)]
+        if len(devices) == 1:
+            (found[e],) = devices
+        elif devices:
+            hard.append(e)
+    if hard:
+        found.update(_solved(graph, hard, sorted({d for e in hard for d in reached[find(e)]})))
+    return found
+
+
+def _solved(graph: ValueGraph, free: Sequence[Expr], devices: Sequence[str]) -> Mapping[Expr, str]:
+    """The devices of `free` by an integer program: x[e, d], whether e is on d, and c[v, d], whether v is copied to
+    d."""
+    n, k = len(free), len(devices)
+    x = {e: i * k for i, e in enumerate(free)}
+    copies: dict[tuple[Expr, int], int] = {}
+    cost = [1e-6 * j for _ in free for j in range(k)]  # given: of equal choices, that of the first device
+    rows: list[tuple[list[tuple[int, float]], float]] = []
+    made = {*graph.needs}  # copies that are made in any case
+
+    def reads(value: Expr, reader: int | None, j: int) -> None:
+        """If the reader (a variable; None: it is) is on device j, the value is there or copied there."""
+        place = graph.pinned.get(value)
+        if place == devices[j] or (place is None and value not in x) or (place and (value, devices[j]) in made):
+            return
+        if (value, j) not in copies:
+            copies[value, j] = len(cost)
+            cost.append(max(graph.bytes[value], 1.0))
+        row = [(copies[value, j], 1.0)]
+        row += [(x[value] + j, 1.0)] if place is None else []
+        row += [] if reader is None else [(reader, -1.0)]
+        rows.append((row, 1.0 if reader is None else 0.0))
+
+    for e in free:
+        for a in dict.fromkeys(graph.reads[e]):
+            for j in range(k):
+                reads(a, x[e] + j, j)
+    for value, d in graph.needs:
+        if value in x and d in devices:
+            reads(value, None, devices.index(d))
+    size = len(cost)
+    at = [(r, i, w) for r, (row, _) in enumerate(rows) for i, w in row]
+    at += [(len(rows) + i, i * k + j, 1.0) for i in range(n) for j in range(k)]
+    r, c, w = zip(*at, strict=True)
+    low = np.array([b for _, b in rows] + [1.0] * n)
+    high = np.array([np.inf] * len(rows) + [1.0] * n)
+    matrix = coo_array((w, (r, c)), shape=(len(rows) + n, size)).tocsr()
+    integral = np.array([1] * (n * k) + [0] * (size - n * k))
+    limits = LinearConstraint(matrix, low, high)  # pyright: ignore[reportArgumentType]
+    solution = milp(np.array(cost), constraints=limits, integrality=integral, bounds=Bounds(0, 1))
+    chosen = np.asarray(solution.x)[: n * k].reshape(n, k).argmax(1)
+    return {e: devices[int(j)] for e, j in zip(free, chosen, strict=True)}
+
+
+def _bytes(a: Annotation) -> float:
+    return float(sum(_tensor_bytes(t) for t in outputs_of(a)))
+
+
+def _tensor_bytes(a: Annotation) -> float:
+    size = tensor_bytes(a)
+    return 1.0 if size is None else float(size.evaluate(dict.fromkeys(size.variables, TYPICAL)))
+
+
+def _has_cell(a: Annotation) -> bool:
+    return isinstance(a, Ref) or any(map(_has_cell, inside(a)))

@@ -1,0 +1,79 @@
+"""Devices that a program names, and copies of values to them.
+
+A device is named by its platform and number: "cpu:1", "gpu:0". A copy, `R.to_vdevice(x, "cpu:1")`, is a call of a
+function of the host and so a step. A function is on the device that its attribute `vdevice` names.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from relax_eg.argument_checks import short_repr
+from relax_eg.errors import SpecError
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.host_calls import HOST, OWN, host_call, is_host_call
+from relax_eg.ir.module import Function
+
+TO_DEVICE = OWN + "to_device"
+ATTRIBUTE = "vdevice"  # of a function
+ACCEPTED = '"cpu", "cpu:1", "gpu:0", R.device("gpu", 0) or I.vdevice("cuda", 0)'
+# given: names of Relax's targets, and of platforms of JAX
+_PLATFORMS = {"llvm": "cpu", "c": "cpu", "cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "gpu": "gpu", "tpu": "tpu"}
+_NAME = re.compile(r"([a-z_]+)(?::(\d{1,4}))?(?::\w+)?")
+
+
+def device_name(text: object) -> str:
+    """Returns a device by the name that it has here: "llvm" is "cpu:0", "cuda:1" is "gpu:1". SpecError for another
+    text."""
+    found = _NAME.fullmatch(text) if isinstance(text, str) else None
+    if found is None or found[1] not in _PLATFORMS:
+        raise SpecError(f"{short_repr(text)} names no device\n  accepted: {ACCEPTED}")
+    return f"{_PLATFORMS[found[1]]}:{int(found[2] or 0)}"
+
+
+def written_device(node: ast.expr) -> str:
+    """Returns the device that an expression of a text names. SpecError."""
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        given = [a.value for a in node.args if isinstance(a, ast.Constant)]
+        if name in ("device", "vdevice") and given:
+            return device_name(":".join(map(str, given[:2])))
+        return device_name(f"{name}:{given[0] if given else 0}")
+    return device_name(node.value if isinstance(node, ast.Constant) else ast.unparse(node))
+
+
+def declared_device(annotation: ast.expr | None) -> str | None:
+    """Returns the device in the text of a tensor's annotation, `R.Tensor((4,), "float32", "cpu:1")`, or None."""
+    if not isinstance(annotation, ast.Call) or ast.unparse(annotation.func).rpartition(".")[2] != "Tensor":
+        return None
+    said = [k.value for k in annotation.keywords if k.arg == "vdevice"] or annotation.args[2:3]
+    if not said or (isinstance(said[0], ast.Constant) and said[0].value is None):
+        return None
+    return written_device(said[0])
+
+
+def to_device(x: Expr, device: str) -> Expr:
+    """Returns the copy of a tensor, or of a tuple of tensors, on a device. SpecError for another value."""
+    if not is_copied(x.annotation):
+        raise SpecError(f"a copy to {device} of {x.annotation}\n  accepted: a tensor, or a tuple of tensors")
+    return host_call(TO_DEVICE, [x], x.annotation, pure=True, literals=[(1, device)])
+
+
+def is_copied(a: Annotation) -> bool:
+    """Whether values of this annotation are copied between devices."""
+    return all(map(is_copied, a.fields)) if isinstance(a, Tuple) else isinstance(a, Tensor)
+
+
+def copied_to(e: Expr) -> str | None:
+    """Returns the device to which `e` copies its operand, or None if it is no copy."""
+    if not is_host_call(e) or e.attr("name") != HOST + TO_DEVICE:
+        return None
+    return str(dict(e.attr("attrs"))["literals"][0][1])
+
+
+def device_of(f: Function) -> str | None:
+    """Returns the device on which a function is declared to run. SpecError for an attribute that names none."""
+    said = dict(f.attributes).get(ATTRIBUTE)
+    return None if said is None else device_name(said)
