@@ -197,8 +197,9 @@ def _missing(as_written: Module, options: Options) -> Iterator[LibraryRow]:
 
 
 def _computed(e: Expr) -> frozenset[str]:
-    """The functions, selections and reductions of an operator's equations."""
-    program = program_of(site_of(e)) if e.op in TABLE else None
+    """The functions, selections and reductions of an operator's equations; none where a shape is not known."""
+    known = e.op in TABLE and all(getattr(a.annotation, "shape", ()) is not None for a in e.args)
+    program = program_of(site_of(e)) if known else None
     terms = [t for stage in program.stages for t in walk(stage.value)] if program is not None else []
     applied = {t.fn if isinstance(t, Apply) else t.kind for t in terms if isinstance(t, Apply | Reduce)}
     return frozenset(applied | {"select" for t in terms if isinstance(t, Select)})
