@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import jax
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Ref, inside
@@ -320,6 +318,9 @@ def chosen_devices(graph: ValueGraph) -> Mapping[Expr, str]:
 def _solved(graph: ValueGraph, free: Sequence[Expr], devices: Sequence[str]) -> Mapping[Expr, str]:
     """The devices of `free` by an integer program: x[e, d], whether e is on d, and c[v, d], whether v is copied to
     d."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # few programs name devices, and importing it takes long
+    from scipy.sparse import coo_array
+
     n, k = len(free), len(devices)
     x = {e: i * k for i, e in enumerate(free)}
     copies: dict[tuple[Expr, int], int] = {}
