@@ -45,6 +45,7 @@ LISTED = {
     "extract/devices.py": "rates measured by operator, as profiles on file have them",
     "extract/kinds.py": "kernels of a record: conv",
     "extract/gpu/kernels.py": "kernels of a record; what XLA fuses",
+    "extract/gpu/operators.py": "kernels of a record; what XLA makes of an operator",
     "extract/implied_matmuls.py": "kernels of a record: matmul, linear; what repeats elements",
     "ir/expr.py": "Python's operators and methods",
     "ir/partition.py": "a room below the table: views that stay with their reader",
