@@ -5,7 +5,8 @@ only added to a vector, XLA makes one kernel of product and sum, and copies the 
 (measured: 3 to 25 times the time of the product for weights of 0.6 to 64 MiB, jax 0.10.2).
 
 On CPUs the sum over one axis of a product of two broadcast operands is a matmul, too, if their elements are float32 and
-nothing else reads the product (the library YNN finds it).
+nothing else reads the product (the library YNN finds it). Unless the summed axis is the last one, a large one takes
+longer than a matmul.
 """
 
 from __future__ import annotations
@@ -26,29 +27,37 @@ from relax_eg.shapes import Dim
 _DTYPE = "float32"  # measured: sums of products of float64, float16, bfloat16 and int32 are loops (jax 0.10.2)
 _REPEATED = movement_operators("view", "repeat")
 _ONE = Dim.of(1)
+# chosen: how many times as long as a matmul a sum over another axis than the last takes, and elements of both other
+# axes from which it does (on an Intel Xeon 1.75 to 2.3 times at 256 to 1,024, as long at 128; jax 0.10.2)
+_STRIDED, _WIDE = 1.8, 256
 
 
 def implied_matmuls(
-    function: Function, expressions: Collection[Expr], sums: bool, copied: Callable[[Dim], bool]
-) -> tuple[dict[Expr, Site], set[Expr]]:
-    """The nodes of `expressions` that XLA computes as matmuls, each with the site of its matmul, and the nodes that are
-    computed inside these matmuls.
+    function: Function,
+    expressions: Collection[Expr],
+    sums: bool,
+    copied: Callable[[Dim], bool],
+    size: Callable[[Dim], float],
+) -> tuple[dict[Expr, tuple[Site, float]], set[Expr]]:
+    """The nodes of `expressions` that XLA computes as matmuls, each with the site of its matmul and how many times as
+    long it takes; and the nodes that are computed inside these matmuls.
 
     - `sums`: whether sums of products are matmuls on the device (`Profile.sums_as_matmuls`).
     - `copied`: whether the device copies the transposed matrix of a matmul with so many rows that is added to a vector.
+    - `size`: the number for a size.
     """
     outputs = {b.value for block in function.blocks for b in block.bindings} | {function.result}
     readers = Counter(a for e in expressions for a in e.args)
     readers.update(outputs)
-    matmuls: dict[Expr, Site] = {}
+    matmuls: dict[Expr, tuple[Site, float]] = {}
     inside = _transposes_in_place(expressions, readers) - outputs
     inside -= {
         m.args[1] for m in _added_to_vectors(expressions, readers) if copied(math.prod(m.shape[:-1], start=_ONE))
     }
     for e in expressions:
         if e.op == MATMUL and e.args[1] in inside:
-            matmuls[e] = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {})
-        elif sums and e.op == "sum" and readers[e.args[0]] == 1 and (found := _of_sum(e)) is not None:
+            matmuls[e] = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {}), 1.0
+        elif sums and e.op == "sum" and readers[e.args[0]] == 1 and (found := _of_sum(e, size)) is not None:
             matmuls[e] = found
             inside.add(e.args[0])
     return matmuls, inside
@@ -77,8 +86,8 @@ def _added_to_vectors(expressions: Collection[Expr], readers: Counter[Expr]) -> 
                 yield product
 
 
-def _of_sum(total: Expr) -> Site | None:
-    """The matmul that a sum of a product is; None if it is none."""
+def _of_sum(total: Expr, size: Callable[[Dim], float]) -> tuple[Site, float] | None:
+    """The matmul that a sum of a product is, and how many times as long it takes; None if it is none."""
     product = total.args[0]
     axes: tuple[int, ...] = total.attr("axes")
     if product.op != "multiply" or len(axes) != 1 or total.dtype != _DTYPE:
@@ -98,7 +107,8 @@ def _of_sum(total: Expr) -> Site | None:
     rows, columns = extent(left - right), extent(right - left)
     a = Tensor((*batches, rows, shape[depth]), _DTYPE)
     b = Tensor((*batches, shape[depth], columns), _DTYPE)
-    return Site(MATMUL, (a, b), {"out_dtype": None})
+    is_wide = depth != len(shape) - 1 and min(size(rows), size(columns)) >= _WIDE
+    return Site(MATMUL, (a, b), {"out_dtype": None}), _STRIDED if is_wide else 1.0
 
 
 def _axes_of(operand: Expr, rank: int) -> frozenset[int]:

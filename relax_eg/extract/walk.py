@@ -41,6 +41,7 @@ class Visit:
     - `path`: the loops, choices and calls around it, outermost first.
     - `place`: what it adds to the kernels of the function, where XLA's fusions are known; None: as the model prices it
       by itself.
+    - `slower`: how many times as long it takes as its site by itself.
     """
 
     node: Expr
@@ -51,6 +52,7 @@ class Visit:
     times: Number
     path: tuple[Visit, ...]
     place: KernelPlace | None = None
+    slower: float = 1.0
 
     @property
     def runs_functions(self) -> bool:
@@ -77,6 +79,8 @@ class Visit:
         if self.site is None:
             return NodeCost()
         cost = self.model.price(self.site, self.node.annotation)
+        if self.slower != 1.0:
+            cost = replace(cost, seconds=cost.seconds * self.slower)
         if self.place is not None:
             cost = self.model.in_place(self.site, self.node.annotation, cost, self.place)
         return cost.scaled(self.model.hoisted_share(self.hoisted_out_of)) if self.hoisted_out_of else cost
@@ -102,18 +106,19 @@ def walk(
     """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
-    matmuls: dict[Expr, Site] = {}
+    matmuls: dict[Expr, tuple[Site, float]] = {}
     inside: set[Expr] = set()
     if model.fuses_into_matmuls:
-        matmuls, inside = implied_matmuls(function, expressions, model.profile.sums_as_matmuls, model.copies_transposed)
+        sums, copied = model.profile.sums_as_matmuls, model.copies_transposed
+        matmuls, inside = implied_matmuls(function, expressions, sums, copied, model.representative)
     left = hoisted_loops(function, model.constants)
     places = placed(function, expressions, model.profile, model.representative) if model.knows_fusions else {}
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in TUPLES:
             continue
         site, far = with_hoisting(e, site_of(e), left, model.constants), left.get(e, 0)
-        site = matmuls.get(e, site)
-        v = Visit(e, function, None if e in inside else site, far, model, times, path, places.get(e))
+        site, slower = matmuls.get(e, (site, 1.0))
+        v = Visit(e, function, None if e in inside else site, far, model, times, path, places.get(e), slower)
         if deep and v.runs_functions:
             part = model.hoisted_share(far)
             for callee, n, inner in model.trips(site):

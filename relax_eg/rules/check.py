@@ -316,8 +316,9 @@ def have_same_values(instance: Instance) -> bool:
 
 
 def keeps_accuracy(instance: Instance, masks: bool = False) -> bool:
-    """Whether the accuracy law is tested on an instance, whose sides are equal over the reals, and holds. It is not
-    tested if no sizes are admitted, or if fixed sizes make its values large. `masks`: whether operands are masks."""
+    """Whether the accuracy law is tested on an instance, whose sides are equal over the reals, and holds; at small
+    sizes in place of fixed ones. It is not tested if no sizes are admitted, or if fixed sizes make its values large.
+    `masks`: whether operands are masks."""
     key = _key(instance), masks
     if key not in _accurate:
         _accurate[key] = _keeps_accuracy(instance, masks)
@@ -325,6 +326,7 @@ def keeps_accuracy(instance: Instance, masks: bool = False) -> bool:
 
 
 def _keeps_accuracy(instance: Instance, masks: bool) -> bool:
+    instance = draws.with_small_sizes(instance)
     draw = draws.draw_masked_floats if masks else draws.draw_cancelling_floats
     plan = _Plan(judge_accuracy, draw_under_guards(draw), [instance], SAMPLES // 2, least=1)
     shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -16,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, numpy_dtype
+from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, Expr, constant_value, postorder
+from relax_eg.ir.expr import CONSTANT, Expr, constant_value, postorder, var
 from relax_eg.limits import KEPT
 from relax_eg.ops.facts import has_fact as has_fact
 from relax_eg.ops.facts import with_facts
-from relax_eg.ops.record import TABLE, Precondition, may_be_met, preconditions
+from relax_eg.ops.record import TABLE, Precondition, call, may_be_met, preconditions
 from relax_eg.rules.conditions import Guard, ValueTest, claims_of
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim, Relation
@@ -41,6 +43,7 @@ LARGEST_SIZE = 5000  # limit: largest number of a rule that is tried as a size
 _PLAIN_ATTEMPTS = 20  # limit: attempts with bindings as drawn, before slice bounds are redrawn to fit
 # chosen: sizes to draw from; 2 and 3 are twice as likely.
 _SMALL = (0, 1, 2, 2, 3, 3, 4, 5)
+_DISTINCT = (7, 11, 13, 17, 19, 23, 29, 31)  # chosen: sizes that stand for fixed ones, in their order
 
 
 def size_variables(instance: Instance) -> list[str]:
@@ -102,6 +105,43 @@ def admits_limited(instance: Instance, sizes: Sizes, most: int) -> bool:
     return not unmet_precondition(size_preconditions(instance.left), sizes) and all(
         size_guard_holds(g, sizes) for g in instance.guards
     )
+
+
+def with_small_sizes(instance: Instance) -> Instance:
+    """`instance` with small numbers in place of large fixed sizes; itself if its operators do not take these. What is
+    the same at all sizes is tested at these, where the fixed ones make too many elements."""
+    nodes = postorder((*instance.left, *instance.right))
+    shapes = [e.annotation.shape or () for e in nodes if isinstance(e.annotation, Tensor)]
+    distinct, smaller = list(_DISTINCT), dict[int, int]()
+
+    def size(v: int) -> int:
+        """The number for `v`: that of its factors, if it is a product of other sizes."""
+        if v in smaller or v <= _SMALL[-1]:
+            return smaller.get(v, v)
+        return next((smaller[f] * size(v // f) for f in reversed(smaller) if v % f == 0), v)
+
+    for v in sorted({d.value for s in shapes for d in s if d.is_const and d.value > _SMALL[-1]}):
+        found = size(v)
+        if found == v and not distinct:
+            return instance
+        smaller[v] = distinct.pop(0) if found == v else found
+
+    def made(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(made, value))  # type: ignore[reportUnknownArgumentType]
+        return Dim.of(size(value.value)) if isinstance(value, Dim) and value.is_const else value
+
+    new = {p: var(str(p.attr("name")), Tensor(made(p.shape), p.dtype)) for p in instance.params}
+    params = tuple(new.values())
+    try:
+        for e in nodes:
+            if e not in new:
+                attrs = {name: made(value) for name, value in e.attrs}
+                new[e] = call(e.op, [new[a] for a in e.args], attrs) if e.op in TABLE else e
+    except RelaxEgError:
+        return instance
+    left, right = (tuple(new[e] for e in side) for side in (instance.left, instance.right))
+    return replace(instance, params=params, left=left, right=right)
 
 
 def size_guard_holds(guard: Guard, sizes: Sizes) -> bool:

@@ -65,6 +65,12 @@ def test_a_summed_product_is_priced_as_the_matmul_that_runs(name: str) -> None:
     assert seconds(written, *specs, profile=CPU.in_mode(WITHOUT_YNN)) > 2 * seconds(matmul, *specs)
 
 
+def test_a_large_one_along_another_axis_than_the_last_takes_longer() -> None:
+    written, _, _ = MATMULS["rows by columns"]
+    last = seconds(lambda a, b: (a[:, None] * b[None]).sum(-1), "512 512", "512 512")
+    assert seconds(written, "512 512", "512 512") > 1.5 * last
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_other_sums_are_priced_as_loops(name: str) -> None:
     fn, specs = LOOPS[name]

@@ -183,6 +183,12 @@ def test_one_hot_rows_are_taken() -> None:
     np.testing.assert_array_equal(best(index, table), one_hot_rows(index, table))
 
 
+def test_one_hot_rows_of_fixed_sizes_are_taken() -> None:
+    """The accuracy of programs with masks is tested at small sizes in place of fixed ones."""
+    best = rx.optimize(one_hot_rows, "8192 @ int32", "8192 512", target="cpu")
+    assert "gather" in {r.op for r in best.report.after.rows}
+
+
 @pytest.mark.parametrize("n", [0, 1])
 def test_empty_and_single_axes(n: int) -> None:
     def centred(a: Any, b: Any) -> Any:
