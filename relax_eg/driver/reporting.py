@@ -182,14 +182,16 @@ def _missing(as_written: Module, options: Options) -> Iterator[LibraryRow]:
     operators of its pattern; others where it computes what these compute, as a softmax is traced to what it is made
     of."""
     written = {e.op: e for f in as_written for e in f.expressions()}
-    computed = frozenset[str]().union(*map(_computed, written.values())) if options.missing else frozenset[str]()
+    platform = options.profile.platform
+    near = [r for r in options.missing if r.library and platform in (r.library.requires.platforms or (platform,))]
+    computed = frozenset[str]().union(*map(_computed, written.values())) if near else frozenset[str]()
     why = {name: text for name, _, text in options.libraries}
     for rule in options.missing:
         library = rule.library
         assert library is not None
-        wanted, platforms = library.operators(), library.requires.platforms
+        wanted = library.operators()
         here = bool(wanted) and wanted <= written.keys()
-        if not here and wanted and (not platforms or options.profile.platform in platforms):
+        if not here and wanted and rule in near:
             pattern = next(iter(instances(rule, limit=1))).left
             here = frozenset[str]().union(*map(_computed, postorder(pattern))) <= computed
         if here:
