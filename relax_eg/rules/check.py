@@ -319,6 +319,7 @@ def keeps_accuracy(instance: Instance, masks: bool = False) -> bool:
     """Whether the accuracy law is tested on an instance, whose sides are equal over the reals, and holds; at small
     sizes in place of fixed ones. It is not tested if no sizes are admitted, or if fixed sizes make its values large.
     `masks`: whether operands are masks."""
+    instance = draws.with_small_sizes(instance)  # so programs that differ in fixed sizes only are tested once
     key = _key(instance), masks
     if key not in _accurate:
         _accurate[key] = _keeps_accuracy(instance, masks)
@@ -326,7 +327,6 @@ def keeps_accuracy(instance: Instance, masks: bool = False) -> bool:
 
 
 def _keeps_accuracy(instance: Instance, masks: bool) -> bool:
-    instance = draws.with_small_sizes(instance)
     draw = draws.draw_masked_floats if masks else draws.draw_cancelling_floats
     plan = _Plan(judge_accuracy, draw_under_guards(draw), [instance], SAMPLES // 2, least=1)
     shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]
