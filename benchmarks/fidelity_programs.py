@@ -162,6 +162,90 @@ def sigmoid_gate(x, y):
     return x / (1.0 + jnp.exp(-x)) + y * jax.nn.sigmoid(x) - y
 
 
+def one_sum(x, y):
+    return x + y
+
+
+def two_tanhs(x):
+    return jnp.tanh(x) + jnp.tanh(2.0 * x)
+
+
+def chain_of_eight(x, y):
+    for _ in range(4):
+        x = jnp.maximum(x * y, 0.5) - y
+    return x
+
+
+def three_readers(x, y):
+    e = jnp.exp(-(x * x))
+    return e + y, e * y, jnp.sum(e, axis=-1)
+
+
+def halves_of_a_chain(x):
+    y = jnp.exp(x) * x
+    return y[: y.shape[0] // 2] - y[y.shape[0] // 2 :]
+
+
+def rows_of_a_chain(x, ids):
+    return (jnp.sin(x) * x)[ids]
+
+
+def part_of_a_chain(x):
+    return jnp.exp(x * x + 1.0)[:, :8]
+
+
+def transposed_matvec(a, v):
+    return a.T @ v
+
+
+def times_ones(a):
+    return a @ jnp.ones(a.shape[1])
+
+
+def sums_of_a_product(x, y):
+    return jnp.sum(x * y, axis=0)
+
+
+def row_sums_of_a_product(x, y):
+    return jnp.sum(x * y, axis=1)
+
+
+def sum_of_weighted_columns(p, f, x):
+    return jnp.sum(p[:, None] * f[:, None] * x, axis=0)
+
+
+def variances(x):
+    return jnp.var(x, axis=-1), jnp.var(x, axis=0)
+
+
+def added_transposed(x, y):
+    return jnp.tanh(x) + y.T * 2.0
+
+
+def joined_chains(x, y):
+    return jnp.concatenate([jnp.exp(x), y * y + 1.0], axis=0) * 0.5
+
+
+def softmax_rows(x):
+    return jax.nn.softmax(x, axis=-1)
+
+
+def scaled_rows(x, d, e):
+    return (x * d[:, None] + e) / (1.0 + d * d)[:, None]
+
+
+def running_loss(p, y):
+    return -jnp.mean(y * jnp.log(p) + (1.0 - y) * jnp.log1p(-p))
+
+
+def largest_of_distances(x, y):
+    return jnp.max(jnp.abs(x[:, None, :] - y[None, :, :]), axis=-1)
+
+
+def masked_mean(x, m):
+    return jnp.sum(jnp.where(m[:, None] > 0, x, 0.0), axis=0) / jnp.sum(m)
+
+
 def at(**sizes: tuple[int, ...]) -> tuple[dict[str, int], ...]:
     """Bindings of the sizes, each taking its values in step."""
     (count,) = {len(v) for v in sizes.values()}
@@ -169,6 +253,7 @@ def at(**sizes: tuple[int, ...]) -> tuple[dict[str, int], ...]:
 
 
 _SQUARES = at(n=(88, 300, 600))
+_GRIDS = at(m=(60, 700, 2800), n=(90, 1100, 1500))
 PROGRAMS = [
     *(
         Program(
@@ -212,4 +297,26 @@ PROGRAMS = [
     Program("kron(A, B)@x", kronecker, ("m m", "n n", "m*n"), at(m=(12, 24), n=(12, 40))),
     Program("trace of three", trace_of_three, ("n n", "n n", "n n"), _SQUARES),
     Program("gates", sigmoid_gate, ("m n", "m n"), at(m=(40, 500), n=(90, 1500))),
+    # What XLA fuses, and what it stores in between.
+    Program("x+y", one_sum, ("m n", "m n"), _GRIDS),
+    Program("two tanhs", two_tanhs, ("m n",), _GRIDS),
+    Program("chain of eight", chain_of_eight, ("m n", "m n"), _GRIDS),
+    Program("three readers", three_readers, ("m n", "m n"), _GRIDS),
+    Program("halves of a chain", halves_of_a_chain, ("2*m n",), _GRIDS),
+    Program("rows of a chain", rows_of_a_chain, ("m n", "k @ int32"), at(m=(60, 700, 2800), n=(90, 1100, 1500),
+            k=(12, 50, 200))),
+    Program("part of a chain", part_of_a_chain, ("m n",), _GRIDS),
+    Program("A'v", transposed_matvec, ("n n", "n"), at(n=(130, 900, 3100))),
+    Program("A@ones", times_ones, ("m n",), _GRIDS),
+    Program("sum(x*y, 0)", sums_of_a_product, ("m n", "m n"), _GRIDS),
+    Program("sum(x*y, 1)", row_sums_of_a_product, ("m n", "m n"), _GRIDS),
+    Program("sum of p f x", sum_of_weighted_columns, ("m", "m", "m n"), _GRIDS),
+    Program("variances", variances, ("m n",), _GRIDS),
+    Program("tanh(x) + 2y'", added_transposed, ("n n", "n n"), at(n=(90, 700, 2200))),
+    Program("joined chains", joined_chains, ("m n", "m n"), _GRIDS),
+    Program("softmax of rows", softmax_rows, ("m n",), _GRIDS),
+    Program("scaled rows", scaled_rows, ("m n", "m", "n"), _GRIDS),
+    Program("cross entropy", running_loss, ("m n", "m n"), _GRIDS),
+    Program("largest distances", largest_of_distances, ("m 24", "n 24"), at(m=(50, 500), n=(60, 400))),
+    Program("masked mean", masked_mean, ("m n", "m"), _GRIDS),
 ]  # fmt: skip

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from relax_eg.dtypes import itemsize
 from relax_eg.extract.amounts import NONE, Amounts, adds_neighbours, bytes_moved, kind_of, program_amounts, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
-from relax_eg.extract.gpu.place import KernelPlace, is_placed
+from relax_eg.extract.fusions.place import KernelPlace, is_placed
+from relax_eg.extract.fusions.seconds import ARITHMETIC, DENSE, LEAST, STORED, cost_in_place, loop_flops
 from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
 from relax_eg.extract.implied_matmuls import LINEAR, MATMUL
 from relax_eg.extract.kinds import KernelKind, kernel_kind
@@ -48,9 +49,6 @@ from relax_eg.tir import Contraction, PatternKind
 _FREE = movement_operators("view", "repeat", "make")
 _COPIES = operators_run_as("copy", "transfer")
 _MATMULS = frozenset((MATMUL, LINEAR))
-_DENSE = operators_run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
-# XLA may keep the results of other operators inside the kernel that reads them.
-_STORED = _DENSE | _MATMULS | operators_run_as("conv")
 # chosen: share of a fusible operator's memory traffic that is charged, because its value often stays in registers
 _FUSED_SHARE = 0.3
 ASSUMED_SIZE = 128  # chosen: value of a size variable that is not bound
@@ -60,7 +58,6 @@ ASSUMED_TRIPS = 16  # chosen: steps of a `while_loop`, whose number does not fol
 _IN_A_LOOP = 1.15
 # chosen: share by which a call is cheaper than the same code inlined, because the program with the call is shorter
 _SHORTER = 1e-4
-_EPSILON = 1e-9  # chosen: seconds: least price of a node; at price 0 the choice would collect useless nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,29 +119,19 @@ class WholeCost:
 
     @property
     def knows_fusions(self) -> bool:
-        """Whether nodes are priced by the kernels that XLA's compiler for GPUs makes of a function."""
-        return self.cost is None and self.profile.platform == "gpu"
+        """Whether nodes are priced by the kernels that XLA's compiler makes of a function."""
+        return self.cost is None and self.profile.platform in ("cpu", "gpu")
 
     def representative(self, d: Dim) -> float:
         """The value of a size at the binding, of many bindings at the last one: by it fusions are decided for all."""
-        found = self._evaluate(d)
+        found = self.evaluate(d)
         return float(found[-1] if is_column(found) else found)
 
     def in_place(self, site: Site, result: Annotation, cost: NodeCost, place: KernelPlace) -> NodeCost:
         """The cost of an operator in its place in the kernels of its function. `cost`: by itself."""
-        if not is_placed(site.op) or not _all_known(site, result):
-            return cost
-        p, flops, moved, launches = self.profile, cost.flops, self._evaluate(place.bytes), place.launches
-        seconds = launches * p.launch
-        if site.op in _STORED:
-            seconds = seconds + self._stored_seconds(site, result, flops, moved)
-        elif site.op in p.scalar_rate:
-            seconds = seconds + flops / p.scalar_rate[site.op] + p.move(moved)
-        else:
-            seconds = seconds + _EPSILON + flops / p.vector_rate + p.move(moved)
-        if self.corrections:
-            seconds = seconds * self.kind(site, cost).factor(self.corrections)
-        return replace(cost, bytes=moved, launches=launches, seconds=seconds)
+        return (
+            cost_in_place(self, site, result, cost, place) if is_placed(site.op) and _all_known(site, result) else cost
+        )
 
     def times(self, site: Site) -> Dim:
         """How often a call or control node runs its functions: the length of a scan, `ASSUMED_TRIPS` of a while loop,
@@ -157,7 +144,7 @@ class WholeCost:
         each."""
         names = [n for n in site.attrs.get("functions", ()) if n in self.functions and n not in self._running]
         # If only one of several functions runs, all are assumed to be equally likely.
-        times: Number = 1.0 * self._evaluate(self.times(site)) / alternatives(site.op, site.attrs)
+        times: Number = 1.0 * self.evaluate(self.times(site)) / alternatives(site.op, site.attrs)
         return [(self.functions[n], times, self.inside(self.functions[n], site)) for n in names]
 
     def sizes_inside(self, function: Function, site: Site) -> dict[str, Dim]:
@@ -180,14 +167,14 @@ class WholeCost:
         key = (function.name, tuple(sizes.items()), site.op, attrs)
         model = self._models.get(key)
         if model is None:
-            binding = {v: self._evaluate(d) for v, d in sizes.items()}
+            binding = {v: self.evaluate(d) for v, d in sizes.items()}
             model = self._models[key] = self._model_class(site)(
                 self._device_inside(site), binding, self.functions, self.cost
             )
             model._running = self._running | {function.name}
             if same:
                 model.constants = same
-                model._around = enclosing_loops(site, self._evaluate(self.times(site)), self._around)
+                model._around = enclosing_loops(site, self.evaluate(self.times(site)), self._around)
         return model
 
     def _device_inside(self, site: Site) -> Profile:
@@ -200,7 +187,7 @@ class WholeCost:
             return self.profile
         cache = self.profile.cache_bytes
         if _is_map(site):
-            cache = cache / maximum(1, self._evaluate(self.times(site)))
+            cache = cache / maximum(1, self.evaluate(self.times(site)))
         return replace(self.profile, fresh_bytes=math.inf, cache_bytes=cache)
 
     def hoisted_share(self, far: int) -> Number:
@@ -222,8 +209,8 @@ class WholeCost:
             found = NodeCost(seconds=math.inf) if unusable else self._price(site, result)
             if self.corrections and site.op not in RUNNING and site.op not in _FREE:
                 found = replace(found, seconds=found.seconds * self.kind(site, found).factor(self.corrections))
-            found = self._with_memory(found, result) if site.op in _STORED and self.cost is None else found
-            if not self._is_single_core(site.op):
+            found = self._with_memory(found, result) if site.op in STORED and self.cost is None else found
+            if not self._is_single_core(site):
                 found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))
             self._memo[key] = found
         return found
@@ -241,12 +228,12 @@ class WholeCost:
     def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
         """`found` plus the seconds to allocate memory for the result."""
         each = (bytes_of(a) for a in (result.fields if isinstance(result, Tuple) else (result,)))
-        return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._evaluate(n)) for n in each))
+        return replace(found, seconds=found.seconds + sum(self.profile.fresh(self.evaluate(n)) for n in each))
 
-    def _is_single_core(self, op: str) -> bool:
-        """Whether no flops of the operator itself are shared by several cores. Loops that do not vectorise run on one
-        core."""
-        return op in RUNNING or op in _FREE or op in self.profile.scalar_rate
+    def _is_single_core(self, site: Site) -> bool:
+        """Whether no flops of the operator itself are shared by several cores, as those of sorts and running sums."""
+        op = site.op
+        return op in RUNNING or op in _FREE or (op in self.profile.scalar_rate and pattern_kind(site) not in ARITHMETIC)
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in RUNNING:
@@ -258,37 +245,35 @@ class WholeCost:
         if site.op == CALL_TIR:
             return self._price_tensor_program(site, result)
         done, p = self.amounts(site, result), self.profile
-        flops, moved, launches = self._evaluate(done.flops), self._evaluate(done.bytes), done.launches.const
+        flops, moved, launches = self.evaluate(done.flops), self.evaluate(done.bytes), done.launches.const
         # A routine with an unknown pattern, or a node that computes nothing.
         if site.op in CORE or not _all_known(site, result):
             return NodeCost(flops, moved, launches, launches * (p.launch + p.move(moved)))
         if site.op in _FREE:
-            return NodeCost(0, 0, 0, _EPSILON)
-        if site.op in _STORED:
-            return NodeCost(flops, moved, 1, p.launch + self._stored_seconds(site, result, flops, moved))
+            return NodeCost(0, 0, 0, LEAST)
+        if site.op in STORED:
+            return NodeCost(flops, moved, 1, p.launch + self.stored_seconds(site, result, flops, moved))
         if p.transpose_rate and moves_last_axis(site):
-            elements = math.prod(self._evaluate(d) for d in site.shape(0))
-            return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
+            elements = math.prod(self.evaluate(d) for d in site.shape(0))
+            return NodeCost(flops, moved, 0, LEAST + elements / p.transpose_rate)
         if site.op in _COPIES:
             return NodeCost(flops, moved, 1, p.launch + p.move(moved))
-        if not launches:
-            # XLA turns division by a broadcast divisor into multiplication by its reciprocal.
-            broadcast = site.op == "divide" and site.shape(1) != tuple(dims_of(result))
-            work = math.prod(self._evaluate(d) for d in dims_of(result)) if broadcast else flops
-            return NodeCost(flops, moved, 0, _EPSILON + work / p.vector_rate + _FUSED_SHARE * p.move(moved))
         rate = p.scalar_rate.get(site.op, p.vector_rate)
+        if not launches:
+            work = loop_flops(self, site, result, flops)
+            return NodeCost(flops, moved, 0, LEAST + work / rate + _FUSED_SHARE * p.move(moved))
         return NodeCost(flops, moved, 1, p.launch + flops / rate + p.move(moved))
 
     def _price_tensor_program(self, site: Site, result: Annotation) -> NodeCost:
         """The cost of a `call_tir` by its equations, as XLA runs it."""
         placed, done, p = called_program(site.operands, site.attrs), self.amounts(site, result), self.profile
-        moved, launches = self._evaluate(done.bytes), done.launches.const
+        moved, launches = self.evaluate(done.bytes), done.launches.const
         if placed is None:
             return NodeCost(0, moved, launches, p.launch + p.move(moved))
         effort = self.effort(site.op, placed)
         if kind_of(placed.program) <= PatternKind.INJECTIVE:
             # XLA fuses a program that only moves elements into its reader in some places and copies in others.
-            seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
+            seconds = LEAST + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
         else:
             seconds = p.launch + maximum(effort.contracting, p.move(moved)) + effort.other
             seconds += sum(self._operand_seconds(c, placed.sizes) for c in work_of(placed.program).contractions)
@@ -318,7 +303,7 @@ class WholeCost:
             return Amounts()
         count, kind = counts(site), pattern_kind(site)
         fused = kind in (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
-        alone = site.op in _DENSE or site.op in _COPIES or not fused
+        alone = site.op in DENSE or site.op in _COPIES or not fused
         return Amounts(count.flops, count.bytes_read + count.bytes_written, Dim.of(int(alone)))
 
     def effort(self, op: str, placed: ProgramUse) -> Effort:
@@ -337,7 +322,7 @@ class WholeCost:
 
     def number(self, d: Dim, sizes: Mapping[str, Dim]) -> Number:
         """The value at the binding of `d`, a size of a program that is called with `sizes`."""
-        return self._evaluate(d.substitute(sizes) if sizes else d)
+        return self.evaluate(d.substitute(sizes) if sizes else d)
 
     def contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> Contracted:
         """The seconds of a matmul or convolution whose operands are in memory."""
@@ -360,23 +345,23 @@ class WholeCost:
         elif site.op == CALL:
             seconds *= 1 - _SHORTER
         amounts = truncate(found.flops), truncate(found.bytes), truncate(found.launches)
-        return NodeCost(*amounts, _EPSILON + seconds, found.wakes)
+        return NodeCost(*amounts, LEAST + seconds, found.wakes)
 
-    def _stored_seconds(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
-        """Seconds of an operator of `_STORED`: its arithmetic, or its memory traffic if that takes longer."""
+    def stored_seconds(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
+        """Seconds of an operator of `STORED`: its arithmetic, or its memory traffic if that takes longer."""
         if site.op in _MATMULS:
             return self._matmul(site, flops, moved)
-        if site.op in _DENSE:
+        if site.op in DENSE:
             return maximum(self._dense(site, flops), self.profile.move(moved))
         return self._conv(site, result, flops, moved)
 
     def _matmul(self, site: Site, flops: Number, moved: Number) -> Number:
         """Seconds of a matmul: the longer of its arithmetic, which is slower for thin sides, and its memory traffic;
         times the penalty of the weight's layout; plus fixed costs."""
-        weight = self._evaluate(bytes_of(site.operands[1]))
+        weight = self.evaluate(bytes_of(site.operands[1]))
         matmul = self._matmul_of(site, flops)
         turned, matmul = matmul.is_turned, matmul.as_row
-        weight = choose(turned, self._evaluate(bytes_of(site.operands[0])), weight)
+        weight = choose(turned, self.evaluate(bytes_of(site.operands[0])), weight)
         seconds = maximum(matmul_seconds(self.profile, matmul), self.profile.move(moved))
         seconds = seconds + packing_seconds(self.profile, matmul)
         stored = self.profile.linear_factor(matmul.rows, weight)
@@ -386,8 +371,8 @@ class WholeCost:
 
     def _matmul_of(self, site: Site, flops: Number) -> Matmul:
         """The sizes of a matmul."""
-        a = [self._evaluate(d) for d in site.shape(0)]
-        b = [self._evaluate(d) for d in site.shape(1)]
+        a = [self.evaluate(d) for d in site.shape(0)]
+        b = [self.evaluate(d) for d in site.shape(1)]
         # With one plain matrix on the right all leading axes of the left operand are rows; with batches on both sides
         # only the last one is.
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
@@ -397,11 +382,11 @@ class WholeCost:
     def _dense(self, site: Site, flops: Number) -> Number:
         """Seconds of a factorisation or a triangular solve, at a share of the matmul rate; the share is lower for small
         sides and for few right-hand sides."""
-        p, (rows, columns) = self.profile, (self._evaluate(d) for d in site.shape(0)[-2:])
+        p, (rows, columns) = self.profile, (self.evaluate(d) for d in site.shape(0)[-2:])
         if get(site.op).kernel == "factorisation":
             share = p.factor_share * share_of_peak((minimum(rows, columns),), (p.factor_half,))
         else:
-            right = self._evaluate(site.shape(1)[-1 if site["left_side"] else -2])
+            right = self.evaluate(site.shape(1)[-1 if site["left_side"] else -2])
             share = p.solve_share * share_of_peak((rows, right), p.solve_half)
         return flops / (p.rate(site.dtype(0)) * share)
 
@@ -417,13 +402,13 @@ class WholeCost:
         p = self.profile
         assert isinstance(result, Tensor) and result.shape is not None
         groups = site["groups"]
-        batch, _, *space = (self._evaluate(d) for d in result.shape)
-        out, *window = (self._evaluate(d) for d in site.shape(1))
+        batch, _, *space = (self.evaluate(d) for d in result.shape)
+        out, *window = (self.evaluate(d) for d in site.shape(1))
         columns, depth, turned = out // groups, math.prod(window), 0.0
         flops = flops / math.prod(site["input_dilation"])
         if groups == 1:
             if p.transpose_rate:
-                elements = sum(math.prod(self._evaluate(d) for d in site.shape(i)) for i in (0, 1))
+                elements = sum(math.prod(self.evaluate(d) for d in site.shape(i)) for i in (0, 1))
                 elements = elements + batch * out * math.prod(space)
                 turned = elements / p.transpose_rate
             product = Matmul(flops, batch * math.prod(space), columns, depth, site.dtype(0))
@@ -439,20 +424,20 @@ class WholeCost:
         Otherwise the price is that of the pattern as one kernel, whose intermediate values never reach memory, divided
         by the measured or declared speed."""
         definition, sizes = library.sizes_at(site.operands, dict(site["attrs"]))
-        inside, p = WholeCost(self.profile, {v: self._evaluate(d) for v, d in sizes.items()}), self.profile
+        inside, p = WholeCost(self.profile, {v: self.evaluate(d) for v, d in sizes.items()}), self.profile
         flops: Number = 0
         seconds: Number = 0.0
         for e in postorder(definition.results):
             if e.op in CORE or e.op in _FREE:
                 continue
             within = site_of(e)
-            count = inside._evaluate(counts(within).flops)
+            count = inside.evaluate(counts(within).flops)
             flops += count
-            if e.op in _STORED:
-                seconds += inside._stored_seconds(within, e.annotation, count, 0)
+            if e.op in STORED:
+                seconds += inside.stored_seconds(within, e.annotation, count, 0)
             else:
                 seconds += count / p.scalar_rate.get(e.op, p.vector_rate)
-        moved: Number = self._evaluate(bytes_moved(site, result))
+        moved: Number = self.evaluate(bytes_moved(site, result))
         if callable(library.cost):
             of_library = library.cost
 
@@ -468,7 +453,7 @@ class WholeCost:
             seconds = maximum(seconds, p.move(moved)) / (library.cost or 1.0)
         return NodeCost(flops, moved, 1, p.launch + seconds)
 
-    def _evaluate(self, d: Dim) -> Number:
+    def evaluate(self, d: Dim) -> Number:
         """The value of an amount or a size at the binding, with `ASSUMED_SIZE` for unbound variables. Negative values
         become 0, because a slice of `n - 4` rows has no negative size."""
         unknown = d.variables - self.binding.keys()

@@ -69,7 +69,9 @@ def _transposes_in_place(expressions: Collection[Expr], readers: Collection[Expr
     found = {e for e in expressions if is_transpose(e) and e in readers}
     for e in expressions:
         for i, a in enumerate(e.args):
-            if a in found and not (e.op == MATMUL and i == 1 and e.args[0].ndim >= 1):
+            is_left = e.op == MATMUL and i == 0 and e.args[1].ndim > 1
+            is_right = e.op == MATMUL and i == 1 and e.args[0].ndim >= 1
+            if a in found and not is_left and not is_right:
                 found.discard(a)
     return found
 

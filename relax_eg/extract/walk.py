@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from relax_eg.extract.amounts import Amounts
 from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.gpu.kernels import placed
-from relax_eg.extract.gpu.place import KernelPlace, is_placed
+from relax_eg.extract.fusions.cpu import placed_on_cpu
+from relax_eg.extract.fusions.gpu import placed_on_gpu
+from relax_eg.extract.fusions.place import KernelPlace, is_placed
 from relax_eg.extract.hoisting import hoisted_loops, with_hoisting
 from relax_eg.extract.implied_matmuls import implied_matmuls
 from relax_eg.extract.numbers import Number, truncate
@@ -112,7 +113,12 @@ def walk(
         sums, copied = model.profile.sums_as_matmuls, model.copies_transposed
         matmuls, inside = implied_matmuls(function, expressions, sums, copied, model.representative)
     left = hoisted_loops(function, model.constants)
-    places = placed(function, expressions, model.profile, model.representative) if model.knows_fusions else {}
+    places: dict[Expr, KernelPlace] = {}
+    if model.knows_fusions and model.profile.platform == "gpu":
+        places = placed_on_gpu(function, expressions, model.profile, model.representative)
+    elif model.knows_fusions:
+        has_library = model.profile.sums_as_matmuls
+        places = placed_on_cpu(function, expressions, matmuls, inside, left, has_library, model.representative)
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in TUPLES:
             continue

@@ -13,7 +13,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import PROFILES
-from relax_eg.extract.gpu.products import Product, parts_of_depth
+from relax_eg.extract.fusions.gpu_products import Product, parts_of_depth
 from relax_eg.extract.kernels.cost import KernelCost
 
 pytestmark = pytest.mark.xla_defaults
@@ -134,9 +134,9 @@ def test_a_small_matrix_times_a_vector_is_a_sum() -> None:
     assert not Product(1, 2, 2, 2, 2, 2).is_sum
 
 
-def test_fusions_are_known_of_gpus_and_of_whole_programs_only() -> None:
+def test_fusions_are_known_of_cpus_and_gpus_and_of_whole_programs_only() -> None:
     assert WholeCost(PROFILES["h100"], {}).knows_fusions
-    assert not WholeCost(PROFILES["cpu"], {}).knows_fusions
+    assert WholeCost(PROFILES["cpu"], {}).knows_fusions
     assert not KernelCost(PROFILES["h100"], {}).knows_fusions
 
 

@@ -20,7 +20,7 @@ from relax_eg.extract.learned import KINDS, PROGRAMS, UNKNOWN, TimedProgram, cor
 
 
 def layer(x, w, v):
-    return jnp.tanh(x @ w).T @ jnp.sort(x @ v)
+    return jnp.exp(jnp.tanh(x @ w).T) @ jnp.sort(x @ v)
 
 
 MODULE = rx.trace(layer, "n 64", "64 m", "64 m")

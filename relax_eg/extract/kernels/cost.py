@@ -191,7 +191,7 @@ class KernelCost(WholeCost):
         return model
 
     def bytes(self, annotation: Annotation) -> Number:
-        return self._evaluate(bytes_of(annotation))
+        return self.evaluate(bytes_of(annotation))
 
     def amounts(self, site: Site, result: Annotation) -> Amounts:
         if site.op in VIEWS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from relax_eg.ir.expr import Expr
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
 
@@ -17,6 +18,11 @@ class KernelPlace:
     - `stored`: whether its value is stored.
     - `workspace`: bytes that its kernel needs besides its result.
     - `kept`: the bytes of its value in memory, where they are others than those of its type.
+    - `is_library`: whether it is in a kernel of a library, which computes operator by operator, block by block.
+    - `inside`: on CPUs, for an operator that ends a kernel, the others in it, each with its elements that are computed.
+    - `in_order`: whether it is a transpose of which XLA leaves the last axis in place.
+    - `computed`: the elements of its value that are computed, by all kernels together, where they are others than those
+      of its type.
     """
 
     launches: int = 0
@@ -24,6 +30,10 @@ class KernelPlace:
     stored: bool = False
     workspace: Dim = field(default_factory=lambda: Dim.of(0))
     kept: Dim | None = None
+    is_library: bool = False
+    inside: tuple[tuple[Expr, Dim], ...] = ()
+    in_order: bool = False
+    computed: Dim | None = None
 
 
 def is_placed(op: str) -> bool:

@@ -1,6 +1,6 @@
 """The kernels that XLA's compiler for GPUs makes of a function, and what each reads and writes.
 
-The compiler works in this order, and so does `placed`:
+The compiler works in this order, and so does `placed_on_gpu`:
 
 - A small matrix times a vector becomes a sum of products. Matmuls of one operand are joined if one of them is small.
 - A matmul takes transposes and elementwise operators into its kernel: those of its result while each has one reader and
@@ -20,9 +20,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from relax_eg.dtypes import itemsize
-from relax_eg.extract.gpu.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, REPEATS, Operators
-from relax_eg.extract.gpu.place import KernelPlace
-from relax_eg.extract.gpu.products import SMALL, Product, parts_of_depth
+from relax_eg.extract.fusions.gpu_products import SMALL, Product, parts_of_depth
+from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, REPEATS, Operators
+from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
@@ -39,7 +39,7 @@ _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or write
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
-def placed(
+def placed_on_gpu(
     function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
 ) -> dict[Expr, KernelPlace]:
     """The place of each operator of a function that computes or moves elements.

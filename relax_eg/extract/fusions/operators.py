@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from relax_eg.dtypes import HALF, itemsize
-from relax_eg.extract.gpu.products import Product
+from relax_eg.extract.fusions.gpu_products import Product
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, MATCH_CAST, TUPLE, TUPLE_GET, VAR, Expr
 from relax_eg.ir.heads import PASSIVE, RUNNING
@@ -18,7 +18,7 @@ from relax_eg.tir import PatternKind
 
 _VIEWS = movement_operators("view") | {MATCH_CAST}
 ORDERS = movement_operators("order")
-_PERMUTATIONS = operators_where(lambda o: o.moves == "order" and o.capacity != "flip")
+PERMUTATIONS = operators_where(lambda o: o.moves == "order" and o.capacity != "flip")
 _MAKERS = movement_operators("make")
 PARTS = movement_operators("part", "select")
 REPEATS = movement_operators("repeat")
@@ -89,7 +89,7 @@ class Operators:
             return True
         if e.op == TUPLE_GET:
             return e.args[0].op not in (TUPLE, VAR)
-        if e.op not in _PERMUTATIONS:
+        if e.op not in PERMUTATIONS:
             return False
         shape = dims_of(e.annotation)
         moved = [axis for axis, d in zip(e.attr("axes"), shape, strict=True) if self._value(d) != 1]
@@ -159,7 +159,7 @@ class Operators:
 
     def _is_transposed(self, e: Expr) -> bool:
         """Whether an operator swaps the last two axes, among others."""
-        return e in self.runs and e.op in _PERMUTATIONS and e.attr("axes")[-1] == len(dims_of(e.annotation)) - 2
+        return e in self.runs and e.op in PERMUTATIONS and e.attr("axes")[-1] == len(dims_of(e.annotation)) - 2
 
 
 def _layouts(expressions: Sequence[Expr]) -> set[Expr]:

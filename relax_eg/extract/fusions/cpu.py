@@ -1,0 +1,317 @@
+"""The kernels that XLA's compiler for CPUs makes of a function, and what each reads and writes.
+
+The compiler works in this order, and so does `placed` (jax 0.10.2, by the text of compiled programs):
+
+- A sum, maximum or minimum of floats is a kernel of YNN's together with the arithmetic on what it reduces, as far up as
+  each value has one reader, and a matmul at its top. If the result is repeated along the reduced axes, the arithmetic
+  on that is in the kernel, too, until a value has several readers (`x - max(x)`, `exp` of it).
+- All other matmuls, reductions and routines are kernels of their own, which read and write arrays.
+- All other operators that compute or move elements are computed inside their readers, if all of these can: inside each
+  reader, but for dear functions, which are stored if several kernels or several elements of one would compute them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from relax_eg.dtypes import itemsize
+from relax_eg.extract.fusions.operators import DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators
+from relax_eg.extract.fusions.place import KernelPlace
+from relax_eg.ir.annotations import Tensor, dims_of
+from relax_eg.ir.expr import CONSTANT, Expr
+from relax_eg.ir.heads import RUNNING
+from relax_eg.ir.module import Function
+from relax_eg.ops import get, program_of, site_of
+from relax_eg.ops.record import TABLE
+from relax_eg.shapes import Dim
+from relax_eg.tir import PatternKind
+
+_LIBRARY_SUMS = frozenset(("sum", "max", "min"))  # given: the reductions that YNN has
+_PLAIN_SUMS = _LIBRARY_SUMS | {"prod", "any", "all"}  # given: the reductions that XLA's own code splits
+_LIBRARY_DTYPES = frozenset(("float32", "bfloat16"))  # given: the dtypes of their operands
+# given: the functions that YNN has, and those that are made of them
+_LIBRARY_FUNCTIONS = frozenset(
+    "add subtract multiply divide maximum minimum negative abs sign square reciprocal integer_pow power sqrt rsqrt exp "
+    "expm1 log log1p tanh erf sigmoid floor ceil round relu silu gelu gelu_tanh astype".split()
+)
+_LEAST_ELEMENTS = 4096  # given: elements from which on a reduction is YNN's (2,800 are not)
+_WINDOW = 32  # given: elements that one kernel adds where XLA's own code reduces in several
+_ARITHMETIC = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST)
+
+
+def placed_on_cpu(
+    function: Function,
+    expressions: Sequence[Expr],
+    implied: Collection[Expr],
+    inside: Collection[Expr],
+    hoisted: Mapping[Expr, int],
+    has_library: bool,
+    value: Callable[[Dim], float],
+) -> dict[Expr, KernelPlace]:
+    """The place of each operator of a function that computes or moves elements.
+
+    - `expressions`: the expressions of the function that run, operands first; all others are in memory.
+    - `implied`, `inside`: the sums of products that are matmuls, and what is computed inside matmuls
+      (`extract.implied_matmuls`).
+    - `hoisted`: the number of loops that XLA hoists an expression out of.
+    - `has_library`: whether XLA may use YNN.
+    - `value`: the value of a size.
+    """
+    kernels = _Kernels(function, expressions, implied, inside, hoisted, has_library, value)
+    return dict.fromkeys((e for e in expressions if e.op in TABLE), KernelPlace()) | kernels.places()
+
+
+class _Kernels(Operators):
+    def __init__(
+        self,
+        function: Function,
+        expressions: Sequence[Expr],
+        implied: Collection[Expr],
+        inside: Collection[Expr],
+        hoisted: Mapping[Expr, int],
+        has_library: bool,
+        value: Callable[[Dim], float],
+    ) -> None:
+        self.inside = inside
+        self.hoisted = hoisted
+        super().__init__(function, expressions, value)
+        # What XLA hoists out of a loop is in memory for what it does not.
+        for e in self.nodes if hoisted else ():
+            if any(hoisted.get(r, 0) < hoisted.get(e, 0) for r in self.readers.get(e, ())):
+                self.results.add(e)
+        self.implied = implied
+        self.home: dict[Expr, Expr] = {}  # the reduction in whose kernel of the library an operator is
+        self.last: dict[Expr, Expr] = {}  # for such a reduction, the operator whose result its kernel stores
+        for e in self.nodes if has_library else ():
+            if e not in self.home and e not in implied and self._is_library_sum(e):
+                self._take_around(e)
+        self.kernels: dict[Expr, tuple[Expr, ...]] = {}  # for each operator, the kernels that compute it
+        self.computed: dict[tuple[Expr, Expr], Dim] = {}  # the elements of an operator that a kernel computes
+        for e in reversed(self.nodes):
+            self.kernels[e] = self._kernels_of(e)
+            self.computed |= {(e, k): self._demand(e, k) for k in self.kernels[e]}
+
+    def _is_view(self, e: Expr) -> bool:
+        return super()._is_view(e) or (e in self.inside and get(e.op).moves is not None)
+
+    # --- kernels of the library ---
+
+    def _is_library_sum(self, e: Expr) -> bool:
+        read = e.args[0].annotation if e.op in _LIBRARY_SUMS else None
+        is_known = isinstance(read, Tensor) and read.dtype in _LIBRARY_DTYPES and self._is_reduction(e)
+        return is_known and self._read_elements(e) >= _LEAST_ELEMENTS
+
+    def _steps(self, e: Expr) -> int:
+        """The kernels in which XLA's own code reduces: each adds up to `_WINDOW` elements."""
+        if e.op in _PLAIN_SUMS and self._is_reduction(e) and e not in self.home:
+            length, found = self._read_elements(e) / max(1.0, self.elements(e)), 1
+        elif e in self.products and self.products[e].rows * self.products[e].columns == 1:
+            length, found = self.products[e].depth, 2
+        else:
+            return 1
+        while length > _WINDOW:
+            length, found = length / _WINDOW, found + 1
+        return found
+
+    def _take_around(self, e: Expr) -> None:
+        """Takes what is computed around a reduction into its kernel."""
+        self.home[e] = self.last[e] = last = e
+        taken, is_repeated = [e], False
+        while last not in self.results and len(readers := self._readers_beyond_no_ops(last)) == 1:
+            (r,) = readers
+            grows = self.elements(r) > self.elements(last)
+            if r in self.home or not self._is_arithmetic(r) or (r.op == "divide" and grows):
+                break
+            if not (is_repeated or grows):
+                break
+            is_repeated, self.home[r] = True, e
+            self.last[e] = last = r
+            taken.append(r)
+        self._take_below(e, taken)
+
+    def _take_below(self, e: Expr, taken: Sequence[Expr]) -> None:
+        """Takes what is computed for the operators `taken` into the kernel of the reduction `e`."""
+        below = {s for t in taken for s in self.operands(t)}
+        todo = [(-self.order[s], s) for s in below if s in self.order]
+        heapify(todo)
+        while todo:
+            _, s = heappop(todo)  # after all of its readers
+            if s in self.home or s in self.results or any(self.home.get(r) != e for r in self.readers[s]):
+                continue
+            if self._is_arithmetic(s):
+                self.home[s] = e
+                for below in self.operands(s):
+                    if below in self.order:
+                        heappush(todo, (-self.order[below], below))
+            elif s.op in MATMULS:
+                self.home[s] = e
+
+    def _readers_beyond_no_ops(self, e: Expr) -> list[Expr]:
+        """The readers of a value; those of its maximum with minus infinity, which XLA drops, where that reads it."""
+        readers = self.readers.get(e, [])
+        while len(readers) == 1 and readers[0].op == "maximum" and readers[0] not in self.results:
+            r = readers[0]
+            if not any(_is_lowest(self.source(a)) for a in r.args):
+                break
+            self.home[r] = self.home[e]
+            readers = self.readers.get(r, [])
+        return readers
+
+    def _is_arithmetic(self, e: Expr) -> bool:
+        """Whether a kernel of the library takes an operator in."""
+        if e.op in REPEATS:
+            return True
+        dtype = e.annotation.dtype if isinstance(e.annotation, Tensor) else None
+        return dtype in _LIBRARY_DTYPES and e.op in _LIBRARY_FUNCTIONS and self._kind(e) in _ARITHMETIC
+
+    # --- loops ---
+
+    def _kernels_of(self, e: Expr) -> tuple[Expr, ...]:
+        """The kernels that compute an operator, each by the operator whose result it stores."""
+        if e in self.home:
+            return (self.last[self.home[e]],)
+        readers = self.readers.get(e, [])
+        if e in self.inside and len(readers) == 1:
+            return self.kernels[readers[0]]
+        if e in self.results or not readers or not self._is_loop(e) or not all(self._takes(r, e) for r in readers):
+            return (e,)
+        kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
+        if self._is_dear(e) and (len(kernels) > 1 or any(self._repeats(r, e) for r in readers)):
+            return (e,)
+        return kernels
+
+    def _is_dear(self, e: Expr) -> bool:
+        """Whether XLA computes an element of it once only. Division by a constant is a multiplication."""
+        by_constant = e.op == "divide" and self.source(e.args[1]) in self.free
+        return e.op in DEAR and e not in self.free and not by_constant
+
+    def _takes(self, reader: Expr, e: Expr) -> bool:
+        """Whether a kernel of `reader` computes its operand `e`. A product with a vector reads a transpose so."""
+        if e in self.free and reader.op in TABLE:
+            return True
+        if e.op in PERMUTATIONS and reader in self.products:
+            return (
+                min(self.products[reader].rows, self.products[reader].columns) == 1 and len(dims_of(e.annotation)) == 2
+            )
+        return reader not in self.home and self._is_loop(reader)
+
+    def _is_loop(self, e: Expr) -> bool:
+        """Whether an operator may be computed inside its readers. A concatenation copies its parts, unless these follow
+        each other in memory."""
+        if e.op != "concat":
+            return super()._is_loop(e)
+        return all(self._value(d) == 1 for d in dims_of(e.annotation)[: e.attr("axis")])
+
+    def _repeats(self, reader: Expr, e: Expr) -> bool:
+        """Whether `reader` reads an element of `e` for several of its own."""
+        return 1 < self.elements(e) < self.elements(reader) and reader.op != "concat" and self._divisor(reader) != e
+
+    def _demand(self, e: Expr, k: Expr) -> Dim:
+        """How many elements of a value a kernel computes, once for each place at which one of its operators reads
+        it."""
+        if e == k or e in self.home or e in self.inside:
+            return self._count(e)
+        whole, parts = Dim.of(0), Dim.of(0)
+        for r in self.readers.get(e, ()):
+            found = self.computed.get((r, k))
+            if found is None:
+                continue
+            if r.op in PARTS:
+                parts = parts + found
+            elif r.op == "concat" or self._divisor(r) == e or not self._is_loop(r):
+                whole = self._larger(whole, self._count(e))
+            else:
+                whole = self._larger(whole, found)
+        return self._larger(whole, parts)
+
+    def _divisor(self, e: Expr) -> Expr | None:
+        """The divisor that an operator divides several elements by."""
+        if (
+            e.op != "divide"
+            or not isinstance(e.args[1].annotation, Tensor)
+            or self.elements(e.args[1]) == self.elements(e)
+        ):
+            return None
+        divisor = self.source(e.args[1])
+        return None if divisor in self.free else divisor
+
+    def _count(self, e: Expr) -> Dim:
+        found = Dim.of(1)
+        for d in dims_of(e.annotation):
+            found = found * d
+        return found
+
+    def _larger(self, a: Dim, b: Dim) -> Dim:
+        return a if self._value(a) >= self._value(b) else b
+
+    # --- what kernels read and write ---
+
+    def places(self) -> dict[Expr, KernelPlace]:
+        members: dict[Expr, list[Expr]] = {}
+        for e in self.nodes:
+            for k in self.kernels[e]:
+                members.setdefault(k, []).append(e)
+        found = {e: KernelPlace() for e in self.nodes}
+        for k, inside in members.items():
+            if k.op in RUNNING or (k in self.free and k not in self.results):
+                continue
+            place = found[k]
+            place.stored, place.launches = True, self._steps(k)
+            place.inside = tuple((e, self.computed[e, k]) for e in inside if e != k and e not in self.inside)
+            place.bytes = self.bytes(k) + self._read(k, inside)
+            if self._is_normalised(k):  # one value in between is stored, and read by the sum and by the result
+                place.launches, place.bytes = place.launches + 3, place.bytes + 3 * self.bytes(k)
+            for e in inside:
+                if (divisor := self._divisor(e)) is not None:  # its reciprocal has a kernel
+                    place.launches, place.bytes = place.launches + 1, place.bytes + 2 * self.bytes(divisor)
+        for e in self.nodes:
+            found[e].is_library, found[e].in_order = e in self.home, self._is_turned_back(e)
+            if e in self.home or e in self.inside or self.kernels[e] == (e,):
+                continue
+            total = Dim.of(0)
+            for k in self.kernels[e]:
+                total = total + self.computed[e, k]
+            found[e].computed = total
+        return found
+
+    def _is_normalised(self, e: Expr) -> bool:
+        """Whether an operator reduces and repeats the result along what it reduced, as softmax does."""
+        if e.op not in TABLE or get(e.op).kernel or self._is_loop(e) or self.elements(e) != self._read_elements(e):
+            return False
+        program = program_of(site_of(e))
+        return program is not None and len(program.stages) > 1 and not any(s.scans for s in program.stages)
+
+    def _is_turned_back(self, e: Expr) -> bool:
+        """Whether only matmuls read a transpose that moves the last axis to the place before: they take it as it was
+        before."""
+        readers = self.readers.get(e, [])
+        is_matmul = bool(readers) and all(r.op in MATMULS and len(dims_of(e.annotation)) > 2 for r in readers)
+        return is_matmul and e.op in PERMUTATIONS and e.attr("axes")[-2] == len(dims_of(e.annotation)) - 1
+
+    def _read(self, k: Expr, inside: Sequence[Expr]) -> Dim:
+        """The bytes that a kernel with these operators reads: of a value the parts that they take, at most all."""
+        taken: dict[Expr, Dim] = {}
+        here = set(inside)
+        for e in inside:
+            for s in self.operands(e):
+                if s not in here and s not in self.free and isinstance(s.annotation, Tensor):
+                    part = self._taken(s, self.computed[e, k]) if self._is_loop(e) else self.bytes(s)
+                    taken[s] = taken.get(s, Dim.of(0)) + part
+        total = Dim.of(0)
+        for s, n in taken.items():
+            whole = self.bytes(s)
+            total = total + (n if self._value(n) < self._value(whole) else whole)
+        return total
+
+    def _taken(self, s: Expr, elements: Dim) -> Dim:
+        """The bytes of as many elements of a value."""
+        assert isinstance(s.annotation, Tensor)
+        return elements * itemsize(s.annotation.dtype or "float32")
+
+
+def _is_lowest(e: Expr) -> bool:
+    """Whether a value is minus infinity."""
+    return e.op == CONSTANT and bool(np.all(np.asarray(e.attr("data").array) == -np.inf))

@@ -1,1 +1,0 @@
-"""What XLA's compiler for GPUs makes of a function: its kernels."""
