@@ -158,9 +158,11 @@ def test_columns_of_sizes_cost_what_each_does(name: str, how: str) -> None:
     points = [{v: size + 3 * i for i, v in enumerate(names)} for size in (2, 3, 9, 32, 130, 700)]
     columns = {v: np.array([p[v] for p in points]) for v in names}
     each = [call_seconds(price_at(traced.module, options, p), options) for p in points]
-    # On a GPU XLA's kernels are those at the largest sizes: at others they may be a launch more or less.
-    kernels_differ = how == "h100" and name in ("scan", "while", "cond")
-    np.testing.assert_allclose(seconds_at(traced.module, options, columns), each, rtol=0.15 if kernels_differ else 1e-9)
+    # XLA's kernels are those at the largest sizes: at others they may be a launch more or less.
+    rtol = {"h100": {"scan": 0.15, "while": 0.15, "cond": 0.15}, "kernels": {"scan": 0.2, "while": 0.35}}
+    rtol["whole"] = rtol["kernels"] | {"softmax": 0.2}
+    tolerance = rtol.get(how, {}).get(name, 1e-9)
+    np.testing.assert_allclose(seconds_at(traced.module, options, columns), each, rtol=tolerance)
 
 
 @pytest.mark.parametrize(("name", "most"), [("chain", 14), ("attention", 10), ("rows", 10), ("llama", 5)])

@@ -39,6 +39,7 @@ _LIBRARY_FUNCTIONS = frozenset(
 )
 _LEAST_ELEMENTS = 4096  # given: elements from which on a reduction is YNN's (2,800 are not)
 _WINDOW = 32  # given: elements that one kernel adds where XLA's own code reduces in several
+_MOST_PARTS = 8  # given: parts up to which a concatenation is fused
 _ARITHMETIC = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST)
 
 
@@ -199,11 +200,11 @@ class _Kernels(Operators):
         return reader not in self.home and self._is_loop(reader)
 
     def _is_loop(self, e: Expr) -> bool:
-        """Whether an operator may be computed inside its readers. A concatenation copies its parts, unless these follow
-        each other in memory."""
+        """Whether an operator may be computed inside its readers. A concatenation copies its parts, unless they are few
+        and follow each other in memory."""
         if e.op != "concat":
             return super()._is_loop(e)
-        return all(self._value(d) == 1 for d in dims_of(e.annotation)[: e.attr("axis")])
+        return len(e.args) <= _MOST_PARTS and all(self._value(d) == 1 for d in dims_of(e.annotation)[: e.attr("axis")])
 
     def _repeats(self, reader: Expr, e: Expr) -> bool:
         """Whether `reader` reads an element of `e` for several of its own."""
@@ -264,6 +265,9 @@ class _Kernels(Operators):
             place.bytes = self.bytes(k) + self._read(k, inside)
             if self._is_normalised(k):  # one value in between is stored, and read by the sum and by the result
                 place.launches, place.bytes = place.launches + 3, place.bytes + 3 * self.bytes(k)
+            if self._is_spread(k):  # one matmul of a copy of its second operand, and a copy of its result
+                place.launches, place.workspace = place.launches + 2, self.bytes(k.args[1]) + self.bytes(k)
+                place.bytes = place.bytes + 2 * place.workspace
             for e in inside:
                 if (divisor := self._divisor(e)) is not None:  # its reciprocal has a kernel
                     place.launches, place.bytes = place.launches + 1, place.bytes + 2 * self.bytes(divisor)
@@ -283,6 +287,13 @@ class _Kernels(Operators):
             return False
         program = program_of(site_of(e))
         return program is not None and len(program.stages) > 1 and not any(s.scans for s in program.stages)
+
+    def _is_spread(self, e: Expr) -> bool:
+        """Whether a matmul multiplies one matrix with several."""
+        if e not in self.products or len(e.args) != 2:
+            return False
+        left, right = (dims_of(a.annotation) for a in e.args)
+        return len(left) == 2 < len(right) and any(self._value(d) > 1 for d in right[:-2])
 
     def _is_turned_back(self, e: Expr) -> bool:
         """Whether only matmuls read a transpose that moves the last axis to the place before: they take it as it was

@@ -41,7 +41,8 @@ def cost_in_place(model: WholeCost, site: Site, result: Annotation, cost: NodeCo
     p, moved = model.profile, model.evaluate(place.bytes)
     if p.platform == "cpu":
         if site.op in STORED:  # whatever else is in its kernel is priced there
-            seconds = cost.seconds + (place.launches - 1) * p.launch
+            copied = p.move(2 * model.evaluate(place.workspace))
+            seconds = cost.seconds + (place.launches - 1) * p.launch + copied
             return replace(cost, bytes=moved, launches=place.launches, seconds=seconds)
         seconds = _seconds_on_cpu(model, site, result, cost, place)
     else:
