@@ -32,7 +32,7 @@ from relax_eg.extract.matmuls import (
 )
 from relax_eg.extract.numbers import Number, choose, evaluate, is_column, maximum, minimum, truncate
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.walk import walk
+from relax_eg.extract.walk import Placed, walk
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
 from relax_eg.ir.control import alternatives, arguments_of, group_arguments, runs_of, steps_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, COND, SCAN, postorder
@@ -103,6 +103,8 @@ class WholeCost:
         # Entries per column; 0: no column.
         self._columns = max((len(n) for n in self.binding.values() if is_column(n)), default=0)
         self._memo: dict[tuple[object, ...], NodeCost] = {}
+        # The nodes of functions in their places, by the identity of the function (`extract.walk`).
+        self.known_nodes: dict[int, tuple[Function, list[Placed]]] = {}
         self._models: dict[tuple[object, ...], WholeCost] = {}
         self._running: frozenset[str] = frozenset()  # functions being priced: a recursive call adds nothing
         self._around: tuple[Number, ...] = ()  # steps of the loops around the priced function, innermost first

@@ -29,31 +29,71 @@ if TYPE_CHECKING:
 Key = TypeVar("Key", bound=Hashable)
 
 
+@dataclass(slots=True, eq=False)
+class Placed:
+    """A node of a function, as a model prices it.
+
+    - `node`: the expression.
+    - `site`: the site as which it is priced; None for a node that XLA computes inside a matmul.
+    - `hoisted_out_of`: the number of enclosing loops that XLA hoists it out of.
+    - `place`: what it adds to the kernels of the function, where XLA's fusions are known; None: as the model prices it
+      by itself.
+    - `slower`: how many times as long it takes as its site by itself.
+    - `cost`: its cost in one run of the function, without the share that hoisting saves; None: not known yet.
+    """
+
+    node: Expr
+    site: Site | None
+    hoisted_out_of: int
+    place: KernelPlace | None
+    slower: float
+    cost: NodeCost | None = None
+
+    def cost_by(self, model: WholeCost) -> NodeCost:
+        if self.site is None:
+            return NodeCost()
+        if self.cost is None:
+            found = model.price(self.site, self.node.annotation)
+            if self.slower != 1.0:
+                found = replace(found, seconds=found.seconds * self.slower)
+            if self.place is not None:
+                found = model.in_place(self.site, self.node.annotation, found, self.place)
+            self.cost = found
+        return self.cost
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Visit:
     """A node of a function, where the program runs it.
 
-    - `node`: the expression.
+    - `placed`: the node.
     - `function`: the function that contains it.
-    - `site`: the site as which it is priced; None for a node that XLA computes inside a matmul.
-    - `hoisted_out_of`: the number of enclosing loops that XLA hoists it out of.
     - `model`: the cost model at the sizes of the function.
     - `times`: how often the program runs the function.
     - `path`: the loops, choices and calls around it, outermost first.
-    - `place`: what it adds to the kernels of the function, where XLA's fusions are known; None: as the model prices it
-      by itself.
-    - `slower`: how many times as long it takes as its site by itself.
     """
 
-    node: Expr
+    placed: Placed
     function: Function
-    site: Site | None
-    hoisted_out_of: int
     model: WholeCost
     times: Number
     path: tuple[Visit, ...]
-    place: KernelPlace | None = None
-    slower: float = 1.0
+
+    @property
+    def node(self) -> Expr:
+        return self.placed.node
+
+    @property
+    def site(self) -> Site | None:
+        return self.placed.site
+
+    @property
+    def hoisted_out_of(self) -> int:
+        return self.placed.hoisted_out_of
+
+    @property
+    def place(self) -> KernelPlace | None:
+        return self.placed.place
 
     @property
     def runs_functions(self) -> bool:
@@ -77,13 +117,7 @@ class Visit:
     @property
     def cost(self) -> NodeCost:
         """The cost of the node in one run of the function, with the functions that the node runs."""
-        if self.site is None:
-            return NodeCost()
-        cost = self.model.price(self.site, self.node.annotation)
-        if self.slower != 1.0:
-            cost = replace(cost, seconds=cost.seconds * self.slower)
-        if self.place is not None:
-            cost = self.model.in_place(self.site, self.node.annotation, cost, self.place)
+        cost = self.placed.cost_by(self.model)
         return cost.scaled(self.model.hoisted_share(self.hoisted_out_of)) if self.hoisted_out_of else cost
 
 
@@ -105,8 +139,24 @@ def walk(
     - `deep`: whether to walk the functions that it runs.
     - `times`, `path`: as in `Visit`, for the function.
     """
-    once = skip or set()
-    expressions = [e for e in function.expressions() if e not in once]
+    nodes = model.known_nodes.get(id(function)) if not skip else None
+    if nodes is None:
+        nodes = function, _placed(function, model, skip or set())
+        if not skip:
+            model.known_nodes[id(function)] = nodes
+    for placed in nodes[1]:
+        v = Visit(placed, function, model, times, path)
+        if deep and v.runs_functions:
+            assert v.site is not None
+            part = model.hoisted_share(v.hoisted_out_of)
+            for callee, n, inner in model.trips(v.site):
+                yield from walk(callee, inner, None, True, times * (n * part), (*path, v))
+        yield v
+
+
+def _placed(function: Function, model: WholeCost, skip: set[Expr]) -> list[Placed]:
+    """The nodes of a function without those of `skip`, operands first."""
+    expressions = [e for e in function.expressions() if e not in skip]
     matmuls: dict[Expr, tuple[Site, float]] = {}
     inside: set[Expr] = set()
     if model.fuses_into_matmuls:
@@ -119,17 +169,13 @@ def walk(
     elif model.knows_fusions:
         has_library = model.profile.sums_as_matmuls
         places = placed_on_cpu(function, expressions, matmuls, inside, left, has_library, model.representative)
+    found: list[Placed] = []
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in TUPLES:
             continue
-        site, far = with_hoisting(e, site_of(e), left, model.constants), left.get(e, 0)
-        site, slower = matmuls.get(e, (site, 1.0))
-        v = Visit(e, function, None if e in inside else site, far, model, times, path, places.get(e), slower)
-        if deep and v.runs_functions:
-            part = model.hoisted_share(far)
-            for callee, n, inner in model.trips(site):
-                yield from walk(callee, inner, None, True, times * (n * part), (*path, v))
-        yield v
+        site, slower = matmuls.get(e, (with_hoisting(e, site_of(e), left, model.constants), 1.0))
+        found.append(Placed(e, None if e in inside else site, left.get(e, 0), places.get(e), slower))
+    return found
 
 
 def own_costs(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[tuple[Visit, NodeCost]]:
