@@ -3,6 +3,7 @@
     python -m benchmarks.fidelity out.json [--target here.json] [--only conv,sort] [--resume] [--budget 280]
     python -m benchmarks.fidelity out.json --target here.json --reprice     # no timing: what is on file, priced anew
     python -m benchmarks.fidelity out.json --reprice --learn [--wrong]      # and what prices learn from it
+    python -m benchmarks.fidelity out.json --kernels                        # predicted kernels, and those XLA compiles
     python -m benchmarks.fidelity out.json --settle [--wrong] [--only conv] # what the first calls choose, timed
 
 For each program and size the candidates are the one as written, the one found by price (nothing is measured when
@@ -21,6 +22,9 @@ rates by 4 times, in both directions, and that of transposes by 10.
 
 With --settle each program is optimized and called until it is settled, and then timed beside `jax.jit` of the program
 as written.
+
+With --kernels the launches and bytes of the candidates on file, at the last sizes of each program, are compared with
+those of the kernels that XLA compiles for this CPU. Loops of XLA's own inside an operator are not kernels of ours.
 
 What was timed is kept in the file, programs as text, so that another cost model can be tried on it with --reprice. What
 `optimize` would return at other prices takes a search, so of those nothing is said of the chosen one.
@@ -62,6 +66,8 @@ from benchmarks.timing import (
     told,
 )  # fmt: skip
 from relax_eg.backend.family import SearchSpec
+from relax_eg.backend.gpu.hlo import launches
+from relax_eg.backend.lower import run_at
 from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, random_arguments
 from relax_eg.driver.optimize import optimized
 from relax_eg.driver.options import read_options
@@ -81,6 +87,7 @@ WANTED_TAU, NEAR, WANTED_NEAR, WORST = 0.6, 1.10, 0.95, 1.5
 OTHERS = ("laptop", "h100")
 COUNT, SECONDS = 5, 0.25
 QUICK_PROGRAMS = 1
+KERNEL_BYTES = 0.15  # relative error up to which predicted bytes of kernels agree with those compiled
 NEVER_BELOW = 0.97  # of the speed of `jax.jit`, which a settled program keeps
 MOST_CALLS = 4000  # with --settle: calls after which a program counts as settled
 VERSION = 2  # of the file; 1 did not say what `optimize` returned
@@ -368,6 +375,50 @@ def settle(console: Console, work: Sequence[tuple[Program, dict[str, int]]], p: 
     console.print(f"at least {NEVER_BELOW} times as fast as jax.jit: {tally(verdicts, 'slower')}")
 
 
+@dataclass(frozen=True)
+class Kernels:
+    """Launches and bytes of a candidate on file, each predicted and compiled."""
+
+    name: str
+    launches: tuple[int, int]
+    bytes: tuple[int, int]
+
+    @property
+    def agrees(self) -> tuple[bool, bool]:
+        """Whether launches are equal, and bytes closer than `KERNEL_BYTES`."""
+        predicted, compiled = self.bytes
+        return self.launches[0] == self.launches[1], abs(predicted - compiled) <= KERNEL_BYTES * max(compiled, 1)
+
+
+def kernels_of(row: Row, t: Timed, p: Profile) -> Kernels:
+    """The kernels of a candidate that XLA compiles as usual, without what is prepared ahead."""
+    module = rx.parse(t.text)
+    main = module.main
+    cost = price_program(main, WholeCost(p, row.at, {f.name: f for f in module}))
+    shapes = [jax.ShapeDtypeStruct([int(d.evaluate(row.at)) for d in v.shape], v.dtype) for v in main.params]
+    lowered = jax.jit(lambda *args: run_at(module, main, args, row.at)).lower(*shapes)
+    made = launches(lowered.compile().as_text() or "")
+    compiled = sum(k.times for k in made), sum(k.times * k.bytes for k in made)
+    return Kernels(f"{row.key}: {t.label}", (cost.launches, compiled[0]), (cost.bytes, compiled[1]))
+
+
+def compare_kernels(console: Console, rows: Sequence[Row], p: Profile, most: int) -> None:
+    """Shows predicted and compiled kernels of the candidates at the last sizes of each program, those that differ."""
+    last = {r.program: r for r in rows}
+    found = [kernels_of(r, t, p) for r in last.values() for t in r.timed if not t.mode]
+    table = Table(title="kernels that are predicted otherwise than XLA compiles them", title_justify="left")
+    for name in ("program", "launches", "compiled", "MB", "compiled MB"):
+        table.add_column(name, justify="left" if name == "program" else "right")
+    for k in [k for k in found if not all(k.agrees)][:most]:
+        cells = [*map(str, k.launches), *(f"{n / 1e6:.2f}" for n in k.bytes)]
+        table.add_row(escape(k.name), *cells)
+    console.print(table)
+    equal, near = (sum(k.agrees[i] for k in found) / len(found) for i in (0, 1))
+    console.print(
+        f"{len(found)} candidates: launches are those compiled in {equal:.0%}, bytes within {KERNEL_BYTES:.0%} in {near:.0%}"
+    )
+
+
 def load(path: Path) -> list[Row]:
     """Rows on file. SystemExit where another version wrote them."""
     if not path.exists():
@@ -472,6 +523,9 @@ def main(
         bool, typer.Option("--learn", help="show what prices learn from the programs in the file")
     ] = False,
     is_wrong: Annotated[bool, typer.Option("--wrong", help="a profile that is wrong on purpose")] = False,
+    compiles: Annotated[
+        bool, typer.Option("--kernels", help="compare predicted kernels with those that XLA compiles")
+    ] = False,
     settles: Annotated[bool, typer.Option("--settle", help="time what the first calls choose, beside jax.jit")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="fail where the figures are not as wanted")] = False,
 ) -> None:
@@ -480,6 +534,7 @@ def main(
     console.print(machine())
     device = wrong(profile(target)) if is_wrong else profile(target)
     words = [w.strip().lower() for w in only.split(",") if w.strip()]
+    reprice = reprice or compiles
     rows = load(out) if resume or reprice else []
     if reprice and not rows:
         raise typer.BadParameter(f"{out} has no programs: without --reprice they are timed", param_hint="--reprice")
@@ -509,6 +564,8 @@ def main(
     if reprice:
         rows = [repriced(r, device) for r in rows if not words or any(w in r.program.lower() for w in words)]
     fine = show(console, rows, most)
+    if compiles:
+        compare_kernels(console, rows, device, most)
     if learns:
         teach(console, rows, device)
     if picture is not None:

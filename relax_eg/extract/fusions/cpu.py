@@ -101,9 +101,11 @@ class _Kernels(Operators):
     # --- kernels of the library ---
 
     def _is_library_sum(self, e: Expr) -> bool:
-        read = e.args[0].annotation if e.op in _LIBRARY_SUMS else None
-        is_known = isinstance(read, Tensor) and read.dtype in _LIBRARY_DTYPES and self._is_reduction(e)
-        return is_known and self._read_elements(e) >= _LEAST_ELEMENTS
+        """Whether a kernel of the library begins with a reduction: with its own, or with the first one inside it."""
+        read = e.args[0].annotation if e.op in TABLE and len(e.args) == 1 else None
+        if not isinstance(read, Tensor) or read.dtype not in _LIBRARY_DTYPES or self._read_elements(e) < _LEAST_ELEMENTS:
+            return False
+        return (e.op in _LIBRARY_SUMS and self._is_reduction(e)) or self._is_normalised(e)
 
     def _steps(self, e: Expr) -> int:
         """The kernels in which XLA's own code reduces: each adds up to `_WINDOW` elements."""
