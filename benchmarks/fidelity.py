@@ -415,7 +415,7 @@ def compare_kernels(console: Console, rows: Sequence[Row], p: Profile, most: int
     console.print(table)
     equal, near = (sum(k.agrees[i] for k in found) / len(found) for i in (0, 1))
     console.print(
-        f"{len(found)} candidates: launches are those compiled in {equal:.0%}, bytes within {KERNEL_BYTES:.0%} in {near:.0%}"
+        f"{len(found)} candidates: launches equal in {equal:.0%}, bytes within {KERNEL_BYTES:.0%} in {near:.0%}"
     )
 
 
