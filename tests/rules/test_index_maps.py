@@ -209,8 +209,8 @@ def rowwise(x: Any, w: Any) -> Any:
     [
         (lambda x: jax.nn.softmax(x)[:64], ("1024 p",), ()),
         (lambda x: jnp.exp(jnp.tile(x, 16)), ("4096",), ()),
-        (lambda x: jnp.roll(jnp.roll(x, 2, 0), 3, 0), ("1024 p",), ()),
-        (lambda x: jnp.concatenate(jnp.split(jnp.exp(x), 4)), ("1024 p",), ("concat", "strided_slice")),
+        (lambda x: jnp.roll(jnp.roll(x, 2, 1), 3, 1), ("p 1024",), ()),
+        (lambda x: jnp.concatenate(jnp.split(jnp.exp(x), 4, 1), 1), ("p 1024",), ("concat", "strided_slice")),
         (rowwise, ("16 p", "p"), ("concat", "strided_slice")),
         (lambda x: jnp.take(x, jnp.arange(x.shape[0])[::-1], 0), ("p 64",), ("take",)),
         (lambda c, x, y: jnp.where(c.T, x.T, y.T).T, ("p 64 @ bool", "p 64", "p 64"), ("permute_dims",)),
