@@ -1,10 +1,10 @@
 """Prices operators on a device inside one XLA program (`execution="whole"`).
 
-Flops and bytes come from the operators' index equations, as expressions in the sizes. XLA fuses elementwise code,
-broadcasts and slices into their readers, and never materialises a reshape. Matmuls, reductions, gathers, concatenations
-and opaque calls are kernels of their own. The model prices each operator under these rules, so the cost of a program is
-the sum over its distinct nodes. The cost of a call is that of its function at the sizes of the call. The cost of a loop
-is that of its body times its number of steps.
+Flops and bytes come from the operators' index equations, as expressions in the sizes. By itself, an operator is priced
+under these rules: matmuls, reductions, gathers, concatenations and opaque calls are kernels, elementwise code costs a
+share of its memory traffic, views cost nothing. In a program (`extract.walk`) its price is that of its place in the
+kernels that XLA makes (`extract.fusions`). The cost of a call is that of its function at the sizes of the call. The
+cost of a loop is that of its body times its number of steps.
 """
 
 from __future__ import annotations

@@ -103,7 +103,11 @@ class _Kernels(Operators):
     def _is_library_sum(self, e: Expr) -> bool:
         """Whether a kernel of the library begins with a reduction: with its own, or with the first one inside it."""
         read = e.args[0].annotation if e.op in TABLE and len(e.args) == 1 else None
-        if not isinstance(read, Tensor) or read.dtype not in _LIBRARY_DTYPES or self._read_elements(e) < _LEAST_ELEMENTS:
+        if (
+            not isinstance(read, Tensor)
+            or read.dtype not in _LIBRARY_DTYPES
+            or self._read_elements(e) < _LEAST_ELEMENTS
+        ):
             return False
         return (e.op in _LIBRARY_SUMS and self._is_reduction(e)) or self._is_normalised(e)
 
