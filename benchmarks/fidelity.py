@@ -52,6 +52,7 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import Quick
+from benchmarks.fidelity_kernels import compare_kernels
 from benchmarks.fidelity_programs import PROGRAMS, Program
 from benchmarks.timing import (
     QUICK_SECONDS,
@@ -66,8 +67,6 @@ from benchmarks.timing import (
     told,
 )  # fmt: skip
 from relax_eg.backend.family import SearchSpec
-from relax_eg.backend.gpu.hlo import launches
-from relax_eg.backend.lower import run_at
 from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, random_arguments
 from relax_eg.driver.optimize import optimized
 from relax_eg.driver.options import read_options
@@ -87,7 +86,6 @@ WANTED_TAU, NEAR, WANTED_NEAR, WORST = 0.6, 1.10, 0.95, 1.5
 OTHERS = ("laptop", "h100")
 COUNT, SECONDS = 5, 0.25
 QUICK_PROGRAMS = 1
-KERNEL_BYTES = 0.15  # relative error up to which predicted bytes of kernels agree with those compiled
 NEVER_BELOW = 0.97  # of the speed of `jax.jit`, which a settled program keeps
 MOST_CALLS = 4000  # with --settle: calls after which a program counts as settled
 VERSION = 2  # of the file; 1 did not say what `optimize` returned
@@ -375,50 +373,6 @@ def settle(console: Console, work: Sequence[tuple[Program, dict[str, int]]], p: 
     console.print(f"at least {NEVER_BELOW} times as fast as jax.jit: {tally(verdicts, 'slower')}")
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """Launches and bytes of a candidate on file, each predicted and compiled."""
-
-    name: str
-    launches: tuple[int, int]
-    bytes: tuple[int, int]
-
-    @property
-    def agrees(self) -> tuple[bool, bool]:
-        """Whether launches are equal, and bytes closer than `KERNEL_BYTES`."""
-        predicted, compiled = self.bytes
-        return self.launches[0] == self.launches[1], abs(predicted - compiled) <= KERNEL_BYTES * max(compiled, 1)
-
-
-def kernels_of(row: Row, t: Timed, p: Profile) -> Kernels:
-    """The kernels of a candidate that XLA compiles as usual, without what is prepared ahead."""
-    module = rx.parse(t.text)
-    main = module.main
-    cost = price_program(main, WholeCost(p, row.at, {f.name: f for f in module}))
-    shapes = [jax.ShapeDtypeStruct([int(d.evaluate(row.at)) for d in v.shape], v.dtype) for v in main.params]
-    lowered = jax.jit(lambda *args: run_at(module, main, args, row.at)).lower(*shapes)
-    made = launches(lowered.compile().as_text() or "")
-    compiled = sum(k.times for k in made), sum(k.times * k.bytes for k in made)
-    return Kernels(f"{row.key}: {t.label}", (cost.launches, compiled[0]), (cost.bytes, compiled[1]))
-
-
-def compare_kernels(console: Console, rows: Sequence[Row], p: Profile, most: int) -> None:
-    """Shows predicted and compiled kernels of the candidates at the last sizes of each program, those that differ."""
-    last = {r.program: r for r in rows}
-    found = [kernels_of(r, t, p) for r in last.values() for t in r.timed if not t.mode]
-    table = Table(title="kernels that are predicted otherwise than XLA compiles them", title_justify="left")
-    for name in ("program", "launches", "compiled", "MB", "compiled MB"):
-        table.add_column(name, justify="left" if name == "program" else "right")
-    for k in [k for k in found if not all(k.agrees)][:most]:
-        cells = [*map(str, k.launches), *(f"{n / 1e6:.2f}" for n in k.bytes)]
-        table.add_row(escape(k.name), *cells)
-    console.print(table)
-    equal, near = (sum(k.agrees[i] for k in found) / len(found) for i in (0, 1))
-    console.print(
-        f"{len(found)} candidates: launches equal in {equal:.0%}, bytes within {KERNEL_BYTES:.0%} in {near:.0%}"
-    )
-
-
 def load(path: Path) -> list[Row]:
     """Rows on file. SystemExit where another version wrote them."""
     if not path.exists():
@@ -565,7 +519,9 @@ def main(
         rows = [repriced(r, device) for r in rows if not words or any(w in r.program.lower() for w in words)]
     fine = show(console, rows, most)
     if compiles:
-        compare_kernels(console, rows, device, most)
+        last = {r.program: r for r in rows}.values()
+        texts = [(f"{r.key}: {t.label}", t.text, r.at) for r in last for t in r.timed if not t.mode]
+        compare_kernels(console, texts, device, most)
     if learns:
         teach(console, rows, device)
     if picture is not None:
