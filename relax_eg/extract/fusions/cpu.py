@@ -1,6 +1,6 @@
 """The kernels that XLA's compiler for CPUs makes of a function, and what each reads and writes.
 
-The compiler works in this order, and so does `placed` (jax 0.10.2, by the text of compiled programs):
+The compiler works in this order, and so does `placed_on_cpu` (jax 0.10.2, by the text of compiled programs):
 
 - A sum, maximum or minimum of floats is a kernel of YNN's together with the arithmetic on what it reduces, as far up as
   each value has one reader, and a matmul at its top. If the result is repeated along the reduced axes, the arithmetic
@@ -40,6 +40,7 @@ _LIBRARY_FUNCTIONS = frozenset(
 _LEAST_ELEMENTS = 4096  # given: elements from which on a reduction is YNN's (2,800 are not)
 _WINDOW = 32  # given: elements that one kernel adds where XLA's own code reduces in several
 _MOST_PARTS = 8  # given: parts up to which a concatenation is fused
+_MOST_KERNELS = 16  # limit: kernels that compute a cheap value again; with it the work grows with the program
 _ARITHMETIC = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST)
 
 
@@ -103,11 +104,9 @@ class _Kernels(Operators):
     def _is_library_sum(self, e: Expr) -> bool:
         """Whether a kernel of the library begins with a reduction: with its own, or with the first one inside it."""
         read = e.args[0].annotation if e.op in TABLE and len(e.args) == 1 else None
-        if (
-            not isinstance(read, Tensor)
-            or read.dtype not in _LIBRARY_DTYPES
-            or self._read_elements(e) < _LEAST_ELEMENTS
-        ):
+        if not isinstance(read, Tensor) or read.dtype not in _LIBRARY_DTYPES:
+            return False
+        if self._read_elements(e) < _LEAST_ELEMENTS:
             return False
         return (e.op in _LIBRARY_SUMS and self._is_reduction(e)) or self._is_normalised(e)
 
@@ -188,7 +187,7 @@ class _Kernels(Operators):
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
         if self._is_dear(e) and (len(kernels) > 1 or any(self._repeats(r, e) for r in readers)):
             return (e,)
-        return kernels
+        return kernels if len(kernels) <= _MOST_KERNELS else (e,)
 
     def _is_dear(self, e: Expr) -> bool:
         """Whether XLA computes an element of it once only. Division by a constant is a multiplication."""
@@ -199,10 +198,8 @@ class _Kernels(Operators):
         """Whether a kernel of `reader` computes its operand `e`. A product with a vector reads a transpose so."""
         if e in self.free and reader.op in TABLE:
             return True
-        if e.op in PERMUTATIONS and reader in self.products:
-            return (
-                min(self.products[reader].rows, self.products[reader].columns) == 1 and len(dims_of(e.annotation)) == 2
-            )
+        if e.op in PERMUTATIONS and (product := self.products.get(reader)) is not None:
+            return min(product.rows, product.columns) == 1 and len(dims_of(e.annotation)) == 2
         return reader not in self.home and self._is_loop(reader)
 
     def _is_loop(self, e: Expr) -> bool:
@@ -236,11 +233,7 @@ class _Kernels(Operators):
 
     def _divisor(self, e: Expr) -> Expr | None:
         """The divisor that an operator divides several elements by."""
-        if (
-            e.op != "divide"
-            or not isinstance(e.args[1].annotation, Tensor)
-            or self.elements(e.args[1]) == self.elements(e)
-        ):
+        if e.op != "divide" or self.elements(e.args[1]) == self.elements(e):
             return None
         divisor = self.source(e.args[1])
         return None if divisor in self.free else divisor
@@ -296,7 +289,7 @@ class _Kernels(Operators):
 
     def _is_spread(self, e: Expr) -> bool:
         """Whether a matmul multiplies one matrix with several."""
-        if e not in self.products or len(e.args) != 2:
+        if e not in self.products:
             return False
         left, right = (dims_of(a.annotation) for a in e.args)
         return len(left) == 2 < len(right) and any(self._value(d) > 1 for d in right[:-2])
@@ -304,9 +297,10 @@ class _Kernels(Operators):
     def _is_turned_back(self, e: Expr) -> bool:
         """Whether only matmuls read a transpose that moves the last axis to the place before: they take it as it was
         before."""
-        readers = self.readers.get(e, [])
-        is_matmul = bool(readers) and all(r.op in MATMULS and len(dims_of(e.annotation)) > 2 for r in readers)
-        return is_matmul and e.op in PERMUTATIONS and e.attr("axes")[-2] == len(dims_of(e.annotation)) - 1
+        rank, readers = len(dims_of(e.annotation)), self.readers.get(e, [])
+        if e.op not in PERMUTATIONS or rank < 3 or e.attr("axes")[-2] != rank - 1:
+            return False
+        return bool(readers) and all(r.op in MATMULS for r in readers)
 
     def _read(self, k: Expr, inside: Sequence[Expr]) -> Dim:
         """The bytes that a kernel with these operators reads: of a value the parts that they take, at most all."""
