@@ -12,6 +12,7 @@ import numpy as np
 from relax_eg.backend.family import KERNELS, WHOLE
 from relax_eg.backend.pallas.plan import own_seconds
 from relax_eg.backend.program import Program
+from relax_eg.driver.inside_kernels import operators_inside
 from relax_eg.driver.liveness import memory_of
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import CostModel, NodeCost
@@ -97,7 +98,7 @@ def price_at(module: Module, options: PriceOptions, binding: Sizes, weights: set
     found = _with_row(found, WAITING_FOR_HOST, waiting_seconds(module.main, model, once))
     if options.execution != KERNELS:
         return found
-    return _with_row(found, WAITING, options.profile.run(found.seconds, found.launches) - found.seconds)
+    return _with_row(found, WAITING, options.profile.run(found.seconds, found.dispatches) - found.seconds)
 
 
 def _with_row(cost: ProgramCost, name: str, seconds: float) -> ProgramCost:
@@ -124,7 +125,9 @@ def cost_model(module: Module, options: PriceOptions, binding: Mapping[str, Numb
         model = WithOwnKernels(options.profile, binding, functions, options.cost)
         model.own_seconds = own_seconds
         return model
-    return kernel_cost(options, binding, functions)
+    model = kernel_cost(options, binding, functions)
+    model.operators_inside = operators_inside
+    return model
 
 
 def kernel_cost(
@@ -172,7 +175,8 @@ def call_seconds(cost: ProgramCost | NodeCost, options: PriceOptions, straight: 
     if options.cost is not None:
         return cost.seconds
     if options.execution == KERNELS:
-        return options.profile.run(cost.seconds, cost.launches)
+        dispatches = cost.dispatches if isinstance(cost, ProgramCost) else cost.launches
+        return options.profile.run(cost.seconds, dispatches)
     in_a_row = cost.in_a_row if isinstance(cost, ProgramCost) else straight
     return options.profile.call(cost.seconds, cost.wakes, in_a_row)
 

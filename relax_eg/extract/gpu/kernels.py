@@ -152,7 +152,7 @@ class _Kernels(Operators):
         for r in readers:
             if not self._is_loop(r) or r in self.results or len(readers) > 1:
                 return False
-            if self.elements(r) == elements:
+            if self.elements(r) == elements and r.op not in REPEATS:
                 if not any(s in above for s in self.operands(r) if s != e):
                     return False
             elif not self._reaches(r, above, elements, found):
