@@ -36,6 +36,7 @@ _HALF = 3.0  # chosen: flops of an element in 16 bits, which XLA converts to flo
 _LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
 _LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
 _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
+_HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its registers (XLA's DoesTileFitsInRegisters)
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
@@ -153,7 +154,7 @@ class _Kernels(Operators):
             if not self._is_loop(r) or r in self.results or len(readers) > 1:
                 return False
             if self.elements(r) == elements and r.op not in REPEATS:
-                if not any(s in above for s in self.operands(r) if s != e):
+                if not any(self.in_rows(s) in above for s in self.operands(r) if s != e):
                     return False
             elif not self._reaches(r, above, elements, found):
                 return False
@@ -188,6 +189,12 @@ class _Kernels(Operators):
             return (e.op in REPEATS and self._is_argument(self.source(e.args[0]))) or self._is_number(e)
         return True
 
+    def _repeated(self, e: Expr) -> Expr:
+        """The value whose elements `e` repeats, or `e`."""
+        while e in self.runs and e.op in REPEATS and not self._is_number(e):
+            e = self.source(e.args[0])
+        return e
+
     def _is_number(self, e: Expr) -> bool:
         """Whether a value is one number, repeated."""
         return e in self.free and (e.op == CONSTANT or (e.op in REPEATS and self._is_number(self.source(e.args[0]))))
@@ -212,9 +219,9 @@ class _Kernels(Operators):
         if e.op in ORDERS and self._sides(e) > _MOST_SIDES:
             return False
         readers = self.readers.get(e, [])
-        if any(r.op not in MATMULS or r in self.sums for r in readers):
+        if not all(r in self.home or (r.op in MATMULS and r not in self.sums) for r in readers):
             return False
-        read = [s for s in self.operands(e) if not self._is_number(s)]
+        read = [self._repeated(s) for s in self.operands(e) if not self._is_number(s)]
         if any(s in self.free for s in read):
             return False
         if sum(self.size(s) for s in read) <= self.size(e) + _SMALL_BYTES:
@@ -243,13 +250,18 @@ class _Kernels(Operators):
         if not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
-        if any(self._is_unfinished(s) for s in self.operands(e)) and (
-            e.op in ORDERS or (len(kernels) > 1 and any(k in self.rows or self._is_reduction(k) for k in kernels))
-        ):
+        added = [s for s in self.operands(e) if self._is_unfinished(s)]
+        in_rows = any(k in self.rows or self._is_reduction(k) for k in kernels)
+        if added and (e.op in ORDERS or (in_rows and (len(kernels) > 1 or not self._is_held(e, added)))):
             return (e,)
         if e in self.inline:
             self.rows |= {*kernels}
         return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _is_held(self, e: Expr, added: Iterable[Expr]) -> bool:
+        """Whether the registers of a block hold a row of `e` with the parts of matmuls that are added up there."""
+        row = 2 ** math.ceil(math.log2(max(1.0, self._value(dims_of(e.annotation)[-1])))) if e.shape else 1
+        return row * max(self.parts[s] for s in added) <= _HELD
 
     def _converted(self, e: Expr) -> Expr | None:
         """The reduction of which only `e` converts the result; None if there is none."""
@@ -265,7 +277,7 @@ class _Kernels(Operators):
         if reader.op in MATMULS and reader not in self.sums:
             return False
         if self.home.get(reader) is not None and self.home[reader] != self.home.get(e):
-            return False
+            return e.op in REPEATS and self._is_argument(e)
         return self._is_loop(reader) or self._is_reduction(reader)
 
     def _is_worth(self, e: Expr, kernels: Sequence[Expr]) -> bool:
