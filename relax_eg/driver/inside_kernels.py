@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import jax
 
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lower import lowering_programs_by, run_function
+from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.driver.fixed import at_sizes
 from relax_eg.errors import RelaxEgError
 from relax_eg.frontends.jax.trace import trace_function
@@ -34,6 +35,7 @@ def _operators_inside(e: Expr) -> Function | None:
     module = Module((alone,))
     try:
         specs = [jax.ShapeDtypeStruct(tuple(d.evaluate({}) for d in p.shape), p.dtype) for p in e.args]
-        return trace_function(lambda *xs: run_function(module, alone, xs), tuple(specs)).module.main
+        with lowering_programs_by(partial(lower_program, tiled=False)):
+            return trace_function(lambda *xs: run_function(module, alone, xs), tuple(specs)).module.main
     except (RelaxEgError, ValueError):
         return None  # a size that is not known

@@ -250,13 +250,26 @@ class _Kernels(Operators):
         if not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
-        added = [s for s in self.operands(e) if self._is_unfinished(s)]
+        if e.op in ORDERS and any(self._is_unfinished(s) for s in self.operands(e)):
+            return (e,)
         in_rows = any(k in self.rows or self._is_reduction(k) for k in kernels)
-        if added and (e.op in ORDERS or (in_rows and (len(kernels) > 1 or not self._is_held(e, added)))):
+        added = self._added(e) if in_rows else []
+        if added and (len(kernels) > 1 or not self._is_held(e, added)):
             return (e,)
         if e in self.inline:
             self.rows |= {*kernels}
         return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _added(self, e: Expr) -> list[Expr]:
+        """The matmuls whose parts are added up for each element of `e`."""
+        found, todo = list[Expr](), [e]
+        while todo:
+            for s in self.operands(todo.pop()):
+                if self._is_unfinished(s):
+                    found.append(s)
+                elif s in self.runs and len(self.readers[s]) == 1 and self._is_loop(s):
+                    todo += [s] if self.elements(s) == self.elements(e) and s not in self.results else []
+        return found
 
     def _is_held(self, e: Expr, added: Iterable[Expr]) -> bool:
         """Whether the registers of a block hold a row of `e` with the parts of matmuls that are added up there."""

@@ -50,15 +50,16 @@ class Operators:
         self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
         self.nodes = [e for e in expressions if e in self.runs]
         self.order = {e: i for i, e in enumerate(self.nodes)}
+        self.results = set(self._leaves(function.result))
+        for block in function.blocks:
+            self.results |= set() if block.dataflow else {self.source(b.value) for b in block.bindings}
+        used = self.results.union(*map(self.operands, self.nodes))
+        # A permutation that only others read is a part of these.
+        self.nodes = [e for e in self.nodes if e in used or e.op not in _PERMUTATIONS]
         self.readers: dict[Expr, list[Expr]] = {}
         for e in self.nodes:
             for s in self.operands(e):
                 self.readers.setdefault(s, []).append(e)
-        self.results = set(self._leaves(function.result))
-        for block in function.blocks:
-            self.results |= set() if block.dataflow else {self.source(b.value) for b in block.bindings}
-        used = self.results | self.readers.keys()  # a permutation that only others read is a part of these
-        self.nodes = [e for e in self.nodes if e in used or e.op not in _PERMUTATIONS]
         self.free = self._free_values()
         self.products = {e: p for e in self.nodes if e.op in MATMULS and (p := self._product(e)) is not None}
         self.sums = {e for e, p in self.products.items() if p.is_sum}
