@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from relax_eg.dtypes import itemsize
 from relax_eg.extract.gpu.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, REPEATS, Operators
 from relax_eg.extract.gpu.place import KernelPlace
-from relax_eg.extract.gpu.products import SMALL, Product, parts_of_depth
+from relax_eg.extract.gpu.products import SMALL, Product, generation_of, parts_of_depth
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
@@ -71,6 +71,7 @@ class _Kernels(Operators):
             self._take_result(e)
             self._take_operands(e)
         self.ends: dict[Expr, Expr] = {}  # for a reduction, the conversion of its result in its kernel
+        self.once: set[Expr] = set()  # what a kernel computes once for each element, whatever it loops over
         self.rows: set[Expr] = set()  # the kernels with a reduction that meets its array
         self.kernels: dict[Expr, tuple[Expr, ...]] = {}  # for each operator, the kernels that compute it
         self.computed: dict[tuple[Expr, Expr], float] = {}  # the elements of an operator that a kernel computes
@@ -258,7 +259,22 @@ class _Kernels(Operators):
             return (e,)
         if e in self.inline:
             self.rows |= {*kernels}
+        if self._is_weight_of_rows(e):
+            self.once.add(e)
+            return kernels
         return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _is_weight_of_rows(self, e: Expr) -> bool:
+        """Whether `e` is a softmax by which only a sum of products over its rows weighs others: XLA computes it there
+        through Triton. On Hopper it does not in 16 bits."""
+        readers = self.readers[e]
+        summed = readers[0] if len(readers) == 1 and readers[0] in self.sums else None
+        if summed is None or self.source(summed.args[0]) != e or self.products[summed].rows > 1:
+            return False
+        if self._is_half(e) and generation_of(self.profile.name) == "hopper":
+            return False
+        above = self._chain_above(e, self.elements(e))
+        return any(s in self.inline for x in above if x in self.runs for s in self.operands(x))
 
     def _added(self, e: Expr) -> list[Expr]:
         """The matmuls whose parts are added up for each element of `e`."""
@@ -308,6 +324,8 @@ class _Kernels(Operators):
 
     def _demand(self, e: Expr, k: Expr) -> float:
         """How many elements of a value a kernel computes that its readers there are in, unless it reads the value."""
+        if e in self.once:
+            return self.elements(e)
         if e == k:
             return self._most_elements((k,))
         demands = (
