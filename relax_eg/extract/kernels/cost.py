@@ -248,7 +248,7 @@ class KernelCost(WholeCost):
         moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
         effort = self.effort(op, placed)
         before, parts = len(placed.program.workspaces) * p.launch, self.parts(placed)
-        blocks = self._blocks_seconds(placed, parts) if pallas else 0.0
+        blocks = self._blocks_seconds(placed) if pallas and _served_badly(parts) else 0.0
         through = pallas and p.pallas and not unsupported_reason(placed.program) and not math.isinf(blocks)
         seconds = self.kernel(parts, effort.other + before, moved, through)
         if through and blocks:
@@ -279,17 +279,16 @@ class KernelCost(WholeCost):
         return placed is not None and self.is_own(placed)
 
     def is_own(self, placed: ProgramUse) -> bool:
-        """Whether a program goes through Pallas, because XLA serves its contractions badly."""
+        """Whether a program goes through Pallas, because XLA serves it badly."""
         if not self.profile.pallas or unsupported_reason(placed.program):
             return False
-        parts = self.parts(placed)
-        return _served_badly(parts) and not math.isinf(self._blocks_seconds(placed, parts))
+        blocks = self._blocks_seconds(placed)
+        return blocks < math.inf if blocks else _served_badly(self.parts(placed))
 
-    def _blocks_seconds(self, placed: ProgramUse, parts: Sequence[ContractionCost]) -> float:
-        """Seconds of a program by its blocks, where XLA serves it badly; infinite where no blocks fit. 0 where nothing
-        is known of blocks."""
+    def _blocks_seconds(self, placed: ProgramUse) -> float:
+        """Seconds of a program by its blocks; infinite where it is left to XLA. 0 where nothing is known of blocks."""
         sizes = {v: self.number(placed.sizes.get(v, Dim.var(v)), {}) for v in placed.program.sizes}
-        if self.own_seconds is None or any(is_column(n) for n in sizes.values()) or not _served_badly(parts):
+        if self.own_seconds is None or any(is_column(n) for n in sizes.values()):
             return 0.0
         return self.own_seconds(placed.program, {v: int(n) for v, n in sizes.items()}, self.profile.name)
 
