@@ -146,7 +146,7 @@ class Search:
         the same e-graphs."""
         spec = spec or self.by_price
         if spec not in self._entries_by_spec:
-            first = replace(spec, execution=self.executions[0], own_kernels=False)
+            first = replace(spec, execution=self.executions[0], own_kernels=False, as_written=False)
             if spec == first:
                 self._entries_by_spec[spec] = self._searched(spec)
             else:
@@ -166,7 +166,9 @@ class Search:
     def other_executions(self) -> list[SearchSpec]:
         """The searches by price for the other executions, and for one XLA program with kernels through Pallas."""
         found = [replace(self.by_price, execution=e) for e in self.executions[1:]]
-        return [*found, *([replace(self.by_price, own_kernels=True)] if self._may_have_own_kernels else [])]
+        if self._may_have_own_kernels:  # with the best algebra, which XLA's fusions may make dearer, and as written
+            found += [replace(self.by_price, own_kernels=True, as_written=x) for x in (False, True)]
+        return found
 
     @property
     def _may_have_own_kernels(self) -> bool:
