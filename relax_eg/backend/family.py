@@ -48,7 +48,8 @@ class SearchSpec:
     @property
     def label(self) -> str:
         """The search in a report."""
-        what = "as written" if self.as_written else "by price" if self.held is None else f"with a byte in memory at {self.held!r}"
+        what = "as written" if self.as_written else "by price"
+        what = what if self.held is None else f"with a byte in memory at {self.held!r}"
         if self.without:
             what = f"without {self.without}"
         if self.execution == KERNELS:

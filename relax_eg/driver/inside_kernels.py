@@ -12,7 +12,6 @@ from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.driver.fixed import at_sizes
 from relax_eg.errors import RelaxEgError
 from relax_eg.frontends.jax.trace import trace_function
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, Expr
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.limits import KEPT

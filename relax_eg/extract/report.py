@@ -381,6 +381,4 @@ def price_program(
     alone = [(v, c) for v, c in costs if not v.path]
     in_a_row = sum(truncate(c.launches) for v, c in alone if not v.runs_functions)
     dispatches = sum(truncate(v.times) for v, c in costs if c.launches > 0)
-    return ProgramCost(
-        tuple(made), *prepared, any(c.wakes for _, c in alone), in_a_row=in_a_row, dispatches=dispatches
-    )
+    return ProgramCost(tuple(made), *prepared, any(c.wakes for _, c in alone), in_a_row=in_a_row, dispatches=dispatches)
