@@ -220,7 +220,9 @@ class _Kernels(Operators):
         if e.op in ORDERS and self._sides(e) > _MOST_SIDES:
             return False
         readers = self.readers.get(e, [])
-        if not all((r in self.home and r.op not in ORDERS) or (r.op in MATMULS and r not in self.sums) for r in readers):
+        if not all(
+            (r in self.home and r.op not in ORDERS) or (r.op in MATMULS and r not in self.sums) for r in readers
+        ):
             return False
         read = [self._repeated(s) for s in self.operands(e) if not self._is_number(s)]
         if any(s in self.free for s in read):
