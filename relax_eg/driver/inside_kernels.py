@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache, partial
 
-import jax
-
 from relax_eg.backend.lower import lowering_programs_by, run_function
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.driver.fixed import at_sizes
@@ -33,7 +31,7 @@ def _operators_inside(e: Expr) -> Function | None:
         return alone
     module = Module((alone,))
     try:
-        specs = [jax.ShapeDtypeStruct(tuple(d.evaluate({}) for d in p.shape), p.dtype) for p in e.args]
+        specs = [f"{' '.join(str(d.evaluate({})) for d in p.shape)} @ {p.dtype}" for p in e.args]
         with lowering_programs_by(partial(lower_program, tiled=False)):
             return trace_function(lambda *xs: run_function(module, alone, xs), tuple(specs)).module.main
     except (RelaxEgError, ValueError):

@@ -51,7 +51,7 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
     at = f"{peak.what} at {peak.line}" if peak.line else peak.what
     temporary = max(live.at(sizes, without="result"), default=0)
     if inside is not None:  # storages are kept; the plan has them all
-        own = (d.evaluate(sizes) for s in steps if (d := inside(s)) is not None)
+        own = (Dim.of(d).evaluate(sizes) for s in steps if (d := inside(s)) is not None)
         temporary = int(plan(module, sizes, ahead).bytes_at(sizes) + max(own, default=0))
     return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held), temporary)
 

@@ -260,8 +260,9 @@ class KernelCost(WholeCost):
     def compiled(self, site: Site, result: Annotation) -> tuple[Function, WholeCost] | None:
         """The operators of the XLA program that a kernel on a GPU is, at the binding, with the model that prices them;
         None where they are not known: of loops, and of what does not go through XLA."""
-        known = self.operators_inside is not None and self.profile.platform == "gpu" and self.cost is None
-        if not known or self._columns or site.op in RUNNING | VIEWS:
+        if self.operators_inside is None or self.profile.platform != "gpu" or self.cost is not None:
+            return None
+        if self._columns or site.op in RUNNING | VIEWS:
             return None
         if (library := library_of(site)) is not None and not library.name.startswith("xla."):
             return None

@@ -197,8 +197,7 @@ class KernelSearch:
                 self._add(c, alone)
 
     def _is_view(self, c: int, k: int) -> bool:
-        operation = self.operations.get((c, k))
-        return operation is not None and operation.is_view and VIEW_OF_RESHAPE in self.steps
+        return VIEW_OF_RESHAPE in self.steps and (o := self.operations.get((c, k))) is not None and o.is_view
 
     def _problem(self) -> tuple[list[list[Way]], Problem]:
         """All ways to compute each class, then those to compute each kernel with several outputs; and the problem with
@@ -307,9 +306,7 @@ class KernelSearch:
         self._invalidate()
 
     def _way_seconds(self, c: int, way: Way) -> float:
-        if way.state is not None:
-            return self._state_seconds(c, way.state)
-        return self._candidate_seconds(c, way.candidate)
+        return self._candidate_seconds(c, way.candidate) if way.state is None else self._state_seconds(c, way.state)
 
     def _single_operator_choice(
         self, ways: Sequence[Sequence[Way]], candidates: Sequence[int], tree: Sequence[int]
