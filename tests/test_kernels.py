@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,9 @@ def test_the_table_says_which_operators_went_where() -> None:
     def fn(x: Any, w: Any, g: Any) -> Any:
         return jax.nn.softmax(rms_norm((x + x @ w).reshape(-1, 256), g)).T @ jnp.sin(x)
 
-    best = optimized(fn, "n 256", "256 256", "256", at={"n": 256}, target="h100")
+    # On a GPU this program is no better in kernels than as written, so the rates are those of another platform.
+    target = dataclasses.replace(rx.types.PROFILES["h100"], platform="tpu")
+    best = optimized(fn, "n 256", "256 256", "256", at={"n": 256}, target=target)
     lines = rendered_text(best.report.kernel_table(), width=80).splitlines()
     assert max(map(len, lines)) <= 80
     sections = [line for line in lines if line.startswith(("library calls", "fused kernels", "single operators"))]

@@ -30,6 +30,7 @@ class SearchSpec:
     - `mode`: name of the compilation mode for which it prices; "": as usual.
     - `execution`: how the program is executed for which it prices, "whole" or "kernels".
     - `own_kernels`: whether one XLA program may contain kernels through Pallas.
+    - `as_written`: whether these contain the operators of the program as written only.
     """
 
     without: str = ""
@@ -37,6 +38,7 @@ class SearchSpec:
     mode: str = ""
     execution: str = WHOLE
     own_kernels: bool = False
+    as_written: bool = False
 
     @property
     def has_kernels(self) -> bool:
@@ -46,7 +48,8 @@ class SearchSpec:
     @property
     def label(self) -> str:
         """The search in a report."""
-        what = "by price" if self.held is None else f"with a byte in memory at {self.held!r}"
+        what = "as written" if self.as_written else "by price"
+        what = what if self.held is None else f"with a byte in memory at {self.held!r}"
         if self.without:
             what = f"without {self.without}"
         if self.execution == KERNELS:

@@ -45,7 +45,7 @@ Sizes = Mapping[str, Any]
 
 
 def lower_program(
-    program: TensorProgram, sizes: Sizes, *, largest: int = LARGEST, guarded: bool = False
+    program: TensorProgram, sizes: Sizes, *, largest: int = LARGEST, guarded: bool = False, tiled: bool = True
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """`program` as a function that takes one JAX array per parameter and returns a tuple of its outputs.
 
@@ -56,6 +56,7 @@ def lower_program(
       numbers mention may also be an integer scalar of JAX.
     - `largest`: points above which a reduction that is no contraction runs in a loop.
     - `guarded`: whether some points of the outputs may not count; reads there may be out of range.
+    - `tiled`: whether operands are computed in tiles on a CPU.
 
     Arithmetic is that of the dtypes in the equations, whatever JAX's x64 flag is. Without x64 no input and no output
     may have a 64-bit dtype.
@@ -74,7 +75,7 @@ def lower_program(
         lowering = Lowering(program, sizes, largest, guarded)
         lowering.check(arrays)
         with jax.enable_x64(True):
-            found = None if guarded else lowering.tiles()
+            found = lowering.tiles() if tiled and not guarded else None
             if found is None:
                 return lowering.run(arrays)
             in_tiles = partial(_in_tiles, found, program, sizes, largest)

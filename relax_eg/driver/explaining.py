@@ -40,7 +40,7 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     """
     # Programs for single bindings and for other executions were extracted from the e-graphs of this search.
     made = SearchSpec() if at else spec
-    first = replace(made, execution=options.executions[0], own_kernels=False)
+    first = replace(made, execution=options.executions[0], own_kernels=False, as_written=False)
     options, asked = options.searched(first), options.searched(spec)
     if chosen is None:
         return Explanation(_empty_derivation(traced, options), None, kind=Certificate)

@@ -179,7 +179,7 @@ def extract_kernels(read: Dump, request: BlockRequest) -> ExtractedBlock:
             with request.advised(), request.clock.running():
                 return cheapest_kernels(
                     read.graph, read.build, models, options.steps, request.names, weights, once, request.pricing,
-                    request.preparable, request.clock, options.own_kernels,
+                    request.preparable, request.clock, options.own_kernels, options.as_written,
                 )  # fmt: skip
 
         return make

@@ -35,6 +35,11 @@ def with_fixed_sizes(module: Module, scope: Scope) -> Module:
     return module
 
 
+def at_sizes(e: Expr, sizes: Mapping[str, int]) -> Expr:
+    """`e` with these sizes as numbers."""
+    return _replaced([e], {v: Dim.of(n) for v, n in sizes.items()}, {})[e]
+
+
 def remaining_statements(scope: Scope, function: Function) -> tuple[str, ...]:
     """The statements of `scope` about the sizes that the function still has, with fixed sizes as numbers."""
     names = {*function.size_variables, *function.cast_variables}

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import MOST_MOMENTS, Held, Memory, Moment
+from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.walk import walk
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.heads import label_of
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Module
 from relax_eg.ir.origin import UNKNOWN
-from relax_eg.memory import Liveness, Step, lifetimes
+from relax_eg.memory import Liveness, Step, lifetimes, plan
 from relax_eg.memory.program import Temporary
+from relax_eg.ops import site_of
 from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
@@ -32,8 +34,9 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
     None for a module that allocates its memory itself."""
     if first_explicit(module) is not None:
         return None
-    stored, spaces = (None, None) if in_kernels else stored_values(module, model, ahead)
     sizes = dict(binding)
+    inside = kernel_temporaries(model, sizes) if in_kernels else None
+    stored, spaces = (None, inside) if in_kernels else stored_values(module, model, ahead)
     live = lifetimes(module, sizes, stored=stored, ahead=ahead, reorder=in_kernels, temporary=spaces)
     steps, values = live.program.steps, live.program.values
     needed = zip(steps, live.at(sizes), strict=True)
@@ -47,6 +50,9 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
         held.append(Held(last.name, last.annotation.short, n, _written(live, x.values, module)))
     at = f"{peak.what} at {peak.line}" if peak.line else peak.what
     temporary = max(live.at(sizes, without="result"), default=0)
+    if inside is not None:  # storages are kept; the plan has them all
+        own = (Dim.of(d).evaluate(sizes) for s in steps if (d := inside(s)) is not None)
+        temporary = int(plan(module, sizes, ahead).bytes_at(sizes) + max(own, default=0))
     return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held), temporary)
 
 
@@ -69,6 +75,24 @@ def stored_values(
         return None if needed is None else needed.substitute(dict(step.sizes))
 
     return found, workspace
+
+
+def kernel_temporaries(model: WholeCost, sizes: Sizes) -> Temporary | None:
+    """The bytes that XLA is predicted to allocate inside the kernel of a step; None where kernels are not priced as XLA
+    compiles them."""
+    if not isinstance(model, KernelCost) or model.operators_inside is None or model.profile.platform != "gpu":
+        return None
+
+    def of_step(step: Step) -> Dim | None:
+        there = {v: d.evaluate(sizes) for v, d in step.sizes.items() if d.variables <= sizes.keys()}
+        priced = KernelCost(model.profile, there, model.functions)
+        priced.own_seconds, priced.operators_inside = model.own_seconds, model.operators_inside
+        if (found := priced.compiled(site_of(step.kernel), step.kernel.annotation)) is None:
+            return None
+        memory = memory_of(Module((found[0],)), found[1], {}, set(), in_kernels=False)
+        return None if memory is None or not memory.temporary else Dim.of(memory.temporary)
+
+    return of_step
 
 
 def _line(step: Step, module: Module) -> str:

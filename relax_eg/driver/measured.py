@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from relax_eg.backend.family import WHOLE, SearchSpec
+from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.kernels import why_not_in_kernels
 from relax_eg.driver.arranging import Arranger
@@ -32,6 +32,8 @@ from relax_eg.driver.prices import (
     MODE_DOUBT,
     OWN_KERNELS_DOUBT,
     call_seconds,
+    device_cost,
+    is_no_dearer,
     is_worthwhile,
     kinds_at,
     least_gain,
@@ -146,7 +148,7 @@ class Search:
         the same e-graphs."""
         spec = spec or self.by_price
         if spec not in self._entries_by_spec:
-            first = replace(spec, execution=self.executions[0], own_kernels=False)
+            first = replace(spec, execution=self.executions[0], own_kernels=False, as_written=False)
             if spec == first:
                 self._entries_by_spec[spec] = self._searched(spec)
             else:
@@ -166,7 +168,9 @@ class Search:
     def other_executions(self) -> list[SearchSpec]:
         """The searches by price for the other executions, and for one XLA program with kernels through Pallas."""
         found = [replace(self.by_price, execution=e) for e in self.executions[1:]]
-        return [*found, *([replace(self.by_price, own_kernels=True)] if self._may_have_own_kernels else [])]
+        if self._may_have_own_kernels:  # with the best algebra, which XLA's fusions may make dearer, and as written
+            found += [replace(self.by_price, own_kernels=True, as_written=x) for x in (False, True)]
+        return found
 
     @property
     def _may_have_own_kernels(self) -> bool:
@@ -304,9 +308,24 @@ class Search:
 
     def is_worthwhile(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
         """Whether replacing the program as written by a candidate pays."""
-        return is_worthwhile(
-            [(self.predicted_seconds(CandidateProgram(None), b), self.doubted_seconds(v, b)) for b in bindings],
-            least_gain(self.options),
+        calls = [(self.predicted_seconds(CandidateProgram(None), b), self.doubted_seconds(v, b)) for b in bindings]
+        return is_worthwhile(calls, least_gain(self.options)) and self.is_no_dearer_in_kernels(v, bindings)
+
+    @property
+    def is_in_kernels_on_gpu(self) -> bool:
+        """Whether a program in kernels was asked for, for a GPU whose profile prices it."""
+        return self.options.execution == KERNELS and self.options.profile.platform == "gpu" and not self.options.cost
+
+    def is_no_dearer_in_kernels(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
+        """Whether a candidate in kernels on a GPU is no dearer than the function as written as one XLA program, which
+        runs where no candidate is chosen (`is_no_dearer`). True of all other candidates."""
+        on_gpu = self.options.profile.platform == "gpu" and self.options.cost is None
+        if not on_gpu or v.entry is None or v.entry.spec.execution != KERNELS:
+            return True
+        asked = (v.entry.module, KERNELS, self.weights), (self.traced.module, WHOLE, None)
+        return all(
+            is_no_dearer(*(device_cost(m, self.options, how, b, weights) for m, how, weights in asked))
+            for b in bindings
         )
 
     def least_seconds(self, compared: Sequence[CandidateProgram], binding: Sizes) -> dict[str, float]:

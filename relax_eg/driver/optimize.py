@@ -10,7 +10,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from relax_eg.argument_checks import accepts
-from relax_eg.backend.family import KERNELS, STEPS, Variant
+from relax_eg.backend.family import KERNELS, STEPS, WHOLE, Variant
 from relax_eg.backend.held_arrays import HeldArrays
 from relax_eg.backend.held_weights import with_weights
 from relax_eg.backend.optimized import Optimized
@@ -317,10 +317,14 @@ def _variant(
     inside, weights = search.candidate_options(candidate), search.weights
     written = CandidateProgram(None)
     found = [(price_at(traced.module, options, b), price_at(entry.module, inside, b, weights)) for b in bindings]
-    better = always or search.is_worthwhile(candidate, bindings) or (options.execution == KERNELS and moves_less(found))
+    moves = options.execution == KERNELS and moves_less(found) and search.is_no_dearer_in_kernels(candidate, bindings)
+    better = always or moves or search.is_worthwhile(candidate, bindings)
     kept = candidate.entry is None or not better
     if kept:
         inside = search.candidate_options(replace(written, mode=candidate.mode))
+        if search.is_in_kernels_on_gpu:  # the function as written runs as one XLA program there
+            inside = options = replace(inside, execution=WHOLE)
+            found = [(cost, cost) for cost in (price_at(traced.module, inside, b) for b in bindings)]
     module = traced.module if kept else entry.module
     check_module(module)
     before = closed_forms(traced.module, options, bindings[0])

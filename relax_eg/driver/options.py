@@ -80,6 +80,7 @@ class Options:
     - `missing`: the rules of those that are not used.
     - `least_gain`: the predicted speedup needed to replace the program as written, where one was set.
     - `own_kernels`: whether one XLA program may contain kernels through Pallas.
+    - `as_written`: whether these contain the operators of the program as written only.
     """
 
     rules: RuleSet
@@ -103,6 +104,7 @@ class Options:
     missing: RuleSet = field(default_factory=lambda: RuleSet("missing"))
     least_gain: float | None = None
     own_kernels: bool = False
+    as_written: bool = False
 
     @property
     def steps(self) -> frozenset[str]:
@@ -172,6 +174,7 @@ class Options:
             profile=self.profile.in_mode(self.mode(spec.mode)),
             execution=spec.execution,
             own_kernels=spec.own_kernels,
+            as_written=spec.as_written,
             bindings=bindings,
         )
 

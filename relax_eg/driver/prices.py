@@ -12,11 +12,12 @@ import numpy as np
 from relax_eg.backend.family import KERNELS, WHOLE
 from relax_eg.backend.pallas.plan import own_seconds
 from relax_eg.backend.program import Program
+from relax_eg.driver.inside_kernels import operators_inside
 from relax_eg.driver.liveness import memory_of
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.detail import parts_of
-from relax_eg.extract.kernels.cost import KernelCost, WithOwnKernels
+from relax_eg.extract.kernels.cost import KernelCost, WithOwnKernels, without_dispatch
 from relax_eg.extract.kinds import CALL
 from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.numbers import Number
@@ -39,6 +40,9 @@ WAITING, WAITING_FOR_HOST = "waiting for dispatch", "waiting for copies to and f
 # given: predicted speedup needed to replace the program as written unmeasured, as users are told. Predictions of a call
 # are off by 1.19 times in the median (`python -m benchmarks.fidelity`).
 NEVER_SLOWER = 1.05
+# given: seconds and temporary bytes of kernels on a GPU, over those of the function as written as one XLA program
+NO_WORSE = 1.03
+_FEW_BYTES = 1 << 16  # chosen: temporary bytes that are not compared
 _BY_OWN_MODEL = 1.0001  # chosen: the same by a cost model of the user's own, whose prices are exact but for rounding
 
 # measured: factor on seconds in another execution than that of the program as written, where programs are compared. On
@@ -97,7 +101,7 @@ def price_at(module: Module, options: PriceOptions, binding: Sizes, weights: set
     found = _with_row(found, WAITING_FOR_HOST, waiting_seconds(module.main, model, once))
     if options.execution != KERNELS:
         return found
-    return _with_row(found, WAITING, options.profile.run(found.seconds, found.launches) - found.seconds)
+    return _with_row(found, WAITING, options.profile.run(found.seconds, found.dispatches) - found.seconds)
 
 
 def _with_row(cost: ProgramCost, name: str, seconds: float) -> ProgramCost:
@@ -124,7 +128,9 @@ def cost_model(module: Module, options: PriceOptions, binding: Mapping[str, Numb
         model = WithOwnKernels(options.profile, binding, functions, options.cost)
         model.own_seconds = own_seconds
         return model
-    return kernel_cost(options, binding, functions)
+    model = kernel_cost(options, binding, functions)
+    model.operators_inside = operators_inside
+    return model
 
 
 def kernel_cost(
@@ -172,7 +178,8 @@ def call_seconds(cost: ProgramCost | NodeCost, options: PriceOptions, straight: 
     if options.cost is not None:
         return cost.seconds
     if options.execution == KERNELS:
-        return options.profile.run(cost.seconds, cost.launches)
+        dispatches = cost.dispatches if isinstance(cost, ProgramCost) else cost.launches
+        return options.profile.run(cost.seconds, dispatches)
     in_a_row = cost.in_a_row if isinstance(cost, ProgramCost) else straight
     return options.profile.call(cost.seconds, cost.wakes, in_a_row)
 
@@ -252,6 +259,22 @@ def is_worthwhile(calls: Sequence[tuple[float, float]], least: float) -> bool:
     """
     gains = [before / after if after > 0 else 1.0 for before, after in calls]
     return geometric_mean(gains) > least or (max(gains) > least and min(gains) >= 1.0)
+
+
+def device_cost(
+    module: Module, options: Options, execution: str, binding: Sizes, weights: set[str] | None = None
+) -> tuple[float, int]:
+    """Seconds of a program on the device, without dispatching kernels, and its bytes of temporary memory."""
+    there = replace(options, execution=execution, profile=without_dispatch(options.profile))
+    once = static_expressions(module.main, weights) if weights else set[Expr]()
+    memory = memory_of(module, cost_model(module, there, binding), binding, once, execution == KERNELS)
+    return price_at(module, there, binding, weights).seconds, 0 if memory is None else memory.temporary or 0
+
+
+def is_no_dearer(kernels: tuple[float, int], written: tuple[float, int]) -> bool:
+    """Whether a program in kernels takes no longer on a GPU than the function as written as one XLA program, and needs
+    no more temporary memory; both as `device_cost`."""
+    return kernels[0] <= NO_WORSE * written[0] and kernels[1] <= NO_WORSE * written[1] + _FEW_BYTES
 
 
 def moves_less(found: Sequence[Prices]) -> bool:

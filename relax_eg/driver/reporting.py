@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from relax_eg.driver.cache import version_of
 from relax_eg.driver.measured import COMPUTED_AGAIN, KEPT_ON_HOST, Entry, Search
@@ -139,6 +140,7 @@ def _in_detail(
 ) -> list[AtSizes]:
     """Both programs at every binding, by kernel, source line and rule."""
     written, chosen, options = search.traced.module, entry.module, search.options
+    options = replace(options, execution=inside.execution) if kept else options
     kernels = {row.name: row.operators for o in entry.found.outcomes for row in o.block.kernels}
     rows: list[AtSizes] = []
     for at, (before, after) in found:

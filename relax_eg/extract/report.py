@@ -45,6 +45,7 @@ class ProgramCost:
       do not include.
     - `wakes`: whether a kernel wakes other cores. This costs once per call, and no row includes it.
     - `in_a_row`: launches outside of loops, choices and calls.
+    - `dispatches`: nodes that launch kernels, which in kernels are executables.
     - `parts`: the same cost by kernel, source line and rule; set in reports.
     - `memory`: the bytes of the tensors that are alive; set in reports.
     - `call`: seconds of a whole call with its dispatch; set in reports.
@@ -60,6 +61,7 @@ class ProgramCost:
     call: float = 0.0
     kinds: Mapping[str, float] = field(default_factory=dict[str, float])
     in_a_row: int = 0
+    dispatches: int = 0
 
     @property
     def count(self) -> int:
@@ -378,4 +380,5 @@ def price_program(
     made = sorted((OperatorRow(op, *figures) for op, figures in rows.items()), key=lambda r: (-r.seconds, r.op))
     alone = [(v, c) for v, c in costs if not v.path]
     in_a_row = sum(truncate(c.launches) for v, c in alone if not v.runs_functions)
-    return ProgramCost(tuple(made), *prepared, any(c.wakes for _, c in alone), in_a_row=in_a_row)
+    dispatches = sum(truncate(v.times) for v, c in costs if c.launches > 0)
+    return ProgramCost(tuple(made), *prepared, any(c.wakes for _, c in alone), in_a_row=in_a_row, dispatches=dispatches)

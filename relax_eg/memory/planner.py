@@ -31,13 +31,13 @@ from relax_eg.shapes import Scope
 from relax_eg.shapes.relation import Bounds, split_bounds
 
 
-def plan(module: Module, at: Mapping[str, int]) -> Plan:
+def plan(module: Module, at: Mapping[str, int], ahead: Collection[Expr] = ()) -> Plan:
     """The plan that a runtime follows in a call of the entry at the sizes `at`. Only sizes that a `match_cast` binds
-    may be missing; values with such sizes are not planned."""
+    may be missing; values with such sizes are not planned. `ahead`: as in `program_of`."""
     started = time.perf_counter()
     scope = Scope({name: (size, size) for name, size in at.items()})
     sizes = SizeProofs(scope, at, at_only=True)
-    return make_plan(program_of(module), sizes, started=started)
+    return make_plan(program_of(module, ahead=ahead), sizes, started=started)
 
 
 def lifetimes(
@@ -53,13 +53,12 @@ def lifetimes(
     the kernels that run.
 
     - `stored`, `ahead`: as in `program_of`.
-    - `reorder`: whether kernels with their estimated temporaries run in an order of low peak, as in a plan. If not,
-      they run in the order of the text.
-    - `temporary`: as in `program_of`.
+    - `reorder`: whether kernels run in an order of low peak, as in a plan. If not, they run in the order of the text.
+    - `temporary`: as in `program_of`; by default estimated from equations where kernels are reordered.
     """
     program = program_of(module, temporary, stored=stored, ahead=ahead)
     if reorder:
-        program = estimate_temporaries(program, at).of(program)
+        program = program if temporary is not None else estimate_temporaries(program, at).of(program)
         program = program.reordered(best_order(program, [at]).steps)
     return liveness(program, "planned", at.keys())
 

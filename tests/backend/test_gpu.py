@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -468,6 +469,27 @@ def test_cuda_graphs_are_told_and_an_option_turns_them_off() -> None:
         lowered = jax.jit(chained).lower(*specs)
     assert target.compile(lowered, {}).graphs == (found.launches,)
     assert target.compile(lowered, off.options).graphs == ()
+
+
+@with_plugin
+@pytest.mark.parametrize("launch", [1e-9, 1.0])
+def test_the_mode_that_is_chosen_is_what_is_compiled(launch: float) -> None:
+    """The price of a launch without graphs decides, for a profile that was measured."""
+    usual = rx.types.PROFILES["h100"]
+    off = next(m for m in usual.modes if m.name == "graphs off")
+    off = dataclasses.replace(off, changes={**off.changes, "launch": launch})
+    target = dataclasses.replace(usual, calibrated=True, modes=(off,), name="measured h100")
+    specs = "512 512", "512 512", "512 512"
+
+    def summed(x: Any, w: Any, v: Any) -> Any:
+        return chained(x @ w + x @ v, w)
+
+    best = rx.optimize(summed, *specs, target=target, settle="off")
+    (made,) = best.compile("h100").programs
+    is_off = launch < 1
+    assert best.report.compiler_options == (off.options if is_off else {})
+    assert made.executables[0].options == best.report.compiler_options
+    assert made.graphs == (() if is_off else (made.launches,))
 
 
 CALL = """HloModule m

@@ -158,3 +158,15 @@ def test_a_flip_is_no_permutation_of_axes() -> None:
         best = rx.optimize(lambda x, a=axes: jnp.flip(x, a) * 2, "4096 4096", target="h100", rules=NONE)
         moved = 2 * 4 * 4096**2 / PROFILES["h100"].bandwidth
         assert best.report.after.seconds > 0.8 * moved
+
+
+@with_plugin
+def test_kernels_that_are_executables_are_priced_as_xla_compiles_them() -> None:
+    """The depth of both matmuls is cut into parts, which further kernels add up."""
+    specs = ("4096 4096 @ bfloat16", "4096 4096 @ bfloat16", "4096 16 @ bfloat16")
+    best = rx.optimize(lambda a, b, c: (a @ b) @ c, *specs, target="h100", execution="kernels")
+    (made,) = best.compile("h100").programs
+    assert made.execution == "kernels" and made.predicted is not None
+    assert made.predicted.launches == made.launches == 4
+    assert made.predicted.bytes == pytest.approx(made.bytes, rel=0.01)
+    assert made.predicted.temporary_bytes == pytest.approx(made.temporary_bytes, rel=0.01)

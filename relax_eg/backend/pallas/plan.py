@@ -316,6 +316,7 @@ def _sides(
     decoded = any(_is_decoded(f, extents, buffers) for f in factors)
     sides = sorted({frozenset(f.free) & set(open_loops) for f in factors}, key=lambda side: (len(side), sorted(side)))
     left = sides[-1]
+    decoded &= len(sides) > 1  # else no element is read again, as in a sum of squares
     # The other operand is the factor with most loops that the first does not have.
     right = max(sides, key=lambda side: (len(side - left), sorted(side)))
     chosen: list[str] = []

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from relax_eg.dtypes import itemsize
-from relax_eg.extract.fusions.gpu_products import SMALL, Product, parts_of_depth
+from relax_eg.extract.fusions.gpu_products import SMALL, Product, generation_of, parts_of_depth
 from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, REPEATS, Operators
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.profile import Profile
@@ -36,6 +36,7 @@ _HALF = 3.0  # chosen: flops of an element in 16 bits, which XLA converts to flo
 _LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
 _LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
 _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
+_HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its registers (XLA's DoesTileFitsInRegisters)
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
@@ -70,6 +71,7 @@ class _Kernels(Operators):
             self._take_result(e)
             self._take_operands(e)
         self.ends: dict[Expr, Expr] = {}  # for a reduction, the conversion of its result in its kernel
+        self.once: set[Expr] = set()  # what a kernel computes once for each element, whatever it loops over
         self.rows: set[Expr] = set()  # the kernels with a reduction that meets its array
         self.kernels: dict[Expr, tuple[Expr, ...]] = {}  # for each operator, the kernels that compute it
         self.computed: dict[tuple[Expr, Expr], float] = {}  # the elements of an operator that a kernel computes
@@ -152,8 +154,8 @@ class _Kernels(Operators):
         for r in readers:
             if not self._is_loop(r) or r in self.results or len(readers) > 1:
                 return False
-            if self.elements(r) == elements:
-                if not any(s in above for s in self.operands(r) if s != e):
+            if self.elements(r) == elements and r.op not in REPEATS:
+                if not any(self.in_rows(s) in above for s in self.operands(r) if s != e):
                     return False
             elif not self._reaches(r, above, elements, found):
                 return False
@@ -188,6 +190,12 @@ class _Kernels(Operators):
             return (e.op in REPEATS and self._is_argument(self.source(e.args[0]))) or self._is_number(e)
         return True
 
+    def _repeated(self, e: Expr) -> Expr:
+        """The value whose elements `e` repeats, or `e`."""
+        while e in self.runs and e.op in REPEATS and not self._is_number(e):
+            e = self.source(e.args[0])
+        return e
+
     def _is_number(self, e: Expr) -> bool:
         """Whether a value is one number, repeated."""
         return e in self.free and (e.op == CONSTANT or (e.op in REPEATS and self._is_number(self.source(e.args[0]))))
@@ -212,9 +220,11 @@ class _Kernels(Operators):
         if e.op in ORDERS and self._sides(e) > _MOST_SIDES:
             return False
         readers = self.readers.get(e, [])
-        if any(r.op not in MATMULS or r in self.sums for r in readers):
+        if not all(
+            (r in self.home and r.op not in ORDERS) or (r.op in MATMULS and r not in self.sums) for r in readers
+        ):
             return False
-        read = [s for s in self.operands(e) if not self._is_number(s)]
+        read = [self._repeated(s) for s in self.operands(e) if not self._is_number(s)]
         if any(s in self.free for s in read):
             return False
         if sum(self.size(s) for s in read) <= self.size(e) + _SMALL_BYTES:
@@ -243,13 +253,46 @@ class _Kernels(Operators):
         if not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
-        if any(self._is_unfinished(s) for s in self.operands(e)) and (
-            e.op in ORDERS or (len(kernels) > 1 and any(k in self.rows or self._is_reduction(k) for k in kernels))
-        ):
+        if e.op in ORDERS and any(self._is_unfinished(s) for s in self.operands(e)):
+            return (e,)
+        in_rows = any(k in self.rows or self._is_reduction(k) for k in kernels)
+        added = self._added(e) if in_rows else []
+        if added and (len(kernels) > 1 or not self._is_held(e, added)):
             return (e,)
         if e in self.inline:
             self.rows |= {*kernels}
+        if self._is_weight_of_rows(e):
+            self.once.add(e)
+            return kernels
         return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _is_weight_of_rows(self, e: Expr) -> bool:
+        """Whether `e` is a softmax by which only a sum of products over its rows weighs others: XLA computes it there
+        through Triton. On Hopper it does not in 16 bits."""
+        readers = self.readers[e]
+        summed = readers[0] if len(readers) == 1 and readers[0] in self.sums else None
+        if summed is None or self.source(summed.args[0]) != e or self.products[summed].rows > 1:
+            return False
+        if self._is_half(e) and generation_of(self.profile.name) == "hopper":
+            return False
+        above = self._chain_above(e, self.elements(e))
+        return any(s in self.inline for x in above if x in self.runs for s in self.operands(x))
+
+    def _added(self, e: Expr) -> list[Expr]:
+        """The matmuls whose parts are added up for each element of `e`."""
+        found, todo = list[Expr](), [e]
+        while todo:
+            for s in self.operands(todo.pop()):
+                if self._is_unfinished(s):
+                    found.append(s)
+                elif s in self.runs and len(self.readers[s]) == 1 and self._is_loop(s):
+                    todo += [s] if self.elements(s) == self.elements(e) and s not in self.results else []
+        return found
+
+    def _is_held(self, e: Expr, added: Iterable[Expr]) -> bool:
+        """Whether the registers of a block hold a row of `e` with the parts of matmuls that are added up there."""
+        row = 2 ** math.ceil(math.log2(max(1.0, self._value(dims_of(e.annotation)[-1])))) if e.shape else 1
+        return row * max(self.parts[s] for s in added) <= _HELD
 
     def _converted(self, e: Expr) -> Expr | None:
         """The reduction of which only `e` converts the result; None if there is none."""
@@ -265,7 +308,7 @@ class _Kernels(Operators):
         if reader.op in MATMULS and reader not in self.sums:
             return False
         if self.home.get(reader) is not None and self.home[reader] != self.home.get(e):
-            return False
+            return e.op in REPEATS and self._is_argument(e)
         return self._is_loop(reader) or self._is_reduction(reader)
 
     def _is_worth(self, e: Expr, kernels: Sequence[Expr]) -> bool:
@@ -283,6 +326,8 @@ class _Kernels(Operators):
 
     def _demand(self, e: Expr, k: Expr) -> float:
         """How many elements of a value a kernel computes that its readers there are in, unless it reads the value."""
+        if e in self.once:
+            return self.elements(e)
         if e == k:
             return self._most_elements((k,))
         demands = (

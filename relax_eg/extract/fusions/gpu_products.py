@@ -56,13 +56,18 @@ class Product:
         return sides * self.itemsize + self.elements * self.written
 
 
+def generation_of(name: str) -> str:
+    """The generation of the GPU whose profile has this name, as XLA weighs parts by it."""
+    return next((g for n, g in _GENERATIONS.items() if n in name), "ampere")
+
+
 def parts_of_depth(m: Product, name: str, cores: float) -> int:
     """Into how many parts XLA cuts the depth of a matmul (split-K), whose results another kernel adds up.
 
     - `name`: the name of the GPU's profile.
     - `cores`: its multiprocessors.
     """
-    weights = _WEIGHTS[next((g for n, g in _GENERATIONS.items() if n in name), "ampere")]
+    weights = _WEIGHTS[generation_of(name)]
     return min((2**i for i in range(_MOST_PARTS + 1)), key=lambda parts: _cost(m, parts, cores, weights))
 
 

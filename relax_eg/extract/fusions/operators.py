@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -44,17 +45,21 @@ class Operators:
         self._value = value
         self._sources: dict[Expr, Expr] = {}
         self._layouts = _layouts(expressions)
+        self._permuted: dict[Expr, tuple[Expr, tuple[int, ...]]] = {}
         self._bound = {b.var: b.value for block in function.blocks for b in block.bindings}
         self.runs = {e for e in expressions if e.op not in PASSIVE and not self._is_view(e)}
         self.nodes = [e for e in expressions if e in self.runs]
         self.order = {e: i for i, e in enumerate(self.nodes)}
+        self.results = set(self._leaves(function.result))
+        for block in function.blocks:
+            self.results |= set() if block.dataflow else {self.source(b.value) for b in block.bindings}
+        used = self.results.union(*map(self.operands, self.nodes))
+        # A permutation that only others read is a part of these.
+        self.nodes = [e for e in self.nodes if e in used or e.op not in PERMUTATIONS]
         self.readers: dict[Expr, list[Expr]] = {}
         for e in self.nodes:
             for s in self.operands(e):
                 self.readers.setdefault(s, []).append(e)
-        self.results = set(self._leaves(function.result))
-        for block in function.blocks:
-            self.results |= set() if block.dataflow else {self.source(b.value) for b in block.bindings}
         self.free = self._free_values()
         self.products = {e: p for e in self.nodes if e.op in MATMULS and (p := self._product(e)) is not None}
         self.sums = {e for e, p in self.products.items() if p.is_sum}
@@ -64,7 +69,7 @@ class Operators:
         path: list[Expr] = []
         while e not in self._sources and (e in self._bound or self._is_view(e)):
             path.append(e)
-            e = self._bound[e] if e in self._bound else e.args[0]
+            e = self._bound[e] if e in self._bound else self.permuted(e)[0] if e.op in PERMUTATIONS else e.args[0]
         e = self._sources.get(e, e)
         for p in path:
             self._sources[p] = e
@@ -72,7 +77,22 @@ class Operators:
 
     def operands(self, e: Expr) -> list[Expr]:
         """The values that an operator reads, each once."""
+        if e.op in PERMUTATIONS and e in self.runs:
+            return [self.permuted(e)[0]]
         return list(dict.fromkeys(s for a in e.args for s in self._leaves(a)))
+
+    def permuted(self, e: Expr) -> tuple[Expr, tuple[int, ...]]:
+        """The value whose axes a permutation moves, and their new order. Permutations of permutations are one."""
+        if (found := self._permuted.get(e)) is None:
+            of, axes = e.args[0], tuple(e.attr("axes"))
+            of = self._bound.get(of, of)
+            if of.op in PERMUTATIONS:
+                base, inner = self.permuted(of)
+                found = base, tuple(inner[a] for a in axes)
+            else:
+                found = self.source(of), axes
+            self._permuted[e] = found
+        return found
 
     def _leaves(self, e: Expr) -> Iterable[Expr]:
         e = self._bound.get(e, e)
@@ -92,7 +112,7 @@ class Operators:
         if e.op not in PERMUTATIONS:
             return False
         shape = dims_of(e.annotation)
-        moved = [axis for axis, d in zip(e.attr("axes"), shape, strict=True) if self._value(d) != 1]
+        moved = [axis for axis, d in zip(self.permuted(e)[1], shape, strict=True) if self._value(d) != 1]
         return moved == sorted(moved) or e in self._layouts
 
     def bytes(self, e: Expr) -> Dim:
@@ -144,8 +164,14 @@ class Operators:
         return Product(batch, rows, columns, a[-1], itemsize(read.dtype or "float32"), itemsize(written.dtype or ""))
 
     def _sides(self, e: Expr) -> int:
-        """The number of axes with more than one element."""
-        return sum(self._value(d) > 1 for d in dims_of(e.annotation))
+        """The number of axes with more than one element; those that stay next to each other in a permutation are one,
+        as they are for XLA."""
+        shape = dims_of(e.annotation)
+        if e.op not in PERMUTATIONS:
+            return sum(self._value(d) > 1 for d in shape)
+        axes = [a for a, d in zip(self.permuted(e)[1], shape, strict=True) if self._value(d) > 1]
+        places = {a: i for i, a in enumerate(sorted(axes))}
+        return len(axes) - sum(places[b] == places[a] + 1 for a, b in itertools.pairwise(axes))
 
     def _read_elements(self, e: Expr) -> float:
         return max((self.elements(a) for a in e.args), default=1.0)
@@ -159,7 +185,13 @@ class Operators:
 
     def _is_transposed(self, e: Expr) -> bool:
         """Whether an operator swaps the last two axes, among others."""
-        return e in self.runs and e.op in PERMUTATIONS and e.attr("axes")[-1] == len(dims_of(e.annotation)) - 2
+        return e in self.runs and e.op in PERMUTATIONS and self.permuted(e)[1][-1] == len(dims_of(e.annotation)) - 2
+
+    def in_rows(self, e: Expr) -> Expr:
+        """The value of which `e` has the rows, in the same or another order."""
+        while e in self.runs and e.op in PERMUTATIONS and self.permuted(e)[1][-1] == len(self.permuted(e)[1]) - 1:
+            e = self.permuted(e)[0]
+        return e
 
 
 def _layouts(expressions: Sequence[Expr]) -> set[Expr]:

@@ -33,9 +33,10 @@ from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.matmuls import cpu_operand_seconds, is_decoded
 from relax_eg.extract.numbers import Number, choose, is_column, maximum, minimum
 from relax_eg.extract.profile import Profile
+from relax_eg.extract.walk import walk
 from relax_eg.ir.annotations import Annotation
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, postorder
-from relax_eg.ir.heads import CONTROL, WITHOUT_KERNEL
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, node, postorder, var
+from relax_eg.ir.heads import CONTROL, RUNNING, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
 from relax_eg.limits import KEPT
 from relax_eg.ops import Site, bytes_of, site_of
@@ -59,6 +60,8 @@ VIEW = 1e-9  # chosen: seconds of a view: at price 0 the choice would collect us
 
 
 OwnSeconds: TypeAlias = Callable[[TensorProgram, Mapping[str, int], str], float]
+# From an expression whose operands are variables, and sizes, to a function of the operators that XLA gets of it.
+Inside: TypeAlias = Callable[[Expr, Mapping[str, int]], "Function | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ class KernelCost(WholeCost):
     # is left to XLA.
     own_seconds: OwnSeconds | None = None
     own_share = 1.0  # share of the price of a kernel through Pallas that it is charged
+    # The operators inside a kernel, by which GPUs' kernels are priced as XLA compiles them; None: by their equations.
+    operators_inside: Inside | None = None
 
     @property
     def fuses_into_matmuls(self) -> bool:
@@ -186,6 +191,7 @@ class KernelCost(WholeCost):
         model = super().inside(function, site)
         if isinstance(model, KernelCost):
             model.own_seconds, model.own_share = self.own_seconds, self.own_share
+            model.operators_inside = self.operators_inside
             if model.waits != self.waits:
                 model.set_waits(self.waits)
         return model
@@ -220,6 +226,10 @@ class KernelCost(WholeCost):
             return NodeCost(seconds=VIEW)
         if self.cost is not None:
             return super()._price(site, result)
+        compiled = self.compiled(site, result)
+        if compiled is not None:
+            found = sum((v.cost for v in walk(*compiled)), NodeCost())
+            return replace(found, seconds=self.with_dispatch(found.seconds), wakes=False)
         placed = _program_at(site, result)
         if placed is not None:
             return self._price_program(site.op, placed)
@@ -238,7 +248,7 @@ class KernelCost(WholeCost):
         moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
         effort = self.effort(op, placed)
         before, parts = len(placed.program.workspaces) * p.launch, self.parts(placed)
-        blocks = self._blocks_seconds(placed, parts) if pallas else 0.0
+        blocks = self._blocks_seconds(placed) if pallas and _served_badly(parts) else 0.0
         through = pallas and p.pallas and not unsupported_reason(placed.program) and not math.isinf(blocks)
         seconds = self.kernel(parts, effort.other + before, moved, through)
         if through and blocks:
@@ -247,23 +257,39 @@ class KernelCost(WholeCost):
             )
         return NodeCost(effort.flops, moved, 1, seconds)
 
+    def compiled(self, site: Site, result: Annotation) -> tuple[Function, WholeCost] | None:
+        """The operators of the XLA program that a kernel on a GPU is, at the binding, with the model that prices them;
+        None where they are not known: of loops, and of what does not go through XLA."""
+        if self.operators_inside is None or self.profile.platform != "gpu" or self.cost is not None:
+            return None
+        if self._columns or site.op in RUNNING | VIEWS:
+            return None
+        if (library := library_of(site)) is not None and not library.name.startswith("xla."):
+            return None
+        placed = _program_at(site, result)
+        if placed is not None and self.is_own(placed):
+            return None
+        sizes = {v: int(n) for v, n in self.binding.items()}
+        operands = [var(f"p{i}", a) for i, a in enumerate(site.operands)]
+        found = self.operators_inside(node(site.op, operands, site.attrs.items(), result), sizes)
+        return None if found is None else (found, WholeCost(without_dispatch(self.profile), {}))
+
     def is_own_call(self, call: Expr) -> bool:
         """Whether the kernel that `call` is goes through Pallas."""
         placed = _program_at(site_of(call), call.annotation)
         return placed is not None and self.is_own(placed)
 
     def is_own(self, placed: ProgramUse) -> bool:
-        """Whether a program goes through Pallas, because XLA serves its contractions badly."""
+        """Whether a program goes through Pallas, because XLA serves it badly."""
         if not self.profile.pallas or unsupported_reason(placed.program):
             return False
-        parts = self.parts(placed)
-        return _served_badly(parts) and not math.isinf(self._blocks_seconds(placed, parts))
+        blocks = self._blocks_seconds(placed)
+        return blocks < math.inf if blocks else _served_badly(self.parts(placed))
 
-    def _blocks_seconds(self, placed: ProgramUse, parts: Sequence[ContractionCost]) -> float:
-        """Seconds of a program by its blocks, where XLA serves it badly; infinite where no blocks fit. 0 where nothing
-        is known of blocks."""
+    def _blocks_seconds(self, placed: ProgramUse) -> float:
+        """Seconds of a program by its blocks; infinite where it is left to XLA. 0 where nothing is known of blocks."""
         sizes = {v: self.number(placed.sizes.get(v, Dim.var(v)), {}) for v in placed.program.sizes}
-        if self.own_seconds is None or any(is_column(n) for n in sizes.values()) or not _served_badly(parts):
+        if self.own_seconds is None or any(is_column(n) for n in sizes.values()):
             return 0.0
         return self.own_seconds(placed.program, {v: int(n) for v, n in sizes.items()}, self.profile.name)
 

@@ -76,6 +76,7 @@ def select_kernels(
     composed: Composed | None = None,
     pricing: Pricing = FREE,
     clock: Clock | None = None,
+    as_written: bool = False,
 ) -> KernelSelection:
     """The cheapest program of kernels found.
 
@@ -85,15 +86,16 @@ def select_kernels(
       estimate from the kernel's parts.
     - `pricing`: the prices of bytes and of work ahead of the calls.
     - `clock`: when it runs out, no further round, correction or integer program begins.
+    - `as_written`: whether kernels contain the operators of the program as written only.
     """
-    return KernelSearch(graph, models, steps, composed, pricing, clock or Clock()).run()
+    return KernelSearch(graph, models, steps, composed, pricing, clock or Clock(), as_written).run()
 
 
 @dataclass
 class KernelSearch:
     """The search for the kernels of one graph.
 
-    - `graph`, `models`, `steps`, `composed`, `pricing`, `clock`: as in `select_kernels`.
+    - `graph`, `models`, `steps`, `composed`, `pricing`, `clock`, `as_written`: as in `select_kernels`.
     - `operations`: the candidates that kernels may contain.
     - `table`: makes the kernels.
     - `pool`: for each class, the kernels made so far.
@@ -112,6 +114,7 @@ class KernelSearch:
     composed: Composed | None = None
     pricing: Pricing = FREE
     clock: Clock = field(default_factory=Clock)
+    as_written: bool = False
     operations: dict[tuple[int, int], Operation] = field(init=False)
     table: StateTable = field(init=False)
     pool: list[dict[tuple[frozenset[int], frozenset[tuple[int, int]]], State]] = field(init=False)
@@ -130,7 +133,7 @@ class KernelSearch:
         graph = self.graph
         if runs_ahead(self.models):
             self._set_waits(1.0)
-        written_only = graph.as_written if graph.node_count > OVERSIZED else None
+        written_only = graph.as_written if self.as_written or graph.node_count > OVERSIZED else None
         self.operations = operations_of(graph, self.models[0], written_only)
         self.table = StateTable(graph, self.models[0], self.steps, self.operations)
         self.table.prices = [0.0] * len(graph.candidates)
@@ -151,7 +154,7 @@ class KernelSearch:
         as_written = [[k] if k >= 0 else [] for k in graph.as_written]
         chosen = [ways[c][k].candidate if k >= 0 else -1 for c, k in enumerate(algebra[: len(graph.candidates)])]
         by_algebra = [[k] if k >= 0 else [] for k in chosen]
-        if written_only is not None:
+        if written_only is not None and not self.as_written:
             more = operations_of(graph, self.models[0], chosen)
             fresh = {place: more[place] for place in more if place not in self.operations}
             self.operations.update(fresh)
@@ -194,8 +197,7 @@ class KernelSearch:
                 self._add(c, alone)
 
     def _is_view(self, c: int, k: int) -> bool:
-        operation = self.operations.get((c, k))
-        return operation is not None and operation.is_view and VIEW_OF_RESHAPE in self.steps
+        return VIEW_OF_RESHAPE in self.steps and (o := self.operations.get((c, k))) is not None and o.is_view
 
     def _problem(self) -> tuple[list[list[Way]], Problem]:
         """All ways to compute each class, then those to compute each kernel with several outputs; and the problem with
@@ -268,6 +270,8 @@ class KernelSearch:
         return op not in (VAR, CONSTANT) and (op not in VIEWS or c in self.graph.roots)
 
     def _candidate_seconds(self, c: int, k: int) -> float:
+        if self.as_written and self.graph.as_written[c] != k:
+            return math.inf
         site, annotation = self.graph.candidates[c][k].site, self.graph.annotations[c]
         if site.op in VIEWS and c in self.graph.roots:  # a result must not be a view, so it is copied
             return self._weighed(m.kernel((), 0.0, 2 * m.bytes(annotation)) for m in self.models)
@@ -302,9 +306,7 @@ class KernelSearch:
         self._invalidate()
 
     def _way_seconds(self, c: int, way: Way) -> float:
-        if way.state is not None:
-            return self._state_seconds(c, way.state)
-        return self._candidate_seconds(c, way.candidate)
+        return self._candidate_seconds(c, way.candidate) if way.state is None else self._state_seconds(c, way.state)
 
     def _single_operator_choice(
         self, ways: Sequence[Sequence[Way]], candidates: Sequence[int], tree: Sequence[int]

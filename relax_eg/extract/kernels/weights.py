@@ -43,6 +43,7 @@ def cheapest_kernels(
     preparable: Preparable = PREPARABLE,
     clock: Clock | None = None,
     own_only: bool = False,
+    as_written: bool = False,
 ) -> ChosenKernels:
     """The cheapest kernels over all bindings.
 
@@ -59,6 +60,7 @@ def cheapest_kernels(
     - `bytes_cost`: the price of a byte in memory.
     - `clock`: limits the seconds of all selections.
     - `own_only`: whether only kernels through Pallas are built; the operators of all others stay operators.
+    - `as_written`: as in `select_kernels`.
     """
     composed = composed_seconds(graph, build, models)
     static = static_classes(graph, weights) if weights else []
@@ -68,7 +70,7 @@ def cheapest_kernels(
         return not own_only or all(m.is_own_call(call) for m in models)
 
     def choose(price: float) -> tuple[ChosenKernels, Names]:
-        selection = select_kernels(graph, models, steps, composed, replace(pricing, prepared=price), clock)
+        selection = select_kernels(graph, models, steps, composed, replace(pricing, prepared=price), clock, as_written)
         made = Names(names)
         return ChosenKernels(selection, build_kernels(graph, selection, build, made, is_wanted)), made
 
