@@ -67,20 +67,49 @@ def _unpacked(value: Any) -> Any:
 
 
 class _Compiled:
-    """`run(values, sizes)` under `jax.jit`: one XLA program per combination of shapes, sizes and static values."""
+    """`run(values, sizes)` under `jax.jit`: one XLA program per combination of shapes, sizes and static values.
 
-    def __init__(self, executables: Executables, run: Callable[[tuple[Any, ...], dict[str, int]], Any]) -> None:
-        def traced(values: tuple[Any, ...], sizes: _Static) -> Any:
+    - `donated`: the places of values whose memory results may take over. They are not read again.
+    """
+
+    def __init__(
+        self,
+        executables: Executables,
+        run: Callable[[tuple[Any, ...], dict[str, int]], Any],
+        donated: tuple[int, ...] = (),
+    ) -> None:
+        def traced(sizes: _Static, *values: Any) -> Any:
             return _packed(run(_unpacked(values), dict(sizes.value)))
 
-        self._jitted = executables.jit(traced, part=True)
+        def options(first: int) -> dict[str, Any]:
+            return {"donate_argnums": tuple(first + i for i in donated)} if donated else {}
+
+        self._made = executables, run
+        self._jitted = executables.jit(traced, part=True, **options(1))
         # A call of arrays alone whose sizes are all known from them takes a tenth of the time.
-        self._of_arrays = executables.jit(lambda *values: run(values, {}), part=True)
+        self._of_arrays = executables.jit(lambda *values: run(values, {}), part=True, **options(0))
+
+    def donating(self, places: tuple[int, ...]) -> _Compiled:
+        """The same program, which gives the operands at these places away."""
+        return _Compiled(*self._made, places)
 
     def __call__(self, values: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         if not sizes and all([isinstance(v, jax.Array) for v in values]):
             return self._of_arrays(*values)
-        return _unpacked(self._jitted(_packed(tuple(values)), _Static(tuple(sorted(sizes.items())))))
+        return _unpacked(self._jitted(_Static(tuple(sorted(sizes.items()))), *_packed(tuple(values))))
+
+
+def _owned(results: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
+    """Results of a block, each an array of its own: an operand that is also a result, or one array that is two, would
+    have two owners, and one of them may give it away."""
+    seen = {id(x) for x in jax.tree_util.tree_leaves(given)}
+
+    def owned(x: Any) -> Any:
+        made = jnp.copy(x) if isinstance(x, jax.Array) and id(x) in seen else x
+        seen.add(id(x))
+        return made
+
+    return jax.tree_util.tree_map(owned, tuple(results))
 
 
 class OnDevice:
@@ -126,10 +155,12 @@ class StepPrograms(Programs):
         sizes = sorted(missing_sizes(inside, known))
 
         def run(given: tuple[Any, ...], bound: dict[str, int]) -> Any:
-            return run_block(self.module, block, dict(zip(reads, given, strict=True)), bound)
+            return _owned(run_block(self.module, block, dict(zip(reads, given, strict=True)), bound), given)
 
         compiled = _Compiled(self.executables, run)
-        return RegionProgram(compiled if device is None else OnDevice(compiled, device), reads, sizes)
+        if device is not None:
+            return RegionProgram(OnDevice(compiled, device), reads, sizes)
+        return RegionProgram(compiled, reads, sizes, compiled.donating)
 
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]:
         scope = self.scope if function is self.module.main else None

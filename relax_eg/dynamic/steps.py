@@ -77,7 +77,9 @@ class CapacityPrograms(StepPrograms):
         exact = super().region(function, block, known)
         made = _Part(self, function, exact.reads, [b.value for b in block.bindings], exact.run, exact.sizes, device)
         run = made if made.sizes else exact.run
-        return RegionProgram(run if device is None else OnDevice(run, device), exact.reads, made.sizes)
+        if device is not None:
+            return RegionProgram(OnDevice(run, device), exact.reads, made.sizes)
+        return RegionProgram(run, exact.reads, made.sizes, None if made.sizes else exact.donating)
 
     def whole(self, function: Function) -> _Exact:
         exact = super().whole(function)

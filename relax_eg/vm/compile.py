@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from relax_eg.ir.annotations import Annotation, Data, Tuple, dims_of
+from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of, substitute
 from relax_eg.ir.control import functions_of, group_arguments, runs_of
 from relax_eg.ir.devices import copied_to
 from relax_eg.ir.expr import (
@@ -37,6 +37,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import CONTROL, PASSIVE, RUNNING
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.shapes import Dim
 from relax_eg.vm.folds import Fold, RunsFold, folds_of
 from relax_eg.vm.instructions import (
     BindSizes,
@@ -66,6 +67,7 @@ from relax_eg.vm.instructions import (
     WriteRef,
 )
 from relax_eg.vm.lifetimes import with_kills
+from relax_eg.vm.storages import Branch, Donating, PlannedRegion, with_storages
 
 Bind = Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]
 
@@ -77,11 +79,13 @@ class RegionProgram:
     - `run(values, sizes)`: returns the values of the block's bindings.
     - `reads`: the variables whose values it takes, in order.
     - `sizes`: the size variables that it reads.
+    - `donating(places)`: the same program, which gives these operands away; None where it cannot.
     """
 
     run: Callable[[list[Any], Mapping[str, int]], Sequence[Any]]
     reads: Sequence[Expr]
     sizes: Sequence[str]
+    donating: Donating | None = None
 
 
 class Programs(Protocol):
@@ -128,7 +132,8 @@ class ModuleCompiler:
             run = RunProgram(n, self.programs.whole(f), name, tuple(range(n)), sizes)
             return Code(name, n, (None,) * (n + 1), (run, Return(-1, n)), self.programs.fit(f))
         made = _FunctionCompiler(self, f)
-        code = with_kills(made.instructions(), made.constants.values())
+        planned = with_storages(made.instructions(), made.regions, made.new_register)
+        code = with_kills(planned, made.constants.values())
         return Code(name, len(f.params), tuple(made.registers), code, fit)
 
 
@@ -183,12 +188,14 @@ class _FunctionCompiler:
         self.constants: dict[Expr, int] = {}
         self.code: list[Instruction] = []
         self.labels: list[int] = []  # the place of each label
+        self.regions: dict[int, PlannedRegion] = {}  # by place
+        self.branch: Branch = ()  # the labels of the branches that are being compiled
         self.inlined = 0
         self.places: dict[Expr, str] = {}  # the devices of variables, where they are known
         self.running = [function.name]
         scope = _Scope(function, {}, {}, {v: v for v in function.size_variables}, "")
         for p in function.params:
-            scope.registers[p] = self._register()
+            scope.registers[p] = self.new_register()
         self._body(scope)
         self.code.append(Return(-1, self._operand(function.result, scope)))
 
@@ -205,7 +212,7 @@ class _FunctionCompiler:
             for k, i in enumerate(placed)
         )
 
-    def _register(self, value: Any = None) -> int:
+    def new_register(self, value: Any = None) -> int:
         self.registers.append(value)
         return len(self.registers) - 1
 
@@ -246,9 +253,11 @@ class _FunctionCompiler:
     def _region(self, bindings: Sequence[Binding], scope: _Scope, device: str | None = None) -> None:
         program = self.programs.region(scope.function, Block(tuple(bindings)), tuple(scope.sizes), device)
         reads = tuple(self._operand(e, scope) for e in program.reads)
-        outputs = tuple(self._register() for _ in bindings)
+        outputs = tuple(self.new_register() for _ in bindings)
         sizes = tuple((v, scope.sizes[v]) for v in program.sizes if v in scope.sizes)
         name = ", ".join(b.name for b in bindings)
+        kinds = tuple(_in_frame(b.var.annotation, scope.sizes) for b in bindings)
+        self.regions[len(self.code)] = PlannedRegion(kinds, self.branch, program.donating)
         self.code.append(RunRegion(-1, program.run, name, reads, sizes, outputs))
         scope.registers.update(zip((b.var for b in bindings), outputs, strict=True))
 
@@ -263,7 +272,7 @@ class _FunctionCompiler:
         if e.op in (CONSTANT, FUNCTION):
             if e not in self.constants:
                 value = e.attr("name") if e.op == FUNCTION else self.programs.constant(e)
-                self.constants[e] = self._register(value)
+                self.constants[e] = self.new_register(value)
             return self.constants[e]
         if e.op == TUPLE_GET and e.args[0] in scope.fields:
             return scope.fields[e.args[0]][e.attr("index")]
@@ -274,7 +283,7 @@ class _FunctionCompiler:
         return scope.registers.pop(e)
 
     def _made(self, kind: Callable[..., Instruction], *parts: Any) -> int:
-        into = self._register()
+        into = self.new_register()
         self.code.append(kind(into, *parts))
         return into
 
@@ -344,7 +353,7 @@ class _FunctionCompiler:
         given = [self._operand(a, scope) for a in parts.constants]
         known: list[Annotation] = [a.annotation for a in parts.constants]
         assert isinstance(e.annotation, Tuple)
-        outputs = tuple(self._register() for _ in e.annotation.fields)
+        outputs = tuple(self.new_register() for _ in e.annotation.fields)
         labels = tuple(self._label() for _ in parts.functions)
         end = self._label()
         fields: list[tuple[int, ...]] = [()] * len(labels)
@@ -352,13 +361,15 @@ class _FunctionCompiler:
         if e.op == MATCH:
             assert isinstance(parts.index.annotation, Data)
             more = [parts.index.annotation.fields(i) for i in range(len(labels))]
-            fields = [tuple(self._register() for _ in m) for m in more]
+            fields = [tuple(self.new_register() for _ in m) for m in more]
             self.code.append(Switch(-1, value, labels, tuple(fields)))
         else:
             self.code.append(BranchOn(-1, value, labels))
         for label, function, own, kinds in zip(labels, parts.functions, fields, more, strict=True):
             self._place(label)
+            self.branch = (*self.branch, label)
             self._branch(function.attr("name"), [*given, *own], [*known, *kinds], scope, outputs)
+            self.branch = self.branch[:-1]
             self.code.append(Jump(-1, end))
         self._place(end)
         scope.fields[b.var] = outputs
@@ -396,6 +407,14 @@ class _FunctionCompiler:
             self.code.append(BindSizes(-1, lambda values, _: fit(values), tuple(args), (), bound))
             inner.sizes.update(bound)
         return inner
+
+
+def _in_frame(a: Annotation, sizes: Mapping[str, str]) -> Tensor | None:
+    """The annotation of a tensor in the frame's names of sizes; None where a size is not known when it is computed."""
+    if not isinstance(a, Tensor) or not {v for d in dims_of(a) for v in d.variables} <= sizes.keys():
+        return None
+    renamed = substitute(a, {v: Dim.var(own) for v, own in sizes.items() if v != own})
+    return renamed if isinstance(renamed, Tensor) else None
 
 
 _SIMPLE = frozenset((TUPLE, TUPLE_GET, CONSTRUCT, CLOSURE, NEW_REF, READ_REF, WRITE_REF))
