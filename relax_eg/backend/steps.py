@@ -36,7 +36,7 @@ from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import is_data_dependent, stepped_functions
 from relax_eg.memo import Memo
 from relax_eg.shapes import Scope
-from relax_eg.vm.compile import Bind, ModuleCompiler, Programs, RegionProgram
+from relax_eg.vm.compile import Advances, Bind, ModuleCompiler, Programs, RegionProgram
 from relax_eg.vm.folds import Fold
 from relax_eg.vm.instructions import Code
 from relax_eg.vm.machine import HostSteps, InstructionProfile, VirtualMachine
@@ -171,6 +171,9 @@ class StepPrograms(Programs):
 
     def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]:
         return signature_fit(function.name, function.params).bind
+
+    def advance(self, function: Function) -> Advances | None:
+        return None
 
     def at_exact_sizes(self) -> Mapping[str, str]:
         """What cannot run at capacity, with the reason."""

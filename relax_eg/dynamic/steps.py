@@ -9,7 +9,7 @@ the steps is padded to the capacities of its sizes, so it is not compiled for ev
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from relax_eg.backend.statistics import ExecutableRow, SizeRow, Statistics
 from relax_eg.backend.steps import OnDevice, StepPrograms
 from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.fitting import CapacityFit, make_fit, shape_at
+from relax_eg.dynamic.loops import GrowingLoop, growth_of
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, plan_most
 from relax_eg.dynamic.policy import AtBound, Policy
@@ -32,11 +33,13 @@ from relax_eg.ir.expr import MATCH_CAST, TUPLE_GET, Expr, fresh_name, shape_valu
 from relax_eg.ir.memory import outputs_of
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
+from relax_eg.ir.steps import general_functions
+from relax_eg.ir.tail_calls import tail_call_of
 from relax_eg.logs import fallback
 from relax_eg.memo import Memo
 from relax_eg.ops.data_dependent import most_of
 from relax_eg.shapes import Dim, Scope
-from relax_eg.vm.compile import RegionProgram
+from relax_eg.vm.compile import Advances, RegionProgram
 
 _MOST_CALLS = 4096  # limit: combinations of sizes of a part whose fits are remembered, as of a whole function
 _Exact = Callable[[list[Any], Mapping[str, int]], Any]
@@ -69,6 +72,8 @@ class CapacityPrograms(StepPrograms):
         super().__init__(module, scope, executables)
         self.policy = policy
         self.parts: list[_Part] = []
+        self.loops: list[GrowingLoop] = []
+        self._general = general_functions(module)
         self._most = {f.name: most_of_casts(f) for f in module}
 
     def region(
@@ -86,12 +91,27 @@ class CapacityPrograms(StepPrograms):
         made = _Part(self, function, function.params, None, exact, function.size_variables)
         return made if made.sizes else exact
 
+    def advance(self, function: Function) -> Advances | None:
+        call = tail_call_of(function, {f.name: f for f in self.module}, self._general)
+        growth = growth_of(function, call) if call is not None else {}
+        if call is None or not growth:
+            return None
+        made = GrowingLoop(self.module, function, call, growth, self.policy_of(function, growth), self.executables)
+        self.loops.append(made)
+        return made if made.is_planned else None
+
+    def policy_of(self, function: Function, sizes: Iterable[str]) -> Policy:
+        """The policy for these sizes of a function. Those of functions that are called have no bounds of their own."""
+        if function is self.module.main:
+            return self.policy
+        return replace(self.policy, ladders=dict.fromkeys(sizes, self.policy.others), scope=Scope())
+
     def most(self, function: Function) -> Mapping[str, Dim]:
         """The most that the sizes may be that the `match_cast`s of a function name."""
         return self._most.get(function.name, {})
 
     def at_exact_sizes(self) -> Mapping[str, str]:
-        return {k: v for part in self.parts for k, v in part.reasons.items()}
+        return {k: v for part in (*self.parts, *self.loops) for k, v in part.reasons.items()}
 
     def statistics(self, name: str) -> Statistics:
         kept = self.executables
@@ -259,9 +279,7 @@ class _Part:
     ) -> Mapping[str, int] | None:
         """The sizes to run at; None if no capacity satisfies the assumptions about sizes. A size with an upper bound by
         values has at most that bound at the capacities of the sizes on which it depends."""
-        policy = self.programs.policy
-        if self.function is not self.programs.module.main:
-            policy = replace(policy, ladders=dict.fromkeys(sizes, policy.others), scope=Scope())
+        policy = self.programs.policy_of(self.function, sizes)
         found = policy.capacities(own, dims)
         if found is None:
             return None

@@ -40,6 +40,7 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.shapes import Dim
 from relax_eg.vm.folds import Fold, RunsFold, folds_of
 from relax_eg.vm.instructions import (
+    Advance,
     BindSizes,
     BranchOn,
     CallFunction,
@@ -69,6 +70,7 @@ from relax_eg.vm.instructions import (
 from relax_eg.vm.lifetimes import with_kills
 from relax_eg.vm.storages import Branch, Donating, PlannedRegion, with_storages
 
+Advances = Callable[[list[Any], Mapping[str, int]], tuple[list[Any], Mapping[str, int]]]
 Bind = Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]
 
 
@@ -102,6 +104,10 @@ class Programs(Protocol):
     def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]: ...
 
     def cast(self, function: Function, bound: Expr) -> Bind: ...
+
+    def advance(self, function: Function) -> Advances | None:
+        """Takes steps of a function that ends in a call of itself; None where it is run by its instructions."""
+        ...
 
     def fold(self, fold: Fold) -> RunsFold: ...
 
@@ -196,6 +202,9 @@ class _FunctionCompiler:
         scope = _Scope(function, {}, {}, {v: v for v in function.size_variables}, "")
         for p in function.params:
             scope.registers[p] = self.new_register()
+        if not module.is_placed and (advance := self.programs.advance(function)) is not None:
+            args = tuple(scope.registers.values())
+            self.code.append(Advance(-1, advance, function.name, args, tuple(scope.sizes.items())))
         self._body(scope)
         self.code.append(Return(-1, self._operand(function.result, scope)))
 

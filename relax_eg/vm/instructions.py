@@ -342,6 +342,23 @@ class AllocTensor(Instruction):
     annotation: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Advance(Instruction):
+    """Takes steps of a function that ends in a call of itself, in a compiled loop.
+
+    - `run(values, sizes)`: returns the function's arguments and sizes after these steps.
+    - `name`: the function.
+    - `args`: the registers of its arguments.
+    - `sizes`: its size variables.
+    """
+
+    code: ClassVar[int] = 25
+    run: Callable[[list[Any], Mapping[str, int]], tuple[list[Any], Mapping[str, int]]]
+    name: str
+    args: tuple[int, ...]
+    sizes: Sizes
+
+
 _READ = ("source", "value", "callee", "cell", "storage")  # fields that name a register
 _READ_MANY = ("reads", "args", "fields", "captured", "values", "allocated")  # and several
 
@@ -357,7 +374,7 @@ def read_registers(i: Instruction) -> list[int]:
 def written_registers(i: Instruction) -> list[int]:
     """Returns the registers that an instruction writes."""
     own: list[int] = [r for case in i.fields for r in case] if isinstance(i, Switch) else []
-    own += getattr(i, "outputs", ())
+    own += i.args if isinstance(i, Advance) else getattr(i, "outputs", ())
     return own if i.into < 0 else [*own, i.into]
 
 

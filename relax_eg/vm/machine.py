@@ -13,6 +13,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.limits import FRAMES
 from relax_eg.vm.folds import Batch, DeferredValue, rank_of
 from relax_eg.vm.instructions import (
+    Advance,
     AllocStorage,
     AllocTensor,
     BindSizes,
@@ -315,6 +316,11 @@ class VirtualMachine:
             registers[i.into] = ()
         elif isinstance(i, CopyTo):
             registers[i.into] = self.steps.copied(registers[i.source], i.device)
+        elif isinstance(i, Advance):
+            values, sizes = i.run([registers[r] for r in i.args], {name: bound[own] for name, own in i.sizes})
+            for r, v in zip(i.args, values, strict=True):
+                registers[r] = v
+            bound.update(sizes)
         elif isinstance(i, (CallLibrary, RunLoop, RunProgram)):
             args = [registers[r] for r in i.args]
             sizes = {name: bound[own] for name, own in i.sizes if own in bound}
