@@ -126,6 +126,10 @@ class ModuleCompiler:
         self.folds = folds_of(module)
         self.mentions = Counter(e.attr("name") for f in module for e in f.expressions() if e.op == FUNCTION)
         self.is_placed = any(copied_to(e) is not None for f in module for e in f.expressions())
+        names = {v for f in module for v in (*f.size_variables, *f.cast_variables)}
+        self.mark = "_"  # what ends no size's name, with a number behind it
+        while any(self.mark in v for v in names):
+            self.mark += "_"
         self.unchecked = {f.name for f in module if not f.size_variables} - set(_checked_functions(module))
 
     def code(self, name: str) -> Code:
@@ -405,7 +409,7 @@ class _FunctionCompiler:
     def _inside(self, f: Function, args: list[int], known: list[Annotation], outer: _Scope) -> _Scope:
         """The scope of a function that stands in place of its call."""
         self.inlined += 1
-        suffix = f"@{self.inlined}"
+        suffix = f"{self.module.mark}{self.inlined}"
         inner = _Scope(f, dict(zip(f.params, args, strict=True)), {}, {}, suffix)
         same = all(p.annotation == a for p, a in zip(f.params, known, strict=True))
         if same and set(f.size_variables) <= outer.sizes.keys():
