@@ -37,6 +37,7 @@ from tests.vm.language_programs import (
     SCALAR,
     TOTAL,
     examples,
+    scalars,
 )
 
 EXAMPLES = examples()
@@ -226,6 +227,55 @@ def pairs(xs: List(F), k: F):  # type: ignore[reportInvalidTypeForm]
     return reverse(each(lambda x: x * k, xs), List.Nil()), rx.read_ref(r)
 
 
+GUARDED = (
+    HEAD
+    + f"""
+@R.function
+def main(xs: List({SCALAR}), n: R.Tensor((), "int32"), k: {SCALAR}) -> {SCALAR}:
+    match n:
+        case 0 | 1:
+            return k
+        case 7 if main(xs, n - 1, k) > 1.0:
+            return 70.0
+        case _:
+            match xs:
+                case List.Cons(h, List.Cons(2.0, t)) if h > k:
+                    return h
+                case List.Cons(h, t) if h > k:
+                    return main(t, n, k) + h
+                case List.Cons(-1.0, _):
+                    return -10.0
+                case List.Cons(h, List.Nil()):
+                    return h * 100.0
+                case _:
+                    return 5.0
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("xs", "n", "wanted"),
+    [
+        ([9, 2, 3], 0, 1.0),
+        ([9, 2, 3], 1, 1.0),
+        ([9, 2, 3], 5, 9.0),
+        ([9, 3], 5, 17.0),
+        ([9, -1, 0], 5, -1.0),
+        ([0.5], 5, 50.0),
+        ([], 5, 5.0),
+        ([9, 2], 7, 70.0),
+        ([-1], 7, -10.0),
+    ],
+)
+def test_conditions_and_numbers_of_cases(xs: list[float], n: int, wanted: float) -> None:
+    module = parse(GUARDED)
+    assert parse(str(module)) == module
+    args = [scalars(xs), np.int32(n), np.float32(1)]
+    assert float(evaluate(module, args)) == wanted
+    arrays = rx.list_of(List, [jax.numpy.float32(x) for x in xs]), jax.numpy.int32(n), jax.numpy.float32(1)
+    assert float(runner(module).run(arrays)) == wanted
+
+
 def test_a_script() -> None:
     assert parse(str(pairs)) == pairs
     xs = [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -268,8 +318,13 @@ def main(xs: List({SCALAR}), k: {SCALAR}):
             "List.Cons has 2 fields, this pattern has 1",
         ),
         (
-            "match xs:\n    case List.Cons(h, t) if h > k:\n        return h\n    case _:\n        return k",
-            "a case has a condition\n",
+            "match xs:\n    case List.Cons(h, t) if h > k:\n        return h\n    case List.Nil():\n        return k",
+            "no case of this `match` takes List.Cons(_, _)\n",
+        ),
+        ("match k:\n    case 1.0:\n        return k", "no case of this `match` takes _\n"),
+        (
+            "match k:\n    case None:\n        return k\n    case _:\n        return k",
+            "this pattern has no meaning here",
         ),
         ("return List.Cons(k)", "List.Cons has 2 fields, given: 1"),
         ("return List.Kons(k, xs)", "`List` has no constructor `Kons`; did you mean `Cons`?"),
