@@ -119,16 +119,19 @@ class OnDevice:
         self.run, self.device = run, device
 
     def __call__(self, values: list[Any], sizes: Mapping[str, int]) -> Any:
-        first = next((v for v in values if isinstance(v, jax.Array)), None)
-        if self.device or first is None:
+        arrays = [v for v in jax.tree_util.tree_leaves(values) if isinstance(v, jax.Array)]
+        if self.device or not arrays:
             device = device_named(self.device) if self.device else jax.devices()[0]
         else:
-            device = next(iter(first.devices()))
-        there = [
-            v if not isinstance(v, jax.Array) or v.devices() == {device} else jax.device_put(v, device) for v in values
-        ]
+            device = next(iter(arrays[0].devices()))
+
+        def there(v: Any) -> Any:
+            if isinstance(v, tuple):
+                return tuple(map(there, v))  # type: ignore[reportUnknownArgumentType]
+            return v if not isinstance(v, jax.Array) or v.devices() == {device} else jax.device_put(v, device)
+
         with jax.default_device(device):
-            return self.run(there, sizes)
+            return self.run(list(map(there, values)), sizes)
 
 
 class StepPrograms(Programs):
