@@ -33,7 +33,7 @@ from relax_eg.ir.data import converted_data
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
-from relax_eg.ir.steps import is_data_dependent, stepped_functions
+from relax_eg.ir.steps import general_functions, is_data_dependent, stepped_functions
 from relax_eg.memo import Memo
 from relax_eg.shapes import Scope
 from relax_eg.vm.compile import Advances, Bind, ModuleCompiler, Programs, RegionProgram
@@ -348,6 +348,12 @@ class InSteps(Strategy):
                         f"{name}() runs in steps and is no JAX function: how large `{b.name}`, the result of `{what}`"
                         f"{'' if f.name == name else f' in {f.name}()'}, is depends on values{accepted}"
                     )
+        if name in general_functions(runner.module):
+            return (
+                f"{name}() runs in steps and is no JAX function: it recurs, or has function values, data or cells, or "
+                f"runs on several devices; it has no derivatives and is no part of a jax.jit{accepted}; for derivatives, "
+                "recursion on tensors that ends in one call of itself, which becomes a while_loop"
+            )
         if name in runner.stepped:
             why = "which branch runs, or how often a loop does, decides about sizes or what is checked"
             return f"{name}() runs in steps and is no JAX function: {why}{accepted}"

@@ -397,3 +397,17 @@ def test_what_is_general() -> None:
     module = parse(MANDELBROT)
     assert general_functions(module) == {"main", "escape", "escape_else"}
     assert not general_functions(parse(f"@R.function\ndef main(x: {SCALAR}):\n    return x + 1.0\n"))
+
+
+def test_derivatives_are_refused() -> None:
+    with without_checks():
+        text = TOTAL.replace("xs: List", "k: R.Tensor((), 'float32'), xs: List").replace("main(t)", "main(k, t) * k")
+        best = rx.optimize(parse(text))
+    xs = scalars([1, 2])
+    for call in (lambda k: jax.grad(lambda y: best(y, xs))(k), lambda k: jax.jit(lambda y: best(y, xs))(k)):
+        with pytest.raises(rx.errors.TraceError) as error:
+            call(jax.numpy.float32(1))
+        assert "main() runs in steps and is no JAX function: it recurs, or has function values" in str(error.value)
+        assert "no derivatives and is no part of a jax.jit\n  accepted: a call of what optimize returned" in str(
+            error.value
+        )
