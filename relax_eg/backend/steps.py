@@ -351,8 +351,8 @@ class InSteps(Strategy):
         if name in general_functions(runner.module):
             return (
                 f"{name}() runs in steps and is no JAX function: it recurs, or has function values, data or cells, or "
-                f"runs on several devices; it has no derivatives and is no part of a jax.jit{accepted}; for derivatives, "
-                "recursion on tensors that ends in one call of itself, which becomes a while_loop"
+                f"runs on several devices; it has no derivatives and is no part of a jax.jit{accepted}; for "
+                "derivatives, recursion on tensors that ends in one call of itself, which becomes a while_loop"
             )
         if name in runner.stepped:
             why = "which branch runs, or how often a loop does, decides about sizes or what is checked"

@@ -203,36 +203,50 @@ def map_data(value: Any, leaf: Callable[[Any], Any]) -> Any:
 def converted_data(where: str, a: Data, value: Any, convert: Callable[[str, Tensor, Any], Any]) -> Any:
     """Returns a value of a data type with `convert(where, annotation, x)` for every tensor in it. It may be nested as
     deeply as memory allows. ShapeError where it has another type than its annotation says."""
-    done: dict[tuple[int, Annotation], Any] = {}
+    # Equal annotations are one object here, so that looking one up takes no longer for a nested one.
+    kinds: dict[Annotation, Annotation] = {a: a}
+    fields: dict[tuple[int, int], tuple[Annotation, ...]] = {}
+
+    def fields_of(d: Data, index: int) -> tuple[Annotation, ...]:
+        found = fields.get((id(d), index))
+        if found is None:
+            found = fields[id(d), index] = tuple(kinds.setdefault(f, f) for f in d.fields(index))
+        return found
+
+    done: dict[tuple[int, int], Any] = {}
     stack: list[tuple[str, Annotation, Any]] = [(where, a, value)]
     while stack:
         place, wanted, v = stack[-1]
-        key = id(v), wanted
+        key = id(v), id(wanted)
         if key in done:
             stack.pop()
             continue
-        parts = _parts(place, wanted, v)
+        parts = _parts(place, wanted, v, fields_of)
         if parts is None:
             done[key] = convert(place, wanted, v) if isinstance(wanted, Tensor) else v
             stack.pop()
             continue
-        waiting = [p for p in parts if (id(p[2]), p[1]) not in done]
+        waiting = [p for p in parts if (id(p[2]), id(p[1])) not in done]
         if waiting:
             stack += waiting
             continue
-        new = tuple(done[id(x), b] for _, b, x in parts)
+        new = tuple([done[id(x), id(b)] for _, b, x in parts])
         done[key] = DataValue(v.definition, v.index, new) if isinstance(v, DataValue) else new
         stack.pop()
-    return done[id(value), a]
+    return done[id(value), id(a)]
 
 
-def _parts(where: str, a: Annotation, value: Any) -> list[tuple[str, Annotation, Any]] | None:
+def _parts(
+    where: str, a: Annotation, value: Any, fields_of: Callable[[Data, int], tuple[Annotation, ...]]
+) -> list[tuple[str, Annotation, Any]] | None:
     if isinstance(a, Data):
-        if not isinstance(value, DataValue) or value.definition != a.definition:
+        if not isinstance(value, DataValue) or (
+            value.definition is not a.definition and value.definition != a.definition
+        ):
             what = value.definition if isinstance(value, DataValue) else f"{type(value).__name__} {short_repr(value)}"
             raise ShapeError(f"{where} should be a {a.definition}, got {what}")
         name = f"{where}.{value.constructor}" if len(where) < SHOWN_PLACE else where
-        annotations = a.fields(value.index)
+        annotations = fields_of(a, value.index)
         return [(f"{name}[{i}]", b, x) for i, (b, x) in enumerate(zip(annotations, value.fields, strict=True))]
     if isinstance(a, Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(a.fields):  # type: ignore[reportUnknownArgumentType]
