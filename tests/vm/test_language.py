@@ -411,3 +411,92 @@ def test_derivatives_are_refused() -> None:
         assert "no derivatives and is no part of a jax.jit\n  accepted: a call of what optimize returned" in str(
             error.value
         )
+
+
+ROSES = """
+@R.data
+class Forest(a):
+    End = ()
+    More = (Rose(a), Forest(a))
+
+@R.data
+class Pair(a):
+    Two = (Forest(a), a)
+
+@R.data
+class Rose(a):
+    Node = (a, Forest(a))
+
+@R.function
+def total(r: Rose(R.Tensor((), "float32"))) -> R.Tensor((), "float32"):
+    match r:
+        case Rose.Node(x, Forest.End()):
+            return x
+        case Rose.Node(x, inner):
+            return x + totals(inner)
+
+@R.function
+def totals(f: Forest(R.Tensor((), "float32"))) -> R.Tensor((), "float32"):
+    match f:
+        case Forest.End():
+            return 0.0
+        case Forest.More(r, rest):
+            return total(r) + totals(rest)
+
+@R.function
+def main(p: Pair(R.Tensor((), "float32"))):
+    match p:
+        case Pair.Two(f, x):
+            grown = Forest.More(Rose.Node(x, f), f)
+            return totals(grown), grown
+"""
+
+
+def test_types_that_mention_each_other(tmp_path: Path) -> None:
+    module = parse(ROSES)
+    assert parse(str(module)) == module and pickle.loads(pickle.dumps(module)) == module
+    forest, pair, rose = (next(d for d in module.data_types if d.name == n) for n in ("Forest", "Pair", "Rose"))
+    made = rx.data_types({
+        "Forest(a)": {"End": (), "More": ("Rose(a)", "Forest(a)")}, "Rose(a)": {"Node": ("a", "Forest(a)")}
+    })  # fmt: skip
+    assert made == (forest, rose)
+    one, two = np.float32(1), np.float32(2)
+    leaf = rose.Node(one, forest.End())
+    args = [
+        pair.Two(forest.More(leaf, forest.More(rose.Node(two, forest.More(leaf, forest.End())), forest.End())), two)
+    ]
+    wanted = evaluate(module, args)
+    assert float(wanted[0]) == 10.0
+    with without_checks():
+        best = rx.optimize(module)
+    assert_alike(best(*args), wanted)
+    best.save(tmp_path / "m.rxe")
+    again = rx.load(tmp_path / "m.rxe")
+    assert again.module == best.module
+    assert_alike(again(*args), wanted)
+    with pytest.raises(ShapeError, match=r"argument `p`.Two\[0\] should be a Forest, got Rose"):
+        best(pair.Two(leaf, two))
+    with pytest.raises(ModuleTextError, match=r"no case of this `match` takes Forest\.More"):
+        parse(ROSES.replace("        case Forest.More(r, rest):\n            return total(r) + totals(rest)\n", ""))
+    with pytest.raises(rx.errors.SpecError, match="Rose: the field 'Forrest' is no annotation"):
+        rx.data_types({"Rose": {"Node": ("Forrest",)}, "Forest": {"End": ("Rose",)}})
+
+
+def test_a_script_of_types_that_mention_each_other() -> None:
+    assert parse(str(evens)) == evens
+    xs = Odd.Odd(np.float32(1), Even.Even(np.float32(2), Odd.Nothing()))
+    assert float(evaluate(evens, [xs])) == 3.0
+
+
+Even, Odd = rx.data_types({
+    "Even(a)": {"Empty": (), "Even": ("a", "Odd(a)")}, "Odd(a)": {"Nothing": (), "Odd": ("a", "Even(a)")}
+})  # fmt: skip
+
+
+@rx.function
+def evens(xs: Odd(F)) -> F:  # type: ignore[reportInvalidTypeForm]
+    match xs:
+        case Odd.Odd(x, Even.Even(y, rest)):
+            return x + y + evens(rest)
+        case _:
+            return 0.0
