@@ -25,7 +25,7 @@ from jax import lax
 from relax_eg.backend.executables import Executable, Executables, compile_executable
 from relax_eg.backend.program import abstract_array
 from relax_eg.dynamic.fitting import make_fit, shape_at
-from relax_eg.dynamic.plan import CapacityPlan, plan_most
+from relax_eg.dynamic.plan import CapacityPlan, checked_call, plan_most
 from relax_eg.dynamic.policy import Policy, Powers
 from relax_eg.errors import OptionError
 from relax_eg.ir.annotations import Tensor, dims_of
@@ -105,8 +105,11 @@ class GrowingLoop:
     ) -> CapacityPlan | None:
         made = tuple(Binding(var(f" value{i}", e.annotation), e) for i, e in enumerate(values))
         main = Function("main", self.f.params, (Block(made),), tuple_(b.var for b in made))
+        module = Module((main, *others))
+        if any(checked_call(e, module) for e in main.expressions()):
+            return None
         try:
-            found, reasons = plan_most(Module((main, *others)), tuple(self.growth), zeros)
+            found, reasons = plan_most(module, tuple(self.growth), zeros)
         except Exception as e:  # without a plan it runs step by step
             self.reasons = {self.f.name: fallback(f"{self.f.name}() runs step by step", e)}
             return None

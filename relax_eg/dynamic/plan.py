@@ -9,8 +9,10 @@ from relax_eg.dynamic.analysis import Analysis, Mask
 from relax_eg.dynamic.layout import TensorLayout
 from relax_eg.dynamic.lowering import CapacityRun, CapacitySizes, capacity_of
 from relax_eg.errors import BoundsError, OptionError, ShapeError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of, substitute
+from relax_eg.ir.calls import call_sizes
+from relax_eg.ir.expr import CALL, FUNCTION, Expr
+from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Module
 from relax_eg.ops.record import may_be_met
 from relax_eg.shapes import Dim
@@ -43,6 +45,17 @@ def plan_most(
         dims = tuple(v for v in dims if v not in found.exact_dims) if found.exact_dims else ()
         found = plan(module, dims, zeros)
     return None if found.exact or not dims else found, reasons
+
+
+def checked_call(e: Expr, module: Module) -> str | None:
+    """Returns the name of the function that `e` calls, if only a run tells whether its arguments fit; a run at
+    capacity does not check them."""
+    if e.op != CALL or e.args[0].op != FUNCTION:
+        return None
+    f, given = module[e.args[0].attr("name")], [a.annotation for a in e.args[1:]]
+    kinds = [p.annotation for p in f.params]
+    told = call_sizes(kinds, given)
+    return None if all(covers(substitute(k, told), g) for k, g in zip(kinds, given, strict=True)) else f.name
 
 
 class CapacityPlan:

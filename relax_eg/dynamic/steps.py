@@ -26,7 +26,7 @@ from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.fitting import CapacityFit, make_fit, shape_at
 from relax_eg.dynamic.loops import GrowingLoop, growth_of
 from relax_eg.dynamic.lowering import capacity_of
-from relax_eg.dynamic.plan import CapacityPlan, plan_most
+from relax_eg.dynamic.plan import CapacityPlan, checked_call, plan_most
 from relax_eg.dynamic.policy import AtBound, Policy
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of
 from relax_eg.ir.calls import substitute_exprs, without_calls
@@ -267,6 +267,7 @@ class _Part:
             return _Part(self.programs, f, [], [], self.exact, self.needs, self.device)
 
     def _deduced(self, main: Function) -> Function:
+        """A function whose parameters have named sizes, deduced anew."""
         others = (g for g in self.programs.module if g.name not in ("main", main.name))
         return deduce_module(without_calls(Module((main, *others)))).main  # functions, too, may name no sizes
 
@@ -289,7 +290,11 @@ class _Part:
             made = [Binding(var(fresh_name("gv", taken), e.annotation), e) for e in self.outputs]
             main = Function("main", (*self.reads, *named), (Block(tuple(made)),), tuple_(b.var for b in made))
         others = (f for f in self.programs.module if f.name not in ("main", main.name))
-        return Module((main, *others))
+        made = Module((main, *others))
+        checked = next((name for e in main.expressions() if (name := checked_call(e, made)) is not None), None)
+        if checked is not None:
+            self.reasons = {self.function.name: f"what {checked}() gets is checked when it is called"}
+        return made if checked is None else None
 
     @cached_property
     def _plan(self) -> CapacityPlan | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import pytest
 
+from relax_eg.errors import ShapeError
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.text import parse
 from tests.dynamic.test_growing_loops import at_capacity
@@ -45,3 +47,25 @@ def test_recursion_over_a_tensor_of_a_rank() -> None:
     args = [np.array([3, 1], np.int32), w, np.int32(40)]
     np.testing.assert_array_equal(run.run([jax.numpy.asarray(a) for a in args]), evaluate(parse(GREEDY), args))
     assert {e.buffer_sizes["size1"] for _, e in kept.items()} == {2, 4, 8, 16, 32, 64}
+
+
+CHECKED = """
+@R.function
+def f(x: R.Tensor(("n", 2), "float32")) -> R.Tensor(("n",), "float32"):
+    return R.sum(x, axes=(1,))
+
+@R.function
+def main(x: R.Tensor({shape}, dtype="float32"), k: R.Tensor((5,), "float32")):
+    u = R.unique(k)
+    return f(x), u
+"""
+
+
+@pytest.mark.parametrize("shape", ['("a", "b")', "ndim=2"])
+def test_what_a_call_gets_is_checked(shape: str) -> None:
+    run, _ = at_capacity(CHECKED.format(shape=shape))
+    k = jax.numpy.ones(5)
+    np.testing.assert_array_equal(run.run([jax.numpy.ones((3, 2)), k])[0], [2, 2, 2])
+    for n in (3, 5, 5):
+        with pytest.raises(ShapeError, match=rf"f\(\): argument `x`, axis 1 should be 2, got {n}"):
+            run.run([jax.numpy.ones((3, n)), k])
