@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ from relax_eg.backend.program import Program, convert_argument
 from relax_eg.backend.runtime import UNSEEN, Strategy
 from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.width import convert_for_x64
-from relax_eg.dtypes import numpy_dtype
+from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
@@ -34,6 +35,7 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY, SHARD_MAP, TUPLE_GET, VAR, Expr, 
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import general_functions, is_data_dependent, stepped_functions
+from relax_eg.limits import KEPT
 from relax_eg.memo import Memo
 from relax_eg.shapes import Scope
 from relax_eg.vm.compile import Advances, Bind, ModuleCompiler, Programs, RegionProgram
@@ -398,8 +400,22 @@ def _convert_for_x64(a: Annotation, value: Any) -> Any:
     return convert_for_x64(value, a.dtype) if isinstance(a, Tensor) else value
 
 
+@lru_cache(KEPT)
+def _known_shape(a: Tensor) -> tuple[int, ...] | None:
+    """The shape of a tensor, if its annotation gives it in numbers."""
+    return tuple(d.value for d in a.shape) if a.shape is not None and all(d.is_const for d in a.shape) else None
+
+
+@lru_cache(KEPT)
+def _numpy_dtype(name: str | None) -> np.dtype[Any] | None:
+    return None if name is None or is_key(name) else numpy_dtype(name)
+
+
 def _element(where: str, a: Tensor, value: Any) -> Any:
     """A tensor inside of data, converted to what its annotation declares. ShapeError where it cannot be."""
+    fits = isinstance(value, jax.Array) and value.shape == _known_shape(a) and not value.weak_type
+    if fits and value.dtype == _numpy_dtype(a.dtype):  # a tree may have thousands of them
+        return value
     found = convert_argument(where, a, value)
     pairs = zip(a.shape or (), found.shape, strict=False)
     if a.ndim not in (None, found.ndim) or any(d.is_const and d.value != n for d, n in pairs):
