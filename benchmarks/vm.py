@@ -23,10 +23,12 @@ from relax_eg.ir.data import DataValue
 from relax_eg.rules.check import without_checks
 from relax_eg.vm.instructions import Code, Jump, Move, Return
 from relax_eg.vm.machine import VirtualMachine
-from tests.vm.language_programs import BRACKETED, DECODE, MANDELBROT, TREES, sentence, tree_weights
+from tests.vm.language_programs import BRACKETED, DECODE, MANDELBROT, TREES, cache_program, sentence, tree_weights
 
 ROUNDS = 7  # chosen: runs of each side
 TREE_COUNT = 200  # given: the trees for which the project promises a figure
+CAPACITY = 1024  # chosen: places of the cache by hand
+WIDTH, WORDS = 256, 1024  # chosen: of the decoder with a cache
 MOVES = 100_000  # chosen: instructions of a run
 
 
@@ -90,6 +92,42 @@ def decoded(written: jax.Array, h: jax.Array, table: jax.Array, w: jax.Array, u:
         return jax.lax.dynamic_update_slice(written, best, (place + 1,)), place + 1, h
 
     return jax.lax.while_loop(lambda s: s[1] != len(written) - 1, step, (written, jnp.int32(0), h))[0]
+
+
+def cached(x: jax.Array, most: jax.Array, table: jax.Array, w: jax.Array, out: jax.Array) -> Any:
+    """Decoding with a cache of keys and values by hand: arrays of `CAPACITY`, written in place."""
+    d = x.shape[1]
+
+    def put(whole: jax.Array, row: jax.Array, place: Any) -> jax.Array:
+        return jax.lax.dynamic_update_slice(whole, row, (place, *(0,) * (whole.ndim - 1)))
+
+    def step(state: Any) -> Any:
+        written, keys, values, x, place = state
+        a = x @ w
+        keys, values = put(keys, a[:, d : 2 * d], place), put(values, a[:, 2 * d :], place)
+        scores = jnp.where(jnp.arange(CAPACITY) <= place, a[:, :d] @ keys.T / 8, -jnp.inf)
+        h = jax.nn.softmax(scores, axis=-1) @ values
+        best = jnp.argmax(h @ out, axis=-1).astype(jnp.int32)
+        return put(written, best, place), keys, values, table[best] + h, place + 1
+
+    a, empty = x @ w, jnp.zeros((CAPACITY, d))
+    written = put(jnp.zeros(CAPACITY, jnp.int32), jnp.argmax(x @ out, axis=-1).astype(jnp.int32), 0)
+    first = written, put(empty, a[:, d : 2 * d], 0), put(empty, a[:, 2 * d :], 0), x, jnp.int32(1)
+    return jax.lax.while_loop(lambda s: s[4] != most, step, first)[0]
+
+
+def growing_cache(tokens: int, rounds: int) -> None:
+    """Prints the times of a decoder whose cache grows by one at each step, and of one by hand."""
+    with without_checks():
+        best = rx.optimize(rx.parse(cache_program(WIDTH, WORDS)), dynamic="capacity")
+    shapes = (WORDS, WIDTH), (WIDTH, 3 * WIDTH), (WIDTH, WORDS)
+    weights = [numbers(i, *s) / 16 for i, s in enumerate(shapes)]
+    args = [numbers(9, 1, WIDTH), jnp.int32(tokens), *weights]
+    by_hand = jax.jit(cached)
+    np.testing.assert_array_equal(best(*args), by_hand(*args)[:tokens])
+    ours, theirs = in_turns(lambda: best(*args), lambda: by_hand(*args), rounds=rounds)
+    share = f"{ours / theirs:.2f} of it"
+    print(f"growing cache, {tokens:4} tokens {ours * 1e3:8.2f} ms, by hand {theirs * 1e3:8.2f} ms: {share}")
 
 
 def numbers(seed: int, *shape: int) -> jax.Array:
@@ -167,6 +205,7 @@ def main(quick: Quick = False) -> None:
     ours, theirs = in_turns(lambda: decode(*given), lambda: by_hand_decode(*given), rounds=rounds)
     share = f"{ours / theirs:.2f} of it"
     print(f"decoding, 255 tokens       {ours * 1e3:8.2f} ms, by hand {theirs * 1e3:8.2f} ms: {share}")
+    growing_cache(64 if quick else CAPACITY, rounds)
     sizes_by_values(*((3, 50) if quick else (40, 1000)))
     a, b, n = jnp.float32(-0.1), jnp.float32(0.7), jnp.int32(steps)
     assert int(loop(a, b, n)) == int(by_hand(a, b, n))

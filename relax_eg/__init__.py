@@ -39,7 +39,7 @@ if _TYPE_CHECKING:
         call_tir,
         match_cast,
     )
-    from relax_eg.ir.data import List, Option, Tree, data_type, items_of, list_of
+    from relax_eg.ir.data import List, Option, Tree, data_type, data_types, items_of, list_of
     from relax_eg.memory import plan_memory
     from relax_eg.ops import api as op
     from relax_eg.ops.host_functions import register_function
@@ -64,6 +64,7 @@ _HOMES = {
     "compare": "reports",
     "CostReport": "reports",
     "data_type": "ir.data",
+    "data_types": "ir.data",
     "dataflow": "frontends.script",
     "discover": "discovery.search",
     "Dynamic": "dynamic.policy",
@@ -134,6 +135,7 @@ __all__ = [
     "call_tir",
     "compare",
     "data_type",
+    "data_types",
     "dataflow",
     "debug",
     "discover",

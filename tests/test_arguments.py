@@ -71,6 +71,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "Module": (rx.Module, (MODULE.functions,)),
     "Ref": (rx.Ref, (TENSOR,)),
     "data_type": (rx.data_type, ("List(a)",)),
+    "data_types": (rx.data_types, ({"Rose(a)": {"Node": ("a",)}},)),
     "list_of": (rx.list_of, (rx.List, [1])),
     "items_of": (rx.items_of, (rx.list_of(rx.List, [1]),)),
     "List": (rx.List, (TENSOR,)),

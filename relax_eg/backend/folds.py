@@ -57,7 +57,8 @@ class FoldRunner:
                     tables = self._level(i, case, own, rest, tables, place, rows)
         at = np.array([place[id(r)] for r in roots], np.int32)
         chosen = [np.asarray(t)[at] for t in tables]
-        return [_nested(self.fold.result, iter([jnp.asarray(c[k]) for c in chosen])) for k in range(len(roots))]
+        leaves = iter(jax.device_put([c[k] for k in range(len(roots)) for c in chosen]))  # in one call
+        return [_nested(self.fold.result, leaves) for _ in roots]
 
     def reads(self, roots: Sequence[DataValue]) -> Iterator[DeferredValue]:
         """The deferred values that running it reads."""

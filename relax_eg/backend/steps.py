@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ from relax_eg.backend.program import Program, convert_argument
 from relax_eg.backend.runtime import UNSEEN, Strategy
 from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.width import convert_for_x64
-from relax_eg.dtypes import numpy_dtype
+from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
@@ -33,10 +34,11 @@ from relax_eg.ir.data import converted_data
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
-from relax_eg.ir.steps import is_data_dependent, stepped_functions
+from relax_eg.ir.steps import general_functions, is_data_dependent, stepped_functions
+from relax_eg.limits import KEPT
 from relax_eg.memo import Memo
 from relax_eg.shapes import Scope
-from relax_eg.vm.compile import Bind, ModuleCompiler, Programs, RegionProgram
+from relax_eg.vm.compile import Advances, Bind, ModuleCompiler, Programs, RegionProgram
 from relax_eg.vm.folds import Fold
 from relax_eg.vm.instructions import Code
 from relax_eg.vm.machine import HostSteps, InstructionProfile, VirtualMachine
@@ -67,20 +69,49 @@ def _unpacked(value: Any) -> Any:
 
 
 class _Compiled:
-    """`run(values, sizes)` under `jax.jit`: one XLA program per combination of shapes, sizes and static values."""
+    """`run(values, sizes)` under `jax.jit`: one XLA program per combination of shapes, sizes and static values.
 
-    def __init__(self, executables: Executables, run: Callable[[tuple[Any, ...], dict[str, int]], Any]) -> None:
-        def traced(values: tuple[Any, ...], sizes: _Static) -> Any:
+    - `donated`: the places of values whose memory results may take over. They are not read again.
+    """
+
+    def __init__(
+        self,
+        executables: Executables,
+        run: Callable[[tuple[Any, ...], dict[str, int]], Any],
+        donated: tuple[int, ...] = (),
+    ) -> None:
+        def traced(sizes: _Static, *values: Any) -> Any:
             return _packed(run(_unpacked(values), dict(sizes.value)))
 
-        self._jitted = executables.jit(traced, part=True)
+        def options(first: int) -> dict[str, Any]:
+            return {"donate_argnums": tuple(first + i for i in donated)} if donated else {}
+
+        self._made = executables, run
+        self._jitted = executables.jit(traced, part=True, **options(1))
         # A call of arrays alone whose sizes are all known from them takes a tenth of the time.
-        self._of_arrays = executables.jit(lambda *values: run(values, {}), part=True)
+        self._of_arrays = executables.jit(lambda *values: run(values, {}), part=True, **options(0))
+
+    def donating(self, places: tuple[int, ...]) -> _Compiled:
+        """The same program, which gives the operands at these places away."""
+        return _Compiled(*self._made, places)
 
     def __call__(self, values: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         if not sizes and all([isinstance(v, jax.Array) for v in values]):
             return self._of_arrays(*values)
-        return _unpacked(self._jitted(_packed(tuple(values)), _Static(tuple(sorted(sizes.items())))))
+        return _unpacked(self._jitted(_Static(tuple(sorted(sizes.items()))), *_packed(tuple(values))))
+
+
+def _owned(results: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
+    """Results of a block, each an array of its own: an operand that is also a result, or one array that is two, would
+    have two owners, and one of them may give it away."""
+    seen = {id(x) for x in jax.tree_util.tree_leaves(given)}
+
+    def owned(x: Any) -> Any:
+        made = jnp.copy(x) if isinstance(x, jax.Array) and id(x) in seen else x
+        seen.add(id(x))
+        return made
+
+    return jax.tree_util.tree_map(owned, tuple(results))
 
 
 class OnDevice:
@@ -90,16 +121,19 @@ class OnDevice:
         self.run, self.device = run, device
 
     def __call__(self, values: list[Any], sizes: Mapping[str, int]) -> Any:
-        first = next((v for v in values if isinstance(v, jax.Array)), None)
-        if self.device or first is None:
+        arrays = [v for v in jax.tree_util.tree_leaves(values) if isinstance(v, jax.Array)]
+        if self.device or not arrays:
             device = device_named(self.device) if self.device else jax.devices()[0]
         else:
-            device = next(iter(first.devices()))
-        there = [
-            v if not isinstance(v, jax.Array) or v.devices() == {device} else jax.device_put(v, device) for v in values
-        ]
+            device = next(iter(arrays[0].devices()))
+
+        def there(v: Any) -> Any:
+            if isinstance(v, tuple):
+                return tuple(map(there, v))  # type: ignore[reportUnknownArgumentType]
+            return v if not isinstance(v, jax.Array) or v.devices() == {device} else jax.device_put(v, device)
+
         with jax.default_device(device):
-            return self.run(there, sizes)
+            return self.run(list(map(there, values)), sizes)
 
 
 class StepPrograms(Programs):
@@ -126,10 +160,12 @@ class StepPrograms(Programs):
         sizes = sorted(missing_sizes(inside, known))
 
         def run(given: tuple[Any, ...], bound: dict[str, int]) -> Any:
-            return run_block(self.module, block, dict(zip(reads, given, strict=True)), bound)
+            return _owned(run_block(self.module, block, dict(zip(reads, given, strict=True)), bound), given)
 
         compiled = _Compiled(self.executables, run)
-        return RegionProgram(compiled if device is None else OnDevice(compiled, device), reads, sizes)
+        if device is not None:
+            return RegionProgram(OnDevice(compiled, device), reads, sizes)
+        return RegionProgram(compiled, reads, sizes, compiled.donating)
 
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]:
         scope = self.scope if function is self.module.main else None
@@ -140,6 +176,9 @@ class StepPrograms(Programs):
 
     def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]:
         return signature_fit(function.name, function.params).bind
+
+    def advance(self, function: Function) -> Advances | None:
+        return None
 
     def at_exact_sizes(self) -> Mapping[str, str]:
         """What cannot run at capacity, with the reason."""
@@ -311,6 +350,12 @@ class InSteps(Strategy):
                         f"{name}() runs in steps and is no JAX function: how large `{b.name}`, the result of `{what}`"
                         f"{'' if f.name == name else f' in {f.name}()'}, is depends on values{accepted}"
                     )
+        if name in general_functions(runner.module):
+            return (
+                f"{name}() runs in steps and is no JAX function: it recurs, or has function values, data or cells, or "
+                f"runs on several devices; it has no derivatives and is no part of a jax.jit{accepted}; for "
+                "derivatives, recursion on tensors that ends in one call of itself, which becomes a while_loop"
+            )
         if name in runner.stepped:
             why = "which branch runs, or how often a loop does, decides about sizes or what is checked"
             return f"{name}() runs in steps and is no JAX function: {why}{accepted}"
@@ -355,8 +400,22 @@ def _convert_for_x64(a: Annotation, value: Any) -> Any:
     return convert_for_x64(value, a.dtype) if isinstance(a, Tensor) else value
 
 
+@lru_cache(KEPT)
+def _known_shape(a: Tensor) -> tuple[int, ...] | None:
+    """The shape of a tensor, if its annotation gives it in numbers."""
+    return tuple(d.value for d in a.shape) if a.shape is not None and all(d.is_const for d in a.shape) else None
+
+
+@lru_cache(KEPT)
+def _numpy_dtype(name: str | None) -> np.dtype[Any] | None:
+    return None if name is None or is_key(name) else numpy_dtype(name)
+
+
 def _element(where: str, a: Tensor, value: Any) -> Any:
     """A tensor inside of data, converted to what its annotation declares. ShapeError where it cannot be."""
+    fits = isinstance(value, jax.Array) and value.shape == _known_shape(a) and not value.weak_type
+    if fits and value.dtype == _numpy_dtype(a.dtype):  # a tree may have thousands of them
+        return value
     found = convert_argument(where, a, value)
     pairs = zip(a.shape or (), found.shape, strict=False)
     if a.ndim not in (None, found.ndim) or any(d.is_const and d.value != n for d, n in pairs):

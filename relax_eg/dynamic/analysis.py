@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jax import lax
 
 from relax_eg.dtypes import is_key
-from relax_eg.dynamic.content import known_content
+from relax_eg.dynamic.content import ZERO, known_content
 from relax_eg.dynamic.equations import derive_step
 from relax_eg.dynamic.layout import Digit, Layouts, TensorLayout, boxed_layout, join_layouts, unmerge_layout
 from relax_eg.dynamic.native import native_lowering
@@ -103,9 +103,10 @@ class FunctionPlan:
 
 
 class Analysis:
-    """One analysis of a module for the size variables `dims`."""
+    """One analysis of a module for the size variables `dims`. `zeros`: the places of the entry's parameters that are
+    tensors with zeros in their padding."""
 
-    def __init__(self, module: Module, dims: frozenset[str]) -> None:
+    def __init__(self, module: Module, dims: frozenset[str], zeros: Collection[int] = ()) -> None:
         self.module = module
         self.dims = dims
         self.masks: list[Mask] = []
@@ -114,7 +115,10 @@ class Analysis:
         self.conditions: set[Precondition] = set()
         self._known: dict[tuple[Any, ...], FunctionPlan] = {}
         main = module.main
-        self.main = self.function(main, tuple(map(_input_layouts, (p.annotation for p in main.params))), {})
+        given = [_input_layouts(p.annotation) for p in main.params]
+        for i in zeros:
+            given[i] = boxed_layout(main.params[i].tensor, ZERO)
+        self.main = self.function(main, tuple(given), {})
 
     def moves(self, dim: Dim) -> bool:
         return not dim.is_const and bool(dim.variables & self.dims)

@@ -55,6 +55,9 @@ def known_content(value: Any, or_nan: bool = False) -> Content:
     return Content("is", value, or_nan)
 
 
+ZERO = known_content(0)
+
+
 def padding_content(dtype: str) -> Content:
     """What padding of a dtype may hold."""
     try:

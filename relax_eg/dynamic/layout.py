@@ -66,9 +66,9 @@ Layouts = TensorLayout | tuple["Layouts", ...] | None
 """The layout of a value: of a tuple the layouts of its fields; None for a value that is no tensor."""
 
 
-def boxed_layout(annotation: Tensor) -> TensorLayout:
-    """The layout of a tensor as an input: boxes, with anything in the padding."""
-    content = padding_content(annotation.dtype or "float32")
+def boxed_layout(annotation: Tensor, content: Content | None = None) -> TensorLayout:
+    """The layout of a tensor as an input: boxes, with `content` in the padding (None: anything)."""
+    content = content or padding_content(annotation.dtype or "float32")
     return TensorLayout(tuple((Digit(d, content),) for d in annotation.shape or ()), annotation.dtype or "float32")
 
 

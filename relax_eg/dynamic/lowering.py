@@ -48,17 +48,23 @@ class CapacitySizes:
 
     - `fixed`: known sizes that have no capacity.
     - `without`: numbers of the masks that are left out.
+    - `room`: capacities of sizes by themselves, where they are larger than `capacities`.
     """
 
     def __init__(
-        self, capacities: Mapping[str, int], fixed: Mapping[str, int], true: Mapping[str, Any], without: frozenset[int]
+        self,
+        capacities: Mapping[str, int],
+        fixed: Mapping[str, int],
+        true: Mapping[str, Any],
+        without: frozenset[int],
+        room: Mapping[str, int] | None = None,
     ) -> None:
         self._capacities = capacities
         self._fixed = fixed
         self.without = without
         self.sizes: Mapping[str, Any] = {**fixed, **{v: jnp.asarray(n, "int32") for v, n in true.items()}}
         self._valid: dict[tuple[Dim, int], Any] = {}
-        self._at: dict[Dim, int] = {}
+        self._at: dict[Dim, int] = {Dim.var(v): n for v, n in (room or {}).items()}
         self._inner: Sequence[int] = ()
 
     def capacity(self, dim: Dim) -> int:

@@ -5,14 +5,16 @@ Each rule returns `None` for a use that needs nothing special; `equations` then 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from relax_eg.dynamic.content import padding_content
+from relax_eg.dynamic.content import ZERO, join_contents, padding_content
 from relax_eg.dynamic.layout import (
     Axis,
     Digit,
@@ -166,7 +168,9 @@ def concat(use: OperatorUse) -> CapacityStep | None:
         return None
 
     def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
-        total = sum(x.shape[axis] for x in arrays)
+        # What is written after parts that vary may be padded, and XLA would move it back to fit in.
+        padded = any(map(use.moves, sizes[1:]))
+        total = sum(x.shape[axis] for x in arrays) if padded else at.capacity(sum(sizes, Dim.of(0)))
         out = fit_axis(arrays[0], axis, total)
         start = Dim.of(0)
         for x, size in zip(arrays[1:], sizes, strict=False):
@@ -174,7 +178,15 @@ def concat(use: OperatorUse) -> CapacityStep | None:
             out = lax.dynamic_update_slice_in_dim(out, x, at.true_size(start), axis)
         return fit_axis(out, axis, at.capacity(sum(sizes, Dim.of(0))))
 
-    return CapacityStep(compute, plain_result(use), boxed_operands=use.merged_operands)
+    result = plain_result(use)
+    if all(layout.is_box for layout in layouts) and not any(map(use.moves, sizes[1:])):
+        # The parts after the first have no padding along the axis, and what the first had there is still behind them.
+        contents = [[axis[0].content for axis in layout.axes] for layout in layouts]
+        joined = [functools.reduce(join_contents, c) for c in zip(*contents, strict=True)]
+        joined[axis] = join_contents(contents[0][axis], ZERO)
+        axes = zip(result.axes, joined, strict=True)
+        result = replace(result, axes=tuple((replace(d, content=c),) for (d,), c in axes))
+    return CapacityStep(compute, result, boxed_operands=use.merged_operands)
 
 
 def dynamic_slice(use: OperatorUse) -> CapacityStep | None:

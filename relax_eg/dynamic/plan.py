@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from relax_eg.dynamic.analysis import Analysis, Mask
+from relax_eg.dynamic.layout import TensorLayout
 from relax_eg.dynamic.lowering import CapacityRun, CapacitySizes, capacity_of
 from relax_eg.errors import BoundsError, OptionError, ShapeError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of, substitute
+from relax_eg.ir.calls import call_sizes
+from relax_eg.ir.expr import CALL, FUNCTION, Expr
+from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Module
 from relax_eg.ops.record import may_be_met
 from relax_eg.shapes import Dim
 
 
-def plan(module: Module, dims: Iterable[str] | None = None) -> CapacityPlan:
+def plan(module: Module, dims: Iterable[str] | None = None, zeros: Collection[int] = ()) -> CapacityPlan:
     """How `module` runs on arrays padded to capacities of the size variables `dims` (None: all of its entry's).
+
+    `zeros`: the places of parameters that have zeros in their padding.
 
     OptionError for a name that the entry's parameters do not introduce.
     """
@@ -25,19 +30,32 @@ def plan(module: Module, dims: Iterable[str] | None = None) -> CapacityPlan:
     for name in wanted:
         if name not in known:
             raise OptionError(f"dims: `{module.main.name}` has no size `{name}`; it has: {', '.join(known) or 'none'}")
-    return CapacityPlan(module, wanted)
+    return CapacityPlan(module, wanted, zeros)
 
 
-def plan_most(module: Module, dims: Sequence[str]) -> tuple[CapacityPlan | None, Mapping[str, str]]:
+def plan_most(
+    module: Module, dims: Sequence[str], zeros: Collection[int] = ()
+) -> tuple[CapacityPlan | None, Mapping[str, str]]:
     """The plan for as many of the sizes `dims` as there is one for, or None, and what cannot run at capacity, with the
-    reason."""
+    reason. `zeros`: as in `plan`."""
     reasons: dict[str, str] = {}
-    found = plan(module, dims)
+    found = plan(module, dims, zeros)
     while found.exact and dims:  # the other sizes may be possible without these
         reasons.update(found.exact)
         dims = tuple(v for v in dims if v not in found.exact_dims) if found.exact_dims else ()
-        found = plan(module, dims)
+        found = plan(module, dims, zeros)
     return None if found.exact or not dims else found, reasons
+
+
+def checked_call(e: Expr, module: Module) -> str | None:
+    """Returns the name of the function that `e` calls, if only a run tells whether its arguments fit; a run at
+    capacity does not check them."""
+    if e.op != CALL or e.args[0].op != FUNCTION:
+        return None
+    f, given = module[e.args[0].attr("name")], [a.annotation for a in e.args[1:]]
+    kinds = [p.annotation for p in f.params]
+    told = call_sizes(kinds, given)
+    return None if all(covers(substitute(k, told), g) for k, g in zip(kinds, given, strict=True)) else f.name
 
 
 class CapacityPlan:
@@ -49,10 +67,21 @@ class CapacityPlan:
       without these.
     """
 
-    def __init__(self, module: Module, dims: Sequence[str]) -> None:
+    def __init__(self, module: Module, dims: Sequence[str], zeros: Collection[int] = ()) -> None:
         self.module = module
         self.dims = tuple(dims)
-        self._analysis = Analysis(module, frozenset(dims))
+        self._analysis = Analysis(module, frozenset(dims), zeros)
+
+    @property
+    def zeros(self) -> tuple[bool, ...]:
+        """For each result of an entry that returns a tuple whether its padding holds zeros."""
+        made = self._analysis.main.result
+        fields = made if isinstance(made, tuple) else (made,)
+        moves = self._analysis.moves
+        return tuple(
+            isinstance(x, TensorLayout) and all(d.content.equals(0) for a in x.axes for d in a if moves(d.size))
+            for x in fields
+        )
 
     @property
     def masks(self) -> tuple[Mask, ...]:
@@ -72,7 +101,12 @@ class CapacityPlan:
         return frozenset(self._analysis.exact_dims)
 
     def lower(
-        self, capacities: Mapping[str, int], *, fixed: Mapping[str, int] | None = None, without: Iterable[int] = ()
+        self,
+        capacities: Mapping[str, int],
+        *,
+        fixed: Mapping[str, int] | None = None,
+        without: Iterable[int] = (),
+        room: Mapping[str, int] | None = None,
     ) -> Callable[..., Any]:
         """The program at capacity: `run(leaves, sizes)`, which JAX can trace.
 
@@ -81,6 +115,8 @@ class CapacityPlan:
         - `sizes`: the true size for each of `dims`, an int32 scalar between 1 and its capacity, which is not checked.
         - `fixed`: sizes of the entry that are not in `dims` and no axis of an array.
         - `without`: numbers of masks to leave out, for tests that check whether each is needed.
+        - `room`: the elements of axes that are sizes by themselves, where these are more than `capacities`. So a result
+          of size `s + 1` may have as many as an argument of size `s`, and be written in its place.
 
         The result has the structure of the entry's, each array at capacity and correct within the true sizes.
         """
@@ -95,8 +131,8 @@ class CapacityPlan:
         given = {v: int(capacities[v]) for v in self.dims}
 
         def run(leaves: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
-            rest = {**self._fixed(leaves, given), **(fixed or {})}
-            at = CapacitySizes(given, rest, {v: sizes[v] for v in self.dims}, dropped)
+            rest = {**self._fixed(leaves, given, room or {}), **(fixed or {})}
+            at = CapacitySizes(given, rest, {v: sizes[v] for v in self.dims}, dropped, room)
             return CapacityRun(self._analysis, at).function(self._analysis.main, self._arguments(leaves, at))
 
         return run
@@ -113,10 +149,17 @@ class CapacityPlan:
         """The shape of each result at capacity, in the structure of the entry's result."""
         return self._shape(self.module.main.annotation, capacities, fixed or {})
 
-    def _shape(self, annotation: Annotation, capacities: Mapping[str, int], fixed: Mapping[str, int]) -> Any:
+    def _shape(
+        self,
+        annotation: Annotation,
+        capacities: Mapping[str, int],
+        fixed: Mapping[str, int],
+        room: Mapping[str, int] | None = None,
+    ) -> Any:
         if isinstance(annotation, Tuple):
-            return tuple(self._shape(f, capacities, fixed) for f in annotation.fields)
-        return tuple(capacity_of(d.substitute(dict(fixed)), capacities) for d in dims_of(annotation))
+            return tuple(self._shape(f, capacities, fixed, room) for f in annotation.fields)
+        own = room or {}
+        return tuple(own.get(str(d)) or capacity_of(d.substitute(dict(fixed)), capacities) for d in dims_of(annotation))
 
     def _check(self, capacities: Mapping[str, int]) -> None:
         for name in self.dims:
@@ -128,7 +171,7 @@ class CapacityPlan:
             if name not in self.dims:
                 raise BoundsError(f"capacities: `{name}` is not planned for; planned: {', '.join(self.dims) or 'none'}")
 
-    def _fixed(self, leaves: Sequence[Any], capacities: Mapping[str, int]) -> dict[str, int]:
+    def _fixed(self, leaves: Sequence[Any], capacities: Mapping[str, int], room: Mapping[str, int]) -> dict[str, int]:
         """The sizes without a capacity, read from the arrays; ShapeError if a leaf does not have its shape at
         capacity."""
         tensors = [p for p in self.module.main.params if isinstance(p.annotation, Tensor)]
@@ -142,7 +185,7 @@ class CapacityPlan:
                 if len(d.variables) == 1 and d == Dim.var(*d.variables) and str(d) not in self.dims:
                     fixed.setdefault(str(d), int(n))
         for p, x in zip(tensors, leaves, strict=True):
-            wanted = self._shape(p.annotation, capacities, fixed)
+            wanted = self._shape(p.annotation, capacities, fixed, room)
             if tuple(x.shape) != wanted:
                 raise ShapeError(
                     f"{self.module.main.name}: argument `{p.attr('name')}` has shape {tuple(x.shape)}; at capacity "

@@ -9,7 +9,7 @@ the steps is padded to the capacities of its sizes, so it is not compiled for ev
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,19 +24,25 @@ from relax_eg.backend.statistics import ExecutableRow, SizeRow, Statistics
 from relax_eg.backend.steps import OnDevice, StepPrograms
 from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.fitting import CapacityFit, make_fit, shape_at
+from relax_eg.dynamic.loops import GrowingLoop, growth_of
 from relax_eg.dynamic.lowering import capacity_of
-from relax_eg.dynamic.plan import CapacityPlan, plan_most
+from relax_eg.dynamic.plan import CapacityPlan, checked_call, plan_most
 from relax_eg.dynamic.policy import AtBound, Policy
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of
+from relax_eg.ir.calls import substitute_exprs, without_calls
 from relax_eg.ir.expr import MATCH_CAST, TUPLE_GET, Expr, fresh_name, shape_value, tuple_, var
 from relax_eg.ir.memory import outputs_of
-from relax_eg.ir.module import Binding, Block, Function, Module
-from relax_eg.ir.partition import missing_sizes
+from relax_eg.ir.module import Binding, Block, Function, Module, pure_function
+from relax_eg.ir.partition import missing_sizes, replace_names
+from relax_eg.ir.steps import general_functions
+from relax_eg.ir.tail_calls import tail_call_of
 from relax_eg.logs import fallback
 from relax_eg.memo import Memo
 from relax_eg.ops.data_dependent import most_of
+from relax_eg.ops.deduction import deduce_module
+from relax_eg.ops.keys import dtype_name
 from relax_eg.shapes import Dim, Scope
-from relax_eg.vm.compile import RegionProgram
+from relax_eg.vm.compile import Advances, RegionProgram
 
 _MOST_CALLS = 4096  # limit: combinations of sizes of a part whose fits are remembered, as of a whole function
 _Exact = Callable[[list[Any], Mapping[str, int]], Any]
@@ -69,6 +75,8 @@ class CapacityPrograms(StepPrograms):
         super().__init__(module, scope, executables)
         self.policy = policy
         self.parts: list[_Part] = []
+        self.loops: list[GrowingLoop] = []
+        self._general = general_functions(module)
         self._most = {f.name: most_of_casts(f) for f in module}
 
     def region(
@@ -76,20 +84,38 @@ class CapacityPrograms(StepPrograms):
     ) -> RegionProgram:
         exact = super().region(function, block, known)
         made = _Part(self, function, exact.reads, [b.value for b in block.bindings], exact.run, exact.sizes, device)
-        run = made if made.sizes else exact.run
-        return RegionProgram(run if device is None else OnDevice(run, device), exact.reads, made.sizes)
+        run = made if made.is_sized else exact.run
+        if device is not None:
+            return RegionProgram(OnDevice(run, device), exact.reads, made.sizes)
+        return RegionProgram(run, exact.reads, made.sizes, None if made.is_sized else exact.donating)
 
     def whole(self, function: Function) -> _Exact:
         exact = super().whole(function)
         made = _Part(self, function, function.params, None, exact, function.size_variables)
-        return made if made.sizes else exact
+        return made if made.is_sized else exact
+
+    def advance(self, function: Function) -> Advances | None:
+        call = tail_call_of(function, {f.name: f for f in self.module}, self._general)
+        growth = growth_of(function, call) if call is not None else {}
+        if call is None or not growth:
+            return None
+        made = GrowingLoop(self.module, function, call, growth, self.policy_of(function, growth), self.executables)
+        self.loops.append(made)
+        return made if made.is_planned else None
+
+    def policy_of(self, function: Function, sizes: Iterable[str]) -> Policy:
+        """The policy for these sizes of a function. Those of functions that are called have no bounds of their own."""
+        others = dict.fromkeys(sizes, self.policy.others)
+        if function is self.module.main:
+            return replace(self.policy, ladders={**others, **self.policy.ladders})
+        return replace(self.policy, ladders=others, scope=Scope())
 
     def most(self, function: Function) -> Mapping[str, Dim]:
         """The most that the sizes may be that the `match_cast`s of a function name."""
         return self._most.get(function.name, {})
 
     def at_exact_sizes(self) -> Mapping[str, str]:
-        return {k: v for part in self.parts for k, v in part.reasons.items()}
+        return {k: v for part in (*self.parts, *self.loops) for k, v in part.reasons.items()}
 
     def statistics(self, name: str) -> Statistics:
         kept = self.executables
@@ -110,6 +136,11 @@ class CapacityPrograms(StepPrograms):
 def _waste(call: _PartCall) -> float:
     """The share of padding in a call."""
     return 1 - math.prod(call.sizes.values()) / max(math.prod(call.capacities.values()), 1)
+
+
+def _is_coarse(a: Annotation) -> bool:
+    """Whether the sizes or dtype of a tensor are not known before it is computed."""
+    return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)
 
 
 def most_of_casts(function: Function) -> Mapping[str, Dim]:
@@ -162,12 +193,24 @@ class _Part:
         self._limits = {v: most[v] for v in sorted(used) if v in most}
         self._used = tuple(sorted(used))
         self.sizes = tuple(sorted(used.union(*(d.variables for d in self._limits.values()))))
-        programs.parts += [self] * bool(self.sizes)
+        self._unnamed = [
+            i for i, e in enumerate(reads) if isinstance(e.annotation, Tensor) and _is_coarse(e.annotation)
+        ]
+        self._named = Memo[Any, _Part](_MOST_CALLS)
+        programs.parts += [self] * self.is_sized
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether what it reads has sizes that may vary."""
+        return bool(self.sizes or self._unnamed)
 
     def calls(self) -> Sequence[_PartCall]:
         return list(self._calls.values())
 
     def __call__(self, values: list[Any], sizes: Mapping[str, int]) -> Any:
+        if self._unnamed:
+            named, more = self._with_names(values, sizes)
+            return named(values, {**sizes, **more})
         device = device_named(self.device) if self.device else jax.devices()[0]
         if jax.device_count() > 1 and any(isinstance(x, jax.Array) and x.devices() != {device} for x in values):
             return self.exact(values, {v: sizes[v] for v in self.needs if v in sizes})
@@ -189,6 +232,45 @@ class _Part:
         leaves, tree = jax.tree_util.tree_flatten(result)
         return jax.tree_util.tree_unflatten(tree, call.fit.cut(leaves, jit))
 
+    # --- sizes without names ---
+
+    def _with_names(self, values: list[Any], sizes: Mapping[str, int]) -> tuple[_Part, Mapping[str, int]]:
+        """The part with names for the sizes of what it reads that have none, and these sizes. Equal sizes get one name,
+        or that of a known size: a part is made for each pattern in which they are equal."""
+        constants = {d.value for e in self.reads for d in dims_of(e.annotation) if d.is_const} | {0, 1}
+        dims = {sizes[v]: Dim.var(v) for v in self.sizes if v in sizes} | {n: Dim.of(n) for n in constants}
+        more: dict[str, int] = {}
+        kinds: list[Tensor] = []
+        for i in self._unnamed:
+            for n in values[i].shape:
+                if n not in dims:
+                    name = fresh_name(f"size{len(more) + 1}", {*sizes})
+                    more[name], dims[n] = n, Dim.var(name)
+            kinds.append(Tensor(tuple(dims[n] for n in values[i].shape), dtype_name(values[i])))
+        return self._named.get_or_make(tuple(kinds), lambda: self._made_for(kinds)), more
+
+    def _made_for(self, kinds: Sequence[Tensor]) -> _Part:
+        named = {
+            self.reads[i]: var(str(self.reads[i].attr("name")), a) for i, a in zip(self._unnamed, kinds, strict=True)
+        }
+        reads, f = [named.get(e, e) for e in self.reads], self.function
+        try:
+            if self.outputs is None:
+                blocks, result = replace_names(f, named)
+                f = self._deduced(Function(f.name, tuple(reads), blocks, result))
+                return _Part(self.programs, f, f.params, None, self.exact, self.needs, self.device)
+            main = pure_function("main", reads, substitute_exprs(self.outputs, named))
+            outputs = [b.value for block in self._deduced(main).blocks for b in block.bindings]
+            return _Part(self.programs, f, reads, outputs, self.exact, self.needs, self.device)
+        except Exception as e:  # what the sizes of this call have in common is not enough
+            self.reasons = {**self.reasons, f.name: fallback(f"a block of {f.name}() runs at its very sizes", e)}
+            return _Part(self.programs, f, [], [], self.exact, self.needs, self.device)
+
+    def _deduced(self, main: Function) -> Function:
+        """A function whose parameters have named sizes, deduced anew."""
+        others = (g for g in self.programs.module if g.name not in ("main", main.name))
+        return deduce_module(without_calls(Module((main, *others)))).main  # functions, too, may name no sizes
+
     # --- how a part runs at capacity ---
 
     @cached_property
@@ -208,7 +290,11 @@ class _Part:
             made = [Binding(var(fresh_name("gv", taken), e.annotation), e) for e in self.outputs]
             main = Function("main", (*self.reads, *named), (Block(tuple(made)),), tuple_(b.var for b in made))
         others = (f for f in self.programs.module if f.name not in ("main", main.name))
-        return Module((main, *others))
+        made = Module((main, *others))
+        checked = next((name for e in main.expressions() if (name := checked_call(e, made)) is not None), None)
+        if checked is not None:
+            self.reasons = {self.function.name: f"what {checked}() gets is checked when it is called"}
+        return made if checked is None else None
 
     @cached_property
     def _plan(self) -> CapacityPlan | None:
@@ -257,9 +343,7 @@ class _Part:
     ) -> Mapping[str, int] | None:
         """The sizes to run at; None if no capacity satisfies the assumptions about sizes. A size with an upper bound by
         values has at most that bound at the capacities of the sizes on which it depends."""
-        policy = self.programs.policy
-        if self.function is not self.programs.module.main:
-            policy = replace(policy, ladders=dict.fromkeys(sizes, policy.others), scope=Scope())
+        policy = self.programs.policy_of(self.function, sizes)
         found = policy.capacities(own, dims)
         if found is None:
             return None

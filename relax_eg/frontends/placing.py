@@ -19,12 +19,25 @@ from relax_eg.ir.annotations import Annotation, Ref, inside
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.devices import ATTRIBUTE, copied_to, device_name, device_of, is_copied, to_device
-from relax_eg.ir.expr import CALL, CLOSURE, FUNCTION, MATCH_CAST, VAR, Expr, fresh_name, postorder, var
+from relax_eg.ir.expr import (
+    CALL,
+    CLOSURE,
+    FUNCTION,
+    MATCH_CAST,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    Expr,
+    fresh_name,
+    postorder,
+    tuple_get,
+    var,
+)
 from relax_eg.ir.heads import LEAVES, with_operands
 from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.memory import outputs_of, tensor_bytes
 from relax_eg.ir.module import Binding, Block, Function, Module
-from relax_eg.ir.steps import is_data_dependent, stepped_functions
+from relax_eg.ir.steps import calls_value, is_data_dependent, passed_functions, stepped_functions
 
 TYPICAL = 128  # chosen: elements of a size that is not known; only the ratios of bytes count
 
@@ -48,12 +61,28 @@ def with_copies(module: Module) -> Module:
     if {*declared.values(), *copies} <= {usual}:
         return _without_devices(module)
     homes = _homes(module, declared, usual)
+    values = passed_functions(module)
+    returned = {f.name: _returned_on(f, homes[f.name]) for f in module}
     stepped = stepped_functions(module) | {module.main.name}
-    made = [_Placement(f, homes, usual).placed() if f.name in stepped else f for f in module]
+    named = {e.attr("name") for f in module for e in f.expressions() if e.op == FUNCTION}
+    placed = {
+        f.name: _Placement(
+            f, homes, usual, f.name in values, returned, f.name == module.main.name and f.name not in named
+        ).placed()
+        for f in module
+        if f.name in stepped
+    }
+    made = [placed.get(f.name, f) for f in module]
     main = next(f for f in made if f.name == module.main.name)
     kept = tuple((k, v) for k, v in main.attributes if k != ATTRIBUTE)
     entry = replace(main, attributes=(*kept, (ATTRIBUTE, homes[main.name])))
     return Module(tuple(entry if f is main else f for f in made))
+
+
+def _returned_on(f: Function, home: str) -> tuple[str, ...]:
+    """The device of a function's result, of a tuple those of its fields: its own, or that to which it copies it."""
+    copies = {b.var: d for block in f.blocks for b in block.bindings if (d := copied_to(b.value)) is not None}
+    return tuple(copies.get(e, home) for e in (f.result.args if f.result.op == TUPLE else (f.result,)))
 
 
 def _without_devices(module: Module) -> Module:
@@ -115,10 +144,24 @@ class ValueGraph:
 
 
 class _Placement:
-    """The placement of one function on its device, `homes[function]`."""
+    """The placement of one function on its device, `homes[function]`.
 
-    def __init__(self, function: Function, homes: Mapping[str, str], usual: str) -> None:
+    - `is_value`: whether it is called as a value. Its callers do not know where it runs, so it copies its arguments.
+    - `returned`: the devices on which functions return their results.
+    - `is_entry`: whether only users call it. Its results stay where they are computed.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        homes: Mapping[str, str],
+        usual: str,
+        is_value: bool,
+        returned: Mapping[str, tuple[str, ...]],
+        is_entry: bool,
+    ) -> None:
         self.function, self.homes, self.usual = function, homes, usual
+        self.is_value, self.returned, self.is_entry = is_value, returned, is_entry
         self.home = homes[function.name]
         self.alias: dict[Expr, Expr] = {}  # variables of bindings, by the value of which they are names
         self.graph = ValueGraph()
@@ -130,13 +173,25 @@ class _Placement:
     def placed(self) -> Function:
         self._collect()
         self.device = chosen_devices(self.graph)
+        arrived = [p for p in self.function.params if self.is_value and is_copied(p.annotation)]
+        params = {p: var(fresh_name(f"{p.attr('name')}_given", self.taken), p.annotation) for p in arrived}
+        self._steps([Binding(p, to_device(given, self.home)) for p, given in params.items()])
         for block in self.function.blocks:
             if block.dataflow:
                 self._dataflow(block)
                 continue
             for b in block.bindings:
-                self._steps([Binding(b.var, self._step(b.var, b.value))])
-        return replace(self.function, blocks=tuple(self.blocks))
+                made = self._step(b.var, b.value)
+                if calls_value(made) and is_copied(b.var.annotation):  # where it ran is not known
+                    found = var(fresh_name(b.name, self.taken), b.var.annotation)
+                    self._steps([Binding(found, made), Binding(b.var, to_device(found, self.home))])
+                else:
+                    self._steps([Binding(b.var, made)])
+        (result,) = substitute_exprs(
+            [self.function.result], {e: self._reads_at(e, self.home) for e in self._own_results()}
+        )
+        own = tuple(params.get(p, p) for p in self.function.params)
+        return replace(self.function, params=own, blocks=tuple(self.blocks), result=result)
 
     # --- what is known of devices ---
 
@@ -168,11 +223,15 @@ class _Placement:
                     self.alias[b.var] = b.value.args[0]
                     continue
                 device = copied_to(b.value)
+                if b.value.op == CALL and b.value.args[0].op == FUNCTION:
+                    self._pin_result(b.var, self.returned[b.value.args[0].attr("name")])
+                    continue
                 is_host = device is None and (is_host_call(b.value) or is_data_dependent(b.value))
                 self._pin(b.var, device or (self.usual if is_host else at or self.home))
                 if device is not None:
                     g.needs.append((b.value.args[0], device))
         self._collect_value(f.result)
+        g.needs += [(e, self.home) for e in self._own_results()]
         g.needs = [(self._source(e), d) for e, d in g.needs]
         g.reads = {e: [self._source(a) for a in reads] for e, reads in g.reads.items()}
         g.pinned = {e: d for e, d in g.pinned.items() if e not in self.alias}
@@ -181,9 +240,23 @@ class _Placement:
         self.graph.pinned[e] = device
         self.graph.bytes[e] = _bytes(e.annotation)
 
+    def _pin_result(self, e: Expr, devices: tuple[str, ...]) -> None:
+        """Pins the result of a call, and the fields of it that are on other devices than the first."""
+        self._pin(e, devices[0])
+        if len(set(devices)) > 1:
+            for i, d in enumerate(devices):
+                self._pin(tuple_get(e, i), d)
+
+    def _own_results(self) -> list[Expr]:
+        """The results that callers expect on the device of the function: those that it copies to no other."""
+        r = self.function.result
+        copies = {b.var for block in self.function.blocks for b in block.bindings if copied_to(b.value) is not None}
+        found = [e for e in (r.args if r.op == TUPLE else (r,)) if e not in copies and is_copied(e.annotation)]
+        return [] if self.is_entry else found
+
     def _collect_value(self, value: Expr) -> None:
         for e in postorder([value]):
-            if e.op not in LEAVES and e not in self.graph.reads:
+            if e.op not in LEAVES and e not in self.graph.reads and e not in self.graph.pinned:
                 self.graph.reads[e] = list(e.args)
                 self.graph.bytes[e] = _bytes(e.annotation)
 
@@ -212,6 +285,8 @@ class _Placement:
     # --- what is written ---
 
     def _steps(self, bindings: list[Binding]) -> None:
+        if not bindings:
+            return
         if self.blocks and not self.blocks[-1].dataflow:
             bindings = [*self.blocks.pop().bindings, *bindings]
         self.blocks.append(Block(tuple(bindings), dataflow=False))
@@ -257,7 +332,8 @@ class _Placement:
         for key in sorted(set(group.values())):
             made: dict[Expr, Expr] = {}
             for e in (e for e in order if group[e] == key):
-                operands = [self._operand(a, key, group, bound, made) for a in e.args]
+                is_there = e.op == TUPLE_GET and e in self.graph.pinned
+                operands = e.args if is_there else [self._operand(a, key, group, bound, made) for a in e.args]
                 made[e] = with_operands(e, operands)
             bindings = [Binding(bound[e], made[e]) for e in made if e in bound]
             if bindings:

@@ -7,13 +7,25 @@ List.Cons(x, List.Nil())                                    a value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError, ShapeError, SpecError
-from relax_eg.ir.annotations import Annotation, Constructor, Data, DataType, Named, Tensor, Tuple, TypeVar
+from relax_eg.ir.annotations import (
+    Annotation,
+    Constructor,
+    Data,
+    DataType,
+    Named,
+    Tensor,
+    Tuple,
+    TypeVar,
+    inside,
+    with_inside,
+)
 
 _WANTED = 'a constructor and the annotations of its fields, as Cons=("a", "List(a)") of data_type("List(a)", ...)'
 SHOWN_PLACE = 120  # chosen: characters of the place of a value that an error names
@@ -112,15 +124,97 @@ def data_type(name: str, /, **constructors: Sequence[Annotation | str] | Annotat
     SpecError for names that are no identifiers, and for fields that are no annotations.
     """
     own, params = _head(name)
-    if not constructors:
-        raise SpecError(f"data_type({short_repr(name)}): it has no constructor\n  accepted: {_WANTED}")
+    return DataType(own, params, _constructors(own, params, constructors, {own: params}))
+
+
+class GroupedType(DataType):
+    """A data type of a group whose members mention each other. The members of equal groups are the same objects.
+
+    - `group`: the members' names, type parameters and constructors. Members are mentioned by name there.
+    - `place`: which of them it is.
+    """
+
+    group: Group
+    place: int
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, GroupedType) and self.place == other.place and self.group == other.group
+        )
+
+    __hash__ = DataType.__hash__
+
+    def __repr__(self) -> str:
+        return f"<data type {self.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _member, (self.group, self.place)
+
+
+Group = tuple[tuple[str, tuple[str, ...], tuple[Constructor, ...]], ...]
+_GROUPS: WeakValueDictionary[tuple[Group, int], GroupedType] = WeakValueDictionary()
+
+
+def grouped(group: Group) -> tuple[DataType, ...]:
+    """Returns the data types of a group. Linear in its size."""
+    found = [_GROUPS.get((group, i)) for i in range(len(group))]
+    members = [m for m in found if m is not None]
+    if len(members) == len(group):
+        return tuple(members)
+    made = {name: object.__new__(GroupedType) for name, _, _ in group}
+    if len(made) < len(group):
+        raise SpecError("two data types of a group have one name\n  accepted: a name of its own for each")
+    for i, (name, params, _) in enumerate(group):
+        for key, value in (("name", name), ("params", params), ("group", group), ("place", i)):
+            object.__setattr__(made[name], key, value)
+    for name, _, constructors in group:
+        others = {n: m for n, m in made.items() if n != name}
+        own = tuple(Constructor(c.name, tuple(_with_members(f, others) for f in c.fields)) for c in constructors)
+        object.__setattr__(made[name], "constructors", own)
+    for i, m in enumerate(made.values()):
+        _GROUPS[group, i] = m
+    return tuple(made.values())
+
+
+def _member(group: Group, place: int) -> DataType:
+    return grouped(group)[place]
+
+
+def _with_members(a: Annotation, others: Mapping[str, DataType]) -> Annotation:
+    """An annotation with the data types themselves in place of their names."""
+    parts = [_with_members(p, others) for p in inside(a)]
+    if isinstance(a, Named) and a.name in others:
+        return others[a.name](*parts)
+    return with_inside(a, parts) if parts else a
+
+
+def data_types(definitions: Mapping[str, Mapping[str, Sequence[Annotation | str]]], /) -> tuple[DataType, ...]:
+    """Returns new algebraic data types that may mention each other.
+
+    - `definitions`: for each type its name, with its type parameters, and its constructors, as `data_type` takes them:
+      `{"Rose(a)": {"Node": ("a", "Forest(a)")}, "Forest(a)": {"End": (), "More": ("Rose(a)", "Forest(a)")}}`.
+
+    SpecError as `data_type`, and for two types of one name.
+    """
+    if not isinstance(definitions, Mapping) or not definitions:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SpecError(f"data_types({short_repr(definitions)}): a dict from names to constructors is accepted")
+    heads = list(map(_head, definitions))
+    rows = zip(heads, definitions.values(), strict=True)
+    return grouped(tuple((own, params, _constructors(own, params, cs, dict(heads))) for (own, params), cs in rows))
+
+
+def _constructors(
+    own: str, params: tuple[str, ...], given: Mapping[str, Any], heads: Mapping[str, tuple[str, ...]]
+) -> tuple[Constructor, ...]:
+    if not isinstance(given, Mapping) or not given:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SpecError(f"{own}: it has no constructor\n  accepted: {_WANTED}")
     made: list[Constructor] = []
-    for constructor, fields in constructors.items():
-        if not constructor.isidentifier():
+    for constructor, fields in given.items():
+        if not isinstance(constructor, str) or not constructor.isidentifier():  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SpecError(f"{own}: {short_repr(constructor)} is no name of a constructor\n  accepted: {_WANTED}")
         listed = fields if isinstance(fields, (tuple, list)) else (fields,)
-        made.append(Constructor(constructor, tuple(_field(f, own, params) for f in listed)))
-    return DataType(own, params, tuple(made))
+        made.append(Constructor(constructor, tuple(_field(f, own, params, heads) for f in listed)))
+    return tuple(made)
 
 
 def _head(text: Any) -> tuple[str, tuple[str, ...]]:
@@ -133,20 +227,20 @@ def _head(text: Any) -> tuple[str, tuple[str, ...]]:
     return names[0], tuple(params)
 
 
-def _field(field: Any, own: str, params: tuple[str, ...]) -> Annotation:
+def _field(field: Any, own: str, params: tuple[str, ...], heads: Mapping[str, tuple[str, ...]]) -> Annotation:
     if isinstance(field, Annotation):
         return field
     if isinstance(field, str):
         if field in params:
             return TypeVar(field)
         name, args = _head(field)
-        if name == own and set(args) <= set(params):
-            return Named(own, tuple(map(TypeVar, args)))
+        if len(args) == len(heads.get(name, ())) and name in heads and set(args) <= set(params):
+            return Named(name, tuple(map(TypeVar, args)))
     if isinstance(field, DataType) and not field.params:
         return field()
     raise SpecError(
         f"{own}: the field {short_repr(field)} is no annotation\n"
-        f"  accepted: annotations, {', '.join((*params, f'{own}({chr(44).join(params)})'))}"
+        f"  accepted: annotations, {', '.join((*params, *(f'{n}({chr(44).join(p)})' for n, p in heads.items())))}"
     )
 
 
@@ -203,36 +297,50 @@ def map_data(value: Any, leaf: Callable[[Any], Any]) -> Any:
 def converted_data(where: str, a: Data, value: Any, convert: Callable[[str, Tensor, Any], Any]) -> Any:
     """Returns a value of a data type with `convert(where, annotation, x)` for every tensor in it. It may be nested as
     deeply as memory allows. ShapeError where it has another type than its annotation says."""
-    done: dict[tuple[int, Annotation], Any] = {}
+    # Equal annotations are one object here, so that looking one up takes no longer for a nested one.
+    kinds: dict[Annotation, Annotation] = {a: a}
+    fields: dict[tuple[int, int], tuple[Annotation, ...]] = {}
+
+    def fields_of(d: Data, index: int) -> tuple[Annotation, ...]:
+        found = fields.get((id(d), index))
+        if found is None:
+            found = fields[id(d), index] = tuple(kinds.setdefault(f, f) for f in d.fields(index))
+        return found
+
+    done: dict[tuple[int, int], Any] = {}
     stack: list[tuple[str, Annotation, Any]] = [(where, a, value)]
     while stack:
         place, wanted, v = stack[-1]
-        key = id(v), wanted
+        key = id(v), id(wanted)
         if key in done:
             stack.pop()
             continue
-        parts = _parts(place, wanted, v)
+        parts = _parts(place, wanted, v, fields_of)
         if parts is None:
             done[key] = convert(place, wanted, v) if isinstance(wanted, Tensor) else v
             stack.pop()
             continue
-        waiting = [p for p in parts if (id(p[2]), p[1]) not in done]
+        waiting = [p for p in parts if (id(p[2]), id(p[1])) not in done]
         if waiting:
             stack += waiting
             continue
-        new = tuple(done[id(x), b] for _, b, x in parts)
+        new = tuple([done[id(x), id(b)] for _, b, x in parts])
         done[key] = DataValue(v.definition, v.index, new) if isinstance(v, DataValue) else new
         stack.pop()
-    return done[id(value), a]
+    return done[id(value), id(a)]
 
 
-def _parts(where: str, a: Annotation, value: Any) -> list[tuple[str, Annotation, Any]] | None:
+def _parts(
+    where: str, a: Annotation, value: Any, fields_of: Callable[[Data, int], tuple[Annotation, ...]]
+) -> list[tuple[str, Annotation, Any]] | None:
     if isinstance(a, Data):
-        if not isinstance(value, DataValue) or value.definition != a.definition:
+        if not isinstance(value, DataValue) or (
+            value.definition is not a.definition and value.definition != a.definition
+        ):
             what = value.definition if isinstance(value, DataValue) else f"{type(value).__name__} {short_repr(value)}"
             raise ShapeError(f"{where} should be a {a.definition}, got {what}")
         name = f"{where}.{value.constructor}" if len(where) < SHOWN_PLACE else where
-        annotations = a.fields(value.index)
+        annotations = fields_of(a, value.index)
         return [(f"{name}[{i}]", b, x) for i, (b, x) in enumerate(zip(annotations, value.fields, strict=True))]
     if isinstance(a, Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(a.fields):  # type: ignore[reportUnknownArgumentType]

@@ -11,11 +11,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from relax_eg.errors import OperatorError, SpecError
-from relax_eg.ir.annotations import Annotation, Data, Tensor, dims_of
+from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, choose, clashes, join_branches
 from relax_eg.ir.devices import copied_to, declared_device, to_device
-from relax_eg.ir.expr import FUNCTION, MATCH, TUPLE, VAR, Expr, postorder, var
+from relax_eg.ir.expr import FUNCTION, MATCH, TUPLE, VAR, Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE, MEMORY
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function
@@ -121,7 +121,28 @@ class FunctionReader:
         end, result = self._body(lines)
         if end is None or result is None:
             raise self.source.error(d, f"function `{d.name}` returns nothing", "`return expression` as its last line")
+        returned: list[Binding] = []
+        result = self._returned(result, d.returns, returned)
+        self._end_steps(returned)
         return self._function(params, end, lines, result)
+
+    def _returned(self, value: Expr, written: ast.expr | None, copies: list[Binding]) -> Expr:
+        """The result on the devices of its annotation, with the steps that copy it there."""
+        a, device = value.annotation, self._device(written)
+        if device is not None and copied_to(value) != device:
+            own = next(n for n in (f"returned{i or ''}" for i in itertools.count()) if n not in self.words)
+            self.words.add(own)
+            copies.append(Binding(var(own, a), to_device(value, device)))
+            return copies[-1].var
+        if not isinstance(a, Tuple) or not isinstance(written, ast.Call):
+            return value
+        only = written.args[0] if len(written.args) == 1 else None
+        many = only.elts if isinstance(only, (ast.List, ast.Tuple)) else written.args
+        if len(many) != len(a.fields):
+            return value
+        before = len(copies)
+        fields = [self._returned(tuple_get(value, i), w, copies) for i, w in enumerate(many)]
+        return tuple_(fields) if len(copies) > before else value
 
     def _placed(self, p: Expr, written: ast.expr | None) -> tuple[Expr, Expr]:
         """The variable of a parameter on the device of its annotation, and its value: itself where there is none."""

@@ -32,6 +32,7 @@ from relax_eg.ir.annotations import (
     Tuple,
     TypeVar,
 )
+from relax_eg.ir.data import GroupedType, grouped
 from relax_eg.ir.expr import (
     CALL_DPS_LIBRARY,
     ConstantData,
@@ -230,9 +231,14 @@ class _Packer:
         elif isinstance(a, Callable):
             row = ["callable", [self._annotation(p) for p in a.params], self._annotation(a.result)]
         elif isinstance(a, Data):
-            definition = a.definition
-            fields = [[c.name, [self._annotation(f) for f in c.fields]] for c in definition.constructors]
-            row = ["data", definition.name, list(definition.params), fields, [self._annotation(x) for x in a.args]]
+            d = a.definition
+            grouped_with = d.group if isinstance(d, GroupedType) else ((d.name, d.params, d.constructors),)
+            members = [
+                [name, list(params), [[c.name, [self._annotation(f) for f in c.fields]] for c in constructors]]
+                for name, params, constructors in grouped_with
+            ]
+            args = [self._annotation(x) for x in a.args]
+            row = ["group", members, d.place, args] if isinstance(d, GroupedType) else ["data", *members[0], args]
         elif isinstance(a, Named):
             row = ["named", a.name, [self._annotation(x) for x in a.args]]
         elif isinstance(a, TypeVar):
@@ -346,11 +352,11 @@ class _Unpacker:
                 return TypeVar(name)
             if kind == "named":
                 return Named(name, tuple(self.annotations[p] for p in rest[0]))
-            params, constructors, args = rest
-            made = [Constructor(c, tuple(self.annotations[f] for f in fields)) for c, fields in constructors]
-            _texts([c.name for c in made], "constructors")
-            definition = DataType(name, tuple(_texts(params, "type parameters")), tuple(made))
-            return Data(definition, tuple(self.annotations[a] for a in args))
+            return Data(DataType(*self._member(name, *rest[:2])), tuple(self.annotations[a] for a in rest[2]))
+        if kind == "group":
+            members, place, args = parts
+            made = grouped(tuple(self._member(*m) for m in members))
+            return Data(made[place], tuple(self.annotations[a] for a in args))
         if kind == "reference":
             return Ref(self.annotations[parts[0]])
         if kind == "never":
@@ -358,6 +364,15 @@ class _Unpacker:
         if kind != "object":
             raise ValueError(f"no annotation is a {kind!r}")
         return Object()
+
+    def _member(
+        self, name: str, params: list[str], constructors: list[Any]
+    ) -> tuple[str, tuple[str, ...], tuple[Constructor, ...]]:
+        """The name, type parameters and constructors of a data type."""
+        made = [Constructor(c, tuple(self.annotations[f] for f in fields)) for c, fields in constructors]
+        _texts([name], "names of types")
+        _texts([c.name for c in made], "constructors")
+        return name, tuple(_texts(params, "type parameters")), tuple(made)
 
     def _dims(self, places: Any) -> tuple[Dim, ...] | None:
         return None if places is None else tuple(self.sizes[d] for d in places)

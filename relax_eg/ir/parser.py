@@ -162,9 +162,12 @@ class ModuleScope:
 
     def module(self, tree: ast.Module) -> Module:
         definitions: list[ast.FunctionDef] = []
+        classes = [c for c in tree.body if isinstance(c, ast.ClassDef)]
+        inside = [c for m in classes if not _is_data_type(m) for c in m.body if isinstance(c, ast.ClassDef)]
+        self.reader.data_types([c for c in (*classes, *inside) if _is_data_type(c)])
         for statement in tree.body:
             if isinstance(statement, ast.ClassDef):
-                if self._data_type(statement):
+                if _is_data_type(statement):
                     continue
                 self.classes.add(statement.name)
                 definitions += [d for s in statement.body if (d := self._definition(s))]
@@ -214,13 +217,6 @@ class ModuleScope:
         named = {str(e.attr("name")) for f in functions for e in f.expressions() if e.op == FUNCTION}
         return not (named - own).isdisjoint(self.general)
 
-    def _data_type(self, statement: ast.ClassDef) -> bool:
-        """Reads the class of a data type; False if it is another class."""
-        if not any(unqualified_name(m) == "data" for m in statement.decorator_list):
-            return False
-        self.reader.data_type(statement)
-        return True
-
     def _declare(self, d: ast.FunctionDef) -> None:
         if d.returns is not None:
             params = tuple(p.annotation for p in self.params(d))
@@ -239,7 +235,7 @@ class ModuleScope:
 
     def _definition(self, statement: ast.stmt) -> ast.FunctionDef | None:
         source = self.reader.source
-        if isinstance(statement, ast.ClassDef) and self._data_type(statement):
+        if isinstance(statement, ast.ClassDef) and _is_data_type(statement):
             return None
         if isinstance(statement, ast.Pass) or is_docstring(statement) or is_size_declaration(statement):
             return None
@@ -268,6 +264,10 @@ class ModuleScope:
 
 def _called(mark: ast.expr) -> ast.expr:
     return mark.func if isinstance(mark, ast.Call) else mark
+
+
+def _is_data_type(statement: ast.ClassDef) -> bool:
+    return any(unqualified_name(m) == "data" for m in statement.decorator_list)
 
 
 def _is_program(definition: ast.FunctionDef) -> bool:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relax_eg.ir.annotations import DataType
 from relax_eg.ir.reader import Source, did_you_mean
 
-PATTERNS = "constructors such as List.Cons(head, tail), names, `_`, and `|` between such"
+PATTERNS = "constructors such as List.Cons(head, tail), numbers, True, False, names, `_`, and `|` between such"
 RESULT = "result"  # the name of what a function with several `return`s returns
 
 
@@ -104,11 +104,25 @@ class _Row:
     - `patterns`: what the values have to match, in order.
     - `names`: the names that it binds so far, with the name of the value.
     - `body`: its statements.
+    - `guard`: its condition.
+    - `tests`: the values that have to be a number, each with that number.
     """
 
     patterns: tuple[ast.pattern, ...]
     names: tuple[tuple[str, str], ...]
     body: list[ast.stmt]
+    guard: ast.expr | None = None
+    tests: tuple[tuple[str, ast.expr], ...] = ()
+
+
+def _number(p: ast.pattern) -> ast.expr | None:
+    """The number or truth value that a pattern is."""
+    if isinstance(p, ast.MatchSingleton) and p.value is not None:
+        return ast.copy_location(ast.Constant(p.value), p)
+    if not isinstance(p, ast.MatchValue):
+        return None
+    plain = p.value.operand if isinstance(p.value, ast.UnaryOp) else p.value
+    return p.value if isinstance(plain, ast.Constant) and isinstance(plain.value, (int, float)) else None
 
 
 class MatchReader:
@@ -128,16 +142,17 @@ class MatchReader:
         self.statement = statement
         first: list[ast.stmt] = []
         value = statement.subject
-        if not isinstance(value, ast.Name):
+        parts = [p for case in statement.cases for p in ast.walk(case.pattern) if isinstance(p, ast.pattern)]
+        # Where a case may fail after its names are bound, no value has the name of a pattern.
+        self.may_fail = any(c.guard for c in statement.cases) or any(_number(p) is not None for p in parts)
+        if not isinstance(value, ast.Name) or self.may_fail:
             name = self._fresh("value")
             first.append(_at(ast.Assign([ast.Name(name, ast.Store())], value), statement))
         else:
             name = value.id
         rows: list[_Row] = []
         for case in statement.cases:
-            if case.guard is not None:
-                raise self.source.error(case.guard, "a case has a condition", "`if` inside of the case")
-            rows += [_Row((p,), (), case.body) for p in self._alternatives(case.pattern)]
+            rows += [_Row((p,), (), case.body, case.guard) for p in self._alternatives(case.pattern)]
         self.shown: dict[str, tuple[DataType, int, tuple[str, ...]]] = {}
         return [*first, *self._statements((name,), rows, name)]
 
@@ -156,11 +171,12 @@ class MatchReader:
     def _statements(self, values: tuple[str, ...], rows: list[_Row], root: str) -> list[ast.stmt]:
         if not rows:
             problem = f"no case of this `match` takes {self._witness(root)}"
-            raise self.source.error(self.statement, problem, "a case for every constructor, or `case _:`")
+            accepted = "a case for every constructor, or `case _:`, without a condition"
+            raise self.source.error(self.statement, problem, accepted)
         rows = [self._with_names(values, r) for r in rows]
         column = next((i for i, p in enumerate(rows[0].patterns) if isinstance(p, ast.MatchClass)), None)
         if column is None:
-            return [*self._assigned([(n, v) for n, v in rows[0].names if n != v]), *rows[0].body]
+            return self._conditional(values, rows, root)
         definition = self._constructor(rows[0].patterns[column])[0]
         cases: list[ast.match_case] = []
         for i, c in enumerate(definition.constructors):
@@ -175,6 +191,24 @@ class MatchReader:
             cases.append(ast.match_case(pattern, None, body))
         return [_at(ast.Match(ast.Name(values[column], ast.Load()), cases), self.statement)]
 
+    def _conditional(self, values: tuple[str, ...], rows: list[_Row], root: str) -> list[ast.stmt]:
+        """The statements where the first row matches if its numbers and condition do."""
+        row = rows[0]
+        made = self._assigned([(n, v) for n, v in row.names if n != v])
+        conditions = [ast.Compare(ast.Name(v, ast.Load()), [ast.Eq()], [number]) for v, number in row.tests]
+        conditions += [] if row.guard is None else [row.guard]
+        if not conditions:
+            return [*made, *row.body]
+        # Each is computed only where those before it hold: a condition may call what does not end otherwise.
+        test: ast.expr = conditions[0]
+        for following in conditions[1:]:
+            name = self._fresh("matches")
+            branches = [ast.Assign([ast.Name(name, ast.Store())], e) for e in (following, ast.Constant(False))]
+            made.append(_at(ast.If(test, [branches[0]], [branches[1]]), self.statement))
+            test = ast.Name(name, ast.Load())
+        rest = self._statements(values, rows[1:], root)
+        return [*made, _at(ast.If(test, row.body, rest), self.statement)]
+
     def _assigned(self, names: list[tuple[str, str]]) -> list[ast.stmt]:
         """The lines that bind each name to the value of another."""
         if {n for n, _ in names} & {v for _, v in names}:  # a name would be read after it is bound again
@@ -184,29 +218,32 @@ class MatchReader:
         return [_at(m, self.statement) for m in made]
 
     def _with_names(self, values: tuple[str, ...], row: _Row) -> _Row:
-        """`row` without the names of its patterns."""
-        names = list(row.names)
+        """`row` without the names and numbers of its patterns."""
+        names, tests = list(row.names), list(row.tests)
         patterns: list[ast.pattern] = []
         for value, p in zip(values, row.patterns, strict=True):
             while isinstance(p, ast.MatchAs) and (p.name is not None or p.pattern is not None):
                 if p.name is not None:
                     names.append((p.name, value))
                 p = p.pattern or ast.copy_location(ast.MatchAs(None, None), p)
+            if (number := _number(p)) is not None:
+                tests.append((value, number))
+                p = ast.copy_location(ast.MatchAs(None, None), p)
             if not isinstance(p, (ast.MatchAs, ast.MatchClass, ast.MatchOr)):
                 raise self.source.error(p, "this pattern has no meaning here", PATTERNS)  # type: ignore[arg-type]
             patterns.append(p)
-        return _Row(tuple(patterns), tuple(names), row.body)
+        return replace(row, patterns=tuple(patterns), names=tuple(names), tests=tuple(tests))
 
     def _specialised(self, row: _Row, column: int, definition: DataType, index: int) -> list[_Row]:
         """The rows that remain of `row` where the value of `column` is of constructor `index`."""
         before, p, after = row.patterns[:column], row.patterns[column], row.patterns[column + 1 :]
         fields = definition.constructors[index].fields
         if isinstance(p, ast.MatchOr):
-            rows = [_Row((*before, q, *after), row.names, row.body) for q in self._alternatives(p)]
+            rows = [replace(row, patterns=(*before, q, *after)) for q in self._alternatives(p)]
             return [x for r in rows for x in self._specialised(r, column, definition, index)]
         if not isinstance(p, ast.MatchClass):
             anything = [ast.copy_location(ast.MatchAs(None, None), p) for _ in fields]
-            return [_Row((*before, *anything, *after), row.names, row.body)]
+            return [replace(row, patterns=(*before, *anything, *after))]
         own, place = self._constructor(p)
         if own != definition:
             problem = f"this case matches a {own.name}, an earlier one a {definition.name}"
@@ -215,7 +252,7 @@ class MatchReader:
             name, wanted = own.constructors[place].name, len(own.constructors[place].fields)
             problem = f"{own.name}.{name} has {wanted} field{'s' * (wanted != 1)}, this pattern has {len(p.patterns)}"
             raise self.source.error(p, problem, PATTERNS)  # type: ignore[arg-type]
-        return [_Row((*before, *p.patterns, *after), row.names, row.body)] if place == index else []
+        return [replace(row, patterns=(*before, *p.patterns, *after))] if place == index else []
 
     def _constructor(self, pattern: ast.pattern) -> tuple[DataType, int]:
         assert isinstance(pattern, ast.MatchClass)
@@ -241,7 +278,11 @@ class MatchReader:
         used |= {name for _, _, names in self.shown.values() for name in names}
         found: list[str] = []
         for k in range(column, column + count):
-            named = [p.name for r in rows if isinstance(p := r.patterns[k], ast.MatchAs) and p.name is not None]
+            named = (
+                []
+                if self.may_fail
+                else [p.name for r in rows if isinstance(p := r.patterns[k], ast.MatchAs) and p.name is not None]
+            )
             found.append(next((n for n in named if n not in used), None) or self._fresh("field"))
             used.add(found[-1])
         return tuple(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from relax_eg.errors import RelaxEgError, UndecidedError
@@ -200,6 +200,8 @@ class PythonExpressionReader:
         if first and name in ("reshape", "transpose") and len(args) > 2:  # x.reshape(2, 3), as in numpy
             args = (args[0], args[1:])
         keywords = {k: self.argument(v) for k, v in self.values.reader.keywords(at).items()}
+        if name.startswith("R."):
+            keywords = _with_own_names(keywords, list(inspect.signature(self.functions[name]).parameters))
         return self._applied(at, name, args, keywords)
 
     def _applied(self, at: ast.expr, name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
@@ -217,6 +219,20 @@ class PythonExpressionReader:
             raise self.source.at_position(at, error, wanted) from None
         except DAMAGED as error:
             raise self.source.at_position(at, error, f"what {shown} takes: {_signature(function)}") from None
+
+
+# Relax's names of the first and of the second operand.
+_OPERANDS = ({"data", "x", "x1", "lhs", "a", "expr", "input"}, {"x2", "rhs", "b", "weight", "indices"})
+
+
+def _with_own_names(keywords: Mapping[str, Any], parameters: Sequence[str]) -> dict[str, Any]:
+    """The keywords, with operands by the names that they have here."""
+
+    def own(name: str) -> str:
+        place = next((i for i, names in enumerate(_OPERANDS) if name in names and i < len(parameters)), None)
+        return name if name in parameters or place is None else parameters[place]
+
+    return {own(k): v for k, v in keywords.items()}
 
 
 def _is_bool(x: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from relax_eg.dtypes import DEFAULTS, RECORDS, names_where
@@ -24,6 +24,7 @@ from relax_eg.ir.annotations import (
     TypeVar,
     dims_of,
 )
+from relax_eg.ir.data import grouped
 from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import foreign_at
 from relax_eg.ir.literals import Array, array_of, unpack
@@ -50,6 +51,18 @@ FUNCTION_ATTRIBUTES = (
     'R.func_attr({"assume": ["n % 8 == 0", ...]}), or bounds of sizes as {"tir_var_upper_bound": {"n": 4096}}, '
     "tir_var_lower_bound likewise"
 )
+
+
+def _reached(name: str, mentions: Mapping[str, set[str]]) -> set[str]:
+    """The names that a definition mentions, directly or through others."""
+    found: set[str] = set()
+    waiting = list(mentions[name])
+    while waiting:
+        n = waiting.pop()
+        if n not in found:
+            found.add(n)
+            waiting += mentions[n]
+    return found
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -114,7 +127,8 @@ class Reader:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.types: dict[str, DataType] = {}
-        self._defined: tuple[str, frozenset[str]] = "", frozenset()  # the data type that is being read, its parameters
+        # The data types that are being read, with the numbers of their parameters, and the parameters of one of them.
+        self._defined: tuple[Mapping[str, int], frozenset[str]] = {}, frozenset()
 
     def annotation(self, node: ast.expr) -> Annotation:
         call = node if isinstance(node, ast.Call) else None
@@ -168,22 +182,59 @@ class Reader:
         at = call.func if call else node
         if not isinstance(at, ast.Name) or (call is not None and call.keywords):
             return None
-        own, params = self._defined
-        args = tuple(map(self.annotation, call.args)) if call and at.id in (own, *self.types) else ()
-        if at.id == own:
-            if len(args) != len(params):
-                raise SpecError(f"{own} takes {len(params)} annotations, got {len(args)}")
-            return Named(own, args)
+        defined, params = self._defined
+        args = tuple(map(self.annotation, call.args)) if call and at.id in (*defined, *self.types) else ()
+        if at.id in defined:
+            if len(args) != defined[at.id]:
+                raise SpecError(f"{at.id} takes {defined[at.id]} annotations, got {len(args)}")
+            return Named(at.id, args)
         if at.id in self.types:
             return self.types[at.id](*args)
         return TypeVar(at.id) if at.id in params and call is None else None
 
-    def data_type(self, definition: ast.ClassDef) -> DataType:
-        """Reads the definition of a data type and adds it to `types`."""
+    def data_types(self, definitions: Sequence[ast.ClassDef]) -> None:
+        """Reads definitions of data types and adds them to `types`, those that others mention before these. Types that
+        mention each other are read together."""
+        named = {d.name: d for d in definitions}
+        mentions = {
+            d.name: {n.id for n in ast.walk(d) if isinstance(n, ast.Name) and n.id in named} for d in definitions
+        }
+        reached = {name: _reached(name, mentions) for name in named}
+        done: set[str] = set()
+        waiting = list(reversed(definitions))
+        while waiting:
+            d = waiting[-1]
+            if named[d.name] is not d:
+                raise self.source.error(d, f"two data types are named `{d.name}`", "a name of its own for each")
+            group = [m for m in definitions if m is d or (m.name in reached[d.name] and d.name in reached[m.name])]
+            own = {m.name for m in group}
+            before = [named[n] for n in sorted(set[str]().union(*(mentions[n] for n in own)) - own - done)]
+            if d.name not in done and before:
+                waiting += before
+                continue
+            waiting.pop()
+            if d.name not in done:
+                self._read_types(group)
+                done |= own
+
+    def _read_types(self, group: Sequence[ast.ClassDef]) -> None:
+        params = [self._parameters(d) for d in group]
+        counts = {d.name: len(p) for d, p in zip(group, params, strict=True)}
+        rows: list[tuple[str, tuple[str, ...], tuple[Constructor, ...]]] = []
+        for d, own in zip(group, params, strict=True):
+            self._defined = counts, frozenset(own)
+            rows.append((d.name, own, self._constructors(d)))
+        self._defined = {}, frozenset()
+        made = grouped(tuple(rows)) if len(rows) > 1 else (DataType(*rows[0]),)
+        self.types.update((t.name, t) for t in made)
+
+    def _parameters(self, definition: ast.ClassDef) -> tuple[str, ...]:
         params = [b.id for b in definition.bases if isinstance(b, ast.Name)]
         if len(params) != len(definition.bases) or definition.keywords or len(set(params)) < len(params):
             raise self.source.error(definition, "its type parameters are no names", DATA_TYPE)
-        self._defined = definition.name, frozenset(params)
+        return tuple(params)
+
+    def _constructors(self, definition: ast.ClassDef) -> tuple[Constructor, ...]:
         made: dict[str, Constructor] = {}
         for s in definition.body:
             target = s.targets[0] if isinstance(s, ast.Assign) and len(s.targets) == 1 else None
@@ -195,11 +246,9 @@ class Reader:
                 raise self.source.error(s, f"two constructors are named `{target.id}`", DATA_TYPE)
             fields = s.value.elts if isinstance(s.value, ast.Tuple) else [s.value]
             made[target.id] = Constructor(target.id, tuple(map(self.annotation, fields)))
-        self._defined = "", frozenset()
         if not made:
             raise self.source.error(definition, f"`{definition.name}` has no constructor", DATA_TYPE)
-        found = self.types[definition.name] = DataType(definition.name, tuple(params), tuple(made.values()))
-        return found
+        return tuple(made.values())
 
     def _sized(self, kind: str, args: list[ast.expr], keywords: dict[str, ast.expr]) -> Annotation:
         names = ("shape", "dtype") if kind == "Tensor" else ("dims",)

@@ -62,7 +62,7 @@ def impure_functions(module: Module) -> frozenset[str]:
     have any."""
     general = general_functions(module)
     found = _with_callers(module, lambda f: any(effect_of(e, general) for e in f.expressions())) | general
-    if VALUES in found or found.isdisjoint(_passed(module)):
+    if VALUES in found or found.isdisjoint(passed_functions(module)):
         return found
     return _with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions()))) | {VALUES}
 
@@ -83,7 +83,8 @@ def general_functions(module: Module) -> frozenset[str]:
         return any(e.op in BEYOND_TENSORS for e in f.expressions())
 
     found = _with_callers(module, is_general)
-    if not found or not (any(e.op == CLOSURE for f in module for e in f.expressions()) or found & _passed(module)):
+    closures = any(e.op == CLOSURE for f in module for e in f.expressions())
+    if not found or not (closures or found & passed_functions(module)):
         return found
     values = _with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions())))
     return values | {VALUES}
@@ -94,7 +95,7 @@ def _is_signature(e: Expr) -> bool:
     return isinstance(e.annotation, Signature) and all(map(is_first_order, inside(e.annotation)))
 
 
-def _passed(module: Module) -> set[str]:
+def passed_functions(module: Module) -> set[str]:
     """Returns the names of the functions that are values: operands that the node itself does not run, or results."""
     found: set[str] = set()
     for f in module:
@@ -125,7 +126,7 @@ def stepped_functions(module: Module) -> frozenset[str]:
         return any(is_data_dependent(e) or is_host_call(e) for e in function.expressions())
 
     found = _with_callers(module, is_stepped)
-    if found.isdisjoint(_passed(module)):
+    if found.isdisjoint(passed_functions(module)):
         return found
     return _with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions())))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable as Function
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from relax_eg.dtypes import RECORDS
 from relax_eg.errors import OperatorError, SpecError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
 from relax_eg.ir.calls import call_annotation, call_sizes
@@ -48,6 +49,9 @@ class UpstreamForms:
             "tensor_to_shape": self._tensor_to_shape,
             "shape_to_tensor": self._shape_to_tensor,
             "ExternFunc": self._extern,
+            "str": self._text,
+            "dtype": self._text,
+            "StringImm": self._text,
             "call_packed": lambda at, a: self._packed(at, a, pure=False),
             "call_pure_packed": lambda at, a: self._packed(at, a, pure=True),
             "call_inplace_packed": lambda at, a: self._packed(at, a, pure=True),
@@ -171,6 +175,14 @@ class UpstreamForms:
         name = self._name(at.args[0], 'R.ExternFunc("name")')
         call = host_call(OWN + "function", [], Object(), pure=True, literals=[(0, name)])
         return self._step(at, call, declared)
+
+    def _text(self, at: ast.Call, declared: Annotation | None) -> Expr:
+        """Reads `R.str("text")` and `R.dtype("float32")`: text, which only functions of the host take."""
+        name = dotted_name(at.func)
+        value = self.reader.attribute(at.args[0]) if len(at.args) == 1 and not at.keywords else None
+        if not isinstance(value, str) or (name == "dtype" and value not in RECORDS and value != "bool"):
+            raise self.source.error(at, f"this is no {'dtype' if name == 'dtype' else 'text'}", f'R.{name}("float32")')
+        return self._step(at, host_call(OWN + "text", [], Object(), pure=True, literals=[(0, value)]), declared)
 
     def _packed(self, at: ast.Call, declared: Annotation | None, pure: bool) -> Expr:
         keywords = self.reader.keywords(at)

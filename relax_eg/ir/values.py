@@ -16,6 +16,7 @@ from relax_eg.ir.annotations import (
     Tensor,
     Tuple,
     TypeVar,
+    dims_of,
     substitute_types,
 )
 from relax_eg.ir.annotations import Callable as Signature
@@ -41,6 +42,7 @@ from relax_eg.ir.expr import (
     Expr,
     call_dps_library,
     const,
+    match_cast,
     node,
     tuple_,
     tuple_get,
@@ -217,8 +219,13 @@ class ExpressionReader:
                 raise self.source.error(at.keywords[0], "functions take no keywords", "arguments by position")
             params = callee.annotation.params if isinstance(callee.annotation, Signature) else ()
             args = self._arguments(at.args, params, ast.unparse(at.func))
-            called = node(CALL, (callee, *args), (), self._result(at, callee, args, declared))
-            return self.step(at, called, callee.op != FUNCTION or callee.attr("name") in self.scope.general)
+            known = self._read_sizes(callee)
+            told = None if declared == known else declared
+            called = node(CALL, (callee, *args), (), self._result(at, callee, args, told))
+            made = self.step(at, called, callee.op != FUNCTION or callee.attr("name") in self.scope.general)
+            if told is not None or known is None or covers(known, called.annotation):
+                return made
+            return self.step(at, match_cast(made, known))
         if name in RESERVED:
             return self._core(at, name, declared)
         try:
@@ -242,6 +249,15 @@ class ExpressionReader:
                 raise self.source.error(arg, f"operands of R.{name} are values", "attributes by keyword: name=value")
         attrs = {k: self.reader.attribute(v) for k, v in self.reader.keywords(at).items()}
         return self._operator(at, name, self._operands(at.args), attrs, declared)
+
+    def _read_sizes(self, callee: Expr) -> Annotation | None:
+        """What a closure returns, if that has sizes that it read where it was made; None otherwise."""
+        a = callee.annotation
+        if self.emit is None or callee.op == FUNCTION or not isinstance(a, Signature):
+            return None
+        read = {v for d in dims_of(a.result) for v in d.variables}
+        own = {v for p in a.params for d in dims_of(p) for v in d.variables}
+        return a.result if read and not read & own and read <= self.sizes else None
 
     def step(self, at: ast.expr, value: Expr, is_step: bool = True) -> Expr:
         """Returns a value that may have effects: its variable, where it has to be bound."""

@@ -10,7 +10,17 @@ from functools import lru_cache
 from typing import Any, NoReturn, cast
 
 from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
-from relax_eg.ir.annotations import Annotation, Callable, Data, Object, Tuple, dims_of, has_functions, named_sizes
+from relax_eg.ir.annotations import (
+    Annotation,
+    Callable,
+    Data,
+    Object,
+    Tuple,
+    data_types_of,
+    dims_of,
+    inside,
+    named_sizes,
+)
 from relax_eg.ir.calls import NO_FUNCTIONS, constructed_annotation
 from relax_eg.ir.control import deduce_control, functions_of, reference_annotation
 from relax_eg.ir.expr import (
@@ -59,6 +69,17 @@ def check(module: Module) -> None:
     arity = {f.name: len(f.params) for f in module}
     for function in module:
         _FunctionCheck(function, arity, impure, function is module.main).run()
+
+
+def _has_functions(a: Annotation) -> bool:
+    """Whether a value is a function, or may contain one."""
+    waiting = [a, *(f for d in data_types_of([a]) for c in d.constructors for f in c.fields)]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Callable):
+            return True
+        waiting += inside(part)
+    return False
 
 
 def _check_calls(module: Module) -> None:
@@ -129,7 +150,7 @@ class _FunctionCheck:
             self._block(block)
         self.place = "the result"
         self._value(f.result, whole=False)
-        if self.is_entry and has_functions(f.result.annotation):
+        if self.is_entry and _has_functions(f.result.annotation):
             self._fail(f.result, f"a function is returned by the entry of the module\n  accepted: {NO_FUNCTIONS}")
         self._assumed()
         check_memory(f)

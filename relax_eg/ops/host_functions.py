@@ -66,7 +66,7 @@ def run_host_call(call: Expr, args: Sequence[Any], sizes: Mapping[str, int]) -> 
     """
     name = str(call.attr("name")).removeprefix(HOST)
     attrs = dict(call.attr("attrs"))
-    found = _OWN.get(name) if name.startswith(OWN) else HOST_FUNCTIONS.get(name)
+    found = _OWN.get(name) if name.startswith(OWN) else HOST_FUNCTIONS.get(name, BUILTINS.get(name))
     if found is None:
         known = ", ".join(sorted(HOST_FUNCTIONS)) or "none"
         raise HostError(
@@ -154,15 +154,55 @@ def _assert(condition: Any, *args: Any) -> tuple[()]:
 
 
 def _function(name: str) -> Callable[..., Any]:
-    if name not in HOST_FUNCTIONS:
+    found = HOST_FUNCTIONS.get(name, BUILTINS.get(name))
+    if found is None:
         raise HostError(f'no function of the host is named "{name}"; rx.register_function("{name}", function) makes it')
-    return HOST_FUNCTIONS[name]
+    return found
+
+
+def _index(i: Any) -> int:
+    """A number that is an argument: a size is a shape of one."""
+    return int(i[0]) if isinstance(i, tuple) else int(i)
+
+
+def _check_tensor(x: Any, rank: Any, dtype: str | None, where: str = "") -> tuple[()]:
+    """Raises HostError for what is no tensor of this rank (-1: any) and dtype (None, "": any)."""
+    right = isinstance(x, np.ndarray) and _index(rank) in (-1, x.ndim)
+    if not right or (dtype and x.dtype != numpy_dtype(dtype)):
+        wanted = f"{dtype or 'a tensor'} of rank {_index(rank)}"
+        raise HostError(f"{where or 'check_tensor_info'}: {wanted} is expected, got {short_repr(x)}")
+    return ()
+
+
+def _check_count(x: Any, count: Any, where: str = "") -> tuple[()]:
+    """Raises HostError for what is no shape or tuple of so many fields (-1: any)."""
+    if not isinstance(x, tuple) or _index(count) not in (-1, len(x)):
+        raise HostError(f"{where or 'check_info'}: {_index(count)} fields are expected, got {short_repr(x)}")
+    return ()
+
+
+# Relax's functions of the virtual machine that a text may call. A function that is registered under a name goes first.
+BUILTINS: Mapping[str, Callable[..., Any]] = {
+    "vm.builtin.copy": lambda x: np.array(x) if isinstance(x, np.ndarray) else x,
+    "vm.builtin.shape_of": lambda x: tuple(int(n) for n in x.shape),
+    "vm.builtin.tensor_to_shape": lambda x: tuple(int(n) for n in x),
+    "vm.builtin.reshape": lambda x, shape: x.reshape(shape),
+    "vm.builtin.make_tuple": lambda *fields: fields,
+    "vm.builtin.tuple_getitem": lambda fields, i: fields[_index(i)],
+    "vm.builtin.read_if_cond": lambda x: np.bool_(np.all(x)),
+    "vm.builtin.null_value": lambda: None,
+    "vm.builtin.to_device": lambda x, *device: x,
+    "vm.builtin.check_tensor_info": _check_tensor,
+    "vm.builtin.check_shape_info": _check_count,
+    "vm.builtin.check_tuple_info": _check_count,
+}
 
 
 _OWN: Mapping[str, Callable[..., Any]] = {
     OWN + "print": _print,
     OWN + "assert": _assert,
     OWN + "function": _function,
+    OWN + "text": lambda text: text,
     OWN + "apply": lambda f, *args: f(*args),
     TO_DEVICE: lambda x, device: x,
     OWN + "shape_of": lambda x: x.shape,

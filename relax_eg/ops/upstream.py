@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from relax_eg.dtypes import is_float
-from relax_eg.errors import OperatorError
+from relax_eg.errors import OperatorError, UndecidedError
 from relax_eg.ir.annotations import Shape, Tensor, Tuple
-from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
+from relax_eg.ir.expr import Expr, const, shape_value, tuple_, tuple_get
 from relax_eg.ir.host_calls import OWN, host_call
 from relax_eg.ops import api as op
 from relax_eg.ops.upstream_arguments import Axis, axes_tuple, dims_of_shape, plain_number
@@ -124,7 +124,12 @@ def _cumulated(name: str) -> Callable[..., Expr]:
 
 def reshape(x: Expr, shape: Sizes) -> Expr:
     dims = dims_of_shape(shape)
-    return _by_host("reshape", [x], shape, x.dtype) if dims is None else op.reshape(x, dims)
+    if dims is None:
+        return _by_host("reshape", [x], shape, x.dtype)
+    try:
+        return op.reshape(x, dims)
+    except UndecidedError:  # sizes that a `match_cast` of a shape named
+        return _by_host("reshape", [x], shape_value(dims), x.dtype)
 
 
 def broadcast_to(x: Expr, shape: Sizes) -> Expr:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from relax_eg.ir.annotations import Annotation, Data, Tuple, dims_of
+from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of, substitute
 from relax_eg.ir.control import functions_of, group_arguments, runs_of
 from relax_eg.ir.devices import copied_to
 from relax_eg.ir.expr import (
@@ -37,8 +37,10 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import CONTROL, PASSIVE, RUNNING
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.shapes import Dim
 from relax_eg.vm.folds import Fold, RunsFold, folds_of
 from relax_eg.vm.instructions import (
+    Advance,
     BindSizes,
     BranchOn,
     CallFunction,
@@ -66,7 +68,9 @@ from relax_eg.vm.instructions import (
     WriteRef,
 )
 from relax_eg.vm.lifetimes import with_kills
+from relax_eg.vm.storages import Branch, Donating, PlannedRegion, with_storages
 
+Advances = Callable[[list[Any], Mapping[str, int]], tuple[list[Any], Mapping[str, int]]]
 Bind = Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]
 
 
@@ -77,11 +81,13 @@ class RegionProgram:
     - `run(values, sizes)`: returns the values of the block's bindings.
     - `reads`: the variables whose values it takes, in order.
     - `sizes`: the size variables that it reads.
+    - `donating(places)`: the same program, which gives these operands away; None where it cannot.
     """
 
     run: Callable[[list[Any], Mapping[str, int]], Sequence[Any]]
     reads: Sequence[Expr]
     sizes: Sequence[str]
+    donating: Donating | None = None
 
 
 class Programs(Protocol):
@@ -98,6 +104,10 @@ class Programs(Protocol):
     def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]: ...
 
     def cast(self, function: Function, bound: Expr) -> Bind: ...
+
+    def advance(self, function: Function) -> Advances | None:
+        """Takes steps of a function that ends in a call of itself; None where it is run by its instructions."""
+        ...
 
     def fold(self, fold: Fold) -> RunsFold: ...
 
@@ -116,6 +126,10 @@ class ModuleCompiler:
         self.folds = folds_of(module)
         self.mentions = Counter(e.attr("name") for f in module for e in f.expressions() if e.op == FUNCTION)
         self.is_placed = any(copied_to(e) is not None for f in module for e in f.expressions())
+        names = {v for f in module for v in (*f.size_variables, *f.cast_variables)}
+        self.mark = "_"  # what ends no size's name, with a number behind it
+        while any(self.mark in v for v in names):
+            self.mark += "_"
         self.unchecked = {f.name for f in module if not f.size_variables} - set(_checked_functions(module))
 
     def code(self, name: str) -> Code:
@@ -128,7 +142,8 @@ class ModuleCompiler:
             run = RunProgram(n, self.programs.whole(f), name, tuple(range(n)), sizes)
             return Code(name, n, (None,) * (n + 1), (run, Return(-1, n)), self.programs.fit(f))
         made = _FunctionCompiler(self, f)
-        code = with_kills(made.instructions(), made.constants.values())
+        planned = with_storages(made.instructions(), made.regions, made.new_register)
+        code = with_kills(planned, made.constants.values())
         return Code(name, len(f.params), tuple(made.registers), code, fit)
 
 
@@ -183,12 +198,17 @@ class _FunctionCompiler:
         self.constants: dict[Expr, int] = {}
         self.code: list[Instruction] = []
         self.labels: list[int] = []  # the place of each label
+        self.regions: dict[int, PlannedRegion] = {}  # by place
+        self.branch: Branch = ()  # the labels of the branches that are being compiled
         self.inlined = 0
         self.places: dict[Expr, str] = {}  # the devices of variables, where they are known
         self.running = [function.name]
         scope = _Scope(function, {}, {}, {v: v for v in function.size_variables}, "")
         for p in function.params:
-            scope.registers[p] = self._register()
+            scope.registers[p] = self.new_register()
+        if not module.is_placed and (advance := self.programs.advance(function)) is not None:
+            args = tuple(scope.registers.values())
+            self.code.append(Advance(-1, advance, function.name, args, tuple(scope.sizes.items())))
         self._body(scope)
         self.code.append(Return(-1, self._operand(function.result, scope)))
 
@@ -205,7 +225,7 @@ class _FunctionCompiler:
             for k, i in enumerate(placed)
         )
 
-    def _register(self, value: Any = None) -> int:
+    def new_register(self, value: Any = None) -> int:
         self.registers.append(value)
         return len(self.registers) - 1
 
@@ -246,9 +266,11 @@ class _FunctionCompiler:
     def _region(self, bindings: Sequence[Binding], scope: _Scope, device: str | None = None) -> None:
         program = self.programs.region(scope.function, Block(tuple(bindings)), tuple(scope.sizes), device)
         reads = tuple(self._operand(e, scope) for e in program.reads)
-        outputs = tuple(self._register() for _ in bindings)
+        outputs = tuple(self.new_register() for _ in bindings)
         sizes = tuple((v, scope.sizes[v]) for v in program.sizes if v in scope.sizes)
         name = ", ".join(b.name for b in bindings)
+        kinds = tuple(_in_frame(b.var.annotation, scope.sizes) for b in bindings)
+        self.regions[len(self.code)] = PlannedRegion(kinds, self.branch, program.donating)
         self.code.append(RunRegion(-1, program.run, name, reads, sizes, outputs))
         scope.registers.update(zip((b.var for b in bindings), outputs, strict=True))
 
@@ -263,7 +285,7 @@ class _FunctionCompiler:
         if e.op in (CONSTANT, FUNCTION):
             if e not in self.constants:
                 value = e.attr("name") if e.op == FUNCTION else self.programs.constant(e)
-                self.constants[e] = self._register(value)
+                self.constants[e] = self.new_register(value)
             return self.constants[e]
         if e.op == TUPLE_GET and e.args[0] in scope.fields:
             return scope.fields[e.args[0]][e.attr("index")]
@@ -274,7 +296,7 @@ class _FunctionCompiler:
         return scope.registers.pop(e)
 
     def _made(self, kind: Callable[..., Instruction], *parts: Any) -> int:
-        into = self._register()
+        into = self.new_register()
         self.code.append(kind(into, *parts))
         return into
 
@@ -344,7 +366,7 @@ class _FunctionCompiler:
         given = [self._operand(a, scope) for a in parts.constants]
         known: list[Annotation] = [a.annotation for a in parts.constants]
         assert isinstance(e.annotation, Tuple)
-        outputs = tuple(self._register() for _ in e.annotation.fields)
+        outputs = tuple(self.new_register() for _ in e.annotation.fields)
         labels = tuple(self._label() for _ in parts.functions)
         end = self._label()
         fields: list[tuple[int, ...]] = [()] * len(labels)
@@ -352,13 +374,15 @@ class _FunctionCompiler:
         if e.op == MATCH:
             assert isinstance(parts.index.annotation, Data)
             more = [parts.index.annotation.fields(i) for i in range(len(labels))]
-            fields = [tuple(self._register() for _ in m) for m in more]
+            fields = [tuple(self.new_register() for _ in m) for m in more]
             self.code.append(Switch(-1, value, labels, tuple(fields)))
         else:
             self.code.append(BranchOn(-1, value, labels))
         for label, function, own, kinds in zip(labels, parts.functions, fields, more, strict=True):
             self._place(label)
+            self.branch = (*self.branch, label)
             self._branch(function.attr("name"), [*given, *own], [*known, *kinds], scope, outputs)
+            self.branch = self.branch[:-1]
             self.code.append(Jump(-1, end))
         self._place(end)
         scope.fields[b.var] = outputs
@@ -385,7 +409,7 @@ class _FunctionCompiler:
     def _inside(self, f: Function, args: list[int], known: list[Annotation], outer: _Scope) -> _Scope:
         """The scope of a function that stands in place of its call."""
         self.inlined += 1
-        suffix = f"@{self.inlined}"
+        suffix = f"{self.module.mark}{self.inlined}"
         inner = _Scope(f, dict(zip(f.params, args, strict=True)), {}, {}, suffix)
         same = all(p.annotation == a for p, a in zip(f.params, known, strict=True))
         if same and set(f.size_variables) <= outer.sizes.keys():
@@ -396,6 +420,14 @@ class _FunctionCompiler:
             self.code.append(BindSizes(-1, lambda values, _: fit(values), tuple(args), (), bound))
             inner.sizes.update(bound)
         return inner
+
+
+def _in_frame(a: Annotation, sizes: Mapping[str, str]) -> Tensor | None:
+    """The annotation of a tensor in the frame's names of sizes; None where a size is not known when it is computed."""
+    if not isinstance(a, Tensor) or not {v for d in dims_of(a) for v in d.variables} <= sizes.keys():
+        return None
+    renamed = substitute(a, {v: Dim.var(own) for v, own in sizes.items() if v != own})
+    return renamed if isinstance(renamed, Tensor) else None
 
 
 _SIMPLE = frozenset((TUPLE, TUPLE_GET, CONSTRUCT, CLOSURE, NEW_REF, READ_REF, WRITE_REF))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from relax_eg.ir.annotations import DataType
+from relax_eg.ir.annotations import DataType, Tensor
 from relax_eg.ir.expr import Expr
+from relax_eg.shapes import Dim
 from relax_eg.vm.folds import RunsFold
 
 Sizes = Sequence[tuple[str, str]]  # names of size variables, each with the frame's name for it
@@ -56,6 +57,8 @@ class RunRegion(Instruction):
     - `reads`: the registers of its values.
     - `sizes`: the size variables that it reads.
     - `outputs`: the registers of its results.
+    - `allocated`: those of its results that have a tensor in a storage.
+    - `donates`: the places among `reads` of dead values in whose storages results are written.
     """
 
     code: ClassVar[int] = 1
@@ -64,6 +67,8 @@ class RunRegion(Instruction):
     reads: tuple[int, ...]
     sizes: Sizes
     outputs: tuple[int, ...]
+    allocated: tuple[int, ...] = ()
+    donates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +318,49 @@ class Kill(Instruction):
     registers: tuple[int, ...]
 
 
-_READ = ("source", "value", "callee", "cell")  # fields that name a register
-_READ_MANY = ("reads", "args", "fields", "captured", "values")  # and several
+@dataclass(frozen=True, slots=True)
+class AllocStorage(Instruction):
+    """Makes a storage.
+
+    - `size`: its bytes, in the frame's sizes.
+    """
+
+    code: ClassVar[int] = 23
+    size: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class AllocTensor(Instruction):
+    """Makes a tensor at the beginning of a storage. What was there is dead.
+
+    - `storage`: the register of the storage.
+    - `annotation`: its shape, in the frame's sizes, and its dtype.
+    """
+
+    code: ClassVar[int] = 24
+    storage: int
+    annotation: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Advance(Instruction):
+    """Takes steps of a function that ends in a call of itself, in a compiled loop.
+
+    - `run(values, sizes)`: returns the function's arguments and sizes after these steps.
+    - `name`: the function.
+    - `args`: the registers of its arguments.
+    - `sizes`: its size variables.
+    """
+
+    code: ClassVar[int] = 25
+    run: Callable[[list[Any], Mapping[str, int]], tuple[list[Any], Mapping[str, int]]]
+    name: str
+    args: tuple[int, ...]
+    sizes: Sizes
+
+
+_READ = ("source", "value", "callee", "cell", "storage")  # fields that name a register
+_READ_MANY = ("reads", "args", "fields", "captured", "values", "allocated")  # and several
 
 
 def read_registers(i: Instruction) -> list[int]:
@@ -328,8 +374,15 @@ def read_registers(i: Instruction) -> list[int]:
 def written_registers(i: Instruction) -> list[int]:
     """Returns the registers that an instruction writes."""
     own: list[int] = [r for case in i.fields for r in case] if isinstance(i, Switch) else []
-    own += getattr(i, "outputs", ())
+    own += i.args if isinstance(i, Advance) else getattr(i, "outputs", ())
     return own if i.into < 0 else [*own, i.into]
+
+
+def moved(i: Instruction, places: Sequence[int]) -> Instruction:
+    """Returns `i` for code in which the instruction at place `k` is at `places[k]`."""
+    if isinstance(i, Jump):
+        return replace(i, place=places[i.place])
+    return replace(i, places=tuple(places[p] for p in i.places)) if isinstance(i, (BranchOn, Switch)) else i
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from relax_eg.vm.instructions import (
     Kill,
     Return,
     Switch,
+    moved,
     read_registers,
     written_registers,
 )
@@ -52,7 +53,7 @@ def with_kills(code: Sequence[Instruction], kept: Iterable[int]) -> tuple[Instru
         if before[k]:
             made.append(Kill(-1, _registers(before[k])))
         made.append(replace(i, kills=_registers(drops[k])) if drops[k] else i)
-    return tuple(_moved(i, places) for i in made)
+    return tuple(moved(i, places) for i in made)
 
 
 def _followers(code: Sequence[Instruction], k: int) -> tuple[int, ...]:
@@ -62,12 +63,6 @@ def _followers(code: Sequence[Instruction], k: int) -> tuple[int, ...]:
     if isinstance(i, Jump):
         return (i.place,)
     return i.places if isinstance(i, (BranchOn, Switch)) else (k + 1,)
-
-
-def _moved(i: Instruction, places: Sequence[int]) -> Instruction:
-    if isinstance(i, Jump):
-        return replace(i, place=places[i.place])
-    return replace(i, places=tuple(places[p] for p in i.places)) if isinstance(i, (BranchOn, Switch)) else i
 
 
 def _bits(registers: Iterable[int]) -> int:

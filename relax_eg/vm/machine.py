@@ -13,6 +13,9 @@ from relax_eg.ir.expr import Expr
 from relax_eg.limits import FRAMES
 from relax_eg.vm.folds import Batch, DeferredValue, rank_of
 from relax_eg.vm.instructions import (
+    Advance,
+    AllocStorage,
+    AllocTensor,
     BindSizes,
     BranchOn,
     CallFunction,
@@ -40,6 +43,26 @@ from relax_eg.vm.instructions import (
     WriteRef,
     written_registers,
 )
+
+
+class PlannedMemory(Protocol):
+    """Memory in which a backend puts values at the places that are planned."""
+
+    def storage(self, size: int) -> Any:
+        """Makes a storage of `size` bytes."""
+        ...
+
+    def tensor(self, storage: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """Returns a tensor in a storage."""
+        ...
+
+    def fill(self, tensor: Any, value: Any) -> Any:
+        """Puts a value into a tensor, and returns the tensor."""
+        ...
+
+    def kill(self, value: Any) -> None:
+        """Ends the life of a value, if it is a tensor that was allocated."""
+        ...
 
 
 class HostSteps(Protocol):
@@ -142,12 +165,14 @@ class VirtualMachine:
     - `code_of(name)`: returns the instructions of a function.
     - `steps`: what it leaves to others.
     - `profile`: records each instruction, if it is set.
+    - `memory`: puts values at the places that are planned; None where the backend allocates its arrays itself.
     """
 
     def __init__(self, code_of: Callable[[str], Code], steps: HostSteps) -> None:
         self.code_of = code_of
         self.steps = steps
         self.profile: InstructionProfile | None = None
+        self.memory: PlannedMemory | None = None
         self.deferring = False  # whether registers may hold deferred values
 
     def call(self, name: str, args: Sequence[Any], sizes: Mapping[str, int] | None = None) -> Any:
@@ -159,7 +184,7 @@ class VirtualMachine:
         place = 0
         deferring = self.deferring
         waiting: dict[tuple[Any, ...], Batch] = {}
-        profile = self.profile
+        profile, memory = self.profile, self.memory
         while True:
             i: Any = code.instructions[place]
             started = 0.0 if profile is None else time.perf_counter()
@@ -172,6 +197,11 @@ class VirtualMachine:
                 known = {name: bound[own] for name, own in i.sizes if own in bound}
                 given = [registers[r] for r in i.reads]
                 values = i.run([_forced(v) for v in given] if deferring else given, known)
+                if memory is not None and i.allocated:
+                    values = [
+                        memory.fill(registers[r], v) if r in i.allocated else v
+                        for r, v in zip(i.outputs, values, strict=True)
+                    ]
                 for into, value in zip(i.outputs, values, strict=True):
                     registers[into] = value
                 if profile is not None:
@@ -186,6 +216,8 @@ class VirtualMachine:
                 place = i.places[min(max(int(_forced(registers[i.value])), 0), len(i.places) - 1)]
             elif kind == Kill.code:
                 for r in i.registers:
+                    if memory is not None:
+                        memory.kill(registers[r])
                     registers[r] = None
             elif kind == Jump.code:
                 place = i.place
@@ -251,6 +283,15 @@ class VirtualMachine:
                 if isinstance(callee, FunctionValue):
                     callee, captured = callee.name, (*callee.captured, *captured)
                 registers[i.into] = FunctionValue(callee, captured)
+            elif kind in (AllocStorage.code, AllocTensor.code):
+                # XLA allocates its arrays itself. It follows the plan because regions donate, and kills free.
+                if memory is None:
+                    pass
+                elif kind == AllocStorage.code:
+                    registers[i.into] = memory.storage(int(i.size.evaluate(bound)))
+                else:
+                    shape = tuple([int(d.evaluate(bound)) for d in i.annotation.shape])
+                    registers[i.into] = memory.tensor(registers[i.storage], shape, i.annotation.dtype)
             else:
                 if deferring:
                     registers[:] = map(_forced, registers)
@@ -275,6 +316,11 @@ class VirtualMachine:
             registers[i.into] = ()
         elif isinstance(i, CopyTo):
             registers[i.into] = self.steps.copied(registers[i.source], i.device)
+        elif isinstance(i, Advance):
+            values, sizes = i.run([registers[r] for r in i.args], {name: bound[own] for name, own in i.sizes})
+            for r, v in zip(i.args, values, strict=True):
+                registers[r] = v
+            bound.update(sizes)
         elif isinstance(i, (CallLibrary, RunLoop, RunProgram)):
             args = [registers[r] for r in i.args]
             sizes = {name: bound[own] for name, own in i.sizes if own in bound}

@@ -182,6 +182,38 @@ def main(
     return decode(written, 0, h, table, w, u, out)
 """
 
+
+def cache_program(width: int = 64, words: int = 128) -> str:
+    """Returns a decoder with attention: its keys, its values and what it writes grow by one at each step."""
+    return f"""
+@R.function
+def decode(
+    written: R.Tensor(("t",), "int32"), keys: R.Tensor(("t", {width}), "float32"),
+    values: R.Tensor(("t", {width}), "float32"), x: R.Tensor((1, {width}), "float32"), most: R.Tensor((), "int32"),
+    table: R.Tensor(({words}, {width}), "float32"), w: R.Tensor(({width}, {3 * width}), "float32"),
+    out: R.Tensor(({width}, {words}), "float32"),
+) -> R.Tensor(ndim=1, dtype="int32"):
+    if most == written.shape[0]:
+        return written
+    a = x @ w
+    k = R.op.concat((keys, a[:, {width}:{2 * width}]), axis=0)
+    v = R.op.concat((values, a[:, {2 * width}:]), axis=0)
+    h = R.op.softmax(a[:, :{width}] @ R.op.permute_dims(k) / 8.0, axis=-1) @ v
+    best = R.op.argmax(h @ out, axis=-1)
+    following = R.op.take(table, best, 0) + h
+    return decode(R.op.concat((written, best), axis=0), k, v, following, most, table, w, out)
+
+@R.function
+def main(
+    x: R.Tensor((1, {width}), "float32"), most: R.Tensor((), "int32"), table: R.Tensor(({words}, {width}), "float32"),
+    w: R.Tensor(({width}, {3 * width}), "float32"), out: R.Tensor(({width}, {words}), "float32"),
+):
+    a = x @ w
+    first = R.op.argmax(x @ out, axis=-1)
+    return decode(first, a[:, {width}:{2 * width}], a[:, {2 * width}:], x, most, table, w, out)
+"""
+
+
 MUTUAL = """
 @R.function
 def even(n: R.Tensor((), "int32")) -> R.Tensor((), "bool"):

@@ -73,6 +73,45 @@ def main(x: R.Tensor((3,), "float32")):
 """
 
 
+CLOSURES = """
+@R.function
+def apply(f: R.Callable((R.Tensor((4,), "float32"),), R.Tensor((4,), "float32")), x: R.Tensor((4,), "float32")
+          ) -> R.Tensor((4,), "float32"):
+    return f(f(x)) + x
+
+@R.function
+def there(w: R.Tensor((4,), "float32"), x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+    R.func_attr({"vdevice": "cpu:1"})
+    return R.tanh(x * w) + w
+
+@R.function
+def main(x: R.Tensor((4,), "float32"), w: R.Tensor((4,), "float32"), c: R.Tensor((), "bool")):
+    w1 = R.to_vdevice(w, "cpu:2")
+    def here(y: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        return y * w1
+    if c:
+        g = R.make_closure(there, (w1,))
+    else:
+        g = here
+    return apply(g, x)
+"""
+
+RETURNED = """
+@R.function
+def there(x: R.Tensor((4,), "float32")
+          ) -> R.Tuple(R.Tensor((4,), "float32", "cpu:2"), R.Tensor(ndim=1, dtype="float32")):
+    R.func_attr({"vdevice": "cpu:1"})
+    u = R.unique(x)
+    y = R.match_cast(u, R.Tensor(("m",), "float32"))
+    return R.exp(x), R.tanh(y)
+
+@R.function
+def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32", "cpu:1"):
+    both = there(x)
+    return both[0] + R.sum(both[1])
+"""
+
+
 def places(value: object) -> list[int]:
     return [d.id for x in jax.tree_util.tree_leaves(value) for d in x.devices()]
 
@@ -120,7 +159,37 @@ def data_of_two_devices() -> None:
     print("data of two devices")
 
 
+def closures_of_devices() -> None:
+    """Who calls a closure does not know where it runs: it copies its arguments, and the caller its result."""
+    with without_checks():
+        best = rx.optimize(rx.parse(CLOSURES))
+    x, w = np.array([0.1, 0.2, 0.3, 0.4], np.float32), np.array([1, 2, 3, 4], np.float32)
+    np.testing.assert_allclose(best(x, w, np.bool_(False)), x * w * w + x, rtol=1e-5)
+    _, profile = best.strategy.profiled([jax.numpy.asarray(x), jax.numpy.asarray(w), jax.numpy.bool_(True)])
+    copies = [r for r in profile.rows.values() if "copyto" in r.text]
+    # w and x for each call of there, its two results, and w to cpu:2 and, for the branches, back
+    assert sum(r.count for r in copies) == 8, profile
+    y = np.tanh(np.tanh(x * w) * w + w * w) + w + x
+    np.testing.assert_allclose(best(x, w, np.bool_(True)), y, rtol=1e-5)
+    print("closures of devices")
+
+
+def results_on_devices() -> None:
+    module = rx.parse(RETURNED)
+    assert rx.parse(str(module)) == module
+    for dynamic in ("exact", "capacity"):
+        with without_checks():
+            best = rx.optimize(module, dynamic=dynamic)
+        for x in ([1, 2, 2, 3], [1, 1, 1, 1]):
+            found = best(np.array(x, np.float32))
+            assert places(found) == [1]
+            np.testing.assert_allclose(found, np.exp(x) + np.tanh(np.unique(x)).sum(), rtol=1e-5)
+    print("results on devices")
+
+
 if __name__ == "__main__":
     values_and_functions()
     recursion_and_cells()
     data_of_two_devices()
+    closures_of_devices()
+    results_on_devices()

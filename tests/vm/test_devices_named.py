@@ -31,6 +31,8 @@ def test_on_three_devices(tmp_path: Path) -> None:
         "values and functions",
         "recursion and cells",
         "data of two devices",
+        "closures of devices",
+        "results on devices",
     ], found.stderr
 
 

@@ -37,6 +37,7 @@ from tests.vm.language_programs import (
     SCALAR,
     TOTAL,
     examples,
+    scalars,
 )
 
 EXAMPLES = examples()
@@ -226,6 +227,55 @@ def pairs(xs: List(F), k: F):  # type: ignore[reportInvalidTypeForm]
     return reverse(each(lambda x: x * k, xs), List.Nil()), rx.read_ref(r)
 
 
+GUARDED = (
+    HEAD
+    + f"""
+@R.function
+def main(xs: List({SCALAR}), n: R.Tensor((), "int32"), k: {SCALAR}) -> {SCALAR}:
+    match n:
+        case 0 | 1:
+            return k
+        case 7 if main(xs, n - 1, k) > 1.0:
+            return 70.0
+        case _:
+            match xs:
+                case List.Cons(h, List.Cons(2.0, t)) if h > k:
+                    return h
+                case List.Cons(h, t) if h > k:
+                    return main(t, n, k) + h
+                case List.Cons(-1.0, _):
+                    return -10.0
+                case List.Cons(h, List.Nil()):
+                    return h * 100.0
+                case _:
+                    return 5.0
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("xs", "n", "wanted"),
+    [
+        ([9, 2, 3], 0, 1.0),
+        ([9, 2, 3], 1, 1.0),
+        ([9, 2, 3], 5, 9.0),
+        ([9, 3], 5, 17.0),
+        ([9, -1, 0], 5, -1.0),
+        ([0.5], 5, 50.0),
+        ([], 5, 5.0),
+        ([9, 2], 7, 70.0),
+        ([-1], 7, -10.0),
+    ],
+)
+def test_conditions_and_numbers_of_cases(xs: list[float], n: int, wanted: float) -> None:
+    module = parse(GUARDED)
+    assert parse(str(module)) == module
+    args = [scalars(xs), np.int32(n), np.float32(1)]
+    assert float(evaluate(module, args)) == wanted
+    arrays = rx.list_of(List, [jax.numpy.float32(x) for x in xs]), jax.numpy.int32(n), jax.numpy.float32(1)
+    assert float(runner(module).run(arrays)) == wanted
+
+
 def test_a_script() -> None:
     assert parse(str(pairs)) == pairs
     xs = [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -268,8 +318,13 @@ def main(xs: List({SCALAR}), k: {SCALAR}):
             "List.Cons has 2 fields, this pattern has 1",
         ),
         (
-            "match xs:\n    case List.Cons(h, t) if h > k:\n        return h\n    case _:\n        return k",
-            "a case has a condition\n",
+            "match xs:\n    case List.Cons(h, t) if h > k:\n        return h\n    case List.Nil():\n        return k",
+            "no case of this `match` takes List.Cons(_, _)\n",
+        ),
+        ("match k:\n    case 1.0:\n        return k", "no case of this `match` takes _\n"),
+        (
+            "match k:\n    case None:\n        return k\n    case _:\n        return k",
+            "this pattern has no meaning here",
         ),
         ("return List.Cons(k)", "List.Cons has 2 fields, given: 1"),
         ("return List.Kons(k, xs)", "`List` has no constructor `Kons`; did you mean `Cons`?"),
@@ -342,3 +397,106 @@ def test_what_is_general() -> None:
     module = parse(MANDELBROT)
     assert general_functions(module) == {"main", "escape", "escape_else"}
     assert not general_functions(parse(f"@R.function\ndef main(x: {SCALAR}):\n    return x + 1.0\n"))
+
+
+def test_derivatives_are_refused() -> None:
+    with without_checks():
+        text = TOTAL.replace("xs: List", "k: R.Tensor((), 'float32'), xs: List").replace("main(t)", "main(k, t) * k")
+        best = rx.optimize(parse(text))
+    xs = scalars([1, 2])
+    for call in (lambda k: jax.grad(lambda y: best(y, xs))(k), lambda k: jax.jit(lambda y: best(y, xs))(k)):
+        with pytest.raises(rx.errors.TraceError) as error:
+            call(jax.numpy.float32(1))
+        assert "main() runs in steps and is no JAX function: it recurs, or has function values" in str(error.value)
+        assert "no derivatives and is no part of a jax.jit\n  accepted: a call of what optimize returned" in str(
+            error.value
+        )
+
+
+ROSES = """
+@R.data
+class Forest(a):
+    End = ()
+    More = (Rose(a), Forest(a))
+
+@R.data
+class Pair(a):
+    Two = (Forest(a), a)
+
+@R.data
+class Rose(a):
+    Node = (a, Forest(a))
+
+@R.function
+def total(r: Rose(R.Tensor((), "float32"))) -> R.Tensor((), "float32"):
+    match r:
+        case Rose.Node(x, Forest.End()):
+            return x
+        case Rose.Node(x, inner):
+            return x + totals(inner)
+
+@R.function
+def totals(f: Forest(R.Tensor((), "float32"))) -> R.Tensor((), "float32"):
+    match f:
+        case Forest.End():
+            return 0.0
+        case Forest.More(r, rest):
+            return total(r) + totals(rest)
+
+@R.function
+def main(p: Pair(R.Tensor((), "float32"))):
+    match p:
+        case Pair.Two(f, x):
+            grown = Forest.More(Rose.Node(x, f), f)
+            return totals(grown), grown
+"""
+
+
+def test_types_that_mention_each_other(tmp_path: Path) -> None:
+    module = parse(ROSES)
+    assert parse(str(module)) == module and pickle.loads(pickle.dumps(module)) == module
+    forest, pair, rose = (next(d for d in module.data_types if d.name == n) for n in ("Forest", "Pair", "Rose"))
+    made = rx.data_types({
+        "Forest(a)": {"End": (), "More": ("Rose(a)", "Forest(a)")}, "Rose(a)": {"Node": ("a", "Forest(a)")}
+    })  # fmt: skip
+    assert made == (forest, rose)
+    one, two = np.float32(1), np.float32(2)
+    leaf = rose.Node(one, forest.End())
+    args = [
+        pair.Two(forest.More(leaf, forest.More(rose.Node(two, forest.More(leaf, forest.End())), forest.End())), two)
+    ]
+    wanted = evaluate(module, args)
+    assert float(wanted[0]) == 10.0
+    with without_checks():
+        best = rx.optimize(module)
+    assert_alike(best(*args), wanted)
+    best.save(tmp_path / "m.rxe")
+    again = rx.load(tmp_path / "m.rxe")
+    assert again.module == best.module
+    assert_alike(again(*args), wanted)
+    with pytest.raises(ShapeError, match=r"argument `p`.Two\[0\] should be a Forest, got Rose"):
+        best(pair.Two(leaf, two))
+    with pytest.raises(ModuleTextError, match=r"no case of this `match` takes Forest\.More"):
+        parse(ROSES.replace("        case Forest.More(r, rest):\n            return total(r) + totals(rest)\n", ""))
+    with pytest.raises(rx.errors.SpecError, match="Rose: the field 'Forrest' is no annotation"):
+        rx.data_types({"Rose": {"Node": ("Forrest",)}, "Forest": {"End": ("Rose",)}})
+
+
+def test_a_script_of_types_that_mention_each_other() -> None:
+    assert parse(str(evens)) == evens
+    xs = Odd.Odd(np.float32(1), Even.Even(np.float32(2), Odd.Nothing()))
+    assert float(evaluate(evens, [xs])) == 3.0
+
+
+Even, Odd = rx.data_types({
+    "Even(a)": {"Empty": (), "Even": ("a", "Odd(a)")}, "Odd(a)": {"Nothing": (), "Odd": ("a", "Even(a)")}
+})  # fmt: skip
+
+
+@rx.function
+def evens(xs: Odd(F)) -> F:  # type: ignore[reportInvalidTypeForm]
+    match xs:
+        case Odd.Odd(x, Even.Even(y, rest)):
+            return x + y + evens(rest)
+        case _:
+            return 0.0

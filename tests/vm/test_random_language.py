@@ -56,6 +56,13 @@ class Program:
             inner = {**known, "h": NUMBER, "t": LIST, "r": result}
             step = self.value(result, inner, 2)
             body = f"match n:\n        case List.Nil():\n            return {base}\n"
+            if self.random.random() < 0.3:
+                body += "        case List.Cons(0.9, List.Cons(h, _)):\n"
+                body += f"            return {self.value(result, known, 1)}\n"
+            if self.random.random() < 0.3:
+                held = {**known, "h": NUMBER, "t": LIST}
+                body += f"        case List.Cons(h, t) if {self.value(NUMBER, held, 1)} > 0.5:\n"
+                body += f"            return {self.value(result, held, 1)}\n"
             body += f"        case List.Cons(h, t):\n            r = {name}(t, a)\n            return {step}\n"
         else:
             step = self.value(result, {**known, "r": result}, 2)

@@ -460,6 +460,8 @@ class _Reader:
         place, data = sorted(names, key=lambda n: n not in self.places)
         letter, low = self.places[place]
         c = self.normal.coefficient(g.dim, place)
+        if data not in self.normal.composer.opaque:  # a size
+            return None
         if low != _ZERO or c not in (1, -1) or g.dim * c != Dim.var(place) - Dim.var(data):
             return None
         index = self._data(data)

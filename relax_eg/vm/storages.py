@@ -1,0 +1,126 @@
+"""Storages for the values of a function's frame: `AllocStorage` and `AllocTensor` instructions.
+
+A storage holds one value at a time. A value takes over the storage of one that is dead, if their sizes are equal as
+polynomials. Where a dataflow block reads that value for the last time, its result is written in its place: on XLA by
+donation, which frees every other dead array. A backend with memory of its own puts each value where the plan says.
+
+Planned are the values of dataflow blocks that only blocks, branches and checks of sizes read. Those that data, cells,
+closures or calls may hold belong to whoever reads them. Code has no jumps backwards, so a value lives at most from the
+place where it is written to the last one that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.memory import tensor_bytes
+from relax_eg.shapes import Dim
+from relax_eg.vm.instructions import (
+    AllocStorage,
+    AllocTensor,
+    BindSizes,
+    BranchOn,
+    Code,
+    Instruction,
+    RunRegion,
+    moved,
+    read_registers,
+    written_registers,
+)
+
+LEAST_BYTES = 4096  # chosen: smaller values get no storage; donating such an array takes longer than allocating it
+
+Branch = tuple[int, ...]  # the branches around an instruction, outermost first
+Donating = Callable[[tuple[int, ...]], Callable[[list[object], Mapping[str, int]], Sequence[object]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRegion:
+    """What the plan has to know of a `RunRegion`.
+
+    - `annotations`: those of its results, in the frame's names of sizes.
+    - `branch`: the branches around it.
+    - `donating(places)`: a program that gives these operands away; None where it cannot.
+    """
+
+    annotations: tuple[Tensor | None, ...]
+    branch: Branch
+    donating: Donating | None
+
+
+@dataclass(slots=True)
+class _Storage:
+    """A storage: its register, what a value must have to take it over, the last value in it, and that one's end."""
+
+    register: int
+    size: Dim
+    branch: Branch
+    holder: int
+    kind: Tensor
+    end: int
+
+
+def with_storages(
+    code: Sequence[Instruction], regions: Mapping[int, PlannedRegion], new_register: Callable[[], int]
+) -> tuple[Instruction, ...]:
+    """Returns `code` with storages for the values of its dataflow blocks. Linear in the code's size, times the number
+    of storages.
+
+    - `regions`: by place in `code`.
+    - `new_register()`: returns a new register.
+    """
+    last: dict[int, int] = {}  # the place of the last instruction that reads a register
+    held: set[int] = set()  # registers whose values may have other owners
+    writers: dict[int, int] = {}
+    for k, i in enumerate(code):
+        last.update(dict.fromkeys(read_registers(i), k))
+        if not isinstance(i, (RunRegion, BranchOn, BindSizes)):
+            held.update(read_registers(i))
+        for r in written_registers(i):
+            writers[r] = writers.get(r, 0) + 1
+    storages: list[_Storage] = []
+    made: list[Instruction] = []
+    places: list[int] = []
+    for k, i in enumerate(code):
+        places.append(len(made))
+        region = regions.get(k)
+        if not isinstance(i, RunRegion) or region is None:
+            made.append(i)
+            continue
+        allocated: list[int] = []
+        donated: list[int] = []
+        for r, a in zip(i.outputs, region.annotations, strict=True):
+            size = None if a is None or r in held or writers[r] > 1 else tensor_bytes(a)
+            if a is None or size is None or (size.is_const and size.value < LEAST_BYTES):
+                continue
+            end = last.get(r, k)
+            found = next((s for s in reversed(storages) if _takes_over(s, a, size, region, k)), None)
+            if found is None:
+                found = _Storage(new_register(), size, region.branch, r, a, end)
+                storages.append(found)
+                made.append(AllocStorage(found.register, size))
+            elif found.end == k:
+                donated.append(i.reads.index(found.holder))
+            found.holder, found.kind, found.end = r, a, end
+            made.append(AllocTensor(r, found.register, a))
+            allocated.append(r)
+        run = region.donating(tuple(donated)) if donated and region.donating is not None else i.run
+        made.append(replace(i, run=run, allocated=tuple(allocated), donates=tuple(donated)))
+    return tuple(moved(i, places) for i in made)
+
+
+def _takes_over(s: _Storage, a: Tensor, size: Dim, region: PlannedRegion, k: int) -> bool:
+    """Whether a value of the region at place `k` may be in `s`: its storage exists on this path, and its last value is
+    dead, or is read by the region for the last time and is of the same kind, as XLA's donation asks."""
+    if s.size is not size or region.branch[: len(s.branch)] != s.branch:
+        return False
+    if s.end < k:
+        return True
+    return s.end == k and region.donating is not None and (s.kind.shape, s.kind.dtype) == (a.shape, a.dtype)
+
+
+def planned_bytes(code: Code, sizes: Mapping[str, int]) -> int:
+    """Returns the bytes of the storages of a frame at these sizes: the most that its planned values take."""
+    return sum(int(i.size.evaluate(sizes)) for i in code.instructions if isinstance(i, AllocStorage))
