@@ -24,6 +24,9 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import Quick
+from relax_eg.driver.measured import Search
+from relax_eg.driver.options import read_options
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.ir import Tensor
 from relax_eg.ir.heads import label_of
 from relax_eg.memory import Step
@@ -164,11 +167,13 @@ WORKLOADS = {
 
 
 def kernels_of(model: str, workload: str, layers: int | None = None, target: str = "a100") -> rx.Module:
-    """A decoder in kernels, as `optimize` chooses them for the largest size of a workload."""
+    """A decoder in kernels, as a search chooses them for the largest size of a workload."""
     sizes, work = MODELS[model], WORKLOADS[workload]
     fn = functools.partial(decoder, sizes=sizes)
     arguments = specs(sizes, work.rows, layers)
-    return rx.optimize(fn, *arguments, at=work.at(), execution="kernels", target=target).module
+    traced = traced_program(fn, arguments)
+    options = read_options(traced, at=work.at(), execution="kernels", target=target)
+    return Search(traced, options).entry().module
 
 
 def planned(module: rx.Module, work: Workload, size: int | None = None, bounded: bool = True) -> rx.types.Plan:

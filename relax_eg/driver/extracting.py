@@ -137,7 +137,8 @@ def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
     """The values of a block, of operators that XLA fuses."""
     options, clock = request.options, request.clock
     models = [
-        WholeCost(options.profile, b, request.functions, options.cost, request.unusable) for b in request.bindings
+        WholeCost(options.profile, b, request.functions, options.cost, request.unusable, by_operator=True)
+        for b in request.bindings
     ]
     leaves = request.once is not None and request.is_hoisted
     with request.advised(), clock.running():

@@ -9,7 +9,6 @@ from relax_eg.backend.lower import lowering_programs_by, run_function
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.driver.fixed import at_sizes
 from relax_eg.errors import RelaxEgError
-from relax_eg.frontends.jax.trace import trace_function
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, Expr
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.limits import KEPT
@@ -29,6 +28,8 @@ def _operators_inside(e: Expr) -> Function | None:
     alone = pure_function("kernel", e.args, [e])
     if e.op not in (CALL_TIR, CALL_DPS_LIBRARY):
         return alone
+    from relax_eg.frontends.jax.trace import trace_function  # not part of what a saved program imports
+
     module = Module((alone,))
     try:
         specs = [f"{' '.join(str(d.evaluate({})) for d in p.shape)} @ {p.dtype}" for p in e.args]

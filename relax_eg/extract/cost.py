@@ -85,6 +85,7 @@ class WholeCost:
     - `functions`: the functions of the module by name, which calls and control flow run.
     - `cost`: another model, which then prices the operators.
     - `unusable`: the library routines that nothing executes here.
+    - `by_operator`: whether operators are priced by themselves in functions, too, as a selection adds them up.
     """
 
     def __init__(
@@ -94,10 +95,12 @@ class WholeCost:
         functions: Mapping[str, Function] | None = None,
         cost: CostModel | None = None,
         unusable: frozenset[str] = frozenset(),
+        by_operator: bool = False,
     ) -> None:
         self.profile = profile
         self.cost = cost
         self.unusable = unusable
+        self.by_operator = by_operator
         self.binding: dict[str, Number] = dict(binding)
         self.functions = functions or {}
         # Entries per column; 0: no column.
@@ -122,7 +125,7 @@ class WholeCost:
     @property
     def knows_fusions(self) -> bool:
         """Whether nodes are priced by the kernels that XLA's compiler makes of a function."""
-        return self.cost is None and self.profile.platform in ("cpu", "gpu")
+        return self.cost is None and not self.by_operator and self.profile.platform in ("cpu", "gpu")
 
     def representative(self, d: Dim) -> float:
         """The value of a size at the binding, of many bindings at the last one: by it fusions are decided for all."""
@@ -174,6 +177,7 @@ class WholeCost:
                 self._device_inside(site), binding, self.functions, self.cost
             )
             model._running = self._running | {function.name}
+            model.by_operator = self.by_operator
             if same:
                 model.constants = same
                 model._around = enclosing_loops(site, self.evaluate(self.times(site)), self._around)

@@ -73,7 +73,6 @@ CPU = Profile(
         **dict.fromkeys(("tan", "cbrt"), 0.5e9),
         **dict.fromkeys(("asin", "acos", "atan", "atan2"), 1e9),
         **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh", "power"), 3e9),
-        **dict.fromkeys(("lgamma", "digamma"), 1.8e9),
         **dict.fromkeys(("remainder", "floor_mod"), 0.17e9),
     },
 )

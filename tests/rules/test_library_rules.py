@@ -132,7 +132,7 @@ def test_attributes_and_sizes_reach_the_target() -> None:
 def test_several_results() -> None:
     book = rx.RuleSet("test")
 
-    @book.library("test.both", shapes="x: n", target=lambda x: (jnp.sin(x), jnp.cos(x)))
+    @book.library("test.both", shapes="x: n", target=lambda x: (jnp.sin(x), jnp.cos(x)), cost=4.0)
     def both(x: Any) -> Any:
         return rx.op.sin(x), rx.op.cos(x)
 

@@ -22,6 +22,7 @@ SPECIAL = np.array([np.nan, np.inf, -np.inf])
 
 # Collections of names of functions that state no trait: operators, spellings, and what one algorithm treats by itself.
 _OTHERS = {
+    "extract/devices.py", "extract/fusions/cpu.py",
     "tir/functions.py", "tir/__init__.py", "tir/values.py", "tir/reader.py", "tir/exact.py", "ops/api.py",
     "ops/api_library.py", "ops/elementwise.py", "ops/triton.py", "ir/python_syntax.py", "ir/values.py",
     "backend/scalar_functions.py", "driver/mining.py", "frontends/canonical/folding.py", "frontends/jax/primitives.py",

@@ -17,8 +17,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from relax_eg.dtypes import itemsize
-from relax_eg.extract.fusions.operators import DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators
+from relax_eg.dtypes import itemsize, kind
+from relax_eg.extract.fusions.operators import DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators, is_unknown
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
@@ -31,7 +31,6 @@ from relax_eg.tir import PatternKind
 
 _LIBRARY_SUMS = frozenset(("sum", "max", "min"))  # given: the reductions that YNN has
 _PLAIN_SUMS = _LIBRARY_SUMS | {"prod", "any", "all"}  # given: the reductions that XLA's own code splits
-_LIBRARY_DTYPES = frozenset(("float32", "bfloat16"))  # given: the dtypes of their operands
 # given: the functions that YNN has, and those that are made of them
 _LIBRARY_FUNCTIONS = frozenset(
     "add subtract multiply divide maximum minimum negative abs sign square reciprocal integer_pow power sqrt rsqrt exp "
@@ -104,7 +103,7 @@ class _Kernels(Operators):
     def _is_library_sum(self, e: Expr) -> bool:
         """Whether a kernel of the library begins with a reduction: with its own, or with the first one inside it."""
         read = e.args[0].annotation if e.op in TABLE and len(e.args) == 1 else None
-        if not isinstance(read, Tensor) or read.dtype not in _LIBRARY_DTYPES:
+        if not isinstance(read, Tensor) or not _is_float(read):
             return False
         if self._read_elements(e) < _LEAST_ELEMENTS:
             return False
@@ -170,8 +169,8 @@ class _Kernels(Operators):
         """Whether a kernel of the library takes an operator in."""
         if e.op in REPEATS:
             return True
-        dtype = e.annotation.dtype if isinstance(e.annotation, Tensor) else None
-        return dtype in _LIBRARY_DTYPES and e.op in _LIBRARY_FUNCTIONS and self._kind(e) in _ARITHMETIC
+        is_known = e.op in _LIBRARY_FUNCTIONS and isinstance(e.annotation, Tensor) and _is_float(e.annotation)
+        return is_known and self._kind(e) in _ARITHMETIC
 
     # --- loops ---
 
@@ -282,7 +281,9 @@ class _Kernels(Operators):
 
     def _is_normalised(self, e: Expr) -> bool:
         """Whether an operator reduces and repeats the result along what it reduced, as softmax does."""
-        if e.op not in TABLE or get(e.op).kernel or self._is_loop(e) or self.elements(e) != self._read_elements(e):
+        if e.op not in TABLE or get(e.op).kernel or self._is_loop(e) or any(map(is_unknown, (e, *e.args))):
+            return False
+        if self.elements(e) != self._read_elements(e):
             return False
         program = program_of(site_of(e))
         return program is not None and len(program.stages) > 1 and not any(s.scans for s in program.stages)
@@ -321,6 +322,11 @@ class _Kernels(Operators):
         """The bytes of as many elements of a value."""
         assert isinstance(s.annotation, Tensor)
         return elements * itemsize(s.annotation.dtype or "float32")
+
+
+def _is_float(a: Tensor) -> bool:
+    """Whether YNN computes with elements of this dtype."""
+    return a.dtype is not None and kind(a.dtype) == "f"
 
 
 def _is_lowest(e: Expr) -> bool:

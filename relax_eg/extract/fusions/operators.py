@@ -139,7 +139,7 @@ class Operators:
         return all(s in free for s in self.operands(e))
 
     def _kind(self, e: Expr) -> PatternKind:
-        if e.op not in TABLE or e.op in _HEAVY or any(_is_unknown(a) for a in (e, *e.args)):
+        if e.op not in TABLE or e.op in _HEAVY or any(is_unknown(a) for a in (e, *e.args)):
             return PatternKind.OPAQUE
         return pattern_kind(site_of(e))
 
@@ -150,7 +150,7 @@ class Operators:
         return e in self.sums if e.op in MATMULS else self._kind(e) == PatternKind.REDUCTION
 
     def _product(self, e: Expr) -> Product | None:
-        if any(_is_unknown(a) for a in (e, *e.args)):
+        if any(is_unknown(a) for a in (e, *e.args)):
             return None
         a, b = ([self._value(d) for d in dims_of(x.annotation)] for x in e.args)
         if not a or not b:
@@ -205,6 +205,6 @@ def _layouts(expressions: Sequence[Expr]) -> set[Expr]:
     return found
 
 
-def _is_unknown(e: Expr) -> bool:
+def is_unknown(e: Expr) -> bool:
     a = e.annotation
     return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)
