@@ -10,7 +10,7 @@ broadcast products, masks and sums.
 
 The reference searches all contraction orders, all common factors of any group of terms and all groupings of terms,
 without the project's planner; what occurs twice is paid once. A program is found where its flops are at most those of
-the reference. For the predicted time the reference is the best that any of the three spellings reaches.
+the reference. For the predicted time of a call the reference is the best that any of the three spellings reaches.
 Flops are those of float arithmetic; comparisons of positions are free.
 
 `--ablate` leaves out one mechanism at a time and tells what share is still found at the least flops.
@@ -330,7 +330,7 @@ class Result:
 
     - `least`: flops of the reference.
     - `flops`: by spelling, flops of the program chosen by flops.
-    - `seconds`: by spelling, predicted seconds of the program chosen by time.
+    - `seconds`: by spelling, predicted seconds of a call of the program chosen by time.
     """
 
     name: str
@@ -409,7 +409,7 @@ def measured(kind: str, seed: int) -> Result:
     """One program in all spellings, by flops and by predicted time."""
     least, by_spelling = spellings(kind, seed)
     flops = {s: f(target=Flops()).after.flops for s, f in by_spelling.items()}
-    seconds = {s: f(target="cpu").after.seconds for s, f in by_spelling.items()}
+    seconds = {s: f(target="cpu").after.call for s, f in by_spelling.items()}
     return Result(f"{kind} {seed}", least, flops, seconds)
 
 

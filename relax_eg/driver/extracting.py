@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -17,13 +17,16 @@ from relax_eg.egraph import Dump
 from relax_eg.errors import NotExecutableError
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.kernels.build import Built, Names
 from relax_eg.extract.kernels.cost import without_dispatch
 from relax_eg.extract.kernels.weights import ChosenKernels, cheapest_kernels
-from relax_eg.extract.pricing import Pricing
+from relax_eg.extract.pricing import FREE, Pricing
+from relax_eg.extract.refine import refined
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
 from relax_eg.extract.select import problem_of, second_best
 from relax_eg.extract.sensitivity import sensitivity
+from relax_eg.extract.walk import walk
 from relax_eg.extract.weights import Chosen, Preparable, cheapest
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Block, Function
@@ -79,6 +82,12 @@ class BlockRequest:
         names = missing_sizes(Function("block", (), (self.block,), self.block.bindings[0].value))
         assumed = {v: ASSUMED_SIZE for v in sorted(names)}
         return [{**assumed, **b} for b in self.options.bindings]
+
+    @property
+    def is_by_price_alone(self) -> bool:
+        """Whether nothing but the price of a program counts: no weights are prepared, and no bytes have a price."""
+        by_profile = self.options.cost is None and self.options.profile.platform in ("cpu", "gpu")
+        return by_profile and not self.weights and not self.same and self.pricing == FREE
 
     @contextmanager
     def advised(self) -> Generator[None]:
@@ -144,8 +153,12 @@ def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
     with request.advised(), clock.running():
         weights, once = (request.same, request.once) if leaves else (request.weights, None)
         chosen = cheapest(read.graph, read.decode, weights, models, once, request.preparable, request.pricing, clock)
+        added_up = chosen.selection
+        if request.is_by_price_alone:
+            problem, price = problem_of(read.graph, chosen.costs), _price_of_whole(read, request)
+            chosen = replace(chosen, selection=refined(problem, chosen.selection, price))
     selection, name = chosen.selection, request.function
-    fewer = () if request.is_again else sensitivity(problem_of(read.graph, chosen.costs), selection.cost)
+    fewer = () if request.is_again else sensitivity(problem_of(read.graph, chosen.costs), added_up.cost)
     row = SelectedRow(name, selection.how, selection.cost, selection.bound, read.graph.node_count, fewer)
     taken = {c: k for c, k in enumerate(selection.choice) if k >= 0}
     made = Counter(rule for c, k in taken.items() if (rule := read.graph.candidates[c][k].made_by))
@@ -158,6 +171,26 @@ def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
             apart = cheapest(read.graph, read.decode, request.same, models, request.once, clock=clock)
         forms.append(_form(read, apart))
     return ExtractedBlock(tuple(forms), forms[0], taken, dict(made), row, selection.written_cost, runner_up)
+
+
+def _price_of_whole(read: Dump, request: BlockRequest) -> Callable[[Sequence[int]], float]:
+    """The price of a choice's program by the kernels that XLA makes of it: seconds of a call, summed over the bindings
+    in units of the first program that is priced."""
+    options, block, first = request.options, request.block, list[float]()
+
+    def price(choice: Sequence[int]) -> float:
+        values = read.decode_with_rules(choice)[0]
+        bindings = tuple(replace(b, value=v) for b, v in zip(block.bindings, values, strict=True))
+        function = Function("block", (), (replace(block, bindings=bindings, dataflow=False),), values[0])
+        seconds: list[float] = []
+        for b in request.bindings:
+            model = WholeCost(options.profile, b, request.functions, unusable=request.unusable)
+            total = sum((v.cost for v in walk(function, model, deep=False)), NodeCost())
+            seconds.append(float(options.profile.call(total.seconds, total.wakes)))
+        first[:] = first or seconds
+        return sum(x / base for x, base in zip(seconds, first, strict=True))
+
+    return price
 
 
 def _form(read: Dump, chosen: Chosen) -> BlockForm:
