@@ -14,6 +14,7 @@ from relax_eg.extract.problem import Problem, choice_cost, repair_choice, used_c
 from relax_eg.extract.search import CountedChoice
 from relax_eg.extract.select import Selection
 
+_LARGEST = 40  # limit: classes of a program; in larger ones a launch more or less is a small share
 _TRIED = 24  # limit: programs that are priced
 _NEAR = 0.1  # chosen: share of a program's price that a switch may cost by the prices of operators
 _GAIN = 1e-3  # chosen: share of the price that a switch must save
@@ -24,6 +25,8 @@ def refined(problem: Problem, found: Selection, price: Callable[[Sequence[int]],
 
     - `price`: the price of the program of a choice, which is -1 for classes that are not used.
     """
+    if sum(k >= 0 for k in found.choice) > _LARGEST:
+        return found
     best, tried = found.choice, {tuple(found.choice)}
     least: float | None = None
     improves = True
