@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from relax_eg.driver.options import ASSUMED_SIZE, Options
-from relax_eg.driver.prices import kernel_cost
+from relax_eg.driver.prices import function_seconds, kernel_cost
 from relax_eg.egraph import Dump
 from relax_eg.errors import NotExecutableError
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.kernels.build import Built, Names
 from relax_eg.extract.kernels.cost import without_dispatch
 from relax_eg.extract.kernels.weights import ChosenKernels, cheapest_kernels
@@ -26,7 +25,6 @@ from relax_eg.extract.refine import refined
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
 from relax_eg.extract.select import problem_of, second_best
 from relax_eg.extract.sensitivity import sensitivity
-from relax_eg.extract.walk import walk
 from relax_eg.extract.weights import Chosen, Preparable, cheapest
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Block, Function
@@ -86,7 +84,7 @@ class BlockRequest:
     @property
     def is_by_price_alone(self) -> bool:
         """Whether nothing but the price of a program counts: no weights are prepared, and no bytes have a price."""
-        by_profile = self.options.cost is None and self.options.profile.platform in ("cpu", "gpu")
+        by_profile = self.options.cost is None and self.options.profile.has_known_fusions
         return by_profile and not self.weights and not self.same and self.pricing == FREE
 
     @contextmanager
@@ -153,12 +151,11 @@ def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
     with request.advised(), clock.running():
         weights, once = (request.same, request.once) if leaves else (request.weights, None)
         chosen = cheapest(read.graph, read.decode, weights, models, once, request.preparable, request.pricing, clock)
-        added_up = chosen.selection
+        added_up, problem = chosen.selection, problem_of(read.graph, chosen.costs)
         if request.is_by_price_alone:
-            problem, price = problem_of(read.graph, chosen.costs), _price_of_whole(read, request)
-            chosen = replace(chosen, selection=refined(problem, chosen.selection, price))
+            chosen = replace(chosen, selection=refined(problem, added_up, _price_of_whole(read, request)))
     selection, name = chosen.selection, request.function
-    fewer = () if request.is_again else sensitivity(problem_of(read.graph, chosen.costs), added_up.cost)
+    fewer = () if request.is_again else sensitivity(problem, added_up.cost)
     row = SelectedRow(name, selection.how, selection.cost, selection.bound, read.graph.node_count, fewer)
     taken = {c: k for c, k in enumerate(selection.choice) if k >= 0}
     made = Counter(rule for c, k in taken.items() if (rule := read.graph.candidates[c][k].made_by))
@@ -185,8 +182,7 @@ def _price_of_whole(read: Dump, request: BlockRequest) -> Callable[[Sequence[int
         seconds: list[float] = []
         for b in request.bindings:
             model = WholeCost(options.profile, b, request.functions, unusable=request.unusable)
-            total = sum((v.cost for v in walk(function, model, deep=False)), NodeCost())
-            seconds.append(float(options.profile.call(total.seconds, total.wakes)))
+            seconds.append(float(function_seconds(function, model, options)))
         first[:] = first or seconds
         return sum(x / base for x, base in zip(seconds, first, strict=True))
 

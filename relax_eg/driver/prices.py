@@ -236,11 +236,18 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     # float64, because products of large sizes overflow 64-bit integers.
     model = cost_model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
-    visits = [(v, v.cost) for v in walk(module.main, model, skip, deep=False)]
+    found = function_seconds(module.main, model, options, skip)
+    return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
+
+
+def function_seconds(
+    function: Function, model: WholeCost, options: PriceOptions, skip: set[Expr] | None = None
+) -> Number:
+    """Seconds of a call of a function by a model, at its binding or its bindings. `skip`: nodes that run ahead."""
+    visits = [(v, v.cost) for v in walk(function, model, skip, deep=False)]
     total = sum((cost for _, cost in visits), NodeCost())
     straight = sum(cost.launches for v, cost in visits if not v.runs_functions)
-    found = call_seconds(total, options, straight)
-    return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
+    return call_seconds(total, options, straight)
 
 
 def least_gain(options: PriceOptions) -> float:

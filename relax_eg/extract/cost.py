@@ -125,7 +125,7 @@ class WholeCost:
     @property
     def knows_fusions(self) -> bool:
         """Whether nodes are priced by the kernels that XLA's compiler makes of a function."""
-        return self.cost is None and not self.by_operator and self.profile.platform in ("cpu", "gpu")
+        return self.cost is None and not self.by_operator and self.profile.has_known_fusions
 
     def representative(self, d: Dim) -> float:
         """The value of a size at the binding, of many bindings at the last one: by it fusions are decided for all."""

@@ -174,6 +174,11 @@ class Profile:
         """The name of the device in a report."""
         return f"{self.name}, calibrated" if self.calibrated else self.name
 
+    @property
+    def has_known_fusions(self) -> bool:
+        """Whether it is known which operators XLA's compiler for the device fuses (`extract.fusions`)."""
+        return self.platform in ("cpu", "gpu")
+
     def in_mode(self, mode: Mode) -> Profile:
         """The profile of the device for programs that XLA compiles in this mode."""
         return replace(self, **mode.changes, modes=()) if mode.name else self

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from relax_eg.extract.amounts import Amounts
 from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.fusions.cpu import placed_on_cpu
-from relax_eg.extract.fusions.gpu import placed_on_gpu
+from relax_eg.extract.fusions.cpu import CpuKernels
+from relax_eg.extract.fusions.gpu import GpuKernels
 from relax_eg.extract.fusions.place import KernelPlace, is_placed
 from relax_eg.extract.hoisting import hoisted_loops, with_hoisting
 from relax_eg.extract.implied_matmuls import implied_matmuls
@@ -164,11 +164,13 @@ def _placed(function: Function, model: WholeCost, skip: set[Expr]) -> list[Place
         matmuls, inside = implied_matmuls(function, expressions, sums, copied, model.representative)
     left = hoisted_loops(function, model.constants)
     places: dict[Expr, KernelPlace] = {}
-    if model.knows_fusions and model.profile.platform == "gpu":
-        places = placed_on_gpu(function, expressions, model.profile, model.representative)
-    elif model.knows_fusions:
-        has_library = model.profile.sums_as_matmuls
-        places = placed_on_cpu(function, expressions, matmuls, inside, left, has_library, model.representative)
+    if model.knows_fusions:
+        p, value = model.profile, model.representative
+        if p.platform == "gpu":
+            kernels = GpuKernels(function, expressions, p, value)
+        else:
+            kernels = CpuKernels(function, expressions, value, matmuls, inside, left, p.sums_as_matmuls)
+        places = {e: KernelPlace() for e in expressions if is_placed(e.op)} | kernels.places()
     found: list[Placed] = []
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in TUPLES:

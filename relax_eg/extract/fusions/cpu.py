@@ -1,6 +1,6 @@
 """The kernels that XLA's compiler for CPUs makes of a function, and what each reads and writes.
 
-The compiler works in this order, and so does `placed_on_cpu` (jax 0.10.2, by the text of compiled programs):
+The compiler works in this order, and so does `CpuKernels` (jax 0.10.2, by the text of compiled programs):
 
 - A sum, maximum or minimum of floats is a kernel of YNN's together with the arithmetic on what it reduces, as far up as
   each value has one reader, and a matmul at its top. If the result is repeated along the reduced axes, the arithmetic
@@ -22,7 +22,6 @@ from relax_eg.extract.fusions.operators import DEAR, MATMULS, PARTS, PERMUTATION
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
-from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function
 from relax_eg.ops import get, program_of, site_of
 from relax_eg.ops.record import TABLE
@@ -43,60 +42,58 @@ _MOST_KERNELS = 16  # limit: kernels that compute a cheap value again; with it t
 _ARITHMETIC = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST)
 
 
-def placed_on_cpu(
-    function: Function,
-    expressions: Sequence[Expr],
-    implied: Collection[Expr],
-    inside: Collection[Expr],
-    hoisted: Mapping[Expr, int],
-    has_library: bool,
-    value: Callable[[Dim], float],
-) -> dict[Expr, KernelPlace]:
-    """The place of each operator of a function that computes or moves elements.
+class CpuKernels(Operators):
+    """The kernels of a function on a CPU.
 
-    - `expressions`: the expressions of the function that run, operands first; all others are in memory.
+    - `expressions`, `value`: as in `Operators`.
     - `implied`, `inside`: the sums of products that are matmuls, and what is computed inside matmuls
       (`extract.implied_matmuls`).
     - `hoisted`: the number of loops that XLA hoists an expression out of.
     - `has_library`: whether XLA may use YNN.
-    - `value`: the value of a size.
     """
-    kernels = _Kernels(function, expressions, implied, inside, hoisted, has_library, value)
-    return dict.fromkeys((e for e in expressions if e.op in TABLE), KernelPlace()) | kernels.places()
 
-
-class _Kernels(Operators):
     def __init__(
         self,
         function: Function,
         expressions: Sequence[Expr],
+        value: Callable[[Dim], float],
         implied: Collection[Expr],
         inside: Collection[Expr],
         hoisted: Mapping[Expr, int],
         has_library: bool,
-        value: Callable[[Dim], float],
     ) -> None:
         self.inside = inside
-        self.hoisted = hoisted
         super().__init__(function, expressions, value)
         # What XLA hoists out of a loop is in memory for what it does not.
         for e in self.nodes if hoisted else ():
             if any(hoisted.get(r, 0) < hoisted.get(e, 0) for r in self.readers.get(e, ())):
                 self.results.add(e)
-        self.implied = implied
         self.home: dict[Expr, Expr] = {}  # the reduction in whose kernel of the library an operator is
         self.last: dict[Expr, Expr] = {}  # for such a reduction, the operator whose result its kernel stores
         for e in self.nodes if has_library else ():
             if e not in self.home and e not in implied and self._is_library_sum(e):
                 self._take_around(e)
-        self.kernels: dict[Expr, tuple[Expr, ...]] = {}  # for each operator, the kernels that compute it
+        self.kernels = {}
         self.computed: dict[tuple[Expr, Expr], Dim] = {}  # the elements of an operator that a kernel computes
         for e in reversed(self.nodes):
             self.kernels[e] = self._kernels_of(e)
             self.computed |= {(e, k): self._demand(e, k) for k in self.kernels[e]}
 
     def _is_view(self, e: Expr) -> bool:
-        return super()._is_view(e) or (e in self.inside and get(e.op).moves is not None)
+        is_turned = e in self.inside and get(e.op).moves is not None
+        return is_turned or super()._is_view(e) or self._unbounded(e) is not None
+
+    def _shown(self, e: Expr) -> Expr:
+        found = self._unbounded(e)
+        return super()._shown(e) if found is None else found
+
+    def _unbounded(self, e: Expr) -> Expr | None:
+        """The value of which `e` is the maximum with minus infinity, which XLA drops."""
+        if e.op != "maximum":
+            return None
+        a, b = (self._bound.get(x, x) for x in e.args)
+        found = b if _is_lowest(a) else a if _is_lowest(b) else None
+        return found if found is not None and found.annotation == e.annotation else None
 
     # --- kernels of the library ---
 
@@ -125,7 +122,7 @@ class _Kernels(Operators):
         """Takes what is computed around a reduction into its kernel."""
         self.home[e] = self.last[e] = last = e
         taken, is_repeated = [e], False
-        while last not in self.results and len(readers := self._readers_beyond_no_ops(last)) == 1:
+        while last not in self.results and len(readers := self.readers.get(last, [])) == 1:
             (r,) = readers
             grows = self.elements(r) > self.elements(last)
             if r in self.home or not self._is_arithmetic(r) or (r.op == "divide" and grows):
@@ -153,17 +150,6 @@ class _Kernels(Operators):
                         heappush(todo, (-self.order[below], below))
             elif s.op in MATMULS:
                 self.home[s] = e
-
-    def _readers_beyond_no_ops(self, e: Expr) -> list[Expr]:
-        """The readers of a value; those of its maximum with minus infinity, which XLA drops, where that reads it."""
-        readers = self.readers.get(e, [])
-        while len(readers) == 1 and readers[0].op == "maximum" and readers[0] not in self.results:
-            r = readers[0]
-            if not any(_is_lowest(self.source(a)) for a in r.args):
-                break
-            self.home[r] = self.home[e]
-            readers = self.readers.get(r, [])
-        return readers
 
     def _is_arithmetic(self, e: Expr) -> bool:
         """Whether a kernel of the library takes an operator in."""
@@ -249,14 +235,8 @@ class _Kernels(Operators):
     # --- what kernels read and write ---
 
     def places(self) -> dict[Expr, KernelPlace]:
-        members: dict[Expr, list[Expr]] = {}
-        for e in self.nodes:
-            for k in self.kernels[e]:
-                members.setdefault(k, []).append(e)
         found = {e: KernelPlace() for e in self.nodes}
-        for k, inside in members.items():
-            if k.op in RUNNING or (k in self.free and k not in self.results):
-                continue
+        for k, inside in self.members().items():
             place = found[k]
             place.stored, place.launches = True, self._steps(k)
             place.inside = tuple((e, self.computed[e, k]) for e in inside if e != k and e not in self.inside)

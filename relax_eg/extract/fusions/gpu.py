@@ -1,6 +1,6 @@
 """The kernels that XLA's compiler for GPUs makes of a function, and what each reads and writes.
 
-The compiler works in this order, and so does `placed_on_gpu`:
+The compiler works in this order, and so does `GpuKernels`:
 
 - A small matrix times a vector becomes a sum of products. Matmuls of one operand are joined if one of them is small.
 - A matmul takes transposes and elementwise operators into its kernel: those of its result while each has one reader and
@@ -26,7 +26,6 @@ from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
-from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
@@ -40,20 +39,9 @@ _HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its reg
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
-def placed_on_gpu(
-    function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
-) -> dict[Expr, KernelPlace]:
-    """The place of each operator of a function that computes or moves elements.
+class GpuKernels(Operators):
+    """The kernels of a function on the GPU `profile`; `expressions` and `value` as in `Operators`."""
 
-    - `expressions`: the expressions of the function that run, operands first; all others are in memory.
-    - `profile`: the GPU.
-    - `value`: the value of a size.
-    """
-    kernels = _Kernels(function, expressions, profile, value)
-    return dict.fromkeys((e for e in expressions if e.op in TABLE), KernelPlace()) | kernels.places()
-
-
-class _Kernels(Operators):
     def __init__(
         self, function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
     ) -> None:
@@ -73,7 +61,7 @@ class _Kernels(Operators):
         self.ends: dict[Expr, Expr] = {}  # for a reduction, the conversion of its result in its kernel
         self.once: set[Expr] = set()  # what a kernel computes once for each element, whatever it loops over
         self.rows: set[Expr] = set()  # the kernels with a reduction that meets its array
-        self.kernels: dict[Expr, tuple[Expr, ...]] = {}  # for each operator, the kernels that compute it
+        self.kernels = {}
         self.computed: dict[tuple[Expr, Expr], float] = {}  # the elements of an operator that a kernel computes
         for e in reversed(self.nodes):
             self.kernels[e] = self._kernels_of(e)
@@ -384,15 +372,9 @@ class _Kernels(Operators):
     # --- what kernels read and write ---
 
     def places(self) -> dict[Expr, KernelPlace]:
-        members: dict[Expr, list[Expr]] = {}
-        for e in self.nodes:
-            for k in self.kernels[e]:
-                members.setdefault(k, []).append(e)
-        found = {e: KernelPlace() for e in self.nodes}
+        members, found = self.members(), {e: KernelPlace() for e in self.nodes}
         lead = self._joined_kernels(members)
         for k, inside in members.items():
-            if k.op in RUNNING or (k in self.free and k not in self.results):
-                continue
             place, first = found[k], lead.get(k, k)
             end = self.last.get(k, self.ends.get(k, k))
             place.stored = end == k
@@ -481,7 +463,7 @@ class _Kernels(Operators):
         lead: dict[Expr, Expr] = {}
         open_to: dict[tuple[Expr, float, bool], Expr] = {}
         for k in members:
-            if k in self.home or k.op in RUNNING or (k in self.free and k not in self.results):
+            if k in self.home:
                 continue
             reads = [s for s in self._reads(members[k]) if s in self.runs]
             is_reduction = self._is_reduction(k)

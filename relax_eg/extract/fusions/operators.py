@@ -1,4 +1,4 @@
-"""The operators of a function as XLA's compiler for GPUs sees them: what each reads, and of which kind it is."""
+"""The operators of a function as XLA's compilers see them: what each reads, and of which kind it is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Operators:
     - `results`: the values that are in memory when the function ends.
     - `free`: the values that take no memory.
     - `products`, `sums`: the matmuls, and those of them that become sums of products.
+    - `kernels`: for each operator, the kernels that compute it, each by the operator that names it.
     """
+
+    kernels: dict[Expr, tuple[Expr, ...]]
 
     def __init__(self, function: Function, expressions: Sequence[Expr], value: Callable[[Dim], float]) -> None:
         self._value = value
@@ -69,11 +72,20 @@ class Operators:
         path: list[Expr] = []
         while e not in self._sources and (e in self._bound or self._is_view(e)):
             path.append(e)
-            e = self._bound[e] if e in self._bound else self.permuted(e)[0] if e.op in PERMUTATIONS else e.args[0]
+            e = self._bound[e] if e in self._bound else self._shown(e)
         e = self._sources.get(e, e)
         for p in path:
             self._sources[p] = e
         return e
+
+    def members(self) -> dict[Expr, list[Expr]]:
+        """The operators in each kernel, operands first."""
+        found: dict[Expr, list[Expr]] = {}
+        for e in self.nodes:
+            for k in self.kernels[e]:
+                if k.op not in RUNNING and (k not in self.free or k in self.results):
+                    found.setdefault(k, []).append(e)
+        return found
 
     def operands(self, e: Expr) -> list[Expr]:
         """The values that an operator reads, each once."""
@@ -114,6 +126,10 @@ class Operators:
         shape = dims_of(e.annotation)
         moved = [axis for axis, d in zip(self.permuted(e)[1], shape, strict=True) if self._value(d) != 1]
         return moved == sorted(moved) or e in self._layouts
+
+    def _shown(self, e: Expr) -> Expr:
+        """The value that a view shows."""
+        return self.permuted(e)[0] if e.op in PERMUTATIONS else e.args[0]
 
     def bytes(self, e: Expr) -> Dim:
         return bytes_of(e.annotation)
