@@ -20,13 +20,13 @@ import numpy as np
 from relax_eg.dtypes import itemsize, kind
 from relax_eg.extract.fusions.operators import DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators, is_unknown
 from relax_eg.extract.fusions.place import KernelPlace
+from relax_eg.extract.fusions.seconds import ARITHMETIC
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import get, program_of, site_of
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
-from relax_eg.tir import PatternKind
 
 _LIBRARY_SUMS = frozenset(("sum", "max", "min"))  # given: the reductions that YNN has
 _PLAIN_SUMS = _LIBRARY_SUMS | {"prod", "any", "all"}  # given: the reductions that XLA's own code splits
@@ -39,7 +39,6 @@ _LEAST_ELEMENTS = 4096  # given: elements from which on a reduction is YNN's (2,
 _WINDOW = 32  # given: elements that one kernel adds where XLA's own code reduces in several
 _MOST_PARTS = 8  # given: parts up to which a concatenation is fused
 _MOST_KERNELS = 16  # limit: kernels that compute a cheap value again; with it the work grows with the program
-_ARITHMETIC = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST)
 
 
 class CpuKernels(Operators):
@@ -156,7 +155,7 @@ class CpuKernels(Operators):
         if e.op in REPEATS:
             return True
         is_known = e.op in _LIBRARY_FUNCTIONS and isinstance(e.annotation, Tensor) and _is_float(e.annotation)
-        return is_known and self._kind(e) in _ARITHMETIC
+        return is_known and self._kind(e) in ARITHMETIC
 
     # --- loops ---
 
