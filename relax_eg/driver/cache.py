@@ -192,7 +192,7 @@ def key_of(traced: Source, options: Options) -> str:
     content = (
         FORMAT, *surroundings(), settings(),
         traced.name, leaves, traced.sizes.constraints, traced.fingerprint.digest,
-        [(f.name, _option(getattr(options, f.name))) for f in fields(options)],
+        [(f.name, _option(getattr(options, f.name))) for f in fields(options) if f.compare],
     )  # fmt: skip
     return blake2b(repr(content).encode(), digest_size=32).hexdigest()
 

@@ -23,6 +23,7 @@ from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.devices import PROFILES, profile
+from relax_eg.extract.priced import PricedModules
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.extract.weights import APPROXIMATE, PREPARABLE, Preparable
 from relax_eg.frontends import Source
@@ -81,6 +82,7 @@ class Options:
     - `least_gain`: the predicted speedup needed to replace the program as written, where one was set.
     - `own_kernels`: whether one XLA program may contain kernels through Pallas.
     - `as_written`: whether these contain the operators of the program as written only.
+    - `priced`: the modules priced last; options made from these share it.
     """
 
     rules: RuleSet
@@ -105,6 +107,7 @@ class Options:
     least_gain: float | None = None
     own_kernels: bool = False
     as_written: bool = False
+    priced: PricedModules = field(default_factory=PricedModules, compare=False, repr=False)
 
     @property
     def steps(self) -> frozenset[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +22,7 @@ from relax_eg.extract.kernels.cost import KernelCost, WithOwnKernels, without_di
 from relax_eg.extract.kinds import CALL
 from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.numbers import Number
+from relax_eg.extract.priced import PricedModule, PricedModules
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
 from relax_eg.extract.totals import total_amounts
@@ -69,6 +71,9 @@ class PriceOptions(Protocol):
     """The part of the options that prices depend on."""
 
     @property
+    def priced(self) -> PricedModules: ...
+
+    @property
     def profile(self) -> Profile: ...
     @property
     def execution(self) -> str: ...
@@ -86,13 +91,23 @@ class ByProfile:
     execution: str = WHOLE
     cost: CostModel | None = None
     least_gain: float | None = None
+    priced: PricedModules = field(default_factory=PricedModules, compare=False, repr=False)
 
 
 def price_at(module: Module, options: PriceOptions, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
     """The cost of a program at a binding, by the profile of `options` or by their cost model. `weights`: parameters
     known ahead of the calls; what depends on them alone is computed once and costs nothing. None: all of it is computed
     at every call."""
-    model = cost_model(module, options, binding)
+    priced = _priced(module, options, binding)
+    key = None if weights is None else frozenset(weights)
+    if key not in priced.costs:
+        priced.costs[key] = _price_anew(module, options, binding, weights, priced.model)
+    return priced.costs[key]
+
+
+def _price_anew(
+    module: Module, options: PriceOptions, binding: Sizes, weights: set[str] | None, model: WholeCost
+) -> ProgramCost:
     cut = split(module.main, weights).prepare.result.args if weights else ()
     once = None if weights is None else static_expressions(module.main, weights)
     found = price_program(module.main, model, once, (len(cut), prepared_bytes(cut, binding)))
@@ -120,7 +135,17 @@ def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[
     return {k: str(d) for k, d in (found | {"prepared": prepared}).items()}
 
 
-def cost_model(module: Module, options: PriceOptions, binding: Mapping[str, Number]) -> WholeCost:
+def cost_model(module: Module, options: PriceOptions, binding: Sizes) -> WholeCost:
+    """The model that prices a module at a binding; the one made before, if the module was priced there."""
+    return _priced(module, options, binding).model
+
+
+def _priced(module: Module, options: PriceOptions, binding: Sizes) -> PricedModule:
+    make = partial(_model_anew, module, options, binding)
+    return options.priced.of(module, options.profile, options.execution, options.cost, binding, make)
+
+
+def _model_anew(module: Module, options: PriceOptions, binding: Mapping[str, Number]) -> WholeCost:
     functions = {f.name: f for f in module}
     if options.execution != KERNELS:
         if not options.profile.pallas:
@@ -234,7 +259,7 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     `columns`: the values of each size variable, one for each binding.
     """
     # float64, because products of large sizes overflow 64-bit integers.
-    model = cost_model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
+    model = _model_anew(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
     found = function_seconds(module.main, model, options, skip)
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
