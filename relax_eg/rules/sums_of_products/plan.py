@@ -62,8 +62,9 @@ class Node:
     - `along`: how a running sum runs.
     - `target`: where elements are added.
     - `elements`: number of elements of the result.
-    - `is_known_ahead`: whether it is computed once, ahead of the calls, so that its steps cost nothing.
-    - `costs`: by `sign`, the price of this step and of each step up to it.
+    - `price`: what this step costs, if it is not computed ahead of the calls.
+    - `are_apart`: whether no step up to one part is a step up to another.
+    - `is_known_leaf`: whether it is a leaf that is known ahead of the calls.
     """
 
     kind: Kind
@@ -72,14 +73,44 @@ class Node:
     access: Access | None = None
     scales: tuple[Scale, ...] = ()
     elements: float = 1.0
-    is_known_ahead: bool = False
-    costs: Mapping[Any, float] = field(default_factory=dict[Any, float])
     along: Running | None = None
     target: Target | None = None
+    price: float = 0.0
+    are_apart: bool = False
+    is_known_leaf: bool = False
+
+    @cached_property
+    def is_known_ahead(self) -> bool:
+        """Whether it is computed once, ahead of the calls, so that its steps cost nothing."""
+        return self.is_known_leaf if self.kind == "leaf" else all(p.is_known_ahead for p in self.parts)
+
+    @cached_property
+    def own_cost(self) -> float:
+        return 0.0 if self.is_known_ahead else self.price
+
+    @cached_property
+    def values(self) -> frozenset[int]:
+        """The identities of the values that it reads."""
+        own = frozenset(() if self.access is None else (id(self.access.value),))
+        target = () if self.target is None else (id(self.target.index.value),)
+        return own.union(target, *(p.values for p in self.parts))
+
+    @cached_property
+    def costs(self) -> dict[Sign, float]:
+        """The price of this step and of each step up to it, by their signs."""
+        if self.kind == "leaf":
+            return {}
+        found: dict[Sign, float] = {}
+        for p in self.parts:
+            found.update(p.costs)
+        found[self.sign] = self.own_cost
+        return found
 
     @cached_property
     def cost(self) -> float:
         """What all steps up to this one cost; each different step counts once."""
+        if self.are_apart:  # as most are, and then no step needs a sign
+            return sum(p.cost for p in self.parts) + self.own_cost
         return sum(self.costs.values())
 
     @cached_property
@@ -229,8 +260,8 @@ class Planner:
         letters = frozenset[Letter]().union(*(p.letters for p in parts))
         elements = self._elements(letters)
         moved = sum(p.elements for p in parts) + elements
-        node = Node("total", letters, tuple(parts), None, tuple(scales), elements)
-        made = self._priced(node, (len(parts) - 1) * elements, moved, False)
+        price = self._price((len(parts) - 1) * elements, moved)
+        made = Node("total", letters, tuple(parts), None, tuple(scales), elements, price=price)
         return made if common.is_one else self._scaled(made, common)
 
     def _scaled(self, node: Node, scale: Scale) -> Node:
@@ -242,8 +273,8 @@ class Planner:
                 parts = list(node.parts)
                 parts[i] = self._scaled(small, scale)
                 return self._joined(parts[0], parts[1], node.letters)
-        made = Node("total", node.letters, (node,), None, (scale,), node.elements)
-        return self._priced(made, node.elements, 2 * node.elements, False)
+        price = self._price(node.elements, 2 * node.elements)
+        return Node("total", node.letters, (node,), None, (scale,), node.elements, price=price)
 
     def _rank(self, value: Expr | Bracket) -> int:
         """The number of a factor, by which factors are in the same order in every process."""
@@ -260,7 +291,7 @@ class Planner:
     def _product_anew(self, term: ProductTerm, out: frozenset[Letter]) -> Node:
         factors = [part for f in term.factors for part in _apart(self._factor(f))]
         if not factors:
-            return Node("leaf", _NOTHING, is_known_ahead=True)
+            return Node("leaf", _NOTHING, is_known_leaf=True)
         if len(factors) > _MOST_APART:
             factors = self._joined_alike(factors, out)
         n = len(factors)
@@ -272,6 +303,7 @@ class Planner:
             plans = [self._in_order(factors, out, order) for order in orders([f.letters for f in factors], out, sizes)]
             return min(plans, key=lambda p: p.cost)
         best = {1 << i: f for i, f in enumerate(factors)}
+        apart = _are_apart(factors)
         for subset in range(1, 1 << n):
             if subset.bit_count() < 2:
                 continue
@@ -290,7 +322,7 @@ class Planner:
                 part = (part - 1) & subset
             assert found is not None
             _, a, b = found
-            best[subset] = self._joined(a, b, (a.letters | b.letters) & rest)
+            best[subset] = self._joined(a, b, (a.letters | b.letters) & rest, apart)
         return best[(1 << n) - 1]
 
     def _in_order(self, factors: Sequence[Node], out: frozenset[Letter], order: Order) -> Node:
@@ -324,7 +356,8 @@ class Planner:
         if isinstance(access.value, Bracket):
             return self._bracket(access.value, access.letters)
         letters = frozenset(access.letters)
-        return Node("leaf", letters, (), access, (), self._elements(letters), self.is_known_ahead(access.value))
+        known = self.is_known_ahead(access.value)
+        return Node("leaf", letters, (), access, (), self._elements(letters), is_known_leaf=known)
 
     def _bracket(self, bracket: Bracket, letters: tuple[Letter, ...]) -> Node:
         key = (bracket, letters)
@@ -341,20 +374,21 @@ class Planner:
         kept = node.letters & needed
         if kept == node.letters:
             return node
-        one = Node("leaf", _NOTHING, is_known_ahead=True)
+        one = Node("leaf", _NOTHING, is_known_leaf=True)
         target = _target(node, one, kept)
         if target is not None:
             return self._scattered(one, target, kept)
         elements = self._elements(kept)
-        made = Node("product", kept, (node,), None, (), elements)
-        return self._priced(made, node.elements, node.elements + elements, False)
+        price = self._price(node.elements, node.elements + elements)
+        return Node("product", kept, (node,), None, (), elements, price=price, are_apart=True)
 
-    def _joined(self, a: Node, b: Node, letters: frozenset[Letter]) -> Node:
+    def _joined(self, a: Node, b: Node, letters: frozenset[Letter], apart: bool = False) -> Node:
+        """The product of two nodes; `apart`: whether they have no step in common."""
+        price = self._multiplying(a, b, letters)
         runs = self._running(a, b, letters)
-        if runs is not None and runs.cost < a.cost + b.cost + self._multiplying(a, b, letters):
+        if runs is not None and runs.cost < a.cost + b.cost + price:
             return runs
-        made = Node("product", letters, (a, b), None, (), self._elements(letters))
-        return self._with_price(made, self._multiplying(a, b, letters))
+        return Node("product", letters, (a, b), None, (), self._elements(letters), price=price, are_apart=apart)
 
     def _running(self, a: Node, b: Node, letters: frozenset[Letter]) -> Node | None:
         """A product with a mask that compares letters, as a running sum, or with a mask that compares a letter with
@@ -362,18 +396,19 @@ class Planner:
         for mask, x in ((a, b), (b, a)):
             along = _along(mask, x, letters, self.extents)
             if along is not None:
-                made = Node("running", letters, (x,), None, (), self._elements(letters), along=along)
-                moved = x.elements + made.elements
-                return self._priced(made, _RUNNING_FLOPS * x.elements, moved, False)
+                elements = self._elements(letters)
+                price = self._price(_RUNNING_FLOPS * x.elements, x.elements + elements)
+                return Node("running", letters, (x,), None, (), elements, along, price=price, are_apart=True)
             target = _target(mask, x, letters)
             if target is not None:
                 return self._scattered(x, target, letters)
         return None
 
     def _scattered(self, x: Node, target: Target, letters: frozenset[Letter]) -> Node:
-        made = Node("scattered", letters, (x,), None, (), self._elements(letters), target=target)
+        elements = self._elements(letters)
         updates = self._elements(x.letters.union(target.index.letters))
-        return self._priced(made, _RUNNING_FLOPS * updates, updates + 2 * made.elements, False)
+        price = self._price(_RUNNING_FLOPS * updates, updates + 2 * elements)
+        return Node("scattered", letters, (x,), None, (), elements, None, target, price, are_apart=True)
 
     def _joining(self, a: Node, b: Node, letters: frozenset[Letter]) -> float:
         """The price of a product of two nodes, or of the running sum that it is."""
@@ -402,14 +437,9 @@ class Planner:
             self._counts[letters] = found
         return found
 
-    def _priced(self, node: Node, flops: float, moved: float, contracts: bool) -> Node:
-        return self._with_price(node, self.price(flops, moved * itemsize(self.dtype), contracts))
-
-    def _with_price(self, node: Node, price: float) -> Node:
-        costs = _merged(node.parts)
-        is_known_ahead = all(p.is_known_ahead for p in node.parts)
-        costs[node.sign] = 0.0 if is_known_ahead else price
-        return replace(node, costs=costs, is_known_ahead=is_known_ahead)
+    def _price(self, flops: float, elements: float) -> float:
+        """The price of a step that does not contract."""
+        return self.price(flops, elements * itemsize(self.dtype), False)
 
 
 def _along(mask: Node, x: Node, letters: frozenset[Letter], extents: Mapping[Letter, Dim]) -> Running | None:
@@ -458,11 +488,9 @@ def _apart(node: Node) -> Iterator[Node]:
         yield node
 
 
-def _merged(parts: Iterable[Node]) -> dict[Any, float]:
-    found: dict[Any, float] = {}
-    for p in parts:
-        found.update(p.costs)
-    return found
+def _are_apart(factors: Sequence[Node]) -> bool:
+    """Whether no two factors read the same value: then no step of a product of some is one of a product of others."""
+    return sum(len(f.values) for f in factors) == len(frozenset[int]().union(*(f.values for f in factors)))
 
 
 def _factored(
