@@ -470,7 +470,8 @@ class Units:
         if self.options.cost is not None:
             return flops
         rate = p.matmul_rate.get("float32", p.vector_rate) if contracts else p.vector_rate
-        return flops / rate + moved / p.bandwidth + p.launch
+        launch = p.launch + p.library_launch if contracts else p.launch
+        return flops / rate + moved / p.bandwidth + launch
 
     @property
     def corners(self) -> int:

@@ -16,14 +16,24 @@ from dataclasses import dataclass, replace
 from relax_eg.dtypes import itemsize
 from relax_eg.extract.amounts import NONE, Amounts, adds_neighbours, bytes_moved, kind_of, program_amounts, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
+from relax_eg.extract.fusions.operators import MATMULS
 from relax_eg.extract.fusions.place import KernelPlace, is_placed
-from relax_eg.extract.fusions.seconds import ARITHMETIC, DENSE, LEAST, STORED, cost_in_place, loop_flops
+from relax_eg.extract.fusions.seconds import (
+    ARITHMETIC,
+    DENSE,
+    LEAST,
+    STORED,
+    cost_in_place,
+    loop_flops,
+    reduced_alone,
+)
 from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
-from relax_eg.extract.implied_matmuls import LINEAR, MATMUL
+from relax_eg.extract.implied_matmuls import LINEAR
 from relax_eg.extract.kinds import KernelKind, kernel_kind
 from relax_eg.extract.matmuls import (
     Contracted,
     Matmul,
+    calling_seconds,
     cpu_operand_seconds,
     matmul_seconds,
     packing_seconds,
@@ -48,7 +58,6 @@ from relax_eg.tir import Contraction, PatternKind
 
 _FREE = movement_operators("view", "repeat", "make")
 _COPIES = operators_run_as("copy", "transfer")
-_MATMULS = frozenset((MATMUL, LINEAR))
 # chosen: share of a fusible operator's memory traffic that is charged, because its value often stays in registers
 _FUSED_SHARE = 0.3
 ASSUMED_SIZE = 128  # chosen: value of a size variable that is not bound
@@ -188,13 +197,13 @@ class WholeCost:
 
         Inside a loop no fresh memory is needed, because memory of results is allocated before the first step. If the
         steps carry no value, each step reads and writes its own part of the arrays, so the cache is divided among the
-        steps."""
+        steps. Kernels are warm from the second step on."""
         if site.op not in LOOPS:
             return self.profile
-        cache = self.profile.cache_bytes
-        if _is_map(site):
-            cache = cache / maximum(1, self.evaluate(self.times(site)))
-        return replace(self.profile, fresh_bytes=math.inf, cache_bytes=cache)
+        p, steps = self.profile, maximum(1, self.evaluate(self.times(site)))
+        cache = p.cache_bytes / steps if _is_map(site) else p.cache_bytes
+        warm = min(p.launch, p.loop_launch)
+        return replace(p, fresh_bytes=math.inf, cache_bytes=cache, launch=warm + (p.launch - warm) / steps)
 
     def hoisted_share(self, far: int) -> Number:
         """The share of an expression's cost that each step pays if XLA hoists the expression out of `far` enclosing
@@ -213,6 +222,8 @@ class WholeCost:
         if found is None:
             unusable = site.op == CALL_DPS_LIBRARY and site["name"] in self.unusable
             found = NodeCost(seconds=math.inf) if unusable else self._price(site, result)
+            if self.by_operator and self.cost is None and self.profile.platform == "cpu" and _all_known(site, result):
+                found = reduced_alone(self, site, result, found)
             if self.corrections and site.op not in RUNNING and site.op not in _FREE:
                 found = replace(found, seconds=found.seconds * self.kind(site, found).factor(self.corrections))
             found = self._with_memory(found, result) if site.op in STORED and self.cost is None else found
@@ -228,7 +239,7 @@ class WholeCost:
 
     def kind(self, site: Site, cost: NodeCost) -> KernelKind:
         """The kind of the kernel that an operator of this cost is."""
-        rows = self._matmul_of(site, cost.flops).as_row.rows if site.op in _MATMULS else 0
+        rows = self._matmul_of(site, cost.flops).as_row.rows if site.op in MATMULS else 0
         return kernel_kind(site, cost, self.profile.cache_bytes, rows)
 
     def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
@@ -355,7 +366,7 @@ class WholeCost:
 
     def stored_seconds(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
         """Seconds of an operator of `STORED`: its arithmetic, or its memory traffic if that takes longer."""
-        if site.op in _MATMULS:
+        if site.op in MATMULS:
             return self._matmul(site, flops, moved)
         if site.op in DENSE:
             return maximum(self._dense(site, flops), self.profile.move(moved))
@@ -373,6 +384,7 @@ class WholeCost:
         stored = self.profile.linear_factor(matmul.rows, weight)
         in_order = self.profile.page_factor(matmul.rows, matmul.columns * itemsize(matmul.dtype))
         seconds = seconds * (stored if site.op == LINEAR else choose(turned, stored, in_order))
+        seconds = seconds + calling_seconds(self.profile, matmul)
         return seconds + (self.profile.joining(matmul.rows, weight) if len(site.shape(1)) == 2 else 0.0)
 
     def _matmul_of(self, site: Site, flops: Number) -> Matmul:

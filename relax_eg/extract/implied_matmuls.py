@@ -25,6 +25,8 @@ from relax_eg.shapes import Dim
 
 (MATMUL,), (LINEAR,) = operators_run_as("matmul"), operators_run_as("transposed_matmul")
 _DTYPE = "float32"  # measured: sums of products of float64, float16, bfloat16 and int32 are loops (jax 0.10.2)
+# given: elements of a product from which on its sum is a kernel of YNN's (2,800 are not; jax 0.10.2)
+LEAST_ELEMENTS = 4096
 _REPEATED = movement_operators("view", "repeat")
 _ONE = Dim.of(1)
 # chosen: how many times as long as a matmul a sum over another axis than the last takes, and elements of both other
@@ -97,6 +99,8 @@ def _of_sum(total: Expr, size: Callable[[Dim], float]) -> tuple[Site, float] | N
     if any(a.tensor.shape is None for a in (product, *product.args)):
         return None
     shape = product.shape
+    if math.prod(map(size, shape)) < LEAST_ELEMENTS:
+        return None
     left, right = (_axes_of(a, len(shape)) for a in product.args)
     depth = axes[0] % len(shape)
     if depth not in left & right or not left - right or not right - left:

@@ -23,7 +23,7 @@ from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
-PROFILE_VERSION = 10  # given: version of the format
+PROFILE_VERSION = 11  # given: version of the format
 _OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
 PAGE = 4096  # given: bytes; addresses that differ by a multiple of a page share a set of a first-level cache
 _STREAMING = 4  # chosen: power of (cache over bytes) with which hits fall when an array outgrows the cache
@@ -56,6 +56,9 @@ class Profile:
     - `name`: its name.
     - `bandwidth`, `cache_bandwidth`: bytes/s of memory, and of the cache while the working set is below `cache_bytes`.
     - `launch`: seconds per kernel inside one executable.
+    - `loop_launch`: the same in a loop from the second step on, if that is less: kernels are warm.
+    - `library_launch`: seconds that a kernel of a library takes besides, on CPUs: a matmul of several rows and columns,
+      or a reduction by YNN.
     - `dispatch`: seconds per call of an executable.
     - `fork`: extra seconds of a call that has a kernel of `fork_flops` or more, which wakes other cores.
     - `join`: seconds that a matmul of several rows takes besides its work if its weight has `join_bytes` or more; one
@@ -165,6 +168,8 @@ class Profile:
     calibrated: bool = False
     corrections: Mapping[str, float] = field(default_factory=dict[str, float])
     doubts: Mapping[str, float] = field(default_factory=dict[str, float])
+    loop_launch: float = float("inf")
+    library_launch: float = 0.0
     machine: Machine | None = field(default=None, compare=False)
     measured: str = field(default="", compare=False)
     notes: str = field(default="", compare=False)
@@ -339,7 +344,10 @@ _POSITIVE = (
     "conv_factor", "group_share", "factor_share", "solve_share", "pallas_share", "memory", *_RATES,
 )  # fmt: skip
 # These fields may be infinite: sizes from which on something happens, and rates of what costs nothing.
-_ENDLESS = ("graph_kernels", "fork_flops", "join_bytes", "fresh_bytes", "fresh_rate", "gemv_bytes", "links", "memory")
+_ENDLESS = (
+    *("graph_kernels", "loop_launch", "fork_flops", "join_bytes", "fresh_bytes", "fresh_rate", "gemv_bytes", "links"),
+    "memory",
+)
 _LARGEST = 1e30  # limit: flop/s, bytes, seconds: a float holds the square of a product of two
 
 

@@ -35,6 +35,9 @@ PAGED = 1024
 APART = (64, 96, 128, 192, 256, 320, 384, 448, 512)
 APART_ROWS = 8  # chosen: rows of the matmuls with the weights of `APART`
 CHAINS, LOOPS = (32, 128), (100, 1100)  # chosen: reductions in a chain; steps of a loop
+# chosen: kernels in a step of a loop, so many that XLA does not make one kernel of the loop; and the side of the
+# matrices that they multiply, for which they compute next to nothing
+IN_A_STEP, IN_A_STEP_SIDE = 10, 8
 CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
 THIN = (3, 16, 112)  # chosen: channels and output channels of a convolution of many small windows, and its side
 TAPS = (128, 28)  # chosen: channels and side of the result of a sum over nine taps, channels last
@@ -152,6 +155,7 @@ def figures(p: Profile) -> Iterator[Figure]:
         yield Figure(f"chain {n}", chain_of_kernels(n), (line,))
     for n in LOOPS:
         yield Figure(f"loop {n}", loop(n), (line,))
+    yield from loops_of_kernels(p)
     for n in memory_sizes(p):
         x, y = jnp.zeros(n // 4), jnp.ones(n // 4)
         yield Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
@@ -218,6 +222,29 @@ def chain_of_kernels(count: int) -> Callable[[Any], Any]:
         return x
 
     return run
+
+
+def loops_of_kernels(p: Profile) -> Iterator[Figure]:
+    """On CPUs, loops of small kernels: sums of products, which are XLA's own loops, and matmuls by the library."""
+    if not has_threads(p):
+        return
+    w = jnp.asarray(np.eye(IN_A_STEP_SIDE, dtype=np.float32))
+    steps: dict[str, Callable[[Any, Any], Any]] = {"kernels": lambda w, x: jnp.sum(w * x, -1), "matmuls": jnp.matmul}
+
+    def looped(count: int, kernel: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def run(w: Any, x: Any) -> Any:
+            def step(_: Any, x: Any) -> Any:
+                for _ in range(IN_A_STEP):
+                    x = lax.optimization_barrier(kernel(w, x))
+                return x
+
+            return lax.fori_loop(0, count, step, x)
+
+        return run
+
+    for n in LOOPS:
+        for name, kernel in steps.items():
+            yield Figure(f"loop of {name} {n}", looped(n, kernel), (w, w[0] if name == "kernels" else w))
 
 
 def chained_weights(side: int) -> int:

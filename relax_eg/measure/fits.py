@@ -30,6 +30,7 @@ from relax_eg.measure.figures import (
     FEW_PAGED,
     FEW_ROWS,
     FLOATS,
+    IN_A_STEP,
     LAYOUT,
     LOOPS,
     MATMULS,
@@ -71,9 +72,7 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     """The profile that explains `times`; parameters that no figure measures are those of `start`."""
     few, many = (times[f"chain {n}"] for n in CHAINS)
     launch = max((many - few) / (CHAINS[1] - CHAINS[0]), _LEAST)
-    few, many = (times[f"loop {n}"] for n in LOOPS)
-    step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)  # without the launch of the kernel in the step
-    p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
+    p = replace(start, dispatch=times["dispatch"], **_overheads(times, launch))
     if has_threads(p):
         p = replace(p, **_fit_fork(times), **_fit_join(times))
     n = vector_size(p)
@@ -91,6 +90,20 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     return replace(p, modes=tuple(_fit_mode(p, times, m) for m in start.modes)) if has_threads(p) else p
 
 
+def _overheads(times: Times, launch: float) -> dict[str, float]:
+    """Seconds besides work: of a kernel by itself, of which there were so many, and of kernels in loops."""
+    few, many = LOOPS
+
+    def each(name: str) -> float:
+        return max((times[f"{name} {many}"] - times[f"{name} {few}"]) / (many - few), _LEAST)
+
+    found = {"launch": launch, "step": max(each("loop") - launch, _LEAST)}
+    if f"loop of kernels {few}" in times:  # earlier versions did not time them
+        found["loop_launch"] = each("loop of kernels") / IN_A_STEP
+        found["library_launch"] = max(each("loop of matmuls") / IN_A_STEP - found["loop_launch"], 0.0)
+    return found
+
+
 def matmul_errors(p: Profile, times: Times) -> list[float]:
     """By how much a profile is off for each of the matmuls that were timed: absolute logarithms."""
     known = [s for s in MATMULS if _matmul_name(s) in times]
@@ -104,10 +117,8 @@ def fit_few(start: Profile, times: Times) -> Profile:
     numbers of rows. All else is as in `start`, in proportion: the columns and depths that halve a matmul's rate, the
     rates of dtypes, and the shares of convolutions and linear algebra, which differ least between machines.
     """
-    few, many = (times[f"loop {n}"] for n in LOOPS)
     launch = max((times[f"chain {FEW_CHAINED}"] - times["dispatch"]) / FEW_CHAINED, _LEAST)
-    step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)
-    p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
+    p = replace(start, dispatch=times["dispatch"], **_overheads(times, launch))
     n = vector_size(p)
     vector_rate = 2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n)
     p = replace(p, vector_rate=vector_rate, tap_rate=p.tap_rate * vector_rate / p.vector_rate)
@@ -146,7 +157,8 @@ def _matmul_seconds(p: Profile, m: int, n: int, k: int) -> float:
     """The predicted seconds of a call of a matmul, as the fits see it."""
     flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
     seconds = max(flops / (p.rate("float32") * share_of_peak((m, n, k), p.matmul_half)), p.move(moved))
-    return p.call(p.launch + seconds + p.joining(m, 4.0 * k * n), flops >= p.fork_flops)
+    called = p.launch + p.library_launch if min(m, n) > 1 else p.launch
+    return p.call(called + seconds + p.joining(m, 4.0 * k * n), flops >= p.fork_flops)
 
 
 def _chain_seconds(p: Profile, rows: int, side: int) -> float:
@@ -158,7 +170,8 @@ def _chain_seconds(p: Profile, rows: int, side: int) -> float:
 def _chain_work(p: Profile, seconds: float, rows: int, side: int) -> float:
     """The seconds of work of one matmul of a chain, without its overheads: at least a tenth of all."""
     around, count = p.call(0.0, 2.0 * rows * side * side >= p.fork_flops), chained_weights(side)
-    apart = p.launch + float(p.joining(rows, 4.0 * side * side))
+    called = p.launch + p.library_launch if rows > 1 else p.launch
+    apart = called + float(p.joining(rows, 4.0 * side * side))
     return max((seconds - around) / count - apart, 0.1 * seconds / count)
 
 

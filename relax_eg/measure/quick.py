@@ -1,4 +1,4 @@
-"""A quick calibration: the rates of a machine, from 33 small programs in some four seconds.
+"""A quick calibration: the rates of a machine, from 37 small programs in some four seconds.
 
 `measure.calibrate` times ten times as many programs in two minutes. What these few do not tell is taken from the
 profile that ships, in proportion (`measure.fits.fit_few`), so its errors are larger, and the profile says so.
@@ -34,6 +34,7 @@ from relax_eg.measure.figures import (
     chain_of_kernels,
     chains_of_matmuls,
     loop,
+    loops_of_kernels,
     polynomial,
     rate_side,
     transposed_size,
@@ -109,6 +110,7 @@ def few_figures(p: Profile) -> Iterator[Figure]:
     yield Figure(f"chain {FEW_CHAINED}", chain_of_kernels(FEW_CHAINED), (normal(64),))
     for n in LOOPS:
         yield Figure(f"loop {n}", loop(n), (normal(64),))
+    yield from loops_of_kernels(p)
     for n in _READ:
         x, y = (jnp.asarray(np.full(n // 4, v, np.float32)) for v in (0.0, 1.0))
         yield Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))

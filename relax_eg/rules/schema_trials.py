@@ -165,6 +165,19 @@ def long_products(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}))
 
 
+def small_products(rng: np.random.Generator) -> Trial:
+    """A product of small matrices, or of batches of them, with or without a transpose."""
+    rows, depth, columns = (int(rng.integers(0, 5)) for _ in range(3))
+    batch = ("", "b ", "b c ")[int(rng.integers(3))]
+    turned = not batch and bool(rng.integers(2))
+    right = "k n" if not turned else "n k"
+    params = var("x", Tensor(f"{batch}m k")), var("y", Tensor(f"{'' if rng.integers(2) else batch}{right}"))
+    node = (op.linear if turned else op.matmul)(*params)
+    sizes = {"b": 2, "c": 3, "m": rows, "k": depth, "n": columns}
+    args = tuple(np.asarray(rng.integers(-2, 3, [int(d.evaluate(sizes)) for d in p.shape]), object) for p in params)
+    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, contracting=1e9))
+
+
 def decoders(rng: np.random.Generator) -> Trial:
     """A product with a matrix that is decoded from codes per block, codes per element, and scales."""
     rows, blocks, columns = (int(rng.integers(0, 4)) for _ in range(3))

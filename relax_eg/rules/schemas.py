@@ -103,6 +103,7 @@ class ModuleAnswers:
     - `large_bytes`: the answer of `large_bytes`.
     - `known`: the answers of `facts`.
     - `ahead_values`: the expressions for which `is_known_ahead` is true.
+    - `contracting`: what a contraction costs besides its flops.
     """
 
     functions: dict[str, Function]
@@ -111,6 +112,7 @@ class ModuleAnswers:
     large_bytes: float = 0.0
     known: Mapping[Expr, frozenset[str]] = field(default_factory=dict[Expr, frozenset[str]])
     ahead_values: Sequence[Expr] = ()
+    contracting: float = 0.0
     _made: int = field(default=0)
 
     def readers(self, e: Expr) -> Sequence[Expr]:
@@ -129,7 +131,7 @@ class ModuleAnswers:
         return self.extent(size)
 
     def seconds(self, flops: float, moved: float, contracts: bool) -> float:
-        return flops
+        return flops + self.contracting * contracts
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self.functions.get(name)

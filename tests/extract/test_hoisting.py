@@ -130,7 +130,7 @@ def test_what_xla_takes_out_of_a_loop_is_paid_once(name: str) -> None:
     written, by_hand = SAME[name]
     assert inside_loops(written) == inside_loops(by_hand)  # what XLA does
     found, least = report_of(written).before, report_of(by_hand).before
-    assert found.seconds == pytest.approx(least.seconds, rel=0.05)  # a launch more or less
+    assert found.seconds == pytest.approx(least.seconds, rel=0.1)  # a launch before a loop takes longer
     assert found.flops == least.flops
     in_kernels = report_of(written, execution="kernels").before
     assert in_kernels.seconds < 1.5 * report_of(by_hand, execution="kernels").before.seconds

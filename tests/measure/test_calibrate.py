@@ -55,7 +55,8 @@ def times_of(p: Profile) -> dict[str, float]:
     def product(q: Profile, m: int, n: int, k: int, rate: float, factor: float = 1.0) -> float:
         flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
         seconds = max(flops / (rate * share_of_peak((m, n, k), q.matmul_half)), q.move(moved))
-        return q.call(q.launch + seconds * factor + q.joining(m, 4.0 * k * n), flops >= q.fork_flops)
+        called = q.launch + q.library_launch * (min(m, n) > 1)
+        return q.call(called + seconds * factor + q.joining(m, 4.0 * k * n), flops >= q.fork_flops)
 
     def chain(q: Profile, rows: int, n: int, factor: float) -> float:
         """A chain of matmuls: one call, in which the other cores are woken once."""
@@ -112,7 +113,12 @@ def times_of(p: Profile) -> dict[str, float]:
         for n in figures.APART:
             one = times[f"{name}as one {n}"] = product(q, figures.APART_ROWS, 3 * n, n, q.rate("float32"))
             times[f"{name}apart {n}"] = one + 2 * q.joining(figures.APART_ROWS, 4.0 * n * n)
-    return times | thin | of_bytes
+    kernels = {
+        f"loop of {name} {n}": p.dispatch + n * figures.IN_A_STEP * seconds
+        for n in figures.LOOPS
+        for name, seconds in (("kernels", p.loop_launch), ("matmuls", p.loop_launch + p.library_launch))
+    }
+    return times | thin | of_bytes | kernels
 
 
 def test_few_figures_tell_the_rates_of_another_machine() -> None:

@@ -130,6 +130,7 @@ def test_sets_of_them() -> None:
         *sums,
         *loops,
         "matmul_splits",
+        "small_product",
         "decoded_inside",
         *codes,
         *pieces,

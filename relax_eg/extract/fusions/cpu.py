@@ -20,7 +20,8 @@ import numpy as np
 from relax_eg.dtypes import itemsize, kind
 from relax_eg.extract.fusions.operators import DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators, is_unknown
 from relax_eg.extract.fusions.place import KernelPlace
-from relax_eg.extract.fusions.seconds import ARITHMETIC
+from relax_eg.extract.fusions.seconds import ARITHMETIC, LIBRARY_SUMS, PLAIN_SUMS, sum_steps
+from relax_eg.extract.implied_matmuls import LEAST_ELEMENTS
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
@@ -28,15 +29,11 @@ from relax_eg.ops import get, program_of, site_of
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
 
-_LIBRARY_SUMS = frozenset(("sum", "max", "min"))  # given: the reductions that YNN has
-_PLAIN_SUMS = _LIBRARY_SUMS | {"prod", "any", "all"}  # given: the reductions that XLA's own code splits
 # given: the functions that YNN has, and those that are made of them
 _LIBRARY_FUNCTIONS = frozenset(
     "add subtract multiply divide maximum minimum negative abs sign square reciprocal integer_pow power sqrt rsqrt exp "
     "expm1 log log1p tanh erf sigmoid floor ceil round relu silu gelu gelu_tanh astype".split()
 )
-_LEAST_ELEMENTS = 4096  # given: elements from which on a reduction is YNN's (2,800 are not)
-_WINDOW = 32  # given: elements that one kernel adds where XLA's own code reduces in several
 _MOST_PARTS = 8  # given: parts up to which a concatenation is fused
 _MOST_KERNELS = 16  # limit: kernels that compute a cheap value again; with it the work grows with the program
 
@@ -101,21 +98,17 @@ class CpuKernels(Operators):
         read = e.args[0].annotation if e.op in TABLE and len(e.args) == 1 else None
         if not isinstance(read, Tensor) or not _is_float(read):
             return False
-        if self._read_elements(e) < _LEAST_ELEMENTS:
+        if self._read_elements(e) < LEAST_ELEMENTS:
             return False
-        return (e.op in _LIBRARY_SUMS and self._is_reduction(e)) or self._is_normalised(e)
+        return (e.op in LIBRARY_SUMS and self._is_reduction(e)) or self._is_normalised(e)
 
     def _steps(self, e: Expr) -> int:
-        """The kernels in which XLA's own code reduces: each adds up to `_WINDOW` elements."""
-        if e.op in _PLAIN_SUMS and self._is_reduction(e) and e not in self.home:
-            length, found = self._read_elements(e) / max(1.0, self.elements(e)), 1
-        elif e in self.products and self.products[e].rows * self.products[e].columns == 1:
-            length, found = self.products[e].depth, 2
-        else:
-            return 1
-        while length > _WINDOW:
-            length, found = length / _WINDOW, found + 1
-        return found
+        """The kernels in which XLA's own code reduces."""
+        if e.op in PLAIN_SUMS and self._is_reduction(e) and e not in self.home:
+            return sum_steps(self._read_elements(e) / max(1.0, self.elements(e)))
+        if e in self.products and self.products[e].rows * self.products[e].columns == 1:
+            return 1 + sum_steps(self.products[e].depth)
+        return 1
 
     def _take_around(self, e: Expr) -> None:
         """Takes what is computed around a reduction into its kernel."""

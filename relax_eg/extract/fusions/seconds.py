@@ -6,9 +6,11 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from relax_eg.dtypes import itemsize
+from relax_eg.dtypes import itemsize, kind
 from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.fusions.operators import MATMULS
 from relax_eg.extract.fusions.place import KernelPlace
+from relax_eg.extract.implied_matmuls import LEAST_ELEMENTS
 from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.extract.profile import PAGE
 from relax_eg.ir.annotations import Annotation, dims_of
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 DENSE = operators_run_as("factorisation", "solve")  # every operator here contains blocked arithmetic
 # XLA may keep the results of other operators inside the kernel that reads them.
-STORED = DENSE | operators_run_as("matmul", "transposed_matmul", "conv")
+STORED = DENSE | MATMULS | operators_run_as("conv")
 ARITHMETIC = frozenset((PatternKind.ELEMENT_WISE, PatternKind.BROADCAST))
 LEAST = 1e-9  # chosen: seconds: least price of a node; at price 0 the choice would collect useless nodes
 # chosen: share of the traffic between the operators of a kernel of YNN, through the innermost cache, of what it would
@@ -33,7 +35,50 @@ _BLOCKED = 0.5
 _IN_LOOPS = 2.0  # chosen: how many times as long as in kernels of YNN exp, tanh and the like take in XLA's own loops
 # given: pages whose places the second-level buffer of an x86-64 server's processor holds, at least
 _PAGES_KNOWN = 1536
+_WINDOW = 32  # given: elements that one kernel adds where XLA's own code for CPUs reduces in several
+LIBRARY_SUMS = frozenset(("sum", "max", "min"))  # given: the reductions that YNN has
+PLAIN_SUMS = LIBRARY_SUMS | {"prod", "any", "all"}  # given: the reductions that XLA's own code splits
+# chosen: additions/s of XLA's own reductions, which add one element after the other (0.3 to 0.5 ns each on an Intel
+# Xeon, jax 0.10.2)
+_ONE_BY_ONE = 3e9
 _FAR = 4.0  # chosen: how many times as long a transpose over more pages takes
+
+
+def sum_steps(length: float) -> int:
+    """The kernels in which XLA's own code for CPUs adds `length` elements to one."""
+    found = 1
+    while length > _WINDOW:
+        length, found = length / _WINDOW, found + 1
+    return found
+
+
+def reduced_alone(model: WholeCost, site: Site, result: Annotation, cost: NodeCost) -> NodeCost:
+    """The cost of an operator of which nothing else is in its kernels on a CPU, with the kernels in which it reduces.
+    `cost`: as one kernel of vectorised arithmetic."""
+
+    def elements(a: Annotation) -> float:
+        return math.prod(map(model.representative, dims_of(a)))
+
+    p, serial = model.profile, 0.0
+    if site.op in MATMULS and elements(result) == 1:
+        launches, library = 1 + sum_steps(model.representative(site.shape(0)[-1])), 0.0
+    elif site.op in PLAIN_SUMS:
+        read = elements(site.operands[0])
+        is_library = p.sums_as_matmuls and read >= LEAST_ELEMENTS and site.op in LIBRARY_SUMS
+        if is_library and kind(site.dtype(0)) == "f":
+            launches, library = 1, p.library_launch
+        else:
+            launches, library = sum_steps(read / max(1.0, elements(result))), 0.0
+            serial = _one_by_one(model, cost.flops)
+    else:
+        return cost
+    seconds = cost.seconds + (launches - 1) * p.launch + library + serial
+    return replace(cost, launches=launches, seconds=seconds)
+
+
+def _one_by_one(model: WholeCost, flops: Number) -> Number:
+    """How much longer a reduction by XLA's own code takes than vectorised arithmetic."""
+    return maximum(0, flops / _ONE_BY_ONE - flops / model.profile.vector_rate)
 
 
 def cost_in_place(model: WholeCost, site: Site, result: Annotation, cost: NodeCost, place: KernelPlace) -> NodeCost:
@@ -83,7 +128,8 @@ def _seconds_on_cpu(model: WholeCost, site: Site, result: Annotation, cost: Node
             )
     p = model.profile
     waits = maximum(0, p.move(model.evaluate(place.bytes)) - others - work)
-    return place.launches * p.launch + work + waits + p.fresh(model.evaluate(bytes_of(result)))
+    launched = place.launches * p.launch + (p.library_launch if place.is_library else 0.0)
+    return launched + work + waits + p.fresh(model.evaluate(bytes_of(result)))
 
 
 def _loop_seconds(
@@ -101,6 +147,8 @@ def _loop_seconds(
     if is_vectorised:
         flops = choose(flops >= TRANSCENDENTAL * elements, _IN_LOOPS, 1.0) * flops
     seconds = share * flops / p.scalar_rate.get(site.op, p.vector_rate)
+    if site.op in PLAIN_SUMS:
+        seconds = seconds + _one_by_one(model, share * flops)
     if p.transpose_rate and moves_last_axis(site) and not place.in_order:
         seconds = seconds + share * elements / p.transpose_rate * _far(model, site, result)
     return seconds

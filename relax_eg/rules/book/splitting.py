@@ -1,20 +1,27 @@
-"""A product over a long axis as a sum of products of its parts (split-K).
+"""A matmul as a sum: of the products of parts of a long axis (split-K), or of products of elements.
 
 A matmul of few rows and columns over a long depth has few result blocks, so most cores of a device have none. The parts
 of the depth form a batch of matmuls, and one more reduction adds them up; operators before and after can be fused with
 them. Prices decide where that is faster: libraries cut the depth of plain matmuls by themselves.
+
+A matmul of a few hundred elements takes a library less time than to be called. XLA's own loops compute it as a sum of
+products of elements, and operators before and after can be fused with these.
 """
 
 from __future__ import annotations
 
+import math
+
 from relax_eg.dtypes import HALF
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
+from relax_eg.ops.record import operators_run_as
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import long_products
+from relax_eg.rules.schema_trials import long_products, small_products
 from relax_eg.rules.schemas import ProgramQueries, Schema
 from relax_eg.shapes import Dim
 
+(MATMUL,), (LINEAR,) = operators_run_as("matmul"), operators_run_as("transposed_matmul")
 _SIDE = 64  # chosen: rows and columns of a result block
 _BLOCKS = 256  # chosen: result blocks that keep the cores of a large device busy
 _LEAST = 512  # chosen: least elements of the depth in a part
@@ -43,6 +50,18 @@ def _split(e: Expr, queries: ProgramQueries) -> Expr | None:
     return op.astype(total, e.dtype) if e.dtype in HALF else total
 
 
+def _summed(e: Expr, queries: ProgramQueries) -> Expr | None:
+    x, y = e.args
+    if x.ndim < 2 or y.ndim < 2 or not x.dtype == y.dtype == e.dtype or e.dtype not in ("float32", "float64"):
+        return None
+    flops = 2.0 * queries.largest_value(math.prod(e.shape, start=x.shape[-1]))
+    if not queries.seconds(flops, 0.0, False) < queries.seconds(flops, 0.0, True):
+        return None
+    if e.op == LINEAR:
+        return op.sum(op.multiply(op.expand_dims(x, -2), y), -1)
+    return op.sum(op.multiply(op.expand_dims(x, -1), op.expand_dims(y, -3)), -2)
+
+
 splitting = RuleSet(
     "splitting",
     schemas=(
@@ -52,8 +71,18 @@ splitting = RuleSet(
             "reassociate",
             frozenset(("splitting",)),
             _split,
-            frozenset(("matmul",)),
+            frozenset((MATMUL,)),
             (long_products,),
+        ),
+        Schema(
+            "small_product",
+            "a product of small matrices is a sum of products of their elements",
+            "reassociate",
+            frozenset(("splitting",)),
+            _summed,
+            frozenset((MATMUL, LINEAR)),
+            (small_products,),
+            asks_again=True,
         ),
     ),
 )
