@@ -188,6 +188,33 @@ def _qkv_forms() -> dict[str, Form]:
 
 
 _LORA_WEIGHTS = {"w": "n n", "a": "n 16", "b": "16 n"}
+
+
+def _filtered(product: Function) -> Function:
+    """A Kalman filter of one observed value, with matrices multiplied by `product`."""
+
+    def filtered(f, h, observed):
+        n = f.shape[0]
+        move, noise = 0.9 * jnp.eye(n) + 0.05 * f, 0.1 * jnp.eye(n)
+
+        def step(state, z):
+            x, p = state
+            x = product(move, x[:, None])
+            p = product(product(move, p), move.T) + noise
+            gain = product(p, h.T) / (product(product(h, p), h.T) + 1.0)
+            x = x + product(gain, z[:, None] - product(h, x))
+            p = p - product(product(gain, h), p)
+            return (x[:, 0], p), x[:, 0]
+
+        return jax.lax.scan(step, (jnp.zeros(n), jnp.eye(n)), observed)[1]
+
+    return filtered
+
+
+def by_elements(a, b):
+    return jnp.sum(a[:, :, None] * b[None], 1)
+
+
 _QKV_WEIGHTS = {"q": "n n", "k": "n n", "v": "n n"}
 
 CASES = [
@@ -282,5 +309,14 @@ CASES = [
         identity_plus_low_rank,
         ("n 4", "n 4", "n"),
         {"x + U@(V'@x)": Form(lambda u, v, x: x + u @ (v.T @ x))},
+    ),
+    *(
+        Case(
+            f"Kalman filter, {n} states",
+            _filtered(jnp.matmul),
+            (f"{n} {n}", f"1 {n}", "n 1"),
+            {"products of elements": Form(_filtered(by_elements))},
+        )
+        for n in (4, 8)
     ),
 ]

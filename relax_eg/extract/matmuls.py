@@ -133,8 +133,8 @@ def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -
     turned, m = m.is_turned, m.as_row
     seconds, own = matmul_seconds(p, m), xla_matmul_seconds(p, m)
     weight = m.columns * m.depth * itemsize(m.dtype)
-    stored = p.linear_factor(m.rows, weight)
-    in_order = p.page_factor(m.rows, m.columns * itemsize(m.dtype))
+    stored = p.linear_factor(m.rows)
+    in_order = p.in_order_factor(m.rows, m.columns * itemsize(m.dtype), weight)
     factor = stored if transposed else choose(turned, stored, in_order)
     seconds, own = seconds * factor, own * factor
     more = p.joining(m.rows, weight) + packing_seconds(p, m) + calling_seconds(p, m)

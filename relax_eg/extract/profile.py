@@ -76,8 +76,8 @@ class Profile:
       is stored output axis first.
     - `page_penalty`: (rows up to, factor) pairs, from two rows on: how many times longer a matmul takes if a row of its
       weight, stored in order, is a multiple of `PAGE` bytes.
-    - `gemv_bytes`, `gemv_gain`: with one row and a weight of at least `gemv_bytes`, that layout is `gemv_gain` times
-      faster.
+    - `gemv_bytes`, `gemv_gain`: with one row and a weight of at least `gemv_bytes`, a matmul takes `gemv_gain` times
+      as long if the weight is stored in order.
     - `sums_as_matmuls`: whether XLA computes the sum of a product of two broadcast operands as a matmul.
     - `conv_factor`: how many times longer a convolution takes than the matmul of its windows.
     - `window_row`: seconds in which an ungrouped convolution gathers one row of one window.
@@ -212,17 +212,16 @@ class Profile:
         the two counts."""
         return seconds if self.platform == "cpu" else maximum(seconds, self.dispatch * kernels)
 
-    def linear_factor(self, rows: Number, weight_bytes: Number) -> Number:
+    def linear_factor(self, rows: Number) -> Number:
         """How many times longer a matmul of `rows` rows takes if its weight is stored output axis first."""
-        factor = _factor_at(self.linear_penalty, rows)
-        # With one row, each output sums products along contiguous elements of the weight.
-        alone = choose(weight_bytes >= self.gemv_bytes, 1.0 / self.gemv_gain, 1.0)
-        return choose(rows <= 1, alone, factor)
+        return choose(rows <= 1, 1.0, _factor_at(self.linear_penalty, rows))
 
-    def page_factor(self, rows: Number, row_bytes: Number) -> Number:
+    def in_order_factor(self, rows: Number, row_bytes: Number, weight_bytes: Number) -> Number:
         """How many times longer a matmul of `rows` rows takes with a weight stored in order, whose rows have
         `row_bytes`."""
-        return choose((rows > 1) & (row_bytes % PAGE == 0), _factor_at(self.page_penalty, rows), 1.0)
+        # With one row, each output sums products of elements that are far from each other.
+        alone = choose(weight_bytes >= self.gemv_bytes, self.gemv_gain, 1.0)
+        return choose(rows <= 1, alone, choose(row_bytes % PAGE == 0, _factor_at(self.page_penalty, rows), 1.0))
 
     def joining(self, rows: Number, weight_bytes: Number) -> Number:
         """Seconds that a matmul of `rows` rows takes besides its work: `join` or 0."""

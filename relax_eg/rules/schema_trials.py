@@ -166,15 +166,14 @@ def long_products(rng: np.random.Generator) -> Trial:
 
 
 def small_products(rng: np.random.Generator) -> Trial:
-    """A product of small matrices, or of batches of them, with or without a transpose."""
-    rows, depth, columns = (int(rng.integers(0, 5)) for _ in range(3))
-    batch = ("", "b ", "b c ")[int(rng.integers(3))]
-    turned = not batch and bool(rng.integers(2))
-    right = "k n" if not turned else "n k"
-    params = var("x", Tensor(f"{batch}m k")), var("y", Tensor(f"{'' if rng.integers(2) else batch}{right}"))
+    """A product of small matrices, of batches of them, or with vectors, with or without a transpose."""
+    turned = bool(rng.integers(2))
+    left = ("k", "m k", "b m k", "b c m k")[int(rng.integers(4))]
+    right = "n k" if turned else ("k", "k n", "b k n")[int(rng.integers(2 if left == "b c m k" else 3))]
+    params = var("x", Tensor(left)), var("y", Tensor(right))
     node = (op.linear if turned else op.matmul)(*params)
-    sizes = {"b": 2, "c": 3, "m": rows, "k": depth, "n": columns}
-    args = tuple(np.asarray(rng.integers(-2, 3, [int(d.evaluate(sizes)) for d in p.shape]), object) for p in params)
+    sizes = {"b": 2, "c": 3, **{name: int(rng.integers(0, 5)) for name in "mkn"}}
+    args = tuple(rng.integers(-2, 3, [int(d.evaluate(sizes)) for d in p.shape]).astype(object) for p in params)
     return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, contracting=1e9))
 
 

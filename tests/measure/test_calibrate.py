@@ -108,8 +108,8 @@ def times_of(p: Profile) -> dict[str, float]:
         sides = [(r, n) for r in figures.ROWS for n in (figures.LAYOUT, figures.PAGED)]
         sides += [(1, n) for n in figures.ONE_ROW]
         for rows, n in sides:
-            times[f"{name}in x out {rows} {n}"] = chain(q, rows, n, q.page_factor(rows, 4.0 * n))
-            times[f"{name}out x in {rows} {n}"] = chain(q, rows, n, q.linear_factor(rows, 4.0 * n * n))
+            times[f"{name}in x out {rows} {n}"] = chain(q, rows, n, q.in_order_factor(rows, 4.0 * n, 4.0 * n * n))
+            times[f"{name}out x in {rows} {n}"] = chain(q, rows, n, q.linear_factor(rows))
         for n in figures.APART:
             one = times[f"{name}as one {n}"] = product(q, figures.APART_ROWS, 3 * n, n, q.rate("float32"))
             times[f"{name}apart {n}"] = one + 2 * q.joining(figures.APART_ROWS, 4.0 * n * n)
@@ -135,9 +135,9 @@ def test_few_figures_tell_the_rates_of_another_machine() -> None:
     assert (p.dispatch, p.launch) == (about(2e-5), about(CPU.launch))
     assert {d: p.rate(d) for d in CPU.matmul_rate} == {d: about(r) for d, r in other.matmul_rate.items()}
     assert (p.vector_rate, p.bandwidth, p.transpose_rate) == (about(3e10), about(4e9), about(4e8))
-    assert p.linear_factor(8, 1e6) == about(3.4) and p.matmul_half == CPU.matmul_half
-    assert [p.page_factor(rows, 4096) for rows in (8, 16)] == [about(1.0), about(1.8)]
-    assert [p.page_factor(*at) for at in ((16, 4000), (1, 4096), (64, 4096))] == [1.0, 1.0, 1.0]
+    assert p.linear_factor(8) == about(3.4) and p.matmul_half == CPU.matmul_half
+    assert [p.in_order_factor(rows, 4096, 1e6) for rows in (8, 16)] == [about(1.0), about(1.8)]
+    assert [p.in_order_factor(*at, 1e6) for at in ((16, 4000), (1, 4096), (64, 4096))] == [1.0, 1.0, 1.0]
     assert (p.conv_factor, p.factor_share, p.scalar_rate) == (CPU.conv_factor, CPU.factor_share, CPU.scalar_rate)
 
 
@@ -164,10 +164,10 @@ def test_a_profile_comes_back_from_its_times(noise: float) -> None:
     # Of what is in cache, waking cores takes most of the time.
     assert p.bandwidth == about(CPU.bandwidth) and 1.0 <= p.cache_bandwidth / p.bandwidth <= 12.0
     assert [f for _, f in p.linear_penalty] == sorted((f for _, f in p.linear_penalty), reverse=True)
-    penalty = {rows: (p.linear_factor(rows, 1e6), CPU.linear_factor(rows, 1e6)) for rows in figures.ROWS}
+    penalty = {rows: (p.linear_factor(rows), CPU.linear_factor(rows)) for rows in figures.ROWS}
     assert all(1.0 <= found <= 2.5 * true for found, true in penalty.values())
     assert [m.name for m in p.modes] == ["ynn off"]
-    assert p.in_mode(p.modes[0]).linear_factor(8, 1e6) > 2.0
+    assert p.in_mode(p.modes[0]).linear_factor(8) > 2.0
     assert Profile.from_json(p.to_json()) == p
 
 

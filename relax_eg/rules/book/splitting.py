@@ -52,14 +52,22 @@ def _split(e: Expr, queries: ProgramQueries) -> Expr | None:
 
 def _summed(e: Expr, queries: ProgramQueries) -> Expr | None:
     x, y = e.args
-    if x.ndim < 2 or y.ndim < 2 or not x.dtype == y.dtype == e.dtype or e.dtype not in ("float32", "float64"):
+    if not x.dtype == y.dtype == e.dtype or e.dtype not in ("float32", "float64"):
         return None
     flops = 2.0 * queries.largest_value(math.prod(e.shape, start=x.shape[-1]))
-    if not queries.seconds(flops, 0.0, False) < queries.seconds(flops, 0.0, True):
+    launch, called = (queries.seconds(0.0, 0.0, contracts) for contracts in (False, True))
+    if called <= launch:
         return None
+    # Products with a vector are XLA's own loops, in which nothing is fused: a launch is what fusion saves.
+    limit = launch + called if min(x.ndim, y.ndim) == 1 else queries.seconds(flops, 0.0, True)
+    if queries.seconds(flops, 0.0, False) >= limit:
+        return None
+    if y.ndim == 1:
+        return op.sum(op.multiply(x, y), -1)
     if e.op == LINEAR:
         return op.sum(op.multiply(op.expand_dims(x, -2), y), -1)
-    return op.sum(op.multiply(op.expand_dims(x, -1), op.expand_dims(y, -3)), -2)
+    columns = y if x.ndim == 1 else op.expand_dims(y, -3)
+    return op.sum(op.multiply(op.expand_dims(x, -1), columns), -2)
 
 
 splitting = RuleSet(
