@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import relax_eg as rx
 from relax_eg.driver.prices import price_at
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.extract.devices import CPU, PROFILES
+from relax_eg.extract.priced import PricedModules
 from relax_eg.extract.profile import Profile
 from relax_eg.ops.interpret import evaluate
 
@@ -193,6 +194,7 @@ class Device:
     profile: Profile
     execution: Any
     cost: Any = None
+    priced: PricedModules = field(default_factory=PricedModules)
 
 
 def test_fresh_memory_is_priced_where_an_array_is_made() -> None:

@@ -42,7 +42,7 @@ from relax_eg.tir.functions import FUNCTIONS
 
 if TYPE_CHECKING:
     from relax_eg.rules.sums_of_products.letters import SumOfProducts
-    from relax_eg.rules.sums_of_products.plan import Node
+    from relax_eg.rules.sums_of_products.nodes import Node
 
 Extent = Callable[[Dim], int]
 Price = Callable[[float, float, bool], float]

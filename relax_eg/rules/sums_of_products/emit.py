@@ -14,7 +14,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, program_of, site_of
 from relax_eg.rules.sums_of_products.accesses import Access, Letter, Target, aligned
 from relax_eg.rules.sums_of_products.letters import SumOfProducts
-from relax_eg.rules.sums_of_products.plan import Node, Running, Scale
+from relax_eg.rules.sums_of_products.nodes import Node, Running, Scale
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Reduce
 
