@@ -53,7 +53,7 @@ from relax_eg.store import checksum
 if TYPE_CHECKING:
     from relax_eg.explain.text import Explanation
 
-VERSION = 6  # given: version of the format; files of other versions are refused
+VERSION = 7  # given: version of the format; files of other versions are refused
 _HEAD = b"relax_eg artifact "
 _LENGTH, _SUM = 8, 16  # given: bytes of a length and of a checksum
 _TEXTS = tuple[str, ...]

@@ -71,7 +71,7 @@ class FunctionValue:
     """A function as a value.
 
     - `name`: the function of the module.
-    - `captured`: its first arguments.
+    - `captured`: its last arguments.
     """
 
     __slots__ = ("captured", "name")
