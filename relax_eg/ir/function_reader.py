@@ -269,12 +269,23 @@ class FunctionReader:
                 name, value, _ = self._assignment(inner)
                 self.values.names[name] = value
             return
+        if self._names_module(statement) or self.values.upstream.machine.declares_heap(statement):
+            return
         name, value, bound = self._assignment(statement)
         self.values.names[name] = bound
         if steps and value is steps[-1].var and self.emitted.get(steps[-1].name) is value:
             del self.emitted[steps[-1].name]  # the value gets the name that the text gives it
             value = steps.pop().value
         steps.append(Binding(bound, value))
+
+    def _names_module(self, statement: ast.stmt) -> bool:
+        """Whether a statement is `cls = Module`: another name for the module."""
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        named = isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name) and statement.value.id
+        if not isinstance(target, ast.Name) or not named or named not in self.scope.classes - self.values.names.keys():
+            return False
+        self.scope.classes.add(target.id)
+        return True
 
     def _if(self, statement: ast.If, steps: list[Binding]) -> None:
         condition = self.values.expression(statement.test)
@@ -361,6 +372,7 @@ class FunctionReader:
         inner.values.names = dict(self.values.names)
         inner.values.hidden = dict(self.values.hidden)
         inner.values.sizes = set(self.values.sizes)
+        inner.values.upstream.machine.heaps = {n: dict(s) for n, s in self.values.upstream.machine.heaps.items()}
         inner.lines = dict(self.lines)
         inner.emitted = dict(self.emitted)
         variables = {name: var(inner._name(name, statements[0]), a) for name, a in fields.items()}
@@ -472,13 +484,14 @@ class FunctionReader:
             raise self.source.error(statement, "this line binds no name", STATEMENTS)
         written: ast.expr = statement.value  # type: ignore[union-attr]
         declared = self.reader.annotation(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
-        value = self.values.expression(written, None if isinstance(written, ast.Name) else declared)
+        is_exact = self.values.upstream.machine.knows_more(written)
+        value = self.values.expression(written, None if is_exact or isinstance(written, ast.Name) else declared)
         if value.annotation != declared:
             self.values.check_declared(written, value.annotation, declared)
         device = self._device(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
         if device is not None and copied_to(value) is None:
             value = to_device(self.values.step(written, value, value.op != VAR), device)
-        annotation = declared or value.annotation
+        annotation = value.annotation if is_exact else declared or value.annotation
         bound = var(self._name(target.id, target), annotation)
         self._keep_origin(statement, written, value)
         self.values.sizes.update(v for d in dims_of(annotation) for v in d.variables)
