@@ -14,6 +14,7 @@ from relax_eg.errors import OperatorError, SpecError
 from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, choose, clashes, join_branches
+from relax_eg.ir.data import sizes_in_data
 from relax_eg.ir.devices import copied_to, declared_device, to_device
 from relax_eg.ir.expr import FUNCTION, MATCH, TUPLE, VAR, Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE, MEMORY
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from relax_eg.ir.parser import ModuleScope
 
 STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, `match value:`, or `return expression`"
+TOLD = "another parameter that has the size, or its use in a `case` that takes out a tensor of it"
 OUTPUTS = "R.output(names) as the last line of the dataflow block"
 
 
@@ -101,6 +103,8 @@ class FunctionReader:
             self._name(name, d)
             self.values.names[name] = p
             self.values.sizes.update(v for d in dims_of(p.annotation) for v in d.variables)
+        for v in {v for p in params for v in sizes_in_data(p.annotation)} - self.values.sizes:
+            self.values.hidden[v] = ("a size inside of data, which no argument tells", TOLD)
         declared = {a.arg: a.annotation for a in d.args.args}
         copies = [self._placed(p, declared.get(str(p.attr("name")))) for p in params]
         moved = [Binding(c, e) for c, e in copies if c is not e]

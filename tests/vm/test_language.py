@@ -19,7 +19,6 @@ from relax_eg.backend.executables import executables
 from relax_eg.backend.steps import Runner
 from relax_eg.errors import ModuleTextError, OperatorError, ShapeError, WellFormedError
 from relax_eg.frontends.modules import with_dataflow_blocks
-from relax_eg.frontends.partial_evaluation import partially_evaluated
 from relax_eg.ir.data import DataValue, data_type, items_of
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import general_functions
@@ -501,25 +500,3 @@ def evens(xs: Odd(F)) -> F:  # type: ignore[reportInvalidTypeForm]
             return x + y + evens(rest)
         case _:
             return 0.0
-
-
-def test_a_closure_captures_the_last_arguments_as_in_relax() -> None:
-    module = parse(
-        """
-@R.function
-def f(a: R.Tensor((), "float32"), b: R.Tensor((), "float32"), c: R.Tensor((), "float32")):
-    return (a - b) / c
-
-@R.function
-def main(x: R.Tensor((), "float32"), y: R.Tensor((), "float32")):
-    g = R.make_closure(f, (y,))
-    h = R.make_closure(g, (x,))
-    return h(y), g(x, y)
-"""
-    )
-    args = [np.float32(3), np.float32(5)]
-    wanted = (np.float32(0.4), np.float32(-0.4))
-    assert_alike(evaluate(module, args), wanted)
-    assert_alike(runner(module).run([jax.numpy.asarray(a) for a in args]), wanted)
-    known, _ = partially_evaluated(with_dataflow_blocks(deduce_module(module)))
-    assert_alike(evaluate(known, args), wanted)

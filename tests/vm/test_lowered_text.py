@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
 import relax_eg as rx
 from relax_eg.errors import ModuleTextError, ShapeError
+from relax_eg.frontends.modules import with_dataflow_blocks
+from relax_eg.frontends.partial_evaluation import partially_evaluated
 from relax_eg.ir import CALL_DPS_LIBRARY, MATCH_CAST
+from relax_eg.ops.deduction import deduce_module
 from relax_eg.ops.interpret import evaluate
+from relax_eg.ops.text import parse
+from tests.vm.test_language import assert_alike, runner
 
 SIZES = """
 @I.ir_module
@@ -119,3 +125,25 @@ def test_errors(old: str, new: str, problem: str) -> None:
     with pytest.raises(ModuleTextError, match=rf"line \d+: (?:{problem})") as e:
         rx.parse(SIZES.replace(old, new, 1))
     assert "\n  expected: " in str(e.value)
+
+
+def test_a_closure_captures_the_last_arguments_as_in_relax() -> None:
+    module = parse(
+        """
+@R.function
+def f(a: R.Tensor((), "float32"), b: R.Tensor((), "float32"), c: R.Tensor((), "float32")):
+    return (a - b) / c
+
+@R.function
+def main(x: R.Tensor((), "float32"), y: R.Tensor((), "float32")):
+    g = R.make_closure(f, (y,))
+    h = R.make_closure(g, (x,))
+    return h(y), g(x, y)
+"""
+    )
+    args = [np.float32(3), np.float32(5)]
+    wanted = (np.float32(0.4), np.float32(-0.4))
+    assert_alike(evaluate(module, args), wanted)
+    assert_alike(runner(module).run([jax.numpy.asarray(a) for a in args]), wanted)
+    known, _ = partially_evaluated(with_dataflow_blocks(deduce_module(module)))
+    assert_alike(evaluate(known, args), wanted)
