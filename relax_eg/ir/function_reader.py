@@ -142,8 +142,8 @@ class FunctionReader:
             return value
         only = written.args[0] if len(written.args) == 1 else None
         many = only.elts if isinstance(only, (ast.List, ast.Tuple)) else written.args
-        if len(many) != len(a.fields):
-            return value
+        if len(many) != len(a.fields) or (value.op == TUPLE and len(value.args) != len(many)):
+            return value  # the text contradicts itself, which whoever builds the module checks
         before = len(copies)
         fields = [self._returned(tuple_get(value, i), w, copies) for i, w in enumerate(many)]
         return tuple_(fields) if len(copies) > before else value
