@@ -103,3 +103,13 @@ def test_what_it_returns_has_to_be_said() -> None:
             return x + 1
 
     assert "test_later_scripts.py:" in str(e.value)
+
+
+def test_steps_are_bound_wherever_they_are_written() -> None:
+    @rx.function
+    def main(x: rx.Tensor("n 4"), kept: rx.Tensor("n", "bool"), n: INT):
+        return rx.op.sum(x[kept], axis=0), rx.op.sum(rx.op.arange(n))
+
+    assert rx.parse(str(main)) == main
+    total, count = evaluate(main, [np.ones((3, 4), np.float32), np.array([True, False, True]), np.int32(5)])
+    assert total.tolist() == [2, 2, 2, 2] and count == 10
