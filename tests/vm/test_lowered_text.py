@@ -147,3 +147,11 @@ def main(x: R.Tensor((), "float32"), y: R.Tensor((), "float32")):
     assert_alike(runner(module).run([jax.numpy.asarray(a) for a in args]), wanted)
     known, _ = partially_evaluated(with_dataflow_blocks(deduce_module(module)))
     assert_alike(evaluate(known, args), wanted)
+
+
+def test_a_cast_that_rounds_stays() -> None:
+    text = '@R.function\ndef main(x: R.Tensor((2,), "float32")):\n    y = R.astype(x, "float16")\n'
+    module = rx.parse(text + '    return R.astype(y, "float32")\n')
+    x = np.float32([0.1, 3.14159])
+    best = rx.optimize(module, settle="off")
+    np.testing.assert_array_equal(best(x), x.astype(np.float16).astype(np.float32))
