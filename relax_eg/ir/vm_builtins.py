@@ -235,7 +235,7 @@ class VmBuiltins:
         return list(zip(numbers[::2], numbers[1::2], strict=True))
 
     def _number(self, at: ast.expr) -> int:
-        found = CODES.get(last_name(at)) if isinstance(at, (ast.Attribute, ast.Name)) else None
+        found = CODES.get(last_name(at) or "") if isinstance(at, (ast.Attribute, ast.Name)) else None
         found = self.values.reader.number(_unwrapped(at)) if found is None else found
         if type(found) is not int:
             raise self.source.error(at, f"`{ast.unparse(at)}` is no number", CODE)
@@ -251,8 +251,8 @@ class _Loaded(ast.NodeTransformer):
     def __init__(self, heap: str, slot: Callable[[int], Dim]) -> None:
         self.heap, self.slot = heap, slot
 
-    def visit_Subscript(self, at: ast.Subscript) -> ast.expr:
-        return ast.parse(str(self.slot(_index(at))), mode="eval").body
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return ast.parse(str(self.slot(_index(node))), mode="eval").body
 
 
 def _index(at: ast.Subscript) -> int:
