@@ -23,7 +23,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
 
 
-@functools.cache
+@functools.lru_cache(1)
 def _trace_state() -> tuple[Callable[[], Any], Any]:
     """What returns JAX's state of tracing, and the state in which nothing is traced."""
     from jax.extend.core import get_opaque_trace_state  # imports Pallas; a program of instructions never asks

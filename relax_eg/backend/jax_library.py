@@ -8,7 +8,7 @@ substituted in both, and the primitive is bound to the operands: arrays, or trac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -46,7 +46,7 @@ _PLAIN = frozenset(
 _DTYPES = ("dtype", "new_dtype", "index_dtype", "preferred_element_type")
 
 
-@cache
+@lru_cache(1)
 def _public() -> Mapping[str, Primitive]:
     from jax.extend.core import Primitive, primitives  # imports Pallas, which a loaded program may not need
 

@@ -14,7 +14,11 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 FILES = 16  # limit: syntax trees of files that are kept
-_parsed = lru_cache(FILES)(ast.parse)
+
+
+@lru_cache(FILES)
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 class LaterScripts:

@@ -28,6 +28,7 @@ from relax_eg.ir.origin import SourceLine
 from relax_eg.ir.parser import Script
 from relax_eg.ir.reader import Source, unqualified_name
 from relax_eg.ir.wellformed import check
+from relax_eg.memo import Memo
 from relax_eg.ops.text import read_scripts
 from relax_eg.shapes import Dim
 from relax_eg.shapes.relation import as_statements
@@ -81,7 +82,8 @@ class ScriptSource(Source):
         return SourceLine(os.path.basename(self.file), self.first + statement.lineno - 1)
 
 
-_ahead: dict[tuple[str, int], tuple[str, Function, Module]] = {}  # scripts that were read before they ran, by place
+_MOST_AHEAD = 256  # limit: scripts that were read before they ran, and have not run yet
+_ahead = Memo[tuple[str, int], tuple[str, Function, Module]](_MOST_AHEAD)  # by file and line
 
 
 def _read(fn: Callable[..., Any], assume: tuple[str, ...]) -> Module:

@@ -111,7 +111,7 @@ def _is_plain(e: Expr) -> bool:
 def _rounds_to_fewer_bits(e: Expr) -> bool:
     """Whether `e` makes floats that cannot hold its operand: who writes that wants the rounding, which real numbers do
     not show."""
-    is_cast = e.op == "astype" and is_float(e.dtype)
+    is_cast = TABLE[e.op].moves == "convert" and is_float(e.dtype)
     return is_cast and not np.can_cast(numpy_dtype(e.args[0].dtype), numpy_dtype(e.dtype))
 
 
