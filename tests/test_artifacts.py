@@ -313,8 +313,8 @@ def test_a_file_that_is_changed(best: rx.types.Optimized, tmp_path: Path) -> Non
 
 def test_another_version(best: rx.types.Optimized, tmp_path: Path) -> None:
     path, data = _whole(best, tmp_path)
-    path.write_bytes(data.replace(b"artifact 6\n", b"artifact 7\n", 1))
-    with pytest.raises(ArtifactError, match="is an artifact of version 7; this relax_eg reads version 6"):
+    path.write_bytes(data.replace(b"artifact 7\n", b"artifact 8\n", 1))
+    with pytest.raises(ArtifactError, match="is an artifact of version 8; this relax_eg reads version 7"):
         rx.load(path)
 
 

@@ -34,6 +34,11 @@ def test_the_compiler_loads_solvers_and_pages_only_where_they_are_needed() -> No
     assert sorted(loaded & heavy) == []
 
 
+def test_running_a_file_loads_neither_tables_nor_pallas() -> None:
+    loaded = loaded_after("import relax_eg.run")
+    assert sorted(loaded & {"z3", "egglog", "rich", "jax.extend", "jax._src.pallas.core", "highspy", "typer"}) == []
+
+
 def test_each_public_name_has_one_home() -> None:
     tree = ast.parse(Path(str(rx.__file__)).read_text(encoding="utf-8"))
     for_types = next(n for n in tree.body if isinstance(n, ast.If))

@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
-from jax.extend.core import Primitive
 
 from relax_eg.backend.family import WHOLE, Solution
 from relax_eg.backend.held_arrays import HeldArrays, as_parts, read_held
-from relax_eg.backend.jax_library import PRIMITIVES, is_plain
+from relax_eg.backend.jax_library import is_plain, plain_primitives
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.packed_variants import Unpacked, pack_variants, unpack_variants
 from relax_eg.backend.program import Program
@@ -53,7 +52,7 @@ from relax_eg.store import checksum
 if TYPE_CHECKING:
     from relax_eg.explain.text import Explanation
 
-VERSION = 6  # given: version of the format; files of other versions are refused
+VERSION = 7  # given: version of the format; files of other versions are refused
 _HEAD = b"relax_eg artifact "
 _LENGTH, _SUM = 8, 16  # given: bytes of a length and of a checksum
 _TEXTS = tuple[str, ...]
@@ -103,7 +102,7 @@ def _name(value: Any) -> Any:
         return ["frozenset", *sorted(map(_name, value), key=repr)]
     if isinstance(value, np.dtype) and value.name in NUMBERS:
         return ["dtype", value.name]
-    if isinstance(value, Primitive) and PRIMITIVES.get(value.name) is value:
+    if kind.__name__ == "Primitive" and plain_primitives().get(value.name) is value:
         return ["primitive", value.name]
     where = f"{kind.__module__}:{kind.__qualname__}"
     if _CLASSES.get(where) is kind:
@@ -135,7 +134,7 @@ def _named(name: Any) -> Any:
             raise ValueError(f"{items[0]!r} is no dtype that a file may name; accepted: {', '.join(NUMBERS)}")
         return numpy_dtype(items[0])
     if kind == "primitive":
-        return PRIMITIVES[items[0]]
+        return plain_primitives()[items[0]]
     if kind == "enum":
         return _class(items[0])[items[1]]
     if kind == "record":

@@ -11,19 +11,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
 from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import get_opaque_trace_state
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
 from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
 
-_trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
-_NO_TRACE = _trace_state()
+
+@functools.lru_cache(1)
+def _trace_state() -> tuple[Callable[[], Any], Any]:
+    """What returns JAX's state of tracing, and the state in which nothing is traced."""
+    from jax.extend.core import get_opaque_trace_state  # imports Pallas; a program of instructions never asks
+
+    state = functools.partial(get_opaque_trace_state, convention="nnx")
+    found: list[Any] = []
+    fresh = Thread(target=lambda: found.append(state()))  # in which nothing is traced, whatever happens here
+    fresh.start()
+    fresh.join()
+    return state, found[0]
+
 
 _array_types = Memo[type, bool](64)  # by type of array met so far, which are few: whether it is a type of JAX
 NO_KEY = (LookupError, AttributeError, TypeError)
@@ -50,7 +61,8 @@ def kind_of(x: Any) -> Any:
 
 def is_tracing() -> bool:
     """Whether JAX is tracing now. Arguments without tracers do not show that: they may be constants of the trace."""
-    return _trace_state() != _NO_TRACE
+    state, none = _trace_state()
+    return state() != none
 
 
 def size_key_function(params: Sequence[Expr], tree: Any) -> SizeKey:

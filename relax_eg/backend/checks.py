@@ -14,7 +14,7 @@ from typing import Any
 
 from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.ir.annotations import Annotation, Callable, Data, Shape, Tensor, Tuple, dims_of, named_sizes
-from relax_eg.ir.data import FunctionValue
+from relax_eg.ir.data import FunctionValue, map_annotated, sizes_in_data
 from relax_eg.ir.expr import MATCH_CAST, Expr
 from relax_eg.ir.module import Function
 from relax_eg.limits import ELEMENTS, KEPT
@@ -35,24 +35,46 @@ class Fit:
     def __init__(
         self, where: str, named: Sequence[tuple[str, Annotation]], known: Mapping[str, str] | None = None
     ) -> None:
-        self._where = call_name(where)
+        self._where, self._function = call_name(where), where
         self._named = tuple(named)
         found = [p for name, a in named for p in named_sizes(name, a)]
         used = {v for _, dims in found for d in dims if d is not None for v in d.variables}
         self._known = tuple(v for v in known or {} if v in used)
-        names = [(known or {})[v] for v in self._known] + [name for name, _ in found]
+        self._names = names = [(known or {})[v] for v in self._known] + [name for name, _ in found]
         self._patterns: list[Pattern] = [*((Dim.var(v),) for v in self._known), *(dims for _, dims in found)]
         self._binder = Binder(self._patterns, names, where)
+        self._data = [(i, a) for i, (_, a) in enumerate(named) if sizes_in_data(a)]
 
     def bind(self, values: Sequence[Any], sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The size variables that `values` bind, and those that are known before, from `sizes`.
 
-        ShapeError that names the first value that does not fit.
+        ShapeError that names the first value that does not fit. Tensors inside of data are not looked at.
         """
         shapes: list[Sequence[Any]] = [((sizes or {})[v],) for v in self._known]
         for (name, annotation), value in zip(self._named, values, strict=True):
             self._collect(name, annotation, value, shapes)
         return self._binder.bind(shapes) if _are_numbers(shapes) else _symbolic(self._patterns, shapes)
+
+    def bind_inside(self, values: Sequence[Any], sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What `bind` returns. Tensors inside of data have to have the sizes that their annotations name, too. It takes
+        time linear in the data."""
+        bound = self.bind(values, sizes)
+        found: dict[tuple[Pattern, tuple[int, ...]], str] = {}
+
+        def keep(place: str, a: Tensor, x: Any) -> Any:
+            if a.shape is not None:
+                found.setdefault((a.shape, tuple(x.shape)), place)
+            return x
+
+        for i, a in self._data:
+            map_annotated(f"`{self._named[i][0]}`", a, values[i], keep)
+        if found:
+            patterns = [*((Dim.var(v),) for v in bound), *(dims for dims, _ in found)]
+            origins = {v: name for p, name in zip(self._patterns, self._names, strict=True) for d in p if d is not None
+                       for v in d.variables}  # fmt: skip
+            names = [*(origins.get(v, v) for v in bound), *found.values()]
+            Binder(patterns, names, self._function).bind([*((n,) for n in bound.values()), *(s for _, s in found)])
+        return bound
 
     def _collect(self, name: str, a: Annotation, value: Any, shapes: list[Sequence[Any]]) -> None:
         """Appends the shapes in `value` to `shapes`, in the order of the patterns. ShapeError where `value` has another

@@ -8,28 +8,26 @@ substituted in both, and the primitive is bound to the operands: arrays, or trac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive, primitives
 
 from relax_eg.errors import OptionError
 from relax_eg.ir.expr import BARRIER
 from relax_eg.ir.foreign import Foreign
 from relax_eg.shapes import Dim
 
-_PREFIX = "jax."
+if TYPE_CHECKING:
+    from jax.extend.core import Primitive
 
-_PUBLIC: Mapping[str, Primitive] = {
-    name.removesuffix("_p"): p for name, p in vars(primitives).items() if isinstance(p, Primitive)
-}
+_PREFIX = "jax."
 
 # The primitives that a file may name: they compute arrays from arrays, and their parameters are plain values. Others
 # take functions, have effects, or have a meaning inside a mesh only.
-PRIMITIVES: Mapping[str, Primitive] = {
-    name: _PUBLIC[name]
-    for name in (
+_PLAIN = frozenset(
+    (
         "abs acos acosh add add_jaxvals and approx_top_k argmax argmin asin asinh atan atan2 atanh bessel_i0e "
         "bessel_i1e bitcast_convert_type broadcast_in_dim cbrt ceil cholesky clamp clz complex concatenate conj "
         "conv_general_dilated convert_element_type copy cos cosh cumlogsumexp cummax cummin cumprod cumsum digamma div "
@@ -44,9 +42,20 @@ PRIMITIVES: Mapping[str, Primitive] = {
         "stop_gradient sub svd tan tanh threefry2x32 top_k transpose triangular_solve tridiagonal tridiagonal_solve "
         "xor zeta"
     ).split()
-    if name in _PUBLIC
-}
+)
 _DTYPES = ("dtype", "new_dtype", "index_dtype", "preferred_element_type")
+
+
+@lru_cache(1)
+def _public() -> Mapping[str, Primitive]:
+    from jax.extend.core import Primitive, primitives  # imports Pallas, which a loaded program may not need
+
+    return {name.removesuffix("_p"): p for name, p in vars(primitives).items() if isinstance(p, Primitive)}
+
+
+def plain_primitives() -> Mapping[str, Primitive]:
+    """The primitives that a file may name, by name."""
+    return {name: p for name, p in _public().items() if name in _PLAIN}
 
 
 def run_library(
@@ -75,7 +84,7 @@ def run_library(
 def is_plain(name: str) -> bool:
     """Whether a file may call library routine `name` of JAX."""
     spelled = name.removeprefix(_PREFIX).replace("-", "_")
-    return name in (BARRIER, "jax.random.wrap_key_data") or (name.startswith(_PREFIX) and spelled in PRIMITIVES)
+    return name in (BARRIER, "jax.random.wrap_key_data") or (name.startswith(_PREFIX) and spelled in plain_primitives())
 
 
 def _operand(value: Any) -> Any:
@@ -86,7 +95,7 @@ def _operand(value: Any) -> Any:
 def _named(name: str) -> Any:
     """The primitive with this routine's name. OptionError where there is none."""
     spelled = name.removeprefix(_PREFIX).replace("-", "_")
-    primitive = _PUBLIC.get(spelled) if name.startswith(_PREFIX) else None
+    primitive = _public().get(spelled) if name.startswith(_PREFIX) else None
     if primitive is None:
         raise OptionError(
             f"no library routine `{name}` in this process\n"

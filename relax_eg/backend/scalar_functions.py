@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import primitives
 
 from relax_eg.dtypes import dtype_of, kind
 from relax_eg.ops.elementwise import converted
@@ -72,7 +71,12 @@ def _like(x: Array, value: int) -> Array:
 
 
 def _total(primitive: str) -> Callable[..., Array]:
-    return lambda x, y: getattr(primitives, primitive).bind(x, y)
+    def compared(x: Array, y: Array) -> Array:
+        from jax.extend.core import primitives  # imports Pallas, which most programs do not need
+
+        return getattr(primitives, primitive).bind(x, y)
+
+    return compared
 
 
 def _rounded(x: Array, method: Any) -> Array:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 _MOST_SIZES = 20  # limit: sizes shown in the text; the JSON has all
 
@@ -158,6 +158,9 @@ class Statistics:
         return json.dumps({"schema": "relax_eg.dynamic/1", **asdict(self)}, indent=2)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+        from rich.text import Text
+
         chosen = "; ".join(f"{v}: {c}" for v, c in self.capacities.items())
         yield Text(f"{self.name}   dynamic={self.dynamic!r}" + (f", capacities {chosen}" if chosen else ""), "bold")
         for row in (*self.stored, *self.settled):
@@ -203,10 +206,9 @@ class Statistics:
             yield table
 
     def __str__(self) -> str:
-        console = Console(width=120, no_color=True, highlight=False)
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        from relax_eg.reports.text import rendered_text
+
+        return rendered_text(self, width=120)
 
 
 def _sizes(sizes: Mapping[str, int]) -> str:

@@ -30,7 +30,7 @@ from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
-from relax_eg.ir.data import converted_data
+from relax_eg.ir.data import map_annotated
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
@@ -244,7 +244,7 @@ class Runner(HostSteps):
         ShapeError or BoundsError for arguments that do not fit, before anything runs.
         """
         main = self.module.main
-        sizes = signature_fit(main.name, main.params).bind(args)
+        sizes = signature_fit(main.name, main.params).bind_inside(args)
         self.scope.check(sizes, main.name)
         return self.machine.call(main.name, args, sizes)
 
@@ -426,7 +426,7 @@ def _element(where: str, a: Tensor, value: Any) -> Any:
 def _convert_value(where: str, a: Annotation, value: Any) -> Any:
     """An argument converted to what its parameter's annotation declares. ShapeError where it cannot be."""
     if isinstance(a, Data):
-        return converted_data(where, a, value, _element)
+        return map_annotated(where, a, value, _element)
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         fields = enumerate(zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
         return tuple(_convert_value(f"{where}[{i}]", f, x) for i, (f, x) in fields)

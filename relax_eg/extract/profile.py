@@ -10,10 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from relax_eg.argument_checks import PATH, accepts, short_repr
 from relax_eg.errors import OptionError
@@ -22,6 +19,9 @@ from relax_eg.extract.machine import Machine
 from relax_eg.extract.numbers import Number, choose, maximum, minimum
 from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 PROFILE_VERSION = 11  # given: version of the format
 _OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
@@ -237,6 +237,8 @@ class Profile:
         return choose(n_bytes >= self.fresh_bytes, n_bytes / self.fresh_rate, 0.0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+
         yield f"[bold]{self.name}[/bold]   {self.measured or 'not calibrated'}"
         table = Table(box=None, show_header=False, pad_edge=False)
         gflops = ", ".join(f"{dtype} {rate / 1e9:.4g}" for dtype, rate in self.matmul_rate.items())

@@ -195,7 +195,7 @@ class _Evaluator:
         callee, args = e.args[0], list(e.args[1:])
         known = callee.op == CLOSURE
         while callee.op == CLOSURE:
-            callee, args = callee.args[0], [*callee.args[1:], *args]
+            callee, args = callee.args[0], [*args, *callee.args[1:]]
         name = str(callee.attr("name")) if callee.op == FUNCTION else ""
         f = self.old.get(name)
         if f is None or len(args) != len(f.params):

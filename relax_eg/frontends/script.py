@@ -10,21 +10,26 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import FrameType
 from typing import Any, NoReturn, overload
 
 from relax_eg.argument_checks import STATEMENTS, short_repr
 from relax_eg.errors import OptionError, ScriptError
 from relax_eg.frontends.gathering import ScriptReferences
-from relax_eg.frontends.surroundings import SurroundingNames, size_names
+from relax_eg.frontends.later_scripts import LaterScripts
+from relax_eg.frontends.surroundings import SurroundingNames, names_outside, size_names
+from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.expr import Expr, fresh_name, shape_value
-from relax_eg.ir.module import Module
+from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import SourceLine
+from relax_eg.ir.parser import Script
 from relax_eg.ir.reader import Source, unqualified_name
 from relax_eg.ir.wellformed import check
-from relax_eg.ops.text import read_function
+from relax_eg.memo import Memo
+from relax_eg.ops.text import read_scripts
 from relax_eg.shapes import Dim
 from relax_eg.shapes.relation import as_statements
 from relax_eg.tir.source_text import SourceText, text_of_function
@@ -77,24 +82,108 @@ class ScriptSource(Source):
         return SourceLine(os.path.basename(self.file), self.first + statement.lineno - 1)
 
 
+_MOST_AHEAD = 256  # limit: scripts that were read before they ran, and have not run yet
+_ahead = Memo[tuple[str, int], tuple[str, Function, Module]](_MOST_AHEAD)  # by file and line
+
+
 def _read(fn: Callable[..., Any], assume: tuple[str, ...]) -> Module:
-    source, definition = _source_of(fn)
-    gathered = ScriptReferences(definition.name)
-    try:
-        _Desugar(definition).visit(definition)
-        sizes = size_names(definition)
-        SurroundingNames(fn, source, definition, gathered, sizes).resolve()
-        _with_outputs(definition)
-    except RecursionError:
-        raise source.error(definition, "an expression is nested too deeply", "its parts bound to names") from None
-    entry, *made = read_function(source, definition, gathered.surroundings(frozenset(sizes), source.line))
-    entry = replace(entry, assume=(*entry.assume, *assume))
-    module = Module((entry, *made, *gathered.functions.values()))
-    check(module)
-    return module
+    source = _source_of(fn)
+    text, own, whole = _ahead.pop((source.file, source.first), ("", None, None))
+    if own is not None and whole is not None and text == source.text:
+        named = {f.name: f for f in whole}
+        own = replace(own, assume=(*own.assume, *assume))
+        module = Module((own, *(f for f in reachable_functions(own.expressions(), named) if f.name != own.name)))
+        check(module)
+        return module
+    definition = _definition_in(source)
+    return _Scripts(fn, definition.name, _caller()).read(source, definition, assume)
 
 
-def _source_of(fn: Callable[..., Any]) -> tuple[ScriptSource, ast.FunctionDef]:
+def _caller() -> FrameType | None:
+    """The frame that calls `function`, or what that returns: it called `_read`, which calls this."""
+    frame = inspect.currentframe()
+    for _ in range(3):
+        frame = None if frame is None else frame.f_back
+    return frame
+
+
+class _Scripts:
+    """A script, and those that it calls and that follow in its file.
+
+    - `fn`: the script.
+    - `name`: its name.
+    - `frame`: the frame in which it is defined.
+    """
+
+    def __init__(self, fn: Callable[..., Any], name: str, frame: FrameType | None) -> None:
+        self.fn = fn
+        self.outside = names_outside(fn)
+        self.frame = frame
+        self.later = LaterScripts(fn)
+        self.gathered = ScriptReferences(name)
+        self.own: dict[str, str] = {name: name}  # the names in the module
+        self.waiting: list[tuple[ScriptSource, str]] = []
+
+    def read(self, source: ScriptSource, definition: ast.FunctionDef, assume: tuple[str, ...]) -> Module:
+        annotations: Mapping[str, Any] = getattr(self.fn, "__annotations__", {})
+        found = [self._resolved(source, definition, self.outside, annotations)]
+        while self.waiting:
+            later, name = self.waiting.pop(0)
+            following = _definition_in(later)
+            following.name = name
+            found.append(self._resolved(later, following, {**self.outside, **self._local_names()}, {}))
+        scripts = [Script(s, d, self.gathered.surroundings(frozenset(sizes), s.line)) for s, d, sizes in found]
+        entry, *others = read_scripts(scripts)
+        entry = replace(entry, assume=(*entry.assume, *assume))
+        module = Module((entry, *others, *self.gathered.functions.values()))
+        check(module)
+        for s, d, _ in found[1:]:
+            if self.own.get(d.name) == d.name:
+                _ahead[s.file, s.first] = s.text, module[d.name], module
+        return module
+
+    def _resolved(
+        self,
+        source: ScriptSource,
+        definition: ast.FunctionDef,
+        outside: Mapping[str, Any],
+        annotations: Mapping[str, Any],
+    ) -> tuple[ScriptSource, ast.FunctionDef, set[str]]:
+        try:
+            _Desugar(definition).visit(definition)
+            sizes = size_names(definition)
+            SurroundingNames(
+                source, definition, self.gathered, sizes, outside, annotations, self._name_of_later
+            ).resolve()
+            _with_outputs(definition)
+        except RecursionError:
+            raise source.error(definition, "an expression is nested too deeply", "its parts bound to names") from None
+        return source, definition, sizes
+
+    def _name_of_later(self, name: str) -> str | None:
+        """The name in the module of the script `name`, if that is this one or follows it."""
+        if name not in self.own and (found := self.later.find(name, self._makes_script)) is not None:
+            self.own[name] = fresh_name(name, self.gathered.taken)
+            source = ScriptSource(*found)
+            source.name = name
+            self.waiting.append((source, self.own[name]))
+        return self.own.get(name)
+
+    def _makes_script(self, mark: ast.expr) -> bool:
+        names = {**self.outside, **self._local_names()}
+        first, *rest = ast.unparse(mark.func if isinstance(mark, ast.Call) else mark).split(".")
+        value = names.get(first)
+        for name in rest:
+            value = getattr(value, name, None)
+        return value is function
+
+    def _local_names(self) -> Mapping[str, Any]:
+        """The names in the scope of the script that it does not read itself."""
+        is_same = self.frame is not None and self.frame.f_code.co_filename == self.fn.__code__.co_filename
+        return self.frame.f_locals if is_same and self.frame is not None else {}
+
+
+def _source_of(fn: Callable[..., Any]) -> ScriptSource:
     name = getattr(fn, "__qualname__", str(fn))
     try:
         text = text_of_function(fn)
@@ -104,11 +193,15 @@ def _source_of(fn: Callable[..., Any]) -> tuple[ScriptSource, ast.FunctionDef]:
         ) from None
     source = ScriptSource(*text)
     source.name = name
+    return source
+
+
+def _definition_in(source: ScriptSource) -> ast.FunctionDef:
     definition = source.tree().body[0]
     if not isinstance(definition, ast.FunctionDef):
-        raise ScriptError(f"{name}: a lambda or a coroutine\n  accepted: a function of its own, def name(...):")
+        raise ScriptError(f"{source.name}: a lambda or a coroutine\n  accepted: a function of its own, def name(...):")
     definition.decorator_list = []
-    return source, definition
+    return definition
 
 
 class _Desugar(ast.NodeTransformer):

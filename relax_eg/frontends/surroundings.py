@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,18 +63,30 @@ def size_names(definition: ast.FunctionDef) -> set[str]:
     return found
 
 
+def names_outside(fn: Callable[..., Any]) -> dict[str, Any]:
+    """The values of the names that a function reads from outside."""
+    closure = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False)
+    return {**fn.__globals__, **{name: cell.cell_contents for name, cell in closure if _is_filled(cell)}}
+
+
 class SurroundingNames(ast.NodeTransformer):
-    """Replaces names from outside a function by the text or literal of their values."""
+    """Replaces names from outside a function by the text or literal of their values.
+
+    - `outside`: the values of names.
+    - `annotations`: the annotations that Python has evaluated, by parameter.
+    - `later(name)`: the name in the module of a script that follows; None if no such follows.
+    """
 
     def __init__(
         self,
-        fn: Callable[..., Any],
         source: Source,
         definition: ast.FunctionDef,
         gathered: ScriptReferences,
         sizes: set[str],
+        outside: Mapping[str, Any],
+        annotations: Mapping[str, Any],
+        later: Callable[[str], str | None],
     ) -> None:
-        self.fn = fn
         self.source = source
         self.definition = definition
         self.gathered = gathered
@@ -83,19 +95,18 @@ class SurroundingNames(ast.NodeTransformer):
         inside = list(ast.walk(definition))
         stored |= {n.name for n in inside if isinstance(n, (ast.MatchAs, ast.FunctionDef)) and n.name is not None}
         self.local = stored | {n.arg for n in inside if isinstance(n, ast.arg)}
-        self.outside: dict[str, Any] = dict(getattr(fn, "__globals__", {}))
-        closure = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False)
-        self.outside |= {name: cell.cell_contents for name, cell in closure if _is_filled(cell)}
+        self.outside = outside
+        self.annotations = annotations
+        self.later = later
 
     def resolve(self) -> None:
         """Resolves the names in the body and in the signature, whose annotations Python has already evaluated."""
         d = self.definition
-        evaluated: dict[str, Any] = getattr(self.fn, "__annotations__", {})
         for arg in d.args.args:
             if arg.annotation is not None:
-                arg.annotation = self._annotation(arg.annotation, evaluated.get(arg.arg))
+                arg.annotation = self._annotation(arg.annotation, self.annotations.get(arg.arg))
         if d.returns is not None:
-            d.returns = self._annotation(d.returns, evaluated.get("return"))
+            d.returns = self._annotation(d.returns, self.annotations.get("return"))
         for a in (*d.args.args, d):
             note = a.annotation if isinstance(a, ast.arg) else a.returns
             self.sizes.update(size_names(_expression_root(note)) if note is not None else ())
@@ -122,7 +133,11 @@ class SurroundingNames(ast.NodeTransformer):
             raise self.source.at_position(at, error, "data types of different names") from None
 
     def visit_Name(self, node: ast.Name) -> Any:
-        if isinstance(node.ctx, ast.Store) or node.id not in self.outside:
+        if isinstance(node.ctx, ast.Store) or node.id in self.local | self.sizes:
+            return node
+        if (own := self.later(node.id)) is not None:
+            return _read_at(own, node)
+        if node.id not in self.outside:
             return node
         return self._meant(node, self.outside[node.id], node.id)
 

@@ -87,7 +87,8 @@ def call_annotation(
 
 
 def closure(function: Expr, captured: Iterable[Expr]) -> Expr:
-    """Returns the value of `function` with its first arguments `captured`. OperatorError where they do not fit."""
+    """Returns the value of `function` with its last arguments `captured`, as in Relax. OperatorError where they do not
+    fit."""
     values = tuple(captured)
     name = str(function.attr("name")) if function.op in (FUNCTION, VAR) else "a function"
     annotation = closure_annotation(function.annotation, [v.annotation for v in values], name)
@@ -95,15 +96,18 @@ def closure(function: Expr, captured: Iterable[Expr]) -> Expr:
 
 
 def closure_annotation(function: Annotation, captured: Sequence[Annotation], name: str = "a function") -> Annotation:
-    """Returns the annotation of a function with its first arguments `captured`."""
+    """Returns the annotation of a function with its last arguments `captured`."""
     if not isinstance(function, Callable):
         raise OperatorError(f"make_closure: {name} is {function}; a function is accepted")
-    n = len(captured)
-    if n > len(function.params):
-        raise OperatorError(f"make_closure: {name} takes {len(function.params)} arguments, {n} are captured")
-    _call_annotation(Callable(function.params[:n], Tuple(())), tuple(captured), name, False)
-    sizes, types = call_sizes(function.params[:n], captured), call_types(function.params[:n], captured, name)
-    *params, result = (substitute_types(substitute(a, sizes), types) for a in (*function.params[n:], function.result))
+    n = len(function.params) - len(captured)
+    if n < 0:
+        raise OperatorError(
+            f"make_closure: {name} takes {len(function.params)} arguments, {len(captured)} are captured"
+        )
+    left, last = function.params[:n], function.params[n:]
+    _call_annotation(Callable(last, Tuple(())), tuple(captured), name, False)
+    sizes, types = call_sizes(last, captured), call_types(last, captured, name)
+    *params, result = (substitute_types(substitute(a, sizes), types) for a in (*left, function.result))
     return Callable(tuple(params), result)
 
 

@@ -23,6 +23,7 @@ from relax_eg.ir.annotations import (
     Tensor,
     Tuple,
     TypeVar,
+    dims_of,
     inside,
     with_inside,
 )
@@ -71,7 +72,7 @@ class FunctionValue:
     """A function as a value.
 
     - `name`: the function of the module.
-    - `captured`: its first arguments.
+    - `captured`: its last arguments.
     """
 
     __slots__ = ("captured", "name")
@@ -294,9 +295,20 @@ def map_data(value: Any, leaf: Callable[[Any], Any]) -> Any:
     return done[id(value)]
 
 
-def converted_data(where: str, a: Data, value: Any, convert: Callable[[str, Tensor, Any], Any]) -> Any:
-    """Returns a value of a data type with `convert(where, annotation, x)` for every tensor in it. It may be nested as
-    deeply as memory allows. ShapeError where it has another type than its annotation says."""
+def sizes_in_data(annotation: Annotation) -> set[str]:
+    """Returns the size variables inside of data types."""
+    stack, found = [annotation], set[str]()
+    while stack:
+        a = stack.pop()
+        stack += inside(a)
+        if isinstance(a, Data):
+            found.update(v for x in a.args for d in dims_of(x) for v in d.variables)
+    return found
+
+
+def map_annotated(where: str, a: Annotation, value: Any, convert: Callable[[str, Tensor, Any], Any]) -> Any:
+    """Returns a value of data types and tuples with `convert(where, annotation, x)` for every tensor in it. It may be
+    nested as deeply as memory allows. ShapeError where it has another type than its annotation says."""
     # Equal annotations are one object here, so that looking one up takes no longer for a nested one.
     kinds: dict[Annotation, Annotation] = {a: a}
     fields: dict[tuple[int, int], tuple[Annotation, ...]] = {}

@@ -14,6 +14,7 @@ from relax_eg.errors import OperatorError, SpecError
 from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, choose, clashes, join_branches
+from relax_eg.ir.data import sizes_in_data
 from relax_eg.ir.devices import copied_to, declared_device, to_device
 from relax_eg.ir.expr import FUNCTION, MATCH, TUPLE, VAR, Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE, MEMORY
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from relax_eg.ir.parser import ModuleScope
 
 STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, `match value:`, or `return expression`"
+TOLD = "another parameter that has the size, or its use in a `case` that takes out a tensor of it"
 OUTPUTS = "R.output(names) as the last line of the dataflow block"
 
 
@@ -101,6 +103,8 @@ class FunctionReader:
             self._name(name, d)
             self.values.names[name] = p
             self.values.sizes.update(v for d in dims_of(p.annotation) for v in d.variables)
+        for v in {v for p in params for v in sizes_in_data(p.annotation)} - self.values.sizes:
+            self.values.hidden[v] = ("a size inside of data, which no argument tells", TOLD)
         declared = {a.arg: a.annotation for a in d.args.args}
         copies = [self._placed(p, declared.get(str(p.attr("name")))) for p in params]
         moved = [Binding(c, e) for c, e in copies if c is not e]
@@ -138,8 +142,8 @@ class FunctionReader:
             return value
         only = written.args[0] if len(written.args) == 1 else None
         many = only.elts if isinstance(only, (ast.List, ast.Tuple)) else written.args
-        if len(many) != len(a.fields):
-            return value
+        if len(many) != len(a.fields) or (value.op == TUPLE and len(value.args) != len(many)):
+            return value  # the text contradicts itself, which whoever builds the module checks
         before = len(copies)
         fields = [self._returned(tuple_get(value, i), w, copies) for i, w in enumerate(many)]
         return tuple_(fields) if len(copies) > before else value
@@ -269,12 +273,23 @@ class FunctionReader:
                 name, value, _ = self._assignment(inner)
                 self.values.names[name] = value
             return
+        if self._names_module(statement) or self.values.upstream.machine.declares_heap(statement):
+            return
         name, value, bound = self._assignment(statement)
         self.values.names[name] = bound
         if steps and value is steps[-1].var and self.emitted.get(steps[-1].name) is value:
             del self.emitted[steps[-1].name]  # the value gets the name that the text gives it
             value = steps.pop().value
         steps.append(Binding(bound, value))
+
+    def _names_module(self, statement: ast.stmt) -> bool:
+        """Whether a statement is `cls = Module`: another name for the module."""
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        named = isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name) and statement.value.id
+        if not isinstance(target, ast.Name) or not named or named not in self.scope.classes - self.values.names.keys():
+            return False
+        self.scope.classes.add(target.id)
+        return True
 
     def _if(self, statement: ast.If, steps: list[Binding]) -> None:
         condition = self.values.expression(statement.test)
@@ -361,6 +376,7 @@ class FunctionReader:
         inner.values.names = dict(self.values.names)
         inner.values.hidden = dict(self.values.hidden)
         inner.values.sizes = set(self.values.sizes)
+        inner.values.upstream.machine.heaps = {n: dict(s) for n, s in self.values.upstream.machine.heaps.items()}
         inner.lines = dict(self.lines)
         inner.emitted = dict(self.emitted)
         variables = {name: var(inner._name(name, statements[0]), a) for name, a in fields.items()}
@@ -472,13 +488,14 @@ class FunctionReader:
             raise self.source.error(statement, "this line binds no name", STATEMENTS)
         written: ast.expr = statement.value  # type: ignore[union-attr]
         declared = self.reader.annotation(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
-        value = self.values.expression(written, None if isinstance(written, ast.Name) else declared)
+        is_exact = self.values.upstream.machine.knows_more(written)
+        value = self.values.expression(written, None if is_exact or isinstance(written, ast.Name) else declared)
         if value.annotation != declared:
             self.values.check_declared(written, value.annotation, declared)
         device = self._device(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
         if device is not None and copied_to(value) is None:
             value = to_device(self.values.step(written, value, value.op != VAR), device)
-        annotation = declared or value.annotation
+        annotation = value.annotation if is_exact else declared or value.annotation
         bound = var(self._name(target.id, target), annotation)
         self._keep_origin(statement, written, value)
         self.values.sizes.update(v for d in dims_of(annotation) for v in d.variables)

@@ -123,7 +123,7 @@ def _constructed(run: Evaluator, e: Expr, args: list[Any], sizes: Any) -> Any:
 def _closure(run: Any, e: Expr, args: list[Any], sizes: Any) -> FunctionValue:
     first, *captured = args
     if isinstance(first, FunctionValue):
-        return FunctionValue(first.name, (*first.captured, *captured))
+        return FunctionValue(first.name, (*captured, *first.captured))
     return FunctionValue(first, tuple(captured))
 
 

@@ -1,6 +1,6 @@
 """Nested functions and lambdas of module text.
 
-Each becomes a module function whose first parameters are the values that it reads from outside. Its value is a closure
+Each becomes a module function whose last parameters are the values that it reads from outside. Its value is a closure
 of that function over these.
 """
 
@@ -56,15 +56,15 @@ class NestedFunctions:
         read = [n for n in dict.fromkeys(loads) if n in known and n not in taken]
         leaves = {n: known[n] for n in read if known[n].op in (FUNCTION, CONSTANT)}
         captured = [(n, known[n]) for n in read if n not in leaves]
-        first = [var(n, e.annotation) for n, e in captured]
+        outside = [var(n, e.annotation) for n, e in captured]
         values = [e for _, e in captured]
-        sizes = self._sizes(d, [*(e.annotation for e in first), *(a for _, a in params)])
+        sizes = self._sizes(d, [*(e.annotation for e in outside), *(a for _, a in params)])
         if sizes:
             name = next(n for n in ("sizes" + "_" * k for k in range(len(loads) + 2)) if n not in {*loads, *taken})
-            first.insert(0, var(name, Shape(sizes)))
+            outside.insert(0, var(name, Shape(sizes)))
             values.insert(0, shape_value(sizes))
         lifted = self.scope.fresh(f"{self.outer.definition.name}_{own}")
-        own_params = [*first, *(var(n, a) for n, a in params)]
+        own_params = [*(var(n, a) for n, a in params), *outside]
         self.scope.general.add(lifted)
         definition = ast.FunctionDef(lifted, d.args, d.body, [], d.returns)
         inner = FunctionReader(self.scope, ast.copy_location(definition, d))
@@ -73,7 +73,7 @@ class NestedFunctions:
             signature = Callable(tuple(p.annotation for p in own_params), result)
             self.scope.signatures[lifted] = signature
             itself = node(FUNCTION, (), (("name", lifted),), signature)
-            inner.values.names[own] = closure(itself, first) if first else itself
+            inner.values.names[own] = closure(itself, outside) if outside else itself
         made = inner.read_with(own_params)
         self.scope.add(made)
         try:

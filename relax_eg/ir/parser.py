@@ -12,6 +12,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -64,19 +65,23 @@ def parse_module(
     return _with_located_errors(scope, lambda: scope.module(source.tree()))
 
 
-def parse_function(
-    source: Source,
-    definition: ast.FunctionDef,
-    surroundings: Surroundings,
+def parse_scripts(
+    scripts: Sequence[Script],
     deduce: Deduce,
     complete: Complete,
     routines: Mapping[str, str],
     functions: Functions,
 ) -> tuple[Function, ...]:
-    """Returns the function for `definition`, then the functions made from its `if`s. Names may be bound again."""
-    scope = ModuleScope(Reader(source), deduce, complete, routines, functions, surroundings)
-    scope.names.add(definition.name)
-    return _with_located_errors(scope, lambda: (scope.function(definition), *scope.branch_functions))
+    """Returns the functions for `scripts`, each followed by those made from its `if`s. Names may be bound again."""
+    scopes = [ModuleScope(Reader(s.source), deduce, complete, routines, functions, s.surroundings) for s in scripts]
+    pairs = list(zip(scopes, (s.definition for s in scripts), strict=True))
+    for scope, d in pairs:
+        scope.names, scope.signatures, scope.general = scopes[0].names, scopes[0].signatures, scopes[0].general
+        scope.names.add(d.name)
+        scope.general.add(d.name)
+    for scope, d in pairs:
+        _with_located_errors(scope, partial(scope.declare, d))
+    return tuple(f for scope, d in pairs for f in _with_located_errors(scope, partial(scope.functions_of, d)))
 
 
 Read = TypeVar("Read")
@@ -122,6 +127,20 @@ class Surroundings:
     line: Callable[[ast.stmt], SourceLine]
     types: Mapping[str, DataType] = field(default_factory=dict[str, DataType])
     general: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Script:
+    """A function that is read among its surroundings.
+
+    - `source`: its text.
+    - `definition`: its syntax tree.
+    - `surroundings`: the names that it may use.
+    """
+
+    source: Source
+    definition: ast.FunctionDef
+    surroundings: Surroundings
 
 
 class ModuleScope:
@@ -188,7 +207,7 @@ class ModuleScope:
             else:
                 self.programs[d.name] = read_program(source, d, ranges=False)
         for d in definitions:
-            self._declare(d)
+            self.declare(d)
         if written and not definitions:
             problem = f"the text has no function that calls the tensor program `{written[0].name}`"
             wanted = "a function such as `def main(x: R.Tensor(...)):` that calls it by R.call_tir"
@@ -196,11 +215,9 @@ class ModuleScope:
         read = [self._read(d) for d in definitions]
         return Module((*read, *self.branch_functions))
 
-    def function(self, definition: ast.FunctionDef) -> Function:
-        """Reads one function on its own."""
-        self._declare(definition)
-        self.general.add(definition.name)
-        return self._read(definition)
+    def functions_of(self, definition: ast.FunctionDef) -> tuple[Function, ...]:
+        """Reads one function, and returns those that are made from it, too."""
+        return (self._read(definition), *self.branch_functions)
 
     def _read(self, definition: ast.FunctionDef) -> Function:
         before = len(self.branch_functions)
@@ -217,7 +234,8 @@ class ModuleScope:
         named = {str(e.attr("name")) for f in functions for e in f.expressions() if e.op == FUNCTION}
         return not (named - own).isdisjoint(self.general)
 
-    def _declare(self, d: ast.FunctionDef) -> None:
+    def declare(self, d: ast.FunctionDef) -> None:
+        """Notes the signature of a function that is not read yet, if it says what it returns."""
         if d.returns is not None:
             params = tuple(p.annotation for p in self.params(d))
             self.signatures[d.name] = Signature(params, self.reader.annotation(d.returns))

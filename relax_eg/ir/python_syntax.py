@@ -17,6 +17,7 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
 from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.reader import did_you_mean, dotted_name, unqualified_name
+from relax_eg.ir.steps import is_data_dependent
 from relax_eg.plain_data import DAMAGED
 from relax_eg.shapes import Dim
 from relax_eg.tir.values import COMPARED
@@ -126,8 +127,7 @@ class PythonExpressionReader:
         if name not in self.functions:
             near = did_you_mean(name, [n for n in self.functions if n.startswith("R.")])
             raise self.source.error(at, f"there is no operator {name}{near}", "an operator of docs/ops.md")
-        found = self._called(at, name, ())
-        return self.values.step(at, found) if isinstance(found, Expr) and is_host_call(found) else found
+        return self._called(at, name, ())
 
     def _function(self, at: ast.Call) -> str | None:
         """Returns `name` if `at` calls `R.op.name`, else None."""
@@ -205,6 +205,8 @@ class PythonExpressionReader:
         return self._applied(at, name, args, keywords)
 
     def _applied(self, at: ast.expr, name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        if name in ("arange", "R.arange") and len(args) == 1 and isinstance(args[0], Expr):
+            name = "arange_of"  # of a number that only values tell
         function = self.functions[name]
         shown = name if name.startswith("R.") else f"R.op.{name}"
         try:
@@ -213,12 +215,15 @@ class PythonExpressionReader:
             wanted = f"{shown}{_signature(function)}"
             raise self.source.at_position(at, TypeError(f"{shown}: {error}"), wanted) from None
         try:
-            return function(*args, **keywords)
+            found = function(*args, **keywords)
         except UndecidedError as error:
             wanted = "R.match_cast(value, annotation) before, which checks the sizes when it runs"
             raise self.source.at_position(at, error, wanted) from None
         except DAMAGED as error:
             raise self.source.at_position(at, error, f"what {shown} takes: {_signature(function)}") from None
+        # Its size depends on values, or it runs on the host: it is a step, wherever it is written.
+        is_step = isinstance(found, Expr) and (is_host_call(found) or is_data_dependent(found))
+        return self.values.step(at, found) if is_step else found
 
 
 # Relax's names of the first and of the second operand.

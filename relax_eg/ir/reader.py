@@ -135,12 +135,12 @@ class Reader:
         kind = unqualified_name(call.func if call else node)
         args, keywords = (call.args, self.keywords(call)) if call else ([], {})
         try:
-            if kind in ("Object", "Any") and not args and not keywords:
+            if (kind in ("Object", "Any") and not args and not keywords) or (kind == "Callable" and not call):
                 return Object()
             if kind == "Prim":
                 return self._prim(args, keywords)
             keywords = {k: v for k, v in keywords.items() if k not in _PLACES}
-            if kind == "Tuple" and call and not keywords:
+            if kind == "Tuple" and not keywords:
                 only = args[0] if len(args) == 1 else None
                 fields = only.elts if isinstance(only, (ast.Tuple, ast.List)) else args
                 return Tuple(tuple(map(self.annotation, fields)))

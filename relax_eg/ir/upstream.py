@@ -21,6 +21,7 @@ from relax_eg.ir.host_calls import OWN, PROGRAM, Convention, host_call
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.reader import dotted_name
 from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.ir.vm_builtins import VmBuiltins
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
 from relax_eg.tir.prim_func import PrimFunc
@@ -41,6 +42,7 @@ class UpstreamForms:
         self.values = values
         self.reader = values.reader
         self.source = values.source
+        self.machine = VmBuiltins(values)
         self.forms: dict[str, Function[[ast.Call, Annotation | None], Expr]] = {
             "prim_value": self._prim_value,
             "print": self._print,
@@ -54,6 +56,7 @@ class UpstreamForms:
             "StringImm": self._text,
             "call_packed": lambda at, a: self._packed(at, a, pure=False),
             "call_pure_packed": lambda at, a: self._packed(at, a, pure=True),
+            "call_builtin_with_ctx": self._with_context,
             "call_inplace_packed": lambda at, a: self._packed(at, a, pure=True),
             "call_dps_packed": self._dps,
             "call_tir_inplace": self._tir_in_place,
@@ -185,6 +188,8 @@ class UpstreamForms:
         return self._step(at, host_call(OWN + "text", [], Object(), pure=True, literals=[(0, value)]), declared)
 
     def _packed(self, at: ast.Call, declared: Annotation | None, pure: bool) -> Expr:
+        if (found := self.machine.reads(at, declared)) is not None:
+            return found
         keywords = self.reader.keywords(at)
         out = self._out(at, keywords, declared, PACKED)
         places = self.reader.attribute(keywords.pop("inplace_indices")) if "inplace_indices" in keywords else ()
@@ -199,6 +204,15 @@ class UpstreamForms:
         name = self._name(first, PACKED)
         call = host_call(name, values, out, pure=pure, literals=literals, convention=convention, in_place=places)
         return self._step(at, call, declared)
+
+    def _with_context(self, at: ast.Call, declared: Annotation | None) -> Expr:
+        """Reads `R.call_builtin_with_ctx("name", (arguments,))`: a packed call of a function of the virtual machine."""
+        found = self.machine.reads(at, declared)
+        if found is None:
+            first, *given = at.args
+            args = given[0].elts if given and isinstance(given[0], (ast.Tuple, ast.List)) else given
+            return self._packed(ast.copy_location(ast.Call(at.func, [first, *args], at.keywords), at), declared, False)
+        return found
 
     def _dps(self, at: ast.Call, declared: Annotation | None) -> Expr:
         keywords = self.reader.keywords(at)
@@ -299,6 +313,8 @@ class UpstreamForms:
             return None
         if func.value.id not in self.values.scope.classes or func.attr not in self.values.scope.prim_funcs:
             return None
+        if self.machine.computes_sizes(self.values.scope.prim_funcs[func.attr], at.args):
+            return tuple_(())
         return self._filled(at, func, list(map(self.values.expression, at.args)))
 
     def _filled(self, at: ast.Call, program: ast.expr, args: list[Expr]) -> Expr:

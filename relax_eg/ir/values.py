@@ -235,8 +235,9 @@ class ExpressionReader:
                 raise
             try:
                 found = self.python_reader.called_as_upstream(at, name)
-            except ModuleTextError:
-                raise error from None
+            except ModuleTextError as other:
+                hidden = any(isinstance(n, ast.Name) and n.id in self.hidden for n in ast.walk(at))
+                raise (other if hidden else error) from None
             if isinstance(found, tuple):
                 found = tuple_(found)
             self.check_declared(at, found.annotation, declared)

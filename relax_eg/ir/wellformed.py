@@ -27,8 +27,10 @@ from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
     CALL_INTO,
+    COND,
     CONSTRUCT,
     FUNCTION,
+    MATCH,
     MATCH_CAST,
     TUPLE_GET,
     VAR,
@@ -62,6 +64,7 @@ def check(module: Module) -> None:
     - A tensor is allocated in a storage that is large enough, filled by a kernel whose outputs match it, and not used
       after its end (`memory`).
     - Calls name functions of the module and pass as many arguments as these take. A tuple has the field that is taken.
+    - No function calls itself, or others that do, whatever its arguments are.
     - The entry takes and returns no function. Dataflow blocks make and read no closures, data or references.
     """
     _check_calls(module)
@@ -69,6 +72,32 @@ def check(module: Module) -> None:
     arity = {f.name: len(f.params) for f in module}
     for function in module:
         _FunctionCheck(function, arity, impure, function is module.main).run()
+    _check_ends(module)
+
+
+def _check_ends(module: Module) -> None:
+    """Raises WellFormedError for a function no call of which ends: it needs calls that do, and one branch of each
+    choice. Linear in the module's size."""
+    needs = {f.name: [set(functions_of(e)) for e in f.expressions() if e.op in (CALL, COND, MATCH)] for f in module}
+    left = {name: sum(map(bool, each)) for name, each in needs.items()}
+    waiting: dict[str, list[tuple[str, set[str]]]] = {}
+    for name, each in needs.items():
+        for choice in each:
+            for other in choice:
+                waiting.setdefault(other, []).append((name, choice))
+    ended = [name for name, n in left.items() if n == 0]
+    for other in ended:  # grows
+        for name, choice in waiting.get(other, ()):
+            if choice:
+                choice.clear()  # one that ends is enough
+                left[name] -= 1
+                ended += [name] * (left[name] == 0)
+    for name in sorted(set(needs) - set(ended)):
+        again = ", ".join(f"{c}()" for c in sorted(set().union(*needs[name])))
+        raise WellFormedError(
+            f"function `{name}`: no call of it ends, because it calls {again}, whatever the arguments are\n"
+            "  accepted: an `if` or a `match` with a branch that does not"
+        )
 
 
 def _has_functions(a: Annotation) -> bool:

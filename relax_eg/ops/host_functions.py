@@ -165,36 +165,13 @@ def _index(i: Any) -> int:
     return int(i[0]) if isinstance(i, tuple) else int(i)
 
 
-def _check_tensor(x: Any, rank: Any, dtype: str | None, where: str = "") -> tuple[()]:
-    """Raises HostError for what is no tensor of this rank (-1: any) and dtype (None, "": any)."""
-    right = isinstance(x, np.ndarray) and _index(rank) in (-1, x.ndim)
-    if not right or (dtype and x.dtype != numpy_dtype(dtype)):
-        wanted = f"{dtype or 'a tensor'} of rank {_index(rank)}"
-        raise HostError(f"{where or 'check_tensor_info'}: {wanted} is expected, got {short_repr(x)}")
-    return ()
-
-
-def _check_count(x: Any, count: Any, where: str = "") -> tuple[()]:
-    """Raises HostError for what is no shape or tuple of so many fields (-1: any)."""
-    if not isinstance(x, tuple) or _index(count) not in (-1, len(x)):
-        raise HostError(f"{where or 'check_info'}: {_index(count)} fields are expected, got {short_repr(x)}")
-    return ()
-
-
-# Relax's functions of the virtual machine that a text may call. A function that is registered under a name goes first.
+# Relax's functions of the virtual machine that run here; `ir.vm_builtins` reads the others. A function that
+# is registered under a name goes first.
 BUILTINS: Mapping[str, Callable[..., Any]] = {
-    "vm.builtin.copy": lambda x: np.array(x) if isinstance(x, np.ndarray) else x,
-    "vm.builtin.shape_of": lambda x: tuple(int(n) for n in x.shape),
-    "vm.builtin.tensor_to_shape": lambda x: tuple(int(n) for n in x),
-    "vm.builtin.reshape": lambda x, shape: x.reshape(shape),
-    "vm.builtin.make_tuple": lambda *fields: fields,
     "vm.builtin.tuple_getitem": lambda fields, i: fields[_index(i)],
     "vm.builtin.read_if_cond": lambda x: np.bool_(np.all(x)),
     "vm.builtin.null_value": lambda: None,
     "vm.builtin.to_device": lambda x, *device: x,
-    "vm.builtin.check_tensor_info": _check_tensor,
-    "vm.builtin.check_shape_info": _check_count,
-    "vm.builtin.check_tuple_info": _check_count,
 }
 
 

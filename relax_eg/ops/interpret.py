@@ -262,8 +262,8 @@ class _Interpreter(Evaluator):
                 operands = [self.value(a, env, sizes) for a in e.args]
                 parts = group_arguments(e.op, operands, dict(e.attrs))
                 if e.op == CALL:
-                    called, first = _callee(operands[0])
-                    env[binding.var] = yield called, (*first, *operands[1:])
+                    called, last = _callee(operands[0])
+                    env[binding.var] = yield called, (*operands[1:], *last)
                 elif e.op == MATCH:
                     called = parts.functions[parts.index.index]
                     env[binding.var] = yield called, (*parts.constants, *parts.index.fields)
@@ -323,8 +323,8 @@ class _Interpreter(Evaluator):
         return constant_value(e)
 
     def call(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        name, first = _callee(args[0])
-        return self.function(self.module[name], (*first, *args[1:]), {})
+        name, last = _callee(args[0])
+        return self.function(self.module[name], (*args[1:], *last), {})
 
     def match_cast(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         self.bind("match_cast", [("value", e.annotation, args[0])], sizes)
@@ -480,7 +480,7 @@ class _BoundedInterpreter(_Interpreter):
 
 
 def _callee(value: Any) -> tuple[str, tuple[Any, ...]]:
-    """Returns the function that a value is, and its first arguments."""
+    """Returns the function that a value is, and its last arguments."""
     return (value.name, value.captured) if isinstance(value, FunctionValue) else (value, ())
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relax_eg.argument_checks import TEXT, accepts
@@ -18,8 +17,7 @@ from relax_eg.ir import (
     deduce_control,
     parse_module,
 )
-from relax_eg.ir.parser import Surroundings, parse_function
-from relax_eg.ir.reader import Source
+from relax_eg.ir.parser import Script, parse_scripts
 from relax_eg.ops import api
 from relax_eg.ops.data_dependent import ROUTINES, deduce_routine
 from relax_eg.ops.record import attributes_of, deduce, get
@@ -52,10 +50,10 @@ def parse(text: str) -> Module:
     return module
 
 
-def read_function(source: Source, definition: ast.FunctionDef, surroundings: Surroundings) -> tuple[Function, ...]:
-    """Returns the function that a definition describes among its surroundings, and the functions for its `if`s. Raises
-    what `parse` does, apart from WellFormedError: whoever builds the module checks it."""
-    return parse_function(source, definition, surroundings, _deduce, _complete, _ROUTINES, FUNCTIONS)
+def read_scripts(scripts: Sequence[Script]) -> tuple[Function, ...]:
+    """Returns the functions that scripts describe, which may call one another, and the functions for their `if`s.
+    Raises what `parse` does, apart from WellFormedError: whoever builds the module checks it."""
+    return parse_scripts(scripts, _deduce, _complete, _ROUTINES, FUNCTIONS)
 
 
 def _complete(name: str, given: Mapping[str, Any]) -> dict[str, Any]:

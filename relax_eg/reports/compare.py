@@ -6,17 +6,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console, ConsoleOptions, RenderResult
+from typing import TYPE_CHECKING, Any
 
 from relax_eg.argument_checks import FLAG, NONE, TEXT, accepts, sequence_of
 from relax_eg.errors import OptionError
 from relax_eg.extract.figures import sizes
-from relax_eg.reports import text
 from relax_eg.reports.align import AlignedRow, Column, rows_of
 from relax_eg.reports.report import CostReport
 from relax_eg.reports.serialization import write_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 SCHEMA = "relax_eg.comparison/1"
 AS_WRITTEN = "as written"
@@ -101,7 +101,9 @@ class Comparison:
         yield from comparison(self)
 
     def __str__(self) -> str:
-        return text.rendered_text(self, width=120)
+        from relax_eg.reports.text import rendered_text
+
+        return rendered_text(self, width=120)
 
 
 @accepts(labels=sequence_of("a text for each report", TEXT) | NONE, against=TEXT | NONE, as_written=FLAG | NONE)
@@ -207,7 +209,10 @@ def _statements(reports: Sequence[CostReport], by: str, rows: Sequence[AlignedRo
     assumed = [r for r in reports if r.assumed_at]
     if assumed:
         found.append(f"sizes were assumed, not given, in {len(assumed)} of {len(reports)}: {sizes(assumed[0].at)}")
-    found += dict.fromkeys(f"{r.name} {text.not_proved(r)}" for r in reports if r.not_proved)
+    if unproved := [r for r in reports if r.not_proved]:
+        from relax_eg.reports.text import not_proved
+
+        found += dict.fromkeys(f"{r.name} {not_proved(r)}" for r in unproved)
     newer = [r for r in reports if r.more is not None]
     if newer:
         found.append(f"{len(newer)} of {len(reports)} hold fields that this release does not know; they are kept as is")

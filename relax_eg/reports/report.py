@@ -6,9 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
-
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from typing import TYPE_CHECKING, Any, cast
 
 from relax_eg.argument_checks import PATH, accepts
 from relax_eg.errors import OptionError
@@ -30,11 +28,12 @@ from relax_eg.extract.report import (
     SelectedRow,
 )
 from relax_eg.plain_data import is_count, read_json
-from relax_eg.reports import text
-from relax_eg.reports.kernels import kernel_table
 from relax_eg.reports.roofline import Roofline, roofline
 from relax_eg.reports.serialization import Mismatch, read_record, restore_unknown_fields, unknown_fields, write_text
 from relax_eg.reports.spread import SpreadReport
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 FAMILY, VERSION = "relax_eg.report", 1  # given: name and version of the format
 SCHEMA = f"{FAMILY}/{VERSION}"
@@ -155,6 +154,8 @@ class CostReport:
     def kernel_table(self) -> RenderableType:
         """A table of the kernels that a call runs with their operators: library calls, fused kernels and the savings of
         fusion, and kernels of one operator. The views are below it."""
+        from relax_eg.reports.kernels import kernel_table
+
         return kernel_table(self)
 
     def as_data(self) -> dict[str, Any]:
@@ -230,10 +231,14 @@ class CostReport:
         return notebook_of_report(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from text.report(self)
+        from relax_eg.reports.text import report
+
+        yield from report(self)
 
     def __str__(self) -> str:
-        return text.rendered_text(self)
+        from relax_eg.reports.text import rendered_text
+
+        return rendered_text(self)
 
 
 def _check_amounts(report: CostReport) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
-
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from relax_eg.byte_units import format_bytes
 from relax_eg.extract.figures import time
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 _ROWS = 40  # limit: rows of a table in the text
 _BARS = 60  # limit: collectives that the picture names
@@ -118,6 +119,8 @@ class SpreadReport:
         return found
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+
         yield f"[bold]{self.name}[/bold] on {self.devices} x {self.target}, mesh {self.mesh}"
         yield (
             f"{time(self.total)} a call (computing {time(self.computing)}, sending {time(self.sending)}); one device "
@@ -149,10 +152,9 @@ class SpreadReport:
             yield "kept as written: " + ", ".join(f"{n} x {op}" for op, n in self.kept.items())
 
     def __str__(self) -> str:
-        console = Console(width=140, no_color=True, force_terminal=False)  # given: columns of a wide terminal
-        with console.capture() as captured:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
+        from relax_eg.reports.text import rendered_text
+
+        return rendered_text(self, width=140)  # given: columns of a wide terminal
 
     def to_data(self) -> dict[str, object]:
         """The report as plain data, for JSON."""

@@ -229,7 +229,7 @@ class VirtualMachine:
                     callee = registers[i.callee]
                     if isinstance(callee, FunctionValue):
                         called = self.code_of(callee.name)
-                        given = [*callee.captured, *given]
+                        given = [*given, *callee.captured]
                     else:
                         called = self.code_of(callee)
                 else:
@@ -281,7 +281,7 @@ class VirtualMachine:
             elif kind == MakeClosure.code:
                 callee, captured = registers[i.callee], tuple([_forced(registers[r]) for r in i.captured])
                 if isinstance(callee, FunctionValue):
-                    callee, captured = callee.name, (*callee.captured, *captured)
+                    callee, captured = callee.name, (*captured, *callee.captured)
                 registers[i.into] = FunctionValue(callee, captured)
             elif kind in (AllocStorage.code, AllocTensor.code):
                 # XLA allocates its arrays itself. It follows the plan because regions donate, and kills free.

@@ -53,6 +53,7 @@ LISTED = {
     "ir/partition.py": "a room below the table: views that stay with their reader",
     "ir/python_syntax.py": "Python's operators and methods",
     "ir/values.py": "Python's operators",
+    "ir/vm_builtins.py": "functions of Relax's virtual machine",
     "measure/figures.py": "programs whose times calibrate a profile",
     "measure/fits.py": "rates measured by operator, as profiles on file have them",
     "memory/pinned.py": "kernels of a record: matmul, conv",

@@ -80,7 +80,7 @@ def apply(f: R.Callable((R.Tensor((4,), "float32"),), R.Tensor((4,), "float32"))
     return f(f(x)) + x
 
 @R.function
-def there(w: R.Tensor((4,), "float32"), x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+def there(x: R.Tensor((4,), "float32"), w: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
     R.func_attr({"vdevice": "cpu:1"})
     return R.tanh(x * w) + w
 

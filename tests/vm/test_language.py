@@ -179,11 +179,17 @@ def main(xs: List({SCALAR})) -> List({SCALAR}):
 
 def test_recursion_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relax_eg.vm.machine.FRAMES", 1000)
-    module = parse(f"@R.function\ndef main(x: {SCALAR}) -> {SCALAR}:\n    y = main(x)\n    return y + 1.0\n")
+    head = f"@R.function\ndef main(x: {SCALAR}) -> {SCALAR}:\n"
+    module = parse(head + "    if x < 0:\n        return x\n    y = main(x)\n    return y + 1.0\n")
     with pytest.raises(OperatorError, match="main\\(\\): functions call one another 1000 deep\n  accepted: recursion"):
         runner(module).run([jax.numpy.float32(1)])
     with step_limit(500), pytest.raises(OperatorError, match="loops and calls make more steps than are evaluated"):
         evaluate(module, [np.float32(1)])
+    wanted = r"function `main`: no call of it ends, because it calls main\(\), .*\n  accepted: an `if` or a `match`"
+    with pytest.raises(WellFormedError, match=wanted):
+        parse(head + "    return main(x + 1.0)\n")
+    with pytest.raises(WellFormedError, match="function `main`: no call of it ends, because it calls main_"):
+        parse(head + "    if x < 0:\n        return main(x)\n    return main(x + 1.0)\n")
 
 
 def test_calls_of_values_that_are_last_steps() -> None:

@@ -80,10 +80,8 @@ def test_loops(text: str, name: str, args: tuple[Any, ...]) -> None:
         HIGHER_ORDER,
         LARGER,
         f"@R.function\ndef main(n: {INT}) -> {INT}:\n    if n < 2:\n        return 1\n    return n * main(n - 1)\n",
-        f"@R.function\ndef main(n: {INT}) -> {INT}:\n    return main(n - 1)\n",
-        f"@R.function\ndef main(n: {INT}) -> {INT}:\n    if n < 2:\n        return main(n)\n    return main(n - 1)\n",
     ],
-    ids=range(7),
+    ids=range(5),
 )
 def test_what_is_no_loop(text: str) -> None:
     assert looped(text)[1] == ()

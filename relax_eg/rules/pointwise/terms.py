@@ -108,9 +108,16 @@ def _is_plain(e: Expr) -> bool:
     return isinstance(e.annotation, Tensor) and e.annotation.dtype in _PLAIN
 
 
+def _rounds_to_fewer_bits(e: Expr) -> bool:
+    """Whether `e` makes floats that cannot hold its operand: who writes that wants the rounding, which real numbers do
+    not show."""
+    is_cast = TABLE[e.op].moves == "convert" and is_float(e.dtype)
+    return is_cast and not np.can_cast(numpy_dtype(e.args[0].dtype), numpy_dtype(e.dtype))
+
+
 def is_pointwise(e: Expr) -> bool:
     """Whether each element of `e` follows from one element of each operand."""
-    if not e.args or e.op not in TABLE or not all(_is_plain(x) for x in (e, *e.args)):
+    if not e.args or e.op not in TABLE or not all(_is_plain(x) for x in (e, *e.args)) or _rounds_to_fewer_bits(e):
         return False
     return equation_of(e.op, tuple(a.dtype for a in e.args), e.attrs) is not None
 
