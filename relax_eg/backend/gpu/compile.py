@@ -272,11 +272,11 @@ def _executable(part: CallPart, made: CompiledPart, compiling: _Compiling) -> Gp
         compile_seconds=made.seconds,
         unknown_loops=unknown_loops(text),
         pallas=taken.get(part.program, ""),
-        left=left.get(part.program, ""),
+        left=left.get(part.program, "") or made.default_tiles,
         ptx=made.ptx,
         resources=made.resources,
         graphs=made.graphs,
-        options=dict(part.options),
+        options=dict(made.options),
     )
 
 

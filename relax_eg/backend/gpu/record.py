@@ -34,8 +34,8 @@ class GpuExecutable:
     - `compile_seconds`: wall time of compiling it.
     - `unknown_loops`: loops with a number of steps that XLA does not know; their kernels count once.
     - `pallas`: why it was lowered through Pallas; "" if it was not.
-    - `left`: why it was left to XLA although kernels are lowered through Pallas where XLA compiles them badly; "" if
-      that does not concern it.
+    - `left`: why it was left to XLA although kernels are lowered through Pallas where XLA compiles them badly, or its
+      matmuls to XLA's default tiles; "" if that does not concern it.
     - `ptx`: its kernels in PTX, if asked for.
     - `resources`: what its kernels take of a multiprocessor, if their PTX was asked for.
     - `graphs`: the kernels in each CUDA graph (a command buffer of XLA's), which is launched at once.
@@ -183,7 +183,7 @@ class GpuCompilation:
         return text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        described = "present" if self.present else "described: matmuls have XLA's default tiles, untimed"
+        described = "present" if self.present else "described: tiles of matmuls by a model of it, untimed"
         versions = ", ".join(f"{k} {v}" for k, v in self.versions.items())
         yield Text(f"{self.name}   for {self.device[0]} ({self.device[1]}; {described}); {versions}", "bold")
         if self.no_estimates:
@@ -231,7 +231,8 @@ def _shown(p: GpuProgram, target: str) -> RenderResult:
     for e, k in rows[:_MOST_ROWS]:
         each = "" if k.seconds is None else f"{1e6 * k.seconds:.4g}"
         made = k.operators.rsplit("/", 1)[-1]
-        table.add_row(e.name if e.name != last else "", k.name, k.kind, made, str(e.times * k.times), each, k.model)
+        kind = f"{k.kind} {k.matmul.tiles}" if k.matmul is not None else k.kind
+        table.add_row(e.name if e.name != last else "", k.name, kind, made, str(e.times * k.times), each, k.model)
         last = e.name
     yield table
     if len(rows) > _MOST_ROWS:
