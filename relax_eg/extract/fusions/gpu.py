@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from relax_eg.dtypes import itemsize
 from relax_eg.extract.fusions.gpu_products import SMALL, Product, generation_of, parts_of_depth
-from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, REPEATS, Operators
+from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, PERMUTATIONS, REPEATS, Operators
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
@@ -30,12 +30,14 @@ from relax_eg.ir.module import Function
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
 
+_IN_BRANCHES = "erfc"  # given: the function that XLA computes in branches, each with its operand
 _DEAR_FLOPS = 20.0  # chosen: flops of an element of these
 _HALF = 3.0  # chosen: flops of an element in 16 bits, which XLA converts to float32 and back
 _LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
 _LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
 _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
 _HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its registers (XLA's DoesTileFitsInRegisters)
+_MANY = 32  # given: elements that a reduction adds up from which on it asks for its axes innermost: those of a warp
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
@@ -48,6 +50,7 @@ class GpuKernels(Operators):
         super().__init__(function, expressions, value)
         self.profile = profile
         self.joined = self._joined_products()
+        self.turned = self._turned()
         self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
         self.flops = self._flops_inside()
         self.inline: set[Expr] = set()
@@ -74,7 +77,7 @@ class GpuKernels(Operators):
         groups: dict[Expr, list[Expr]] = {}
         found: dict[Expr, Expr] = {}
         for e, p in self.products.items():
-            if e in self.sums or p.batch > 1 or self.source(e.args[1]) in self.runs:
+            if e in self.sums or p.batch > 1 or not self._is_stored(e.args[1]):
                 continue
             group = groups.setdefault(self.source(e.args[0]), [])
             first = next((g for g in group if min(p.bytes, self.products[g].bytes) < SMALL), None)
@@ -82,6 +85,49 @@ class GpuKernels(Operators):
                 group.append(e)
                 continue
             found[first], found[e] = first, first
+        return found
+
+    def _is_stored(self, e: Expr) -> bool:
+        """Whether a value is in memory before the function runs, but for its dtype and the order of its axes."""
+        while (e := self.source(e)) in self.runs and (e.op == "astype" or e.op in PERMUTATIONS):
+            e = self.permuted(e)[0] if e.op in PERMUTATIONS else e.args[0]
+        return e not in self.runs
+
+    def _turned(self) -> set[Expr]:
+        """The values that XLA stores with an axis innermost that is not their last one.
+
+        A reduction of many elements to an array asks for its axes innermost, and all values that are computed from and
+        to its operand element by element follow, unless an argument or a result is among them. Of several reductions
+        the last one is followed.
+        """
+        found, seen = set[Expr](), set[Expr]()
+        for e in reversed(self.nodes):
+            if e.op in MATMULS or not self._is_reduction(e) or "axes" not in dict(e.attrs):
+                continue
+            whole, axes = self.source(e.args[0]), set(e.attr("axes"))
+            if whole in seen:
+                continue
+            alike = self._alike(whole)
+            seen |= alike
+            shape = [self._value(d) for d in dims_of(e.args[0].annotation)]
+            last = max((i for i, n in enumerate(shape) if n > 1), default=0)
+            many = math.prod(shape[i] for i in axes) >= _MANY and len(shape) > len(axes) + 1
+            fixed = any(x in self.results or (x not in self.runs and x not in self.free) for x in alike)
+            if many and last not in axes and not fixed:
+                found |= alike
+        return found
+
+    def _alike(self, e: Expr) -> set[Expr]:
+        """The values from and to which `e` is computed element by element."""
+        found, todo, elements = set[Expr](), [e], self.elements(e)
+        while todo:
+            x = todo.pop()
+            if x in found or self.elements(x) != elements:
+                continue
+            found.add(x)
+            if x in self.runs and self._is_loop(x) and x.op not in ORDERS:
+                todo += self.operands(x)
+            todo += [r for r in self.readers.get(x, ()) if self._is_loop(r) and r.op not in ORDERS]
         return found
 
     def _parts(self, e: Expr) -> int:
@@ -118,6 +164,8 @@ class GpuKernels(Operators):
             return set()
         whole = e.args[0]
         if tuple(e.attr("axes")) != (len(dims_of(whole.annotation)) - 1,) or self.elements(e) <= 1:
+            return set()
+        if self.source(whole) in self.turned:
             return set()
         above = self._chain_above(self.source(whole), self.elements(whole))
         found = {e}
@@ -241,6 +289,8 @@ class GpuKernels(Operators):
         if not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
+        if self._is_repeated(e) or (any(map(self._is_over_columns, kernels)) and self._meets_reduced(e)):
+            return (e,)
         if e.op in ORDERS and any(self._is_unfinished(s) for s in self.operands(e)):
             return (e,)
         in_rows = any(k in self.rows or self._is_reduction(k) for k in kernels)
@@ -253,6 +303,32 @@ class GpuKernels(Operators):
             self.once.add(e)
             return kernels
         return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _is_over_columns(self, k: Expr) -> bool:
+        """Whether a kernel reduces the last axis of a value that is stored with another axis innermost."""
+        if not self._is_reduction(k) or k.op in MATMULS or "axes" not in dict(k.attrs):
+            return False
+        return self.source(k.args[0]) in self.turned and len(dims_of(k.args[0].annotation)) - 1 in k.attr("axes")
+
+    def _meets_reduced(self, e: Expr) -> bool:
+        """Whether a value of a turned array is computed from what a reduction over its columns left."""
+        if e not in self.turned:
+            return False
+        return any(self.elements(s) < self.elements(e) and not self._is_argument(s) for s in self.operands(e))
+
+    def _is_repeated(self, e: Expr) -> bool:
+        """Whether the parts of a matmul are added up for `erfc`, in each branch of which XLA would add them again. It
+        does so if the value has two axes."""
+        if len(dims_of(e.annotation)) <= 2 or not any(map(self._is_unfinished, self.operands(e))):
+            return False
+        todo = [*self.readers[e]]
+        while todo:
+            r = todo.pop()
+            if r.op == _IN_BRANCHES:
+                return True
+            if self._is_loop(r) and sum(not self._is_number(s) for s in self.operands(r)) == 1:
+                todo += self.readers.get(r, ())
+        return False
 
     def _is_weight_of_rows(self, e: Expr) -> bool:
         """Whether `e` is a softmax by which only a sum of products over its rows weighs others: XLA computes it there
@@ -482,7 +558,7 @@ class GpuKernels(Operators):
                 open_to.setdefault(key, k)
             stores = [s for s in reads if self.elements(s) == extent and self.order[s] == newest]
             for s in stores[:1]:
-                joins = self._is_loop(s) and s in members and s not in self.home
+                joins = self._is_loop(s) and s in members and s not in self.home and not self._is_over_columns(k)
                 if k not in lead and joins and (is_reduction or s in self.results):
                     lead[k] = lead.get(s, s)
         return lead
