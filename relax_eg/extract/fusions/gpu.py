@@ -289,7 +289,7 @@ class GpuKernels(Operators):
         if not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
-        if self._is_repeated(e) or (any(map(self._is_over_columns, kernels)) and self._meets_reduced(e)):
+        if self._is_repeated(e) or self._is_stored_for_columns(e, kernels):
             return (e,)
         if e.op in ORDERS and any(self._is_unfinished(s) for s in self.operands(e)):
             return (e,)
@@ -299,10 +299,23 @@ class GpuKernels(Operators):
             return (e,)
         if e in self.inline:
             self.rows |= {*kernels}
-        if self._is_weight_of_rows(e):
+        if self._is_weight_of_rows(e) or (self.rows.issuperset(kernels) and self._is_of_arguments(e)):
             self.once.add(e)
             return kernels
         return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _is_of_arguments(self, e: Expr) -> bool:
+        """Whether a value is computed element by element from arguments of no more elements: a kernel of rows computes
+        it once for each of them."""
+        todo, elements = [e], self.elements(e)
+        while todo:
+            x = todo.pop()
+            if self._is_argument(x):
+                continue
+            if not self._is_loop(x) or self.elements(x) > elements:
+                return False
+            todo += self.operands(x)
+        return True
 
     def _is_over_columns(self, k: Expr) -> bool:
         """Whether a kernel reduces the last axis of a value that is stored with another axis innermost."""
@@ -310,11 +323,32 @@ class GpuKernels(Operators):
             return False
         return self.source(k.args[0]) in self.turned and len(dims_of(k.args[0].annotation)) - 1 in k.attr("axes")
 
-    def _meets_reduced(self, e: Expr) -> bool:
-        """Whether a value of a turned array is computed from what a reduction over its columns left."""
-        if e not in self.turned:
+    def _is_stored_for_columns(self, e: Expr, kernels: Sequence[Expr]) -> bool:
+        """Whether a value is stored because a kernel reduces the columns of an array that is computed from it: the
+        array where it leaves the layout of what it is computed from, and where it meets what an earlier reduction left, or,
+        of a large array, what it meets there."""
+        turned = [k for k in kernels if self._is_reduction(k) and self.source(k.args[0]) in self.turned]
+        if not turned:
             return False
-        return any(self.elements(s) < self.elements(e) and not self._is_argument(s) for s in self.operands(e))
+        whole = self.source(turned[0].args[0])
+        is_large = 3 * self.size(whole) / self.profile.bandwidth > _LAUNCH
+        if e not in self.turned:
+            return is_large and self.elements(e) < self.elements(whole) and not self._is_of_arguments(e)
+        if not any(map(self._is_over_columns, turned)):
+            return False
+        less = [s for s in self.operands(e) if self.elements(s) < self.elements(e) and not self._is_argument(s)]
+        return (bool(less) and not is_large) or self._is_from_rows(e)
+
+    def _is_from_rows(self, e: Expr) -> bool:
+        """Whether a value is computed from a matmul's result, or from parts of arrays, which only it reads."""
+        todo = [*self.operands(e)]
+        while todo:
+            s = todo.pop()
+            if s in self.parts or s in self.home or s.op in PARTS:
+                return True
+            if s in self.turned and s in self.runs and len(self.readers[s]) == 1 and self._is_loop(s):
+                todo += self.operands(s)
+        return False
 
     def _is_repeated(self, e: Expr) -> bool:
         """Whether the parts of a matmul are added up for `erfc`, in each branch of which XLA would add them again. It
