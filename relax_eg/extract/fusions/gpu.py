@@ -38,6 +38,7 @@ _LONGEST = 16384  # given: elements of one reduction that a block adds; above it
 _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
 _HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its registers (XLA's DoesTileFitsInRegisters)
 _MANY = 32  # given: elements that a reduction adds up from which on it asks for its axes innermost: those of a warp
+_FEW = 2.0  # given: times the bytes of a result up to which its parts are read again rather than stored as their sum
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
@@ -53,6 +54,9 @@ class GpuKernels(Operators):
         self.turned = self._turned()
         self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
         self.flops = self._flops_inside()
+        # Keys are computed in the layout of their transpose; their halves add up the parts of the matmul, each its own.
+        behind = (e for k in self.parts for e in self._behind_transpose(k) if e.op in PERMUTATIONS)
+        self.keys = {e for e in behind if self._summed(e) > _FEW and all(r.op in PARTS for r in self.readers[e])}
         self.inline: set[Expr] = set()
         for e in self.nodes:
             self.inline |= self._between(e) if self._is_reduction(e) else set()
@@ -152,6 +156,10 @@ class GpuKernels(Operators):
                 elif s in found and s not in self.results and self._is_loop(s):
                     found[e] += found[s] / len(self.readers[s])
         return found
+
+    def _summed(self, e: Expr) -> float:
+        """How many times the bytes of its operand, a matmul's result, the parts have that `e` adds up."""
+        return max((self.parts[s] * 4 / self.products[s].written for s in self.operands(e) if s in self.parts), default=0)
 
     def _is_unfinished(self, e: Expr) -> bool:
         """Whether the readers of a matmul add up its parts, or take their part of its result."""
@@ -291,8 +299,10 @@ class GpuKernels(Operators):
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
         if self._is_repeated(e) or self._is_stored_for_columns(e, kernels):
             return (e,)
-        if e.op in ORDERS and any(self._is_unfinished(s) for s in self.operands(e)):
+        if e.op in PARTS and not self.keys.isdisjoint(self.operands(e)):
             return (e,)
+        if e.op in ORDERS and any(self._is_unfinished(s) for s in self.operands(e)):
+            return kernels if e in self.keys else (e,)
         in_rows = any(k in self.rows or self._is_reduction(k) for k in kernels)
         added = self._added(e) if in_rows else []
         if added and (len(kernels) > 1 or not self._is_held(e, added)):
@@ -507,21 +517,22 @@ class GpuKernels(Operators):
     def _turned_tables(self, k: Expr) -> set[Expr]:
         """The arguments that are stored transposed for a matmul: those from which its second operand, a transpose, is
         computed element by element together with another matmul's result. All of it has the layout of the transpose."""
+        behind = self._behind_transpose(k)
+        if behind.isdisjoint(self.parts):
+            return set()
+        return {e for e in behind if e not in self.runs and e not in self.free and self._sides(e) > 1}
+
+    def _behind_transpose(self, k: Expr) -> set[Expr]:
+        """The values from which a matmul's second operand is computed element by element, if that is a transpose."""
         if k not in self.parts or not self._is_transposed(turned := self.source(k.args[1])):
             return set()
-        found, seen, todo = set[Expr](), set[Expr](), self.operands(turned)
+        seen, todo = set[Expr](), self.operands(turned)
         while todo:
             e = todo.pop()
-            if e in seen:
-                continue
-            seen.add(e)
-            if e in self.runs and not self._is_loop(e):
-                continue
-            if e in self.runs:
-                todo += self.operands(e)
-            elif self._sides(e) > 1 and e not in self.free:
-                found.add(e)
-        return found if seen & self.parts.keys() else set()
+            if e not in seen:
+                seen.add(e)
+                todo += self.operands(e) if e in self.runs and self._is_loop(e) else []
+        return seen
 
     def _reads(self, inside: Sequence[Expr]) -> dict[Expr, Dim]:
         """The bytes of each value that a kernel with these operators reads."""
