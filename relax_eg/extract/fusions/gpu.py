@@ -20,8 +20,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from relax_eg.dtypes import itemsize
-from relax_eg.extract.fusions.gpu_products import SMALL, Product, generation_of, parts_of_depth
-from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, PERMUTATIONS, REPEATS, Operators
+from relax_eg.extract.fusions.gpu_operators import GpuOperators
+from relax_eg.extract.fusions.gpu_products import generation_of
+from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, REPEATS
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
@@ -37,26 +38,17 @@ _LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusio
 _LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
 _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
 _HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its registers (XLA's DoesTileFitsInRegisters)
-_MANY = 32  # given: elements that a reduction adds up from which on it asks for its axes innermost: those of a warp
-_FEW = 2.0  # given: times the bytes of a result up to which its parts are read again rather than stored as their sum
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
-class GpuKernels(Operators):
+class GpuKernels(GpuOperators):
     """The kernels of a function on the GPU `profile`; `expressions` and `value` as in `Operators`."""
 
     def __init__(
         self, function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
     ) -> None:
-        super().__init__(function, expressions, value)
-        self.profile = profile
-        self.joined = self._joined_products()
-        self.turned = self._turned()
-        self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
+        super().__init__(function, expressions, profile, value)
         self.flops = self._flops_inside()
-        # Keys are computed in the layout of their transpose; their halves add up the parts of the matmul, each its own.
-        behind = (e for k in self.parts for e in self._behind_transpose(k) if e.op in PERMUTATIONS)
-        self.keys = {e for e in behind if self._summed(e) > _FEW and all(r.op in PARTS for r in self.readers[e])}
         self.inline: set[Expr] = set()
         for e in self.nodes:
             self.inline |= self._between(e) if self._is_reduction(e) else set()
@@ -74,75 +66,6 @@ class GpuKernels(Operators):
             self.kernels[e] = self._kernels_of(e)
             self.computed |= {(e, k): self._demand(e, k) for k in self.kernels[e]}
 
-    # --- kinds ---
-
-    def _joined_products(self) -> dict[Expr, Expr]:
-        """For matmuls that are joined, the first of each group, by matmul."""
-        groups: dict[Expr, list[Expr]] = {}
-        found: dict[Expr, Expr] = {}
-        for e, p in self.products.items():
-            if e in self.sums or p.batch > 1 or not self._is_stored(e.args[1]):
-                continue
-            group = groups.setdefault(self.source(e.args[0]), [])
-            first = next((g for g in group if min(p.bytes, self.products[g].bytes) < SMALL), None)
-            if first is None:
-                group.append(e)
-                continue
-            found[first], found[e] = first, first
-        return found
-
-    def _is_stored(self, e: Expr) -> bool:
-        """Whether a value is in memory before the function runs, but for its dtype and the order of its axes."""
-        while (e := self.source(e)) in self.runs and (e.op == "astype" or e.op in PERMUTATIONS):
-            e = self.permuted(e)[0] if e.op in PERMUTATIONS else e.args[0]
-        return e not in self.runs
-
-    def _turned(self) -> set[Expr]:
-        """The values that XLA stores with an axis innermost that is not their last one.
-
-        A reduction of many elements to an array asks for its axes innermost, and all values that are computed from and
-        to its operand element by element follow, unless an argument or a result is among them. Of several reductions
-        the last one is followed.
-        """
-        found, seen = set[Expr](), set[Expr]()
-        for e in reversed(self.nodes):
-            if e.op in MATMULS or not self._is_reduction(e) or "axes" not in dict(e.attrs):
-                continue
-            whole, axes = self.source(e.args[0]), set(e.attr("axes"))
-            if whole in seen:
-                continue
-            alike = self._alike(whole)
-            seen |= alike
-            shape = [self._value(d) for d in dims_of(e.args[0].annotation)]
-            last = max((i for i, n in enumerate(shape) if n > 1), default=0)
-            many = math.prod(shape[i] for i in axes) >= _MANY and len(shape) > len(axes) + 1
-            fixed = any(x in self.results or (x not in self.runs and x not in self.free) for x in alike)
-            if many and last not in axes and not fixed:
-                found |= alike
-        return found
-
-    def _alike(self, e: Expr) -> set[Expr]:
-        """The values from and to which `e` is computed element by element."""
-        found, todo, elements = set[Expr](), [e], self.elements(e)
-        while todo:
-            x = todo.pop()
-            if x in found or self.elements(x) != elements:
-                continue
-            found.add(x)
-            if x in self.runs and self._is_loop(x) and x.op not in ORDERS:
-                todo += self.operands(x)
-            todo += [r for r in self.readers.get(x, ()) if self._is_loop(r) and r.op not in ORDERS]
-        return found
-
-    def _parts(self, e: Expr) -> int:
-        """Into how many parts the depth of a matmul is cut."""
-        p = self.products[e]
-        first = self.joined.get(e)
-        if first is not None:
-            width = sum(self.products[m].columns for m, f in self.joined.items() if f == first)
-            p = Product(p.batch, p.rows, width, p.depth, p.itemsize, p.written)
-        return parts_of_depth(p, self.profile.name, self.profile.cores)
-
     def _flops_inside(self) -> dict[Expr, float]:
         """The flops of an element of each value, with its share of those of what it is computed from; the parts of a
         matmul are added up there."""
@@ -156,14 +79,6 @@ class GpuKernels(Operators):
                 elif s in found and s not in self.results and self._is_loop(s):
                     found[e] += found[s] / len(self.readers[s])
         return found
-
-    def _summed(self, e: Expr) -> float:
-        """How many times the bytes of its operand, a matmul's result, the parts have that `e` adds up."""
-        return max((self.parts[s] * 4 / self.products[s].written for s in self.operands(e) if s in self.parts), default=0)
-
-    def _is_unfinished(self, e: Expr) -> bool:
-        """Whether the readers of a matmul add up its parts, or take their part of its result."""
-        return self.parts.get(e, 1) > 1 or e in self.joined
 
     def _between(self, e: Expr) -> set[Expr]:
         """If the result of a reduction over the last axis meets the array that it reduced, row by row: the reduction,
@@ -297,7 +212,7 @@ class GpuKernels(Operators):
         if not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
-        if self._is_repeated(e) or self._is_stored_for_columns(e, kernels):
+        if self._is_repeated(e) or self._is_stored_for(e, kernels):
             return (e,)
         if e.op in PARTS and not self.keys.isdisjoint(self.operands(e)):
             return (e,)
@@ -327,27 +242,28 @@ class GpuKernels(Operators):
             todo += self.operands(x)
         return True
 
-    def _is_over_columns(self, k: Expr) -> bool:
-        """Whether a kernel reduces the last axis of a value that is stored with another axis innermost."""
-        if not self._is_reduction(k) or k.op in MATMULS or "axes" not in dict(k.attrs):
-            return False
-        return self.source(k.args[0]) in self.turned and len(dims_of(k.args[0].annotation)) - 1 in k.attr("axes")
-
-    def _is_stored_for_columns(self, e: Expr, kernels: Sequence[Expr]) -> bool:
-        """Whether a value is stored because a kernel reduces the columns of an array that is computed from it: the
-        array where it leaves the layout of what it is computed from, and where it meets what an earlier reduction left, or,
-        of a large array, what it meets there."""
-        turned = [k for k in kernels if self._is_reduction(k) and self.source(k.args[0]) in self.turned]
-        if not turned:
-            return False
-        whole = self.source(turned[0].args[0])
-        is_large = 3 * self.size(whole) / self.profile.bandwidth > _LAUNCH
+    def _is_stored_for(self, e: Expr, kernels: Sequence[Expr]) -> bool:
+        """Whether a value is stored because a kernel reduces an array that is computed from it: where it meets what an
+        earlier reduction left, that, if the array is large; otherwise, if columns are reduced, the array there, and
+        where it leaves the layout of what it is computed from."""
+        found = [k for k in kernels if self._is_reduction(k) and k not in self.rows and k not in self.inline]
+        whole = max((self.size(self.source(a)) for k in found for a in k.args), default=0.0)
+        is_large = 3 * whole / self.profile.bandwidth > _LAUNCH
         if e not in self.turned:
-            return is_large and self.elements(e) < self.elements(whole) and not self._is_of_arguments(e)
-        if not any(map(self._is_over_columns, turned)):
+            return is_large and self.size(e) < whole and self._is_reduced(e)
+        if not any(map(self._is_over_columns, found)):
             return False
         less = [s for s in self.operands(e) if self.elements(s) < self.elements(e) and not self._is_argument(s)]
         return (bool(less) and not is_large) or self._is_from_rows(e)
+
+    def _is_reduced(self, e: Expr) -> bool:
+        """Whether a value is computed from the result of a reduction with a kernel of its own, and from numbers."""
+        while e in self.runs and self._is_loop(e):
+            read = [s for s in self.operands(e) if not self._is_number(s)]
+            if len(read) != 1:
+                return False
+            e = read[0]
+        return e in self.runs and self._is_reduction(e) and e.op not in MATMULS and e not in self.inline
 
     def _is_from_rows(self, e: Expr) -> bool:
         """Whether a value is computed from a matmul's result, or from parts of arrays, which only it reads."""
@@ -447,7 +363,8 @@ class GpuKernels(Operators):
 
     def _most_elements(self, kernels: Iterable[Expr]) -> float:
         """The most elements over which one of these kernels loops."""
-        return max(max(self.elements(x) for x in (k, *k.args) if isinstance(x.annotation, Tensor)) for k in kernels)
+        loops = ((k,) if k.op in PARTS else (k, *k.args) for k in kernels)
+        return max(self.elements(x) for over in loops for x in over if isinstance(x.annotation, Tensor))
 
     def _is_apart(self, e: Expr) -> bool:
         """Whether a reduction is over axes that others separate: XLA reduces the last ones first."""
@@ -513,26 +430,6 @@ class GpuKernels(Operators):
                 place.launches += 1
                 place.bytes = place.bytes + 2 * self.bytes(table)
         return found
-
-    def _turned_tables(self, k: Expr) -> set[Expr]:
-        """The arguments that are stored transposed for a matmul: those from which its second operand, a transpose, is
-        computed element by element together with another matmul's result. All of it has the layout of the transpose."""
-        behind = self._behind_transpose(k)
-        if behind.isdisjoint(self.parts):
-            return set()
-        return {e for e in behind if e not in self.runs and e not in self.free and self._sides(e) > 1}
-
-    def _behind_transpose(self, k: Expr) -> set[Expr]:
-        """The values from which a matmul's second operand is computed element by element, if that is a transpose."""
-        if k not in self.parts or not self._is_transposed(turned := self.source(k.args[1])):
-            return set()
-        seen, todo = set[Expr](), self.operands(turned)
-        while todo:
-            e = todo.pop()
-            if e not in seen:
-                seen.add(e)
-                todo += self.operands(e) if e in self.runs and self._is_loop(e) else []
-        return seen
 
     def _reads(self, inside: Sequence[Expr]) -> dict[Expr, Dim]:
         """The bytes of each value that a kernel with these operators reads."""
