@@ -297,7 +297,7 @@ def test_a_kernel_inside_a_program_that_does_not_compile_is_left_to_xla(monkeypa
     best = rx.optimize(block, *BLOCK, at={"s": 2048}, target="h100", settle="off")
     monkeypatch.setattr(programs.triton, "CompilerParams", lambda **_: 1 / 0)
     (found,) = best.compile("h100").programs
-    assert best.report.searched_for == OWN and "Pallas" not in found.kinds
+    assert best.report.searched_for.endswith("with kernels through Pallas") and "Pallas" not in found.kinds
 
 
 def test_where_kernels_of_ours_are_lowered_in_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,6 +346,32 @@ def test_a_whole_program_and_what_is_told_of_it(tmp_path: Path) -> None:
     for part in ("attention   for h100 (NVIDIA H100 80GB HBM3", "XLA estimates", "predicted for h100"):
         is_told = part in text
         assert is_told, text
+
+
+def by_lines(x: Any, w: Any, v: Any) -> Any:
+    y = jax.nn.relu(x @ w)
+    return jax.nn.softmax(y @ v)
+
+
+@with_plugin
+@pytest.mark.parametrize("way", ["as written", "whole", "kernels"])
+def test_predicted_and_compiled_by_source_line(way: str, tmp_path: Path) -> None:
+    specs = ("4096 4096", *("4096 4096",) * 2)
+    if way == "as written":
+        best = rx.optimize(by_lines, *specs, rules=rx.RuleSet("none"), target="h100")
+    else:
+        best = rx.optimize(by_lines, *specs, target=replace(profile("h100"), calibrated=True), execution=way, at={})
+    module = str(best.module) if way != "as written" else ""
+    made = best.compile("h100")
+    (found,) = made.programs
+    first = by_lines.__code__.co_firstlineno
+    lines = {f"test_gpu.py:{first + 1}", f"test_gpu.py:{first + 2}"}
+    assert set(found.lines) == lines, (found.lines, module)
+    assert set(found.predicted.lines) == lines
+    assert way == "kernels" or found.lines[min(lines)] == found.predicted.lines[min(lines)]
+    for line in lines:
+        is_told = line in str(made) and line in made.to_html(tmp_path / "m.html")
+        assert is_told
 
 
 @with_plugin

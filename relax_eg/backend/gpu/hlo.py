@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+
+import relax_eg
 
 FUSION, TRITON, CUBLAS, CUDNN, PALLAS, LIBRARY, COPY = KINDS = (
     "fusion", "Triton", "cuBLAS", "cuDNN", "Pallas", "library", "copy",
@@ -35,6 +38,13 @@ _BRANCHES = re.compile(r"\b(?:branch_computations=\{([^}]*)\}|(?:true|false)_com
 _TRIPS = re.compile(r"\"known_trip_count\":\{\"n\":\"(\d+)\"\}")
 _COSTS = re.compile(r"\"reification_cost\":(\[[^\]]*\])")
 _SOURCE = re.compile(r"op_name=\"([^\"]*)\"")
+_LINE = re.compile(r"(?<=/)[\w\-.]+\.\w+:\d+(?=/)")  # the name of a scope of `backend.lower`
+_AT = "#"  # before the number of a stack frame
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_FILE = re.compile(r"^(\d+) \"([^\"]*)\"$", re.MULTILINE)
+_PLACE = re.compile(r"^(\d+) \{file_name_id=(\d+) function_name_id=\d+ line=(\d+)", re.MULTILINE)
+_FRAMES = re.compile(r"^(\d+) \{file_location_id=(\d+)", re.MULTILINE)
+_PACKAGE = os.path.join(os.path.dirname(relax_eg.__file__), "")
 _MASK = re.compile(r"\"mask_type\":\s*\"(\w+)\"")
 _NAME = re.compile(r"%([\w.\-]+)")
 _ARRAY = re.compile(r"\b([a-z]\w*?)(\d*)(?:e\dm\d\w*)?\[([\d,]*)\]")
@@ -84,6 +94,7 @@ class Launch:
     - `model`: the model of XLA's that estimates it; "" for none.
     - `operators`: the operators of the JAX program that it was made for, as JAX names them.
     - `matmul`: the matmul that it computes through XLA's Triton; None for all others.
+    - `line`: the source line that it was made for, as "model.py:31"; "" where XLA does not say.
     """
 
     name: str
@@ -94,6 +105,7 @@ class Launch:
     operators: str
     bytes: int = 0
     matmul: Matmul | None = None
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +135,29 @@ def launches(text: str) -> list[Launch]:
     with most kernels counts.
     """
     entry, computations = _computations(text)
-    return list(_launches(entry, computations, 1)) if entry else []
+    lines, found = _frame_lines(text), _launches(entry, computations, 1) if entry else ()
+    return [replace(k, line=lines.get(k.line.removeprefix(_AT), "")) if k.line.startswith(_AT) else k for k in found]
+
+
+def _line_of(at: _Instruction, inside: list[_Instruction]) -> str:
+    """The source line of an instruction, or else of those of its fusion, the last one first; or `_AT` and the number of
+    a stack frame."""
+    for i in (at, *reversed(inside)):
+        source, frame = _SOURCE.search(i.text), _FRAME.search(i.text)
+        if source is not None and (lines := _LINE.findall(source[1])):
+            return lines[-1]
+        if frame is not None:
+            return f"{_AT}{frame[1]}"
+    return ""
+
+
+def _frame_lines(text: str) -> dict[str, str]:
+    """The source line of each stack frame that a module's text lists; none for lines of this package."""
+    listed = text[text.find("\nFileNames\n") : text.find("\nFunctionNames\n")]
+    files = dict(_FILE.findall(listed))
+    places = {at: (files.get(file, _PACKAGE), line) for at, file, line in _PLACE.findall(text)}
+    found = ((at, places.get(place, (_PACKAGE, ""))) for at, place in _FRAMES.findall(text))
+    return {at: f"{os.path.basename(file)}:{line}" for at, (file, line) in found if not file.startswith(_PACKAGE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +364,8 @@ def _launch(at: _Instruction, name: str, computations: Mapping[str, list[_Instru
     model = "" if cost is None else wanted or "fusion model"
     moved = _moved(at, inside, computations[name])
     matmul = _matmul(at, computations) if kind == TRITON and has_matmul else None
-    return Launch(at.name, kind, times, cost, model, source[1] if source else "", moved, matmul)
+    line = _line_of(at, within or inside)
+    return Launch(at.name, kind, times, cost, model, source[1] if source else "", moved, matmul, line)
 
 
 def _matmul(at: _Instruction, computations: Mapping[str, list[_Instruction]]) -> Matmul | None:
