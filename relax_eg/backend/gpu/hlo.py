@@ -13,8 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-
-import relax_eg
+from pathlib import Path
 
 FUSION, TRITON, CUBLAS, CUDNN, PALLAS, LIBRARY, COPY = KINDS = (
     "fusion", "Triton", "cuBLAS", "cuDNN", "Pallas", "library", "copy",
@@ -44,7 +43,7 @@ _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _FILE = re.compile(r"^(\d+) \"([^\"]*)\"$", re.MULTILINE)
 _PLACE = re.compile(r"^(\d+) \{file_name_id=(\d+) function_name_id=\d+ line=(\d+)", re.MULTILINE)
 _FRAMES = re.compile(r"^(\d+) \{file_location_id=(\d+)", re.MULTILINE)
-_PACKAGE = os.path.join(os.path.dirname(relax_eg.__file__), "")
+_PACKAGE = os.path.join(Path(__file__).parents[2], "")
 _MASK = re.compile(r"\"mask_type\":\s*\"(\w+)\"")
 _NAME = re.compile(r"%([\w.\-]+)")
 _ARRAY = re.compile(r"\b([a-z]\w*?)(\d*)(?:e\dm\d\w*)?\[([\d,]*)\]")
@@ -63,7 +62,7 @@ _DEPTH = re.compile(r"backend_config=\{\"sizes\":\[([^\]]*)\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Matmul:
+class TritonMatmul:
     """A matmul of XLA's own, through Triton.
 
     - `batch`, `rows`, `columns`, `depth`: its sizes.
@@ -104,7 +103,7 @@ class Launch:
     model: str
     operators: str
     bytes: int = 0
-    matmul: Matmul | None = None
+    matmul: TritonMatmul | None = None
     line: str = ""
 
 
@@ -368,7 +367,7 @@ def _launch(at: _Instruction, name: str, computations: Mapping[str, list[_Instru
     return Launch(at.name, kind, times, cost, model, source[1] if source else "", moved, matmul, line)
 
 
-def _matmul(at: _Instruction, computations: Mapping[str, list[_Instruction]]) -> Matmul | None:
+def _matmul(at: _Instruction, computations: Mapping[str, list[_Instruction]]) -> TritonMatmul | None:
     """The matmul of a fusion."""
     called = _CALLED.search(at.text)
     for inside in (computations.get(name, []) for name in _within(called[1] if called else "", computations)):
@@ -384,7 +383,7 @@ def _matmul(at: _Instruction, computations: Mapping[str, list[_Instruction]]) ->
             rows = math.prod(left) // max(1, batch * depth)
             columns = math.prod(right) // max(1, batch * depth)
             widest = max((found for found in arrays if found), key=lambda found: int(found[2] or 0))
-            return Matmul(batch, rows, columns, depth, widest[1] + widest[2], _tiles(at, dot))
+            return TritonMatmul(batch, rows, columns, depth, widest[1] + widest[2], _tiles(at, dot))
     return None
 
 
