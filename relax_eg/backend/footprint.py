@@ -53,7 +53,7 @@ def whole_footprint(
         compiled = lowered.compile()
     else:
         with absent.lowering_there():
-            compiled = absent.compile(absent.lowered(run, avals(f, sizes)), options).executable
+            compiled = absent.compile(absent.lowered(run, avals(f, sizes)), options, tiles=False).executable
     analysis: Any = compiled.memory_analysis()
     temporary, results = allocated_bytes(compiled), int(analysis.output_size_in_bytes)
     peak = (("XLA's temporary buffers", temporary), ("results", results))

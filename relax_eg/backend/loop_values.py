@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import is_plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,9 @@ def pointwise(
     return LoopValue(function(*(value.array_over(loops, extents) for value in values)), loops)
 
 
+_LONGEST_TABLE = 1 << 16  # limit: values of an index that are computed ahead
+
+
 class Indices:
     """An evaluator of index expressions: `Dim`s over loop variables and sizes, as JAX arrays of integers.
 
@@ -69,6 +73,8 @@ class Indices:
 
     def value(self, dim: Dim) -> LoopValue:
         """`dim` as int64, over the loop variables that it mentions."""
+        if (known := self._table(dim)) is not None:
+            return known
         total = _integer(dim.const)
         for monomial, coefficient in dim.terms:
             product = _integer(coefficient)
@@ -76,6 +82,18 @@ class Indices:
                 product = self._combine(lax.mul, product, self._atom(atom.op, atom.name, atom.args))
             total = self._combine(lax.add, total, product)
         return total
+
+    def _table(self, dim: Dim) -> LoopValue | None:
+        """The values of an index that divides one loop variable, computed here: XLA would compute 64-bit divisions for
+        every element that reads one, or by a kernel of their own. None for all other indices."""
+        loops = [n for n in self.extents if n in dim.variables]
+        sizes = {n: self.fixed[n] for n in dim.variables if n not in loops}
+        if len(loops) != 1 or not _divides(dim) or not all(isinstance(n, int) for n in sizes.values()):
+            return None
+        extent = self.extents[loops[0]]
+        if not isinstance(extent, int) or extent > _LONGEST_TABLE:
+            return None
+        return LoopValue(np.asarray(dim.evaluate({**sizes, loops[0]: np.arange(extent)}), np.int64), (loops[0],))
 
     def _atom(self, op: str, name: str, args: Sequence[Dim]) -> LoopValue:
         if op == "var":
@@ -102,6 +120,13 @@ class Indices:
 
     def _pointwise(self, function: Callable[..., Any], *values: LoopValue) -> LoopValue:
         return pointwise(function, values, self.order, self.extents)
+
+
+def _divides(dim: Dim) -> bool:
+    """Whether `dim` has quotients, of polynomials by numbers."""
+    atoms = [atom for monomial, _ in dim.terms for atom in monomial if atom.op != "var"]
+    by_numbers = all(a.op == "floordiv" and is_plain(a.args[0]) and a.args[1].is_const for a in atoms)
+    return bool(atoms) and by_numbers
 
 
 def _integer(value: int) -> LoopValue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -128,7 +128,10 @@ class _Run(Evaluator):
                 if b.var in casts:
                     env[b.value] = self.value(b.value.args[0], env, sizes)
                     new_sizes(casts[b.var], env[b.value], sizes, scope, function.name)
-                env[b.var] = self.value(b.value, env, sizes)
+                made = function.origins.get(b.value)
+                line = str(made.lines[0]) if made is not None and made.lines else ""
+                with jax.named_scope(line) if line else nullcontext():  # for those who look at what XLA compiled
+                    env[b.var] = self.value(b.value, env, sizes)
         return self.value(function.result, env, sizes)
 
     def constant(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:

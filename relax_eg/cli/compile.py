@@ -34,6 +34,7 @@ def compile(
     execution: Annotated[
         str, typer.Option("--execution", help="whole; kernels: one by one; or auto: what is predicted to be faster.")
     ] = "whole",
+    html: Annotated[Path | None, typer.Option("--html", help="Write what is printed here, as a page.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write all of it here.")] = None,
     ptx: Annotated[Path | None, typer.Option("--ptx", help="Write the kernels in PTX here.")] = None,
 ) -> None:
@@ -62,5 +63,6 @@ def compile(
             device or None, at=sizes, ptx=ptx is not None, progress=lambda name: line(f"compiling {name}", 0, 0)
         )
     out.print(made)
+    write_output("page", html, made.to_html)
     write_output("compilation", json, made.to_json)
     write_output("PTX", ptx, lambda path: write_file(path, made.ptx, OptionError, "the PTX"))

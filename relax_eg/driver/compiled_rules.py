@@ -96,7 +96,7 @@ def _compiled(instance: Instance, library: Library, sizes: dict[str, int], targe
         shape = [int(d.evaluate(sizes)) for d in p.annotation.shape]
         specs.append(abstract_array(p.annotation, shape))
     lowered = target.lowered(lambda *xs: library.run(call, xs, sizes), specs)
-    return target.compile(lowered, {}).executable.as_text() or ""
+    return target.compile(lowered, {}, tiles=False).executable.as_text() or ""
 
 
 def _judged(instance: Instance, text: str) -> tuple[str, str]:

@@ -257,7 +257,7 @@ def test_a_kernel_inside_a_program_that_does_not_compile_is_left_to_xla(monkeypa
     best = rx.optimize(block, *BLOCK, at={"s": 2048}, target="h100", settle="off")
     monkeypatch.setattr(programs.triton, "CompilerParams", lambda **_: 1 / 0)
     (found,) = best.compile("h100").programs
-    assert best.report.searched_for == OWN and "Pallas" not in found.kinds
+    assert best.report.searched_for.endswith("with kernels through Pallas") and "Pallas" not in found.kinds
 
 
 def test_where_kernels_of_ours_are_lowered_in_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,10 +485,10 @@ def test_the_mode_that_is_chosen_is_what_is_compiled(launch: float) -> None:
         return chained(x @ w + x @ v, w)
 
     best = rx.optimize(summed, *specs, target=target, settle="off")
-    (made,) = best.compile("h100").programs
-    is_off = launch < 1
+    (made,), is_off = best.compile("h100").programs, launch < 1
     assert best.report.compiler_options == (off.options if is_off else {})
-    assert made.executables[0].options == best.report.compiler_options
+    assert dict(made.executables[0].options).items() >= best.report.compiler_options.items()
+    assert ("xla_gpu_enable_command_buffer" in made.executables[0].options) == is_off
     assert made.graphs == (() if is_off else (made.launches,))
 
 

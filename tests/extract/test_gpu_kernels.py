@@ -47,6 +47,29 @@ def momentum(p: Any, m: Any, g: Any) -> Any:
     return p - 0.01 * m, m
 
 
+def norm(x: Any) -> Any:
+    c = x - x.mean(-1, keepdims=True)
+    return c / jnp.sqrt((c * c).mean(-1, keepdims=True) + 1e-6)
+
+
+def pooled(table: Any, places: Any, ids: Any, w: Any) -> Any:
+    """The sum over places asks for these innermost, so XLA reduces columns in the norms before it."""
+    return encoded(table, places, ids, w).sum(1)
+
+
+def encoded(table: Any, places: Any, ids: Any, w: Any) -> Any:
+    x = norm(table[ids] + places[jnp.arange(ids.shape[1])])
+    return norm(x + x @ w)
+
+
+def stored_transposed(x: Any, q: Any, k: Any, v: Any) -> Any:
+    return x @ q.T, x @ k.T, x @ v.T
+
+
+def gelu(x: Any, w: Any, b: Any) -> Any:
+    return jax.nn.gelu(x @ w + b, approximate=False)
+
+
 HEADS = ("1 16 512 64 @ bfloat16",) * 3
 PROGRAMS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (attention, HEADS),
@@ -56,6 +79,11 @@ PROGRAMS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (momentum, (WIDE,) * 3),
     (lambda a, b: jnp.trace(a @ b), (WIDE, WIDE)),
     (lambda a, b, c: a @ b + a @ c, (WIDE,) * 3),
+    (pooled, ("1000 384", "512 384", "1 128 @ int32", "384 384")),
+    (encoded, ("1000 384", "512 384", "1 128 @ int32", "384 384")),
+    (stored_transposed, (WIDE,) * 4),
+    (gelu, ("1 128 384", "384 1536", "1536")),
+    (gelu, ("128 384", "384 1536", "1536")),
 )
 
 

@@ -16,7 +16,7 @@ from relax_eg.backend.checks import check_addressable
 from relax_eg.backend.family import KERNELS, Family, Solution, Variant
 from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
-from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram, Predicted
+from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram, Predicted, by_line
 from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, cpu_target, target_for
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.runtime import CallPart, Strategy
@@ -240,17 +240,20 @@ def _program(solution: Solution, compiling: _Compiling) -> GpuProgram:
         )
     sizes, lowering = compiling.sizes, compiling.lowering
     report = next((r for v in solution.variants for r in v.report.at_each() if dict(r.at) == dict(sizes)), None)
-    predicted = None
+    predicted, lines = None, dict[str, str]()
     if report is not None:
         cost = report.after
+        lines = {part.what: part.lines[0] for part in reversed(cost.parts) if part.lines}
         stored = None if cost.memory is None else cost.memory.temporary
-        predicted = Predicted(cost.call or cost.seconds, cost.launches, cost.bytes, stored)
+        predicted = Predicted(cost.call or cost.seconds, cost.launches, cost.bytes, stored, by_line(
+            (part.lines[0] if part.lines else "", part.launches, part.bytes) for part in cost.parts if not part.ahead
+        ))  # fmt: skip
     return GpuProgram(
         dict(sizes),
         dict(lowering.capacities),
         lowering.execution,
         lowering.as_written,
-        tuple(compiled.values()),
+        tuple(replace(e, line=lines.get(e.name, "")) for e in compiled.values()),
         lowering.storage_bytes,
         predicted,
         compiling.missing,
@@ -272,11 +275,11 @@ def _executable(part: CallPart, made: CompiledPart, compiling: _Compiling) -> Gp
         compile_seconds=made.seconds,
         unknown_loops=unknown_loops(text),
         pallas=taken.get(part.program, ""),
-        left=left.get(part.program, ""),
+        left=left.get(part.program, "") or made.default_tiles,
         ptx=made.ptx,
         resources=made.resources,
         graphs=made.graphs,
-        options=dict(part.options),
+        options=dict(made.options),
     )
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 FUSION, TRITON, CUBLAS, CUDNN, PALLAS, LIBRARY, COPY = KINDS = (
     "fusion", "Triton", "cuBLAS", "cuDNN", "Pallas", "library", "copy",
@@ -35,6 +37,13 @@ _BRANCHES = re.compile(r"\b(?:branch_computations=\{([^}]*)\}|(?:true|false)_com
 _TRIPS = re.compile(r"\"known_trip_count\":\{\"n\":\"(\d+)\"\}")
 _COSTS = re.compile(r"\"reification_cost\":(\[[^\]]*\])")
 _SOURCE = re.compile(r"op_name=\"([^\"]*)\"")
+_LINE = re.compile(r"(?<=/)[\w\-.]+\.\w+:\d+(?=/)")  # the name of a scope of `backend.lower`
+_AT = "#"  # before the number of a stack frame
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_FILE = re.compile(r"^(\d+) \"([^\"]*)\"$", re.MULTILINE)
+_PLACE = re.compile(r"^(\d+) \{file_name_id=(\d+) function_name_id=\d+ line=(\d+)", re.MULTILINE)
+_FRAMES = re.compile(r"^(\d+) \{file_location_id=(\d+)", re.MULTILINE)
+_PACKAGE = os.path.join(Path(__file__).parents[2], "")
 _MASK = re.compile(r"\"mask_type\":\s*\"(\w+)\"")
 _NAME = re.compile(r"%([\w.\-]+)")
 _ARRAY = re.compile(r"\b([a-z]\w*?)(\d*)(?:e\dm\d\w*)?\[([\d,]*)\]")
@@ -43,6 +52,31 @@ _COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "rag
 _GROUP = re.compile(r"replica_groups=\{\{([\d,]+)\}")
 _IOTA = re.compile(r"replica_groups=\[\d+,(\d+)\]")
 _PALLAS = ("__gpu$xla.gpu.triton", "triton_kernel_call")
+_AXES = {what: re.compile(rf"\b{what}_dims=\{{([\d,]*)\}}") for what in (
+    "lhs_batch", "lhs_contracting", "rhs_batch", "rhs_contracting")}  # fmt: skip
+_TILES = re.compile(
+    r"\"block_level_fusion_config\":\{\"num_warps\":\"(\d+)\",\"output_tiles\":\[\{\"sizes\":\[([^\]]*)\]"
+)
+_STAGES = re.compile(r"\"num_stages\":(\d+)")
+_DEPTH = re.compile(r"backend_config=\{\"sizes\":\[([^\]]*)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class TritonMatmul:
+    """A matmul of XLA's own, through Triton.
+
+    - `batch`, `rows`, `columns`, `depth`: its sizes.
+    - `dtype`: that of its wider operand, as XLA names it.
+    - `tiles`: the tiles of its kernel: sides of a block of the result, values of the summed axis in a step, warps, and
+      stages; "" where XLA does not say.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    dtype: str
+    tiles: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +92,8 @@ class Launch:
     - `seconds`: XLA's estimate for one launch; None where it has none.
     - `model`: the model of XLA's that estimates it; "" for none.
     - `operators`: the operators of the JAX program that it was made for, as JAX names them.
+    - `matmul`: the matmul that it computes through XLA's Triton; None for all others.
+    - `line`: the source line that it was made for, as "model.py:31"; "" where XLA does not say.
     """
 
     name: str
@@ -67,6 +103,8 @@ class Launch:
     model: str
     operators: str
     bytes: int = 0
+    matmul: TritonMatmul | None = None
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +134,29 @@ def launches(text: str) -> list[Launch]:
     with most kernels counts.
     """
     entry, computations = _computations(text)
-    return list(_launches(entry, computations, 1)) if entry else []
+    lines, found = _frame_lines(text), _launches(entry, computations, 1) if entry else ()
+    return [replace(k, line=lines.get(k.line.removeprefix(_AT), "")) if k.line.startswith(_AT) else k for k in found]
+
+
+def _line_of(at: _Instruction, inside: list[_Instruction]) -> str:
+    """The source line of an instruction, or else of those of its fusion, the last one first; or `_AT` and the number of
+    a stack frame."""
+    for i in (at, *reversed(inside)):
+        source, frame = _SOURCE.search(i.text), _FRAME.search(i.text)
+        if source is not None and (lines := _LINE.findall(source[1])):
+            return lines[-1]
+        if frame is not None:
+            return f"{_AT}{frame[1]}"
+    return ""
+
+
+def _frame_lines(text: str) -> dict[str, str]:
+    """The source line of each stack frame that a module's text lists; none for lines of this package."""
+    listed = text[text.find("\nFileNames\n") : text.find("\nFunctionNames\n")]
+    files = dict(_FILE.findall(listed))
+    places = {at: (files.get(file, _PACKAGE), line) for at, file, line in _PLACE.findall(text)}
+    found = ((at, places.get(place, (_PACKAGE, ""))) for at, place in _FRAMES.findall(text))
+    return {at: f"{os.path.basename(file)}:{line}" for at, (file, line) in found if not file.startswith(_PACKAGE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,27 +355,58 @@ def _launch(at: _Instruction, name: str, computations: Mapping[str, list[_Instru
     called = _CALLED.search(at.text)
     inside = computations.get(called[1], []) if called and at.opcode == "fusion" else []
     kind = _kind(at, inside)
-    has_matmul = kind == CUBLAS or any(
-        i.opcode in ("dot", "scaled-dot", "ragged-dot") for i in _nested(inside, computations)
-    )
+    within = [i for n in _within(called[1], computations) for i in computations.get(n, [])] if inside and called else []
+    has_matmul = kind == CUBLAS or any(i.opcode in ("dot", "scaled-dot", "ragged-dot") for i in within)
     wanted = "sol" if has_matmul else "indexing-cost-model" if kind == TRITON else ""
     cost = _costs(at.text).get(wanted) if kind in (FUSION, TRITON, CUBLAS, COPY) else None
     source = _SOURCE.search(at.text)
     model = "" if cost is None else wanted or "fusion model"
     moved = _moved(at, inside, computations[name])
-    return Launch(at.name, kind, times, cost, model, source[1] if source else "", moved)
+    matmul = _matmul(at, computations) if kind == TRITON and has_matmul else None
+    line = _line_of(at, within or inside)
+    return Launch(at.name, kind, times, cost, model, source[1] if source else "", moved, matmul, line)
 
 
-def _nested(inside: list[_Instruction], computations: Mapping[str, list[_Instruction]]) -> Iterator[_Instruction]:
-    """The instructions of a fusion, with those of fusions inside it."""
-    todo, seen = list(inside), set[str]()
+def _matmul(at: _Instruction, computations: Mapping[str, list[_Instruction]]) -> TritonMatmul | None:
+    """The matmul of a fusion."""
+    called = _CALLED.search(at.text)
+    for inside in (computations.get(name, []) for name in _within(called[1] if called else "", computations)):
+        given = {i.name: i for i in inside}
+        for dot in (i for i in inside if i.opcode == "dot"):
+            arrays = [_ARRAY.search(given[name].type) for name in dot.operands[:2] if name in given]
+            axes = {what: _numbers(found[1] if (found := p.search(dot.text)) else "") for what, p in _AXES.items()}
+            if len(arrays) < 2 or arrays[0] is None or arrays[1] is None:
+                return None
+            left, right = (_numbers(found[3]) for found in arrays if found)
+            summed = {"lhs": axes["lhs_contracting"], "rhs": axes["rhs_contracting"]}
+            batch, depth = (math.prod(left[n] for n in over) for over in (axes["lhs_batch"], summed["lhs"]))
+            rows = math.prod(left) // max(1, batch * depth)
+            columns = math.prod(right) // max(1, batch * depth)
+            widest = max((found for found in arrays if found), key=lambda found: int(found[2] or 0))
+            return TritonMatmul(batch, rows, columns, depth, widest[1] + widest[2], _tiles(at, dot))
+    return None
+
+
+def _tiles(at: _Instruction, dot: _Instruction) -> str:
+    found, stages, deep = _TILES.search(at.text), _STAGES.search(at.text), _DEPTH.search(dot.text)
+    if found is None or stages is None:
+        return ""
+    sides = [n for n in _numbers(found[2]) if n > 1] + _numbers(deep[1] if deep else "")
+    return f"{'x'.join(map(str, sides))}, {found[1]} warps, {stages[1]} stages"
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d+", text)]
+
+
+def _within(name: str, computations: Mapping[str, list[_Instruction]]) -> Iterator[str]:
+    """The name of a computation, and those of the fusions inside it."""
+    todo, seen = [name], set[str]()
     while todo:
-        at = todo.pop()
-        yield at
-        called = _CALLED.search(at.text)
-        if called is not None and called[1] not in seen:
-            seen.add(called[1])
-            todo += computations.get(called[1], [])
+        if (at := todo.pop()) not in seen:
+            seen.add(at)
+            yield at
+            todo += [c[1] for i in computations.get(at, []) if (c := _CALLED.search(i.text)) is not None]
 
 
 def _kind(at: _Instruction, inside: list[_Instruction]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
 
 VERSION = 1  # given: version of the JSON
+_PAGE_WIDTH = 160  # chosen: letters of a line of the page
 _MOST_ROWS = 60  # limit: kernels shown in the text; the JSON has all
 
 
@@ -34,12 +36,13 @@ class GpuExecutable:
     - `compile_seconds`: wall time of compiling it.
     - `unknown_loops`: loops with a number of steps that XLA does not know; their kernels count once.
     - `pallas`: why it was lowered through Pallas; "" if it was not.
-    - `left`: why it was left to XLA although kernels are lowered through Pallas where XLA compiles them badly; "" if
-      that does not concern it.
+    - `left`: why it was left to XLA although kernels are lowered through Pallas where XLA compiles them badly, or its
+      matmuls to XLA's default tiles; "" if that does not concern it.
     - `ptx`: its kernels in PTX, if asked for.
     - `resources`: what its kernels take of a multiprocessor, if their PTX was asked for.
     - `graphs`: the kernels in each CUDA graph (a command buffer of XLA's), which is launched at once.
     - `options`: the options of XLA's compiler that were chosen for it.
+    - `line`: the source line of a kernel that is an executable; "" of a whole program.
     """
 
     name: str
@@ -57,6 +60,7 @@ class GpuExecutable:
     resources: tuple[KernelResources, ...] = ()
     graphs: tuple[int, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,14 @@ class Predicted:
     - `launches`: kernels launched.
     - `bytes`: bytes that the kernels read and write.
     - `temporary_bytes`: bytes of memory beside arguments and results; None if it does not say.
+    - `lines`: launches and bytes by source line; of a kernel for several lines, they count for the first.
     """
 
     seconds: float
     launches: int
     bytes: int
     temporary_bytes: int | None
+    lines: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,12 @@ class GpuProgram:
             for k in e.launches:
                 found[k.kind] += e.times * k.times
         return {kind: found[kind] for kind in KINDS if found[kind]}
+
+    @property
+    def lines(self) -> Mapping[str, tuple[int, int]]:
+        """Launches and bytes of a call by source line; "" where none is known."""
+        counted = ((e, k, e.times * k.times) for e in self.executables for k in e.launches)
+        return by_line((k.line or e.line, n, n * k.bytes) for e, k, n in counted)
 
     @property
     def seconds(self) -> float:
@@ -182,8 +194,17 @@ class GpuCompilation:
             write_file(path, text, OptionError, "the compilation")
         return text
 
+    def to_html(self, path: str | Path | None = None) -> str:
+        """What it prints as one page without scripts, also written to `path` if one is given."""
+        console = Console(record=True, width=_PAGE_WIDTH, file=io.StringIO())
+        console.print(self)
+        text = console.export_html(inline_styles=True)
+        if path is not None:
+            write_file(path, text, OptionError, "the page")
+        return text
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        described = "present" if self.present else "described: matmuls have XLA's default tiles, untimed"
+        described = "present" if self.present else "described: tiles of matmuls by a model of it, untimed"
         versions = ", ".join(f"{k} {v}" for k, v in self.versions.items())
         yield Text(f"{self.name}   for {self.device[0]} ({self.device[1]}; {described}); {versions}", "bold")
         if self.no_estimates:
@@ -231,16 +252,42 @@ def _shown(p: GpuProgram, target: str) -> RenderResult:
     for e, k in rows[:_MOST_ROWS]:
         each = "" if k.seconds is None else f"{1e6 * k.seconds:.4g}"
         made = k.operators.rsplit("/", 1)[-1]
-        table.add_row(e.name if e.name != last else "", k.name, k.kind, made, str(e.times * k.times), each, k.model)
+        kind = f"{k.kind} {k.matmul.tiles}" if k.matmul is not None else k.kind
+        table.add_row(e.name if e.name != last else "", k.name, kind, made, str(e.times * k.times), each, k.model)
         last = e.name
     yield table
     if len(rows) > _MOST_ROWS:
         yield Text(f"and {len(rows) - _MOST_ROWS} kernels more")
+    if told is not None and told.lines:
+        yield from _beside_lines(told.lines, p.lines)
     for e in p.executables:
         if e.left:
             yield Text(f"left to XLA: {e.name}: {e.left}")
     for text in p.missing.values():
         yield Text(text)
+
+
+def by_line(costs: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
+    """Launches and bytes by source line, added up."""
+    found: dict[str, tuple[int, int]] = {}
+    for line, launches, moved in costs:
+        before = found.get(line, (0, 0))
+        found[line] = before[0] + launches, before[1] + moved
+    return found
+
+
+def _beside_lines(predicted: Mapping[str, tuple[int, int]], compiled: Mapping[str, tuple[int, int]]) -> RenderResult:
+    """Predicted beside compiled, by source line; lines with most bytes first."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("source line")
+    for column in ("launches predicted", "compiled", "bytes predicted", "compiled"):
+        table.add_column(column, justify="right")
+    each = {line: (predicted.get(line, (0, 0)), compiled.get(line, (0, 0))) for line in {**predicted, **compiled}}
+    most = {line: max(moved for _, moved in found) for line, found in each.items()}
+    for line in sorted(most, key=lambda at: (-most[at], at))[:_MOST_ROWS]:
+        (few, less), (many, more) = each[line]
+        table.add_row(line or "(not known)", str(few), str(many), format_bytes(less), format_bytes(more))
+    yield table
 
 
 def _several(n: int, what: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import os
 import tempfile
 import threading
@@ -24,6 +25,8 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from relax_eg.backend.gpu.devices import Gpu, find_gpu
+from relax_eg.backend.gpu.hlo import launches
+from relax_eg.backend.gpu.matmul_tiles import OPTION, choices
 from relax_eg.backend.gpu.resources import KernelResources, graphs_of, resources_of
 from relax_eg.backend.libraries import AbsentDevice, lowering_for
 from relax_eg.errors import DeviceError, OptionError, RelaxEgError
@@ -41,6 +44,7 @@ _DESCRIBED = {"xla_gpu_autotune_level": "0"}  # there is no device to time candi
 _STATISTICS = {"xla_gpu_collect_cost_model_stats": "True"}
 _NO_TABLE = "Cannot find key: sm_"  # given: XLA's error
 _IN_MACHINE = 8  # given: devices of one machine, as links of profiles count them
+_MOST_TILES = 3  # limit: choices of tiles that are compiled where XLA refuses one
 _MOST_COMPILED = 512  # limit: executables that are kept for each device
 _loading = threading.Lock()
 
@@ -53,6 +57,8 @@ class CompiledPart:
     - `ptx`: the texts of its kernels in PTX, if asked for.
     - `resources`: what its kernels take, if their PTX was asked for.
     - `graphs`: the kernels in each of its CUDA graphs.
+    - `options`: the options of XLA's compiler that were chosen for it: those asked for, and tiles of its matmuls.
+    - `default_tiles`: why its matmuls have XLA's default tiles although no device has timed them; "" if that is not so.
     """
 
     def __init__(
@@ -62,9 +68,10 @@ class CompiledPart:
         ptx: tuple[str, ...],
         resources: tuple[KernelResources, ...],
         graphs: tuple[int, ...],
+        options: Mapping[str, str],
     ) -> None:
         self.executable, self.seconds, self.ptx, self.resources = executable, seconds, ptx, resources
-        self.graphs = graphs
+        self.graphs, self.options, self.default_tiles = graphs, options, ""
 
 
 class GpuTarget:
@@ -79,7 +86,7 @@ class GpuTarget:
         self.gpu, self.is_present = gpu, is_present
         self.why_no_estimates = ""
         self._sharding = sharding
-        self._compiled = Memo[tuple[bytes, bool], CompiledPart](_MOST_COMPILED)
+        self._compiled = Memo[tuple[bytes, bool, bool], CompiledPart](_MOST_COMPILED)
 
     @property
     def device(self) -> Any:
@@ -120,14 +127,32 @@ class GpuTarget:
         with self.lowering():
             return jax.jit(fn).lower(*map(self.place, specs))
 
-    def compile(self, lowered: Any, options: Mapping[str, str], ptx: bool = False) -> CompiledPart:
+    def compile(self, lowered: Any, options: Mapping[str, str], ptx: bool = False, tiles: bool = True) -> CompiledPart:
         """The executable of `lowered`, a result of `jax.jit(...).lower(...)`, with these options of XLA's.
+
+        - `tiles`: whether, for a GPU that is not here, the tiles of XLA's matmuls are chosen, by a model of the device.
 
         Programs with the same text are compiled once. DeviceError where XLA refuses it.
         """
         content = repr((lowered.as_text(), sorted(options.items())))
-        key = blake2b(content.encode(), digest_size=16).digest(), ptx
-        return self._compiled.get_or_make(key, lambda: self._compile(lowered, options, ptx))
+        key = blake2b(content.encode(), digest_size=16).digest(), ptx, tiles
+        made = self._with_tiles if tiles and not self.is_present and OPTION not in options else self._compile
+        return self._compiled.get_or_make(key, lambda: made(lowered, options, ptx))
+
+    def _with_tiles(self, lowered: Any, options: Mapping[str, str], ptx: bool) -> CompiledPart:
+        """Compiles with XLA's default tiles, which tells what matmuls there are, and then with the tiles for these."""
+        made, refused = self._compile(lowered, options, ptx), ""
+        found = launches(made.executable.as_text() or "")
+        for tiles in itertools.islice(choices(found, self.gpu.multiprocessors), _MOST_TILES):
+            try:
+                chosen = self._compile(lowered, {**options, OPTION: tiles}, ptx)
+            except DeviceError as e:
+                refused = f"with {tiles}: {e}"
+                continue
+            chosen.seconds += made.seconds
+            return chosen
+        made.default_tiles = refused and f"its matmuls have XLA's default tiles; {refused}"
+        return made
 
     def _compile(self, lowered: Any, options: Mapping[str, str], ptx: bool) -> CompiledPart:
         with tempfile.TemporaryDirectory(prefix="relax_eg") as folder:
@@ -144,7 +169,7 @@ class GpuTarget:
             seconds = time.perf_counter() - started
             texts, launched = ([_read(folder, name) for name in ("*.ptx", "*thunk_sequence.txt")]) if ptx else ((), ())
             graphs = graphs_of("\n".join(_read(folder, "*thunk_sequence_after_thunk_passes.txt")))
-        return CompiledPart(made, seconds, texts, resources_of("\n".join(launched), texts), graphs)
+        return CompiledPart(made, seconds, texts, resources_of("\n".join(launched), texts), graphs, dict(options))
 
     def _with_estimates(self, lowered: Any, options: Mapping[str, str]) -> Any:
         """Compiles with XLA's estimates, where it has its table of matmuls for the device."""

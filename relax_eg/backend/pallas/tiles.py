@@ -31,7 +31,7 @@ _MOST_BLOCKS = 32  # given: blocks that a multiprocessor runs at once
 # measured: `python -m benchmarks.gpu_kernels`, what ptxas tells: registers of a thread beside those of its elements,
 # and those of a score; estimated registers up to which nothing is spilled; least bytes of shared memory of a block
 _OWN_REGISTERS, _OF_SCORE, MOST_REGISTERS, _OWN_SHARED = 48, 3, 208, 4096
-_AFTER = 2  # chosen: registers of an element of the result, beside those that are read with it
+_AFTER = 2  # chosen: registers of an element of the result at the end, beside those that are read with it
 _RESERVED = 1024  # given: bytes of shared memory that each block has beside its own
 _LOADED = 24  # chosen: bytes that a multiprocessor loads from the level-2 cache in a clock, where all of them load
 _SCALARS = 128  # given: float32 operations of a multiprocessor in a clock
@@ -119,6 +119,7 @@ class BlockModel:
     - `main`: the longest sum, where there is no softmax.
     - `after`: the reads that are outside of all sums.
     - `device`: the GPU.
+    - `at_end`: registers of an element of the result at the end, beside those of `after`.
     - `key`: equal for models with equal choices.
     """
 
@@ -131,10 +132,11 @@ class BlockModel:
         main: Reduce | None,
         after: Sequence[Read],
         device: Multiprocessors,
+        at_end: int = _AFTER,
     ) -> None:
-        self.extents, self.grid, self.sides, self.device = extents, grid, sides, device
+        self.extents, self.grid, self.sides, self.device, self._at_end = extents, grid, sides, device, at_end
         over = tuple((scores, own, tuple(sums)) for scores, own, sums in passes)
-        self.key = tuple(extents.items()), tuple(grid), tuple(sides), over, main, tuple(after), device
+        self.key = tuple(extents.items()), tuple(grid), tuple(sides), over, main, tuple(after), device, at_end
         self.scores = [scores for scores, _, _ in passes]
         self.sums = [r for _, _, sums in passes for r in sums] or ([main] if main is not None else [])
         self.main, self.after = None if passes else main, after
@@ -243,7 +245,7 @@ class BlockModel:
             shared += max(tiles.stages * loaded + once + made, 4 * side)
         else:
             held += loaded // 4 + max((count(t.free) for t in self.work), default=0)
-        held = max(held, side * (_AFTER + sum(set(self.sides) <= t.free for t in self.after)))
+        held = max(held, side * (self._at_end + sum(set(self.sides) <= t.free for t in self.after)))
         registers = _OWN_REGISTERS + -(-held // threads)
         if shared > self.device.block_shared_bytes or registers > MOST_REGISTERS:
             return Need(shared, registers, math.inf)

@@ -20,8 +20,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from relax_eg.dtypes import itemsize
-from relax_eg.extract.fusions.gpu_products import SMALL, Product, generation_of, parts_of_depth
-from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, REPEATS, Operators
+from relax_eg.extract.fusions.gpu_operators import GpuOperators
+from relax_eg.extract.fusions.gpu_products import generation_of
+from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, REPEATS
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
@@ -30,6 +31,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
 
+_IN_BRANCHES = "erfc"  # given: the function that XLA computes in branches, each with its operand
 _DEAR_FLOPS = 20.0  # chosen: flops of an element of these
 _HALF = 3.0  # chosen: flops of an element in 16 bits, which XLA converts to float32 and back
 _LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
@@ -39,16 +41,13 @@ _HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its reg
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
-class GpuKernels(Operators):
+class GpuKernels(GpuOperators):
     """The kernels of a function on the GPU `profile`; `expressions` and `value` as in `Operators`."""
 
     def __init__(
         self, function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
     ) -> None:
-        super().__init__(function, expressions, value)
-        self.profile = profile
-        self.joined = self._joined_products()
-        self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
+        super().__init__(function, expressions, profile, value)
         self.flops = self._flops_inside()
         self.inline: set[Expr] = set()
         for e in self.nodes:
@@ -67,32 +66,6 @@ class GpuKernels(Operators):
             self.kernels[e] = self._kernels_of(e)
             self.computed |= {(e, k): self._demand(e, k) for k in self.kernels[e]}
 
-    # --- kinds ---
-
-    def _joined_products(self) -> dict[Expr, Expr]:
-        """For matmuls that are joined, the first of each group, by matmul."""
-        groups: dict[Expr, list[Expr]] = {}
-        found: dict[Expr, Expr] = {}
-        for e, p in self.products.items():
-            if e in self.sums or p.batch > 1 or self.source(e.args[1]) in self.runs:
-                continue
-            group = groups.setdefault(self.source(e.args[0]), [])
-            first = next((g for g in group if min(p.bytes, self.products[g].bytes) < SMALL), None)
-            if first is None:
-                group.append(e)
-                continue
-            found[first], found[e] = first, first
-        return found
-
-    def _parts(self, e: Expr) -> int:
-        """Into how many parts the depth of a matmul is cut."""
-        p = self.products[e]
-        first = self.joined.get(e)
-        if first is not None:
-            width = sum(self.products[m].columns for m, f in self.joined.items() if f == first)
-            p = Product(p.batch, p.rows, width, p.depth, p.itemsize, p.written)
-        return parts_of_depth(p, self.profile.name, self.profile.cores)
-
     def _flops_inside(self) -> dict[Expr, float]:
         """The flops of an element of each value, with its share of those of what it is computed from; the parts of a
         matmul are added up there."""
@@ -107,10 +80,6 @@ class GpuKernels(Operators):
                     found[e] += found[s] / len(self.readers[s])
         return found
 
-    def _is_unfinished(self, e: Expr) -> bool:
-        """Whether the readers of a matmul add up its parts, or take their part of its result."""
-        return self.parts.get(e, 1) > 1 or e in self.joined
-
     def _between(self, e: Expr) -> set[Expr]:
         """If the result of a reduction over the last axis meets the array that it reduced, row by row: the reduction,
         and the operators from there to the array."""
@@ -118,6 +87,8 @@ class GpuKernels(Operators):
             return set()
         whole = e.args[0]
         if tuple(e.attr("axes")) != (len(dims_of(whole.annotation)) - 1,) or self.elements(e) <= 1:
+            return set()
+        if self.source(whole) in self.turned:
             return set()
         above = self._chain_above(self.source(whole), self.elements(whole))
         found = {e}
@@ -241,18 +212,83 @@ class GpuKernels(Operators):
         if not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
-        if e.op in ORDERS and any(self._is_unfinished(s) for s in self.operands(e)):
+        if self._is_repeated(e) or self._is_stored_for(e, kernels):
             return (e,)
+        if e.op in PARTS and not self.keys.isdisjoint(self.operands(e)):
+            return (e,)
+        if e.op in ORDERS and any(self._is_unfinished(s) for s in self.operands(e)):
+            return kernels if e in self.keys else (e,)
         in_rows = any(k in self.rows or self._is_reduction(k) for k in kernels)
         added = self._added(e) if in_rows else []
         if added and (len(kernels) > 1 or not self._is_held(e, added)):
             return (e,)
         if e in self.inline:
             self.rows |= {*kernels}
-        if self._is_weight_of_rows(e):
+        if self._is_weight_of_rows(e) or (self.rows.issuperset(kernels) and self._is_of_arguments(e)):
             self.once.add(e)
             return kernels
         return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _is_of_arguments(self, e: Expr) -> bool:
+        """Whether a value is computed element by element from arguments of no more elements: a kernel of rows computes
+        it once for each of them."""
+        todo, elements = [e], self.elements(e)
+        while todo:
+            x = todo.pop()
+            if self._is_argument(x):
+                continue
+            if not self._is_loop(x) or self.elements(x) > elements:
+                return False
+            todo += self.operands(x)
+        return True
+
+    def _is_stored_for(self, e: Expr, kernels: Sequence[Expr]) -> bool:
+        """Whether a value is stored because a kernel reduces an array that is computed from it: where it meets what an
+        earlier reduction left, that, if the array is large; otherwise, if columns are reduced, the array there, and
+        where it leaves the layout of what it is computed from."""
+        found = [k for k in kernels if self._is_reduction(k) and k not in self.rows and k not in self.inline]
+        whole = max((self.size(self.source(a)) for k in found for a in k.args), default=0.0)
+        is_large = 3 * whole / self.profile.bandwidth > _LAUNCH
+        if e not in self.turned:
+            return is_large and self.size(e) < whole and self._is_reduced(e)
+        if not any(map(self._is_over_columns, found)):
+            return False
+        less = [s for s in self.operands(e) if self.elements(s) < self.elements(e) and not self._is_argument(s)]
+        return (bool(less) and not is_large) or self._is_from_rows(e)
+
+    def _is_reduced(self, e: Expr) -> bool:
+        """Whether a value is computed from the result of a reduction with a kernel of its own, and from numbers."""
+        while e in self.runs and self._is_loop(e):
+            read = [s for s in self.operands(e) if not self._is_number(s)]
+            if len(read) != 1:
+                return False
+            e = read[0]
+        return e in self.runs and self._is_reduction(e) and e.op not in MATMULS and e not in self.inline
+
+    def _is_from_rows(self, e: Expr) -> bool:
+        """Whether a value is computed from a matmul's result, or from parts of arrays, which only it reads."""
+        todo = [*self.operands(e)]
+        while todo:
+            s = todo.pop()
+            if s in self.parts or s in self.home or s.op in PARTS:
+                return True
+            if s in self.turned and s in self.runs and len(self.readers[s]) == 1 and self._is_loop(s):
+                todo += self.operands(s)
+        return False
+
+    def _is_repeated(self, e: Expr) -> bool:
+        """Whether the parts of a matmul are added up for `erfc`, in each branch of which XLA would add them again. It
+        does so if the value has two axes."""
+        if len(dims_of(e.annotation)) <= 2 or not any(map(self._is_unfinished, self.operands(e))):
+            return False
+        todo = [*self.readers[e]]
+        while todo:
+            r = todo.pop()
+            if r.op == _IN_BRANCHES:
+                return True
+            if self._is_loop(r) and sum(not self._is_number(s) for s in self.operands(r)) == 1:
+                todo += self.readers.get(r, ())
+        return False
 
     def _is_weight_of_rows(self, e: Expr) -> bool:
         """Whether `e` is a softmax by which only a sum of products over its rows weighs others: XLA computes it there
@@ -327,7 +363,8 @@ class GpuKernels(Operators):
 
     def _most_elements(self, kernels: Iterable[Expr]) -> float:
         """The most elements over which one of these kernels loops."""
-        return max(max(self.elements(x) for x in (k, *k.args) if isinstance(x.annotation, Tensor)) for k in kernels)
+        loops = ((k,) if k.op in PARTS else (k, *k.args) for k in kernels)
+        return max(self.elements(x) for over in loops for x in over if isinstance(x.annotation, Tensor))
 
     def _is_apart(self, e: Expr) -> bool:
         """Whether a reduction is over axes that others separate: XLA reduces the last ones first."""
@@ -393,25 +430,6 @@ class GpuKernels(Operators):
                 place.launches += 1
                 place.bytes = place.bytes + 2 * self.bytes(table)
         return found
-
-    def _turned_tables(self, k: Expr) -> set[Expr]:
-        """The arguments that are stored transposed for a matmul: those from which its second operand, a transpose, is
-        computed element by element together with another matmul's result. All of it has the layout of the transpose."""
-        if k not in self.parts or not self._is_transposed(turned := self.source(k.args[1])):
-            return set()
-        found, seen, todo = set[Expr](), set[Expr](), self.operands(turned)
-        while todo:
-            e = todo.pop()
-            if e in seen:
-                continue
-            seen.add(e)
-            if e in self.runs and not self._is_loop(e):
-                continue
-            if e in self.runs:
-                todo += self.operands(e)
-            elif self._sides(e) > 1 and e not in self.free:
-                found.add(e)
-        return found if seen & self.parts.keys() else set()
 
     def _reads(self, inside: Sequence[Expr]) -> dict[Expr, Dim]:
         """The bytes of each value that a kernel with these operators reads."""
@@ -482,7 +500,7 @@ class GpuKernels(Operators):
                 open_to.setdefault(key, k)
             stores = [s for s in reads if self.elements(s) == extent and self.order[s] == newest]
             for s in stores[:1]:
-                joins = self._is_loop(s) and s in members and s not in self.home
+                joins = self._is_loop(s) and s in members and s not in self.home and not self._is_over_columns(k)
                 if k not in lead and joins and (is_reduction or s in self.results):
                     lead[k] = lead.get(s, s)
         return lead

@@ -1,0 +1,142 @@
+"""The operators of a function as XLA's compiler for GPUs sees them: parts of matmuls, joined matmuls, and layouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from relax_eg.extract.fusions.gpu_products import SMALL, Product, parts_of_depth
+from relax_eg.extract.fusions.operators import MATMULS, ORDERS, PARTS, PERMUTATIONS, Operators
+from relax_eg.extract.profile import Profile
+from relax_eg.ir.annotations import dims_of
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.module import Function
+from relax_eg.shapes import Dim
+
+_FEW = 2.0  # given: times the bytes of a result up to which its parts are read again rather than stored as their sum
+_MANY = 32  # given: elements that a reduction adds up from which on it asks for its axes innermost: those of a warp
+
+
+class GpuOperators(Operators):
+    """The operators of a function on the GPU `profile`; `expressions` and `value` as in `Operators`.
+
+    - `joined`: for matmuls that are joined, the first of each group, by matmul.
+    - `parts`: into how many parts the depth of a matmul is cut, by matmul that is no sum of products.
+    - `turned`: the values that XLA stores with an axis innermost that is not their last one.
+    - `keys`: the permutations of matmuls' results that become layouts, so that each slice of theirs adds up its parts.
+    """
+
+    def __init__(
+        self, function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
+    ) -> None:
+        super().__init__(function, expressions, value)
+        self.profile = profile
+        self.joined = self._joined_products()
+        self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
+        self.turned = self._turned()
+        # Keys are computed in the layout of their transpose.
+        behind = (e for k in self.parts for e in self._behind_transpose(k) if e.op in PERMUTATIONS)
+        self.keys = {e for e in behind if self._summed(e) > _FEW and all(r.op in PARTS for r in self.readers[e])}
+
+    def _joined_products(self) -> dict[Expr, Expr]:
+        """For matmuls that are joined, the first of each group, by matmul."""
+        groups: dict[Expr, list[Expr]] = {}
+        found: dict[Expr, Expr] = {}
+        for e, p in self.products.items():
+            if e in self.sums or p.batch > 1 or not self._is_stored(e.args[1]):
+                continue
+            group = groups.setdefault(self.source(e.args[0]), [])
+            first = next((g for g in group if min(p.bytes, self.products[g].bytes) < SMALL), None)
+            if first is None:
+                group.append(e)
+                continue
+            found[first], found[e] = first, first
+        return found
+
+    def _is_stored(self, e: Expr) -> bool:
+        """Whether a value is in memory before the function runs, but for its dtype and the order of its axes."""
+        while (e := self.source(e)) in self.runs and (e.op == "astype" or e.op in PERMUTATIONS):
+            e = self.permuted(e)[0] if e.op in PERMUTATIONS else e.args[0]
+        return e not in self.runs
+
+    def _turned(self) -> set[Expr]:
+        """The values that XLA stores with an axis innermost that is not their last one.
+
+        A reduction of many elements to an array asks for its axes innermost, and all values that are computed from and
+        to its operand element by element follow, unless an argument or a result is among them. Of several reductions
+        the last one is followed.
+        """
+        found, seen = set[Expr](), set[Expr]()
+        for e in reversed(self.nodes):
+            if e.op in MATMULS or not self._is_reduction(e) or "axes" not in dict(e.attrs):
+                continue
+            whole, axes = self.source(e.args[0]), set(e.attr("axes"))
+            if whole in seen:
+                continue
+            alike = self._alike(whole)
+            seen |= alike
+            shape = [self._value(d) for d in dims_of(e.args[0].annotation)]
+            last = max((i for i, n in enumerate(shape) if n > 1), default=0)
+            many = math.prod(shape[i] for i in axes) >= _MANY and len(shape) > len(axes) + 1
+            fixed = any(x in self.results or (x not in self.runs and x not in self.free) for x in alike)
+            if many and last not in axes and not fixed:
+                found |= alike
+        return found
+
+    def _alike(self, e: Expr) -> set[Expr]:
+        """The values from and to which `e` is computed element by element."""
+        found, todo, elements = set[Expr](), [e], self.elements(e)
+        while todo:
+            x = todo.pop()
+            if x in found or self.elements(x) != elements:
+                continue
+            found.add(x)
+            if x in self.runs and self._is_loop(x) and x.op not in ORDERS:
+                todo += self.operands(x)
+            todo += [r for r in self.readers.get(x, ()) if self._is_loop(r) and r.op not in ORDERS]
+        return found
+
+    def _parts(self, e: Expr) -> int:
+        """Into how many parts the depth of a matmul is cut."""
+        p = self.products[e]
+        first = self.joined.get(e)
+        if first is not None:
+            width = sum(self.products[m].columns for m, f in self.joined.items() if f == first)
+            p = Product(p.batch, p.rows, width, p.depth, p.itemsize, p.written)
+        return parts_of_depth(p, self.profile.name, self.profile.cores)
+
+    def _summed(self, e: Expr) -> float:
+        """How many times the bytes of its operand, a matmul's result, the parts have that `e` adds up."""
+        return max(
+            (self.parts[s] * 4 / self.products[s].written for s in self.operands(e) if s in self.parts), default=0
+        )
+
+    def _is_unfinished(self, e: Expr) -> bool:
+        """Whether the readers of a matmul add up its parts, or take their part of its result."""
+        return self.parts.get(e, 1) > 1 or e in self.joined
+
+    def _turned_tables(self, k: Expr) -> set[Expr]:
+        """The arguments that are stored transposed for a matmul: those from which its second operand, a transpose, is
+        computed element by element together with another matmul's result. All of it has the layout of the transpose."""
+        behind = self._behind_transpose(k)
+        if behind.isdisjoint(self.parts):
+            return set()
+        return {e for e in behind if e not in self.runs and e not in self.free and self._sides(e) > 1}
+
+    def _behind_transpose(self, k: Expr) -> set[Expr]:
+        """The values from which a matmul's second operand is computed element by element, if that is a transpose."""
+        if k not in self.parts or not self._is_transposed(turned := self.source(k.args[1])):
+            return set()
+        seen, todo = set[Expr](), self.operands(turned)
+        while todo:
+            e = todo.pop()
+            if e not in seen:
+                seen.add(e)
+                todo += self.operands(e) if e in self.runs and self._is_loop(e) else []
+        return seen
+
+    def _is_over_columns(self, k: Expr) -> bool:
+        """Whether a kernel reduces the last axis of a value that is stored with another axis innermost."""
+        if not self._is_reduction(k) or k.op in MATMULS or "axes" not in dict(k.attrs):
+            return False
+        return self.source(k.args[0]) in self.turned and len(dims_of(k.args[0].annotation)) - 1 in k.attr("axes")
