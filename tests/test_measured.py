@@ -21,7 +21,7 @@ from relax_eg.reports import CostReport
 pytestmark = pytest.mark.xla_defaults
 
 Array = Any
-LORA = ("b 64", "64 64", "64 4", "4 64")
+LORA = ("b 256", "256 256", "256 4", "4 256")
 
 
 def lora(x: Array, w: Array, a: Array, b: Array) -> Array:
@@ -30,7 +30,7 @@ def lora(x: Array, w: Array, a: Array, b: Array) -> Array:
 
 def arguments(rows: int = 3) -> list[Array]:
     rng = np.random.default_rng(0)
-    return [rng.standard_normal(s).astype(np.float32) for s in ((rows, 64), (64, 64), (64, 4), (4, 64))]
+    return [rng.standard_normal(s).astype(np.float32) for s in ((rows, 256), (256, 256), (256, 4), (4, 256))]
 
 
 def decided_for(label: str) -> Any:

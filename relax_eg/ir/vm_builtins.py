@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from relax_eg.dtypes import RECORDS
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
@@ -263,8 +264,10 @@ def _index(at: ast.Subscript) -> int:
 
 def _unwrapped(at: ast.expr) -> ast.expr:
     """The number in `R.prim_value(2)` or `T.int64(2)`."""
-    is_wrapped = isinstance(at, ast.Call) and last_name(at.func) in ("prim_value", "int64", "int32") and at.args
-    return at.args[0] if isinstance(at, ast.Call) and is_wrapped else at
+    if not isinstance(at, ast.Call) or not at.args:
+        return at
+    name = last_name(at.func)
+    return at.args[0] if name == "prim_value" or (name in RECORDS and RECORDS[name].is_integer) else at
 
 
 def _text(at: ast.expr) -> str:

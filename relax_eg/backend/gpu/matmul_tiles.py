@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from relax_eg.backend.gpu.hlo import Launch
 from relax_eg.backend.pallas.tiles import BlockModel, BlockSizes
+from relax_eg.dtypes import SHORT_NAMES
 from relax_eg.limits import KEPT
 from relax_eg.ops.multiprocessors import Multiprocessors
 from relax_eg.shapes import Dim
@@ -25,7 +26,7 @@ _DEPTHS = (32, 64, 128)  # limit: values of the summed axis in a step
 _STAGES = (2, 3, 4)  # limit: stages of loads in shared memory
 _WARPS = (4, 8)  # limit: warps of a tile
 _AT_END = 1  # given: what follows a product is computed where its sum is, so an element takes one register
-_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}  # given: XLA's names of what Triton multiplies
+_DTYPES = {"bf16", "f16", "f32"}  # given: what Triton multiplies, by the short names that XLA has, too
 _BATCH, _ROW, _COLUMN, _SUMMED = (loop(n) for n in "bijk")
 
 
@@ -35,7 +36,7 @@ def choices(launches: Sequence[Launch], device: Multiprocessors) -> Iterator[str
     times = Counter[tuple[int, int, int, int, str]]()
     for k in launches:
         if (m := k.matmul) is not None and m.dtype in _DTYPES:
-            times[m.batch, m.rows, m.columns, m.depth, _DTYPES[m.dtype]] += k.times
+            times[m.batch, m.rows, m.columns, m.depth, SHORT_NAMES[m.dtype]] += k.times
     found: list[tuple[float, int, str]] = []
     for sizes in itertools.product(_SIDES, _SIDES, _DEPTHS, _STAGES, _WARPS) if times else ():
         needs = [(n, _need(*matmul, device, *sizes)) for matmul, n in times.items()]
