@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.fusions.gpu_products import Product, parts_of_depth
 from relax_eg.extract.kernels.cost import KernelCost
+from relax_eg.extract.report import price_program
 
 pytestmark = pytest.mark.xla_defaults
 
@@ -198,3 +200,16 @@ def test_kernels_that_are_executables_are_priced_as_xla_compiles_them() -> None:
     assert made.predicted.launches == made.launches == 4
     assert made.predicted.bytes == pytest.approx(made.bytes, rel=0.01)
     assert made.predicted.temporary_bytes == pytest.approx(made.temporary_bytes, rel=0.01)
+
+
+def test_values_that_many_paths_lead_to_are_looked_at_once() -> None:
+    """There are 2**100 paths to the first one."""
+
+    def scaled(x: Any, s: Any) -> Any:
+        for _ in range(100):
+            s = s * 0.5 + jnp.maximum(s, 0.1) * s
+        return jax.nn.softmax(x * s) * s
+
+    module = traced_program(scaled, ("512 512", "512")).module
+    cost = price_program(module.main, WholeCost(PROFILES["h100"], {}, {f.name: f for f in module}))
+    assert cost.launches >= 1 and cost.seconds > 0

@@ -58,6 +58,8 @@ class GpuKernels(GpuOperators):
             self._take_result(e)
             self._take_operands(e)
         self.ends: dict[Expr, Expr] = {}  # for a reduction, the conversion of its result in its kernel
+        # The most elements of what a value is computed from element by element, down to arguments; inf if from others.
+        self.widest: dict[Expr, float] = {}
         self.once: set[Expr] = set()  # what a kernel computes once for each element, whatever it loops over
         self.rows: set[Expr] = set()  # the kernels with a reduction that meets its array
         self.kernels = {}
@@ -232,15 +234,17 @@ class GpuKernels(GpuOperators):
     def _is_of_arguments(self, e: Expr) -> bool:
         """Whether a value is computed element by element from arguments of no more elements: a kernel of rows computes
         it once for each of them."""
-        todo, elements = [e], self.elements(e)
+        todo = [e]
         while todo:
-            x = todo.pop()
-            if self._is_argument(x):
+            x = todo[-1]
+            below = [] if self._is_argument(x) or not self._is_loop(x) else self.operands(x)
+            if missing := [s for s in below if s not in self.widest]:
+                todo += missing
                 continue
-            if not self._is_loop(x) or self.elements(x) > elements:
-                return False
-            todo += self.operands(x)
-        return True
+            todo.pop()
+            alone = 0.0 if self._is_argument(x) else self.elements(x) if self._is_loop(x) else math.inf
+            self.widest[x] = max([alone, *(self.widest[s] for s in below)])
+        return self.widest[e] <= self.elements(e)
 
     def _is_stored_for(self, e: Expr, kernels: Sequence[Expr]) -> bool:
         """Whether a value is stored because a kernel reduces an array that is computed from it: where it meets what an
