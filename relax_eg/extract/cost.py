@@ -384,7 +384,7 @@ class WholeCost:
         stored, row = self.profile.linear_factor(matmul.rows), matmul.columns * itemsize(matmul.dtype)
         in_order = self.profile.in_order_factor(matmul.rows, row, weight)
         seconds = seconds * (stored if site.op == LINEAR else choose(turned, stored, in_order))
-        seconds = seconds + calling_seconds(self.profile, matmul)
+        seconds = seconds + calling_seconds(self.profile, matmul.rows, matmul.columns)
         return seconds + (self.profile.joining(matmul.rows, weight) if len(site.shape(1)) == 2 else 0.0)
 
     def _matmul_of(self, site: Site, flops: Number) -> Matmul:

@@ -117,9 +117,9 @@ def xla_matmul_seconds(p: Profile, m: Matmul) -> Number:
     return _minimum(_tiled_seconds(p, m, t, 1.0) for t in (*smallest, *_tiles(p))) / (p.fused_share or 1.0)
 
 
-def calling_seconds(p: Profile, m: Matmul) -> Number:
+def calling_seconds(p: Profile, rows: Number, columns: Number) -> Number:
     """Seconds of calling the library for a matmul. Products with a vector are XLA's own loops."""
-    return choose(minimum(m.rows, m.columns) > 1, p.library_launch, 0.0)
+    return choose(minimum(rows, columns) > 1, p.library_launch, 0.0)
 
 
 def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -> Contracted:
@@ -137,7 +137,7 @@ def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -
     in_order = p.in_order_factor(m.rows, m.columns * itemsize(m.dtype), weight)
     factor = stored if transposed else choose(turned, stored, in_order)
     seconds, own = seconds * factor, own * factor
-    more = p.joining(m.rows, weight) + packing_seconds(p, m) + calling_seconds(p, m)
+    more = p.joining(m.rows, weight) + packing_seconds(p, m) + calling_seconds(p, m.rows, m.columns)
     return Contracted(seconds + more, own + more, m.is_vector if p.tiles else False)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.extract.matmuls import Matmul, matmul_seconds, share_of_peak
+from relax_eg.extract.matmuls import Matmul, calling_seconds, matmul_seconds, share_of_peak
 from relax_eg.extract.profile import Mode, Profile
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
@@ -157,7 +157,7 @@ def _matmul_seconds(p: Profile, m: int, n: int, k: int) -> float:
     """The predicted seconds of a call of a matmul, as the fits see it."""
     flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
     seconds = max(flops / (p.rate("float32") * share_of_peak((m, n, k), p.matmul_half)), p.move(moved))
-    called = p.launch + p.library_launch if min(m, n) > 1 else p.launch
+    called = p.launch + float(calling_seconds(p, m, n))
     return p.call(called + seconds + p.joining(m, 4.0 * k * n), flops >= p.fork_flops)
 
 
@@ -170,7 +170,7 @@ def _chain_seconds(p: Profile, rows: int, side: int) -> float:
 def _chain_work(p: Profile, seconds: float, rows: int, side: int) -> float:
     """The seconds of work of one matmul of a chain, without its overheads: at least a tenth of all."""
     around, count = p.call(0.0, 2.0 * rows * side * side >= p.fork_flops), chained_weights(side)
-    called = p.launch + p.library_launch if rows > 1 else p.launch
+    called = p.launch + float(calling_seconds(p, rows, side))
     apart = called + float(p.joining(rows, 4.0 * side * side))
     return max((seconds - around) / count - apart, 0.1 * seconds / count)
 

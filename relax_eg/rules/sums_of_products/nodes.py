@@ -63,6 +63,7 @@ class Node:
 
     @cached_property
     def own_cost(self) -> float:
+        """What this step costs at each call."""
         return 0.0 if self.is_known_ahead else self.price
 
     @cached_property
