@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections import Counter
@@ -23,6 +24,9 @@ os.environ["RELAX_EG_SETTLE"] = "off"
 os.environ["RELAX_EG_CALIBRATE"] = "off"
 # With the extra `cuda` and without cuDNN, JAX prints a traceback at its first look for devices unless it is told this.
 os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+
+# A full collection takes a second in a process that has loaded thousands of tests, and would run every few of them.
+gc.set_threshold(20_000, 50, 100)
 
 # XLA takes a ninth of the time for a program with these options. Tests marked `xla_defaults`, which look at what XLA
 # makes of a program, get XLA's own; where RELAX_EG_XLA is "default", all tests do. JAX has no public setting for this.
@@ -84,6 +88,11 @@ def no_fallback() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*runs as written.*")
         yield
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.collect()
+    gc.freeze()  # what was loaded stays, so that no collection has to look at it
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
