@@ -276,6 +276,13 @@ def dtype_of(name: str) -> Dtype:
     return found
 
 
+@lru_cache(FEW_KEPT)
+def record_of(dtype: np.dtype[Any]) -> Dtype:
+    """Returns the record of a numpy dtype, whose name takes numpy longer than a small array's sum. ShapeError if there
+    is none."""
+    return dtype_of(dtype.name)
+
+
 def kind(name: str) -> str:
     """Returns the letter of a dtype's kind: b, i, u, f or c; k for a PRNG key, which can only be moved. ShapeError for
     an unknown dtype."""

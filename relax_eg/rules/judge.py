@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from relax_eg.dtypes import FLOATS, dtype_of, is_complex, is_float, numpy_dtype
-from relax_eg.errors import BoundsError
+from relax_eg.errors import BoundsError, OperatorError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import (
     CALL_TIR,
@@ -30,7 +30,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import PASSIVE, TUPLES, with_operands
 from relax_eg.ir.tensor_calls import call_tir
-from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.ops.interpret import evaluate_expr, evaluate_points
 from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, call, position_promises, program_of, site_of
 from relax_eg.rules.rule import Instance
@@ -389,19 +389,26 @@ def _sensitivity(wide: PreparedSides, case: Case, truth: Array, i: int, count: i
     one the elements of an input move the same way, since changes that differ cancel in sums. Elements that may be those
     of masks are taken as exact."""
     rng = np.random.default_rng(count)  # a fixed seed, so that a case always has the same verdict
-    largest, exact = np.zeros(truth.shape), mask_values(case.instance)
-    dtypes = {str(p.attr("name")): p.dtype for p in case.instance.params}
+    exact = mask_values(case.instance)
+    half_ulps = {str(p.attr("name")): dtype_of(p.dtype).half_ulp for p in case.instance.params if p.dtype in FLOATS}
+    signs = {name: np.empty((count, *case.values[name].shape)) for name in case.values if name in half_ulps}
     for number in range(count):
-        values: dict[str, Array] = {}
-        for name, v in case.values.items():
-            if dtypes[name] in FLOATS:
-                change = dtype_of(dtypes[name]).half_ulp * rng.choice((-1.0, 1.0), v.shape if number % 2 else ())
-                v = v.astype(np.float64) * (1 + np.where(np.isin(v, exact), 0.0, change))
-            values[name] = np.asarray(v)  # type: ignore[reportUnknownArgumentType]
-        moved = np.asarray(_evaluate(wide, wide.left_tuple, Case(case.instance, case.sizes, values))[i]).astype(
-            np.float64
-        )
-        with np.errstate(invalid="ignore"):
-            by = np.abs(moved - truth)
-        largest = np.maximum(largest, np.where(np.isfinite(by), by, 0.0))
-    return largest
+        for drawn in signs.values():
+            drawn[number] = rng.choice((-1.0, 1.0), drawn.shape[1:] if number % 2 else ())
+    points: dict[str, Array] = {}
+    for name, v in case.values.items():
+        change = np.where(np.isin(v, exact), 0.0, half_ulps[name] * signs[name]) if name in signs else 0
+        points[name] = v.astype(np.float64) * (1 + change) if name in signs else np.broadcast_to(v, (count, *v.shape))
+    with np.errstate(all="ignore"):
+        by = np.abs(_evaluate_points(wide, wide.left[i], case, points, count).astype(np.float64) - truth)
+    return np.max(np.where(np.isfinite(by), by, 0.0), 0)
+
+
+def _evaluate_points(p: PreparedSides, root: Expr, case: Case, points: Mapping[str, Array], count: int) -> Array:
+    """The values of `root` at `count` points, which are the first axis of `points` and of the result."""
+    env = {e: points[name] for name, e in p.params.items()}
+    try:
+        return np.asarray(evaluate_points((root,), env, case.sizes, count)[0])
+    except OperatorError:  # it runs functions, which are evaluated at one point after the other
+        each = ({e: v[n] for e, v in env.items()} for n in range(count))
+        return np.stack([np.asarray(evaluate_expr(root, values, case.sizes)) for values in each])

@@ -130,13 +130,18 @@ class _Run:
         self.exact = exact
         self.ordered = ordered
         self.data: dict[str, Array] = {}
+        self._extents: dict[Dim, int] = {}
 
     def shape(self, dims: Sequence[Dim]) -> tuple[int, ...]:
-        extents = tuple(int(dim.evaluate(self.sizes)) for dim in dims)
-        for dim, extent in zip(dims, extents, strict=True):
-            if extent < 0:
-                raise BoundsError(f"{self.program.name}: the size {dim} is {extent} at {dict(self.sizes)}")
-        return extents
+        return tuple(self._extent(dim) for dim in dims)
+
+    def _extent(self, dim: Dim) -> int:
+        found = self._extents.get(dim)
+        if found is None:
+            found = self._extents[dim] = int(dim.evaluate(self.sizes))
+            if found < 0:
+                raise BoundsError(f"{self.program.name}: the size {dim} is {found} at {dict(self.sizes)}")
+        return found
 
     def stage(self, stage: Stage) -> Array:
         extents = self.shape(stage.output.shape)
@@ -146,8 +151,8 @@ class _Run:
         rank = max(1, len(extents) + stage.value.binders)  # numpy turns arrays without axes into scalars
         frame = _Frame({}, rank, 0).with_loops(names, extents)
         value = self.term(stage.value, frame)
-        full = np.broadcast_to(value, (*extents, *(1,) * (rank - len(extents))))
-        return np.array(full.reshape(extents))
+        full = (*extents, *(1,) * (rank - len(extents)))
+        return np.array((value if value.shape == full else np.broadcast_to(value, full)).reshape(extents))
 
     def _scan(self, stage: Stage, extents: tuple[int, ...], names: Sequence[str]) -> Array:
         """Evaluates a stage that reads what it wrote earlier: stepwise along its scans, vectorised along the other
@@ -169,7 +174,11 @@ class _Run:
         return made
 
     def term(self, expr: Scalar, frame: _Frame) -> Array:
-        memo, todo = frame.memo, [expr]
+        memo = frame.memo
+        found = memo.get(expr)
+        if found is not None:
+            return found
+        todo = [expr]
         while todo:  # operands first, so that long chains do not recurse
             at = todo[-1]
             missing = [part for part in _parts(at) if part not in memo] if at not in memo else []

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from relax_eg.dtypes import KINDS, PARTS, dtype_of, kind, names_where
+from relax_eg.dtypes import KINDS, PARTS, dtype_of, kind, names_where, record_of
 from relax_eg.errors import ShapeError
 from relax_eg.limits import FEW_KEPT
 from relax_eg.tir import exact, special
@@ -119,7 +119,7 @@ def widen(x: Array, *, sums: bool = False) -> Array:
 
     With `sums`, float16 also becomes float32, for summation.
     """
-    dtype = dtype_of(x.dtype.name)
+    dtype = record_of(x.dtype)
     return x if dtype.is_native and not sums else x.astype(dtype.wider.numpy, copy=False)
 
 
@@ -171,7 +171,7 @@ def _complex(re: Array, im: Array) -> Array:
 
 
 def _multiply_high(x: Array, y: Array) -> Array:
-    bits = dtype_of(x.dtype.name).bits
+    bits = record_of(x.dtype).bits
     return np.asarray(np.frompyfunc(lambda a, b: int(a) * int(b) >> bits, 2, 1)(x, y))
 
 
