@@ -16,16 +16,16 @@ from relax_eg.dtypes import HALF, kind
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_run_as
+from relax_eg.rules.book.sum_products import why_not_same_sum
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import long_products, small_products
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.schemas import ProgramQueries, Schema
 from relax_eg.shapes import Dim
 
 (MATMUL,), (LINEAR,) = operators_run_as("matmul"), operators_run_as("transposed_matmul")
 _SIDE = 64  # chosen: rows and columns of a result block
 _BLOCKS = 256  # chosen: result blocks that keep the cores of a large device busy
 _LEAST = 512  # chosen: least elements of the depth in a part
-_CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 _FEWEST = 8  # chosen: fewest parts; fewer parts are not faster than one longer pipeline
 
 
@@ -71,12 +71,6 @@ def _summed(e: Expr, queries: ProgramQueries) -> Expr | None:
     return op.sum(op.multiply(op.expand_dims(x, -1), columns), -2)
 
 
-def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
-    from relax_eg.rules.verify_formal.prove import why_not_equal
-
-    return why_not_equal(left, right, tuple(dict.fromkeys(left.args)), _CHECKING)
-
-
 splitting = RuleSet(
     "splitting",
     schemas=(
@@ -98,7 +92,7 @@ splitting = RuleSet(
             frozenset((MATMUL, LINEAR)),
             (small_products,),
             asks_again=True,
-            prove=_prove,
+            prove=why_not_same_sum,
         ),
     ),
 )

@@ -315,7 +315,8 @@ def _cost_as_written(question: _Question, extent: Extent, price: Price) -> tuple
     return total, steps
 
 
-def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
+def why_not_same_sum(left: Expr, right: Expr, facts: FactsOf) -> str:
+    """Why two expressions are not shown to be the same sum of products; empty if they are."""
     from relax_eg.rules.verify_formal.prove import why_not_equal
 
     there = set(postorder((right,)))
@@ -349,7 +350,7 @@ sum_products = RuleSet(
             (sums_of_products,),
             asks_again=True,
             facts=_FACTS,
-            prove=_prove,
+            prove=why_not_same_sum,
         ),
     ),
 )

@@ -45,6 +45,7 @@ class Normalizer:
         self.facts = facts
         self._given = set(facts.known)
         self._settled: dict[Term, list[tuple[Term, Fraction]]] = {}
+        self._named: dict[Term, Term] = {}  # terms with canonical names
 
     # --- replacing variables ---
 
@@ -386,8 +387,12 @@ class Normalizer:
 
     def with_canonical_names(self, t: Term) -> Term:
         """Returns `t` with canonical names for its bound variables."""
-        if not t.bound:
-            return self._with(t, t.factors)
+        found = self._named.get(t)
+        if found is None:
+            found = self._named[t] = self._named_anew(t) if t.bound else self._with(t, t.factors)
+        return found
+
+    def _named_anew(self, t: Term) -> Term:
         inner = [f.height for f in t.factors] + [g.of.height for g in t.guards if g.of is not None]
         height = 1 + max(inner, default=0)
         signs = {n: self._signature(t, n) for n in t.bound}
