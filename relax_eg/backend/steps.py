@@ -91,9 +91,9 @@ class _Compiled:
         # A call of arrays alone whose sizes are all known from them takes a tenth of the time.
         self._of_arrays = executables.jit(lambda *values: run(values, {}), part=True, **options(0))
 
-    def donating(self, places: tuple[int, ...]) -> _Compiled:
-        """The same program, which gives the operands at these places away."""
-        return _Compiled(*self._made, places)
+    def planned(self, donated: tuple[int, ...], kept: tuple[int, ...]) -> _Compiled:
+        """The same program, which gives the operands at the places `donated` away."""
+        return _Compiled(*self._made, donated) if donated else self
 
     def __call__(self, values: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         if not sizes and all([isinstance(v, jax.Array) for v in values]):
@@ -101,17 +101,17 @@ class _Compiled:
         return _unpacked(self._jitted(_Static(tuple(sorted(sizes.items()))), *_packed(tuple(values))))
 
 
-def _owned(results: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
+def owned(results: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
     """Results of a block, each an array of its own: an operand that is also a result, or one array that is two, would
     have two owners, and one of them may give it away."""
     seen = {id(x) for x in jax.tree_util.tree_leaves(given)}
 
-    def owned(x: Any) -> Any:
+    def own(x: Any) -> Any:
         made = jnp.copy(x) if isinstance(x, jax.Array) and id(x) in seen else x
         seen.add(id(x))
         return made
 
-    return jax.tree_util.tree_map(owned, tuple(results))
+    return jax.tree_util.tree_map(own, tuple(results))
 
 
 class OnDevice:
@@ -160,12 +160,12 @@ class StepPrograms(Programs):
         sizes = sorted(missing_sizes(inside, known))
 
         def run(given: tuple[Any, ...], bound: dict[str, int]) -> Any:
-            return _owned(run_block(self.module, block, dict(zip(reads, given, strict=True)), bound), given)
+            return owned(run_block(self.module, block, dict(zip(reads, given, strict=True)), bound), given)
 
         compiled = _Compiled(self.executables, run)
         if device is not None:
             return RegionProgram(OnDevice(compiled, device), reads, sizes)
-        return RegionProgram(compiled, reads, sizes, compiled.donating)
+        return RegionProgram(compiled, reads, sizes, compiled.planned)
 
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]:
         scope = self.scope if function is self.module.main else None
@@ -259,7 +259,7 @@ class Runner(HostSteps):
             self.machine.profile = None
 
     def waited(self, values: Any) -> None:
-        jax.block_until_ready([v for v in values if isinstance(v, jax.Array)])
+        jax.block_until_ready(list(values))
 
     def copied(self, value: Any, device: str) -> Any:
         return jax.device_put(value, device_named(device))

@@ -68,7 +68,7 @@ from relax_eg.vm.instructions import (
     WriteRef,
 )
 from relax_eg.vm.lifetimes import with_kills
-from relax_eg.vm.storages import Branch, Donating, PlannedRegion, with_storages
+from relax_eg.vm.storages import Branch, Planned, PlannedRegion, with_storages
 
 Advances = Callable[[list[Any], Mapping[str, int]], tuple[list[Any], Mapping[str, int]]]
 Bind = Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]
@@ -81,13 +81,13 @@ class RegionProgram:
     - `run(values, sizes)`: returns the values of the block's bindings.
     - `reads`: the variables whose values it takes, in order.
     - `sizes`: the size variables that it reads.
-    - `donating(places)`: the same program, which gives these operands away; None where it cannot.
+    - `planned`: the same program as its function's plan of memory asks (`vm.storages`); None where it cannot be.
     """
 
     run: Callable[[list[Any], Mapping[str, int]], Sequence[Any]]
     reads: Sequence[Expr]
     sizes: Sequence[str]
-    donating: Donating | None = None
+    planned: Planned | None = None
 
 
 class Programs(Protocol):
@@ -270,7 +270,7 @@ class _FunctionCompiler:
         sizes = tuple((v, scope.sizes[v]) for v in program.sizes if v in scope.sizes)
         name = ", ".join(b.name for b in bindings)
         kinds = tuple(_in_frame(b.var.annotation, scope.sizes) for b in bindings)
-        self.regions[len(self.code)] = PlannedRegion(kinds, self.branch, program.donating)
+        self.regions[len(self.code)] = PlannedRegion(kinds, self.branch, program.planned)
         self.code.append(RunRegion(-1, program.run, name, reads, sizes, outputs))
         scope.registers.update(zip((b.var for b in bindings), outputs, strict=True))
 
