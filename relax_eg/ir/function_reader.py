@@ -18,6 +18,7 @@ from relax_eg.ir.data import sizes_in_data
 from relax_eg.ir.devices import copied_to, declared_device, to_device
 from relax_eg.ir.expr import FUNCTION, MATCH, TUPLE, VAR, Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE, MEMORY
+from relax_eg.ir.lambdas import with_lambdas_in_place
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.nested import NestedFunctions
@@ -111,7 +112,8 @@ class FunctionReader:
         if moved:
             self.blocks.append(Block(tuple(moved), dataflow=False))
         unpacked = WithoutUnpacking(self.words)
-        body = [s for line in d.body for s in _listed(unpacked.visit(line))]
+        named = with_lambdas_in_place(d.body, self.source)
+        body = [s for line in named for s in _listed(unpacked.visit(line))]
         lines = [s for s in body if _function_attributes(s) is None]
         lines = with_one_return(lines, self.words, self.source)
         attributes = [a for s in d.body if (a := _function_attributes(s)) is not None]

@@ -214,11 +214,15 @@ class ExpressionReader:
             elif self.reader.number(at) is not None:
                 return None
         if name is None:
-            callee = self.expression(at.func)
             if at.keywords:
                 raise self.source.error(at.keywords[0], "functions take no keywords", "arguments by position")
-            params = callee.annotation.params if isinstance(callee.annotation, Signature) else ()
-            args = self._arguments(at.args, params, ast.unparse(at.func))
+            if isinstance(at.func, ast.Lambda):
+                args = list(map(self.expression, at.args))
+                callee = self.nested.anonymous(at.func, Signature(tuple(a.annotation for a in args), Object()))
+            else:
+                callee = self.expression(at.func)
+                params = callee.annotation.params if isinstance(callee.annotation, Signature) else ()
+                args = self._arguments(at.args, params, ast.unparse(at.func))
             known = self._read_sizes(callee)
             told = None if declared == known else declared
             called = node(CALL, (callee, *args), (), self._result(at, callee, args, told))

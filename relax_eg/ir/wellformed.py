@@ -15,6 +15,7 @@ from relax_eg.ir.annotations import (
     Callable,
     Data,
     Object,
+    Ref,
     Tuple,
     data_types_of,
     dims_of,
@@ -100,15 +101,15 @@ def _check_ends(module: Module) -> None:
         )
 
 
-def _has_functions(a: Annotation) -> bool:
-    """Whether a value is a function, or may contain one."""
+def kept_inside(a: Annotation) -> str | None:
+    """Returns what a value is or may contain that never leaves a module: "a function", "a mutable cell"; else None."""
     waiting = [a, *(f for d in data_types_of([a]) for c in d.constructors for f in c.fields)]
     while waiting:
         part = waiting.pop()
-        if isinstance(part, Callable):
-            return True
+        if isinstance(part, (Callable, Ref)):
+            return "a function" if isinstance(part, Callable) else "a mutable cell"
         waiting += inside(part)
-    return False
+    return None
 
 
 def _check_calls(module: Module) -> None:
@@ -179,8 +180,8 @@ class _FunctionCheck:
             self._block(block)
         self.place = "the result"
         self._value(f.result, whole=False)
-        if self.is_entry and _has_functions(f.result.annotation):
-            self._fail(f.result, f"a function is returned by the entry of the module\n  accepted: {NO_FUNCTIONS}")
+        if self.is_entry and (kept := kept_inside(f.result.annotation)) is not None:
+            self._fail(f.result, f"{kept} is returned by the entry of the module\n  accepted: {NO_FUNCTIONS}")
         self._assumed()
         check_memory(f)
 
