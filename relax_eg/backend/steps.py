@@ -29,9 +29,10 @@ from relax_eg.backend.width import convert_for_x64
 from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.control import group_arguments, run_control_on_values
 from relax_eg.ir.data import map_annotated
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, FUNCTION, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import general_functions, is_data_dependent, stepped_functions
@@ -204,6 +205,13 @@ class StepPrograms(Programs):
             return sizes
 
         return bind
+
+    def data_check(self, call: Expr) -> Bind:
+        callee = call.args[0]
+        assert isinstance(callee.annotation, Signature)
+        name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
+        fit = Fit(name, [(f"argument {i}", p) for i, p in enumerate(callee.annotation.params)])
+        return lambda values, _: fit.bind_inside(values)
 
 
 def _origin_of(function: Function, bound: Expr) -> str:
@@ -430,6 +438,8 @@ def _convert_value(where: str, a: Annotation, value: Any) -> Any:
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         fields = enumerate(zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
         return tuple(_convert_value(f"{where}[{i}]", f, x) for i, (f, x) in fields)
+    if isinstance(a, Shape) and a.ndim == 1 and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return (int(value),)  # R.Prim
     if isinstance(a, Shape) and isinstance(value, (tuple, list)):
         sizes = list[Any](value)  # type: ignore[reportUnknownArgumentType]
         if all(isinstance(n, (int, np.integer)) for n in sizes):

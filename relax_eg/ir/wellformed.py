@@ -24,6 +24,7 @@ from relax_eg.ir.annotations import (
 )
 from relax_eg.ir.calls import NO_FUNCTIONS, constructed_annotation
 from relax_eg.ir.control import deduce_control, functions_of, reference_annotation
+from relax_eg.ir.data import all_sizes
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
@@ -215,7 +216,7 @@ class _FunctionCheck:
             self.place = f"binding `{b.name}`"
             self._value(b.value, whole=not block.dataflow)
             if b.value.op == MATCH_CAST:
-                self.sizes |= self._sizes_of(b.value.annotation)
+                self.sizes |= all_sizes(b.value)
             self._known_sizes(b.value, self._sizes_of(b.var.annotation))
             if not block.dataflow:
                 self._bind(b.var)

@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of, substitute
+from relax_eg.ir.annotations import Callable as Signature
+from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.control import functions_of, group_arguments, runs_of
+from relax_eg.ir.data import all_sizes, sizes_in_data
 from relax_eg.ir.devices import copied_to
 from relax_eg.ir.expr import (
     CALL,
@@ -104,6 +107,8 @@ class Programs(Protocol):
     def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]: ...
 
     def cast(self, function: Function, bound: Expr) -> Bind: ...
+
+    def data_check(self, call: Expr) -> Bind: ...
 
     def advance(self, function: Function) -> Advances | None:
         """Takes steps of a function that ends in a call of itself; None where it is run by its instructions."""
@@ -329,7 +334,7 @@ class _FunctionCompiler:
             return
         if e.op == MATCH_CAST:
             value = self._operand(e.args[0], scope)
-            new = {v for d in dims_of(e.annotation) for v in d.variables} - scope.sizes.keys()
+            new = all_sizes(e) - scope.sizes.keys()
             bound = tuple((v, v + scope.suffix) for v in sorted(new))
             bind = self.programs.cast(scope.function, b.var)
             self.code.append(BindSizes(-1, bind, (value,), tuple(scope.sizes.items()), bound))
@@ -338,6 +343,7 @@ class _FunctionCompiler:
             return
         if e.op == CALL and e.args[0].op == FUNCTION:
             args, name = tuple(self._operand(a, scope) for a in e.args[1:]), e.args[0].attr("name")
+            self._check_data(e, args)
             fold = self.module.folds.get(name) if name not in self.running else None
             # The function itself runs node by node: its cases call it as any function.
             if fold is not None and not any(c.body.name == f"{self.running[0]}_body" for c in fold.cases):
@@ -347,6 +353,7 @@ class _FunctionCompiler:
             scope.registers[b.var] = made
         elif e.op == CALL:
             callee, *args = [self._operand(a, scope) for a in e.args]
+            self._check_data(e, tuple(args))
             scope.registers[b.var] = self._made(CallValue, callee, tuple(args))
         elif (device := copied_to(e)) is not None:
             self.places[b.var] = device
@@ -357,6 +364,18 @@ class _FunctionCompiler:
             scope.registers[b.var] = self._made(kind, e, args, tuple(scope.sizes.items()))
         else:
             scope.registers[b.var] = self._operand(e, scope)
+
+    def _check_data(self, e: Expr, args: tuple[int, ...]) -> None:
+        """Adds the check of data whose tensors may have other sizes than the function that is called says."""
+        callee, given = e.args[0].annotation, [a.annotation for a in e.args[1:]]
+        if not isinstance(callee, Signature) or not any(map(sizes_in_data, callee.params)):
+            return
+        told = call_sizes(callee.params, given)
+        if not all(
+            covers(substitute(p, told), a) for p, a in zip(callee.params, given, strict=False) if sizes_in_data(p)
+        ):
+            bind = self.programs.data_check(e)
+            self.code.append(BindSizes(-1, bind, args, (), ()))
 
     def _choice(self, b: Binding, scope: _Scope) -> None:
         """Compiles a `cond` or `match`: each branch, and where it is one function's own, its function in place."""
