@@ -17,10 +17,11 @@ from relax_eg.ir.annotations import (
     Tuple,
     TypeVar,
     dims_of,
+    substitute,
     substitute_types,
 )
 from relax_eg.ir.annotations import Callable as Signature
-from relax_eg.ir.calls import call_annotation, call_types, closure, constructed_annotation
+from relax_eg.ir.calls import call_annotation, call_sizes, call_types, closure, constructed_annotation
 from relax_eg.ir.control import reference_annotation
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
@@ -283,8 +284,11 @@ class ExpressionReader:
                     types = call_types([p for p, _ in known], [a for _, a in known], name)
                 except OperatorError as error:
                     raise self.source.at_position(at, error, f"what {name} takes") from None
-                param = wanted[i]
-                found[i] = self.expression(at, None if param is None else substitute_types(param, types))
+                param = None if wanted[i] is None else substitute_types(wanted[i] or Object(), types)
+                if isinstance(param, Signature):  # it is called where it is passed to, at the sizes of these arguments
+                    sizes = call_sizes([p for p, _ in known], [a for _, a in known])
+                    param = Signature(tuple(substitute(p, sizes) for p in param.params), param.result)
+                found[i] = self.expression(at, param)
         return [e for e in found if e is not None]
 
     def _constructor(self, at: ast.expr) -> tuple[DataType, str] | None:
