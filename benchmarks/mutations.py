@@ -253,6 +253,7 @@ def work(names: list[str], start: int, count: int, seed: int) -> None:
     """Read mutations `start` to `count` of each format; one line of JSON for each."""
     import jax
     import numpy.f2py  # noqa: F401 -- so that an attack that names it gets as far as it would anywhere
+    import scipy.special  # noqa: F401 -- a search imports it when a rule evaluates such a function
     import z3  # noqa: F401 -- ours imports it when a proof needs it
 
     from benchmarks.mutated_formats import formats

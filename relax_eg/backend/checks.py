@@ -14,7 +14,7 @@ from typing import Any
 
 from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.ir.annotations import Annotation, Callable, Data, Shape, Tensor, Tuple, dims_of, named_sizes
-from relax_eg.ir.data import FunctionValue, map_annotated, sizes_in_data
+from relax_eg.ir.data import FunctionValue, all_sizes, map_annotated, sizes_in_data, untold
 from relax_eg.ir.expr import MATCH_CAST, Expr
 from relax_eg.ir.module import Function
 from relax_eg.limits import ELEMENTS, KEPT
@@ -39,6 +39,7 @@ class Fit:
         self._named = tuple(named)
         found = [p for name, a in named for p in named_sizes(name, a)]
         used = {v for _, dims in found for d in dims if d is not None for v in d.variables}
+        used.update(*(sizes_in_data(a) for _, a in named))
         self._known = tuple(v for v in known or {} if v in used)
         self._names = names = [(known or {})[v] for v in self._known] + [name for name, _ in found]
         self._patterns: list[Pattern] = [*((Dim.var(v),) for v in self._known), *(dims for _, dims in found)]
@@ -56,8 +57,8 @@ class Fit:
         return self._binder.bind(shapes) if _are_numbers(shapes) else _symbolic(self._patterns, shapes)
 
     def bind_inside(self, values: Sequence[Any], sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What `bind` returns. Tensors inside of data have to have the sizes that their annotations name, too. It takes
-        time linear in the data."""
+        """What `bind` returns, and the size variables that tensors inside of data bind. These tensors have to have the
+        sizes that their annotations name, too. It takes time linear in the data."""
         bound = self.bind(values, sizes)
         found: dict[tuple[Pattern, tuple[int, ...]], str] = {}
 
@@ -73,8 +74,15 @@ class Fit:
             origins = {v: name for p, name in zip(self._patterns, self._names, strict=True) for d in p if d is not None
                        for v in d.variables}  # fmt: skip
             names = [*(origins.get(v, v) for v in bound), *found.values()]
-            Binder(patterns, names, self._function).bind([*((n,) for n in bound.values()), *(s for _, s in found)])
+            shapes = [*((n,) for n in bound.values()), *(s for _, s in found)]
+            return Binder(patterns, names, self._function).bind(shapes)
         return bound
+
+    def need_inside(self, sizes: Mapping[str, Any], where: str) -> None:
+        """ShapeError where a size inside of data is not among `sizes`, because no tensor tells it."""
+        for i, a in self._data:
+            if missing := sorted(sizes_in_data(a) - sizes.keys()):
+                raise untold(where, self._named[i][0], missing[0])
 
     def _collect(self, name: str, a: Annotation, value: Any, shapes: list[Sequence[Any]]) -> None:
         """Appends the shapes in `value` to `shapes`, in the order of the patterns. ShapeError where `value` has another
@@ -168,7 +176,6 @@ def cast_fits(function: Function) -> dict[Expr, Fit]:
                 continue
             name, asserted = f"`{b.name}`", b.value.annotation
             fits[b.var] = Fit(f"{function.name}(), match_cast", [(name, asserted)], origins)
-            for d in dims_of(asserted):
-                for v in d.variables:
-                    origins.setdefault(v, name)
+            for v in all_sizes(b.value):
+                origins.setdefault(v, name)
     return fits

@@ -78,7 +78,7 @@ class _ReferencePrograms(StepPrograms):
             made = [found.of(b.value) for b in block.bindings]
             return jax.tree_util.tree_map(np.array, made)
 
-        return RegionProgram(run, exact.reads, exact.sizes, lambda _: run)
+        return RegionProgram(run, exact.reads, exact.sizes, lambda *_: run)
 
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]:
         called = call_function(function_ref(function), function.params)

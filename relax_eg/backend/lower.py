@@ -332,6 +332,7 @@ def _from_host(value: Any) -> Any:
 def new_sizes(fit: Fit, value: Any, sizes: dict[str, Any], scope: Scope | None, where: str) -> None:
     """Adds to `sizes` those that a `match_cast` of `value` binds. ShapeError or BoundsError where it does not fit."""
     bound_sizes = fit.bind_inside([value], sizes)
+    fit.need_inside(bound_sizes, where)
     sizes.update({v: n for v, n in bound_sizes.items() if v not in sizes})
     if scope is not None and all(isinstance(n, int) for n in sizes.values()):
         scope.check(sizes, where)  # all sizes: an assumption may relate new ones to known ones

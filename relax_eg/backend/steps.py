@@ -29,9 +29,10 @@ from relax_eg.backend.width import convert_for_x64
 from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.control import group_arguments, run_control_on_values
 from relax_eg.ir.data import map_annotated
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, FUNCTION, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.steps import general_functions, is_data_dependent, stepped_functions
@@ -91,9 +92,9 @@ class _Compiled:
         # A call of arrays alone whose sizes are all known from them takes a tenth of the time.
         self._of_arrays = executables.jit(lambda *values: run(values, {}), part=True, **options(0))
 
-    def donating(self, places: tuple[int, ...]) -> _Compiled:
-        """The same program, which gives the operands at these places away."""
-        return _Compiled(*self._made, places)
+    def planned(self, donated: tuple[int, ...], kept: tuple[int, ...]) -> _Compiled:
+        """The same program, which gives the operands at the places `donated` away."""
+        return _Compiled(*self._made, donated) if donated else self
 
     def __call__(self, values: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         if not sizes and all([isinstance(v, jax.Array) for v in values]):
@@ -101,17 +102,17 @@ class _Compiled:
         return _unpacked(self._jitted(_Static(tuple(sorted(sizes.items()))), *_packed(tuple(values))))
 
 
-def _owned(results: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
+def owned(results: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
     """Results of a block, each an array of its own: an operand that is also a result, or one array that is two, would
     have two owners, and one of them may give it away."""
     seen = {id(x) for x in jax.tree_util.tree_leaves(given)}
 
-    def owned(x: Any) -> Any:
+    def own(x: Any) -> Any:
         made = jnp.copy(x) if isinstance(x, jax.Array) and id(x) in seen else x
         seen.add(id(x))
         return made
 
-    return jax.tree_util.tree_map(owned, tuple(results))
+    return jax.tree_util.tree_map(own, tuple(results))
 
 
 class OnDevice:
@@ -160,12 +161,12 @@ class StepPrograms(Programs):
         sizes = sorted(missing_sizes(inside, known))
 
         def run(given: tuple[Any, ...], bound: dict[str, int]) -> Any:
-            return _owned(run_block(self.module, block, dict(zip(reads, given, strict=True)), bound), given)
+            return owned(run_block(self.module, block, dict(zip(reads, given, strict=True)), bound), given)
 
         compiled = _Compiled(self.executables, run)
         if device is not None:
             return RegionProgram(OnDevice(compiled, device), reads, sizes)
-        return RegionProgram(compiled, reads, sizes, compiled.donating)
+        return RegionProgram(compiled, reads, sizes, compiled.planned)
 
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]:
         scope = self.scope if function is self.module.main else None
@@ -204,6 +205,13 @@ class StepPrograms(Programs):
             return sizes
 
         return bind
+
+    def data_check(self, call: Expr) -> Bind:
+        callee = call.args[0]
+        assert isinstance(callee.annotation, Signature)
+        name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
+        fit = Fit(name, [(f"argument {i}", p) for i, p in enumerate(callee.annotation.params)])
+        return lambda values, _: fit.bind_inside(values)
 
 
 def _origin_of(function: Function, bound: Expr) -> str:
@@ -259,7 +267,7 @@ class Runner(HostSteps):
             self.machine.profile = None
 
     def waited(self, values: Any) -> None:
-        jax.block_until_ready([v for v in values if isinstance(v, jax.Array)])
+        jax.block_until_ready(list(values))
 
     def copied(self, value: Any, device: str) -> Any:
         return jax.device_put(value, device_named(device))
@@ -430,6 +438,8 @@ def _convert_value(where: str, a: Annotation, value: Any) -> Any:
     if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
         fields = enumerate(zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
         return tuple(_convert_value(f"{where}[{i}]", f, x) for i, (f, x) in fields)
+    if isinstance(a, Shape) and a.ndim == 1 and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return (int(value),)  # R.Prim
     if isinstance(a, Shape) and isinstance(value, (tuple, list)):
         sizes = list[Any](value)  # type: ignore[reportUnknownArgumentType]
         if all(isinstance(n, (int, np.integer)) for n in sizes):

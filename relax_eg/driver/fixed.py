@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from relax_eg.ir.annotations import Annotation, substitute
-from relax_eg.ir.calls import callees_first, signature
-from relax_eg.ir.expr import CONSTANT, FUNCTION, Expr, node, postorder
-from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.calls import callees_first
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.module import Function, Module
 from relax_eg.ir.scopes import scopes_of
-from relax_eg.ops.libraries import with_sizes_of
+from relax_eg.ops.resized import resized, resized_exprs
 from relax_eg.shapes import Dim, Scope
 from relax_eg.shapes.relation import read_statement
 
@@ -37,7 +36,7 @@ def with_fixed_sizes(module: Module, scope: Scope) -> Module:
 
 def at_sizes(e: Expr, sizes: Mapping[str, int]) -> Expr:
     """`e` with these sizes as numbers."""
-    return _replaced([e], {v: Dim.of(n) for v, n in sizes.items()}, {})[e]
+    return resized_exprs([e], {v: Dim.of(n) for v, n in sizes.items()}, {})[e]
 
 
 def remaining_statements(scope: Scope, function: Function) -> tuple[str, ...]:
@@ -53,7 +52,7 @@ def remaining_statements(scope: Scope, function: Function) -> tuple[str, ...]:
 def with_numbers(params: Sequence[Expr], result: Annotation, scope: Scope) -> tuple[tuple[Expr, ...], Annotation]:
     """The parameters and result of an entry, changed as `with_fixed_sizes` changes them."""
     sizes = _fixed_sizes(scope)
-    return tuple(_replaced(params, sizes, {}).values()), substitute(result, sizes)
+    return tuple(resized_exprs(params, sizes, {}).values()), substitute(result, sizes)
 
 
 def _fixed_sizes(scope: Scope) -> dict[str, Dim]:
@@ -61,29 +60,8 @@ def _fixed_sizes(scope: Scope) -> dict[str, Dim]:
 
 
 def _substituted_function(f: Function, sizes: dict[str, Dim], functions: Mapping[str, Function]) -> Function:
-    lines = [e for block in f.blocks for b in block.bindings for e in (b.var, b.value)]
-    new = _replaced([*f.params, *lines, f.result], sizes, functions)
-    blocks = tuple(Block(tuple(Binding(new[b.var], new[b.value]) for b in x.bindings), x.dataflow) for x in f.blocks)
-    origins = MappingProxyType({new.get(e, e): origin for e, origin in f.origins.items()})
     assume = tuple(text for s in f.assume for text in _assumed(s, sizes))
-    return replace(
-        f, params=tuple(new[p] for p in f.params), blocks=blocks, result=new[f.result], origins=origins, assume=assume
-    )
-
-
-def _replaced(roots: Sequence[Expr], sizes: dict[str, Dim], functions: Mapping[str, Function]) -> dict[Expr, Expr]:
-    """Maps each expression in `roots` to its replacement."""
-    done: dict[Expr, Expr] = {}
-    for e in postorder(roots):
-        if e.op == CONSTANT:
-            done[e] = e
-            continue
-        annotation = substitute(e.annotation, sizes)
-        if e.op == FUNCTION and e.attr("name") in functions:
-            annotation = signature(functions[e.attr("name")])
-        attrs = [(k, with_sizes_of(v, sizes)) for k, v in e.attrs]
-        done[e] = node(e.op, tuple(done[a] for a in e.args), attrs, annotation)
-    return done
+    return replace(resized(f, sizes, functions), assume=assume)
 
 
 def _assumed(statement: str, sizes: Mapping[str, Dim]) -> list[str]:

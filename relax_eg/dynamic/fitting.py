@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,37 @@ Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
 _ALIGNED = 64
 
 
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """A result that is not cut to its size, because whoever reads it next may run at the same capacity.
+
+    - `array`: it at capacity. What its padding holds does not matter.
+    - `shape`: its true shape.
+    """
+
+    array: jax.Array
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> Any:
+        return self.array.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    def block_until_ready(self) -> Padded:
+        jax.block_until_ready(self.array)
+        return self
+
+
+def unpadded(value: Any, jit: Jit | None) -> Any:
+    """Returns a value at its true size."""
+    if not isinstance(value, Padded):
+        return value
+    return CapacityFit((), ((0, tuple(map(slice, value.shape))),)).cut([value.array], jit)[0]
+
+
 @dataclass(frozen=True)
 class CapacityFit:
     """What a call at certain sizes needs at certain capacities. If both fields are empty, arrays pass unchanged.
@@ -38,26 +69,28 @@ class CapacityFit:
 
     pads: tuple[tuple[int, tuple[int, ...], Inside], ...]
     cuts: tuple[tuple[int, Inside], ...]
-    _device_programs: dict[Callable[..., Any], Any] = field(default_factory=dict[Any, Any], repr=False, compare=False)
+    _device_programs: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False, compare=False)
 
-    def _on_device(self, run: Callable[..., Any], what: Any, arrays: list[Any], jit: Jit) -> list[Any]:
+    def _on_device(self, run: Callable[..., Any], what: Sequence[Any], arrays: list[Any], jit: Jit) -> list[Any]:
         """Applies `run` to each of the arrays with its item of `what`, compiled for the device."""
-        if run not in self._device_programs:
-            self._device_programs[run] = jit(lambda xs: [run(x, *more) for x, (_, *more) in zip(xs, what, strict=True)])
-        return self._device_programs[run](arrays)
+        key = run, *(i for i, *_ in what)
+        if key not in self._device_programs:
+            self._device_programs[key] = jit(lambda xs: [run(x, *more) for x, (_, *more) in zip(xs, what, strict=True)])
+        return self._device_programs[key](arrays)
 
-    def pad(self, operands: list[Any], jit: Jit | None) -> list[Any]:
+    def pad(self, operands: list[Any], jit: Jit | None, done: Collection[int] = ()) -> list[Any]:
         """The operands at capacity; those that grow are new arrays, padded with zeros. `jit`: compiles the padding for
-        the device of the arrays; None if that is the host."""
-        if not self.pads:
+        the device of the arrays; None if that is the host. `done`: the places of operands that are at capacity."""
+        pads = [p for p in self.pads if p[0] not in done] if done else self.pads
+        if not pads:
             return operands
         grown = list(operands)
-        if jit is not None and any(isinstance(operands[i], jax.Array) for i, _, _ in self.pads):
-            new = self._on_device(_pad_on_device, self.pads, [operands[i] for i, _, _ in self.pads], jit)
-            for (i, _, _), x in zip(self.pads, new, strict=True):
+        if jit is not None and any(isinstance(operands[i], jax.Array) for i, _, _ in pads):
+            new = self._on_device(_pad_on_device, pads, [operands[i] for i, _, _ in pads], jit)
+            for (i, _, _), x in zip(pads, new, strict=True):
                 grown[i] = x
             return grown
-        for i, shape, inside in self.pads:
+        for i, shape, inside in pads:
             if is_key_array(operands[i]):
                 words = jax.device_put(_pad(jax.random.key_data(operands[i]), shape, inside))
                 grown[i] = jax.random.wrap_key_data(words, impl=jax.random.key_impl(operands[i]))
@@ -65,15 +98,26 @@ class CapacityFit:
                 grown[i] = _pad(operands[i], shape, inside)
         return grown
 
-    def cut(self, results: Sequence[Any], jit: Jit | None) -> list[Any]:
-        """The results at their true sizes."""
+    def pad_all(self, operands: list[Any], jit: Jit | None) -> list[Any]:
+        """What `pad` returns, for operands some of which may be `Padded`."""
+        shapes = {i: shape for i, shape, _ in self.pads}
+        done = {i for i, x in enumerate(operands) if isinstance(x, Padded) and x.array.shape == shapes.get(i)}
+        given = [x.array if i in done else unpadded(x, jit) for i, x in enumerate(operands)]
+        return self.pad(given, jit, done)
+
+    def cut(self, results: Sequence[Any], jit: Jit | None, kept: Collection[int] = ()) -> list[Any]:
+        """The results at their true sizes, those at the places `kept` as `Padded`."""
         made = list(results)
-        if jit is not None and self.cuts:
-            new = self._on_device(operator.getitem, self.cuts, [made[i] for i, _ in self.cuts], jit)
-            for (i, _), x in zip(self.cuts, new, strict=True):
+        for i, inside in self.cuts if kept else ():
+            if i in kept:
+                made[i] = Padded(made[i], tuple(s.stop for s in inside))
+        cuts = [c for c in self.cuts if c[0] not in kept] if kept else self.cuts
+        if jit is not None and cuts:
+            new = self._on_device(operator.getitem, cuts, [made[i] for i, _ in cuts], jit)
+            for (i, _), x in zip(cuts, new, strict=True):
                 made[i] = x
             return made
-        for i, inside in self.cuts:
+        for i, inside in cuts:
             if is_key_array(made[i]):
                 made[i] = made[i][inside]
                 continue

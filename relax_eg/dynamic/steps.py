@@ -21,9 +21,9 @@ from relax_eg.backend.executables import Executable, Executables, compile_execut
 from relax_eg.backend.lower import device_named
 from relax_eg.backend.program import abstract_array
 from relax_eg.backend.statistics import ExecutableRow, SizeRow, Statistics
-from relax_eg.backend.steps import OnDevice, StepPrograms
+from relax_eg.backend.steps import OnDevice, StepPrograms, owned
 from relax_eg.dynamic.at_capacity import REASSOCIATED
-from relax_eg.dynamic.fitting import CapacityFit, make_fit, shape_at
+from relax_eg.dynamic.fitting import CapacityFit, Jit, make_fit, shape_at, unpadded
 from relax_eg.dynamic.loops import GrowingLoop, growth_of
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, checked_call, plan_most
@@ -84,10 +84,17 @@ class CapacityPrograms(StepPrograms):
     ) -> RegionProgram:
         exact = super().region(function, block, known)
         made = _Part(self, function, exact.reads, [b.value for b in block.bindings], exact.run, exact.sizes, device)
-        run = made if made.is_sized else exact.run
+        if not made.is_sized:
+            return exact if device is None else RegionProgram(OnDevice(exact.run, device), exact.reads, made.sizes)
         if device is not None:
-            return RegionProgram(OnDevice(run, device), exact.reads, made.sizes)
-        return RegionProgram(run, exact.reads, made.sizes, None if made.is_sized else exact.donating)
+            return RegionProgram(OnDevice(made, device), exact.reads, made.sizes)
+
+        def planned(donated: tuple[int, ...], kept: tuple[int, ...]) -> _Part:
+            assert exact.planned is not None
+            made.plan_memory(exact.planned(donated, ()), donated, kept)
+            return made
+
+        return RegionProgram(made, exact.reads, made.sizes, planned)
 
     def whole(self, function: Function) -> _Exact:
         exact = super().whole(function)
@@ -185,6 +192,8 @@ class _Part:
         self.device = device
         self.programs, self.function, self.reads, self.outputs = programs, function, reads, outputs
         self.exact, self.needs = exact, tuple(needs)
+        self.donated: tuple[int, ...] = ()
+        self.kept: tuple[int, ...] = ()
         self.reasons: Mapping[str, str] = {}
         self._calls = Memo[tuple[int, ...], _PartCall](_MOST_CALLS)
         self._first: tuple[int, ...] | None = None
@@ -204,6 +213,13 @@ class _Part:
         """Whether what it reads has sizes that may vary."""
         return bool(self.sizes or self._unnamed)
 
+    def plan_memory(self, exact: _Exact, donated: tuple[int, ...], kept: tuple[int, ...]) -> None:
+        """Makes a block give the operands `donated` away, and leave the results `kept` at capacity.
+
+        - `exact`: gives them away at exact sizes.
+        """
+        self.exact, self.donated, self.kept = exact, donated, kept
+
     def calls(self) -> Sequence[_PartCall]:
         return list(self._calls.values())
 
@@ -212,8 +228,9 @@ class _Part:
             named, more = self._with_names(values, sizes)
             return named(values, {**sizes, **more})
         device = device_named(self.device) if self.device else jax.devices()[0]
+        jit = None if device.platform == "cpu" else self.programs.executables.jit
         if jax.device_count() > 1 and any(isinstance(x, jax.Array) and x.devices() != {device} for x in values):
-            return self.exact(values, {v: sizes[v] for v in self.needs if v in sizes})
+            return self._exactly(values, sizes, jit)
         key = tuple([sizes.get(v, -1) for v in self.sizes])
         call = self._calls.get(key)
         if call is None:
@@ -222,15 +239,24 @@ class _Part:
         if call.executable is None or call.executable.dropped:
             if call.executable is not None and call.executable.dropped:
                 self._calls = Memo(_MOST_CALLS)
-            return self.exact(values, {v: sizes[v] for v in self.needs if v in sizes})
-        jit = None if device.platform == "cpu" else self.programs.executables.jit
+            return self._exactly(values, sizes, jit)
         with self.programs.executables.lock:
             self.programs.executables.count(call.executable)
-        result = call.executable.run(call.fit.pad(values, jit), call.scalars)
+        given = call.fit.pad_all(values, jit)
+        taken = [given[i] for i in self.donated]
+        result = call.executable.run(taken, [x for i, x in enumerate(given) if i not in self.donated], call.scalars)
         if not call.fit.cuts:
             return result
         leaves, tree = jax.tree_util.tree_flatten(result)
-        return jax.tree_util.tree_unflatten(tree, call.fit.cut(leaves, jit))
+        return jax.tree_util.tree_unflatten(tree, call.fit.cut(leaves, jit, self._kept_leaves))
+
+    def _exactly(self, values: list[Any], sizes: Mapping[str, int], jit: Jit | None) -> Any:
+        return self.exact([unpadded(x, jit) for x in values], {v: sizes[v] for v in self.needs if v in sizes})
+
+    @cached_property
+    def _kept_leaves(self) -> frozenset[int]:
+        counts = [len(outputs_of(e.annotation)) for e in self.outputs or ()]
+        return frozenset(sum(counts[:i]) for i in self.kept)
 
     # --- sizes without names ---
 
@@ -261,7 +287,9 @@ class _Part:
                 return _Part(self.programs, f, f.params, None, self.exact, self.needs, self.device)
             main = pure_function("main", reads, substitute_exprs(self.outputs, named))
             outputs = [b.value for block in self._deduced(main).blocks for b in block.bindings]
-            return _Part(self.programs, f, reads, outputs, self.exact, self.needs, self.device)
+            found = _Part(self.programs, f, reads, outputs, self.exact, self.needs, self.device)
+            found.plan_memory(self.exact, self.donated, self.kept)
+            return found
         except Exception as e:  # what the sizes of this call have in common is not enough
             self.reasons = {**self.reasons, f.name: fallback(f"a block of {f.name}() runs at its very sizes", e)}
             return _Part(self.programs, f, [], [], self.exact, self.needs, self.device)
@@ -368,4 +396,15 @@ class _Part:
         given = [abstract_array(e.tensor, room(e.annotation)) for e in self.reads]
         with jax.ensure_compile_time_eval():
             scalars = {v: jax.device_put(np.int32(n)) for v, n in moving.items()}
-        return compile_executable(run, (given, scalars), {}, capacities, False, "call", {})
+        donated, others = self.donated, [i for i in range(len(given)) if i not in self.donated]
+
+        def ordered(taken: Sequence[Any], rest: Sequence[Any], true: Mapping[str, Any]) -> Any:
+            leaves: list[Any] = [None] * len(given)
+            for i, x in zip((*donated, *others), (*taken, *rest), strict=True):
+                leaves[i] = x
+            made = run(leaves, true)
+            return made if self.outputs is None else owned(made, leaves)
+
+        arguments = [given[i] for i in donated], [given[i] for i in others], scalars
+        more = {"donate_argnums": (0,)} if donated else {}
+        return compile_executable(ordered, arguments, {}, capacities, False, "call", {}, **more)

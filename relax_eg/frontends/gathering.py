@@ -15,7 +15,7 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ir.parser import Surroundings
 from relax_eg.ir.partition import remaining_origins, replace_names
-from relax_eg.ir.steps import impure_functions
+from relax_eg.ir.steps import calls_value, impure_functions, with_callers
 from relax_eg.tir import TensorProgram
 
 
@@ -38,7 +38,8 @@ class ScriptReferences:
 
     def surroundings(self, sizes: frozenset[str], line: Callable[[ast.stmt], SourceLine]) -> Surroundings:
         signatures: dict[str, Signature] = {name: signature(f) for name, f in self.functions.items()}
-        general = impure_functions(Module(tuple(self.functions.values())))
+        module = Module(tuple(self.functions.values()))
+        general = impure_functions(module) | with_callers(module, lambda f: any(map(calls_value, f.expressions())))
         return Surroundings(signatures, self.programs, self.values, sizes, line, self.types, general)
 
     def module(self, module: Module) -> str:

@@ -28,7 +28,6 @@ from relax_eg.frontends.specs import Arguments, HasArguments, need_sizes, read_a
 from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.frontends.tail_recursion import with_loops
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, is_first_order
-from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import reachable_functions, substitute_exprs
 from relax_eg.ir.expr import (
     COND,
@@ -54,7 +53,7 @@ from relax_eg.ir.packed import pack
 from relax_eg.ir.partition import remaining_origins, replace_names
 from relax_eg.ir.steps import effect_of, general_functions, impure_functions, is_sized, stepped_functions
 from relax_eg.ir.tokens import NoContentError
-from relax_eg.ir.wellformed import check
+from relax_eg.ir.wellformed import check, kept_inside
 from relax_eg.ops import api as op
 from relax_eg.ops.deduction import deduce_module
 from relax_eg.shapes import Scope
@@ -208,10 +207,11 @@ def prepare_module(
     fn.__signature__ = inspect.Signature(parameters)  # type: ignore[reportFunctionMemberAccess]
     sizes = SymbolicSizes()
     for p in main.params:
-        if isinstance(p.annotation, Signature):
+        if (kept := kept_inside(p.annotation)) is not None:
             raise SpecError(
-                f"{main.name}(): `{p.attr('name')}` is a function of the module; only functions that other functions "
-                "call take such\n  accepted: tensors, shapes and tuples of these as parameters of the entry"
+                f"{main.name}(): `{p.attr('name')}` is {kept} of the module, or may contain one; only functions that "
+                "other functions call take such\n"
+                "  accepted: tensors, shapes, data and tuples of these as parameters of the entry"
             )
     flat = None if main.name in stepped_functions(formed) else _array_entry(formed, fn, sizes)
     if flat is not None:

@@ -9,9 +9,9 @@ The rules, each of which takes one unit of fuel:
     known of `a` decides which case of f runs
     f(g, a), where f recurs and g is a closure    becomes  a function of its own for g, with what g captured passed
 
-Effects keep their order and number. What fuel does not reach, and functions whose sizes are not those of their callers,
-stay as they are. So lists of known structure are unrolled, and higher-order functions of known functions are
-first-order.
+Effects keep their order and number. A body in the place of a call has the sizes of its caller. What fuel does not
+reach, and calls that check when they run whether their arguments fit, stay as they are. So lists of known structure are
+unrolled, and higher-order functions of known functions are first-order.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from dataclasses import dataclass, field, replace
 
 from relax_eg.dtypes import is_integer
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Annotation, Callable, Data, Tensor, inside
+from relax_eg.ir.annotations import Annotation, Callable, Data, Tensor, inside, substitute
 from relax_eg.ir.annotations import TypeVar as TypeParameter
 from relax_eg.ir.calls import call_annotation, call_sizes, reachable_functions, reaching_cycles, signature
 from relax_eg.ir.control import functions_of, group_arguments
+from relax_eg.ir.data import all_sizes
 from relax_eg.ir.expr import (
     CALL,
     CLOSURE,
@@ -45,6 +46,7 @@ from relax_eg.ir.expr import (
     tuple_get,
     var,
 )
+from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin
 from relax_eg.ir.steps import VALUES, general_functions
@@ -53,6 +55,7 @@ from relax_eg.logs import log_at
 from relax_eg.ops.deduction import annotation_from
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import TABLE
+from relax_eg.ops.resized import resized
 from relax_eg.shapes import Dim
 
 FUEL = 1000  # limit: bodies put in the place of calls, and functions made for closures, in one module
@@ -101,6 +104,7 @@ class _Evaluator:
         self.recursive = _in_cycles(module)
         self.signatures = {f.name: signature(f) for f in module}
         self.taken = set(self.old)
+        self.sizes = {v for f in module for v in (*f.size_variables, *f.cast_variables)}
         self.made: dict[str, Function] = {}
         self.names: dict[tuple[str, tuple[Expr, ...]], str] = {}
         self.spent = 0
@@ -110,16 +114,15 @@ class _Evaluator:
     def module(self) -> Module:
         main = self.old[self.entry]
         self.names[self.entry, main.params] = self.entry
-        self._define(self.entry, self.entry, main.params, main.params)
+        self._define(main, self.entry, main.params, main.params)
         everything = {**self.old, **self.made}
         roots = [e for f in self.made.values() for e in f.expressions()]
         needed = {f.name for f in reachable_functions(roots, everything)} | set(self.made)
         order = [self.entry, *(n for n in everything if n in needed and n != self.entry)]
         return Module(tuple(everything[n] for n in order))
 
-    def _define(self, old: str, new: str, values: tuple[Expr, ...], params: tuple[Expr, ...]) -> None:
-        """Makes the function `new` of `params`: the function `old` for these values of its parameters."""
-        f = self.old[old]
+    def _define(self, f: Function, new: str, values: tuple[Expr, ...], params: tuple[Expr, ...]) -> None:
+        """Makes the function `new` of `params`: the function `f` for these values of its parameters."""
         scope = _Scope({str(p.attr("name")) for p in params})
         self.depth += 1
         result = self._body(f, values, scope)
@@ -200,11 +203,12 @@ class _Evaluator:
         f = self.old.get(name)
         if f is None or len(args) != len(f.params):
             return self._bind(b, e, scope)
-        if known or name in self.general:
-            if self._keeps_sizes(f, args) and self._decides(f, args) and self._may_spend(scope):
-                return self._inlined(f, args, scope)
-            if name in self.general and self.depth < DEPTH and self._keeps_sizes(f, args):
-                new, given = self._specialised(f, args, ())
+        own = self._at_sizes(f, args) if known or name in self.general else None
+        if own is not None:
+            if self._decides(own, args) and self._may_spend(scope):
+                return self._inlined(own, args, scope)
+            if name in self.general and self.depth < DEPTH:
+                new, given = self._specialised(own, args, ())
                 return self._bind(b, self._called(new, given), scope)
         return self._bind(b, self._called(name, args), scope)
 
@@ -222,11 +226,21 @@ class _Evaluator:
     def _may_spend(self, scope: _Scope) -> bool:
         return self.spent < FUEL and self.depth < DEPTH
 
-    def _keeps_sizes(self, f: Function, args: Sequence[Expr]) -> bool:
-        """Whether the sizes of `f` are those of its caller, by name."""
-        sizes = call_sizes([p.annotation for p in f.params], [a.annotation for a in args])
-        own = f.size_variables
-        return not f.cast_variables and all(v in sizes and sizes[v] == Dim.var(v) for v in own)
+    def _at_sizes(self, f: Function, args: Sequence[Expr]) -> Function | None:
+        """`f` with the sizes of its caller, and with names of its own for those that its `match_cast`s define. None
+        where a run tells whether the arguments fit."""
+        given = [a.annotation for a in args]
+        sizes = call_sizes([p.annotation for p in f.params], given)
+        if not all(v in sizes for v in f.size_variables):
+            return None
+        sizes = {v: d for v, d in sizes.items() if d != Dim.var(v)}
+        if not sizes and not f.cast_variables:
+            return f
+        sized = [(p.annotation, a) for p, a in zip(f.params, given, strict=True) if all_sizes(p)]
+        if not all(covers(substitute(p, sizes), a) for p, a in sized):
+            return None
+        sizes |= {v: Dim.var(fresh_name(v, self.sizes)) for v in f.cast_variables}
+        return resized(f, sizes, {})
 
     def _decides(self, f: Function, args: Sequence[Expr]) -> bool:
         """Whether the body of `f` may stand in the place of a call: `f` does not recur, or its case is known."""
@@ -256,22 +270,24 @@ class _Evaluator:
             taken = min(max(int(constant_value(index)), 0), len(functions) - 1)
         if taken is not None:
             args = [*parts.constants, *(index.args if e.op == MATCH else ())]
-            if self._keeps_sizes(functions[taken], args) and self._may_spend(scope):
-                return self._inlined(functions[taken], args, scope)
+            own = self._at_sizes(functions[taken], args)
+            if own is not None and self._may_spend(scope):
+                return self._inlined(own, args, scope)
         if self.depth >= DEPTH:
             return self._bind(b, self._deduced(e), scope)
         refs: list[Expr] = []
         given: list[Expr] = list(parts.constants)
         for i, f in enumerate(functions):
-            own: tuple[Annotation, ...] = ()
+            kinds: tuple[Annotation, ...] = ()
             if e.op == MATCH:
                 assert isinstance(index.annotation, Data)
-                own = index.annotation.fields(i)
+                kinds = index.annotation.fields(i)
             names = [str(p.attr("name")) for p in f.params[len(parts.constants) :]]
-            fields = tuple(var(n, a) for n, a in zip(names, own, strict=True))
-            if not self._keeps_sizes(f, [*parts.constants, *fields]):
+            fields = tuple(var(n, a) for n, a in zip(names, kinds, strict=True))
+            own = self._at_sizes(f, [*parts.constants, *fields])
+            if own is None:
                 return self._bind(b, self._deduced(e), scope)
-            new, given = self._specialised(f, list(parts.constants), fields)
+            new, given = self._specialised(own, list(parts.constants), fields)
             refs.append(node(FUNCTION, (), (("name", new),), self.signatures[new]))
         return self._bind(b, self._deduced(node(e.op, (index, *refs, *given), e.attrs, e.annotation)), scope)
 
@@ -306,12 +322,12 @@ class _Evaluator:
         name = self.names.get(key)
         if name is None:
             self.spent += is_new
-            plain = not is_new and tuple(values) == f.params
+            plain = not is_new and tuple(values) == self.old[f.name].params
             name = self.names[key] = f.name if plain else fresh_name(f.name, self.taken)
             if name != f.name:
                 result = call_annotation(self.signatures[f.name], [v.annotation for v in values], f.name)
                 self.signatures[name] = Callable(tuple(p.annotation for p in params), result)
-            self._define(f.name, name, tuple(values), tuple(params))
+            self._define(f, name, tuple(values), tuple(params))
         return name, given
 
 

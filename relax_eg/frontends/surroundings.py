@@ -150,7 +150,8 @@ class SurroundingNames(ast.NodeTransformer):
         if not isinstance(at, ast.Name) or at.id not in self.outside:
             return self.generic_visit(node)
         value = self.outside[at.id]
-        if inspect.ismodule(value) and value.__name__ == __name__.partition(".")[0]:
+        is_ours = inspect.ismodule(value) and value.__name__ == __name__.partition(".")[0]
+        if is_ours and not isinstance(getattr(value, names[-1], None), DataType):  # rx.Option.Some is a constructor
             at.id = "R"
             return node
         if value is api:

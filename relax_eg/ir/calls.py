@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -165,7 +165,9 @@ def call_sizes(params: Iterable[Annotation], args: Iterable[Annotation]) -> dict
     A variable is determined by an axis that is the variable, or by an axis that is linear in it.
     """
     sizes: dict[str, Dim] = {}
-    axes = [pair for p, a in zip(params, args, strict=False) for pair in paired_dims(p, a)]
+    pairs = list(zip(params, args, strict=False))
+    axes = [axis for p, a in pairs for axis in paired_dims(p, a)]
+    axes += [axis for p, a in pairs for axis in _dims_in_data(p, a)]
     for wanted, given in axes:
         if str(wanted) in wanted.variables:
             sizes.setdefault(str(wanted), given)
@@ -179,6 +181,17 @@ def call_sizes(params: Iterable[Annotation], args: Iterable[Annotation]) -> dict
                 if value is not None:
                     sizes[v], found = value, True
     return sizes
+
+
+def _dims_in_data(wanted: Annotation, given: Annotation) -> Iterator[tuple[Dim, Dim]]:
+    """Yields the pairs of sizes of tensors inside of data in two annotations."""
+    if isinstance(wanted, Tuple) and isinstance(given, Tuple):
+        for a, b in zip(wanted.fields, given.fields, strict=False):
+            yield from _dims_in_data(a, b)
+    elif isinstance(wanted, Data) and isinstance(given, Data) and wanted.definition == given.definition:
+        for a, b in zip(wanted.args, given.args, strict=False):
+            yield from paired_dims(a, b)
+            yield from _dims_in_data(a, b)
 
 
 def _solve_axis(wanted: Dim, v: str, given: Dim, sizes: dict[str, Dim]) -> Dim | None:

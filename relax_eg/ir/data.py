@@ -306,6 +306,17 @@ def sizes_in_data(annotation: Annotation) -> set[str]:
     return found
 
 
+def all_sizes(value: Any) -> set[str]:
+    """Returns the size variables of the annotation of an expression, those inside of data types included."""
+    return {v for d in dims_of(value.annotation) for v in d.variables} | sizes_in_data(value.annotation)
+
+
+def untold(where: str, name: str, size: str) -> ShapeError:
+    """Returns the error for data in which no tensor tells a size that is needed."""
+    problem = f"{where}: no tensor in {name} tells the size `{size}`, which is needed"
+    return ShapeError(f"{problem}\n  accepted: data with such a tensor, or another parameter that has the size")
+
+
 def map_annotated(where: str, a: Annotation, value: Any, convert: Callable[[str, Tensor, Any], Any]) -> Any:
     """Returns a value of data types and tuples with `convert(where, annotation, x)` for every tensor in it. It may be
     nested as deeply as memory allows. ShapeError where it has another type than its annotation says."""

@@ -14,14 +14,27 @@ from relax_eg.errors import OperatorError, SpecError
 from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, choose, clashes, join_branches
-from relax_eg.ir.data import sizes_in_data
+from relax_eg.ir.data import all_sizes, sizes_in_data
 from relax_eg.ir.devices import copied_to, declared_device, to_device
-from relax_eg.ir.expr import FUNCTION, MATCH, TUPLE, VAR, Expr, postorder, tuple_, tuple_get, var
+from relax_eg.ir.expr import (
+    FUNCTION,
+    MATCH,
+    MATCH_CAST,
+    TUPLE,
+    VAR,
+    Expr,
+    postorder,
+    tuple_,
+    tuple_get,
+    var,
+)
 from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE, MEMORY
+from relax_eg.ir.lambdas import with_lambdas_in_place
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.nested import NestedFunctions
 from relax_eg.ir.origin import Origin
+from relax_eg.ir.partition import casts_of_data
 from relax_eg.ir.patterns import MatchReader, WithoutUnpacking, with_one_return
 from relax_eg.ir.reader import did_you_mean, unqualified_name
 from relax_eg.ir.steps import effect_of
@@ -82,6 +95,7 @@ class FunctionReader:
         self.origins: dict[Expr, Origin] = {}
         self.values = ExpressionReader(scope)
         self.values.sizes.update(scope.surroundings.sizes if scope.surroundings is not None else ())
+        self.inside: set[str] = set()  # sizes that only tensors inside of data tell
         self.lines: dict[str, int] = {}  # line where each name is bound
         self.blocks: list[Block] = []
         self.assume: tuple[str, ...] = ()
@@ -103,15 +117,23 @@ class FunctionReader:
             self._name(name, d)
             self.values.names[name] = p
             self.values.sizes.update(v for d in dims_of(p.annotation) for v in d.variables)
-        for v in {v for p in params for v in sizes_in_data(p.annotation)} - self.values.sizes:
-            self.values.hidden[v] = ("a size inside of data, which no argument tells", TOLD)
         declared = {a.arg: a.annotation for a in d.args.args}
         copies = [self._placed(p, declared.get(str(p.attr("name")))) for p in params]
         moved = [Binding(c, e) for c, e in copies if c is not e]
+        inside = {v for p in params for v in sizes_in_data(p.annotation)}
+        self.inside = inside - {v for p in params for x in dims_of(p.annotation) for v in x.variables}
+        if any(isinstance(n, ast.Name) and n.id == d.name for s in d.body for n in ast.walk(s)):
+            # The data of its last call may have no tensor.
+            self.values.hidden.update(
+                {v: ("a size inside of data, which no argument tells", TOLD) for v in self.inside}
+            )
+            self.inside = set()
+        self.values.sizes |= self.inside
         if moved:
             self.blocks.append(Block(tuple(moved), dataflow=False))
         unpacked = WithoutUnpacking(self.words)
-        body = [s for line in d.body for s in _listed(unpacked.visit(line))]
+        named = with_lambdas_in_place(d.body, self.source)
+        body = [s for line in named for s in _listed(unpacked.visit(line))]
         lines = [s for s in body if _function_attributes(s) is None]
         lines = with_one_return(lines, self.words, self.source)
         attributes = [a for s in d.body if (a := _function_attributes(s)) is not None]
@@ -128,6 +150,8 @@ class FunctionReader:
         returned: list[Binding] = []
         result = self._returned(result, d.returns, returned)
         self._end_steps(returned)
+        if self.inside and (casts := casts_of_data(params, self.blocks, result, self.inside, self.words)):
+            self.blocks.insert(0, Block(casts, dataflow=False))
         return self._function(params, end, lines, result)
 
     def _returned(self, value: Expr, written: ast.expr | None, copies: list[Binding]) -> Expr:
@@ -499,6 +523,7 @@ class FunctionReader:
         bound = var(self._name(target.id, target), annotation)
         self._keep_origin(statement, written, value)
         self.values.sizes.update(v for d in dims_of(annotation) for v in d.variables)
+        self.values.sizes |= all_sizes(value) if value.op == MATCH_CAST else set()
         return target.id, value, bound
 
     def _keep_origin(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:

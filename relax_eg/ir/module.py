@@ -14,6 +14,7 @@ from typing import Any
 from relax_eg.argument_checks import short_repr
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, DataType, data_types_of, dims_of, may_be_wide
+from relax_eg.ir.data import all_sizes
 from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder
 from relax_eg.ir.origin import NO_ORIGINS, Origins
 from relax_eg.tir import TensorProgram
@@ -98,7 +99,7 @@ class Function:
     def cast_variables(self) -> tuple[str, ...]:
         """Names of the size variables that the function's `match_cast`s define, sorted."""
         steps = [b.value for block in self.blocks if not block.dataflow for b in block.bindings]
-        found = {v for e in steps if e.op == MATCH_CAST for d in dims_of(e.annotation) for v in d.variables}
+        found = set[str]().union(*(all_sizes(e) for e in steps if e.op == MATCH_CAST))
         return tuple(sorted(found - set(self.size_variables)))
 
     def expressions(self) -> list[Expr]:

@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Callable, Shape, dims_of, inside
 from relax_eg.ir.calls import closure, function_ref
+from relax_eg.ir.data import sizes_in_data
 from relax_eg.ir.expr import CONSTANT, FUNCTION, Expr, node, shape_value, var
 
 if TYPE_CHECKING:
     from relax_eg.ir.function_reader import FunctionReader
 
 LAMBDA = "def name(x: R.Tensor(...)): return ..., or a lambda where a function of known parameters is taken"
+
+
+def words_of(*nodes: ast.AST) -> set[str]:
+    """Returns the names in syntax, those in its strings included."""
+    words = {n.id for at in nodes for n in ast.walk(at) if isinstance(n, ast.Name)}
+    for n in (n for at in nodes for n in ast.walk(at)):
+        if isinstance(n, ast.Constant) and isinstance(n.value, str):
+            words.update("".join(c if c.isalnum() or c == "_" else " " for c in n.value).split())
+    return words
 
 
 class NestedFunctions:
@@ -83,11 +93,11 @@ class NestedFunctions:
 
     def _sizes(self, d: ast.FunctionDef, params: list[Annotation]) -> list[str]:
         """The sizes of the outer function that the inner one mentions and its parameters do not determine."""
-        words = {n.id for n in ast.walk(d) if isinstance(n, ast.Name)}
-        for n in ast.walk(d):
-            if isinstance(n, ast.Constant) and isinstance(n.value, str):
-                words.update("".join(c if c.isalnum() or c == "_" else " " for c in n.value).split())
         dims = [x for a in params for x in dims_of(a)]
+        told = {v for a in params for v in sizes_in_data(a)}  # by the data itself, unless the body needs them
+        words = words_of(*d.body).union(words_of(d.returns) - told if d.returns is not None else ())
         words.update(v for x in dims for v in x.variables)
-        words.update(v for a in params for part in inside(a) for x in dims_of(part) for v in x.variables)
+        words.update(
+            v for a in params for part in inside(a) for x in dims_of(part) for v in x.variables if v not in told
+        )
         return sorted((words & self.outer.values.sizes) - {str(x) for x in dims})

@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from relax_eg.ir.annotations import Annotation, Shape, dims_of
 from relax_eg.ir.calls import substitute_exprs
-from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_, var
+from relax_eg.ir.data import sizes_in_data
+from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, fresh_name, match_cast, postorder, tuple_, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.origin import Origins
@@ -78,6 +79,26 @@ def missing_sizes(function: Function, hidden: Iterable[str] = ()) -> set[str]:
         for _, value in e.attrs:
             used |= _variables_in(value, hidden)
     return used - {str(d) for p in function.params for d in dims_of(p.annotation) if str(d) in d.variables}
+
+
+def casts_of_data(
+    params: Sequence[Expr], blocks: Iterable[Block], result: Expr, inside: set[str], taken: set[str]
+) -> tuple[Binding, ...]:
+    """Returns the `match_cast`s of parameters by which a function takes sizes from tensors inside of data: those that
+    it needs and that nothing else tells.
+
+    - `inside`: the sizes that only such tensors tell.
+    - `taken`: names that are used; those that are made are added.
+    """
+    whole = Function("whole", tuple(params), tuple(blocks), result)
+    needed = (missing_sizes(whole) & inside) - {*whole.cast_variables}
+    found: list[Binding] = []
+    for p in params:
+        if told := needed & sizes_in_data(p.annotation):
+            name = fresh_name(f"{p.attr('name')}_sized", taken)
+            found.append(Binding(var(name, p.annotation), match_cast(p, p.annotation)))
+            needed -= told
+    return tuple(found)
 
 
 def _variables_in(value: object, hidden: Iterable[str]) -> set[str]:

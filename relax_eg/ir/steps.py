@@ -61,10 +61,10 @@ def impure_functions(module: Module) -> frozenset[str]:
     """Returns the names of the functions that contain a step or name such a function; `VALUES` if function values may
     have any."""
     general = general_functions(module)
-    found = _with_callers(module, lambda f: any(effect_of(e, general) for e in f.expressions())) | general
+    found = with_callers(module, lambda f: any(effect_of(e, general) for e in f.expressions())) | general
     if VALUES in found or found.isdisjoint(passed_functions(module)):
         return found
-    return _with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions()))) | {VALUES}
+    return with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions()))) | {VALUES}
 
 
 def general_functions(module: Module) -> frozenset[str]:
@@ -82,11 +82,11 @@ def general_functions(module: Module) -> frozenset[str]:
             return True
         return any(e.op in BEYOND_TENSORS for e in f.expressions())
 
-    found = _with_callers(module, is_general)
+    found = with_callers(module, is_general)
     closures = any(e.op == CLOSURE for f in module for e in f.expressions())
     if not found or not (closures or found & passed_functions(module)):
         return found
-    values = _with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions())))
+    values = with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions())))
     return values | {VALUES}
 
 
@@ -115,7 +115,7 @@ def stepped_functions(module: Module) -> frozenset[str]:
     makes a step, but XLA's program contains it unconditionally.
     """
     general = general_functions(module)
-    asserting = _with_callers(module, lambda f: any(e.op == MATCH_CAST for e in f.expressions()))
+    asserting = with_callers(module, lambda f: any(e.op == MATCH_CAST for e in f.expressions()))
 
     def is_stepped(function: Function) -> bool:
         if function.name in general:
@@ -125,10 +125,10 @@ def stepped_functions(module: Module) -> frozenset[str]:
             return True
         return any(is_data_dependent(e) or is_host_call(e) for e in function.expressions())
 
-    found = _with_callers(module, is_stepped)
+    found = with_callers(module, is_stepped)
     if found.isdisjoint(passed_functions(module)):
         return found
-    return _with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions())))
+    return with_callers(module, lambda f: f.name in found or any(map(calls_value, f.expressions())))
 
 
 def _decides(e: Expr, asserting: frozenset[str]) -> bool:
@@ -138,7 +138,7 @@ def _decides(e: Expr, asserting: frozenset[str]) -> bool:
     return e.op in (COND, WHILE, SCAN) and not asserting.isdisjoint(functions_of(e))
 
 
-def _with_callers(module: Module, holds: Callable[[Function], bool]) -> frozenset[str]:
+def with_callers(module: Module, holds: Callable[[Function], bool]) -> frozenset[str]:
     """Returns the names of the functions for which `holds`, and of those that name one directly or indirectly."""
     callers: dict[str, list[str]] = {}
     found: dict[str, None] = {}

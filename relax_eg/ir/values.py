@@ -17,10 +17,11 @@ from relax_eg.ir.annotations import (
     Tuple,
     TypeVar,
     dims_of,
+    substitute,
     substitute_types,
 )
 from relax_eg.ir.annotations import Callable as Signature
-from relax_eg.ir.calls import call_annotation, call_types, closure, constructed_annotation
+from relax_eg.ir.calls import call_annotation, call_sizes, call_types, closure, constructed_annotation
 from relax_eg.ir.control import reference_annotation
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
@@ -214,11 +215,15 @@ class ExpressionReader:
             elif self.reader.number(at) is not None:
                 return None
         if name is None:
-            callee = self.expression(at.func)
             if at.keywords:
                 raise self.source.error(at.keywords[0], "functions take no keywords", "arguments by position")
-            params = callee.annotation.params if isinstance(callee.annotation, Signature) else ()
-            args = self._arguments(at.args, params, ast.unparse(at.func))
+            if isinstance(at.func, ast.Lambda):
+                args = list(map(self.expression, at.args))
+                callee = self.nested.anonymous(at.func, Signature(tuple(a.annotation for a in args), Object()))
+            else:
+                callee = self.expression(at.func)
+                params = callee.annotation.params if isinstance(callee.annotation, Signature) else ()
+                args = self._arguments(at.args, params, ast.unparse(at.func))
             known = self._read_sizes(callee)
             told = None if declared == known else declared
             called = node(CALL, (callee, *args), (), self._result(at, callee, args, told))
@@ -279,8 +284,11 @@ class ExpressionReader:
                     types = call_types([p for p, _ in known], [a for _, a in known], name)
                 except OperatorError as error:
                     raise self.source.at_position(at, error, f"what {name} takes") from None
-                param = wanted[i]
-                found[i] = self.expression(at, None if param is None else substitute_types(param, types))
+                param = None if wanted[i] is None else substitute_types(wanted[i] or Object(), types)
+                if isinstance(param, Signature):  # it is called where it is passed to, at the sizes of these arguments
+                    sizes = call_sizes([p for p, _ in known], [a for _, a in known])
+                    param = Signature(tuple(substitute(p, sizes) for p in param.params), param.result)
+                found[i] = self.expression(at, param)
         return [e for e in found if e is not None]
 
     def _constructor(self, at: ast.expr) -> tuple[DataType, str] | None:

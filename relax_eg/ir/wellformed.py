@@ -15,6 +15,7 @@ from relax_eg.ir.annotations import (
     Callable,
     Data,
     Object,
+    Ref,
     Tuple,
     data_types_of,
     dims_of,
@@ -23,6 +24,7 @@ from relax_eg.ir.annotations import (
 )
 from relax_eg.ir.calls import NO_FUNCTIONS, constructed_annotation
 from relax_eg.ir.control import deduce_control, functions_of, reference_annotation
+from relax_eg.ir.data import all_sizes
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
@@ -100,15 +102,15 @@ def _check_ends(module: Module) -> None:
         )
 
 
-def _has_functions(a: Annotation) -> bool:
-    """Whether a value is a function, or may contain one."""
+def kept_inside(a: Annotation) -> str | None:
+    """Returns what a value is or may contain that never leaves a module: "a function", "a mutable cell"; else None."""
     waiting = [a, *(f for d in data_types_of([a]) for c in d.constructors for f in c.fields)]
     while waiting:
         part = waiting.pop()
-        if isinstance(part, Callable):
-            return True
+        if isinstance(part, (Callable, Ref)):
+            return "a function" if isinstance(part, Callable) else "a mutable cell"
         waiting += inside(part)
-    return False
+    return None
 
 
 def _check_calls(module: Module) -> None:
@@ -179,8 +181,8 @@ class _FunctionCheck:
             self._block(block)
         self.place = "the result"
         self._value(f.result, whole=False)
-        if self.is_entry and _has_functions(f.result.annotation):
-            self._fail(f.result, f"a function is returned by the entry of the module\n  accepted: {NO_FUNCTIONS}")
+        if self.is_entry and (kept := kept_inside(f.result.annotation)) is not None:
+            self._fail(f.result, f"{kept} is returned by the entry of the module\n  accepted: {NO_FUNCTIONS}")
         self._assumed()
         check_memory(f)
 
@@ -214,7 +216,7 @@ class _FunctionCheck:
             self.place = f"binding `{b.name}`"
             self._value(b.value, whole=not block.dataflow)
             if b.value.op == MATCH_CAST:
-                self.sizes |= self._sizes_of(b.value.annotation)
+                self.sizes |= all_sizes(b.value)
             self._known_sizes(b.value, self._sizes_of(b.var.annotation))
             if not block.dataflow:
                 self._bind(b.var)

@@ -16,11 +16,13 @@ import numpy as np
 
 from relax_eg.argument_checks import FLAG, TEXT, accepts, short_repr
 from relax_eg.dtypes import numpy_dtype
-from relax_eg.errors import HostError, OptionError, RelaxEgError
-from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
+from relax_eg.errors import HostError, OptionError, RelaxEgError, ShapeError
+from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
+from relax_eg.ir.data import map_annotated
 from relax_eg.ir.devices import TO_DEVICE
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.host_calls import HOST, OWN, PROGRAM
+from relax_eg.shapes import Dim
 from relax_eg.tir.imperative import run_program
 
 Array = np.ndarray[Any, Any]
@@ -115,29 +117,42 @@ def _empty(a: Annotation, sizes: Mapping[str, int]) -> Array:
     return np.zeros([int(d.evaluate(sizes)) for d in a.shape], numpy_dtype(a.dtype))
 
 
-def _checked(name: str, made: Any, out: Annotation, sizes: Mapping[str, int]) -> Any:
+def _checked(name: str, made: Any, out: Annotation, sizes: Mapping[str, int], place: str = "") -> Any:
+    where = f'the host function "{name}" gives{place and f" {place}:"}'
     if isinstance(out, Tuple):
         if not out.fields:
             return ()
         if not isinstance(made, (tuple, list)) or len(made) != len(out.fields):  # type: ignore[reportUnknownArgumentType]
-            raise HostError(f'the host function "{name}" gives {short_repr(made)}, annotated {out}')
+            raise HostError(f"{where} {short_repr(made)}, annotated {out}")
         return tuple(_checked(name, x, a, sizes) for x, a in zip(made, out.fields, strict=True))  # type: ignore[reportUnknownArgumentType]
+    if isinstance(out, Data):
+        try:
+            return map_annotated("result", out, made, lambda where, a, x: _checked(name, x, a, sizes, where))
+        except ShapeError as error:
+            raise HostError(f'the host function "{name}": its {error}, annotated {out}') from None
     if isinstance(out, Shape):
-        return tuple(int(n) for n in made)
-    if isinstance(out, Object):
-        return made
+        found = tuple(int(n) for n in made)
+        if not _fits(out.dims, out.ndim, found, sizes):
+            raise HostError(f"{where} the shape {found}, annotated {out}")
+        return found
     if isinstance(out, Tensor):
         array = np.asarray(made)
-        shape = None if out.shape is None else tuple(int(d.evaluate(sizes)) for d in out.shape)
         right = out.dtype is None or array.dtype == numpy_dtype(out.dtype)
-        if not right or out.ndim not in (None, array.ndim) or shape not in (None, array.shape):
-            wanted = f"{list(shape)}" if shape is not None else f"rank {out.ndim}"
+        if not right or not _fits(out.shape, out.ndim, array.shape, sizes):
+            shape = [d.evaluate(sizes) if d.variables <= sizes.keys() else d for d in out.shape or ()]
+            wanted = f"[{', '.join(map(str, shape))}]" if out.shape is not None else f"rank {out.ndim}"
             raise HostError(
-                f'the host function "{name}" gives {array.dtype}{list(array.shape)}, annotated {out.dtype} {wanted}\n'
+                f"{where} {array.dtype}{list(array.shape)}, annotated {out.dtype} {wanted}\n"
                 "  accepted: a result that has the annotation of its call"
             )
         return array
     return made
+
+
+def _fits(dims: Sequence[Dim] | None, rank: int | None, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
+    """Whether a shape has the rank and the known sizes that an annotation says."""
+    known = ((d, n) for d, n in zip(dims or (), shape, strict=False) if d.variables <= sizes.keys())
+    return rank in (None, len(shape)) and all(d.evaluate(sizes) == n for d, n in known)
 
 
 def _print(*args: Any) -> tuple[()]:

@@ -16,7 +16,7 @@ from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
-from relax_eg.ir.data import Cell, DataValue, FunctionValue, map_data
+from relax_eg.ir.data import Cell, DataValue, FunctionValue, map_annotated, map_data, sizes_in_data, untold
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
@@ -327,7 +327,17 @@ class _Interpreter(Evaluator):
         return self.function(self.module[name], (*args[1:], *last), {})
 
     def match_cast(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        self.bind("match_cast", [("value", e.annotation, args[0])], sizes)
+        found: dict[tuple[Tensor, tuple[int, ...]], tuple[str, Tensor, Any]] = {}
+
+        def keep(place: str, a: Tensor, x: Any) -> Any:
+            return found.setdefault((a, x.shape), (place, a, x))[2]
+
+        inside = sizes_in_data(e.annotation)
+        if inside:
+            map_annotated("value", e.annotation, args[0], keep)
+        self.bind("match_cast", [("value", e.annotation, args[0]), *found.values()], sizes)
+        if inside - sizes.keys():
+            raise untold("match_cast", "value", min(inside - sizes.keys()))
         return args[0]
 
     def library(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:

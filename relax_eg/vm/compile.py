@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of, substitute
+from relax_eg.ir.annotations import Callable as Signature
+from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.control import functions_of, group_arguments, runs_of
+from relax_eg.ir.data import all_sizes, sizes_in_data
 from relax_eg.ir.devices import copied_to
 from relax_eg.ir.expr import (
     CALL,
@@ -68,7 +71,7 @@ from relax_eg.vm.instructions import (
     WriteRef,
 )
 from relax_eg.vm.lifetimes import with_kills
-from relax_eg.vm.storages import Branch, Donating, PlannedRegion, with_storages
+from relax_eg.vm.storages import Branch, Planned, PlannedRegion, with_storages
 
 Advances = Callable[[list[Any], Mapping[str, int]], tuple[list[Any], Mapping[str, int]]]
 Bind = Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]
@@ -81,13 +84,13 @@ class RegionProgram:
     - `run(values, sizes)`: returns the values of the block's bindings.
     - `reads`: the variables whose values it takes, in order.
     - `sizes`: the size variables that it reads.
-    - `donating(places)`: the same program, which gives these operands away; None where it cannot.
+    - `planned`: the same program as its function's plan of memory asks (`vm.storages`); None where it cannot be.
     """
 
     run: Callable[[list[Any], Mapping[str, int]], Sequence[Any]]
     reads: Sequence[Expr]
     sizes: Sequence[str]
-    donating: Donating | None = None
+    planned: Planned | None = None
 
 
 class Programs(Protocol):
@@ -104,6 +107,8 @@ class Programs(Protocol):
     def fit(self, function: Function) -> Callable[[Sequence[Any]], Mapping[str, int]]: ...
 
     def cast(self, function: Function, bound: Expr) -> Bind: ...
+
+    def data_check(self, call: Expr) -> Bind: ...
 
     def advance(self, function: Function) -> Advances | None:
         """Takes steps of a function that ends in a call of itself; None where it is run by its instructions."""
@@ -270,7 +275,7 @@ class _FunctionCompiler:
         sizes = tuple((v, scope.sizes[v]) for v in program.sizes if v in scope.sizes)
         name = ", ".join(b.name for b in bindings)
         kinds = tuple(_in_frame(b.var.annotation, scope.sizes) for b in bindings)
-        self.regions[len(self.code)] = PlannedRegion(kinds, self.branch, program.donating)
+        self.regions[len(self.code)] = PlannedRegion(kinds, self.branch, program.planned)
         self.code.append(RunRegion(-1, program.run, name, reads, sizes, outputs))
         scope.registers.update(zip((b.var for b in bindings), outputs, strict=True))
 
@@ -329,7 +334,7 @@ class _FunctionCompiler:
             return
         if e.op == MATCH_CAST:
             value = self._operand(e.args[0], scope)
-            new = {v for d in dims_of(e.annotation) for v in d.variables} - scope.sizes.keys()
+            new = all_sizes(e) - scope.sizes.keys()
             bound = tuple((v, v + scope.suffix) for v in sorted(new))
             bind = self.programs.cast(scope.function, b.var)
             self.code.append(BindSizes(-1, bind, (value,), tuple(scope.sizes.items()), bound))
@@ -338,6 +343,7 @@ class _FunctionCompiler:
             return
         if e.op == CALL and e.args[0].op == FUNCTION:
             args, name = tuple(self._operand(a, scope) for a in e.args[1:]), e.args[0].attr("name")
+            self._check_data(e, args)
             fold = self.module.folds.get(name) if name not in self.running else None
             # The function itself runs node by node: its cases call it as any function.
             if fold is not None and not any(c.body.name == f"{self.running[0]}_body" for c in fold.cases):
@@ -347,6 +353,7 @@ class _FunctionCompiler:
             scope.registers[b.var] = made
         elif e.op == CALL:
             callee, *args = [self._operand(a, scope) for a in e.args]
+            self._check_data(e, tuple(args))
             scope.registers[b.var] = self._made(CallValue, callee, tuple(args))
         elif (device := copied_to(e)) is not None:
             self.places[b.var] = device
@@ -357,6 +364,18 @@ class _FunctionCompiler:
             scope.registers[b.var] = self._made(kind, e, args, tuple(scope.sizes.items()))
         else:
             scope.registers[b.var] = self._operand(e, scope)
+
+    def _check_data(self, e: Expr, args: tuple[int, ...]) -> None:
+        """Adds the check of data whose tensors may have other sizes than the function that is called says."""
+        callee, given = e.args[0].annotation, [a.annotation for a in e.args[1:]]
+        if not isinstance(callee, Signature) or not any(map(sizes_in_data, callee.params)):
+            return
+        told = call_sizes(callee.params, given)
+        if not all(
+            covers(substitute(p, told), a) for p, a in zip(callee.params, given, strict=False) if sizes_in_data(p)
+        ):
+            bind = self.programs.data_check(e)
+            self.code.append(BindSizes(-1, bind, args, (), ()))
 
     def _choice(self, b: Binding, scope: _Scope) -> None:
         """Compiles a `cond` or `match`: each branch, and where it is one function's own, its function in place."""

@@ -33,7 +33,8 @@ from relax_eg.vm.instructions import (
 LEAST_BYTES = 4096  # chosen: smaller values get no storage; donating such an array takes longer than allocating it
 
 Branch = tuple[int, ...]  # the branches around an instruction, outermost first
-Donating = Callable[[tuple[int, ...]], Callable[[list[object], Mapping[str, int]], Sequence[object]]]
+# The program of a block that gives the operands at some places away. Only blocks read its results at other places.
+Planned = Callable[[tuple[int, ...], tuple[int, ...]], Callable[[list[object], Mapping[str, int]], Sequence[object]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,12 @@ class PlannedRegion:
 
     - `annotations`: those of its results, in the frame's names of sizes.
     - `branch`: the branches around it.
-    - `donating(places)`: a program that gives these operands away; None where it cannot.
+    - `planned(donated, kept)`: its program; None where it cannot give operands away.
     """
 
     annotations: tuple[Tensor | None, ...]
     branch: Branch
-    donating: Donating | None
+    planned: Planned | None
 
 
 @dataclass(slots=True)
@@ -73,11 +74,13 @@ def with_storages(
     """
     last: dict[int, int] = {}  # the place of the last instruction that reads a register
     held: set[int] = set()  # registers whose values may have other owners
+    looked: set[int] = set()  # those whose sizes are checked
     writers: dict[int, int] = {}
     for k, i in enumerate(code):
         last.update(dict.fromkeys(read_registers(i), k))
         if not isinstance(i, (RunRegion, BranchOn, BindSizes)):
             held.update(read_registers(i))
+        looked.update(i.values if isinstance(i, BindSizes) else ())
         for r in written_registers(i):
             writers[r] = writers.get(r, 0) + 1
     storages: list[_Storage] = []
@@ -91,12 +94,16 @@ def with_storages(
             continue
         allocated: list[int] = []
         donated: list[int] = []
-        for r, a in zip(i.outputs, region.annotations, strict=True):
-            size = None if a is None or r in held or writers[r] > 1 else tensor_bytes(a)
+        own = [
+            a is not None and r not in held and writers[r] == 1
+            for r, a in zip(i.outputs, region.annotations, strict=True)
+        ]
+        for r, a, is_own in zip(i.outputs, region.annotations, own, strict=True):
+            size = tensor_bytes(a) if a is not None and is_own else None
             if a is None or size is None or (size.is_const and size.value < LEAST_BYTES):
                 continue
             end = last.get(r, k)
-            found = next((s for s in reversed(storages) if _takes_over(s, a, size, region, k)), None)
+            found = next((s for s in reversed(storages) if _takes_over(s, a, size, region, i, k)), None)
             if found is None:
                 found = _Storage(new_register(), size, region.branch, r, a, end)
                 storages.append(found)
@@ -106,19 +113,21 @@ def with_storages(
             found.holder, found.kind, found.end = r, a, end
             made.append(AllocTensor(r, found.register, a))
             allocated.append(r)
-        run = region.donating(tuple(donated)) if donated and region.donating is not None else i.run
+        kept = tuple(p for p, (r, is_own) in enumerate(zip(i.outputs, own, strict=True)) if is_own and r not in looked)
+        run = i.run if region.planned is None else region.planned(tuple(donated), kept)
         made.append(replace(i, run=run, allocated=tuple(allocated), donates=tuple(donated)))
     return tuple(moved(i, places) for i in made)
 
 
-def _takes_over(s: _Storage, a: Tensor, size: Dim, region: PlannedRegion, k: int) -> bool:
+def _takes_over(s: _Storage, a: Tensor, size: Dim, region: PlannedRegion, i: RunRegion, k: int) -> bool:
     """Whether a value of the region at place `k` may be in `s`: its storage exists on this path, and its last value is
-    dead, or is read by the region for the last time and is of the same kind, as XLA's donation asks."""
+    dead, or is read by the region for the last time, once, and is of the same kind, as XLA's donation asks."""
     if s.size is not size or region.branch[: len(s.branch)] != s.branch:
         return False
     if s.end < k:
         return True
-    return s.end == k and region.donating is not None and (s.kind.shape, s.kind.dtype) == (a.shape, a.dtype)
+    is_alike = (s.kind.shape, s.kind.dtype) == (a.shape, a.dtype)
+    return s.end == k and region.planned is not None and is_alike and i.reads.count(s.holder) == 1
 
 
 def planned_bytes(code: Code, sizes: Mapping[str, int]) -> int:

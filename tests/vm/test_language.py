@@ -17,7 +17,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.executables import executables
 from relax_eg.backend.steps import Runner
-from relax_eg.errors import ModuleTextError, OperatorError, ShapeError, WellFormedError
+from relax_eg.errors import ModuleTextError, OperatorError, ShapeError, SpecError, WellFormedError
 from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.ir.data import DataValue, data_type, items_of
 from relax_eg.ir.module import Block, Function, Module
@@ -367,6 +367,11 @@ def test_modules_that_are_refused() -> None:
     assert not block.dataflow
     with pytest.raises(WellFormedError, match="the result: a function is returned by the entry of the module"):
         parse(body("def f(x: R.Tensor((), 'float32')):\n    return x + k\nreturn f"))
+    with pytest.raises(WellFormedError, match=r"the result.*: a mutable cell is returned by the entry of the module"):
+        parse(body("r = R.new_ref(k)\nreturn List.Cons(r, List.Nil())"))
+    cell = parse("@R.function\ndef main(r: R.Ref(R.Tensor((), 'float32'))):\n    return R.read_ref(r)\n")
+    with pytest.raises(SpecError, match="`r` is a mutable cell of the module, or may contain one; only functions that"):
+        rx.optimize(cell)
 
 
 def test_arguments_that_are_refused() -> None:

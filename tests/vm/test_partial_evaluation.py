@@ -119,6 +119,62 @@ def test_higher_order_functions_of_known_functions_are_first_order(text: str, ar
     assert not any(e.op == "make_closure" for f in made for e in f.expressions())
 
 
+SIZED = (
+    HEAD
+    + """
+@R.function
+def twice(
+    g: R.Callable((R.Tensor(("k",), "float32"),), R.Tensor(("k",), "float32")), x: R.Tensor(("k",), "float32")
+) -> R.Tensor(("k",), "float32"):
+    return g(g(x))
+
+@R.function
+def larger(f: R.Callable((R.Tensor(("m",), "float32"),), R.Tensor(("m",), "bool")), x: R.Tensor(("m",), "float32")):
+    chosen = R.masked_select(x, f(x))
+    y = R.match_cast(chosen, R.Tensor(("j",), "float32"))
+    return R.sum(R.exp(y))
+
+@R.function
+def each(
+    f: R.Callable((R.Tensor(("k",), "float32"),), R.Tensor(("k",), "float32")), xs: List(R.Tensor(("k",), "float32"))
+) -> List(R.Tensor(("k",), "float32")):
+    match xs:
+        case List.Nil():
+            return List.Nil()
+        case List.Cons(h, t):
+            y = each(f, t)
+            return List.Cons(f(h), y)
+
+@R.function
+def main(x: R.Tensor(("n",), "float32"), c: R.Tensor(("n",), "float32"), xs: List(R.Tensor(("n",), "float32"))):
+    y = twice(lambda v: R.exp(v) * c, x)
+    z = twice(lambda v: v + 1.0, R.concat(x, c, axis=0))
+    a = larger(lambda v: v > c, x)
+    b = larger(lambda v: v < c, x)
+    return y, z, a, b, each(lambda v: v * c, xs)
+"""
+)
+
+
+def test_bodies_have_the_sizes_of_their_callers() -> None:
+    """Functions have names of their own for sizes, and `match_cast`s that are evaluated twice name two."""
+    x, c = np.float32([0.5, 0.1, 0.3]), np.float32([0.2, 0.4, 0.1])
+    made, spent = check(parse(SIZED), [x, c, rx.list_of(rx.List, [x, c])])
+    assert spent >= 8
+    assert not any(e.op == "make_closure" for f in made for e in f.expressions())
+    assert {f.name for f in made}.isdisjoint({"twice", "larger"})
+    assert len(made.main.cast_variables) == 2
+    assert parse(str(made)) == made
+
+
+def test_calls_that_check_their_arguments_stay() -> None:
+    text = SIZED.replace('main(x: R.Tensor(("n",), "float32"), c', 'main(x: R.Tensor(ndim=1, dtype="float32"), c')
+    lines = text.split("    y = twice(")[0] + "    return twice(lambda v: v + 1.0, x)\n"
+    x = np.float32([0.5, 0.1, 0.3])
+    made, _ = check(parse(lines), [x, x, rx.list_of(rx.List, [])])
+    assert "twice" in {f.name for f in made}
+
+
 def test_examples() -> None:
     known = examples()
     for name in ("rnn", "mutual", "total"):

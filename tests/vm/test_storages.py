@@ -18,9 +18,10 @@ from relax_eg.ops.text import parse
 from relax_eg.shapes import Scope
 from relax_eg.vm.instructions import AllocStorage, Instruction, RunRegion
 from relax_eg.vm.storages import planned_bytes
+from tests.dynamic.test_growing_loops import at_capacity
 from tests.vm.test_language import EXAMPLES, assert_alike, runner
 
-N = 41_003
+N, ROOM = 41_003, 1 << 16
 CHAIN = """
 @R.function
 def deeper(x: R.Tensor(("n",), "float32"), k: R.Tensor((), "int32")) -> R.Tensor((), "float32"):
@@ -74,7 +75,57 @@ def test_what_is_planned_is_what_runs() -> None:
 
 
 def _living() -> int:
-    return sum(x.nbytes for x in jax.live_arrays() if x.shape in ((N,), (2 * N,)))
+    return sum(x.nbytes for x in jax.live_arrays() if x.shape in ((N,), (2 * N,), (ROOM,), (2 * ROOM,)))
+
+
+def test_blocks_at_capacity_take_over_storages() -> None:
+    """What only blocks read stays at capacity, and its storage is taken over there as at exact sizes."""
+    live = list[int]()
+    rx.register_function("tests.held", lambda: np.int32(live.append(_living()) or 0), replace=True)
+    run, kept = at_capacity(CHAIN)
+    assert [i.donates for i in instructions(run, "deeper", RunRegion) if i.donates]
+    x = jax.numpy.linspace(0.0, 1.0, N)
+    given = [x, jax.numpy.int32(1)]
+    wanted = evaluate(parse(CHAIN), [np.asarray(x), np.int32(1)])
+    for _ in range(2):
+        gc.collect()
+        live.clear()
+        np.testing.assert_allclose(run.run(given), wanted, rtol=2e-5)
+        n = 4 * ROOM
+        assert [b - x.nbytes for b in live] == [n, 2 * n, 3 * n, n], live
+    assert not x.is_deleted()
+    y, made = jax.numpy.linspace(0.0, 1.0, N - 9), kept.compilations
+    np.testing.assert_allclose(run.run([y, given[1]]), evaluate(parse(CHAIN), [np.asarray(y), np.int32(1)]), rtol=2e-5)
+    assert kept.compilations == made and all(e.buffer_sizes == {"n": ROOM} for _, e in kept.items())
+
+
+TWICE = """
+@R.function
+def main(x: R.Tensor(("n",), "float32"), k: R.Tensor((4, "n"), "float32")):
+    a = R.exp(x)
+    _ = R.call_packed("tests.held", sinfo_args=R.Tensor((), "int32"))
+    a2 = R.match_cast(a, R.Tensor(("m",), "float32"))
+    b = R.tanh(a) + R.max(a2)
+    same = k
+    _1 = R.call_packed("tests.held", sinfo_args=R.Tensor((), "int32"))
+    c = R.sin(b)
+    d = R.exp(same)
+    _2 = R.call_packed("tests.held", sinfo_args=R.Tensor((), "int32"))
+    return R.cos(c), R.tanh(d), x, k
+"""
+
+
+@pytest.mark.parametrize("mode", ["exact", "capacity", "auto"])
+def test_values_with_two_names_and_arguments_are_not_given_away(mode: str) -> None:
+    rx.register_function("tests.held", lambda: np.int32(0), replace=True)
+    module = parse(TWICE)
+    best = rx.optimize(module, rules=rx.RuleSet("none"), dynamic=mode)
+    for n in (2000, 2001, 3000):
+        given = jax.numpy.linspace(0.0, 1.0, n), jax.numpy.ones((4, n))
+        before = [np.array(x) for x in given]
+        assert_alike(best(*given), evaluate(module, before))
+        for x, y in zip(given, before, strict=True):
+            np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
