@@ -32,6 +32,7 @@ from relax_eg.driver.prices import (
     MODE_DOUBT,
     NO_WORSE,
     OWN_KERNELS_DOUBT,
+    PAYS_MEMORY,
     call_seconds,
     device_cost,
     is_no_dearer,
@@ -192,7 +193,9 @@ class Search:
         found = units.extract_again(options if at is None else replace(options, bindings=(dict(at),)), share)
         return Entry(spec, units, found, time.perf_counter() - started, None if at is None else dict(at))
 
-    def entry_at_byte_price(self, spec: SearchSpec, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
+    def entry_at_byte_price(
+        self, spec: SearchSpec, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]
+    ) -> Entry:
         """The program that a search finds if a byte in memory costs `held`.
 
         `bytes_cost`: prices known more exactly, by function and block.
@@ -311,9 +314,11 @@ class Search:
     def is_worthwhile(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
         """Whether replacing the program as written by a candidate pays."""
         calls = [(self.predicted_seconds(CandidateProgram(None), b), self.doubted_seconds(v, b)) for b in bindings]
-        if not self.is_no_dearer(v, bindings):
-            return False
         least = 1 / NO_WORSE if self.is_sparing(v, bindings) else least_gain(self.options)
+        if not self.is_no_dearer(v, bindings):
+            if self.is_in_kernels_on_gpu:
+                return False
+            least = max(least, PAYS_MEMORY)
         return is_worthwhile(calls, least)
 
     @property

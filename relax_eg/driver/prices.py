@@ -45,8 +45,10 @@ NEVER_SLOWER = 1.05
 # given: seconds and temporary bytes of kernels on a GPU, over those of the function as written as one XLA program
 NO_WORSE = 1.03
 _FEW_BYTES = 1 << 16  # chosen: temporary bytes that are not compared
-# given: a program that needs so many times fewer temporary bytes than the one as written replaces it if it takes no longer
+# given: times fewer temporary bytes with which a program replaces the one as written if it takes no longer
 SPARING = 16
+# chosen: predicted speedup from which on one XLA program may need more temporary bytes on a GPU than the one as written
+PAYS_MEMORY = 1.5
 _BY_OWN_MODEL = 1.0001  # chosen: the same by a cost model of the user's own, whose prices are exact but for rounding
 
 # measured: factor on seconds in another execution than that of the program as written, where programs are compared. On
