@@ -67,3 +67,9 @@ def test_a_program_that_stores_little_takes_the_place_of_one_that_takes_as_long(
     assert 1 < best.report.predicted_gain < 1.15  # little else speaks for it
     many = rx.optimize(causal, *heads(128, "float32"), target="h100", **OPTIONS)
     assert many.report.kept_as_written  # its kernel would take much longer
+
+
+def test_the_choice_of_a_program_that_stores_little_is_explained() -> None:
+    best = rx.optimize(attention, *heads(64, "bfloat16"), target="rtx4090", execution="kernels", **OPTIONS)
+    assert best.report.searched_for.startswith("with a byte in memory at ")
+    assert "in kernels, each composed of the equations of its operators" in str(best.explain())
