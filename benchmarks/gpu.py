@@ -37,7 +37,7 @@ import typer
 
 import relax_eg as rx
 from benchmarks import Quick
-from benchmarks.gpu_cases import DTYPES, OWN, WAYS, WHOLE, Subject, subjects
+from benchmarks.gpu_cases import DTYPES, KERNELS, OWN, WAYS, WHOLE, Subject, subjects
 from benchmarks.gpu_fidelity import WRITTEN, FidelityRow, as_written, fidelity_summary, rows_of_fidelity
 from benchmarks.gpu_pages import NO_WORSE, CompiledRow, Made, write_compiled, write_fidelity
 from benchmarks.timing import QUICK_SECONDS, Estimate, duration, machine, measure
@@ -67,9 +67,9 @@ def search(chosen: list[Subject], target: str, folder: Path) -> None:
 
 def searched(subject: Subject, target: Any) -> dict[str, rx.types.Optimized]:
     """What is chosen for a device, by way; without the way that leaves cuDNN out, where that is the same program."""
-    found = {way: subject.optimize(way, target) for way in WAYS}
-    if str(found[OWN].module) == str(found[WHOLE].module):
-        del found[OWN]
+    found = {way: subject.optimize(way, target) for way in (WHOLE, KERNELS)}
+    if "cudnn." in str(found[WHOLE].module):
+        found[OWN] = subject.optimize(OWN, target)
     return found
 
 

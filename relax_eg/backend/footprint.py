@@ -11,6 +11,7 @@ import jax
 from relax_eg.backend.accounting import allocated_bytes
 from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import run_at
+from relax_eg.backend.pallas.choice import Pallas, lowering_through
 from relax_eg.backend.program import abstract_array
 from relax_eg.extract.footprint import Footprint
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -39,14 +40,17 @@ def whole_footprint(
     sizes: Mapping[str, int],
     options: Mapping[str, str],
     absent: GpuTarget | None = None,
+    pallas: bool = False,
 ) -> Footprint:
     """The footprint of a module as one XLA program, compiled with these options of XLA's: for the device at hand, or
-    for an absent one. DeviceError where XLA does not compile it for that."""
+    for an absent one. `pallas`: whether kernels are lowered through Pallas on GPUs. DeviceError where XLA does not
+    compile it for an absent device."""
     module = call_part(module, weights)
-    f = module.main
+    f, own = module.main, _pallas(absent, pallas)
 
     def run(*arrays: Any) -> Any:
-        return run_at(module, f, arrays, sizes)
+        with lowering_through(own):
+            return run_at(module, f, arrays, sizes)
 
     if absent is None:
         lowered = jax.jit(run, keep_unused=True, compiler_options=dict(options) or None).lower(*avals(f, sizes))
@@ -58,6 +62,13 @@ def whole_footprint(
     temporary, results = allocated_bytes(compiled), int(analysis.output_size_in_bytes)
     peak = (("XLA's temporary buffers", temporary), ("results", results))
     return Footprint(dict(sizes), 0, results, temporary, peak)
+
+
+def _pallas(absent: GpuTarget | None, wanted: bool) -> Pallas | None:
+    """Chooses the kernels that are lowered through Pallas: for an absent GPU, or for the device at hand."""
+    if absent is None:
+        return Pallas.for_default_device(wanted)
+    return absent.pallas() if wanted else None
 
 
 def likely_peak_values(module: Module, weights: set[str], sizes: Mapping[str, int]) -> frozenset[tuple[str, Expr]]:
@@ -89,12 +100,28 @@ class KernelFootprint:
 
 
 def kernel_footprint(
-    module: Module, weights: set[str], sizes: Mapping[str, int], options: Mapping[str, str]
+    module: Module,
+    weights: set[str],
+    sizes: Mapping[str, int],
+    options: Mapping[str, str],
+    absent: GpuTarget | None = None,
+    pallas: bool = False,
 ) -> KernelFootprint:
-    """The footprint of a module that runs in kernels, each compiled with these options of XLA's."""
+    """The footprint of a module that runs in kernels, each compiled with these options of XLA's. `absent`, `pallas` and
+    errors: as of `whole_footprint`."""
     module = call_part(module, weights)
-    call = Call(Kernels(module, options), plan(module, dict(sizes)), sizes, module.main.result.annotation)
-    own = call.temporaries(avals(module.main, sizes))
+    # JAX refuses options of a function that is lowered within another; an absent device compiles with them.
+    kernels = Kernels(module, options if absent is None else {}, _pallas(absent, pallas))
+    call = Call(kernels, plan(module, dict(sizes)), sizes, module.main.result.annotation)
+    if absent is None:
+        own = call.temporaries(avals(module.main, sizes))
+    else:
+        with absent.lowering_there():
+            own = call.temporaries(
+                avals(module.main, sizes),
+                absent.place,
+                lambda lowered: allocated_bytes(absent.compile(lowered, options, tiles=False).executable),
+            )
     program = call.plan.program
     named = [(program.values[x.values[0]].name, int(x.bytes.evaluate(sizes))) for x in call.plan.peak]
     kernels = {*_peak_values(call.plan)}

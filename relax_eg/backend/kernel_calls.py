@@ -253,16 +253,19 @@ class Call:
         found = self._result
         return env[found] if isinstance(found, int) else tuple([env[i] for i in found])
 
-    def temporaries(self, args: Sequence[Any]) -> dict[str, int]:
+    def temporaries(
+        self,
+        args: Sequence[Any],
+        place: Callable[[Any], Any] | None = None,
+        allocated: Callable[[Any], int] | None = None,
+    ) -> dict[str, int]:
         """For each kernel an upper bound on the bytes that its executable allocates beside arguments and results.
 
-        `args`: arguments of a call, or their `jax.ShapeDtypeStruct`s. Compiles kernels that have not run yet.
+        - `args`, `place`: as of `lowered`.
+        - `allocated`: these bytes of what JAX lowered; None: compiled for the default device, unless it was before.
         """
-        found: dict[str, int] = {}
-        for name, _, lowered in self.lowered(args):
-            if name != VIEW:
-                found[name] = lowered_allocated_bytes(lowered, self._kernels.options)
-        return found
+        count = allocated or (lambda lowered: lowered_allocated_bytes(lowered, self._kernels.options))
+        return {name: count(lowered) for name, _, lowered in self.lowered(args, place) if name != VIEW}
 
     def taken(self, args: Sequence[Any]) -> list[tuple[str, list[Any]]]:
         """For each kernel that a call runs its name and the specs of its arrays, without lowering it."""

@@ -39,8 +39,11 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     step of the derivation does not hold.
     """
     # Programs for single bindings and for other executions were extracted from the e-graphs of this search.
+    # Within a limit, a search with a price of a byte has e-graphs of its own.
     made = SearchSpec() if at else spec
-    first = replace(made, execution=options.executions[0], own_kernels=False, as_written=False)
+    is_limited = options.memory_limit is not None or options.time_limit is not None
+    held = made.held if is_limited else None
+    first = replace(made, execution=options.executions[0], own_kernels=False, as_written=False, held=held)
     options, asked = options.searched(first), options.searched(spec)
     if chosen is None:
         return Explanation(_empty_derivation(traced, options), None, kind=Certificate)

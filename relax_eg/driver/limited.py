@@ -19,7 +19,7 @@ from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
-from relax_eg.driver.options import Options
+from relax_eg.driver.options import Options, SearchSpec
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
@@ -70,13 +70,14 @@ class TriedProgram:
 
 class _Limited:
     """The search for a program within a limit. It begins with the program that would be chosen without a limit
-    (`usual`) and, if that does not fit, the other of the best program and the one as written.
+    (`unlimited`; None: the one as written) and, if that does not fit, the one as written, the best one, and the best
+    ones with kernels through Pallas.
 
     - `base`: seconds per byte, from which the prices of a byte are made.
     - `everywhere`: whether bytes are also those at the largest sizes in bounds (`largest`).
     """
 
-    def __init__(self, search: Search, limit: int, unlimited: bool, everywhere: bool = True) -> None:
+    def __init__(self, search: Search, limit: int, unlimited: Entry | None, everywhere: bool = True) -> None:
         self.search = search
         self.limit = limit
         self.aim = limit  # bytes aimed at: the limit, or more where no program keeps it
@@ -91,9 +92,11 @@ class _Limited:
         ] = {}  # by function and block: kernel bytes measured, prices raised
         written = CandidateProgram(None)
         self.written_seconds = [search.predicted_seconds(written, b) for b in search.options.bindings]
-        self.usual = self.try_program(search.entry() if unlimited else None)
+        self.usual = self.try_program(unlimited)
         if not self.fits(self.usual):
-            self.try_program(None if unlimited else search.entry())
+            others = None, search.entry(), *map(search.entry, search.own_kernels)
+            for entry in (e for e in others if e is not unlimited):
+                self.try_program(entry)
         bindings = len(self.written_seconds)
         share = self.usual.seconds / max(self.usual.footprint.bytes, 1)
         self.base = share * (self.written_seconds[0] if bindings == 1 else bindings)
@@ -130,14 +133,15 @@ class _Limited:
         at_peak: frozenset[tuple[str, Expr]] = frozenset()
         most: Footprint | None = None
         largest = [] if self.largest is None or self.largest in options.bindings else [self.largest]
+        device = self.search.absent_gpu, options.profile.pallas
         for sizes in (*options.bindings, *largest):
             if options.execution == KERNELS:
-                measured: KernelFootprint = kernel_footprint(module, weights, sizes, mode.options)
+                measured: KernelFootprint = kernel_footprint(module, weights, sizes, mode.options, *device)
                 found, there = measured.footprint, measured.peak_kernels
                 if sizes == options.bindings[0] and entry is not None:
                     self._record_kernel_bytes(entry, measured.private_bytes)
             else:
-                found = whole_footprint(module, weights, sizes, mode.options, self.search.absent_gpu)
+                found = whole_footprint(module, weights, sizes, mode.options, *device)
                 there = likely_peak_values(module, weights, sizes)
             if most is None or found.bytes > most.bytes:
                 most, at_peak = found, there
@@ -157,8 +161,8 @@ class _Limited:
             old = self.block_pricing.get(place, Pricing(limit=self.aim))
             self.block_pricing[place] = replace(old, inside={**old.inside, **inside})
 
-    def entry_at_price(self, held: float) -> Entry:
-        return self.search.entry_at_byte_price(held, self.block_pricing)
+    def entry_at_price(self, held: float, spec: SearchSpec | None = None) -> Entry:
+        return self.search.entry_at_byte_price(spec or self.search.by_price, held, self.block_pricing)
 
     def fits(self, t: TriedProgram) -> bool:
         return t.footprint.bytes <= self.aim
@@ -172,8 +176,9 @@ class _Limited:
         limit to which the bytes inside kernels are compared (`Pricing.limit`)."""
         low, price = 0.0, self.base * _FIRST
         self.block_pricing = {p: replace(c, limit=within) for p, c in self.block_pricing.items()}
+        specs = self.search.by_price, *self.search.own_kernels[:1]
         for _ in range(_PRICES):
-            if self.is_full or self.fits(self.try_program(self.entry_at_price(price), price)):
+            if self.is_full or any([self.fits(self.try_program(self.entry_at_price(price, s), price)) for s in specs]):
                 break
             low, price = price, price * _FACTOR
         if not self.fitting_programs or not low:
@@ -310,9 +315,9 @@ class _Limited:
         return self.programs >= self.allowed or (bool(self.fitting_programs) and self.search.limit_clock.is_over())
 
 
-def fastest_within_limit(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRow]:
-    """The fastest program within the limit, and how the limit was kept. `unlimited`: whether the best program, rather
-    than the one as written, would be chosen without a limit. ExtractionError if no program is within the limit."""
+def fastest_within_limit(search: Search, unlimited: Entry | None) -> tuple[CandidateProgram, MemoryRow]:
+    """The fastest program within the limit, and how the limit was kept. `unlimited`: the program that would be chosen
+    without a limit; None: the one as written. ExtractionError if no program is within the limit."""
     limit = search.options.memory_limit
     assert limit is not None
     tries = _Limited(search, limit, unlimited)
@@ -324,7 +329,7 @@ def fastest_within_limit(search: Search, unlimited: bool) -> tuple[CandidateProg
     return CandidateProgram(best.entry, best.mode), _row(tries, best)
 
 
-def smallest_within_time(search: Search, unlimited: bool) -> tuple[CandidateProgram, MemoryRow]:
+def smallest_within_time(search: Search, unlimited: Entry | None) -> tuple[CandidateProgram, MemoryRow]:
     """The program that needs least memory among those found within the time limit, and what it needs. `unlimited`: as
     in `fastest_within_limit`. ExtractionError if no program is within the limit."""
     limit, options = search.options.time_limit, search.options
@@ -388,10 +393,10 @@ def larger_value(module: Module, scope: Scope, largest: Mapping[str, int]) -> st
 def front(search: Search) -> list[TriedProgram]:
     """Programs tried at prices of a byte from low to high, and at higher prices for what is alive at the peak, each
     compiled in every mode, and some of them with values computed again; the first is the program as written."""
-    return _tries_along_front(search, unlimited=False, everywhere=False).tried
+    return _tries_along_front(search, unlimited=None, everywhere=False).tried
 
 
-def _tries_along_front(search: Search, unlimited: bool, everywhere: bool = True) -> _Limited:
+def _tries_along_front(search: Search, unlimited: Entry | None, everywhere: bool = True) -> _Limited:
     tries = _Limited(search, 1, unlimited, everywhere)
     tries.allowed = _FRONT
     tries.aims_at_limit = False
@@ -400,7 +405,7 @@ def _tries_along_front(search: Search, unlimited: bool, everywhere: bool = True)
     return tries
 
 
-def _reachable_least(search: Search, unlimited: bool, least: TriedProgram) -> TriedProgram:
+def _reachable_least(search: Search, unlimited: Entry | None, least: TriedProgram) -> TriedProgram:
     """A program that a search with its bytes as the limit finds. What is extracted depends on the limit, so a search
     for fewer bytes may find a program that the search for exactly its bytes does not find."""
     while not search.limit_clock.is_over():

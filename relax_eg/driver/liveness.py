@@ -49,7 +49,8 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
         last, n = values[x.values[-1]], int(x.bytes.evaluate(sizes))
         held.append(Held(last.name, last.annotation.short, n, _written(live, x.values, module)))
     at = f"{peak.what} at {peak.line}" if peak.line else peak.what
-    temporary = max(live.at(sizes, without="result"), default=0)
+    inner = live.within_results(sizes) if model.profile.platform == "gpu" and not in_kernels else ()
+    temporary = max(live.at(sizes, "result", inner), default=0)
     if inside is not None:  # storages are kept; the plan has them all
         own = (Dim.of(d).evaluate(sizes) for s in steps if (d := inside(s)) is not None)
         temporary = int(plan(module, sizes, ahead).bytes_at(sizes) + max(own, default=0))

@@ -30,10 +30,13 @@ from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_n
 from relax_eg.driver.prices import (
     EXECUTION_DOUBT,
     MODE_DOUBT,
+    NO_WORSE,
     OWN_KERNELS_DOUBT,
+    PAYS_MEMORY,
     call_seconds,
     device_cost,
     is_no_dearer,
+    is_sparing,
     is_worthwhile,
     kinds_at,
     least_gain,
@@ -144,11 +147,11 @@ class Search:
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
 
     def entry(self, spec: SearchSpec | None = None) -> Entry:
-        """The program that a search finds, by default the one by price. Programs for all executions are extracted from
-        the same e-graphs."""
+        """The program that a search finds, by default the one by price. Programs for all executions and prices of a byte
+        are extracted from the same e-graphs."""
         spec = spec or self.by_price
         if spec not in self._entries_by_spec:
-            first = replace(spec, execution=self.executions[0], own_kernels=False, as_written=False)
+            first = replace(spec, execution=self.executions[0], own_kernels=False, as_written=False, held=None)
             if spec == first:
                 self._entries_by_spec[spec] = self._searched(spec)
             else:
@@ -167,16 +170,16 @@ class Search:
     @property
     def other_executions(self) -> list[SearchSpec]:
         """The searches by price for the other executions, and for one XLA program with kernels through Pallas."""
-        found = [replace(self.by_price, execution=e) for e in self.executions[1:]]
-        if self._may_have_own_kernels:  # with the best algebra, which XLA's fusions may make dearer, and as written
-            found += [replace(self.by_price, own_kernels=True, as_written=x) for x in (False, True)]
-        return found
+        return [*(replace(self.by_price, execution=e) for e in self.executions[1:]), *self.own_kernels]
 
     @property
-    def _may_have_own_kernels(self) -> bool:
+    def own_kernels(self) -> list[SearchSpec]:
+        """The searches by price for one XLA program with kernels through Pallas, where there may be any: with the best
+        algebra, which XLA's fusions may make dearer, and as written."""
         o = self.options
         priced = o.profile.pallas and o.cost is None and not o.is_exact
-        return priced and bool(o.steps) and self.executions[0] == WHOLE and not self.traced.in_steps
+        may = priced and bool(o.steps) and self.executions[0] == WHOLE and not self.traced.in_steps
+        return [replace(self.by_price, own_kernels=True, as_written=x) for x in (False, True)] if may else []
 
     def entry_at(self, binding: Sizes, spec: SearchSpec, share: float = 1.0) -> Entry:
         """The program of lowest price at one binding, for a mode and an execution, from the e-graphs of `entry()`.
@@ -190,14 +193,16 @@ class Search:
         found = units.extract_again(options if at is None else replace(options, bindings=(dict(at),)), share)
         return Entry(spec, units, found, time.perf_counter() - started, None if at is None else dict(at))
 
-    def entry_at_byte_price(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
-        """The program found if a byte in memory costs `held`.
+    def entry_at_byte_price(
+        self, spec: SearchSpec, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]
+    ) -> Entry:
+        """The program that a search finds if a byte in memory costs `held`.
 
         `bytes_cost`: prices known more exactly, by function and block.
         """
         cost = {place: replace(c, held=held) for place, c in bytes_cost.items()}
         return self._searched(
-            replace(self.by_price, held=held),
+            replace(spec, held=held),
             bytes_cost=cost,
             saturated_graphs=self._saturated_graphs,
             clock=self.limit_clock,
@@ -309,24 +314,46 @@ class Search:
     def is_worthwhile(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
         """Whether replacing the program as written by a candidate pays."""
         calls = [(self.predicted_seconds(CandidateProgram(None), b), self.doubted_seconds(v, b)) for b in bindings]
-        return is_worthwhile(calls, least_gain(self.options)) and self.is_no_dearer_in_kernels(v, bindings)
+        least = 1 / NO_WORSE if self.is_sparing(v, bindings) else least_gain(self.options)
+        if not self.is_no_dearer(v, bindings):
+            if self.is_in_kernels_on_gpu:
+                return False
+            least = max(least, PAYS_MEMORY)
+        return is_worthwhile(calls, least)
 
     @property
     def is_in_kernels_on_gpu(self) -> bool:
         """Whether a program in kernels was asked for, for a GPU whose profile prices it."""
-        return self.options.execution == KERNELS and self.options.profile.platform == "gpu" and not self.options.cost
+        return self.options.execution == KERNELS and self.is_priced_on_gpu
 
-    def is_no_dearer_in_kernels(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
-        """Whether a candidate in kernels on a GPU is no dearer than the function as written as one XLA program, which
-        runs where no candidate is chosen (`is_no_dearer`). True of all other candidates."""
-        on_gpu = self.options.profile.platform == "gpu" and self.options.cost is None
-        if not on_gpu or v.entry is None or v.entry.spec.execution != KERNELS:
+    @property
+    def is_priced_on_gpu(self) -> bool:
+        """Whether programs are priced by the kernels that XLA makes of them on a GPU."""
+        return self.options.profile.platform == "gpu" and self.options.cost is None
+
+    def on_device(self, v: CandidateProgram, binding: Sizes) -> tuple[float, int]:
+        """`device_cost` of a candidate; of the program as written as one XLA program, which runs where no candidate is
+        chosen."""
+        if v.entry is None:
+            return device_cost(self.traced.module, self.options, WHOLE, binding)
+        return device_cost(v.entry.module, self.options, v.entry.spec.execution, binding, self.weights)
+
+    def is_no_dearer(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
+        """Whether a candidate needs no more temporary memory on a GPU than the function as written, and in kernels
+        takes no longer (`is_no_dearer`). True on other devices."""
+        if not self.is_priced_on_gpu or v.entry is None:
             return True
-        asked = (v.entry.module, KERNELS, self.weights), (self.traced.module, WHOLE, None)
-        return all(
-            is_no_dearer(*(device_cost(m, self.options, how, b, weights) for m, how, weights in asked))
-            for b in bindings
-        )
+        pairs = [(self.on_device(v, b), self.on_device(CandidateProgram(None), b)) for b in bindings]
+        if v.entry.spec.execution != KERNELS:  # one XLA program has to gain more than that
+            pairs = [((0.0, ours), written) for (_, ours), written in pairs]
+        return all(is_no_dearer(*pair) for pair in pairs)
+
+    def is_sparing(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
+        """Whether a candidate with kernels through Pallas needs a small part of the temporary memory on a GPU that the
+        function as written needs (`is_sparing`)."""
+        if not self.is_priced_on_gpu or v.entry is None or not v.entry.spec.has_kernels:
+            return False
+        return all(is_sparing(*(self.on_device(x, b)[1] for x in (v, CandidateProgram(None)))) for b in bindings)
 
     def least_seconds(self, compared: Sequence[CandidateProgram], binding: Sizes) -> dict[str, float]:
         """The least predicted seconds of a call in each execution, where there is a choice of executions."""

@@ -24,6 +24,7 @@ from relax_eg.driver.prices import closed_forms, moves_less, price_at
 from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.settling import OFF, Settle, SettleMode
+from relax_eg.driver.sparing import sparing_program
 from relax_eg.driver.spreading import SPREAD_KINDS, spread_program
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
@@ -231,8 +232,7 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
 
 def _predicted(search: Search) -> Variant:
     """The program of lowest price, if replacing the one as written pays. A mode other than usual is chosen only if the
-    profile was calibrated. Of several candidates that pay, one in another mode or execution has to be faster beyond the
-    doubt about it."""
+    profile was calibrated."""
     options, traced = search.options, search.traced
     modes = options.profile.modes if options.profile.calibrated and not traced.in_steps else ()
     candidates = [
@@ -240,13 +240,20 @@ def _predicted(search: Search) -> Variant:
         for spec in (search.by_price, *search.other_executions)
         for mode in (AS_USUAL, *modes)
     ]
+    best = sparing_program(search, candidates, _cheapest(search, candidates), options.bindings)
+    return _variant(search, best, options.bindings, candidates)
+
+
+def _cheapest(search: Search, candidates: Sequence[CandidateProgram]) -> CandidateProgram:
+    """The fastest of the candidates that pay, else the first. One in another mode or execution has to be faster beyond
+    the doubt about it."""
+    bindings = search.options.bindings
 
     def seconds(v: CandidateProgram) -> float:
         # A program without work takes no time, of which there is no geometric mean.
-        return geometric_mean([max(search.doubted_seconds(v, b), TINY) for b in options.bindings])
+        return geometric_mean([max(search.doubted_seconds(v, b), TINY) for b in bindings])
 
-    best = min([v for v in candidates if search.is_worthwhile(v, options.bindings)] or candidates[:1], key=seconds)
-    return _variant(search, best, options.bindings, candidates)
+    return min([v for v in candidates if search.is_worthwhile(v, bindings)] or candidates[:1], key=seconds)
 
 
 def _family(search: Search) -> tuple[Variant, ...]:
@@ -271,9 +278,11 @@ def _family(search: Search) -> tuple[Variant, ...]:
 def _within_limit(search: Search) -> Variant:
     """The program of lowest price within the memory limit, or of least memory within the time limit."""
     binding = search.options.bindings[0]
-    usual = _variant(search, CandidateProgram(search.entry()), (binding,))
+    candidates = [CandidateProgram(search.entry(spec)) for spec in (search.by_price, *search.own_kernels)]
+    best = _cheapest(search, candidates)
+    is_chosen = _variant(search, best, (binding,)).chosen is not None
     within = fastest_within_limit if search.options.time_limit is None else smallest_within_time
-    candidate, row = within(search, unlimited=usual.chosen is not None)
+    candidate, row = within(search, best.entry if is_chosen else None)
     variant = _variant(search, candidate, (binding,), always=candidate.entry is not None)
     return replace(variant, report=replace(variant.report, memory=row))
 
@@ -317,7 +326,7 @@ def _variant(
     inside, weights = search.candidate_options(candidate), search.weights
     written = CandidateProgram(None)
     found = [(price_at(traced.module, options, b), price_at(entry.module, inside, b, weights)) for b in bindings]
-    moves = options.execution == KERNELS and moves_less(found) and search.is_no_dearer_in_kernels(candidate, bindings)
+    moves = options.execution == KERNELS and moves_less(found) and search.is_no_dearer(candidate, bindings)
     better = always or moves or search.is_worthwhile(candidate, bindings)
     kept = candidate.entry is None or not better
     if kept:

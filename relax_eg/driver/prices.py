@@ -45,6 +45,10 @@ NEVER_SLOWER = 1.05
 # given: seconds and temporary bytes of kernels on a GPU, over those of the function as written as one XLA program
 NO_WORSE = 1.03
 _FEW_BYTES = 1 << 16  # chosen: temporary bytes that are not compared
+# given: times fewer temporary bytes with which a program replaces the one as written if it takes no longer
+SPARING = 16
+# chosen: predicted speedup from which on one XLA program may need more temporary bytes on a GPU than the one as written
+PAYS_MEMORY = 1.5
 _BY_OWN_MODEL = 1.0001  # chosen: the same by a cost model of the user's own, whose prices are exact but for rounding
 
 # measured: factor on seconds in another execution than that of the program as written, where programs are compared. On
@@ -303,10 +307,15 @@ def device_cost(
     return price_at(module, there, binding, weights).seconds, 0 if memory is None else memory.temporary or 0
 
 
-def is_no_dearer(kernels: tuple[float, int], written: tuple[float, int]) -> bool:
-    """Whether a program in kernels takes no longer on a GPU than the function as written as one XLA program, and needs
-    no more temporary memory; both as `device_cost`."""
-    return kernels[0] <= NO_WORSE * written[0] and kernels[1] <= NO_WORSE * written[1] + _FEW_BYTES
+def is_no_dearer(candidate: tuple[float, int], written: tuple[float, int]) -> bool:
+    """Whether a program takes no longer on a GPU than the function as written as one XLA program, and needs no more
+    temporary memory; both as `device_cost`."""
+    return candidate[0] <= NO_WORSE * written[0] and candidate[1] <= NO_WORSE * written[1] + _FEW_BYTES
+
+
+def is_sparing(temporary: int, written: int) -> bool:
+    """Whether a program needs a small part of the temporary bytes that the function as written needs."""
+    return written > _FEW_BYTES and SPARING * temporary <= written
 
 
 def moves_less(found: Sequence[Prices]) -> bool:

@@ -70,14 +70,35 @@ class Liveness:
         spans = ((x.start, x.end, x.bytes) for x in self.lifetimes)
         return tuple(live_totals(spans, len(self.program.steps), Dim.of(0)))
 
-    def at(self, sizes: Mapping[str, int], without: str = "") -> list[int]:
+    def at(self, sizes: Mapping[str, int], without: str = "", also: Collection[Lifetime] = ()) -> list[int]:
         """The bytes alive at each step at these sizes. No plan of this order needs less than the largest.
 
         - `without`: the role of values that are left out.
+        - `also`: further ones that are.
         """
         known = {d: int(d.evaluate(sizes)) for d in {x.bytes for x in self.lifetimes}}
-        spans = ((x.start, x.end, known[x.bytes]) for x in self.lifetimes if x.role != without)
+        spans = ((x.start, x.end, known[x.bytes]) for x in self.lifetimes if x.role != without and x not in also)
         return live_totals(spans, len(self.program.steps), 0)
+
+    def within_results(self, sizes: Mapping[str, int]) -> set[Lifetime]:
+        """The lifetimes that fit into the ranges of results before these are written, as XLA puts them there: each, the
+        largest first, into the smallest range in which nothing else is at the time. A step with a workspace has read
+        its operands before it writes its result."""
+        in_parts = {x.start for x in self.lifetimes if x.role == "workspace"}
+
+        def is_before(x: Lifetime, y: Lifetime) -> bool:
+            return x.end < y.start or (x.end == y.start and x.role == "value" and y.start in in_parts)
+
+        known = {x: int(x.bytes.evaluate(sizes)) for x in self.lifetimes}
+        rooms = sorted(([x] for x in self.lifetimes if x.role == "result"), key=lambda room: known[room[0]])
+        found: set[Lifetime] = set()
+        for x in sorted((x for x in self.lifetimes if x.role != "result"), key=lambda x: -known[x]):
+            for room in rooms:
+                if known[x] <= known[room[0]] and all(is_before(x, y) or is_before(y, x) for y in room):
+                    room.append(x)
+                    found.add(x)
+                    break
+        return found
 
     def peak_step(self, sizes: Mapping[str, int]) -> int:
         """The first step at which most bytes are alive; 0 if there is no step."""

@@ -109,6 +109,30 @@ def test_matmuls_of_one_operand_are_joined() -> None:
 
 
 @with_plugin
+@pytest.mark.parametrize(("columns", "parts", "stored"), [(256, 4, 0), (16, 8, 1024 * (1024 + 16) * 2)])
+def test_joined_matmuls_of_few_columns_store_their_operands_side_by_side(
+    columns: int, parts: int, stored: int
+) -> None:
+    specs = ("8 1024 @ bfloat16", WIDE, f"1024 {columns} @ bfloat16")
+    best = rx.optimize(lambda x, w, a: (x @ w, x @ a), *specs, rules=NONE, target="h100")
+    (made,) = best.compile("h100").programs
+    assert made.predicted is not None
+    assert made.predicted.launches == made.launches == 3 + (stored > 0)
+    # The parts of the depth are float32.
+    assert made.predicted.temporary_bytes == made.temporary_bytes == stored + parts * 8 * (1024 + columns) * 4
+
+
+@with_plugin
+def test_values_lie_in_the_places_of_results_before_these_are_written() -> None:
+    specs = ("8 4096", "4096", "4096 4096")
+    best = rx.optimize(rms, *specs, rules=NONE, target="h100")
+    (made,) = best.compile("h100").programs
+    parts = 8  # of the depth; what they are computed from has the size of the result
+    assert made.predicted is not None
+    assert made.predicted.temporary_bytes == made.temporary_bytes == parts * 8 * 4096 * 4
+
+
+@with_plugin
 def test_temporaries_are_those_that_xla_compiles() -> None:
     best = rx.optimize(attention, *HEADS, rules=NONE, target="h100")
     (made,) = best.compile("h100").programs

@@ -18,7 +18,6 @@ from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
 from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram, Predicted, by_line
 from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, cpu_target, target_for
-from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.runtime import CallPart, Strategy
 from relax_eg.backend.stored import (
     Stored,
@@ -190,11 +189,7 @@ class _Compiling:
     ) -> None:
         self.program, self.strategy, self.sizes, self.target = solution.program, strategy, sizes, target
         self.asked, self._ptx, self._progress = asked, ptx, progress
-        through_pallas = solution.pallas and not target.is_cpu
-        self.pallas = None
-        if through_pallas:
-            device = target.gpu.multiprocessors
-            self.pallas = Pallas(compiles=self._compiled, device=device, lowers=target.lowered)
+        self.pallas = target.pallas(self._compiled) if solution.pallas and not target.is_cpu else None
         self._absent = target.absent()
         try:
             self.lowering = self._within(lambda: strategy.lowering(sizes, target.place, self.pallas))

@@ -29,6 +29,7 @@ from relax_eg.backend.gpu.hlo import launches
 from relax_eg.backend.gpu.matmul_tiles import OPTION, choices
 from relax_eg.backend.gpu.resources import KernelResources, graphs_of, resources_of
 from relax_eg.backend.libraries import AbsentDevice, lowering_for
+from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.errors import DeviceError, OptionError, RelaxEgError
 from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import raise_if_exhausted
@@ -126,6 +127,12 @@ class GpuTarget:
         """What `compile` takes, for a JAX function of arrays with these specs."""
         with self.lowering():
             return jax.jit(fn).lower(*map(self.place, specs))
+
+    def pallas(self, compiles: Callable[[Any], Any] | None = None) -> Pallas:
+        """Chooses the kernels that are lowered through Pallas for the device. `compiles`: compiles what was lowered;
+        None: without options."""
+        alone = compiles or (lambda lowered: self.compile(lowered, {}, tiles=False))
+        return Pallas(compiles=alone, device=self.gpu.multiprocessors, lowers=self.lowered)
 
     def compile(self, lowered: Any, options: Mapping[str, str], ptx: bool = False, tiles: bool = True) -> CompiledPart:
         """The executable of `lowered`, a result of `jax.jit(...).lower(...)`, with these options of XLA's.

@@ -430,6 +430,9 @@ class GpuKernels(GpuOperators):
             found[end].stored = True
             if self._is_unfinished(k):
                 self._finish(k, place)
+            if (beside := self._concatenated(k)) != 0:
+                place.launches += 1
+                place.bytes, place.workspace = place.bytes + 2 * beside, place.workspace + beside
             for table in self._turned_tables(k):
                 place.launches += 1
                 place.bytes = place.bytes + 2 * self.bytes(table)

@@ -14,6 +14,7 @@ from relax_eg.ir.module import Function
 from relax_eg.shapes import Dim
 
 _FEW = 2.0  # given: times the bytes of a result up to which its parts are read again rather than stored as their sum
+_FRAGMENT = 128  # given: columns of which a matmul of joined operands takes multiples (kMinConcatFragmentSize)
 _MANY = 32  # given: elements that a reduction adds up from which on it asks for its axes innermost: those of a warp
 
 
@@ -52,6 +53,14 @@ class GpuOperators(Operators):
                 continue
             found[first], found[e] = first, first
         return found
+
+    def _concatenated(self, k: Expr) -> Dim:
+        """The bytes of the second operands of joined matmuls, of which `k` is the first, where XLA stores these side by
+        side: where one has columns that its kernel cannot take from an array of its own. 0 elsewhere."""
+        members = [m for m, first in self.joined.items() if first == k]
+        if all(self.products[m].columns % _FRAGMENT == 0 for m in members):
+            return Dim.of(0)
+        return sum((self.bytes(m.args[1]) for m in members), Dim.of(0))
 
     def _is_stored(self, e: Expr) -> bool:
         """Whether a value is in memory before the function runs, but for its dtype and the order of its axes."""

@@ -124,13 +124,16 @@ class KernelCost(WholeCost):
         """None: what is learned is learned of operators inside one XLA program."""
         return {}
 
-    def kernel(self, parts: Sequence[ContractionCost], other: Number, moved: Number, pallas: bool = True) -> Number:
+    def kernel(
+        self, parts: Sequence[ContractionCost], other: Number, moved: Number, pallas: bool = True, own: bool = False
+    ) -> Number:
         """Seconds of a kernel. Contractions overlap with memory traffic; other arithmetic does not.
 
         - `parts`: the contractions.
         - `other`: seconds of other arithmetic.
         - `moved`: bytes read and stored.
         - `pallas`: whether contractions that XLA serves badly may go through Pallas.
+        - `own`: whether it is known that they do.
         """
         p = self.profile
         contracting: Number = sum(part.seconds for part in parts)
@@ -138,7 +141,7 @@ class KernelCost(WholeCost):
         stored: Number = 0.0
         owned: Number = 0.0
         decoding: Number = 0.0
-        badly: Number = False
+        badly: Number = own
         for part in parts:
             times = choose(part.made > 0, 1, 0) + choose(part.result > 0, 1, 0)
             # An epilogue is written over the matmul's result, so a prologue costs slightly more. All repeated layers
@@ -248,10 +251,9 @@ class KernelCost(WholeCost):
         moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
         effort = self.effort(op, placed)
         before, parts = len(placed.program.workspaces) * p.launch, self.parts(placed)
-        blocks = self._blocks_seconds(placed) if pallas and _served_badly(parts) else 0.0
-        through = pallas and p.pallas and not unsupported_reason(placed.program) and not math.isinf(blocks)
-        seconds = self.kernel(parts, effort.other + before, moved, through)
-        if through and blocks:
+        own = pallas and bool(parts) and self.is_own(placed)
+        seconds = self.kernel(parts, effort.other + before, moved, own, own)
+        if own and (blocks := self._blocks_seconds(placed)):
             seconds = maximum(
                 seconds, self.with_dispatch(p.launch + self.own_share * _BLOCKS_TAKE / p.pallas_share * blocks)
             )
@@ -284,7 +286,7 @@ class KernelCost(WholeCost):
         if not self.profile.pallas or unsupported_reason(placed.program):
             return False
         blocks = self._blocks_seconds(placed)
-        return blocks < math.inf if blocks else _served_badly(self.parts(placed))
+        return blocks < math.inf if blocks else served_badly(self.parts(placed))
 
     def _blocks_seconds(self, placed: ProgramUse) -> float:
         """Seconds of a program by its blocks; infinite where it is left to XLA. 0 where nothing is known of blocks."""
@@ -350,7 +352,8 @@ def without_dispatch(p: Profile) -> Profile:
     return replace(p, dispatch=0.0)
 
 
-def _served_badly(parts: Sequence[ContractionCost]) -> bool:
+def served_badly(parts: Sequence[ContractionCost]) -> bool:
+    """Whether XLA serves a kernel with these contractions badly."""
     return any(part.online or bool(np.any(part.decoded)) for part in parts)
 
 

@@ -241,18 +241,22 @@ class KernelSearch:
     def _price(self, kernel: Kernel, seconds: float) -> float:
         """The price of a kernel that takes `seconds`."""
         sizes = [self.table.bytes[c] for c in kernel.outputs]
-        inside = self._private_bytes(kernel.outputs, kernel.members)
+        inside = self._private_bytes(kernel)
         return self.pricing.price_of(kernel.outputs, tuple(kernel.loads), seconds, sizes, inside)
 
-    def _private_bytes(self, outputs: Sequence[int], members: Mapping[int, int]) -> int:
+    def _private_bytes(self, kernel: Kernel) -> int:
         """The private bytes of a kernel, which only its executable has in memory: measured, or else estimated.
 
-        The estimate counts members that are not outputs and are contractions or are read more than once."""
+        The estimate counts members that are not outputs and are contractions or are read more than once. A kernel
+        through Pallas has none."""
+        outputs, members = kernel.outputs, kernel.members
         if not self.pricing.held or len(members) == 1:
             return 0
         measured = self.pricing.inside.get(frozenset(members.items()))
         if measured is not None:
             return measured
+        if self.table.is_own(kernel):
+            return 0
         reads: Counter[int] = Counter()
         for x, k in members.items():
             reads.update(self.graph.candidates[x][k].children)

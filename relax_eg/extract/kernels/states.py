@@ -24,7 +24,7 @@ from relax_eg.extract.access import FREE, Reading, StageAccess, StageKind
 from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merge_anchors, part_of
-from relax_eg.extract.kernels.cost import ContractionCost, KernelCost
+from relax_eg.extract.kernels.cost import ContractionCost, KernelCost, served_badly
 from relax_eg.extract.kernels.operations import Operation
 from relax_eg.extract.problem import operands_first
 from relax_eg.ir.expr import CONSTANT, VAR
@@ -187,6 +187,11 @@ class StateTable:
         parts = [part_of(efforts[x], x, anchors.get(x, NO_ANCHOR), sizes) for x in members]
         moved = sum(sizes[x] for x in (*loads, *outputs))
         return model.kernel(parts, sum(e.other for e in efforts.values()), moved, single)
+
+    def is_own(self, kernel: Kernel) -> bool:
+        """Whether a kernel goes through Pallas, if blocks of it fit."""
+        triton = len(kernel.outputs) == 1 and self._triton(kernel.members)
+        return triton and served_badly(self._contractions(kernel.members, kernel.anchors))
 
     def _triton(self, members: Mapping[int, int]) -> bool:
         """Whether a kernel may go through Pallas: on a GPU, if Triton compiles all its members."""
