@@ -147,8 +147,8 @@ class Search:
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
 
     def entry(self, spec: SearchSpec | None = None) -> Entry:
-        """The program that a search finds, by default the one by price. Programs for all executions and prices of a byte
-        are extracted from the same e-graphs."""
+        """The program that a search finds, by default the one by price. Programs for all executions and prices of a
+        byte are extracted from the same e-graphs."""
         spec = spec or self.by_price
         if spec not in self._entries_by_spec:
             first = replace(spec, execution=self.executions[0], own_kernels=False, as_written=False, held=None)

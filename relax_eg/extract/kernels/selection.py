@@ -11,7 +11,6 @@ never costs more than fusion alone, or than algebra first and fusion after.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -245,28 +244,11 @@ class KernelSearch:
         return self.pricing.price_of(kernel.outputs, tuple(kernel.loads), seconds, sizes, inside)
 
     def _private_bytes(self, kernel: Kernel) -> int:
-        """The private bytes of a kernel, which only its executable has in memory: measured, or else estimated.
-
-        The estimate counts members that are not outputs and are contractions or are read more than once. A kernel
-        through Pallas has none."""
-        outputs, members = kernel.outputs, kernel.members
-        if not self.pricing.held or len(members) == 1:
+        """The private bytes of a kernel, which only its executable has in memory: measured, or else estimated."""
+        if not self.pricing.held or len(kernel.members) == 1:
             return 0
-        measured = self.pricing.inside.get(frozenset(members.items()))
-        if measured is not None:
-            return measured
-        if self.table.is_own(kernel):
-            return 0
-        reads: Counter[int] = Counter()
-        for x, k in members.items():
-            reads.update(self.graph.candidates[x][k].children)
-        kept = {
-            x for x, k in members.items()
-            if x not in outputs and (reads[x] > 1 or self.operations[x, k].effort.contracting > 0)
-        }  # fmt: skip
-        for x in sorted(kept):  # written over an operand that nothing else reads
-            kept -= {y for y in self.graph.candidates[x][members[x]].children if reads[y] == 1}
-        return sum(self.table.bytes[x] for x in kept)
+        measured = self.pricing.inside.get(frozenset(kernel.members.items()))
+        return self.table.private_bytes(kernel) if measured is None else measured
 
     def _is_new(self, c: int, k: int) -> bool:
         """Whether the candidate adds a value to memory: it is no input, constant or inner view."""

@@ -188,10 +188,22 @@ class StateTable:
         moved = sum(sizes[x] for x in (*loads, *outputs))
         return model.kernel(parts, sum(e.other for e in efforts.values()), moved, single)
 
-    def is_own(self, kernel: Kernel) -> bool:
-        """Whether a kernel goes through Pallas, if blocks of it fit."""
-        triton = len(kernel.outputs) == 1 and self._triton(kernel.members)
-        return triton and served_badly(self._contractions(kernel.members, kernel.anchors))
+    def private_bytes(self, kernel: Kernel) -> int:
+        """An estimate of the bytes that only a kernel's executable has in memory: its members that are not outputs and
+        are contractions or are read more than once. A kernel through Pallas has none."""
+        outputs, members = kernel.outputs, kernel.members
+        if len(outputs) == 1 and self._triton(members) and served_badly(self._contractions(members, kernel.anchors)):
+            return 0
+        reads: Counter[int] = Counter()
+        for x, k in members.items():
+            reads.update(self.graph.candidates[x][k].children)
+        kept = {
+            x for x, k in members.items()
+            if x not in outputs and (reads[x] > 1 or self.operations[x, k].effort.contracting > 0)
+        }  # fmt: skip
+        for x in sorted(kept):  # written over an operand that nothing else reads
+            kept -= {y for y in self.graph.candidates[x][members[x]].children if reads[y] == 1}
+        return sum(self.bytes[x] for x in kept)
 
     def _triton(self, members: Mapping[int, int]) -> bool:
         """Whether a kernel may go through Pallas: on a GPU, if Triton compiles all its members."""
