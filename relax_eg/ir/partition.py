@@ -90,6 +90,8 @@ def casts_of_data(
     - `inside`: the sizes that only such tensors tell.
     - `taken`: names that are used; those that are made are added.
     """
+    if not inside:
+        return ()
     whole = Function("whole", tuple(params), tuple(blocks), result)
     needed = (missing_sizes(whole) & inside) - {*whole.cast_variables}
     found: list[Binding] = []
