@@ -29,7 +29,7 @@ _ALIGNED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
+class Uncut:
     """A result that is not cut to its size, because whoever reads it next may run at the same capacity.
 
     - `array`: it at capacity. What its padding holds does not matter.
@@ -47,14 +47,14 @@ class Padded:
     def nbytes(self) -> int:
         return self.array.nbytes
 
-    def block_until_ready(self) -> Padded:
+    def block_until_ready(self) -> Uncut:
         jax.block_until_ready(self.array)
         return self
 
 
 def unpadded(value: Any, jit: Jit | None) -> Any:
     """Returns a value at its true size."""
-    if not isinstance(value, Padded):
+    if not isinstance(value, Uncut):
         return value
     return CapacityFit((), ((0, tuple(map(slice, value.shape))),)).cut([value.array], jit)[0]
 
@@ -99,18 +99,18 @@ class CapacityFit:
         return grown
 
     def pad_all(self, operands: list[Any], jit: Jit | None) -> list[Any]:
-        """What `pad` returns, for operands some of which may be `Padded`."""
+        """What `pad` returns, for operands some of which may be `Uncut`."""
         shapes = {i: shape for i, shape, _ in self.pads}
-        done = {i for i, x in enumerate(operands) if isinstance(x, Padded) and x.array.shape == shapes.get(i)}
+        done = {i for i, x in enumerate(operands) if isinstance(x, Uncut) and x.array.shape == shapes.get(i)}
         given = [x.array if i in done else unpadded(x, jit) for i, x in enumerate(operands)]
         return self.pad(given, jit, done)
 
     def cut(self, results: Sequence[Any], jit: Jit | None, kept: Collection[int] = ()) -> list[Any]:
-        """The results at their true sizes, those at the places `kept` as `Padded`."""
+        """The results at their true sizes, those at the places `kept` as `Uncut`."""
         made = list(results)
         for i, inside in self.cuts if kept else ():
             if i in kept:
-                made[i] = Padded(made[i], tuple(s.stop for s in inside))
+                made[i] = Uncut(made[i], tuple(s.stop for s in inside))
         cuts = [c for c in self.cuts if c[0] not in kept] if kept else self.cuts
         if jit is not None and cuts:
             new = self._on_device(operator.getitem, cuts, [made[i] for i, _ in cuts], jit)

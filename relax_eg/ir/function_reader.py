@@ -150,8 +150,7 @@ class FunctionReader:
         returned: list[Binding] = []
         result = self._returned(result, d.returns, returned)
         self._end_steps(returned)
-        if self.inside and (casts := casts_of_data(params, self.blocks, result, self.inside, self.words)):
-            self.blocks.insert(0, Block(casts, dataflow=False))
+        self.blocks[:0] = casts_of_data(params, self.blocks, result, self.inside, self.words)
         return self._function(params, end, lines, result)
 
     def _returned(self, value: Expr, written: ast.expr | None, copies: list[Binding]) -> Expr:

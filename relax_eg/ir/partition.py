@@ -83,13 +83,15 @@ def missing_sizes(function: Function, hidden: Iterable[str] = ()) -> set[str]:
 
 def casts_of_data(
     params: Sequence[Expr], blocks: Iterable[Block], result: Expr, inside: set[str], taken: set[str]
-) -> tuple[Binding, ...]:
-    """Returns the `match_cast`s of parameters by which a function takes sizes from tensors inside of data: those that
-    it needs and that nothing else tells.
+) -> tuple[Block, ...]:
+    """Returns the block of `match_cast`s of parameters by which a function takes sizes from tensors inside of data, if
+    it needs any that nothing else tells.
 
     - `inside`: the sizes that only such tensors tell.
     - `taken`: names that are used; those that are made are added.
     """
+    if not inside:
+        return ()
     whole = Function("whole", tuple(params), tuple(blocks), result)
     needed = (missing_sizes(whole) & inside) - {*whole.cast_variables}
     found: list[Binding] = []
@@ -98,7 +100,7 @@ def casts_of_data(
             name = fresh_name(f"{p.attr('name')}_sized", taken)
             found.append(Binding(var(name, p.annotation), match_cast(p, p.annotation)))
             needed -= told
-    return tuple(found)
+    return (Block(tuple(found), dataflow=False),) if found else ()
 
 
 def _variables_in(value: object, hidden: Iterable[str]) -> set[str]:
