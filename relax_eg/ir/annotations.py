@@ -370,16 +370,6 @@ def dims_of(annotation: Annotation) -> tuple[Dim, ...]:
     return tuple(found)
 
 
-def has_functions(annotation: Annotation) -> bool:
-    """Whether a value with this annotation is a function, or contains one."""
-    if isinstance(annotation, Data):
-        fields = (f for c in annotation.definition.constructors for f in c.fields)
-        return any(map(has_functions, (*annotation.args, *fields)))
-    if isinstance(annotation, Tuple):
-        return any(map(has_functions, annotation.fields))
-    return isinstance(annotation, Callable)
-
-
 def is_first_order(annotation: Annotation) -> bool:
     """Whether values with this annotation consist of tensors and shapes, so that XLA programs can take and return
     them."""

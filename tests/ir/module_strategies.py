@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from relax_eg import ir
 from relax_eg.dtypes import NUMBERS, dtype_of, is_complex, is_float, itemsize, numpy_dtype
-from relax_eg.ir.annotations import has_functions
 from relax_eg.ir.origin import Origin, SourceLine
 from relax_eg.ir.steps import is_sized
+from relax_eg.ir.wellformed import kept_inside
 from relax_eg.shapes import Dim
 
 SIZES = ["n", "m", 0, 1, 4, "2*n", "n*m + 1", "n//2", "n%4", "max(n, m)", "-n + 3", "select(n <= m, n, 4)"]
@@ -259,7 +259,7 @@ def modules(draw: st.DrawFn) -> ir.Module:
         b.pool = list(params)
         blocks = b.blocks()
         b.grow()
-        result = draw(st.sampled_from([e for e in b.pool if not has_functions(e.annotation)]))
+        result = draw(st.sampled_from([e for e in b.pool if kept_inside(e.annotation) is None]))
         name = ["main", "Module", "f"][i]
         assume = draw(st.lists(st.sampled_from(ASSUMED), max_size=2)) if name == "main" else ()
         told = MappingProxyType(b.origins)
