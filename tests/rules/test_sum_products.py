@@ -61,6 +61,7 @@ CASES: list[tuple[Callable[..., Any], str]] = [
     (lambda a, b, c: a @ b @ c[0], "a @ (b @ squeeze(c[:1, :], axes=(0,)))"),
     (lambda a, b, c: jnp.sum(jnp.kron(a, b)), "sum(a) * sum(b)"),
     (lambda a, b, c: a @ b - a @ b, "full(0.0, shape=(n, n))"),
+    (lambda a, b, c: (a - a.sum(0)) @ b, "a @ b - sum(a @ b, axes=(0,))"),
     (rows_summed(0, 100), "sum(a[:min(100, n), :], axes=(0,)) @ b"),
     (rows_summed(5, 100), "sum(a[min(5, n):min(100, n), :], axes=(0,)) @ b"),
     (lambda a, b, c: (a @ b) / jnp.sum(c) @ c[0], "a @ (b @ (squeeze(c[:1, :], axes=(0,)) / sum(c)))"),

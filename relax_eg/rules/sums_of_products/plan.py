@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -86,6 +87,23 @@ class Planner:
 
     def _total(self, terms: Sequence[ProductTerm], out: frozenset[Letter]) -> Node:
         parts = [self._product(t, out) for t in terms]
+        found = self._added(terms, parts)
+        for i, t in enumerate(terms):
+            if any(t is not u and set(_values(t)) == set(_values(u)) for u in terms):
+                tried = [*parts[:i], self._summed_last(t, out), *parts[i + 1 :]]
+                made = self._added(terms, tried)
+                if made.cost < found.cost:
+                    parts, found = tried, made
+        return found
+
+    def _summed_last(self, term: ProductTerm, out: frozenset[Letter]) -> Node:
+        """The plan of a term that sums letters of one factor after the product, which may be that of another term."""
+        once = Counter(x for f in term.factors for x in dict.fromkeys(f.letters))
+        return self._kept(self._product(term, out.union(x for x, n in once.items() if n == 1)), out)
+
+    def _added(self, terms: Sequence[ProductTerm], parts: Sequence[Node]) -> Node:
+        """The sum of the plans of terms."""
+        parts = [*parts]
         scales = [Scale(t.coefficient, t.sizes, t.divisors) for t in terms]
         common = _common_scale(terms)
         if not common.is_sign:
@@ -280,6 +298,11 @@ class Planner:
     def _price(self, flops: float, elements: float) -> float:
         """The price of a step that does not contract."""
         return self.price(flops, elements * itemsize(self.dtype), False)
+
+
+def _values(term: ProductTerm) -> list[int]:
+    """The identities of the values that a term multiplies."""
+    return [id(f.value) for f in term.factors]
 
 
 def _along(mask: Node, x: Node, letters: frozenset[Letter], extents: Mapping[Letter, Dim]) -> Running | None:
