@@ -1,6 +1,6 @@
 # Each target makes its own environment in .venv first; only Python 3.11 to 3.13 with venv and pip is needed.
 #   make demo    a real model optimized, checked and measured
-#   make test    lint, types, tests: all that are not marked slow, in about 15 minutes on two cores
+#   make test    lint, types, tests: all that are not marked slow, in about 12 minutes on two cores
 #   make slow    all tests, with XLA's own options and more random programs (hours)
 #   make docs    the documentation as a site, in build/docs; fails at a link that leads nowhere
 #   make bench   the pattern and model benchmarks (minutes; BENCH="--quick" for a short look)
