@@ -1,10 +1,10 @@
-"""Lambdas without annotations that have a name.
+"""Lambdas and nested functions without annotations.
 
     pair = lambda p, q: (p, q)
     pair(x, pair(n, x))
 
-The name stands for the lambda: each use of it is a function of its own, whose parameters have the annotations that are
-known there. So it may be used at several types.
+The name stands for the function: each use of it is a function of its own, whose parameters have the annotations that
+are known there. So it may be used at several types.
 """
 
 from __future__ import annotations
@@ -14,6 +14,16 @@ import copy
 from collections.abc import Sequence
 
 from relax_eg.ir.reader import Source
+
+
+class Statements(ast.Lambda):
+    """A nested function `name` of several lines, where a lambda may stand: `statements` is its body, `body` is not
+    read."""
+
+    _fields = (*ast.Lambda._fields, "statements")
+    name: str
+    statements: list[ast.stmt]
+
 
 MOST_COPIED = 20_000  # limit: nodes of Python's syntax in all uses; reading one takes about 10 us
 _ANNOTATED = "def name(x: R.Tensor(...)): return ..., which is one function wherever it is used"
@@ -33,9 +43,8 @@ def with_lambdas_in_place(body: Sequence[ast.stmt], source: Source) -> list[ast.
             made.append(new)
             continue
         name, function = known
-        own = {a.arg for a in function.args.args}
         placed.functions[name] = function
-        placed.read[name] = {n.id for n in ast.walk(function.body) if isinstance(n, ast.Name)} - own
+        placed.read[name] = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} - _bound_in(function)
         placed.sizes[name] = sum(1 for _ in ast.walk(function))
     return made
 
@@ -46,11 +55,22 @@ def _named_lambda(s: ast.stmt) -> tuple[str, ast.Lambda] | None:
         return (s.targets[0].id, s.value) if isinstance(s.value, ast.Lambda) else None
     if not isinstance(s, ast.FunctionDef) or s.returns is not None or s.decorator_list or not s.args.args:
         return None
-    (first, *more), notes = s.body, [a.annotation for a in s.args.args]
-    if more or not isinstance(first, ast.Return) or first.value is None or any(n is not None for n in notes):
+    if any(a.annotation is not None for a in s.args.args) or any(
+        isinstance(n, ast.Name) and n.id == s.name for part in s.body for n in ast.walk(part)
+    ):
         return None
-    recurs = any(isinstance(n, ast.Name) and n.id == s.name for n in ast.walk(first.value))
-    return None if recurs else (s.name, ast.copy_location(ast.Lambda(s.args, first.value), s))
+    made = Statements(s.args, ast.Constant(None))
+    made.name, made.statements = s.name, s.body
+    return s.name, ast.fix_missing_locations(ast.copy_location(made, s))
+
+
+def _bound_in(function: ast.Lambda | ast.FunctionDef) -> set[str]:
+    """The names that a function binds: its parameters, and what its lines, patterns and functions name."""
+    own = {a.arg for a in function.args.args}
+    for n in ast.walk(function):
+        own |= {n.id} if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) else set()
+        own |= {n.name} if isinstance(n, (ast.MatchAs, ast.FunctionDef)) and n.name and n is not function else set()
+    return own
 
 
 class _InPlace(ast.NodeTransformer):
@@ -63,17 +83,15 @@ class _InPlace(ast.NodeTransformer):
         self.copied = 0
 
     def _inside(self, node: ast.Lambda | ast.FunctionDef) -> ast.AST:
-        own = {a.arg for a in node.args.args}
-        for n in ast.walk(node):
-            own |= {n.id} if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) else set()
-            own |= {n.name} if isinstance(n, (ast.MatchAs, ast.FunctionDef)) and n.name and n is not node else set()
-        self.inner.append(own)
+        self.inner.append(_bound_in(node))
         found = self.generic_visit(node)
         self.inner.pop()
         return found
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         return self._inside(node)
+
+    visit_Statements = visit_Lambda
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._inside(node)

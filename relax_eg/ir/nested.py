@@ -14,6 +14,7 @@ from relax_eg.ir.annotations import Annotation, Callable, Shape, dims_of, inside
 from relax_eg.ir.calls import closure, function_ref
 from relax_eg.ir.data import sizes_in_data
 from relax_eg.ir.expr import CONSTANT, FUNCTION, Expr, node, shape_value, var
+from relax_eg.ir.lambdas import Statements
 
 if TYPE_CHECKING:
     from relax_eg.ir.function_reader import FunctionReader
@@ -50,10 +51,12 @@ class NestedFunctions:
         if not isinstance(expected, Callable) or len(expected.params) != len(names):
             known = "" if expected is None else f", where {expected} is expected"
             raise self.source.error(at, f"the parameters of this lambda have no annotations{known}", LAMBDA)
-        made = ast.FunctionDef("lambda", at.args, [ast.Return(at.body)], [], None)
+        own, body = "lambda", list[ast.stmt]([ast.copy_location(ast.Return(at.body), at.body)])
+        if isinstance(at, Statements):
+            own, body = at.name, at.statements
+        made = ast.FunctionDef(own, at.args, body, [], None)
         ast.fix_missing_locations(ast.copy_location(made, at))
-        ast.copy_location(made.body[0], at.body)
-        return self._function(made, "lambda", list(zip(names, expected.params, strict=True)), None)
+        return self._function(made, own, list(zip(names, expected.params, strict=True)), None)
 
     def _function(
         self, d: ast.FunctionDef, own: str, params: list[tuple[str, Annotation]], result: Annotation | None

@@ -1,4 +1,4 @@
-"""Lambdas that have a name and no annotations: one function for each use."""
+"""Lambdas and nested functions without annotations: one function for each use."""
 
 from __future__ import annotations
 
@@ -45,6 +45,41 @@ def named(x: F, n: rx.Tensor((), "int32"), xs: List(F)):  # type: ignore[reportI
             return pair(x, n), twice(n), found, mapped(scale, xs), (lambda u: u * u)(x)
         case rx.Option.Nothing():
             return pair(x, n), twice(n), x, xs, x
+
+
+@rx.function
+def lines(x: F, n: rx.Tensor((), "int32"), o: rx.Option(F)):  # type: ignore[reportInvalidTypeForm]
+    k = x * 2.0
+
+    def at_least(v, low):  # type: ignore[reportMissingParameterType]
+        if v < low:
+            return low
+        w = v + v
+        return w
+
+    def or_else(o, other):  # type: ignore[reportMissingParameterType]
+        match o:
+            case rx.Option.Some(v):
+                return v * k
+            case rx.Option.Nothing():
+                return other
+
+    def twice(a):  # type: ignore[reportMissingParameterType]
+        def inner(b):  # type: ignore[reportMissingParameterType]
+            c = b * a
+            return c + a
+
+        return inner(inner(a))
+
+    return at_least(x, 1.0), at_least(n, 4), or_else(o, x), twice(x), twice(n)
+
+
+def test_functions_of_several_lines_without_annotations() -> None:
+    assert parse(str(lines)) == lines and "lines_at_least1" in str(lines)
+    args = np.float32(2), np.int32(3), rx.Option.Some(np.float32(3))
+    wanted = (4.0, 4, 12.0, 14.0, 39)
+    assert tuple(x.item() for x in evaluate(lines, args)) == wanted
+    assert_alike(rx.optimize(lines, rules=rx.RuleSet("none"))(*args), evaluate(lines, args))
 
 
 def test_lambdas_without_annotations_have_names() -> None:
