@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from relax_eg.ir.reader import Source
 
@@ -32,14 +33,14 @@ _ANNOTATED = "def name(x: R.Tensor(...)): return ..., which is one function wher
 def with_lambdas_in_place(body: Sequence[ast.stmt], source: Source) -> list[ast.stmt]:
     """Returns the statements of a function, where lambdas stand in place of their names. ModuleTextError where a name
     that the lambda reads means something else at a use."""
-    nodes = [n for s in body for n in ast.walk(s)]
-    stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    stored += [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.MatchAs)) and n.name is not None]
+    if not any(map(_named_lambda, body)):
+        return [*body]
+    stored = Counter(_bindings(n for s in body for n in ast.walk(s)))
     placed, made = _InPlace(source), list[ast.stmt]()
     for s in body:
         new = placed.visit(s)
         known = _named_lambda(new)
-        if known is None or stored.count(known[0]) != 1:
+        if known is None or stored[known[0]] != 1:
             made.append(new)
             continue
         name, function = known
@@ -66,11 +67,16 @@ def _named_lambda(s: ast.stmt) -> tuple[str, ast.Lambda] | None:
 
 def _bound_in(function: ast.Lambda | ast.FunctionDef) -> set[str]:
     """The names that a function binds: its parameters, and what its lines, patterns and functions name."""
-    own = {a.arg for a in function.args.args}
-    for n in ast.walk(function):
-        own |= {n.id} if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) else set()
-        own |= {n.name} if isinstance(n, (ast.MatchAs, ast.FunctionDef)) and n.name and n is not function else set()
-    return own
+    return {a.arg for a in function.args.args}.union(_bindings(n for n in ast.walk(function) if n is not function))
+
+
+def _bindings(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that parts of syntax bind, each as often as it is bound."""
+    for n in nodes:
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
+            yield n.id
+        elif isinstance(n, (ast.MatchAs, ast.FunctionDef)) and n.name:
+            yield n.name
 
 
 class _InPlace(ast.NodeTransformer):
@@ -97,8 +103,10 @@ class _InPlace(ast.NodeTransformer):
         return self._inside(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id not in self.functions or isinstance(node.ctx, ast.Store):
+            return node
         bound = set[str]().union(*self.inner)
-        if node.id not in self.functions or node.id in bound or isinstance(node.ctx, ast.Store):
+        if node.id in bound:
             return node
         if clash := sorted(self.read[node.id] & bound):
             problem = f"`{node.id}` reads `{clash[0]}`, which is another value here"
