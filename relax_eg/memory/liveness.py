@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal, TypeVar
 
 from relax_eg.memory.program import MemoryProgram, Step
@@ -90,12 +92,16 @@ class Liveness:
             return x.end < y.start or (x.end == y.start and x.role == "value" and y.start in in_parts)
 
         known = {x: int(x.bytes.evaluate(sizes)) for x in self.lifetimes}
-        rooms = sorted(([x] for x in self.lifetimes if x.role == "result"), key=lambda room: known[room[0]])
+        results = sorted((x for x in self.lifetimes if x.role == "result"), key=known.__getitem__)
+        rooms = [(known[x], [x]) for x in results]
         found: set[Lifetime] = set()
         for x in sorted((x for x in self.lifetimes if x.role != "result"), key=lambda x: -known[x]):
-            for room in rooms:
-                if known[x] <= known[room[0]] and all(is_before(x, y) or is_before(y, x) for y in room):
-                    room.append(x)
+            for size, room in rooms:
+                # What is in a room follows each other: in the way is at most what begins at the time, or beside it.
+                i, j = (find(room, x.start, key=attrgetter("start")) for find in (bisect_left, bisect_right))
+                near = room[max(i - 1, 0) : j + 1]
+                if known[x] <= size and all(is_before(x, y) or is_before(y, x) for y in near):
+                    insort(room, x, key=attrgetter("start", "end"))
                     found.add(x)
                     break
         return found
