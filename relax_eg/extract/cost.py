@@ -26,6 +26,7 @@ from relax_eg.extract.fusions.seconds import (
     cost_in_place,
     loop_flops,
     reduced_alone,
+    wakes_alone,
 )
 from relax_eg.extract.hoisting import PLATFORMS, constants, enclosing_loops
 from relax_eg.extract.implied_matmuls import LINEAR
@@ -228,7 +229,7 @@ class WholeCost:
                 found = replace(found, seconds=found.seconds * self.kind(site, found).factor(self.corrections))
             found = self._with_memory(found, result) if site.op in STORED and self.cost is None else found
             if not self._is_single_core(site):
-                found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))
+                found = replace(found, wakes=found.wakes | wakes_alone(self, site, result, found))
             self._memo[key] = found
         return found
 
@@ -384,8 +385,8 @@ class WholeCost:
         stored, row = self.profile.linear_factor(matmul.rows), matmul.columns * itemsize(matmul.dtype)
         in_order = self.profile.in_order_factor(matmul.rows, row, weight)
         seconds = seconds * (stored if site.op == LINEAR else choose(turned, stored, in_order))
-        seconds = seconds + calling_seconds(self.profile, matmul.rows, matmul.columns)
-        return seconds + (self.profile.joining(matmul.rows, weight) if len(site.shape(1)) == 2 else 0.0)
+        seconds = seconds + calling_seconds(self.profile, matmul)
+        return seconds + (self.profile.joining(matmul.rows, flops) if len(site.shape(1)) == 2 else 0.0)
 
     def _matmul_of(self, site: Site, flops: Number) -> Matmul:
         """The sizes of a matmul."""

@@ -18,6 +18,9 @@ from relax_eg.extract.profile import Profile
 from relax_eg.tir.work import DECODED, LEAST_BYTES
 
 _PARTIAL_BYTES = 8  # given: bytes per element of a partial sum: float32, written and read again
+# given: the largest size of a tiny matmul, and the elements of its larger operand from which on XLA calls a library for
+# it (4 x 4 times 4 x 2 takes 0.85 us, 4 x 3 times 3 x 4 takes 0.01; jax 0.10.2)
+_TINY_SIDE, _CALLED_ELEMENTS = 7, 16
 _LEAST_SHARE = 1e-3  # chosen: of a peak rate: least share assumed at any sizes
 _OWN_SIDES = (32.0, 64.0)  # chosen: longer sides of the smallest tiles of the matmuls that XLA generates
 
@@ -117,9 +120,14 @@ def xla_matmul_seconds(p: Profile, m: Matmul) -> Number:
     return _minimum(_tiled_seconds(p, m, t, 1.0) for t in (*smallest, *_tiles(p))) / (p.fused_share or 1.0)
 
 
-def calling_seconds(p: Profile, rows: Number, columns: Number) -> Number:
-    """Seconds of calling the library for a matmul. Products with a vector are XLA's own loops."""
-    return choose(minimum(rows, columns) > 1, p.library_launch, 0.0)
+def calling_seconds(p: Profile, m: Matmul) -> Number:
+    """Seconds of calling the library for a matmul. Products with a vector or of the smallest matrices are XLA's own
+    loops."""
+    largest = maximum(maximum(m.rows, m.columns), m.depth)
+    is_called = (minimum(m.rows, m.columns) > 1) & (
+        (largest > _TINY_SIDE) | (maximum(m.rows, m.columns) * m.depth >= _CALLED_ELEMENTS)
+    )
+    return choose(is_called, p.library_launch + choose(largest > _TINY_SIDE, 0.0, p.tiny_launch), 0.0)
 
 
 def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -> Contracted:
@@ -137,7 +145,7 @@ def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -
     in_order = p.in_order_factor(m.rows, m.columns * itemsize(m.dtype), weight)
     factor = stored if transposed else choose(turned, stored, in_order)
     seconds, own = seconds * factor, own * factor
-    more = p.joining(m.rows, weight) + packing_seconds(p, m) + calling_seconds(p, m.rows, m.columns)
+    more = p.joining(m.rows, m.flops) + packing_seconds(p, m) + calling_seconds(p, m)
     return Contracted(seconds + more, own + more, m.is_vector if p.tiles else False)
 
 

@@ -23,8 +23,8 @@ from relax_eg.plain_data import compiler_options, read_json, write_file
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-PROFILE_VERSION = 11  # given: version of the format
-_OLDEST = 4  # given: oldest version accepted; all fields that later versions added have defaults
+PROFILE_VERSION = 12  # given: version of the format
+_OLDEST = 12  # given: oldest version accepted; all fields that later versions added have defaults
 PAGE = 4096  # given: bytes; addresses that differ by a multiple of a page share a set of a first-level cache
 _STREAMING = 4  # chosen: power of (cache over bytes) with which hits fall when an array outgrows the cache
 
@@ -59,10 +59,11 @@ class Profile:
     - `loop_launch`: the same in a loop from the second step on, if that is less: kernels are warm.
     - `library_launch`: seconds that a kernel of a library takes besides, on CPUs: a matmul of several rows and columns,
       or a reduction by YNN.
+    - `tiny_launch`: seconds that a matmul takes besides these if none of its sizes is more than 7.
     - `dispatch`: seconds per call of an executable.
     - `fork`: extra seconds of a call that has a kernel of `fork_flops` or more, which wakes other cores.
-    - `join`: seconds that a matmul of several rows takes besides its work if its weight has `join_bytes` or more; one
-      matmul is therefore faster than several with the same rows.
+    - `join`: seconds that a matmul of several rows takes besides its work if it has `join_flops` or more: several cores
+      wait for each other. One matmul is therefore faster than several with the same rows.
     - `step`: seconds of a loop's step, or of a choice between branches, besides the work inside.
     - `fresh_bytes`: bytes of a result from which on its memory goes back to the system after the call and is allocated
       again, page by page, at the next call.
@@ -129,7 +130,7 @@ class Profile:
     fork: float = 0.0
     fork_flops: float = float("inf")
     join: float = 0.0
-    join_bytes: float = float("inf")
+    join_flops: float = float("inf")
     step: float = 0.0
     fresh_bytes: float = float("inf")
     fresh_rate: float = float("inf")
@@ -170,6 +171,7 @@ class Profile:
     doubts: Mapping[str, float] = field(default_factory=dict[str, float])
     loop_launch: float = float("inf")
     library_launch: float = 0.0
+    tiny_launch: float = 0.0
     machine: Machine | None = field(default=None, compare=False)
     measured: str = field(default="", compare=False)
     notes: str = field(default="", compare=False)
@@ -223,9 +225,9 @@ class Profile:
         alone = choose(weight_bytes >= self.gemv_bytes, self.gemv_gain, 1.0)
         return choose(rows <= 1, alone, choose(row_bytes % PAGE == 0, _factor_at(self.page_penalty, rows), 1.0))
 
-    def joining(self, rows: Number, weight_bytes: Number) -> Number:
+    def joining(self, rows: Number, flops: Number) -> Number:
         """Seconds that a matmul of `rows` rows takes besides its work: `join` or 0."""
-        return choose((rows > 1) & (weight_bytes >= self.join_bytes), self.join, 0.0)
+        return choose((rows > 1) & (flops >= self.join_flops), self.join, 0.0)
 
     def move(self, n_bytes: Number) -> Number:
         """Seconds to move `n_bytes` once: from the cache as far as they fit, and the rest from memory."""
@@ -267,7 +269,7 @@ class Profile:
             ),
             (
                 "a matmul besides its work, us",
-                f"{1e6 * self.join:.3g}, from {self.join_bytes / 2**10:.4g} KiB of weight on",
+                f"{1e6 * self.join:.3g}, from {self.join_flops:.4g} flops on",
             ),
             ("weight stored out x in, times", layouts),
             ("weight with rows of whole pages, times", pages),
@@ -346,7 +348,7 @@ _POSITIVE = (
 )  # fmt: skip
 # These fields may be infinite: sizes from which on something happens, and rates of what costs nothing.
 _ENDLESS = (
-    *("graph_kernels", "loop_launch", "fork_flops", "join_bytes", "fresh_bytes", "fresh_rate", "gemv_bytes", "links"),
+    *("graph_kernels", "loop_launch", "fork_flops", "join_flops", "fresh_bytes", "fresh_rate", "gemv_bytes", "links"),
     "memory",
 )
 _LARGEST = 1e30  # limit: flop/s, bytes, seconds: a float holds the square of a product of two

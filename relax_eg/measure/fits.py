@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.extract.fusions.seconds import SHARED_BYTES, SHARED_ELEMENTS
 from relax_eg.extract.matmuls import Matmul, calling_seconds, matmul_seconds, share_of_peak
 from relax_eg.extract.profile import Mode, Profile
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.measure.figures import (
     APART,
+    APART_ROWS,
     CHAINS,
     CONVOLUTIONS,
     DEPTH,
@@ -76,7 +78,7 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     if has_threads(p):
         p = replace(p, **_fit_fork(times), **_fit_join(times))
     n = vector_size(p)
-    p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n))
+    p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], True))
     p = replace(p, **_memory(p, times), **_fresh(p, times))
     n = transposed_size(p)
     longer = times["transposed"] - times["in order"]
@@ -101,6 +103,8 @@ def _overheads(times: Times, launch: float) -> dict[str, float]:
     if f"loop of kernels {few}" in times:  # earlier versions did not time them
         found["loop_launch"] = each("loop of kernels") / IN_A_STEP
         found["library_launch"] = max(each("loop of matmuls") / IN_A_STEP - found["loop_launch"], 0.0)
+        tiny = each("loop of tiny matmuls") / IN_A_STEP - found["loop_launch"] - found["library_launch"]
+        found["tiny_launch"] = max(tiny, 0.0)
     return found
 
 
@@ -120,7 +124,7 @@ def fit_few(start: Profile, times: Times) -> Profile:
     launch = max((times[f"chain {FEW_CHAINED}"] - times["dispatch"]) / FEW_CHAINED, _LEAST)
     p = replace(start, dispatch=times["dispatch"], **_overheads(times, launch))
     n = vector_size(p)
-    vector_rate = 2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n)
+    vector_rate = 2 * DEPTH * n / _work(p, times["elementwise"], True)
     p = replace(p, vector_rate=vector_rate, tap_rate=p.tap_rate * vector_rate / p.vector_rate)
     p = replace(p, **_memory(p, times))
     n = transposed_size(p)
@@ -142,7 +146,7 @@ def fit_few(start: Profile, times: Times) -> Profile:
     side = float(rate_side(p))
     flops = 2.0 * side**3
     # Machines differ most in their products of bytes: few have units for them.
-    reached = flops / _work(p, times["rate int8"], flops) / share_of_peak((side,) * 3, p.matmul_half)
+    reached = flops / _work(p, times["rate int8"], flops >= p.fork_flops) / share_of_peak((side,) * 3, p.matmul_half)
     rates["int8"] = min(float(reached), _MOST_RATE["int8"] * rates["float32"])
     p = replace(p, matmul_rate=rates)
     gain = min(max(1.0 / _layout_ratio(p, times, "", 1, ONE_ROW[1]), 1.0), _MOST_PENALTY)
@@ -157,8 +161,8 @@ def _matmul_seconds(p: Profile, m: int, n: int, k: int) -> float:
     """The predicted seconds of a call of a matmul, as the fits see it."""
     flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
     seconds = max(flops / (p.rate("float32") * share_of_peak((m, n, k), p.matmul_half)), p.move(moved))
-    called = p.launch + float(calling_seconds(p, m, n))
-    return p.call(called + seconds + p.joining(m, 4.0 * k * n), flops >= p.fork_flops)
+    called = p.launch + float(calling_seconds(p, Matmul(flops, m, n, k, "float32")))
+    return p.call(called + seconds + p.joining(m, flops), flops >= p.fork_flops)
 
 
 def _chain_seconds(p: Profile, rows: int, side: int) -> float:
@@ -169,9 +173,10 @@ def _chain_seconds(p: Profile, rows: int, side: int) -> float:
 
 def _chain_work(p: Profile, seconds: float, rows: int, side: int) -> float:
     """The seconds of work of one matmul of a chain, without its overheads: at least a tenth of all."""
-    around, count = p.call(0.0, 2.0 * rows * side * side >= p.fork_flops), chained_weights(side)
-    called = p.launch + float(calling_seconds(p, rows, side))
-    apart = called + float(p.joining(rows, 4.0 * side * side))
+    flops = 2.0 * rows * side * side
+    around, count = p.call(0.0, flops >= p.fork_flops), chained_weights(side)
+    called = p.launch + float(calling_seconds(p, Matmul(flops, rows, side, side, "float32")))
+    apart = called + float(p.joining(rows, flops))
     return max((seconds - around) / count - apart, 0.1 * seconds / count)
 
 
@@ -203,10 +208,10 @@ def _penalties(p: Profile, times: Times, mode: str, rows: Sequence[int], paged: 
     }
 
 
-def _work(p: Profile, seconds: float, flops: float) -> float:
+def _work(p: Profile, seconds: float, wakes: bool) -> float:
     """The seconds of work of a call's single kernel: those of the call without its overheads, at least a tenth of the
-    call."""
-    return max(seconds - p.call(p.launch, flops >= p.fork_flops), 0.1 * seconds)
+    call. `wakes`: whether it wakes other cores."""
+    return max(seconds - p.call(p.launch, wakes), 0.1 * seconds)
 
 
 def _fit_fork(times: Times, mode: str = "") -> dict[str, float]:
@@ -233,16 +238,16 @@ def _fit_fork(times: Times, mode: str = "") -> dict[str, float]:
 def _memory(p: Profile, times: Times) -> dict[str, float]:
     """The bandwidths of memory and cache, and the bytes of the cache, fitted to reads of two arrays and to copies."""
     sizes = [n for n in memory_sizes(p) if f"read {n}" in times]
-    found: list[tuple[float, float, float]] = []  # bytes, flops, seconds
+    found: list[tuple[float, bool, float]] = []  # bytes, whether other cores are woken, seconds
     for n in sizes:
-        found.append((2.0 * n, n / 2, times[f"read {n}"]))
+        found.append((2.0 * n, n // 4 >= SHARED_ELEMENTS, times[f"read {n}"]))
         if f"copy {n}" in times:
-            found.append((2.0 * n, n / 4, times[f"copy {n}"]))
-    rates = [moved / _work(p, s, flops) for moved, flops, s in found]
+            found.append((2.0 * n, 2 * n >= SHARED_BYTES, times[f"copy {n}"]))
+    rates = [moved / _work(p, s, wakes) for moved, wakes, s in found]
 
     def error(at: Mapping[str, float]) -> float:
         q = replace(p, bandwidth=at["slow"], cache_bandwidth=max(at["fast"], at["slow"]), cache_bytes=at["bytes"])
-        return _error((q.call(q.launch + q.move(moved), flops >= p.fork_flops), s) for moved, flops, s in found)
+        return _error((q.call(q.launch + q.move(moved), wakes), s) for moved, wakes, s in found)
 
     top, bottom = max(rates), rates[0]
     choices = {
@@ -294,7 +299,7 @@ def _rates(p: Profile, times: Times) -> dict[str, float]:
     """Peak rates of matmul by dtype: the rate of float32, on devices with threads the one fitted over shapes, times the
     ratio of the dtypes at one size."""
     flops = 2.0 * rate_side(p) ** 3
-    seconds = {d: _work(p, times[f"rate {d}"], flops) for d in (*FLOATS, "int32", "int8")}
+    seconds = {d: _work(p, times[f"rate {d}"], flops >= p.fork_flops) for d in (*FLOATS, "int32", "int8")}
     single = p.rate("float32") if has_threads(p) else flops / seconds["float32"]
     shares = {d: min(seconds["float32"] / s, _MOST_RATE.get(d, 1.0)) for d, s in seconds.items()}
     return {d: single * share for d, share in shares.items()}
@@ -313,8 +318,8 @@ def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
 
 
 def _fit_join(times: Times, mode: str = "") -> dict[str, float]:
-    """The seconds that a matmul of several rows takes besides its work, and the bytes of its weight from which on it
-    takes them. They are the time of three matmuls minus that of one matmul with the work of all three, halved."""
+    """The seconds that a matmul of several rows takes besides its work, and the flops from which on it takes them. They
+    are the time of three matmuls minus that of one matmul with the work of all three, halved."""
     extra = [(times[f"{mode}apart {n}"] - times[f"{mode}as one {n}"]) / 2 for n in APART]
 
     def error(split: int) -> float:
@@ -325,8 +330,8 @@ def _fit_join(times: Times, mode: str = "") -> dict[str, float]:
     join = min(median_high(extra[split:]), _MOST_FORK) if split < len(extra) else 0.0
     longer = [times[f"{mode}apart {n}"] / times[f"{mode}as one {n}"] for n in APART[split:]]
     if join < _LEAST_FORK or median_high(longer) < 1.05:
-        return {"join": 0.0, "join_bytes": math.inf}
-    return {"join": join, "join_bytes": _threshold_bytes(APART, split)}
+        return {"join": 0.0, "join_flops": math.inf}
+    return {"join": join, "join_flops": APART_ROWS / 2 * _threshold_bytes(APART, split)}
 
 
 def _threshold_bytes(sides: Sequence[int], first: int) -> float:
@@ -368,7 +373,7 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
         """The seconds without the transposition, those of the matmul, and the rows of the matmul."""
         rows, depth = images(p) * size * size, 9 * channels
         flops = 2.0 * rows * out * depth
-        seconds = _work(p, times[name], flops)
+        seconds = _work(p, times[name], flops >= p.fork_flops)
         turned = ((channels + out) * rows + depth * out) / p.transpose_rate
         product = float(matmul_seconds(p, Matmul(flops, rows, out, depth, "float32")))
         return max(seconds - turned, 0.1 * seconds), product, rows
@@ -379,7 +384,7 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
     row = max(0.0, seconds - factor * product) / (3 * rows)
     flops = 2.0 * 9 * 128 * 28 * 28 * images(p)
     share = (1.0 / (1.0 + p.group_half[0])) * (9.0 / (9.0 + p.group_half[1]))
-    reached = flops / _work(p, times["depthwise"], flops) / p.rate("float32")
+    reached = flops / _work(p, times["depthwise"], flops >= p.fork_flops) / p.rate("float32")
     return {"conv_factor": factor, "window_row": row, "group_share": min(1.0, reached / share)}
 
 
@@ -394,7 +399,9 @@ def _taps(p: Profile, times: Times) -> dict[str, float]:
     if not p.tap_rate:
         return {}
     flops, moved = taps_amounts()
-    return {"tap_rate": flops / max(_work(p, times["taps"], flops) - p.move(moved), 0.1 * times["taps"])}
+    return {
+        "tap_rate": flops / max(_work(p, times["taps"], flops >= p.fork_flops) - p.move(moved), 0.1 * times["taps"])
+    }
 
 
 def _linear_algebra(p: Profile, times: Times) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def edited(change: Callable[[dict[str, Any]], Any]) -> str:
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (
         lambda d: d.update({"relax_eg profile": 99}),
-        r"of version 99; 4 to 11 are accepted: run `relax-eg calibrate` again",
+        r"of version 99; 12 to 12 are accepted: run `relax-eg calibrate` again",
     ),
     (lambda d: d.pop("relax_eg profile"), "no device profile: `relax-eg calibrate` writes one"),
     (lambda d: d.update(speed=3), "has a field `speed`; known are name, matmul_rate"),

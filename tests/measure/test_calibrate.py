@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from relax_eg.cli import app
 from relax_eg.driver.calibration import CalibrationReport
 from relax_eg.extract.devices import CPU, PROFILES
-from relax_eg.extract.matmuls import Matmul, matmul_seconds, share_of_peak
+from relax_eg.extract.fusions.seconds import SHARED_BYTES, SHARED_ELEMENTS
+from relax_eg.extract.matmuls import Matmul, calling_seconds, matmul_seconds, share_of_peak
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
 from relax_eg.measure import calibrate, figures, fits, quick
 from relax_eg.measure.device import this_machine
@@ -55,8 +56,8 @@ def times_of(p: Profile) -> dict[str, float]:
     def product(q: Profile, m: int, n: int, k: int, rate: float, factor: float = 1.0) -> float:
         flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
         seconds = max(flops / (rate * share_of_peak((m, n, k), q.matmul_half)), q.move(moved))
-        called = q.launch + q.library_launch * (min(m, n) > 1)
-        return q.call(called + seconds * factor + q.joining(m, 4.0 * k * n), flops >= q.fork_flops)
+        called = q.launch + float(calling_seconds(q, Matmul(flops, m, n, k, "float32")))
+        return q.call(called + seconds * factor + q.joining(m, flops), flops >= q.fork_flops)
 
     def chain(q: Profile, rows: int, n: int, factor: float) -> float:
         """A chain of matmuls: one call, in which the other cores are woken once."""
@@ -69,7 +70,9 @@ def times_of(p: Profile) -> dict[str, float]:
     times |= {f"chain {n}": p.dispatch + n * p.launch for n in figures.CHAINS}
     times |= {f"loop {n}": p.dispatch + n * (p.launch + p.step) for n in figures.LOOPS}
     for n in figures.memory_sizes(p):
-        times |= {f"read {n}": call(p.move(2.0 * n), n / 2), f"copy {n}": call(p.move(2.0 * n), n / 4)}
+        around = p.launch + p.move(2.0 * n)
+        times[f"read {n}"] = p.call(around, n // 4 >= SHARED_ELEMENTS)
+        times[f"copy {n}"] = p.call(around, 2 * n >= SHARED_BYTES)
     times |= {name: call(p.move(2.0 * n) + p.fresh(n), n / 4) for n, name in figures.result_sizes(p)}
     flops = 2.0 * figures.DEPTH * figures.vector_size(p)
     times["elementwise"] = call(flops / p.vector_rate, flops)
@@ -112,11 +115,15 @@ def times_of(p: Profile) -> dict[str, float]:
             times[f"{name}out x in {rows} {n}"] = chain(q, rows, n, q.linear_factor(rows))
         for n in figures.APART:
             one = times[f"{name}as one {n}"] = product(q, figures.APART_ROWS, 3 * n, n, q.rate("float32"))
-            times[f"{name}apart {n}"] = one + 2 * q.joining(figures.APART_ROWS, 4.0 * n * n)
+            times[f"{name}apart {n}"] = one + 2 * q.joining(figures.APART_ROWS, 2.0 * figures.APART_ROWS * n * n)
     kernels = {
         f"loop of {name} {n}": p.dispatch + n * figures.IN_A_STEP * seconds
         for n in figures.LOOPS
-        for name, seconds in (("kernels", p.loop_launch), ("matmuls", p.loop_launch + p.library_launch))
+        for name, seconds in (
+            ("kernels", p.loop_launch),
+            ("matmuls", p.loop_launch + p.library_launch),
+            ("tiny matmuls", p.loop_launch + p.library_launch + p.tiny_launch),
+        )
     }
     return times | thin | of_bytes | kernels
 
@@ -190,7 +197,7 @@ def test_what_is_learned_of_linear_algebra_and_of_matmuls_apart() -> None:
     p = fits.fit_profile(CPU, times_of(CPU))
     assert p.window_row == pytest.approx(CPU.window_row, 0.1)
     assert p.tap_rate == about(CPU.tap_rate)
-    assert p.join == about(CPU.join) and 0.5 <= p.join_bytes / CPU.join_bytes <= 2.0
+    assert p.join == about(CPU.join) and 0.5 <= p.join_flops / CPU.join_flops <= 2.0
     for n in figures.matrix_sides(CPU):
         assert p.factor_share / (n + p.factor_half) == about(CPU.factor_share / (n + CPU.factor_half))
     for n, columns in figures.triangular_sizes(CPU):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from relax_eg.extract.profile import PAGE
 from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ops import Site, bytes_of, pattern_kind, site_of
 from relax_eg.ops.movement import moves_last_axis
-from relax_eg.ops.record import operators_run_as
+from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
 from relax_eg.tir.functions import TRANSCENDENTAL
@@ -42,6 +43,12 @@ PLAIN_SUMS = LIBRARY_SUMS | {"prod", "any", "all"}  # given: the reductions that
 # Xeon, jax 0.10.2)
 _ONE_BY_ONE = 3e9
 _FAR = 4.0  # chosen: how many times as long a transpose over more pages takes
+# given: elements from which on a kernel of YNN's reduces with several cores (31,684 do not, 33,856 do; jax 0.10.2)
+SHARED_ELEMENTS = 32768
+# given: when XLA divides a loop among the cores of a CPU (`ParallelTaskAssigner`, by what jax 0.10.2 compiles): from so
+# many bytes read and written on, if it has at most one flop for each; else from a cost on, with so much for a byte and
+# for a function such as exp
+SHARED_BYTES, _SHARED_COST, _OF_BYTE, _OF_FUNCTION = 512 << 10, 200_000, 10, 2
 
 
 def sum_steps(length: float) -> int:
@@ -81,6 +88,37 @@ def _one_by_one(model: WholeCost, flops: Number) -> Number:
     return maximum(0, flops / _ONE_BY_ONE - flops / model.profile.vector_rate)
 
 
+def wakes_alone(model: WholeCost, site: Site, result: Annotation, cost: NodeCost) -> Number:
+    """Whether an operator of which nothing else is in its kernel wakes other cores. `cost`: by itself."""
+    p = model.profile
+    if p.platform != "cpu" or site.op not in TABLE or site.op in STORED:
+        return cost.flops >= p.fork_flops
+    if p.sums_as_matmuls and site.op in LIBRARY_SUMS and kind(site.dtype(0)) == "f":
+        return _wakes_library(model, site, result)
+    return _is_shared(*_operations(cost.flops, _elements(model, result)), cost.bytes)
+
+
+def _wakes_library(model: WholeCost, site: Site, result: Annotation) -> Number:
+    """Whether a kernel of YNN's that ends with an operator wakes other cores."""
+    return functools.reduce(maximum, (_elements(model, a) for a in (result, *site.operands))) >= SHARED_ELEMENTS
+
+
+def _is_shared(flops: Number, functions: Number, moved: Number) -> Number:
+    """Whether XLA divides a loop among the cores of a CPU, which computes and moves so much."""
+    cost = flops + _OF_FUNCTION * functions + _OF_BYTE * moved
+    return choose(flops > moved, cost >= _SHARED_COST, moved >= SHARED_BYTES)
+
+
+def _operations(flops: Number, elements: Number) -> tuple[Number, Number]:
+    """The arithmetic, and the functions such as exp, of an operator that has `flops` for so many elements."""
+    functions = flops // (TRANSCENDENTAL * maximum(1, elements)) * elements
+    return flops - TRANSCENDENTAL * functions, functions
+
+
+def _elements(model: WholeCost, a: Annotation) -> Number:
+    return math.prod(map(model.evaluate, dims_of(a)))
+
+
 def cost_in_place(model: WholeCost, site: Site, result: Annotation, cost: NodeCost, place: KernelPlace) -> NodeCost:
     """The cost of an operator in its place in the kernels of its function. `cost`: by itself."""
     p, moved = model.profile, model.evaluate(place.bytes)
@@ -89,7 +127,8 @@ def cost_in_place(model: WholeCost, site: Site, result: Annotation, cost: NodeCo
             copied = p.move(2 * model.evaluate(place.workspace))
             seconds = cost.seconds + (place.launches - 1) * p.launch + copied
             return replace(cost, bytes=moved, launches=place.launches, seconds=seconds)
-        seconds = _seconds_on_cpu(model, site, result, cost, place)
+        seconds, wakes = _seconds_on_cpu(model, site, result, cost, place)
+        cost = replace(cost, wakes=wakes)
     else:
         seconds = place.launches * p.launch
         if site.op in STORED:
@@ -111,25 +150,32 @@ def loop_flops(model: WholeCost, site: Site, result: Annotation, flops: Number) 
     return math.prod(map(model.evaluate, dims_of(result)))
 
 
-def _seconds_on_cpu(model: WholeCost, site: Site, result: Annotation, cost: NodeCost, place: KernelPlace) -> Number:
-    """Seconds of an operator in its place in a kernel of XLA's compiler for CPUs, without corrections.
+def _seconds_on_cpu(
+    model: WholeCost, site: Site, result: Annotation, cost: NodeCost, place: KernelPlace
+) -> tuple[Number, Number]:
+    """Seconds of an operator in its place in a kernel of XLA's compiler for CPUs, without corrections, and whether it
+    ends a kernel that wakes other cores.
 
     A kernel takes the time of its arithmetic, or of its memory traffic if that takes longer. What the traffic takes
     longer counts for the operator that ends the kernel."""
     work = LEAST + _loop_seconds(model, site, result, cost, place, place.computed)
     if not place.launches:
-        return work
+        return work, False
     others: Number = 0.0
+    flops, functions = _operations(cost.flops, _elements(model, result))
     for e, computed in place.inside:
         inner = site_of(e)
         if inner.op not in STORED:
-            others = others + _loop_seconds(
-                model, inner, e.annotation, model.price(inner, e.annotation), place, computed
-            )
-    p = model.profile
-    waits = maximum(0, p.move(model.evaluate(place.bytes)) - others - work)
+            found, elements = model.price(inner, e.annotation), _elements(model, e.annotation)
+            others = others + _loop_seconds(model, inner, e.annotation, found, place, computed)
+            share = model.evaluate(computed) / maximum(1, elements)
+            more = _operations(found.flops, elements)
+            flops, functions = flops + share * more[0], functions + share * more[1]
+    p, moved = model.profile, model.evaluate(place.bytes)
+    waits = maximum(0, p.move(moved) - others - work)
     launched = place.launches * p.launch + (p.library_launch if place.is_library else 0.0)
-    return launched + work + waits + p.fresh(model.evaluate(bytes_of(result)))
+    wakes = _wakes_library(model, site, result) if place.is_library else _is_shared(flops, functions, moved)
+    return launched + work + waits + p.fresh(model.evaluate(bytes_of(result))), wakes
 
 
 def _loop_seconds(
@@ -137,7 +183,7 @@ def _loop_seconds(
 ) -> Number:
     """Seconds of the arithmetic of an operator in a kernel. `computed`: the elements that are computed; None: those
     of the result."""
-    p, elements = model.profile, math.prod(map(model.evaluate, dims_of(result)))
+    p, elements = model.profile, _elements(model, result)
     share = 1.0 if computed is None else model.evaluate(computed) / maximum(1, elements)
     flops = loop_flops(model, site, result, cost.flops)
     if place.is_library:
