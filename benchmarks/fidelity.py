@@ -67,7 +67,7 @@ from benchmarks.timing import (
     told,
 )  # fmt: skip
 from relax_eg.backend.family import SearchSpec
-from relax_eg.driver.measured import AS_WRITTEN, CandidateProgram, Entry, Search, random_arguments
+from relax_eg.driver.measured import CandidateProgram, Entry, Search, random_arguments
 from relax_eg.driver.optimize import optimized
 from relax_eg.driver.options import read_options
 from relax_eg.driver.prices import NEVER_SLOWER, ByProfile, kinds_at
@@ -77,7 +77,7 @@ from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.learned import PROGRAMS as OF_PROGRAMS
 from relax_eg.extract.learned import UNKNOWN, TimedProgram, corrected, expect, learn
 from relax_eg.extract.profile import AS_USUAL, Profile
-from relax_eg.extract.report import price_program
+from relax_eg.extract.report import AS_WRITTEN, price_program
 from relax_eg.ir.partition import static_expressions
 from relax_eg.measure.device import this_machine
 

@@ -27,9 +27,10 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.timing import BEYOND, QUICK_SECONDS, UNSURE, WITHIN, Verdict, settled
-from relax_eg.driver.measured import AS_WRITTEN, Search
+from relax_eg.driver.measured import Search
 from relax_eg.driver.options import Execution, read_options
 from relax_eg.driver.program_ends import traced_program
+from relax_eg.extract.report import AS_WRITTEN
 
 KEPT = 5  # programs of the first phase, for each way to price
 PRICED: dict[Execution, str] = {"kernels": "every operator a kernel", "whole": "fusion in the price"}

@@ -128,7 +128,7 @@ def sentence_encoder() -> tuple[dict[str, Any], int, rx.types.Optimized, tuple[M
         "measured": measured,
         "check": {"sentences": len(sentences), "wrong": wrong, "worst_cosine": float(np.min(cosines))},
     }
-    return report, wrong, best, rows_of(measured)
+    return report, wrong, best, best.report.measured or rows_of(measured)
 
 
 def rows_of(measured: list[dict[str, Any]]) -> tuple[MeasuredRow, ...]:

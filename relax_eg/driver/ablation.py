@@ -15,6 +15,7 @@ from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import KINDS, Execution
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import OptionError
+from relax_eg.extract.report import AS_WRITTEN
 from relax_eg.frontends.clashes import specs_by_name
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
@@ -23,7 +24,7 @@ from relax_eg.reports import Comparison, CostReport, compare
 from relax_eg.rules import RuleSet, book
 from relax_eg.shapes.relation import split_bounds
 
-ALL, WRITTEN = "all rules", "as written"
+ALL = "all rules"
 # The sets of rules that are left out, by name. Fusion and partial library dispatch are those of Relax's ablation.
 SETS: dict[str, RuleSet] = {
     "fusion": book.fusion,
@@ -83,7 +84,7 @@ def ablate(
     every = rules if rules is not None else book.default + book.workspace
     allowed = {ALL: every, **{f"without {s}": every - SETS[s] for s in wanted}}
     if timed:
-        allowed[WRITTEN] = RuleSet("none")
+        allowed[AS_WRITTEN] = RuleSet("none")
     found: dict[str, Optimized] = {}
     for i, (label, chosen) in enumerate(allowed.items()):
         if tell is not None:
@@ -106,8 +107,10 @@ def _timed(found: dict[str, Optimized], args: tuple[Any, ...], kwargs: dict[str,
     """The reports of the programs found, each with the median time of its calls on these arguments and that of the
     program as written."""
     calls = {label: ((lambda f=best: f(*args, **kwargs)), best.report.after.call) for label, best in found.items()}
-    rows = {r.label: replace(r, chosen=False) for r in fastest({WRITTEN: calls.pop(WRITTEN), **calls}, time_all=True)}
-    written = rows.pop(WRITTEN)
+    rows = {
+        r.label: replace(r, chosen=False) for r in fastest({AS_WRITTEN: calls.pop(AS_WRITTEN), **calls}, time_all=True)
+    }
+    written = rows.pop(AS_WRITTEN)
     reports: dict[str, CostReport] = {}
     for label, row in rows.items():
         report = found[label].report

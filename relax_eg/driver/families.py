@@ -26,7 +26,7 @@ from relax_eg.extract.cover import GAINING, NEARER, CoverBox, Partition, choose_
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.numbers import evaluate
 from relax_eg.extract.profile import AS_USUAL
-from relax_eg.extract.report import Crossover, Curve, Series
+from relax_eg.extract.report import AS_WRITTEN, Crossover, Curve, Series
 from relax_eg.extract.weights import FRUGAL, prepared_bytes
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import Expr
@@ -506,7 +506,7 @@ def _curves(pool: _Pool, members: Sequence[Member]) -> tuple[Curve, ...]:
             continue
         columns = {u: np.full(len(sizes), n, np.int64) for u, n in first.items()} | {v: np.array(sizes, np.int64)}
         rows = {f"variant {i + 1}": pool.seconds(m.candidate, columns) for i, m in enumerate(members)}
-        rows["as written"] = pool.seconds(CandidateProgram(None), columns)
+        rows[AS_WRITTEN] = pool.seconds(CandidateProgram(None), columns)
         series = tuple(Series(label, tuple(map(float, row))) for label, row in rows.items())
         at = {u: n for u, n in first.items() if u != v}
         found.append(Curve(v, at, tuple(sizes), series, tuple(_crossovers(members, first, v, sizes))))

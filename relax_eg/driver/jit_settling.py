@@ -13,7 +13,7 @@ from relax_eg.driver.outcomes import Outcomes
 from relax_eg.driver.settling import Call, Key, Settle, Settling
 from relax_eg.driver.thread_marks import is_marked, marked
 from relax_eg.driver.varying import OtherSizesError
-from relax_eg.reports.compare import AS_WRITTEN
+from relax_eg.extract.report import AS_WRITTEN
 
 
 @dataclass

@@ -48,7 +48,7 @@ from relax_eg.extract.clock import Clock
 from relax_eg.extract.numbers import TINY
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode
-from relax_eg.extract.report import MeasuredRow
+from relax_eg.extract.report import AS_WRITTEN, MeasuredRow
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
@@ -57,7 +57,6 @@ from relax_eg.measure.choice import fastest, random_argument
 if TYPE_CHECKING:
     from relax_eg.backend.gpu.target import GpuTarget
 
-AS_WRITTEN = "as written"
 # The steps of extraction that state an order and that keep values on the host (`rules.book.pieces`).
 COMPUTED_AGAIN, KEPT_ON_HOST = "computed_again", "kept_on_host"
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last

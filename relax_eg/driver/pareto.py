@@ -23,7 +23,7 @@ from relax_eg.driver.prices import NEVER_SLOWER
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import OptionError
 from relax_eg.extract.footprint import Footprint
-from relax_eg.extract.report import MeasuredRow
+from relax_eg.extract.report import AS_WRITTEN, MeasuredRow
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
@@ -32,7 +32,6 @@ from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.reports.text import rendered_text
 from relax_eg.shapes.relation import Bounds, split_bounds
 
-_WRITTEN = "as written"
 _MIB = float(1 << 20)  # bytes
 _WIDTH = 160  # chosen: columns of a front as text
 
@@ -106,9 +105,9 @@ class ParetoFront:
             table.add_column(heading, justify="right")
         table.add_column("rules")
         size, slower = self.written
-        rows = [(_WRITTEN, size, slower, None, "")]
+        rows = [(AS_WRITTEN, size, slower, None, "")]
         rows += [
-            (str(i + 1), p.bytes, p.slower, p.measured, ", ".join(p.program.report.rules) or _WRITTEN)
+            (str(i + 1), p.bytes, p.slower, p.measured, ", ".join(p.program.report.rules) or AS_WRITTEN)
             for i, p in enumerate(self.points)
         ]
         for name, count, time, measured, rules in rows:
@@ -130,7 +129,7 @@ class ParetoFront:
         xs, (size, slower) = [p.slower for p in self.points], self.written
         with picture(path, OptionError, figsize=(6.4, 4.0)) as axes:  # chosen: inches
             axes.step(xs, [p.bytes / _MIB for p in self.points], where="post", marker="o", label="found")
-            axes.plot([slower], [size / _MIB], "x", label=_WRITTEN)
+            axes.plot([slower], [size / _MIB], "x", label=AS_WRITTEN)
             axes.set(
                 xlabel="predicted time of a call, as a share of the fastest program's",
                 ylabel="MiB beside the arguments",
@@ -199,7 +198,7 @@ def _timed(
     """The programs with their measured seconds, in turns with the program as written."""
     calls = {str(i): (functools.partial(p.program, *args, **kwargs), p.slower) for i, p in enumerate(points)}
     written = functools.partial(usual, *args, **kwargs), 1.0
-    rows = {r.label: r for r in fastest({_WRITTEN: written, **calls}, time_all=True)}
+    rows = {r.label: r for r in fastest({AS_WRITTEN: written, **calls}, time_all=True)}
     return [replace(p, measured=rows[str(i)]) for i, p in enumerate(points)]
 
 

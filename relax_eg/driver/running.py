@@ -23,8 +23,8 @@ from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import Predict
 from relax_eg.dynamic.steps import CapacityPrograms
+from relax_eg.extract.report import AS_WRITTEN
 from relax_eg.ir.annotations import dims_of
-from relax_eg.reports.compare import AS_WRITTEN
 
 if TYPE_CHECKING:
     from relax_eg.explain.text import Explanation

@@ -167,7 +167,7 @@ def learn(timed: Sequence[TimedProgram], known: Mapping[str, float] = UNKNOWN) -
         # the measurements that the factors use up.
         far, left = float(np.quantile(np.abs(errors[len(timed) :]), CERTAINTY)), len(errors) - _used(hessian)
         normal = NormalDist().inv_cdf((1 + CERTAINTY) / 2)
-        ratio = min(ratio, max(_STEP, _rounded(far / normal * math.sqrt(len(errors) / max(left, 1.0)))))
+        ratio = max(_STEP, _rounded(far / normal * math.sqrt(len(errors) / max(left, 1.0))))
     doubts |= {KINDS: known[KINDS], PROGRAMS: ratio}
     factors = {f: math.exp(_rounded(float(x))) for f, x in zip(names, at, strict=True)}
     return Learned({f: x for f, x in factors.items() if x != 1.0}, doubts)

@@ -15,6 +15,8 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
 from relax_eg.logs import stage
 
+AS_WRITTEN = "as written"  # the label of a user's program among the programs of a report
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relax_eg.extract.detail import KernelPart
-from relax_eg.extract.report import ProgramCost
+from relax_eg.extract.report import AS_WRITTEN, ProgramCost
 from relax_eg.reports.report import CostReport
 
 NO_LINE = "(no source line)"
@@ -38,8 +38,22 @@ class Column:
     def measured(self) -> float | None:
         """The measured seconds of a call; None if the program was not timed."""
         rows = [r for r in self.report.measured if dict(r.at) == dict(self.report.at) or not r.at]
-        wanted = [r for r in rows if r.label == "as written"] if self.as_written else [r for r in rows if r.chosen]
+        if self.as_written:
+            wanted = [r for r in rows if r.label == AS_WRITTEN]
+        elif self.runs_as_written:
+            wanted = [r for r in rows if r.label != AS_WRITTEN]
+        else:
+            wanted = [r for r in rows if r.chosen]
         return wanted[0].seconds if wanted else None
+
+    @property
+    def runs_as_written(self) -> bool:
+        """Whether the first calls have shown that the program as written is faster than this one, so that it runs."""
+        report = self.report
+        if self.as_written or report.kept_as_written:
+            return False
+        here = (r for r in report.measured if dict(r.at) == dict(report.at))
+        return any(r.chosen and r.label == AS_WRITTEN for r in here)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from relax_eg.argument_checks import FLAG, NONE, TEXT, accepts, sequence_of
 from relax_eg.errors import OptionError
 from relax_eg.extract.figures import sizes
+from relax_eg.extract.report import AS_WRITTEN
 from relax_eg.reports.align import AlignedRow, Column, rows_of
 from relax_eg.reports.report import CostReport
 from relax_eg.reports.serialization import write_text
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 SCHEMA = "relax_eg.comparison/1"
-AS_WRITTEN = "as written"
 MOST_CHANGES = 3  # limit: changes that are reported
 NOTHING = 1e-9  # chosen: seconds up to which a difference is ignored
 

@@ -25,6 +25,7 @@ def highlights(c: Comparison) -> list[tuple[str, str]]:
         return []
     if len(c.columns) == 2:
         facts = (
+            ("Runs", _what_runs(c)),
             ("Gained", _gain_sentence(c)),
             ("Changed", _main_change(c)),
             ("Where time still goes", _remaining_time(c, 1)),
@@ -57,6 +58,13 @@ def _gain_sentence(c: Comparison) -> str:
     if abs(y - x) <= _SAME * x:
         return f"A call takes {time(y)} {how}, {base.label} and {here.label} alike{where}."
     return f"A call takes {time(y)} ({here.label}) instead of {time(x)} ({base.label}): {ratio(x, y)}, {how}{where}."
+
+
+def _what_runs(c: Comparison) -> str:
+    """A sentence where a program is shown that does not run."""
+    if not c.columns[1].runs_as_written:
+        return ""
+    return "The program as written: the first calls have timed both, and what is shown here as chosen was not faster."
 
 
 def _main_change(c: Comparison) -> str:

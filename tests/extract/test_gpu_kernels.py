@@ -110,9 +110,7 @@ def test_matmuls_of_one_operand_are_joined() -> None:
 
 @with_plugin
 @pytest.mark.parametrize(("columns", "parts", "stored"), [(256, 4, 0), (16, 8, 1024 * (1024 + 16) * 2)])
-def test_joined_matmuls_of_few_columns_store_their_operands_side_by_side(
-    columns: int, parts: int, stored: int
-) -> None:
+def test_joined_matmuls_of_few_columns_store_their_operands_side_by_side(columns: int, parts: int, stored: int) -> None:
     specs = ("8 1024 @ bfloat16", WIDE, f"1024 {columns} @ bfloat16")
     best = rx.optimize(lambda x, w, a: (x @ w, x @ a), *specs, rules=NONE, target="h100")
     (made,) = best.compile("h100").programs

@@ -103,6 +103,12 @@ def test_wrong_measurements_change_little() -> None:
         assert corrected({kind: 1.0}, as_spoiled) == pytest.approx(corrected({kind: 1.0}, found), rel=0.3)
 
 
+def test_pairs_that_are_further_off_than_was_known_raise_the_doubt() -> None:
+    rng = np.random.default_rng(5)
+    timed = [replace(t, seconds=t.seconds * float(rng.choice([1.0, 3.0]))) for t in programs(rng, 80, {})]
+    assert learn(timed, {**UNKNOWN, PROGRAMS: 0.15}).doubts[PROGRAMS] > 0.3
+
+
 def test_nothing_is_learned_of_nothing_and_little_of_little() -> None:
     assert learn([]).corrections == {} and learn([]).doubts == {}
     found = learn([TimedProgram("one", {"sort": 1e-3, "call": 1e-5}, 2e-3)])

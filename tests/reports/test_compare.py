@@ -53,6 +53,22 @@ def test_the_rule_set_that_is_missing_is_the_cause(chosen: rx.CostReport, unfuse
     assert re.search(r"rules used less: .*fuse_stages x\d", " ".join(str(found).split()))
 
 
+def test_a_program_that_the_first_calls_gave_up_is_called_so(chosen: rx.CostReport) -> None:
+    def rows(is_faster: bool) -> tuple[MeasuredRow, ...]:
+        ratio = (2.0, 1.9, 2.1) if is_faster else (0.8, 0.7, 0.9)
+        return (
+            MeasuredRow("as written", 0.0, 1e-3, 1.0, 1.0, 1.0, not is_faster, chosen.at),
+            MeasuredRow("by price", 0.0, 1e-3 / ratio[0], *ratio, is_faster, chosen.at),
+        )
+
+    kept = rx.compare(replace(chosen, measured=rows(True)))
+    given_up = rx.compare(replace(chosen, measured=rows(False)))
+    assert "Runs" not in dict(highlights(kept)) and kept.columns[1].measured == pytest.approx(5e-4)
+    topics = highlights(given_up)
+    assert topics[0][0] == "Runs" and topics[0][1].startswith("The program as written: the first calls have timed both")
+    assert given_up.columns[1].measured == pytest.approx(1.25e-3) and "1.25x slower, measured" in dict(topics)["Gained"]
+
+
 def test_two_programs_in_short(chosen: rx.CostReport) -> None:
     told = dict(highlights(rx.compare(chosen)))
     assert list(told) == ["Gained", "Changed", "Where time still goes"]
