@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ from relax_eg.cli.common import (
     read_rules,
     write_output,
 )
+from relax_eg.driver.optimize import check_with_mesh
 from relax_eg.errors import OptionError
 
 
@@ -101,19 +102,26 @@ def optimize(
             LiveLine(function) as line,
             rx.debug.options(cache=None if cache else False, sharing=sharing, progress=line),
         ):
+            options: dict[str, Any] = {
+                "rules": chosen,
+                **shared_options.search_options(at, bounds, weights, target),
+                "numerics": numerics,
+                "budget": rx.Budget(nodes=nodes, seconds=seconds),
+                "memory_limit": None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit"),
+            }
+            if placed:
+                if mesh is None:
+                    raise OptionError(f"--placed {placed[0]!r}: it is accepted together with --mesh")
+                check_with_mesh(options.pop("weights"), execution, time_limit, measure)
+                return rx.spread(fn, *(spec or []), mesh=mesh, inputs=dict(_placement(p) for p in placed), **options)
             return rx.optimize(
                 fn,
                 *(spec or []),
-                rules=chosen,
-                **shared_options.search_options(at, bounds, weights, target),
-                numerics=numerics,  # type: ignore[arg-type]
-                budget=rx.Budget(nodes=nodes, seconds=seconds),
                 measure=measure,
                 execution=execution,  # type: ignore[arg-type]
-                memory_limit=None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit"),
                 time_limit=time_limit,
                 mesh=mesh,
-                inputs=dict(_placement(p) for p in placed) if placed else None,
+                **options,
             )
 
     def load_saved() -> rx.types.Optimized:

@@ -25,7 +25,7 @@ from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.settling import OFF, Settle, SettleMode
 from relax_eg.driver.sparing import sparing_program
-from relax_eg.driver.spreading import SPREAD_KINDS, spread_program
+from relax_eg.driver.spreading import spread
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
@@ -43,7 +43,7 @@ from relax_eg.shapes.relation import Bounds, split_bounds
 
 
 @explain_clashes
-@accepts(**KINDS, **{k: v for k, v in SPREAD_KINDS.items() if k != "mesh"})
+@accepts(**KINDS)
 def optimize(
     program: Callable[..., Any] | Module,
     /,
@@ -64,11 +64,6 @@ def optimize(
     settle: SettleMode | Settle | None = None,
     budget: Budget | None = None,
     mesh: Any = None,
-    inputs: Mapping[str, Any] | None = None,
-    outputs: Any = None,
-    state: Sequence[str] | Mapping[str, int] = (),
-    free_shard_maps: bool = False,
-    pipeline: bool | Mapping[str, int] = True,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -115,26 +110,19 @@ def optimize(
       `best.statistics()`. The environment variable `RELAX_EG_SETTLE` sets the usual mode (`docs/devices.md`).
     - `budget`: limits of the search.
     - `mesh`: a mesh of devices, `{"data": 4, "model": 2}`: placements are chosen together with the algebra, and the
-      result is a `Spread` (`docs/spread.md`). `memory_limit` is then that of each device, all its bytes together.
-    - `inputs`, `outputs`, `state`, `free_shard_maps`, `pipeline`: with `mesh`, given placements, arguments that come
-      back as results, whether a `shard_map` is placed anew, and whether layers may be stages; as those of `rx.spread`.
+      result is a `Spread`. `memory_limit` is then that of each device, all its bytes together. `rx.spread` does the
+      same with given placements, state, stages and more (`docs/spread.md`).
 
     `rx.debug.options` reports progress and turns the disk cache off. Raises TraceError, SpecError, BoundsError,
     OptionError, RuleError; ExtractionError if no program keeps `memory_limit` or
     `time_limit`.
     """
     if mesh is not None:
-        _check_with_mesh(weights, execution, time_limit, measure)
-        return spread_program(
-            program, args, mesh, specs_by_name(specs, kwspecs), inputs=inputs, outputs=outputs, state=state,
-            memory_limit=memory_limit, free_shard_maps=free_shard_maps, pipeline=pipeline, bounds=bounds,
-            rules=rules, target=target, at=at, facts=facts, numerics=numerics, budget=budget,
+        check_with_mesh(weights, execution, time_limit, measure)
+        return spread(
+            program, *args, mesh=mesh, specs=specs_by_name(specs, kwspecs), rules=rules, target=target, at=at,
+            bounds=bounds, numerics=numerics, facts=facts, memory_limit=memory_limit, budget=budget,
         )  # fmt: skip
-    if inputs is not None or outputs is not None or state or free_shard_maps:
-        raise OptionError(
-            "inputs=, outputs=, state= and free_shard_maps= are for programs on a mesh of devices; accepted: "
-            "mesh={'data': 8}"
-        )
     ranges, statements = split_bounds(bounds)
     traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
     options = read_options(
@@ -154,7 +142,7 @@ def optimize(
     return holding_weights(best, program)
 
 
-def _check_with_mesh(weights: Any, execution: str, time_limit: Any, measure: int) -> None:
+def check_with_mesh(weights: Any, execution: str, time_limit: Any, measure: int) -> None:
     """OptionError for options that a program on a mesh does not have."""
     for name, is_given in (
         ("weights", bool(weights)),

@@ -52,10 +52,11 @@ from relax_eg.shapes.relation import Bounds, split_bounds
 
 _MOST_BYTES = 1 << 60  # limit: bytes of a device's memory; a float holds them
 SECONDS = 60.0  # limit: seconds of the search for placements
+AS_WRITTEN = RuleSet("none")  # the rules of `spread`, if others are not given: the algebra stays as it is
 
 # A placement as users give it: text, or a `PartitionSpec`, or a `NamedSharding`.
 GivenPlacement = Any
-SPREAD_KINDS: Mapping[str, Kind] = {
+_KINDS: Mapping[str, Kind] = {
     "mesh": Kind(
         lambda x: isinstance(x, (str, Mapping, DeviceMesh)) or hasattr(x, "shape"),
         "{'data': 8}, 'data=4, model=2', or a mesh of JAX,",
@@ -84,8 +85,8 @@ SPREAD_KINDS: Mapping[str, Kind] = {
 
 @explain_clashes
 @accepts(
-    **{k: v for k, v in KINDS.items() if k in ("target", "at", "bounds")},
-    **SPREAD_KINDS,
+    **{k: v for k, v in KINDS.items() if k in ("rules", "target", "at", "bounds", "numerics", "facts", "budget")},
+    **_KINDS,
     seconds=Kind(
         lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and 0 < x <= 1e9, "seconds, 0 to 1e9"
     ),
@@ -96,9 +97,12 @@ def spread(
     *args: Any,
     mesh: Any,
     specs: Mapping[str, Any] | None = None,
+    rules: RuleSet | None = AS_WRITTEN,
     target: Target | None = None,
-    at: Sizes | None = None,
+    at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
+    numerics: Numerics = "reassociate",
+    facts: Facts | None = None,
     inputs: Mapping[str, GivenPlacement] | None = None,
     outputs: GivenPlacement | Mapping[int, GivenPlacement] | None = None,
     state: Sequence[str] | Mapping[str, int] = (),
@@ -106,12 +110,15 @@ def spread(
     seconds: float = SECONDS,
     free_shard_maps: bool = False,
     pipeline: bool | Mapping[str, int] = True,
+    budget: Budget | None = None,
     **kwspecs: Any,
 ) -> Spread:
-    """Spread a JAX function, or a module, over a mesh of devices: choose where each tensor is, and leave the algebra.
+    """Spread a JAX function, or a module, over a mesh of devices: choose where each tensor is.
 
-    - `args`, `kwspecs`, `specs`, `target`, `at`, `bounds`: as those of `optimize`. An array of the specs that has a
-      `NamedSharding` over axes of the mesh keeps it.
+    - `args`, `kwspecs`, `specs`, `target`, `at`, `bounds`, `numerics`, `facts`, `budget`: as those of `optimize`. An
+      array of the specs that has a `NamedSharding` over axes of the mesh keeps it.
+    - `rules`: the rules that may change the algebra, which is then chosen together with the placements; by default
+      none. None: `relax_eg.rules.default`.
     - `mesh`: the names and sizes of its axes, `{"data": 4, "model": 2}`, or a mesh of JAX. The devices of the last axis
       are neighbours.
     - `inputs`: given placements of arguments, by name: "S[0], R" is split along dimension 0 over the first axis of the
@@ -129,40 +136,12 @@ def spread(
     OptionError for a mesh or placements that do not fit; ExtractionError if nothing keeps the memory limit;
     TraceError, SpecError, BoundsError as `optimize`.
     """
-    return spread_program(
-        program, args, mesh, specs_by_name(specs, kwspecs), inputs=inputs, outputs=outputs, state=state,
-        memory_limit=memory_limit, seconds=seconds, free_shard_maps=free_shard_maps, pipeline=pipeline, bounds=bounds,
-        target=target, at=at, rules=RuleSet("none"), budget=Budget(nodes=0, seconds=0.0),
-    )  # fmt: skip
-
-
-def spread_program(
-    program: Callable[..., Any] | Module,
-    args: tuple[Any, ...],
-    mesh: Any,
-    kwspecs: Mapping[str, Any],
-    *,
-    inputs: Mapping[str, GivenPlacement] | None = None,
-    outputs: GivenPlacement | Mapping[int, GivenPlacement] | None = None,
-    state: Sequence[str] | Mapping[str, int] = (),
-    memory_limit: int | str | None = None,
-    seconds: float = SECONDS,
-    free_shard_maps: bool = False,
-    pipeline: bool | Mapping[str, int] = True,
-    bounds: Bounds | None = None,
-    rules: RuleSet | None = None,
-    target: Target | None = None,
-    at: Sizes | Sequence[Sizes] | None = None,
-    facts: Facts | None = None,
-    numerics: Numerics = "reassociate",
-    budget: Budget | None = None,
-) -> Spread:
-    """The program with the cheapest algebra and placements found together. The arguments are those of `spread` and of
-    `optimize`."""
     where = DeviceMesh.of(mesh)
     ranges, statements = split_bounds(bounds)
+    if budget is None and rules is AS_WRITTEN:
+        budget = Budget(nodes=0, seconds=0.0)
     with freeing(free_shard_maps):
-        traced = traced_program(program, args, kwspecs, ranges, statements)
+        traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
         _check_spreadable(traced)
 
     def options_of(traced: Source) -> Options:
@@ -406,7 +385,7 @@ def _joined(
             function = chosen[name]
             if len(function.blocks) != 1 or not function.blocks[0].dataflow:
                 continue
-            with EGraph([b.value for b in function.blocks[0].bindings], RuleSet("none"), units.options.scope) as egraph:
+            with EGraph([b.value for b in function.blocks[0].bindings], AS_WRITTEN, units.options.scope) as egraph:
                 read = dump(egraph)
         dumps[name] = read
         picked = taken.get(name) or {c: max(0, k) for c, k in enumerate(read.graph.as_written)}

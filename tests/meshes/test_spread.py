@@ -127,8 +127,15 @@ def test_errors_name_both_sides(fn: Any, specs: tuple[str, ...], options: dict[s
 def test_options_that_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="mesh= and measure: one of them is accepted"):
         rx.optimize(mlp, "8 8", "8 8", "8 8", mesh={"x": 2}, measure=2)
-    with pytest.raises(OptionError, match="for programs on a mesh of devices; accepted: mesh="):
-        rx.optimize(mlp, "8 8", "8 8", "8 8", outputs="R")
+
+
+def test_algebra_and_placements_are_chosen_together_where_rules_are_given() -> None:
+    specs, mesh = ("4096 4096", "4096 4096", "4096"), {"x": 8}
+    given: Any = {"mesh": mesh, "target": "h100", "inputs": {"v": "R"}, "outputs": "R"}
+    apart = rx.spread(lambda a, b, v: (a @ b) @ v, *specs, **given)
+    together = rx.spread(lambda a, b, v: (a @ b) @ v, *specs, rules=rx.rules.default, **given)
+    assert not apart.report.rules and together.report.rules
+    assert together.spreading.total < apart.spreading.total
 
 
 def test_what_has_no_equations_is_whole_and_said_so() -> None:
