@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -107,6 +107,11 @@ class CachedResult:
     def report(self) -> CostReport:
         return self.variants[0].report
 
+    def told(self, seconds: float) -> CachedResult:
+        """The result, whose reports say that it was in the cache, and that finding it there took `seconds`."""
+        found = (replace(v, report=replace(v.report, cached=True, seconds={"total": seconds})) for v in self.variants)
+        return replace(self, variants=tuple(found))
+
 
 class EntryPlace:
     """The place in the cache for the search of one program with certain options."""
@@ -165,13 +170,13 @@ class EntryPlace:
 
 
 @stage("cache")
-def place_of(traced: Source, options: Options) -> EntryPlace | None:
-    """The place of a program's entry; None if the cache is off or no key can be formed."""
+def place_of(traced: Source, options: Options, more: tuple[Any, ...] = ()) -> EntryPlace | None:
+    """The place of a program's entry; None if the cache is off or no key can be formed. `more`: as in `key_of`."""
     if not cache_is_on():
         return None
     kept = store()
     try:
-        return EntryPlace(kept, key_of(traced, options), traced, options.scope)
+        return EntryPlace(kept, key_of(traced, options, more), traced, options.scope)
     except Exception as e:  # JAX's objects change with its versions; without a key the program is searched
         raise_if_exhausted(e)
         _tell_why_not(traced, e)
@@ -183,8 +188,9 @@ def _tell_why_not(traced: Source, error: Exception) -> None:
     log_at(1, f"{traced.name} is not cached: {why}")
 
 
-def key_of(traced: Source, options: Options) -> str:
-    """The hash of all that a search depends on. NoContentError if some of it has no visible content."""
+def key_of(traced: Source, options: Options, more: tuple[Any, ...] = ()) -> str:
+    """The hash of all that a search depends on. `more`: plain data that it depends on besides. NoContentError if some
+    of it has no visible content."""
     if TABLE != _OPERATORS:
         names = ", ".join(name for name, operator in TABLE.items() if _OPERATORS.get(name) is not operator)
         raise NoContentError(f"what the operators {names} do is not this package's own")
@@ -192,7 +198,7 @@ def key_of(traced: Source, options: Options) -> str:
     content = (
         FORMAT, *surroundings(), settings(),
         traced.name, leaves, traced.sizes.constraints, traced.fingerprint.digest,
-        [(f.name, _option(getattr(options, f.name))) for f in fields(options) if f.compare],
+        [(f.name, _option(getattr(options, f.name))) for f in fields(options) if f.compare], more,
     )  # fmt: skip
     return blake2b(repr(content).encode(), digest_size=32).hexdigest()
 

@@ -43,6 +43,7 @@ from relax_eg.driver.prices import (
     price_at,
 )
 from relax_eg.driver.units import SearchResult, Units
+from relax_eg.egraph import StopReason
 from relax_eg.errors import OptionError
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.numbers import TINY
@@ -144,6 +145,13 @@ class Search:
         self._arrangers: dict[tuple[Module, float], Arranger] = {}
         self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether the clock ended one of the searches: another run might find more."""
+        saturated = (o.saturation for e in self.entries for o in e.found.outcomes)
+        is_cut = any(e.found.extraction.ran_out for e in self.entries)
+        return is_cut or any(s.stop is StopReason.TIME_LIMIT for s in saturated)
 
     def entry(self, spec: SearchSpec | None = None) -> Entry:
         """The program that a search finds, by default the one by price. Programs for all executions and prices of a

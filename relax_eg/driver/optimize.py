@@ -27,7 +27,7 @@ from relax_eg.driver.settling import OFF, Settle, SettleMode
 from relax_eg.driver.sparing import sparing_program
 from relax_eg.driver.spreading import spread
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
-from relax_eg.egraph import Budget, StopReason
+from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError
 from relax_eg.extract.numbers import TINY
 from relax_eg.extract.profile import AS_USUAL
@@ -176,9 +176,8 @@ def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust:
     # Dumping the stages needs a search, so the cache is not read.
     found = place.read() if place is not None and dump_folder() is None else None
     if found is not None:
-        seconds = {"total": time.perf_counter() - started}
-        known = (replace(v, report=replace(v.report, cached=True, seconds=seconds)) for v in found.variants)
-        return optimized_of(traced, options, replace(found, variants=tuple(known)), policy, trust, settle)
+        known = found.told(time.perf_counter() - started)
+        return optimized_of(traced, options, known, policy, trust, settle)
     found = _search(traced, options, place)
     return optimized_of(traced, options, found, policy, trust, settle)
 
@@ -197,9 +196,7 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
         is_limited = options.memory_limit is not None or options.time_limit is not None
         variants = (_within_limit(search) if is_limited else _predicted(search),)
     found = CachedResult(variants, traced.effectful)
-    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.entries for o in e.found.outcomes)
-    stopped = stopped or any(e.found.extraction.ran_out for e in search.entries)
-    stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
+    stopped = search.was_stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
     if place is not None and stopped:
         log_at(1, f"{traced.name} is not cached: the clock stopped the search")
     elif place is not None:

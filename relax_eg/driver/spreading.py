@@ -17,7 +17,7 @@ from relax_eg.backend.family import WHOLE, Variant
 from relax_eg.backend.spread import Spread
 from relax_eg.backend.width import width_context
 from relax_eg.byte_units import parse_bytes
-from relax_eg.driver.cache import CachedResult
+from relax_eg.driver.cache import CachedResult, place_of
 from relax_eg.driver.measured import Search
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.origins import origins_of
@@ -41,6 +41,7 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import UNKNOWN, SourceLine
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part, part_text
 from relax_eg.ir.wellformed import check as check_module
+from relax_eg.logs import log_at
 from relax_eg.meshes.emit import module_of
 from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
 from relax_eg.meshes.search import Spreading, Wanted, order_of, spread_over
@@ -169,7 +170,7 @@ def spread(
     with width_context(traced.wide):
         if not isinstance(pipeline, Mapping):
             try:
-                best = _spread(traced, options, where, wanted, seconds)
+                best = _spread(traced, options, where, wanted, seconds, free_shard_maps)
             except ExtractionError as e:
                 failed = e
         given = pipeline if isinstance(pipeline, Mapping) else {}
@@ -184,7 +185,7 @@ def spread(
             assert isinstance(made, Traced)
             staged = replace(made, fn=traced.fn, name=traced.name)
             try:
-                found = _spread(staged, options_of(staged), where, wanted, max(left, 1.0), str(p))
+                found = _spread(staged, options_of(staged), where, wanted, max(left, 1.0), free_shard_maps, str(p))
             except ExtractionError as e:
                 failed = failed or e
                 continue
@@ -338,8 +339,38 @@ def _state(traced: Source, state: Sequence[str] | Mapping[str, int]) -> list[tup
 
 
 def _spread(
-    traced: Source, options: Options, mesh: DeviceMesh, wanted: Wanted, seconds: float, pipeline: str = ""
+    traced: Source,
+    options: Options,
+    mesh: DeviceMesh,
+    wanted: Wanted,
+    seconds: float,
+    free_shard_maps: bool,
+    pipeline: str = "",
 ) -> Spread:
+    """A program with placements, from the cache or from a search."""
+    started = time.perf_counter()
+    given = [sorted((i, str(p)) for i, p in each.items()) for each in (wanted.inputs, wanted.outputs)]
+    asked = str(mesh), *given, tuple(wanted.state), wanted.memory, free_shard_maps, pipeline
+    place = place_of(traced, options, ("spread", *asked))
+    known = None if place is None else place.read()
+    if known is None:
+        known, is_whole = _searched(traced, options, mesh, wanted, seconds, pipeline)
+        if place is not None and is_whole:
+            place.write(known)
+        elif place is not None:
+            log_at(1, f"{traced.name} is not cached: the clock stopped the search")
+    else:
+        known = known.told(time.perf_counter() - started)
+    report = known.report.spread
+    assert report is not None
+    inputs, outputs = ([MeshPlacement.parse(r.placement) for r in rows] for rows in (report.arguments, report.results))
+    return Spread.of(optimized_of(traced, options, known), mesh, report, inputs, outputs)
+
+
+def _searched(
+    traced: Source, options: Options, mesh: DeviceMesh, wanted: Wanted, seconds: float, pipeline: str
+) -> tuple[CachedResult, bool]:
+    """A program with placements from a search, and whether the clock let it end."""
     started = time.perf_counter()
     search = Search(traced, options)
     entry = search.entry()
@@ -362,11 +393,8 @@ def _spread(
                   time.perf_counter() - started),
         after=after, expected=None, target=f"{options.profile.label}, mesh {mesh}", rules=report.rules, spread=report,
     )  # fmt: skip
-    variant = Variant(module, lambda: traced.module, cost, WHOLE)
-    best = optimized_of(traced, options, CachedResult((variant,), False))
-    inputs = [found.placement(v) for v in program.inputs]
-    outputs = [MeshPlacement(tuple(c.outputs[i] for c in found.choices)) for i in range(len(program.outputs))]
-    return Spread.of(best, mesh, report, inputs, outputs)
+    is_whole = found.seconds < seconds and not (options.budget.seconds and search.was_stopped)
+    return CachedResult((Variant(module, lambda: traced.module, cost, WHOLE),), False), is_whole
 
 
 def _joined(

@@ -273,6 +273,7 @@ _CONTENT: tuple[tuple[type, Callable[[Any], tuple[Any, ...]]], ...] = (
     (jax.sharding.AbstractMesh, _abstract_mesh),
     (jax.sharding.PartitionSpec, _partition),
     (jax.sharding.NamedSharding, _named_sharding),
+    (type(jax.sharding.PartitionSpec.UNCONSTRAINED), lambda _: ()),  # a singleton
 )
 
 

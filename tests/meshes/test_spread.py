@@ -124,6 +124,25 @@ def test_errors_name_both_sides(fn: Any, specs: tuple[str, ...], options: dict[s
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize("options", [{}, {"pipeline": {"x": 8}}], ids=["placements", "stages"])
+def test_a_spread_is_found_in_the_cache(options: dict[str, Any], tmp_path: Any, monkeypatch: Any) -> None:
+    def layers(x: Any, ws: Any) -> Any:
+        return jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, ws)[0]
+
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
+
+    def spread(**more: Any) -> Any:
+        with rx.debug.options(cache=True):
+            return rx.spread(layers, "64 64", "8 64 64", mesh={"x": 4}, target="h100", **options, **more)
+
+    first, again, other = spread(), spread(), spread(inputs={"x": "S[0]"})
+    assert not first.report.cached and again.report.cached and not other.report.cached
+    assert again.module == first.module and again.spreading.sent == first.spreading.sent
+    assert again.input_placements == first.input_placements and again.output_placements == first.output_placements
+    assert again.spreading.pipeline == first.spreading.pipeline and bool(again.spreading.pipeline) == bool(options)
+    assert str(other.input_placements[0]) == "S[0]"
+
+
 def test_options_that_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="mesh= and measure: one of them is accepted"):
         rx.optimize(mlp, "8 8", "8 8", "8 8", mesh={"x": 2}, measure=2)
