@@ -149,7 +149,7 @@ def spread(
         found = read_options(
             traced, rules=rules, target=target, at=at, ranges=ranges, facts=facts, numerics=numerics, budget=budget
         )
-        return replace(found, family=False)
+        return replace(found, family=False, sharing=False)  # a function's parameters have one placement for all calls
 
     options = options_of(traced)
     if len(options.bindings) > 1:

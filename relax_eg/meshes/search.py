@@ -22,7 +22,9 @@ from relax_eg.extract.profile import Profile
 from relax_eg.ir.expr import VAR
 from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.logs import log_at
-from relax_eg.meshes.axis import AxisChoice, AxisSearch, Demands, change_of, cost_along
+from relax_eg.meshes.axis import AxisSearch
+from relax_eg.meshes.axis_prices import cost_along
+from relax_eg.meshes.choices import AxisChoice, Demands, change_of
 from relax_eg.meshes.program import SpreadProgram
 from relax_eg.shapes import Scope
 

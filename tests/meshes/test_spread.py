@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 
 import relax_eg as rx
 from relax_eg.errors import DeviceError, OptionError, RelaxEgError
+from relax_eg.meshes import axis
 
 D, F = 1024, 4096
 LAYER = {"wi": f"{D} {F}", "wo": f"{F} {D}"}
@@ -122,6 +123,34 @@ def test_errors_name_both_sides(fn: Any, specs: tuple[str, ...], options: dict[s
     with pytest.raises(RelaxEgError) as caught:
         rx.spread(fn, *specs, mesh={"x": 8}, target="h100", **options)
     assert text in str(caught.value)
+
+
+def test_layers_that_are_taken_to_be_alike_are_spread_as_well(monkeypatch: Any) -> None:
+    """One integer program for all layers at once, and then as if the layers were alike: within the gap that is told."""
+
+    def layers(ps: Any, x: Any) -> Any:
+        for p in ps:
+            x = x + jax.nn.relu(x @ p["up"]) @ p["down"]
+        return x
+
+    layer = {"up": f"{D} {F}", "down": f"{F} {D}"}
+    given: Any = {"mesh": {"x": 8}, "target": "h100", "inputs": {"x": "R"}, "outputs": "R", "memory_limit": "200 MB"}
+    specs = [layer] * 16, f"2048 {D}"
+    sizes: list[int] = []
+    counted = axis.alike
+
+    def noting(*args: Any) -> list[int]:
+        found = counted(*args)
+        sizes.append(len(found) - len(set(found)))
+        return found
+
+    with rx.debug.options(cache=False):
+        whole = rx.spread(layers, *specs, **given).spreading
+        monkeypatch.setattr(axis, "_MANY_COLUMNS", 0)
+        monkeypatch.setattr(axis, "alike", noting)
+        layered = rx.spread(layers, *specs, **given).spreading
+    assert sizes and sizes[0] > 20
+    assert layered.total <= whole.total * (1 + axis._GAP_OF_LAYERS) and 0 < layered.bound <= layered.total
 
 
 @pytest.mark.parametrize("options", [{}, {"pipeline": {"x": 8}}], ids=["placements", "stages"])

@@ -1,0 +1,220 @@
+"""The integer program of the placements along one axis of a mesh."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from relax_eg.extract.ilp import Row
+from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
+from relax_eg.meshes.axis_prices import AxisPrices, cost_along
+from relax_eg.meshes.choices import AxisChoice, ChosenWay, Demands
+from relax_eg.meshes.program import any_part
+from relax_eg.meshes.strategies import SplitStrategy
+
+_EPSILON = 1e-9  # chosen: seconds: least price of a choice, so that nothing useless is chosen
+
+
+class AxisProgram:
+    """The integer program. Its integer columns are strategies, and the parts in which outputs are handed over.
+
+    For each operand of each value there is a small transport problem: what comes about in part p is taken in part q.
+    All operands that take a value from p in q share one change of part, which is paid once; what is sliced may come
+    from the replicated value, if that is there. These problems make the linear relaxation consistent along each edge
+    of the program, without which its bound is a tenth of the optimum.
+    """
+
+    def __init__(self, prices: AxisPrices, demands: Demands, like: Sequence[int] | None = None) -> None:
+        """`like`: for each value, the one that stands for it, which comes about as it does; None: itself."""
+        self.prices, self.demands = prices, demands
+        self.like = range(len(prices.program.values)) if like is None else like
+        self.count = Counter(self.like)
+        self.costs: list[float] = []
+        self.rows: list[Row] = []
+        self.upper: list[float] = []
+        program = prices.program
+        own: dict[int, list[tuple[int, ChosenWay]]] = {}
+        inputs = set(program.inputs)
+        for v, value in enumerate(program.values):
+            if self.like[v] != v:
+                continue
+            mine: list[tuple[int, ChosenWay]] = []
+            for j, way in enumerate(value.ways):
+                if demands.way is not None and demands.way.get(v, j) != j:
+                    continue
+                for s in way.strategies_along(prices.axis):
+                    if self._allowed(v, s, v in inputs):
+                        seconds = value.times * (prices.strategy_seconds(v, way, s) + prices.halo_seconds(way, s))
+                        seconds += self._memory_price(v, s.result)
+                        mine.append((self._column(self.count[v] * (seconds + _EPSILON)), ChosenWay(j, s)))
+            own[v] = mine
+        # columns of the strategies of a value
+        self.computed = [own[self.like[v]] for v in range(len(program.values))]
+        self.handed: list[dict[Part, int]] = []  # columns of the part in which each output is handed over
+        handed: dict[tuple[int, Part | None], dict[Part, int]] = {}
+        for position, v in enumerate(program.outputs):
+            given = demands.outputs.get(position)
+            if (known := handed.get((self.like[v], given))) is not None:
+                self.handed.append(known)
+                continue
+            parts = [p for p in any_part(program.values[v].rank) if prices.divides(v, p)]
+            self.handed.append({p: self._column(0.0) for p in parts if given is None or p == given})
+            handed[self.like[v], given] = self.handed[-1]
+        self.integers = list(range(len(self.costs)))
+        self.made: list[dict[Part, list[int]]] = [{} for _ in program.values]
+        for v, mine in enumerate(self.computed):
+            if self.like[v] != v:
+                continue
+            for i, c in mine:
+                self.made[v].setdefault(c.strategy.result, []).append(i)
+            if mine:
+                least = 1.0 if v in inputs else 0.0  # an input that nothing reads has a placement too
+                self._row([i for i, _ in mine], [1.0] * len(mine), least, 1.0)
+        self.changes: dict[tuple[int, Part, Part], int] = {}
+        for v, taken, stays in self._edges():
+            if not program.values[v].is_free:
+                self._add_edge(v, taken, stays)
+        for columns in {id(h): h for h in self.handed}.values():
+            self._row(list(columns.values()), [1.0] * len(columns), 1.0)
+        largest = max(self.costs, default=1.0)
+        self.unit = largest if largest > 0 else 1.0
+        self.costs = [c / self.unit for c in self.costs]
+
+    def _column(self, cost: float) -> int:
+        self.costs.append(cost)
+        return len(self.costs) - 1
+
+    def _row(self, columns: Sequence[int], values: Sequence[float], low: float, high: float = math.inf) -> None:
+        self.rows.append((list(columns), list(values), low))
+        self.upper.append(high)
+
+    def _allowed(self, v: int, s: SplitStrategy, is_input: bool) -> bool:
+        if self.prices.program.values[v].is_free:
+            return False
+        if is_input:
+            given = self.demands.inputs.get(v)
+            return s.result == given if given is not None else self.prices.divides(v, s.result)
+        return self.prices.has_room(v, s.result) and self.prices.fits(v, s)
+
+    def _edges(self) -> Iterator[tuple[int, dict[Part, list[int]], bool]]:
+        """Yields each value that something takes, with the columns that take it in each part, and whether it has to
+        stay where it is."""
+        program, like = self.prices.program, self.like
+        done: set[tuple[int, int, int]] = set()  # of alike values that take alike values, one stands for all
+        for v, value in enumerate(program.values):
+            slots: dict[tuple[int, int], dict[Part, list[int]]] = {}
+            for i, chosen in self.computed[v]:
+                way = value.ways[chosen.way]
+                for slot, (x, p) in enumerate(zip(way.children, chosen.strategy.operands, strict=True)):
+                    slots.setdefault((x, way.children[:slot].count(x)), {}).setdefault(p, []).append(i)
+            for number, ((x, _), taken) in enumerate(slots.items()):
+                if (edge := (like[v], number, like[x])) not in done:
+                    done.add(edge)
+                    yield like[x], taken, v in program.staying
+        for v, handed in zip(program.outputs, self.handed, strict=True):
+            yield like[v], {p: [i] for p, i in handed.items()}, False
+        for parameter, source in dict.fromkeys((like[a], like[b]) for a, b in (*program.tied, *self.demands.state)):
+            yield source, self.made[parameter], False
+
+    def _add_edge(self, v: int, taken: Mapping[Part, list[int]], stays: bool) -> None:
+        arrives: dict[Part, list[int]] = {p: [] for p in taken}
+        for before, columns in self.made[v].items():
+            leaves: list[int] = []
+            for after in taken:
+                sends = after != before and before != REPLICATED
+                if (after != before and after in PARTIAL.values()) or (stays and sends and isinstance(before, int)):
+                    continue
+                if after != before and not self.prices.has_room(v, after):
+                    continue
+                moved = self._column(0.0)
+                leaves.append(moved)
+                arrives[after].append(moved)
+                if after != before:
+                    ways = [self._change(v, before, after)]
+                    if isinstance(after, int) and before != REPLICATED:
+                        ways.append(self._change(v, before, REPLICATED))
+                    self._row([*ways, moved], [*[1.0] * len(ways), -1.0], 0.0)
+            if leaves:
+                self._row([*columns, *leaves], [*[1.0] * len(columns), *[-1.0] * len(leaves)], 0.0)
+        for after, columns in taken.items():
+            came = arrives[after]
+            self._row([*came, *columns], [*[1.0] * len(came), *[-1.0] * len(columns)], 0.0)
+
+    def _change(self, v: int, before: Part, after: Part) -> int:
+        """The column of a change of the part of a value."""
+        found = self.changes.get((v, before, after))
+        if found is None:
+            seconds = self.prices.program.values[v].times * self.prices.change_seconds(v, before, after)
+            if isinstance(before, int) and after == REPLICATED:
+                seconds += self._memory_price(v, after)
+            found = self.changes[v, before, after] = self._column(self.count[v] * (seconds + _EPSILON))
+        return found
+
+    def _memory_price(self, v: int, part: Part) -> float:
+        """The price of the bytes of a value in a part on each device."""
+        if v not in self.demands.priced:
+            return 0.0
+        held = self.prices.change_bytes(v, part) / (self.prices.n if isinstance(part, int) else 1)
+        return self.demands.byte_price * held
+
+    def forbid(self, circle: Sequence[int], choice: AxisChoice) -> None:
+        """Forbids that these values are computed from each other in a circle."""
+        columns: list[int] = []
+        inside = set(circle)
+        for v in circle:
+            value = self.prices.program.values[v]
+            columns += [i for i, c in self.computed[v] if inside & set(value.ways[c.way].children)]
+        self._row(columns, [-1.0] * len(columns), 1.0 - len(circle))
+
+    def choice_of(self, columns: Sequence[float]) -> AxisChoice:
+        """The choice of a solution: what its outputs need of it."""
+        program = self.prices.program
+        picked: dict[int, ChosenWay] = {}
+        for v, mine in enumerate(self.computed):
+            best = max(mine, key=lambda entry: columns[entry[0]], default=None)
+            if best is not None and columns[best[0]] > 0.5:  # given: integers, but for rounding
+                picked[v] = best[1]
+        found = AxisChoice()
+        tied: dict[int, list[int]] = {}
+        for a, b in (*program.tied, *self.demands.state):
+            tied.setdefault(a, []).append(b)
+        work: list[tuple[int, Part]] = []
+        for v, handed in zip(program.outputs, self.handed, strict=True):
+            part = max(handed, key=lambda p: columns[handed[p]])
+            found.outputs.append(part)
+            work.append((v, part))
+        work += [(v, picked[v].strategy.result) for v in program.inputs]
+        while work:
+            v, p = work.pop()
+            if program.values[v].is_free:
+                found.chosen.setdefault(v, ChosenWay(0, SplitStrategy((), REPLICATED)))
+                continue
+            if p in found.needed.setdefault(v, set()):
+                continue
+            found.needed[v].add(p)
+            if v in found.chosen:
+                continue
+            # Where alike values are not alike in all, one that nothing like it needs is computed whole.
+            chosen = found.chosen[v] = picked.get(v) or self._unsplit(v)
+            work += list(zip(program.values[v].ways[chosen.way].children, chosen.strategy.operands, strict=True))
+            work += [(b, chosen.strategy.result) for b in tied.get(v, ())]
+        found.cost = cost_along(self.prices, found)
+        return found
+
+    def _unsplit(self, v: int) -> ChosenWay:
+        mine = [c for _, c in self.computed[v]]
+        return next((c for c in mine if c.strategy.whole), mine[0])
+
+    def columns_of(self, choice: AxisChoice) -> np.ndarray:
+        """The columns of a choice, as far as they are integers."""
+        first = np.zeros(len(self.costs))
+        for v, chosen in choice.chosen.items():
+            for i, c in self.computed[v]:
+                if c == chosen:
+                    first[i] = 1.0
+        for handed, part in zip(self.handed, choice.outputs, strict=False):
+            first[handed[part]] = 1.0
+        return first

@@ -1,0 +1,79 @@
+"""What is chosen along one axis of a mesh, and what a choice has to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from relax_eg.extract.links import Collective
+from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
+from relax_eg.meshes.strategies import SplitStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenWay:
+    """How a value comes about: the number of the way, and the strategy."""
+
+    way: int
+    strategy: SplitStrategy
+
+
+@dataclass
+class AxisChoice:
+    """What is chosen along one axis.
+
+    - `chosen`: how each value that is computed comes about.
+    - `needed`: the parts in which each value is needed.
+    - `outputs`: the part in which each output is handed over.
+    - `cost`, `bound`: seconds, and a lower bound on them.
+    """
+
+    chosen: dict[int, ChosenWay] = field(default_factory=dict[int, ChosenWay])
+    needed: dict[int, set[Part]] = field(default_factory=dict[int, set[Part]])
+    outputs: list[Part] = field(default_factory=list[Part])
+    cost: float = 0.0
+    bound: float = 0.0
+
+    def part(self, v: int) -> Part:
+        """The part in which a value comes about."""
+        found = self.chosen.get(v)
+        return REPLICATED if found is None else found.strategy.result
+
+    def source(self, v: int, part: Part) -> Part | None:
+        """The part from which a value is brought into `part`; None if it comes about there."""
+        made = self.part(v)
+        if made == part:
+            return None
+        # A slice of the replicated value costs nothing, if that is there anyway.
+        sliced = isinstance(part, int) and REPLICATED in self.needed.get(v, ())
+        return REPLICATED if sliced else made
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What a choice has to keep.
+
+    - `inputs`: given parts of inputs, by value.
+    - `outputs`: given parts of outputs, by position.
+    - `state`: pairs (input, output) of values that have to have the same part.
+    - `priced`: values whose bytes in memory have a price.
+    - `byte_price`: seconds for each of these bytes on a device. Choices that cost least at a price are those that cost
+      least among all that take no more memory; the price is a Lagrange multiplier of the memory of a device.
+    - `way`: the only way of each value that may be used; none: all.
+    """
+
+    inputs: Mapping[int, Part] = field(default_factory=dict[int, Part])
+    outputs: Mapping[int, Part] = field(default_factory=dict[int, Part])
+    state: Sequence[tuple[int, int]] = ()
+    priced: frozenset[int] = frozenset()
+    byte_price: float = 0.0
+    way: Mapping[int, int] | None = None
+
+
+def change_of(before: Part, after: Part) -> Collective | None:
+    """The collective that brings a value from one part into another; None for a slice of a replicated value."""
+    if before == REPLICATED:
+        return None
+    if before in PARTIAL.values():
+        return "all-reduce" if after == REPLICATED else "reduce-scatter"
+    return "all-gather" if after == REPLICATED else "all-to-all"
