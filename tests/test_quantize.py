@@ -176,6 +176,32 @@ def test_tables_convolutions_and_left_weights() -> None:
         assert 0 < relative(a, b) < 0.02
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_tables_of_four_bits(symmetric: bool) -> None:
+    """A table in groups along its rows, and one that is a product's weight, too."""
+    table = RNG.standard_normal((50, 64)).astype(np.float32)
+    i = np.array([[1, 3], [49, 3]])
+
+    def rows(i: Any, table: Any) -> Any:
+        return table[i]
+
+    def tied(i: Any, table: Any) -> Any:
+        return table[i] @ table.T
+
+    errors: list[float] = []
+    for tables in ("int8", "int4"):
+        options: dict[str, Any] = {"scheme": "int4", "tables": tables, "symmetric": symmetric, "target": TARGET}
+        made = rx.quantize(rows, [(i, table)], weights=("table",), **options)
+        errors.append(relative(made(i), rows(i, table)))
+        before, after = made.report.layer_bytes
+        assert before / after > (6.7 if tables == "int4" else 3.6) and f"{tables} tables" in str(made.report)
+        both = rx.quantize(tied, [(i, table)], weights=("table",), **options)
+        assert relative(both(i), tied(i, table)) < 0.15
+        best = rx.optimize(both, target=TARGET)
+        np.testing.assert_allclose(best(i), both(i), rtol=1e-4, atol=1e-3)
+    assert errors[0] < 0.01 < 4 * errors[0] < errors[1] < 0.15
+
+
 KERNELS = [RNG.standard_normal(s).astype(np.float32) / 8 for s in ((32, 16, 3, 3), (24, 32, 1, 1))]
 
 
@@ -269,6 +295,7 @@ NAN = np.full_like(X, math.nan)
     [
         (lambda: quantized(scheme="int3"), "scheme='int3': one of int8, int4, fp8 is accepted"),
         (lambda: quantized(scheme="int4", activations="dynamic"), "activations='dynamic' with scheme='int4'"),
+        (lambda: quantized(tables="int4"), "tables='int4' with scheme='int8': scheme='int4' is accepted"),
         (lambda: quantized(scheme="int4", group=3), "group=3: an even number of elements is accepted"),
         (lambda: quantized(keep=["none"]), "keep: no layer is named 'none'; there are params['w'], params['v']"),
         (lambda: rx.quantize(layers, [], weights=(1,)), "data: no calls; a list of one or more is accepted"),

@@ -17,6 +17,7 @@ from relax_eg.ops import api as op
 from relax_eg.shapes import Dim
 
 Kind = Literal["int8", "int4", "fp8"]
+Tables = Literal["int8", "int4"]
 Per = Literal["tensor", "channel"]
 Activations = Literal["none", "dynamic", "static"]
 KINDS: tuple[Kind, ...] = ("int8", "int4", "fp8")
@@ -37,6 +38,7 @@ class Scheme:
     - `group`: elements along the contracted axis that share a scale, for "int4".
     - `activations`: whether the other operand becomes int8: "none"; "dynamic", each row by its own range at the call;
       "static", by a range that is known ahead.
+    - `tables`: the codes of tables of which rows are taken, where `kind` is "int4".
     """
 
     kind: Kind = "int8"
@@ -44,6 +46,7 @@ class Scheme:
     symmetric: bool = True
     group: int = 32
     activations: Activations = "none"
+    tables: Tables = "int8"
 
 
 @dataclass(frozen=True, slots=True)
