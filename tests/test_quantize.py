@@ -73,7 +73,7 @@ def test_each_weight_is_within_half_a_step(
         unit = np.abs(w) / scale
         half = scale * np.maximum(unit * 2.0**-4, 2.0**-10)  # three bits of fraction; the smallest step is 2**-9
     else:
-        half = spread(w, scale, zero, axis, scheme)[0] / 2
+        half = np.abs(spread(w, scale, zero, axis, scheme)[0]) / 2
     assert np.all(np.abs(back - w) <= half * (1 + 1e-4))
     held = {"int4": w.size // 2, "int8": w.size, "fp8": w.size}[scheme.kind]
     assert codes.nbytes == held
