@@ -95,6 +95,8 @@ def test_kernels_that_are_separable() -> None:
         assert not WAYS[name].proposals(op.conv(x, const(plain)), ModuleAnswers({}))
         assert not WAYS[name].proposals(op.conv(x, var("w", rx.Tensor("4 3 9 9"))), ModuleAnswers({}))
     assert not WAYS["separable_conv"].proposals(op.conv(x, const(low)), ModuleAnswers({}))
+    whole = op.conv(var("x", rx.Tensor("1 1 9 9", "int32")), const(np.array([[[[1, 2], [2, 4]]]], np.int32)))
+    assert not WAYS["separable_conv"].proposals(whole, ModuleAnswers({}))  # its factors are no integers
 
 
 def test_a_blur_is_chosen_one_axis_after_the_other() -> None:

@@ -18,6 +18,7 @@ from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
+from relax_eg.ops.low_rank import MOST_RANK, NEAR, ROUNDED
 from relax_eg.ops.record import operators_where
 from relax_eg.rules import winograd
 from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first, to_last
@@ -50,10 +51,6 @@ _MOST_TAPS, _MOST_PARTS = 49, 9
 _LARGE = 1 << 23  # chosen: bytes of all patches from which on no core's cache holds them, and memory takes longest
 # limit: places of a window from which transforms are proposed; with fewer they take longer on every device
 _LEAST_TRANSFORMED = 25
-# chosen: differences of a kernel's elements, as a share of the largest, that are no more than rounding in float32 (two
-# roundings), and that are about what Winograd's tiles change
-_ROUNDED, _NEAR = 2.0**-22, 1e-5
-_MOST_RANK = 16  # limit: the rank of a kernel of which two are made
 # The operators with which a network may end.
 _OPERATORS = operators_where(lambda o: o.equations is not None)
 
@@ -286,11 +283,11 @@ windows = RuleSet(
         ),
         _schema(
             "separable_conv", "a convolution by an outer product: one axis after the other",
-            _separated(_ROUNDED, 1), separable_convolutions,
+            _separated(ROUNDED, 1), separable_convolutions,
         ),
         _schema(
             "conv_of_low_rank", "a convolution by a constant kernel of low rank: one axis after the other",
-            _separated(_NEAR, _MOST_RANK), separable_convolutions, "approximate",
+            _separated(NEAR, MOST_RANK), separable_convolutions, "approximate",
         ),
         _schema(
             "conv_by_transforms", "a convolution: the inverse Fourier transform of a product of transforms",
