@@ -258,6 +258,36 @@ def test_codes_that_are_decoded_moved_and_encoded_again_are_moved() -> None:
     assert "codes_of_codes" not in rx.optimize(rescaled, "512 256 @ int8", target=TARGET).report.rules
 
 
+def test_codes_with_a_scale_for_each_channel_are_moved() -> None:
+    scale = RNG.uniform(0.01, 1, 8).astype(np.float32)
+
+    def program(codes: Any, again: Any) -> Any:
+        x = codes.astype("float32") * scale.reshape(8, 1, 1)
+        return encoded_image(x.transpose(0, 2, 3, 1), again)
+
+    codes = RNG.integers(-128, 128, (2, 8, 5, 6)).astype(np.int8)
+    best = rx.optimize(lambda x: program(x, scale), "2 8 5 6 @ int8", target=TARGET)
+    assert "R.round" not in str(best.module)
+    np.testing.assert_array_equal(best(codes), codes.transpose(0, 2, 3, 1))
+    other = np.roll(scale, 1)  # the scales of other channels
+    kept = rx.optimize(lambda x: program(x, other), "2 8 5 6 @ int8", target=TARGET)
+    assert "R.round" in str(kept.module)
+    np.testing.assert_array_equal(kept(codes), program(codes, other))
+
+
+def test_depthwise_convolutions_of_codes_are_of_integers() -> None:
+    def program(x: Any, w: Any, scale: Any) -> Any:
+        image, kernel = (x.astype("float32") - 3.0) * 0.05, w.astype("float32") * scale.reshape(16, 1, 1, 1)
+        return jax.lax.conv_general_dilated(image, kernel, (2, 1), "SAME", feature_group_count=16)
+
+    best = rx.optimize(program, "1 16 28 28 @ int8", "16 1 3 3 @ int8", "16", target=TARGET)
+    assert "integer_convolution" in best.report.rules and "R.conv(" not in str(best.module)
+    x, w = (RNG.integers(-128, 128, s).astype(np.int8) for s in ((1, 16, 28, 28), (16, 1, 3, 3)))
+    scale = RNG.uniform(0.01, 0.1, 16).astype(np.float32)
+    wanted = program(x, w, scale)
+    np.testing.assert_allclose(best(x, w, scale), wanted, rtol=1e-5, atol=1e-4)
+
+
 def test_a_real_model_of_convolutions() -> None:
     """rapidocr's classifier of turned lines, where that is installed: its inputs alone are given."""
     from importlib.util import find_spec
