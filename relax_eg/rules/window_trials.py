@@ -141,7 +141,7 @@ def coded_convolutions(rng: np.random.Generator) -> Trial:
 
 
 def codes_again(rng: np.random.Generator) -> Trial:
-    """Bytes that are decoded, moved, joined and encoded again, mostly with the same scale and zero, or with one for each
+    """Bytes that are decoded, moved, joined and encoded again, mostly with the same scale and zero, or one for each
     channel."""
     if rng.integers(3) == 0:
         return _codes_of_channels(rng)
@@ -166,7 +166,7 @@ def codes_again(rng: np.random.Generator) -> Trial:
 
 
 def _codes_of_channels(rng: np.random.Generator) -> Trial:
-    """Bytes with a scale and a zero for each channel, transposed and joined, and encoded again with the same, mostly."""
+    """Bytes with a scale and a zero for each channel, transposed, joined and mostly encoded again with the same."""
     dtype, sizes = _BYTES[int(rng.integers(2))], tuple(int(n) for n in rng.integers(2, 4, 3))
     x, axis = var("x", Tensor(sizes, dtype)), int(rng.integers(3))
     shape = [sizes[axis] if a == axis else 1 for a in range(3)]

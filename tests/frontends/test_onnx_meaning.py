@@ -353,7 +353,7 @@ def test_packed_zero_points_of_groups_are_refused() -> None:
 def test_kernels_of_low_rank_are_constants_and_others_are_weights() -> None:
     """A blur of each channel is computed one axis after the other; a kernel that was learned stays a weight."""
     rng = np.random.default_rng(0)
-    bump = np.exp(-np.linspace(-2, 2, 9) ** 2)
+    bump = np.exp(-(np.linspace(-2, 2, 9) ** 2))
     blur = np.tile(np.outer(bump, bump), (4, 1, 1, 1)).astype(np.float32)
     learned = rng.standard_normal((4, 4, 3, 3)).astype(np.float32)
     nodes = [node("Conv", "x k", "y", group=4, pads=[4] * 4), node("Conv", "y w", "z")]

@@ -212,9 +212,7 @@ def _taps_of_integers(e: Expr, image: _Operand, kernel: _Operand, window: Sequen
 
     rank = e.ndim - 2
     around = list(zip(e.attr("low"), e.attr("high"), strict=True))
-    whole = op.conv(
-        numbers(image), numbers(kernel), e.attr("strides"), around, e.attr("dilation"), e.attr("groups")
-    )
+    whole = op.conv(numbers(image), numbers(kernel), e.attr("strides"), around, e.attr("dilation"), e.attr("groups"))
     padded = op.pad(op.permute_dims(whole.args[0], to_last(e.ndim)), [(0, 0), *around, (0, 0)], const(0, "int32"))
     made = op.astype(op.permute_dims(depthwise(whole, padded, window), to_first(e.ndim)), "float32")
     for scale in image.scales:
@@ -291,7 +289,7 @@ def _read_encoding(e: Expr) -> tuple[Expr, Array, Array] | None:
     y, by = rounded.args[0].args
     scale = _numbers(by, y)
     # Beyond these a product with a byte is not a normal number.
-    if scale is None or y.dtype != "float32" or not np.all((_LEAST_SCALE <= scale) & (scale <= 1 / _LEAST_SCALE)):
+    if scale is None or y.dtype != "float32" or not np.all((scale >= _LEAST_SCALE) & (scale <= 1 / _LEAST_SCALE)):
         return None
     return y, scale, zero
 
@@ -447,7 +445,7 @@ quantised = RuleSet(
         ),
         Schema(
             "integer_convolution",
-            "a convolution of what bytes stand for is one of bytes, as a product of patches or by taps, times their scales",
+            "a convolution of what bytes stand for is one of bytes, as a product of patches or by taps, scaled",
             "reassociate",
             frozenset(("quantised", "integers", "conv")),
             _convolution_of_integers,
