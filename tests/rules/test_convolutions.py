@@ -13,8 +13,8 @@ from jax import lax
 import relax_eg as rx
 from relax_eg import op
 from relax_eg.ir.expr import CALL_TIR, Expr, const, postorder, var
-from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schema_answers import RecordingAnswers
+from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import ModuleAnswers
 
 WAYS = {s.name: s for s in rx.rules.windows.schemas}
