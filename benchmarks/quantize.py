@@ -35,6 +35,9 @@ SCHEMES: dict[str, tuple[dict[str, Any], float | None]] = {
     "int8 weights and activations, static": ({"scheme": "int8", "activations": "static"}, None),
     "int4 weights, groups of 32": ({"scheme": "int4", "group": 32}, None),
     "int4, groups of 32, calibrated rounding": ({"scheme": "int4", "group": 32, "rounding": "calibrated"}, 0.97),
+    "int4, tables too, calibrated rounding": (
+        {"scheme": "int4", "group": 32, "rounding": "calibrated", "tables": "int4"}, 0.97,
+    ),
     "fp8 weights": ({"scheme": "fp8"}, None),
 }
 

@@ -73,7 +73,7 @@ def test_each_weight_is_within_half_a_step(
         unit = np.abs(w) / scale
         half = scale * np.maximum(unit * 2.0**-4, 2.0**-10)  # three bits of fraction; the smallest step is 2**-9
     else:
-        half = spread(w, scale, zero, axis, scheme)[0] / 2
+        half = np.abs(spread(w, scale, zero, axis, scheme)[0]) / 2
     assert np.all(np.abs(back - w) <= half * (1 + 1e-4))
     held = {"int4": w.size // 2, "int8": w.size, "fp8": w.size}[scheme.kind]
     assert codes.nbytes == held
@@ -176,6 +176,32 @@ def test_tables_convolutions_and_left_weights() -> None:
         assert 0 < relative(a, b) < 0.02
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_tables_of_four_bits(symmetric: bool) -> None:
+    """A table in groups along its rows, and one that is a product's weight, too."""
+    table = RNG.standard_normal((50, 64)).astype(np.float32)
+    i = np.array([[1, 3], [49, 3]])
+
+    def rows(i: Any, table: Any) -> Any:
+        return table[i]
+
+    def tied(i: Any, table: Any) -> Any:
+        return table[i] @ table.T
+
+    errors: list[float] = []
+    for tables in ("int8", "int4"):
+        options: dict[str, Any] = {"scheme": "int4", "tables": tables, "symmetric": symmetric, "target": TARGET}
+        made = rx.quantize(rows, [(i, table)], weights=("table",), **options)
+        errors.append(relative(made(i), rows(i, table)))
+        before, after = made.report.layer_bytes
+        assert before / after > (6.7 if tables == "int4" else 3.6) and f"{tables} tables" in str(made.report)
+        both = rx.quantize(tied, [(i, table)], weights=("table",), **options)
+        assert relative(both(i), tied(i, table)) < 0.15
+        best = rx.optimize(both, target=TARGET)
+        np.testing.assert_allclose(best(i), both(i), rtol=1e-4, atol=1e-3)
+    assert errors[0] < 0.01 < 4 * errors[0] < errors[1] < 0.15
+
+
 KERNELS = [RNG.standard_normal(s).astype(np.float32) / 8 for s in ((32, 16, 3, 3), (24, 32, 1, 1))]
 
 
@@ -232,6 +258,36 @@ def test_codes_that_are_decoded_moved_and_encoded_again_are_moved() -> None:
     assert "codes_of_codes" not in rx.optimize(rescaled, "512 256 @ int8", target=TARGET).report.rules
 
 
+def test_codes_with_a_scale_for_each_channel_are_moved() -> None:
+    scale = RNG.uniform(0.01, 1, 8).astype(np.float32)
+
+    def program(codes: Any, again: Any) -> Any:
+        x = codes.astype("float32") * scale.reshape(8, 1, 1)
+        return encoded_image(x.transpose(0, 2, 3, 1), again)
+
+    codes = RNG.integers(-128, 128, (2, 8, 5, 6)).astype(np.int8)
+    best = rx.optimize(lambda x: program(x, scale), "2 8 5 6 @ int8", target=TARGET)
+    assert "R.round" not in str(best.module)
+    np.testing.assert_array_equal(best(codes), codes.transpose(0, 2, 3, 1))
+    other = np.roll(scale, 1)  # the scales of other channels
+    kept = rx.optimize(lambda x: program(x, other), "2 8 5 6 @ int8", target=TARGET)
+    assert "R.round" in str(kept.module)
+    np.testing.assert_array_equal(kept(codes), program(codes, other))
+
+
+def test_depthwise_convolutions_of_codes_are_of_integers() -> None:
+    def program(x: Any, w: Any, scale: Any) -> Any:
+        image, kernel = (x.astype("float32") - 3.0) * 0.05, w.astype("float32") * scale.reshape(16, 1, 1, 1)
+        return jax.lax.conv_general_dilated(image, kernel, (2, 1), "SAME", feature_group_count=16)
+
+    best = rx.optimize(program, "1 16 28 28 @ int8", "16 1 3 3 @ int8", "16", target=TARGET)
+    assert "integer_convolution" in best.report.rules and "R.conv(" not in str(best.module)
+    x, w = (RNG.integers(-128, 128, s).astype(np.int8) for s in ((1, 16, 28, 28), (16, 1, 3, 3)))
+    scale = RNG.uniform(0.01, 0.1, 16).astype(np.float32)
+    wanted = program(x, w, scale)
+    np.testing.assert_allclose(best(x, w, scale), wanted, rtol=1e-5, atol=1e-4)
+
+
 def test_a_real_model_of_convolutions() -> None:
     """rapidocr's classifier of turned lines, where that is installed: its inputs alone are given."""
     from importlib.util import find_spec
@@ -269,6 +325,7 @@ NAN = np.full_like(X, math.nan)
     [
         (lambda: quantized(scheme="int3"), "scheme='int3': one of int8, int4, fp8 is accepted"),
         (lambda: quantized(scheme="int4", activations="dynamic"), "activations='dynamic' with scheme='int4'"),
+        (lambda: quantized(tables="int4"), "tables='int4' with scheme='int8': scheme='int4' is accepted"),
         (lambda: quantized(scheme="int4", group=3), "group=3: an even number of elements is accepted"),
         (lambda: quantized(keep=["none"]), "keep: no layer is named 'none'; there are params['w'], params['v']"),
         (lambda: rx.quantize(layers, [], weights=(1,)), "data: no calls; a list of one or more is accepted"),

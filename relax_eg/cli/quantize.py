@@ -33,6 +33,7 @@ def quantize(
     per: Annotated[str, typer.Option("--per", help="What has a scale of its own: channel or tensor.")] = "channel",
     symmetric: Annotated[bool, typer.Option(help="Whether 0 is code 0.")] = True,
     group: Annotated[int, typer.Option("--group", help="With int4: weights in a row that share a scale.")] = 32,
+    tables: Annotated[str, typer.Option("--tables", help="Codes of tables with int4: int8 or int4.")] = "int8",
     activations: Annotated[
         str, typer.Option("--activations", help="int8 for what weights are multiplied with: none, dynamic or static.")
     ] = "none",
@@ -75,6 +76,7 @@ def quantize(
             per=per,  # type: ignore[arg-type]
             symmetric=symmetric,
             group=group,
+            tables=tables,  # type: ignore[arg-type]
             activations=activations,  # type: ignore[arg-type]
             rounding=rounding,  # type: ignore[arg-type]
             calibration=calibration,  # type: ignore[arg-type]

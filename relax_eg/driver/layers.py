@@ -65,8 +65,8 @@ class Layer:
         return scheme.activations != "none" and (self.is_matrix_product or is_convolution)
 
     def own(self, scheme: Scheme) -> Scheme:
-        """The scheme of its weight. A table has int8 codes instead of int4: no sum evens out the errors of its rows."""
-        return replace(scheme, kind="int8") if self.node.op == TABLE and scheme.kind == "int4" else scheme
+        """The scheme of its weight."""
+        return replace(scheme, kind=scheme.tables) if self.node.op == TABLE and scheme.kind == "int4" else scheme
 
     def why_not(self, scheme: Scheme) -> str:
         """Why its weight has no codes; empty if it has."""

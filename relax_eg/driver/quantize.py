@@ -31,7 +31,7 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.logs import log_at, report_progress
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import KINDS as SCHEMES
-from relax_eg.ops.codes import Activations, Coded, Per, Scheme
+from relax_eg.ops.codes import Activations, Coded, Per, Scheme, Tables
 from relax_eg.ops.codes import Kind as SchemeName
 from relax_eg.ops.sizes import product
 from relax_eg.reports.quantization import QuantizationReport, QuantizedLayer
@@ -73,6 +73,7 @@ class QuantizedModule(ModelModule):
     per=one_of("tensor", "channel"),
     symmetric=FLAG,
     group=integer("an even number of elements,", 2),
+    tables=one_of("int8", "int4"),
     activations=one_of("none", "dynamic", "static"),
     rounding=one_of("nearest", "calibrated"),
     calibration=one_of(*CALIBRATIONS),
@@ -94,6 +95,7 @@ def quantize(
     per: Per = "channel",
     symmetric: bool = True,
     group: int = 32,
+    tables: Tables = "int8",
     activations: Activations = "none",
     rounding: Rounding = "nearest",
     calibration: Calibration = "minmax",
@@ -115,6 +117,8 @@ def quantize(
     - `per`: what has a scale of its own: each output "channel", or the "tensor".
     - `symmetric`: whether 0 is code 0. Otherwise int8 and int4 codes span the range from least to largest.
     - `group`: weights in a row that share a scale in "int4". It divides the contracted sizes, or the layer is kept.
+    - `tables`: the codes of tables of which rows are taken, with scheme "int4": "int8", or "int4", in groups along a
+      row.
     - `activations`: whether what is multiplied with int8 weights becomes int8, too, so that devices with units for it
       multiply bytes: "dynamic", each row or image by its own range in each call; "static", by a range from calibration;
       "none". Convolutions in groups keep their inputs.
@@ -128,7 +132,7 @@ def quantize(
     - `target`: as in `optimize`, for the predicted seconds in the report.
 
     Products with weights (matmul, linear, conv) and tables of which rows are taken are quantized, where the entry of
-    the module has them; those in loops are not. With "int4", tables have int8 codes. `rx.debug.options(progress=...)`
+    the module has them; those in loops are not. `rx.debug.options(progress=...)`
     is told of the calls. OptionError for data that is empty, not finite or of other shapes, and for a program without a
     layer to quantize; TraceError, SpecError.
     """
@@ -139,7 +143,9 @@ def quantize(
         raise OptionError(f"activations={activations!r} with scheme={scheme!r}: scheme='int8' is accepted")
     if rounding != "nearest" and scheme == "fp8":
         raise OptionError("rounding='calibrated' with scheme='fp8': 'int8' or 'int4' is accepted")
-    chosen = Scheme(scheme, per, symmetric, group, activations)
+    if tables == "int4" and scheme != "int4":
+        raise OptionError(f"tables='int4' with scheme={scheme!r}: scheme='int4' is accepted")
+    chosen = Scheme(scheme, per, symmetric, group, activations, tables)
     named = specs_by_name(specs, kwspecs)
     if not isinstance(program, Module) and not args and not named:
         args = calls[0]
@@ -446,5 +452,6 @@ def _relative(off: float, whole: float) -> float:
 
 def _in_words(s: Scheme) -> str:
     kind = f"int4 weights, {s.group} to a scale" if s.kind == "int4" else f"{s.kind} weights, a scale per {s.per}"
+    kind += f", {s.tables} tables" if s.kind == "int4" else ""
     kind += "" if s.symmetric or s.kind == "fp8" else ", not symmetric"
     return kind + ("" if s.activations == "none" else f"; int8 activations, {s.activations}")

@@ -17,12 +17,13 @@ from relax_eg.ops import api as op
 from relax_eg.shapes import Dim
 
 Kind = Literal["int8", "int4", "fp8"]
+Tables = Literal["int8", "int4"]
 Per = Literal["tensor", "channel"]
 Activations = Literal["none", "dynamic", "static"]
 KINDS: tuple[Kind, ...] = ("int8", "int4", "fp8")
 
 _BYTE = 127.0  # given: largest code of a symmetric scale in int8; -128 is left out, so that codes are symmetric
-_NIBBLE, _MIDDLE = 7.0, 8.0  # given: the same of four bits, and what is added to codes of -8 to 7 to store them
+_NIBBLE, _MIDDLE = 7.0, 8.0  # given: largest code of four bits, and what is added to codes of -8 to 7 to store them
 _FP8 = "float8_e4m3fn"
 _SMALLEST_SCALE = 2.0**-14  # given: smallest normal number of float16, the dtype of the scales of groups
 
@@ -37,6 +38,7 @@ class Scheme:
     - `group`: elements along the contracted axis that share a scale, for "int4".
     - `activations`: whether the other operand becomes int8: "none"; "dynamic", each row by its own range at the call;
       "static", by a range that is known ahead.
+    - `tables`: the codes of tables of which rows are taken, where `kind` is "int4".
     """
 
     kind: Kind = "int8"
@@ -44,6 +46,7 @@ class Scheme:
     symmetric: bool = True
     group: int = 32
     activations: Activations = "none"
+    tables: Tables = "int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class Coded:
     """An array as codes.
 
     - `codes`: int8, float8_e4m3fn, or uint8 with two codes in a byte.
-    - `scale`: of the shape of the array, with size 1 along the axes that share it; of groups: `_grouped`.
+    - `scale`: of the shape of the array, with size 1 along the axes that share it; of groups: `_grouped`, and some are
+      negative.
     - `zero`: the code of 0, shaped like `scale`; None if it is code 0.
     """
 
@@ -112,13 +116,21 @@ def _grouped(shape: Sequence[Dim], axis: int, group: int) -> tuple[Dim, ...]:
 
 def _in_groups(x: Expr, scheme: Scheme, axis: int) -> Coded:
     parts = op.reshape(x, _grouped(x.shape, axis, scheme.group))
+    low, high = op.min(parts, axis + 1, True), op.max(parts, axis + 1, True)
     if scheme.symmetric:
-        least, scale = None, op.max(op.abs(parts), axis + 1, True) / _NIBBLE
+        # The codes are those of -8 to 7. The side of the largest element takes the negative ones, so a scale may be
+        # negative; half a step beyond 7 is still rounded to 7.
+        least = None
+        below = op.negative(low)
+        scale = op.maximum(op.maximum(high, below) / _MIDDLE, op.minimum(high, below) / (_NIBBLE + 0.5))
     else:
-        least = op.minimum(op.min(parts, axis + 1, True), 0.0)
-        scale = (op.maximum(op.max(parts, axis + 1, True), 0.0) - least) / (2 * _NIBBLE + 1)
+        least = op.minimum(low, 0.0)
+        scale = (op.maximum(high, 0.0) - least) / (2 * _NIBBLE + 1)
     # Larger than needed by the rounding to 11 bits, so that no element of a group is outside of its codes.
-    scale = op.astype(op.maximum(scale * (1 + 2.0**-10), _SMALLEST_SCALE), "float16")
+    scale = op.maximum(scale * (1 + 2.0**-10), _SMALLEST_SCALE)
+    if least is None:
+        scale = op.where(op.greater(op.add(high, low), 0.0), op.negative(scale), scale)
+    scale = op.astype(scale, "float16")
     step = op.astype(scale, "float32")
     zero = const(_MIDDLE) if least is None else op.round(op.negative(least) / step)
     codes = op.minimum(op.maximum(op.round(parts / step) + zero, 0.0), 2 * _NIBBLE + 1)

@@ -161,7 +161,7 @@ class ChannelsLast(Inward):
                 and w.shape[0] == x.shape[1]
                 and math.prod(window) <= _MOST_TAPS
             ):
-                return _depthwise(e, image, window)
+                return depthwise(e, image, window)
             if e.attr("groups") == 1:
                 try:
                     patches = self._patches(e, image, window)
@@ -239,8 +239,8 @@ def part(
     return op.strided_slice(image, (0, *begin, 0), (shape[0], *end, shape[-1]), (1, *strides, 1))
 
 
-def _depthwise(e: Expr, image: Expr, window: Sequence[int]) -> Expr:
-    """A depthwise convolution of a padded image, channels last, as a sum over taps."""
+def depthwise(e: Expr, image: Expr, window: Sequence[int]) -> Expr:
+    """Depthwise convolution `e` of `image`, which is padded, channels last, as a sum over taps."""
     places = list(itertools.product(*map(range, window)))
     weight = op.permute_dims(op.squeeze(e.args[1], 1), (*range(1, e.ndim - 1), 0))
     xs, ws = (Buffer(name, a.shape, str(a.dtype)) for name, a in (("x", image), ("w", weight)))

@@ -19,11 +19,11 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, const, postorder
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.ops.low_rank import MOST_ELEMENTS, factors, is_separate
 from relax_eg.rules.index_maps.inward import Inward, is_pointwise
 from relax_eg.rules.index_maps.views import composed, view_of, whole
 from relax_eg.shapes import Dim
 
-_MOST_ELEMENTS = 1 << 16  # limit: elements of a constant kernel of which singular values are computed
 _SMOOTH = (2, 3, 5)  # given: factors of lengths of which Fourier transforms are fast
 
 _TRANSFORMED = names_where(lambda d: d.is_float and d.bits >= 32)  # given: dtypes of `jax.numpy.fft`
@@ -138,9 +138,7 @@ def separated(e: Expr, tolerance: float, most: int, written: Callable[[Expr], Ex
       are found where it is 1.
     - `written`: how each of the two convolutions is written.
     """
-    if not is_known(e) or not sums_as_written(e) or e.ndim < 4 or sum(n > 1 for n in window_of(e)) < 2:
-        return None
-    if window_of(e)[0] == 1:
+    if not is_known(e) or not sums_as_written(e) or not is_separate(tuple(window_of(e))):
         return None
     x, w = e.args
     is_depthwise = e.attr("groups") == x.shape[1] == w.shape[0] and w.shape[1] == 1
@@ -154,39 +152,13 @@ def separated(e: Expr, tolerance: float, most: int, written: Callable[[Expr], Ex
 
 def _constant_factors(w: Expr, is_depthwise: bool, tolerance: float, most: int) -> tuple[Any, Any] | None:
     """The kernels over the other axes and over the first that make up a constant kernel."""
-    if any(not d.is_const for d in w.shape) or not 0 < math.prod(d.value for d in w.shape) <= _MOST_ELEMENTS:
+    if any(not d.is_const for d in w.shape) or math.prod(d.value for d in w.shape) > MOST_ELEMENTS:
         return None
     try:
-        value = np.asarray(evaluate_expr(w, {}, {}), np.float64)
+        value = np.asarray(evaluate_expr(w, {}, {}), numpy_dtype(w.dtype))
     except OperatorError:
         return None
-    o, k, p, *rest = value.shape
-    if is_depthwise:
-        matrices, kept = value.reshape(o, p, -1), 1
-    else:
-        matrices = np.moveaxis(value, (0, 2), (-2, -1)).reshape(1, -1, o * p)
-        kept = most
-    if not np.all(np.isfinite(matrices)):
-        return None
-    u, s, v = np.linalg.svd(matrices, full_matrices=False)
-    if not is_depthwise:
-        cheaper = value.size // sum(matrices.shape[1:])
-        kept = next((r for r in range(1, min(most, cheaper) + 1) if _is_near(matrices, u, s, v, r, tolerance)), 0)
-    if not kept or not _is_near(matrices, u, s, v, kept, tolerance):
-        return None
-    root = np.sqrt(s[:, None, :kept])
-    left, right = u[..., :kept] * root, v[:, :kept] * np.swapaxes(root, 1, 2)
-    dtype = numpy_dtype(w.dtype)
-    if is_depthwise:
-        return right.reshape(o, 1, 1, *rest).astype(dtype), left.reshape(o, 1, p, *[1] * len(rest)).astype(dtype)
-    inner = np.moveaxis(left[0].reshape(k, *rest, kept), -1, 0)[:, :, None]
-    outer = np.moveaxis(right[0].reshape(kept, o, p), 0, 1).reshape(o, kept, p, *[1] * len(rest))
-    return inner.astype(dtype), outer.astype(dtype)
-
-
-def _is_near(a: Any, u: Any, s: Any, v: Any, rank: int, tolerance: float) -> bool:
-    off = np.abs((u[..., :rank] * s[:, None, :rank]) @ v[:, :rank] - a)
-    return bool(np.all(off.max((1, 2)) <= tolerance * np.abs(a).max((1, 2))))
+    return factors(value, is_depthwise, tolerance, most)
 
 
 def _of_product(e: Expr, is_depthwise: bool, written: Callable[[Expr], Expr]) -> Expr | None:

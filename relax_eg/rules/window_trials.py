@@ -109,8 +109,11 @@ def large_convolutions(rng: np.random.Generator) -> Trial:
 
 
 def coded_convolutions(rng: np.random.Generator) -> Trial:
-    """A convolution of an image and a kernel that stand for bytes, with or without zeros, scaled or not."""
+    """A convolution of an image and a kernel that stand for bytes, with or without zeros, scaled or not; dense or
+    depthwise."""
     rank, channels, out = int(rng.integers(1, 3)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    groups = channels if rng.integers(3) == 0 else 1
+    out, depth = (channels, 1) if groups > 1 else (out, channels)
     window = [int(n) for n in rng.integers(1, 4, rank)]
     images = (int(rng.integers(1, 3)), channels, *(k + int(rng.integers(2, 5)) for k in window))
     params: list[Expr] = []
@@ -131,14 +134,17 @@ def coded_convolutions(rng: np.random.Generator) -> Trial:
 
     of_images, of_kernels = (images[0], *[1] * (rank + 1)), (out, *[1] * (rank + 1))
     x = operand("x", images, (), of_images if rng.integers(2) else ())
-    w = operand("w", (out, channels, *window), *[of_kernels if rng.integers(2) else ()] * 2)
+    w = operand("w", (out, depth, *window), *[of_kernels if rng.integers(2) else ()] * 2)
     steps, apart = ([int(n) for n in rng.integers(1, 3, rank)] for _ in range(2))
     around = [(p[0] + (k - 1) * (a - 1), p[1]) for p, k, a in zip(_pads(rng, rank), window, apart, strict=True)]
-    return _trial(op.conv(x, w, steps, around, apart), tuple(params), tuple(args), _SMALL)
+    return _trial(op.conv(x, w, steps, around, apart, groups), tuple(params), tuple(args), _SMALL)
 
 
 def codes_again(rng: np.random.Generator) -> Trial:
-    """Bytes that are decoded, moved, joined and encoded again, mostly with the same scale and zero."""
+    """Bytes that are decoded, moved, joined and encoded again, mostly with the same scale and zero, or one for each
+    channel."""
+    if rng.integers(3) == 0:
+        return _codes_of_channels(rng)
     dtype = _BYTES[int(rng.integers(2))]
     rows, columns = (int(rng.integers(1, 4)) for _ in range(2))
     x = var("x", Tensor((rows, 2 * columns), dtype))
@@ -157,3 +163,23 @@ def codes_again(rng: np.random.Generator) -> Trial:
     node = saturated(op.add(again, const(float(zero), "float32")) if zero % 2 else again, dtype)
     low, high = (0, 256) if dtype == "uint8" else (-128, 128)
     return _trial(node, (x,), (rng.integers(low, high, (rows, 2 * columns)).astype(dtype),))
+
+
+def _codes_of_channels(rng: np.random.Generator) -> Trial:
+    """Bytes with a scale and a zero for each channel, transposed, joined and mostly encoded again with the same."""
+    dtype, sizes = _BYTES[int(rng.integers(2))], tuple(int(n) for n in rng.integers(2, 4, 3))
+    x, axis = var("x", Tensor(sizes, dtype)), int(rng.integers(3))
+    shape = [sizes[axis] if a == axis else 1 for a in range(3)]
+    scale = rng.uniform(1e-3, 10, shape).astype(np.float32)
+    zero = rng.integers(-3, 4, shape).astype(np.float32)
+    wide = op.subtract(op.astype(x, "float32"), const(zero))
+    y, axes = op.multiply(wide, const(scale)), tuple(int(a) for a in rng.permutation(3))
+    other = int(rng.integers(3))
+    if other != axis:
+        y = op.concat([y, y], other)
+    y = op.permute_dims(y, axes)
+    turned = int(rng.integers(4) == 0)
+    own_scale, own_zero = (np.roll(v, turned, axis).transpose(axes) for v in (scale, zero))
+    node = saturated(op.add(op.round(op.divide(y, const(own_scale))), const(own_zero)), dtype)
+    low, high = (0, 256) if dtype == "uint8" else (-128, 128)
+    return _trial(node, (x,), (rng.integers(low, high, sizes).astype(dtype),))

@@ -348,3 +348,19 @@ def test_packed_zero_points_of_groups_are_refused() -> None:
     }  # fmt: skip
     with pytest.raises(OnnxError, match="packed zero points with g_idx\n  accepted: zero points as floats, or none"):
         rx.from_onnx(model([made], {"x": ((3, 16), FLOAT)}, weights=weights))
+
+
+def test_kernels_of_low_rank_are_constants_and_others_are_weights() -> None:
+    """A blur of each channel is computed one axis after the other; a kernel that was learned stays a weight."""
+    rng = np.random.default_rng(0)
+    bump = np.exp(-(np.linspace(-2, 2, 9) ** 2))
+    blur = np.tile(np.outer(bump, bump), (4, 1, 1, 1)).astype(np.float32)
+    learned = rng.standard_normal((4, 4, 3, 3)).astype(np.float32)
+    nodes = [node("Conv", "x k", "y", group=4, pads=[4] * 4), node("Conv", "y w", "z")]
+    proto = model(nodes, {"x": ((1, 4, 96, 96), FLOAT)}, ("z",), {"k": blur, "w": learned})
+    x = rng.standard_normal((1, 4, 96, 96)).astype(np.float32)
+    module = runs_alike(proto, x)
+    assert list(module.weights) == ["w"]
+    best = rx.optimize(module, target="cpu")
+    assert "separable_conv" in best.report.rules
+    np.testing.assert_allclose(best(x), results(module, x)[0], rtol=1e-4, atol=1e-4)

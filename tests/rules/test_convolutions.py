@@ -13,6 +13,7 @@ from jax import lax
 import relax_eg as rx
 from relax_eg import op
 from relax_eg.ir.expr import CALL_TIR, Expr, const, postorder, var
+from relax_eg.rules.schema_answers import RecordingAnswers
 from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import ModuleAnswers
 
@@ -95,6 +96,8 @@ def test_kernels_that_are_separable() -> None:
         assert not WAYS[name].proposals(op.conv(x, const(plain)), ModuleAnswers({}))
         assert not WAYS[name].proposals(op.conv(x, var("w", rx.Tensor("4 3 9 9"))), ModuleAnswers({}))
     assert not WAYS["separable_conv"].proposals(op.conv(x, const(low)), ModuleAnswers({}))
+    whole = op.conv(var("x", rx.Tensor("1 1 9 9", "int32")), const(np.array([[[[1, 2], [2, 4]]]], np.int32)))
+    assert not WAYS["separable_conv"].proposals(whole, ModuleAnswers({}))  # its factors are no integers
 
 
 def test_a_blur_is_chosen_one_axis_after_the_other() -> None:
@@ -219,3 +222,18 @@ def test_patches_of_a_whole_stride_are_a_matmul_without_slices() -> None:
     operators = [x.op for x in postorder((made,))]
     assert operators.count("matmul") == 1 and not {"strided_slice", "concat", "conv"} & set(operators)
     assert not WAYS["blocks_as_matmul"].proposals(conv("n 3 64 64", "96 3 3 3", strides=2), ModuleAnswers({}))
+
+
+def test_a_network_is_written_once_in_a_search_and_each_proposal_has_all_answers() -> None:
+    """What a schema keeps between nodes does not keep answers from the record by which its proposal is checked."""
+    x, kernels = var("x", rx.Tensor("1 8 20 20")), [var(n, rx.Tensor("8 8 3 3")) for n in "uvw"]
+    layers = [x]
+    for k in kernels:
+        layers.append(op.relu(op.conv(layers[-1], k, padding="same")))
+    nodes = postorder((layers[-1],))
+    queries = ModuleAnswers({}, (), nodes)
+    ends, alone = [RecordingAnswers(queries) for _ in range(2)], RecordingAnswers(ModuleAnswers({}, (), nodes))
+    found = [WAYS["channels_last"].proposals(layers[-1], q) for q in (*ends, alone)]
+    assert found[0] == found[1] == found[2] and found[0]
+    assert ends[0].answers.sizes == ends[1].answers.sizes == alone.answers.sizes
+    assert len(alone.answers.sizes) > 0

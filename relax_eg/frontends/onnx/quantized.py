@@ -7,7 +7,8 @@ from collections.abc import Callable
 from relax_eg.dtypes import dtype_of, is_integer
 from relax_eg.frontends.onnx import windows
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
-from relax_eg.ir.expr import Expr
+from relax_eg.frontends.onnx.values import KnownArray
+from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import saturated
 from relax_eg.ops.sizes import product
@@ -52,8 +53,15 @@ def as_powers_of_two(x: Expr, to: str, round_mode: str, saturate: bool) -> Expr:
     return op.bitcast(op.astype(exponent + op.astype(rounded, "uint32"), "uint8"), to)
 
 
+def _scale(n: OnnxNode) -> Expr:
+    """The scale of a quantizing node: known ones of the tensor or of each channel are constants, so that rules see
+    which scales are equal."""
+    given = n.required_input(1)
+    return const(given.array) if isinstance(given, KnownArray) and given.array.ndim <= 1 else n[1]
+
+
 def _quantize(n: OnnxNode) -> Expr:
-    x, scale, zero = n[0], n[1], n.optional_input(2)
+    x, scale, zero = n[0], _scale(n), n.optional_input(2)
     to = zero.dtype if zero is not None else n.at("output_dtype") or "uint8"
     if n.at("output_dtype") not in (None, 0, to):
         raise n.error(f"output_dtype={n.at('output_dtype')} with a zero point of {to}", "one dtype")
@@ -72,7 +80,7 @@ def _quantize(n: OnnxNode) -> Expr:
 
 
 def _dequantize(n: OnnxNode) -> Expr:
-    x, scale, zero = n[0], n[1], n.optional_input(2)
+    x, scale, zero = n[0], _scale(n), n.optional_input(2)
     to = n.at("output_dtype") or scale.dtype
     y = op.astype(x, "float32")
     if zero is not None and is_integer(x.dtype):

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
+from relax_eg.frontends.onnx.values import KnownArray
 from relax_eg.frontends.onnx.widths import computed_in_float32
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
+from relax_eg.ops.low_rank import MOST_RANK, NEAR, factors, is_separate
 from relax_eg.shapes import Dim, ceildiv
 
 _POOLS = ("AveragePool", "LpPool", "MaxPool")
@@ -74,7 +76,18 @@ def space_of(x: Expr) -> tuple[int, ...]:
 
 
 def _conv(n: OnnxNode) -> Expr:
-    return convolved(n, n[0], n[1], n.optional_input(2))
+    return convolved(n, n[0], _kernel(n), n.optional_input(2))
+
+
+def _kernel(n: OnnxNode) -> Expr:
+    """The weights of a convolution: a constant where its values, not only its shape, say how to compute faster."""
+    given = n.required_input(1)
+    if not isinstance(given, KnownArray) or given.weight is None or not is_separate(given.array.shape[2:]):
+        return n[1]
+    out, depth = given.array.shape[:2]
+    is_depthwise = n.at("group", 1) == out and depth == 1
+    known = (is_depthwise or n.at("group", 1) == 1) and factors(given.array, is_depthwise, NEAR, MOST_RANK) is not None
+    return const(given.array) if known else n[1]
 
 
 def convolved(n: OnnxNode, x: Expr, w: Expr, bias: Expr | None) -> Expr:

@@ -14,6 +14,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from relax_eg.dtypes import dtype_of
 from relax_eg.ir.annotations import Tensor
@@ -22,8 +25,9 @@ from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import Coded, Scheme, contracted_axes, decoded, encoded, encoded_rows, why_not_coded
+from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import TABLE, call
-from relax_eg.rules.channels_last import part, to_first, to_last
+from relax_eg.rules.channels_last import depthwise, part, to_first, to_last
 from relax_eg.rules.index_maps.inward import is_join
 from relax_eg.rules.index_maps.views import view_of
 from relax_eg.rules.rule_set import RuleSet
@@ -38,6 +42,9 @@ _WIDE = ("float32", "int32")
 _MOST_SUMMED = 1 << 17  # given: products of two bytes whose sum exceeds int32
 _DEPTH = 8  # limit: operators between a product and the codes of an operand
 _MOST_PARTS = 49  # limit: places of a window of which patches of codes are made
+_MOST_CHANNELS = 1 << 12  # limit: scales that are compared one by one
+_AROUND = ("reshape", "astype", "broadcast_to", "squeeze", "expand_dims")  # operators around a constant
+Array = np.ndarray[Any, Any]
 _LEAST_SCALE = 1e-30  # chosen: the least scale whose product with a byte is surely a normal number
 
 
@@ -153,9 +160,12 @@ def _product(left: _Operand, right: _Operand, wide: str) -> Expr:
 
 def _convolution_of_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Proposes a product of the patches of an image of codes, for one zero of the image and its scale, or one scale of
-    each image."""
+    each image. That of a depthwise convolution is a sum over taps."""
     x, w = e.args
-    if not is_known(e) or e.dtype != "float32" or x.dtype != "float32" or e.attr("groups") != 1:
+    if not is_known(e) or e.dtype != "float32" or x.dtype != "float32":
+        return None
+    is_depthwise = e.attr("groups") == x.shape[1] == w.shape[0] and w.shape[1] == 1
+    if e.attr("groups") != 1 and not is_depthwise:
         return None
     window = window_of(e)
     if not window or not all_ones(e, "input_dilation") or not all(d.is_const for d in w.shape):
@@ -165,6 +175,8 @@ def _convolution_of_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
     image, kernel = _read_image(x), _read_kernel(w)
     if image is None or kernel is None:
         return None
+    if is_depthwise and e.attr("groups") != 1:
+        return _taps_of_integers(e, image, kernel, window)
     image, kernel = image.as_int8("float32"), kernel.as_int8("float32")
     last, rank = to_last(e.ndim), e.ndim - 2
     fill = const(0, "int8") if image.zero is None else op.astype(image.zero, "int8")
@@ -189,6 +201,27 @@ def _convolution_of_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
     return made if rank and made.annotation == e.annotation else None
 
 
+def _taps_of_integers(e: Expr, image: _Operand, kernel: _Operand, window: Sequence[int]) -> Expr | None:
+    """Depthwise convolution `e` of codes without their zeros, as a sum over taps in int32."""
+    if not _is_whole(kernel):
+        return None
+
+    def numbers(x: _Operand) -> Expr:
+        codes = op.astype(x.codes, "int32")
+        return codes if x.zero is None else codes - op.astype(x.zero, "int32")
+
+    rank = e.ndim - 2
+    around = list(zip(e.attr("low"), e.attr("high"), strict=True))
+    whole = op.conv(numbers(image), numbers(kernel), e.attr("strides"), around, e.attr("dilation"), e.attr("groups"))
+    padded = op.pad(op.permute_dims(whole.args[0], to_last(e.ndim)), [(0, 0), *around, (0, 0)], const(0, "int32"))
+    made = op.astype(op.permute_dims(depthwise(whole, padded, window), to_first(e.ndim)), "float32")
+    for scale in image.scales:
+        made = made * scale
+    for scale in kernel.scales:
+        made = made * (op.reshape(scale, (scale.shape[0], *[1] * rank)) if scale.ndim else scale)
+    return made if made.annotation == e.annotation else None
+
+
 def _read_image(x: Expr) -> _Operand | None:
     """Reads an image, contracted along all axes but the first. Its zero is one for all images, because patches are
     filled with it."""
@@ -200,13 +233,16 @@ def _read_image(x: Expr) -> _Operand | None:
 
 
 def _is_code(x: _Operand) -> bool:
-    """Whether the zero of an operand is a code."""
-    if x.zero is None:
+    """Whether the zero of an operand is a single code."""
+    return x.zero is None or (x.zero.ndim == 0 and _is_whole(x))
+
+
+def _is_whole(x: _Operand) -> bool:
+    """Whether each zero of an operand is a code."""
+    if x.zero is None or (x.zero.op == "astype" and x.zero.args[0].dtype == x.codes.dtype):
         return True
-    if x.zero.op == "astype" and x.zero.args[0].dtype == x.codes.dtype:
-        return x.zero.ndim == 0
     value, held = _number(x.zero), dtype_of(str(x.codes.dtype))
-    return x.zero.ndim == 0 and value is not None and value == round(value) and held.least <= value <= held.greatest
+    return value is not None and value == round(value) and held.least <= value <= held.greatest
 
 
 def _read_kernel(w: Expr) -> _Operand | None:
@@ -231,76 +267,111 @@ def _codes_of_codes(e: Expr, queries: ProgramQueries) -> Expr | None:
     return _moved_codes(y, e.dtype, scale, zero, 0)
 
 
-def _read_encoding(e: Expr) -> tuple[Expr, float, float] | None:
+def _read_encoding(e: Expr) -> tuple[Expr, Array, Array] | None:
     """The values, the scale and the zero of what `ops.codes.saturated` encodes with numbers that are constants."""
     if e.op != "astype" or e.dtype not in _BYTES:
         return None
     low, high = dtype_of(e.dtype).least, dtype_of(e.dtype).greatest
-    most, below = _with_number(e.args[0], "minimum")
-    least, rounded = _with_number(below, "maximum")
-    if most != high or least != low:
+    most, below = _with_numbers(e.args[0], "minimum")
+    least, rounded = _with_numbers(below, "maximum")
+    if most is None or least is None or most.ndim or least.ndim or most != high or least != low:
         return None
     while rounded.op == "round" and rounded.args[0].op in ("round", "add"):
         rounded = rounded.args[0]
-    zero = 0.0
+    zero = np.zeros(())
     if rounded.op == "add":
-        found, rounded = _with_number(rounded, "add")
-        if found is None or found != round(found):
+        found, rounded = _with_numbers(rounded, "add")
+        if found is None or np.any(found != np.round(found)):
             return None
         zero = found
     if rounded.op != "round" or rounded.attr("method") != "to_even" or rounded.args[0].op != "divide":
         return None
     y, by = rounded.args[0].args
-    scale = _number(by)
+    scale = _numbers(by, y)
     # Beyond these a product with a byte is not a normal number.
-    if scale is None or y.dtype != "float32" or not _LEAST_SCALE <= scale <= 1 / _LEAST_SCALE:
+    if scale is None or y.dtype != "float32" or not np.all((scale >= _LEAST_SCALE) & (scale <= 1 / _LEAST_SCALE)):
         return None
     return y, scale, zero
 
 
-def _with_number(e: Expr, operator: str) -> tuple[float | None, Expr]:
+def _with_numbers(e: Expr, operator: str) -> tuple[Array | None, Expr]:
     """The constant operand of an operator with two, and the other one; None and the expression itself for others."""
     if e.op == operator:
-        for number, other in (e.args, e.args[::-1]):
-            value = _number(number)
-            if value is not None and other.shape == e.shape:
-                return value, other
+        for numbers, other in (e.args, e.args[::-1]):
+            if other.shape == e.shape and (found := _numbers(numbers, other)) is not None:
+                return found, other
     return None, e
 
 
 def _number(x: Expr) -> float | None:
     """The value of a constant with one element, behind views and conversions."""
-    while x.op in ("reshape", "astype", "broadcast_to", "squeeze", "expand_dims") and x.args:
+    while x.op in _AROUND and x.args:
         x = x.args[0]
     return float(constant_value(x).reshape(-1)[0]) if x.op == CONSTANT and constant_value(x).size == 1 else None
 
 
-def _moved_codes(y: Expr, dtype: str, scale: float, zero: float, depth: int) -> Expr | None:
+def _numbers(x: Expr, of: Expr) -> Array | None:
+    """The value of a constant, behind views and conversions, that each element of `of` meets: of no axes if it is one
+    number, else of as many axes as `of`."""
+    if (single := _number(x)) is not None:
+        return np.asarray(single)
+    while x.op == "broadcast_to":
+        x = x.args[0]
+    inner = x
+    while inner.op in _AROUND and inner.args:
+        inner = inner.args[0]
+    if inner.op != CONSTANT or constant_value(inner).size > _MOST_CHANNELS or x.ndim > of.ndim:
+        return None
+    if any(not d.is_const for d in x.shape):
+        return None
+    value = np.asarray(evaluate_expr(x, {}, {}), np.float64)
+    return value.reshape(*[1] * (of.ndim - x.ndim), *value.shape) if value.size <= _MOST_CHANNELS else None
+
+
+def _moved_codes(y: Expr, dtype: str, scale: Array, zero: Array, depth: int) -> Expr | None:
     """The codes of `dtype` of which `y` is decoded with this scale and zero, moved as it moves their values."""
     if depth > _DEPTH or not isinstance(y.annotation, Tensor) or y.annotation.shape is None:
         return None
     if y.op == "multiply":
-        for inner, by in (y.args, y.args[::-1]):
-            if _number(by) == scale and inner.shape == y.shape:
-                own = 0.0
-                if inner.op == "subtract" and inner.args[0].shape == inner.shape:
-                    found = _number(inner.args[1])
-                    if found is None:
-                        return None
-                    inner, own = inner.args[0], found
-                codes = inner.args[0] if inner.op == "astype" else None
-                return codes if codes is not None and codes.dtype == dtype and own == zero else None
-        return None
+        return _own_codes(y, dtype, scale, zero)
     record = TABLE.get(y.op)
     if record is None or not y.args:
         return None
+
+    def moved(x: Expr, scale: Array, zero: Array) -> Expr | None:
+        return _moved_codes(x, dtype, scale, zero, depth + 1)
+
     if is_join(y):
-        moved = [_moved_codes(a, dtype, scale, zero, depth + 1) for a in y.args]
-        return None if any(m is None for m in moved) else call(y.op, [m for m in moved if m is not None], dict(y.attrs))
-    if len(y.args) == 1 and (record.moves == "view" or view_of(y) is not None):
-        moved = _moved_codes(y.args[0], dtype, scale, zero, depth + 1)
-        return None if moved is None else call(y.op, (moved,), dict(y.attrs))
+        axis = y.attr("axis")
+        if any(v.ndim and v.shape[axis] != 1 for v in (scale, zero)):
+            return None  # each part has channels of its own
+        parts = [moved(a, scale, zero) for a in y.args]
+        return None if any(m is None for m in parts) else call(y.op, [m for m in parts if m is not None], dict(y.attrs))
+    if len(y.args) != 1 or not (record.moves == "view" or view_of(y) is not None):
+        return None
+    if scale.ndim or zero.ndim:  # of other views it is not known where they place channels
+        if y.op != "permute_dims":
+            return None
+        before = np.argsort([a % y.ndim for a in y.attr("axes")])
+        scale, zero = (v.transpose(before) if v.ndim else v for v in (scale, zero))
+    inner = moved(y.args[0], scale, zero)
+    return None if inner is None else call(y.op, (inner,), dict(y.attrs))
+
+
+def _own_codes(y: Expr, dtype: str, scale: Array, zero: Array) -> Expr | None:
+    """The codes that product `y` decodes with this scale and zero."""
+    for inner, by in (y.args, y.args[::-1]):
+        if inner.shape == y.shape and _are_equal(_numbers(by, y), scale):
+            own: Array | None = np.zeros(())
+            if inner.op == "subtract" and inner.args[0].shape == inner.shape:
+                own, inner = _numbers(inner.args[1], inner), inner.args[0]
+            codes = inner.args[0] if inner.op == "astype" else None
+            return codes if codes is not None and codes.dtype == dtype and _are_equal(own, zero) else None
     return None
+
+
+def _are_equal(a: Array | None, b: Array) -> bool:
+    return a is not None and bool(np.all(a == b)) and (a.shape == b.shape or 1 in (a.size, b.size))
 
 
 _INTEGERS = {"matmul": _as_integers, "linear": _as_integers, "conv": _convolution_of_integers}
@@ -374,7 +445,7 @@ quantised = RuleSet(
         ),
         Schema(
             "integer_convolution",
-            "a convolution of what bytes stand for is a product of patches of bytes, times their scales",
+            "a convolution of what bytes stand for is one of bytes, as a product of patches or by taps, scaled",
             "reassociate",
             frozenset(("quantised", "integers", "conv")),
             _convolution_of_integers,

@@ -18,6 +18,7 @@ from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
+from relax_eg.ops.low_rank import MOST_RANK, NEAR, ROUNDED
 from relax_eg.ops.record import operators_where
 from relax_eg.rules import winograd
 from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first, to_last
@@ -50,10 +51,6 @@ _MOST_TAPS, _MOST_PARTS = 49, 9
 _LARGE = 1 << 23  # chosen: bytes of all patches from which on no core's cache holds them, and memory takes longest
 # limit: places of a window from which transforms are proposed; with fewer they take longer on every device
 _LEAST_TRANSFORMED = 25
-# chosen: differences of a kernel's elements, as a share of the largest, that are no more than rounding in float32 (two
-# roundings), and that are about what Winograd's tiles change
-_ROUNDED, _NEAR = 2.0**-22, 1e-5
-_MOST_RANK = 16  # limit: the rank of a kernel of which two are made
 # The operators with which a network may end.
 _OPERATORS = operators_where(lambda o: o.equations is not None)
 
@@ -165,7 +162,7 @@ def _channels_last(e: Expr, queries: ProgramQueries) -> Expr | None:
     readers = queries.readers(e)
     if not is_image(e) or (readers and all(map(is_image, readers))):
         return None
-    return _with_channels_last(e, queries, lambda x: False)
+    return op.permute_dims(_with_channels_last(e, queries), to_first(e.ndim))
 
 
 def _blocks_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
@@ -177,7 +174,8 @@ def _blocks_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
         return None
     if not all_ones(e, "dilation", "input_dilation") or not sums_as_written(e):
         return None
-    return _with_channels_last(e, queries, lambda x: x is not e)
+    layout = ChannelsLast(lambda x: x is not e, is_large=lambda n: queries.largest_value(n) > _LARGE)
+    return op.permute_dims(layout.of(e), to_first(e.ndim))
 
 
 def _by_winograd(tile: winograd.Tile) -> Propose:
@@ -194,15 +192,15 @@ def _by_winograd(tile: winograd.Tile) -> Propose:
         x, w = e.args
         if not all_ones(e, "strides", "dilation", "input_dilation") or any(d != winograd.WINDOW for d in w.shape[2:]):
             return None
-        layout = _layout(queries, lambda _: False)
         try:
-            made = op.permute_dims(winograd.convolution(e, layout.of(x), tile), to_first(e.ndim))
+            image = _with_channels_last(x, queries)
+            made = op.permute_dims(winograd.convolution(e, image, tile), to_first(e.ndim))
         except RelaxEgError:  # it does not exist at all sizes
             return None
         if not is_image(x) and not any(map(is_image, queries.readers(e))):
             return made
         twice = op.permute_dims(op.permute_dims(e, to_last(e.ndim)), to_first(e.ndim))
-        return op.permute_dims(layout.of(e), to_first(e.ndim)), made, twice
+        return op.permute_dims(_with_channels_last(e, queries), to_first(e.ndim)), made, twice
 
     return propose
 
@@ -240,12 +238,27 @@ def _by_transforms(e: Expr) -> Expr | None:
     return by_transforms(e) if math.prod(window_of(e)) >= _LEAST_TRANSFORMED else None
 
 
-def _layout(queries: ProgramQueries, is_leaf: Callable[[Expr], bool]) -> ChannelsLast:
-    return ChannelsLast(is_leaf, is_large=lambda n: queries.largest_value(n) > _LARGE)
+class _Network:
+    """The images of a search with channels last, each written once."""
+
+    def __init__(self) -> None:
+        self._sizes: set[Dim] = set()
+        self._layout = ChannelsLast(lambda x: False, is_large=self._is_large)
+
+    def of(self, e: Expr, queries: ProgramQueries) -> Expr:
+        self._queries = queries
+        for n in self._sizes:  # a proposal is checked by its own answers
+            queries.largest_value(n)
+        return self._layout.of(e)
+
+    def _is_large(self, n: Dim) -> bool:
+        self._sizes.add(n)
+        return self._queries.largest_value(n) > _LARGE
 
 
-def _with_channels_last(e: Expr, queries: ProgramQueries, is_leaf: Callable[[Expr], bool]) -> Expr:
-    return op.permute_dims(_layout(queries, is_leaf).of(e), to_first(e.ndim))
+def _with_channels_last(e: Expr, queries: ProgramQueries) -> Expr:
+    """Image `e` of a network with its channels last."""
+    return queries.shared.setdefault("channels last", _Network()).of(e, queries)
 
 
 def _schema(
@@ -286,11 +299,11 @@ windows = RuleSet(
         ),
         _schema(
             "separable_conv", "a convolution by an outer product: one axis after the other",
-            _separated(_ROUNDED, 1), separable_convolutions,
+            _separated(ROUNDED, 1), separable_convolutions,
         ),
         _schema(
             "conv_of_low_rank", "a convolution by a constant kernel of low rank: one axis after the other",
-            _separated(_NEAR, _MOST_RANK), separable_convolutions, "approximate",
+            _separated(NEAR, MOST_RANK), separable_convolutions, "approximate",
         ),
         _schema(
             "conv_by_transforms", "a convolution: the inverse Fourier transform of a product of transforms",
