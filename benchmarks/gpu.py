@@ -1,6 +1,6 @@
 """Programs on a GPU: as written under `jax.jit`, and ours as one XLA program, in kernels, and as one without cuDNN.
 
-    python -m benchmarks.gpu [--device h100] [--dtype bfloat16] [--only attention] [--json rows.json] [--resume] [--quick]
+    python -m benchmarks.gpu [--device h100] [--dtype bfloat16] [--only attention] [--json rows.json] [--resume]
     python -m benchmarks.gpu --search build/gpu                     # chooses the programs and saves them; nothing more
     python -m benchmarks.gpu --fidelity [--way whole]               # what is predicted beside what XLA compiles
     python -m benchmarks.gpu --run [--programs build/gpu] [--budget 220] [--json out.json]  # on a machine with a GPU
