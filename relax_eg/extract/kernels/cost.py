@@ -181,8 +181,8 @@ class KernelCost(WholeCost):
         p = self.profile
         if p.platform == "cpu":
             return p.dispatch + seconds
-        waiting = maximum(0.0, p.dispatch - seconds)
-        return seconds + _SHORTER * p.dispatch + self.waits * waiting
+        waiting = self.waits * maximum(0.0, p.dispatch - seconds)
+        return seconds + waiting + _SHORTER * (p.dispatch - waiting)  # what is hidden: of the kernel or of its dispatch
 
     def set_waits(self, waits: float) -> None:
         """Sets `waits` and drops the memoised prices."""
