@@ -11,7 +11,8 @@ the rows that its file has are kept, and programs that are in none of them are c
 Without `--run` XLA compiles them for GPUs that need not be there (`pip install 'relax-eg[cuda]'`). A row has kernels
 (launches of a call), temporary bytes, and XLA's own estimate of the time of the kernels that it estimates, the same
 models on all sides (`relax_eg.backend.gpu.hlo`). Kernels through Pallas, and routines but matmuls, have no estimate;
-where there are any, the estimate is a lower bound and no ratio is formed. The small patterns have forms by hand too,
+where there are any, the estimate is a lower bound and no ratio is formed; nor where XLA says of a kernel that it takes
+less than `SHORTEST` of the time in which its bytes pass through memory. The small patterns have forms by hand too,
 of which the one with the least estimate counts; ours is to reach it within `NEAR_BEST` where it wins by
 `WORTH_FINDING` over as written (`benchmarks.patterns`).
 
@@ -42,12 +43,13 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.gpu_cases import DTYPES, KERNELS, OWN, WAYS, WHOLE, Subject, subjects
 from benchmarks.gpu_fidelity import WRITTEN, FidelityRow, as_written, fidelity_summary, rows_of_fidelity
-from benchmarks.gpu_pages import NO_WORSE, CompiledRow, Made, write_compiled, write_fidelity
+from benchmarks.gpu_pages import NO_WORSE, SHORTEST, CompiledRow, Made, write_compiled, write_fidelity
 from benchmarks.patterns import WORTH_FINDING
 from benchmarks.timing import QUICK_SECONDS, Estimate, commit, duration, machine, measure
-from relax_eg.backend.gpu.hlo import launches
+from relax_eg.backend.gpu.hlo import Launch, launches
 from relax_eg.backend.gpu.target import GpuTarget, target_for
 from relax_eg.errors import OptionError
+from relax_eg.extract.devices import profile
 from relax_eg.measure.device import default_profile
 
 IN_A_ROW = 8  # calls that are queued before they are waited for
@@ -104,30 +106,40 @@ def compiled_row(subject: Subject, device: str, programs: Path | None) -> Compil
     """What XLA makes of a program as written, of its forms by hand, and of ours."""
     started, target = time.perf_counter(), target_for(device)
     specs = list(jax.eval_shape(subject.arguments))
-    made, by_hand = {WRITTEN: made_of(subject.fn, specs, target)}, dict[str, Made]()
+    made, by_hand = {WRITTEN: made_of(subject.fn, specs, device)}, dict[str, Made]()
     for name, form in subject.forms.items():
         ready = specs if form.prepare is None else [jax.eval_shape(form.prepare, specs[0]), *specs[1:]]
-        by_hand[name] = made_of(form.fn, ready, target)
+        by_hand[name] = made_of(form.fn, ready, device)
     left: list[str] = []
     for way, best in chosen_programs(subject, programs, device).items():
         (found,) = best.compile(device, at=subject.at or None).programs
-        kinds = found.kinds
-        seconds = None if target.why_no_estimates else found.seconds
-        made[way] = Made(found.launches, kinds.get("Pallas", 0), found.temporary_bytes, seconds, found.unpriced)
+        kernels = [(e.times * k.times, k) for e in found.executables for k in e.launches]
+        made[way] = made_from(kernels, found.temporary_bytes, device, target)
         left += [f"{way}: {why}" for why in found.missing.values()]
         left += [f"{way}: {name}: {why}" for name, why in found.left.items() if why.startswith("Pallas failed")]
     took = time.perf_counter() - started
     return CompiledRow(subject.name, subject.dtype, device, made, tuple(left), by_hand, took, commit())
 
 
-def made_of(fn: Callable[..., Any], specs: list[Any], target: GpuTarget) -> Made:
+def made_of(fn: Callable[..., Any], specs: list[Any], device: str) -> Made:
     """What XLA makes of a function under `jax.jit`."""
+    target = target_for(device)
     compiled = target.compile(target.lowered(fn, jax.tree.map(target.place, specs)), {}, tiles=False).executable
-    found = launches(compiled.as_text())
-    seconds = sum(k.times * (k.seconds or 0.0) for k in found)
-    unpriced = sum(k.times for k in found if k.seconds is None)
     temporary = int(compiled.memory_analysis().temp_size_in_bytes)
-    return Made(sum(k.times for k in found), 0, temporary, None if target.why_no_estimates else seconds, unpriced)
+    return made_from([(k.times, k) for k in launches(compiled.as_text())], temporary, device, target)
+
+
+def made_from(kernels: list[tuple[int, Launch]], temporary: int, device: str, target: GpuTarget) -> Made:
+    """What is told of kernels, each with how often it is launched."""
+    fastest = SHORTEST / profile(device).bandwidth
+    return Made(
+        sum(n for n, _ in kernels),
+        sum(n for n, k in kernels if k.kind == "Pallas"),
+        temporary,
+        None if target.why_no_estimates else sum(n * (k.seconds or 0.0) for n, k in kernels),
+        sum(n for n, k in kernels if k.seconds is None),
+        sum(n for n, k in kernels if k.seconds is not None and k.seconds < fastest * k.bytes),
+    )
 
 
 def summary(rows: list[CompiledRow]) -> str:

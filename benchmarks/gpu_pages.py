@@ -14,6 +14,9 @@ from benchmarks.timing import duration
 from relax_eg.byte_units import format_bytes
 
 NO_WORSE = 1.03  # temporaries and estimates may be so many times those of the program as written
+# chosen: share of the time in which a kernel's bytes pass through memory; an estimate below is not believed. A half
+# leaves room for what a cache holds.
+SHORTEST = 0.5
 _DOCS = Path(__file__).parent.parent / "docs"
 _MOST_MISSES = 12  # limit: misses of one group of rows that are listed
 
@@ -26,6 +29,7 @@ class Made:
     - `temporary_bytes`: bytes beside arguments and results.
     - `seconds`: XLA's estimates added up; None where it has none for this device.
     - `unpriced`: launches without an estimate.
+    - `too_short`: launches whose estimate is shorter than memory allows (`SHORTEST`).
     """
 
     launches: int
@@ -33,15 +37,17 @@ class Made:
     temporary_bytes: int
     seconds: float | None
     unpriced: int
+    too_short: int = 0
 
     @property
     def estimate(self) -> float | None:
-        """Seconds; None where a kernel has no estimate."""
-        return None if self.unpriced else self.seconds or None
+        """Seconds; None where a kernel has no estimate, or one that is too short."""
+        return None if self.unpriced or self.too_short else self.seconds or None
 
     def __str__(self) -> str:
         estimate = f", {duration(self.seconds)}" if self.seconds else ""
         rest = f", {self.unpriced} not estimated" if self.unpriced and self.seconds is not None else ""
+        rest += f", {self.too_short} too short" if self.too_short else ""
         pallas = f" ({self.pallas} Pallas)" if self.pallas else ""
         return f"{self.launches} kernels{pallas}, {format_bytes(self.temporary_bytes)}{estimate}{rest}"
 
