@@ -56,7 +56,7 @@ IN_A_ROW = 8  # calls that are queued before they are waited for
 ROUNDED = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-3}  # differences up to these are not judged
 AS_FAR = 2.0  # a result may be so many times as far from the precise one as that of the function as written
 QUICK_SUBJECTS = 1
-VERSION = 1  # of the file of rows
+VERSION = 2  # of the file of rows; 1 had no forms by hand
 
 
 def search(chosen: list[Subject], target: str, folder: Path) -> None:
@@ -352,6 +352,8 @@ def main(
 def rows_of_file(path: Path, fidelity: bool) -> tuple[str, list[Any]]:
     """The day of a run, and its rows, as `save` wrote them."""
     data = json.loads(path.read_text())
+    if data["version"] != VERSION:
+        sys.exit(f"{path}: version {data['version']}; {VERSION} is accepted")
     if fidelity:
         return data["date"], [FidelityRow(**{k: tuple(v) if isinstance(v, list) else v for k, v in r.items()})
                               for r in data["rows"]]  # fmt: skip

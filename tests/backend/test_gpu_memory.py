@@ -14,8 +14,7 @@ import relax_eg as rx
 pytestmark = [
     pytest.mark.xla_defaults,
     pytest.mark.skipif(
-        importlib.util.find_spec("jax_plugins") is None
-        or importlib.util.find_spec("jax_plugins.xla_cuda12") is None,
+        importlib.util.find_spec("jax_plugins") is None or importlib.util.find_spec("jax_plugins.xla_cuda12") is None,
         reason="relax-eg[cuda] is not installed",
     ),
 ]

@@ -110,9 +110,7 @@ def test_matmuls_of_one_operand_are_joined() -> None:
 
 @with_plugin
 @pytest.mark.parametrize(("columns", "parts", "stored"), [(256, 4, 0), (16, 8, 1024 * (1024 + 16) * 2)])
-def test_joined_matmuls_of_few_columns_store_their_operands_side_by_side(
-    columns: int, parts: int, stored: int
-) -> None:
+def test_joined_matmuls_of_few_columns_store_their_operands_side_by_side(columns: int, parts: int, stored: int) -> None:
     specs = ("8 1024 @ bfloat16", WIDE, f"1024 {columns} @ bfloat16")
     best = rx.optimize(lambda x, w, a: (x @ w, x @ a), *specs, rules=NONE, target="h100")
     (made,) = best.compile("h100").programs
@@ -237,3 +235,16 @@ def test_values_that_many_paths_lead_to_are_looked_at_once() -> None:
     module = traced_program(scaled, ("512 512", "512")).module
     cost = price_program(module.main, WholeCost(PROFILES["h100"], {}, {f.name: f for f in module}))
     assert cost.launches >= 1 and cost.seconds > 0
+
+
+def test_of_programs_that_wait_for_dispatch_the_one_with_less_work_is_chosen() -> None:
+    """Both products take less than their dispatch in either order, and one order has 64 times the work."""
+    best = rx.optimize(
+        lambda q, k, v: (q @ k.T) @ v,
+        *("n 64",) * 3,
+        at={"n": 4096},
+        target="h100",
+        execution="kernels",
+        settle="off",
+    )
+    assert best.report.after.flops < best.report.before.flops / 32
