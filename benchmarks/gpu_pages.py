@@ -166,8 +166,9 @@ def write_compiled(rows: Sequence[CompiledRow], when: str) -> None:
                          f"{NEAR_BEST:g} of it: {_by_way(winning, CompiledRow.missed)}.")  # fmt: skip
         lines.append(f"As written in both ways: {', '.join(same)}." if same else "")
         of = {c: [r.name for r in here if r.commit == c] for c in dict.fromkeys(r.commit for r in here)}
-        lines += ["Commits: " + "; ".join(f"{c} ({len(x)}: {', '.join(x)})" if len(of) > 1 else c
-                                          for c, x in of.items()) + ".", ""]  # fmt: skip
+        most = max(of, key=lambda c: len(of[c]))
+        told = [f"{c}: {', '.join(names)}" for c, names in of.items() if c != most]
+        lines += [f"Commits: {'; '.join([*told, f'all others {most}' if told else most])}.", ""]
     write_between(_DOCS / "benchmarks.md", *_marks(""), "\n".join(lines).strip())
 
 
