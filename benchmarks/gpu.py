@@ -1,16 +1,20 @@
 """Programs on a GPU: as written under `jax.jit`, and ours as one XLA program, in kernels, and as one without cuDNN.
 
-    python -m benchmarks.gpu [--device h100] [--dtype bfloat16] [--only attention] [--json out.json] [--quick]
+    python -m benchmarks.gpu [--device h100] [--dtype bfloat16] [--only attention] [--json rows.json] [--resume]
     python -m benchmarks.gpu --search build/gpu                     # chooses the programs and saves them; nothing more
     python -m benchmarks.gpu --fidelity [--way whole]               # what is predicted beside what XLA compiles
     python -m benchmarks.gpu --run [--programs build/gpu] [--budget 220] [--json out.json]  # on a machine with a GPU
 
-`--write` puts the tables of a run into the documentation; with `--read` of the rows that `--json` kept.
+`--write` puts the tables of a run into the documentation; with `--read` of the rows that `--json` kept. With `--resume`
+the rows that its file has are kept, and programs that are in none of them are compiled. A row tells the commit of it.
 
 Without `--run` XLA compiles them for GPUs that need not be there (`pip install 'relax-eg[cuda]'`). A row has kernels
 (launches of a call), temporary bytes, and XLA's own estimate of the time of the kernels that it estimates, the same
 models on all sides (`relax_eg.backend.gpu.hlo`). Kernels through Pallas, and routines but matmuls, have no estimate;
-where there are any, the estimate is a lower bound and no ratio is formed.
+where there are any, the estimate is a lower bound and no ratio is formed; nor where XLA says of a kernel that it takes
+less than `SHORTEST` of the time in which its bytes pass through memory. The small patterns have forms by hand too,
+of which the one with the least estimate counts; ours is to reach it within `NEAR_BEST` where it wins by
+`WORTH_FINDING` over as written (`benchmarks.patterns`).
 
 With `--run` all take turns, each called several times in a row and then waited for, as a device is kept busy. Ratios
 are medians over the rounds with their intervals. Results are compared with those of the function as written in float32
@@ -23,7 +27,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import date
@@ -39,18 +43,20 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.gpu_cases import DTYPES, KERNELS, OWN, WAYS, WHOLE, Subject, subjects
 from benchmarks.gpu_fidelity import WRITTEN, FidelityRow, as_written, fidelity_summary, rows_of_fidelity
-from benchmarks.gpu_pages import NO_WORSE, CompiledRow, Made, write_compiled, write_fidelity
-from benchmarks.timing import QUICK_SECONDS, Estimate, duration, machine, measure
-from relax_eg.backend.gpu.hlo import launches
+from benchmarks.gpu_pages import NO_WORSE, SHORTEST, CompiledRow, Made, write_compiled, write_fidelity
+from benchmarks.patterns import WORTH_FINDING
+from benchmarks.timing import QUICK_SECONDS, Estimate, commit, duration, machine, measure
+from relax_eg.backend.gpu.hlo import Launch, launches
 from relax_eg.backend.gpu.target import GpuTarget, target_for
 from relax_eg.errors import OptionError
+from relax_eg.extract.devices import profile
 from relax_eg.measure.device import default_profile
 
 IN_A_ROW = 8  # calls that are queued before they are waited for
 ROUNDED = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-3}  # differences up to these are not judged
 AS_FAR = 2.0  # a result may be so many times as far from the precise one as that of the function as written
 QUICK_SUBJECTS = 1
-VERSION = 1  # of the file of rows
+VERSION = 2  # of the file of rows; 1 had no forms by hand
 
 
 def search(chosen: list[Subject], target: str, folder: Path) -> None:
@@ -97,37 +103,54 @@ def program_of(subject: Subject, programs: Path | None, target: str, way: str) -
 
 
 def compiled_row(subject: Subject, device: str, programs: Path | None) -> CompiledRow:
-    """What XLA makes of a program as written, and of ours."""
-    target = target_for(device)
-    made = {WRITTEN: _as_written(subject, target)}
+    """What XLA makes of a program as written, of its forms by hand, and of ours."""
+    started, target = time.perf_counter(), target_for(device)
+    specs = list(jax.eval_shape(subject.arguments))
+    made, by_hand = {WRITTEN: made_of(subject.fn, specs, device)}, dict[str, Made]()
+    for name, form in subject.forms.items():
+        ready = specs if form.prepare is None else [jax.eval_shape(form.prepare, specs[0]), *specs[1:]]
+        by_hand[name] = made_of(form.fn, ready, device)
     left: list[str] = []
     for way, best in chosen_programs(subject, programs, device).items():
         (found,) = best.compile(device, at=subject.at or None).programs
-        kinds = found.kinds
-        seconds = None if target.why_no_estimates else found.seconds
-        made[way] = Made(found.launches, kinds.get("Pallas", 0), found.temporary_bytes, seconds, found.unpriced)
+        kernels = [(e.times * k.times, k) for e in found.executables for k in e.launches]
+        made[way] = made_from(kernels, found.temporary_bytes, device, target)
         left += [f"{way}: {why}" for why in found.missing.values()]
         left += [f"{way}: {name}: {why}" for name, why in found.left.items() if why.startswith("Pallas failed")]
-    return CompiledRow(subject.name, subject.dtype, device, made, tuple(left))
+    took = time.perf_counter() - started
+    return CompiledRow(subject.name, subject.dtype, device, made, tuple(left), by_hand, took, commit())
 
 
-def _as_written(subject: Subject, target: GpuTarget) -> Made:
-    specs = jax.tree.map(target.place, jax.eval_shape(subject.arguments))
-    with target.lowering():
-        lowered = jax.jit(subject.fn).lower(*specs)
-    compiled = target.compile(lowered, {}).executable
-    found = launches(compiled.as_text())
-    seconds = sum(k.times * (k.seconds or 0.0) for k in found)
-    unpriced = sum(k.times for k in found if k.seconds is None)
+def made_of(fn: Callable[..., Any], specs: list[Any], device: str) -> Made:
+    """What XLA makes of a function under `jax.jit`."""
+    target = target_for(device)
+    compiled = target.compile(target.lowered(fn, jax.tree.map(target.place, specs)), {}, tiles=False).executable
     temporary = int(compiled.memory_analysis().temp_size_in_bytes)
-    return Made(sum(k.times for k in found), 0, temporary, None if target.why_no_estimates else seconds, unpriced)
+    return made_from([(k.times, k) for k in launches(compiled.as_text())], temporary, device, target)
+
+
+def made_from(kernels: list[tuple[int, Launch]], temporary: int, device: str, target: GpuTarget) -> Made:
+    """What is told of kernels, each with how often it is launched."""
+    fastest = SHORTEST / profile(device).bandwidth
+    return Made(
+        sum(n for n, _ in kernels),
+        sum(n for n, k in kernels if k.kind == "Pallas"),
+        temporary,
+        None if target.why_no_estimates else sum(n * (k.seconds or 0.0) for n, k in kernels),
+        sum(n for n, k in kernels if k.seconds is None),
+        sum(n for n, k in kernels if k.seconds is not None and k.seconds < fastest * k.bytes),
+    )
 
 
 def summary(rows: list[CompiledRow]) -> str:
     """What of the goals is not reached."""
     worse = [f"  {r.name}, {r.dtype}, {r.device}: {text}" for r in rows for text in r.worse()]
-    count = sum(len(r.made) - 1 for r in rows)
-    return "\n".join([f"worse than as written by more than {NO_WORSE - 1:.0%}: {len(worse)} of {count}", *worse])
+    count = sum(len(r.made) - 1 for r in rows if not r.wrong)
+    lines = [f"worse than as written by more than {NO_WORSE - 1:.0%}: {len(worse)} of {count}", *worse]
+    winning = [r for r in rows if r.by_hand_wins]
+    missed = [f"  {r.name}, {r.dtype}, {r.device}: {text}" for r in winning for text in r.missed()]
+    lines += [f"forms by hand that win by {WORTH_FINDING:g}: {len(winning)}; not reached in {len(missed)}", *missed]
+    return "\n".join(lines)
 
 
 # --- measured ---
@@ -244,14 +267,13 @@ def rows_of_run(chosen: list[Subject], seconds: float, end: float, programs: Pat
             yield MeasuredRow(subject.name, subject.dtype, wrong=_first_line(e))
 
 
-def rows_of_compiling(chosen: list[Subject], devices: list[str], programs: Path | None) -> Iterator[CompiledRow]:
-    """Yields what XLA makes of the programs; a program that fails is a row that says so."""
-    for device in devices:
-        for subject in chosen:
-            try:
-                yield compiled_row(subject, device, programs)
-            except Exception as e:  # as above
-                yield CompiledRow(subject.name, subject.dtype, device, wrong=_first_line(e))
+def rows_of_compiling(each: Iterable[tuple[Subject, str]], programs: Path | None) -> Iterator[CompiledRow]:
+    """Yields what XLA makes of programs for devices; a program that fails is a row that says so."""
+    for subject, device in each:
+        try:
+            yield compiled_row(subject, device, programs)
+        except Exception as e:  # as above
+            yield CompiledRow(subject.name, subject.dtype, device, wrong=_first_line(e), commit=commit())
 
 
 def save(path: Path, rows: list[Any]) -> None:
@@ -276,6 +298,7 @@ def main(
     quick: Quick = False,
     strict: Annotated[bool, typer.Option("--strict", help="fail where ours is worse than as written")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="keep the rows that the file of --json has")] = False,
     read: Annotated[list[Path] | None, typer.Option("--read", help="compile nothing; rows of --json")] = None,
     write: Annotated[bool, typer.Option("--write", help="put the tables into the documentation")] = False,
 ) -> None:
@@ -302,6 +325,8 @@ def main(
         return
     print(machine(), flush=True)
     rows: list[Any] = []
+    if resume and json_out and json_out.exists() and not run and not fidelity:
+        rows = [r for r in rows_of_file(json_out, fidelity)[1] if not r.wrong]
     if run:
         print("ratios over as written, above 1 is faster; distances of as written and of ours", flush=True)
         found: Iterator[Any] = rows_of_run(chosen, QUICK_SECONDS if quick else seconds, end, programs)
@@ -309,7 +334,9 @@ def main(
         asked = ways or [WRITTEN, WHOLE]
         found = rows_of_fidelity(chosen, devices or ["h100"], asked, programs, program_of)
     else:
-        found = rows_of_compiling(chosen, devices or ["h100"], programs)
+        kept = {(r.name, r.dtype, r.device) for r in rows}
+        each = ((s, d) for d in devices or ["h100"] for s in chosen if (s.name, s.dtype, d) not in kept)
+        found = rows_of_compiling(each, programs)
     for row in found:
         rows.append(row)
         print(f"{row}  [{end - time.perf_counter():.0f} s left]" if run else row, flush=True)
@@ -325,12 +352,18 @@ def main(
 def rows_of_file(path: Path, fidelity: bool) -> tuple[str, list[Any]]:
     """The day of a run, and its rows, as `save` wrote them."""
     data = json.loads(path.read_text())
+    if data["version"] != VERSION:
+        sys.exit(f"{path}: version {data['version']}; {VERSION} is accepted")
     if fidelity:
         return data["date"], [FidelityRow(**{k: tuple(v) if isinstance(v, list) else v for k, v in r.items()})
                               for r in data["rows"]]  # fmt: skip
-    made = [{way: Made(**m) for way, m in r["made"].items()} for r in data["rows"]]
-    return data["date"], [CompiledRow(**{**r, "made": m, "left": tuple(r["left"])})
-                          for r, m in zip(data["rows"], made, strict=True)]  # fmt: skip
+    return data["date"], [row_of_data(r) for r in data["rows"]]
+
+
+def row_of_data(data: Mapping[str, Any]) -> CompiledRow:
+    """A row of programs compiled, as `save` wrote it."""
+    made = {key: {name: Made(**m) for name, m in data[key].items()} for key in ("made", "by_hand")}
+    return CompiledRow(**{**data, **made, "left": tuple(data["left"])})
 
 
 def _tell(rows: list[Any], fidelity: bool, written_on: str) -> None:

@@ -43,6 +43,7 @@ class Subject:
     - `given`: what is optimized: the function, unless a module stands for it.
     - `weights`: the first argument, where it is known ahead of the calls.
     - `positive`: whether random floats are above 0, as variances and second moments are.
+    - `forms`: the function as rewritten by hand, by name.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Subject:
     given: Callable[..., Any] | rx.Module | None = None
     weights: tuple[str, ...] = ()
     positive: bool = False
+    forms: Mapping[str, patterns.Form] = field(default_factory=dict[str, patterns.Form])
 
     @property
     def file_name(self) -> str:
@@ -201,8 +203,8 @@ def _patterns(dtype: str) -> Iterator[Subject]:
     for case in patterns.CASES:
         specs = jax.tree.map(lambda text: text if "@" in text else f"{text} @ {dtype}", case.specs)
         weights = ("params",) if case.weights else ()
-
-        yield Subject(case.name, dtype, case.written, specs, case.at(PATTERN_SIZE), weights=weights)
+        at = case.at(PATTERN_SIZE)
+        yield Subject(case.name, dtype, case.written, specs, at, weights=weights, forms=case.forms)
 
 
 def _size(text: str, at: Mapping[str, int]) -> int:

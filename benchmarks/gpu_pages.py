@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import write_between
 from benchmarks.gpu_cases import KERNELS, OWN, WHOLE
 from benchmarks.gpu_fidelity import BYTES, TEMPORARIES, WRITTEN, FidelityRow, shares_of
+from benchmarks.patterns import NEAR_BEST, WORTH_FINDING
 from benchmarks.timing import duration
 from relax_eg.byte_units import format_bytes
 
 NO_WORSE = 1.03  # temporaries and estimates may be so many times those of the program as written
+# chosen: share of the time in which a kernel's bytes pass through memory; an estimate below is not believed. A half
+# leaves room for what a cache holds.
+SHORTEST = 0.5
 _DOCS = Path(__file__).parent.parent / "docs"
 _MOST_MISSES = 12  # limit: misses of one group of rows that are listed
 
@@ -25,6 +29,7 @@ class Made:
     - `temporary_bytes`: bytes beside arguments and results.
     - `seconds`: XLA's estimates added up; None where it has none for this device.
     - `unpriced`: launches without an estimate.
+    - `too_short`: launches whose estimate is shorter than memory allows (`SHORTEST`).
     """
 
     launches: int
@@ -32,10 +37,17 @@ class Made:
     temporary_bytes: int
     seconds: float | None
     unpriced: int
+    too_short: int = 0
+
+    @property
+    def estimate(self) -> float | None:
+        """Seconds; None where a kernel has no estimate, or one that is too short."""
+        return None if self.unpriced or self.too_short else self.seconds or None
 
     def __str__(self) -> str:
         estimate = f", {duration(self.seconds)}" if self.seconds else ""
         rest = f", {self.unpriced} not estimated" if self.unpriced and self.seconds is not None else ""
+        rest += f", {self.too_short} too short" if self.too_short else ""
         pallas = f" ({self.pallas} Pallas)" if self.pallas else ""
         return f"{self.launches} kernels{pallas}, {format_bytes(self.temporary_bytes)}{estimate}{rest}"
 
@@ -46,6 +58,9 @@ class CompiledRow:
 
     - `made`: what XLA made of it, by way, as written first.
     - `left`: why kernels were not lowered through Pallas as meant, or not compiled by a routine as meant.
+    - `by_hand`: what XLA made of the forms by hand, by name.
+    - `took`: seconds of searching and compiling.
+    - `commit`: the commit that made the row.
     - `wrong`: why there is no more; "" if there is all.
     """
 
@@ -54,11 +69,15 @@ class CompiledRow:
     device: str
     made: Mapping[str, Made] = field(default_factory=dict[str, Made])
     left: tuple[str, ...] = ()
+    by_hand: Mapping[str, Made] = field(default_factory=dict[str, Made])
+    took: float = 0.0
+    commit: str = ""
     wrong: str = ""
 
     def __str__(self) -> str:
-        lines = [f"{self.name}, {self.dtype}, {self.device}"]
+        lines = [f"{self.name}, {self.dtype}, {self.device}  [{self.took:.1f} s]"]
         lines += [f"    {way:<10} {found}{self._beside(way)}" for way, found in self.made.items()]
+        lines += [f"    by hand    {made}: {name}" for name, made in self.by_hand.items()]
         lines += [f"    {text}" for text in self.left]
         return "\n".join([*lines, *([f"    FAILED: {self.wrong}"] if self.wrong else [])])
 
@@ -68,10 +87,26 @@ class CompiledRow:
 
     def speedup(self, way: str) -> float | None:
         """The estimate as written over that of `way`; None where a kernel of either has none."""
-        ours, theirs = self.made[way], self.made[WRITTEN]
-        if not ours.seconds or not theirs.seconds or ours.unpriced or theirs.unpriced:
-            return None
-        return theirs.seconds / ours.seconds
+        ours, theirs = self.made[way].estimate, self.made[WRITTEN].estimate
+        return None if ours is None or theirs is None else theirs / ours
+
+    @property
+    def best_by_hand(self) -> str:
+        """The form by hand with the least estimate; "" where none is estimated."""
+        known = {name: x for name, made in self.by_hand.items() if (x := made.estimate) is not None}
+        return min(known, key=known.__getitem__, default="")
+
+    @property
+    def by_hand_wins(self) -> bool:
+        """Whether a form by hand is estimated `WORTH_FINDING` times as fast as the program as written."""
+        best, written = self.best_by_hand, self.made[WRITTEN].estimate if self.made else None
+        return bool(best) and written is not None and written >= WORTH_FINDING * (self.by_hand[best].estimate or 0.0)
+
+    def missed(self) -> list[str]:
+        """The ways that take more than `NEAR_BEST` times as long as the best form by hand, by the estimates."""
+        best = self.by_hand[self.best_by_hand].estimate or 0.0
+        ratios = {way: made.estimate / best for way, made in self.made.items() if way != WRITTEN and made.estimate}
+        return [f"{way}: {x:.2f} times as long as {self.best_by_hand}" for way, x in ratios.items() if x > NEAR_BEST]
 
     def worse(self) -> list[str]:
         """The ways with more temporary bytes or a longer estimate than as written, beyond `NO_WORSE`."""
@@ -111,28 +146,42 @@ def write_fidelity(rows: Sequence[FidelityRow], when: str) -> None:
 
 
 def write_compiled(rows: Sequence[CompiledRow], when: str) -> None:
-    """Puts programs as written beside ours into docs/benchmarks.md."""
+    """Puts programs as written and by hand beside ours into docs/benchmarks.md."""
     lines: list[str] = []
     for device, dtype in dict.fromkeys((r.device, r.dtype) for r in rows):
         here = [r for r in rows if (r.device, r.dtype) == (device, dtype)]
-        lines += [f"| {device}, {dtype}, {when} | as written | whole | kernels |", "|---|---|---|---|"]
+        lines += [f"| {device}, {dtype}, {when} | as written | by hand | whole | kernels |", "|---|---|---|---|---|"]
         same = [r.name for r in here if not r.wrong and _is_same(r)]
         for r in here:
             if r.wrong:
-                lines.append(f"| {r.name} | not compiled: {r.wrong} | | |")
+                lines.append(f"| {r.name} | not compiled: {r.wrong} | | | |")
             elif not _is_same(r):
-                lines.append(f"| {r.name} | {' | '.join(_cell(r, way) for way in (WRITTEN, WHOLE, KERNELS))} |")
+                ours = " | ".join(_cell(r, way) for way in (WHOLE, KERNELS))
+                lines.append(f"| {r.name} | {r.made[WRITTEN]} | {_hand(r)} | {ours} |")
         compared = [r for r in here if not r.wrong]
-        worse = {
-            way: [r.name for r in compared if any(t.startswith(way) for t in r.worse())] for way in (WHOLE, KERNELS)
-        }
-        told = [f"{way} {len(names)}" + (f" ({', '.join(names)})" if names else "") for way, names in worse.items()]
-        lines += [
-            "",
-            f"Of {len(compared)} programs worse than as written by more than {NO_WORSE - 1:.0%}: {'; '.join(told)}.",
-        ]
-        lines += [f"As written in both ways: {', '.join(same)}." if same else "", ""]
+        lines += ["", f"Of {len(compared)} programs worse than as written by more than {NO_WORSE - 1:.0%}: "
+                  f"{_by_way(compared, CompiledRow.worse)}."]  # fmt: skip
+        if winning := [r for r in compared if r.by_hand_wins]:
+            lines.append(f"Of {len(winning)} whose form by hand wins by {WORTH_FINDING:g}, not within "
+                         f"{NEAR_BEST:g} of it: {_by_way(winning, CompiledRow.missed)}.")  # fmt: skip
+        lines.append(f"As written in both ways: {', '.join(same)}." if same else "")
+        of = {c: [r.name for r in here if r.commit == c] for c in dict.fromkeys(r.commit for r in here)}
+        most = max(of, key=lambda c: len(of[c]))
+        told = [f"{c}: {', '.join(names)}" for c, names in of.items() if c != most]
+        lines += [f"Commits: {'; '.join([*told, f'all others {most}' if told else most])}.", ""]
     write_between(_DOCS / "benchmarks.md", *_marks(""), "\n".join(lines).strip())
+
+
+def _by_way(rows: Sequence[CompiledRow], told: Callable[[CompiledRow], list[str]]) -> str:
+    """How many of the rows tell something of each way, and which."""
+    found = {way: [r.name for r in rows if any(t.startswith(way) for t in told(r))] for way in (WHOLE, KERNELS)}
+    return "; ".join(f"{way} {len(x)}" + (f" ({', '.join(x)})" if x else "") for way, x in found.items())
+
+
+def _hand(r: CompiledRow) -> str:
+    """The best form by hand, or, where nothing is estimated, the one with the fewest temporary bytes."""
+    known = r.best_by_hand or min(r.by_hand, key=lambda n: r.by_hand[n].temporary_bytes, default="")
+    return f"{known}: {r.by_hand[known]}".replace("|", "\\|") if known else ""
 
 
 def _is_same(r: CompiledRow) -> bool:
@@ -140,10 +189,10 @@ def _is_same(r: CompiledRow) -> bool:
 
 
 def _cell(r: CompiledRow, way: str) -> str:
-    ratio = None if way == WRITTEN else r.speedup(way)
+    ratio = r.speedup(way)
     beside = "" if ratio is None else f", {ratio:.2f}x"
     own = f"; without cuDNN {r.made[OWN]}" if way == WHOLE and OWN in r.made else ""
-    return "the same" if way != WRITTEN and r.made[way] == r.made[WRITTEN] else f"{r.made[way]}{beside}{own}"
+    return "the same" if r.made[way] == r.made[WRITTEN] else f"{r.made[way]}{beside}{own}"
 
 
 def _marks(option: str) -> tuple[str, str]:

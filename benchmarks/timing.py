@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -134,6 +137,17 @@ def duration(seconds: float) -> str:
         if seconds >= 0.9995 * scale:  # what rounds up to the unit belongs to it
             return f"{seconds / scale:#.3g}".rstrip(".") + f" {unit}"
     return f"{seconds * 1e9:.0f} ns"
+
+
+@lru_cache(1)
+def commit() -> str:
+    """Returns the commit that runs, with its time and whether files differ from it; "" where there is no repository."""
+
+    def told_by_git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+
+    found = told_by_git("log", "-1", "--format=%h of %cd", "--date=format:%Y-%m-%d %H:%M")
+    return f"{found}, changed" if found and told_by_git("status", "--porcelain", "--untracked-files=no") else found
 
 
 def machine() -> str:

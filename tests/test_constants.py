@@ -15,13 +15,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.families import CASES
-from relax_eg.driver.prices import NEVER_SLOWER, call_seconds, price_at
+from relax_eg.driver.prices import NEVER_SLOWER, ByProfile, call_seconds, price_at
 from relax_eg.extract.devices import profile
 from relax_eg.ops.text import parse
 from tests.chosen_programs import PROGRAMS, chosen_programs
@@ -33,7 +32,7 @@ Factors = Sequence[tuple[str, str, float]]
 @lru_cache(None)
 def cost_of(name: str, which: int, text: str) -> float:
     asked, case = PROGRAMS[name], CASES[PROGRAMS[name].case]
-    options: Any = SimpleNamespace(profile=profile(asked.target), execution=asked.execution, cost=None)
+    options = ByProfile(profile(asked.target), asked.execution)
     module = parse(text)
     return call_seconds(price_at(module, options, asked.at[which], set(case.weights)), options)
 

@@ -141,6 +141,7 @@ class Search:
         self._entries_by_spec: dict[SearchSpec, Entry] = {}
         self.entries: list[Entry] = []  # the programs found so far
         self._predicted: dict[tuple[Module | None, str, str, tuple[tuple[str, int], ...]], float] = {}
+        self._on_device: dict[tuple[Module | None, str, tuple[tuple[str, int], ...]], tuple[float, int]] = {}
         self._saturated_graphs: dict[Any, Any] = {}
         self._arrangers: dict[tuple[Module, float], Arranger] = {}
         self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
@@ -341,9 +342,13 @@ class Search:
     def on_device(self, v: CandidateProgram, binding: Sizes) -> tuple[float, int]:
         """`device_cost` of a candidate; of the program as written as one XLA program, which runs where no candidate is
         chosen."""
-        if v.entry is None:
-            return device_cost(self.traced.module, self.options, WHOLE, binding)
-        return device_cost(v.entry.module, self.options, v.entry.spec.execution, binding, self.weights)
+        module, execution, weights = self.traced.module, WHOLE, None
+        if v.entry is not None:
+            module, execution, weights = v.entry.module, v.entry.spec.execution, self.weights
+        key = (None if v.entry is None else module), execution, tuple(binding.items())
+        if key not in self._on_device:
+            self._on_device[key] = device_cost(module, self.options, execution, binding, weights)
+        return self._on_device[key]
 
     def is_no_dearer(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
         """Whether a candidate needs no more temporary memory on a GPU than the function as written, and in kernels

@@ -235,3 +235,16 @@ def test_values_that_many_paths_lead_to_are_looked_at_once() -> None:
     module = traced_program(scaled, ("512 512", "512")).module
     cost = price_program(module.main, WholeCost(PROFILES["h100"], {}, {f.name: f for f in module}))
     assert cost.launches >= 1 and cost.seconds > 0
+
+
+def test_of_programs_that_wait_for_dispatch_the_one_with_less_work_is_chosen() -> None:
+    """Both products take less than their dispatch in either order, and one order has 64 times the work."""
+    best = rx.optimize(
+        lambda q, k, v: (q @ k.T) @ v,
+        *("n 64",) * 3,
+        at={"n": 4096},
+        target="h100",
+        execution="kernels",
+        settle="off",
+    )
+    assert best.report.after.flops < best.report.before.flops / 32

@@ -80,6 +80,8 @@ def test_a_gpu_computes_while_the_next_kernel_is_dispatched() -> None:
     assert waiting.with_dispatch(short) == pytest.approx(p.dispatch, rel=0.01)
     assert ahead.with_dispatch(short) == pytest.approx(short, rel=0.01)
     assert ahead.with_dispatch(long) == waiting.with_dispatch(long) == pytest.approx(long, rel=0.01)
+    # Of two kernels that take less than their dispatch, the shorter one is cheaper.
+    assert waiting.with_dispatch(short / 2) < waiting.with_dispatch(short) < waiting.with_dispatch(p.dispatch)
 
 
 def test_what_surrounds_a_matrix_times_a_vector_is_computed_with_it() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import dynamic, families, minilm, patterns, timing
+from benchmarks import dynamic, families, gpu, minilm, patterns, timing
+from benchmarks.gpu_pages import CompiledRow, Made
 from benchmarks.timing import BEYOND, UNSURE, WITHIN, Estimate, Timings, geometric_mean, settled, tally
 
 ROUNDS = 101
@@ -130,6 +132,36 @@ def test_rows_of_patterns_are_read_again(tmp_path: Path) -> None:
     path.write_text(json.dumps({"version": 1, "rows": []}))
     with pytest.raises(SystemExit, match="version 1; 2 is accepted"):
         patterns.load(path)
+
+
+def compiled(**seconds: float) -> CompiledRow:
+    """A program as written and in the ways that are given, with 1 KiB of temporaries, and forms by hand of 2 us."""
+    made = {way.replace("_", " "): Made(2, 0, 1 << 10, s, 0) for way, s in seconds.items()}
+    hand = {"best": Made(2, 0, 0, 2e-6, 0), "not believed": Made(2, 0, 0, 1e-6, 0, too_short=1)}
+    return CompiledRow("f", "float32", "h100", made, ("left",), hand, 1.5, "abc")
+
+
+def test_programs_for_gpus_are_held_against_forms_by_hand() -> None:
+    """The best form counts whose estimate is believed, and where it wins by 1.5."""
+    row = compiled(as_written=3e-6, whole=2.1e-6, kernels=2.3e-6)
+    assert row.by_hand_wins and row.missed() == ["kernels: 1.15 times as long as best"]
+    assert not compiled(as_written=2.9e-6, whole=2.9e-6).by_hand_wins
+
+
+def test_estimates_that_memory_does_not_allow_are_not_compared() -> None:
+    row = compiled(as_written=1e-6, whole=2e-6)
+    assert row.speedup("whole") == 0.5 and row.worse() == ["whole: 0.50x"]
+    short = replace(row, made={**row.made, "as written": Made(2, 0, 1 << 10, 1e-6, 0, too_short=1)})
+    assert short.speedup("whole") is None and short.worse() == [] and "1 too short" in str(short)
+
+
+def test_rows_of_programs_for_gpus_are_read_again(tmp_path: Path) -> None:
+    path, rows = tmp_path / "rows.json", [compiled(as_written=3e-6, whole=2e-6), compiled()]
+    gpu.save(path, rows)
+    assert gpu.rows_of_file(path, fidelity=False)[1] == rows
+    path.write_text(json.dumps({"version": 1, "rows": []}))
+    with pytest.raises(SystemExit, match="version 1; 2 is accepted"):
+        gpu.rows_of_file(path, fidelity=False)
 
 
 def test_what_is_wanted_of_the_encoder() -> None:

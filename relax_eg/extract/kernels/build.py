@@ -81,13 +81,14 @@ def build_kernels(
     selection: KernelSelection,
     build: Build,
     names: Names | None = None,
-    is_wanted: Callable[[Expr], bool] = lambda call: True,
+    is_wanted: Callable[[Expr], bool] | None = None,
 ) -> Built:
     """The expressions of the roots, in which every kernel of more than one operator is one call of its composed
     program.
 
     - `names`: the names of the programs so far, if several graphs become one module.
-    - `is_wanted`: of the call of a kernel; the operators of other kernels stay operators.
+    - `is_wanted`: of the call of a kernel with a contraction; the operators of other kernels stay operators. None: all
+      kernels are wanted.
     """
     built = Built([])
     env: dict[int, Expr] = {}
@@ -100,8 +101,10 @@ def build_kernels(
 
     def kernel(outputs: Sequence[int], members: Mapping[int, int], loads: Mapping[int, int]) -> Expr | None:
         loaded = {x: env[x] for x in loads}
-        if not is_wanted(kernel_of(graph, outputs, members, loaded, build, Names()).call):
-            return None
+        if is_wanted is not None:
+            contracts = any(selection.operations[m].contracts for m in members.items())
+            if not contracts or not is_wanted(kernel_of(graph, outputs, members, loaded, build, Names()).call):
+                return None
         made = kernel_of(graph, outputs, members, loaded, build, called)
         made.steps.update(_steps(graph, members, selection.operations))
         if len(outputs) > 1:

@@ -31,7 +31,7 @@ from relax_eg.extract.amounts import Amounts, counts_of, program_amounts, work_o
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.matmuls import cpu_operand_seconds, is_decoded
-from relax_eg.extract.numbers import Number, choose, is_column, maximum, minimum
+from relax_eg.extract.numbers import Number, choose, is_column, maximum, minimum, truncate
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import walk
 from relax_eg.ir.annotations import Annotation
@@ -49,6 +49,9 @@ from relax_eg.tir import Contraction, TensorProgram
 # chosen: share of hidden seconds that is charged, so that of two programs that take equally long, the one with less
 # hidden work is chosen
 _SHORTER = 1e-3
+# chosen: parts of a dispatch by which work that is hidden behind it is told apart; prices of small kernels differ by
+# less without one of them being faster
+_STEPS = 4
 # chosen: share of a price by which a routine is cheaper, so that of a routine and a generated kernel that take equally
 # long, the routine is chosen
 _TIE = 1e-7
@@ -181,8 +184,9 @@ class KernelCost(WholeCost):
         p = self.profile
         if p.platform == "cpu":
             return p.dispatch + seconds
-        waiting = maximum(0.0, p.dispatch - seconds)
-        return seconds + _SHORTER * p.dispatch + self.waits * waiting
+        # The kernel's time is hidden where it waits, else that of its dispatch.
+        hidden = truncate(_STEPS * minimum(1.0, seconds / p.dispatch)) / _STEPS if p.dispatch and self.waits else 1.0
+        return seconds + self.waits * maximum(0.0, p.dispatch - seconds) + _SHORTER * hidden * p.dispatch
 
     def set_waits(self, waits: float) -> None:
         """Sets `waits` and drops the memoised prices."""

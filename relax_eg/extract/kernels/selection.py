@@ -103,6 +103,7 @@ class KernelSearch:
     - `memo`: the seconds of kernels, by the id of the state.
     - `checked`: the ids of the states whose composed program was priced.
     - `priced`: `memo` and `checked` by the share of waiting that is charged.
+    - `inside`: the private bytes of kernels, by their members.
     - `made`: the ways and the problem; None after kernels or prices changed.
     - `rows`: the ways of each class, without classes whose ways or prices changed.
     """
@@ -124,6 +125,7 @@ class KernelSearch:
     priced: dict[float, tuple[dict[int, float], set[int]]] = field(
         default_factory=dict[float, tuple[dict[int, float], set[int]]]
     )
+    inside: dict[frozenset[tuple[int, int]], int] = field(default_factory=dict[frozenset[tuple[int, int]], int])
     made: tuple[list[list[Way]], Problem] | None = None
     rows: dict[int, Row] = field(default_factory=dict[int, Row])
 
@@ -163,8 +165,10 @@ class KernelSearch:
             choice, total = tree_greedy(problem)
             written = self._single_operator_choice(ways, graph.as_written, choice)
             algebra = self._single_operator_choice(ways, chosen, choice)
-        starts = [(as_written, self._ways_of(ways, written)), (by_algebra, self._ways_of(ways, algebra))]
-        own = self._without_libraries(ways, problem)
+        starts = [(as_written, self._ways_of(ways, written))]
+        if not self.as_written:
+            starts.append((by_algebra, self._ways_of(ways, algebra)))
+        own = None if self.as_written else self._without_libraries(ways, problem)
         if own is not None:
             starts.append(([[w.candidate] if w is not None else [] for w in own], own))
         everything = cheap_ways(problem, ways, total, *(allowed for allowed, _ in starts))
@@ -247,8 +251,11 @@ class KernelSearch:
         """The private bytes of a kernel, which only its executable has in memory: measured, or else estimated."""
         if not self.pricing.held or len(kernel.members) == 1:
             return 0
-        measured = self.pricing.inside.get(frozenset(kernel.members.items()))
-        return self.table.private_bytes(kernel) if measured is None else measured
+        members = frozenset(kernel.members.items())
+        if members not in self.inside:
+            measured = self.pricing.inside.get(members)
+            self.inside[members] = self.table.private_bytes(kernel) if measured is None else measured
+        return self.inside[members]
 
     def _is_new(self, c: int, k: int) -> bool:
         """Whether the candidate adds a value to memory: it is no input, constant or inner view."""

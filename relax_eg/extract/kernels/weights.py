@@ -66,13 +66,15 @@ def cheapest_kernels(
     static = static_classes(graph, weights) if weights else []
     pricing = replace(bytes_cost, static=static, once=ONCE if once is None else once)
 
-    def is_wanted(call: Expr) -> bool:
-        return not own_only or all(m.is_own_call(call) for m in models)
+    def is_own(call: Expr) -> bool:
+        return all(m.is_own_call(call) for m in models)
 
     def choose(price: float) -> tuple[ChosenKernels, Names]:
         selection = select_kernels(graph, models, steps, composed, replace(pricing, prepared=price), clock, as_written)
         made = Names(names)
-        return ChosenKernels(selection, build_kernels(graph, selection, build, made, is_wanted)), made
+        return ChosenKernels(
+            selection, build_kernels(graph, selection, build, made, is_own if own_only else None)
+        ), made
 
     def results_of(found: tuple[ChosenKernels, Names]) -> tuple[Sequence[Expr], float]:
         return found[0].built.roots, found[0].selection.written_cost
