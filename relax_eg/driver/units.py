@@ -10,11 +10,11 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from relax_eg.backend.family import WHOLE
 from relax_eg.driver.batching import batch_function
@@ -44,7 +44,7 @@ from relax_eg.logs import log_at, report_progress
 from relax_eg.ops.record import operators_run_as
 from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
 from relax_eg.rules.schema_answers import Answers
-from relax_eg.rules.schemas import MEMORY, FactsOf, Schema
+from relax_eg.rules.schemas import MEMORY, FactsOf, Made, ProgramQueries, Schema
 from relax_eg.shapes import Dim, Scope
 
 Place = tuple[str, int]  # a function, and the number of a block in it
@@ -192,6 +192,7 @@ class Units:
     _added: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
     _taken_names: set[str] = field(default_factory=set[str])  # names taken, also by functions still being made
     _nodes: Sequence[Expr] = ()
+    _once: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])  # what schemas made for these nodes
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _known_ahead: dict[Expr, bool] = field(default_factory=dict[Expr, bool])
     _facts_of: FactsOf = lambda e: frozenset()
@@ -438,7 +439,7 @@ class Units:
         asked: Container[Expr] = (),
     ) -> dict[Proposal, Answers]:
         """The proposals for `nodes`, all of a block, except those that were `asked` about before."""
-        self._readers, self._nodes = {}, nodes
+        self._readers, self._nodes, self._once = {}, nodes, {}
         needed = frozenset[str]().union(*(s.facts for s in schemas))
         self._facts_of = partial(known_facts(known.facts, known.exact, scope).among, needed)
         self._known_ahead = {e: str(e.attr("name")) in known.weights for e in nodes if e.op == VAR}
@@ -520,6 +521,13 @@ class Units:
 
     def ahead_params(self, name: str) -> Sequence[bool]:
         return self._ahead.get(name) or (False,) * len(self.functions[name].params)
+
+    def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
+        """See `rules.schemas.ProgramQueries`."""
+        known = (self.corner, key)
+        if known not in self._once:
+            self._once[known] = make(self)
+        return cast("Made", self._once[known])
 
     def add(self, function: Function, suffix: str) -> Function:
         stem = f"{function.name}_{suffix}"
