@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from relax_eg.backend.family import WHOLE
 from relax_eg.driver.batching import batch_function
@@ -43,7 +43,7 @@ from relax_eg.ir.scopes import scopes_of
 from relax_eg.logs import log_at, report_progress
 from relax_eg.ops.record import operators_run_as
 from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
-from relax_eg.rules.schema_answers import Answers
+from relax_eg.rules.schema_answers import Answers, is_one_block
 from relax_eg.rules.schemas import MEMORY, FactsOf, Made, ProgramQueries, Schema
 from relax_eg.shapes import Dim, Scope
 
@@ -459,7 +459,6 @@ class Units:
         return self._facts_of(e)
 
     def extent(self, size: Dim) -> int:
-        """See `rules.schemas.ProgramQueries`."""
         return _extent(self.options, size)
 
     def largest_value(self, size: Dim) -> int:
@@ -480,8 +479,7 @@ class Units:
 
     @property
     def large_bytes(self) -> float:
-        """See `rules.schemas.ProgramQueries`. Infinity in kernels, whose storages are kept, and for custom cost
-        models."""
+        """Infinity in kernels, whose storages are kept, and for custom cost models."""
         if self.options.held:
             return 0.0
         fresh = self.options.execution == WHOLE and self.options.cost is None
@@ -497,8 +495,7 @@ class Units:
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self._second_forms.get(name) if outside else None
         found = found or self.functions.get(name)
-        pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
-        return found if pure else None
+        return found if found is not None and is_one_block(found) else None
 
     def is_known_ahead(self, e: Expr) -> bool:
         known = self._known_ahead
@@ -509,8 +506,7 @@ class Units:
 
     def as_written(self, name: str) -> Function | None:
         found = next((f for f in self.module if f.name == name), None)
-        pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
-        return found if pure else None
+        return found if found is not None and is_one_block(found) else None
 
     def calls(self, name: str) -> int:
         return self._calls[name]
@@ -523,11 +519,9 @@ class Units:
         return self._ahead.get(name) or (False,) * len(self.functions[name].params)
 
     def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
-        """See `rules.schemas.ProgramQueries`."""
-        known = (self.corner, key)
-        if known not in self._once:
-            self._once[known] = make(self)
-        return cast("Made", self._once[known])
+        if (self.corner, key) not in self._once:
+            self._once[self.corner, key] = make(self)
+        return self._once[self.corner, key]
 
     def add(self, function: Function, suffix: str) -> Function:
         stem = f"{function.name}_{suffix}"

@@ -186,13 +186,17 @@ class _Grown:
 
 def _grown(e: Expr, along: Dimension, extent: Dim, queries: ProgramQueries) -> _Grown:
     """The nodes connected with `e` by a dimension of `extent` places, through operands and readers."""
+    near = queries.once(("neighbours", extent), _no_neighbours)
     found = {e: along}
     todo = deque([e])
     is_closed = True
     while todo and len(found) < (_MOST if is_closed else _MOST_OF_ONE):
         x = todo.popleft()
-        for y, after, before in _neighbours(x, found[x], queries):
-            there = _dimension_at(y, x, after, before, extent)
+        key = x, found[x]
+        if key not in near:
+            beside = _neighbours(x, found[x], queries)
+            near[key] = [(y, _dimension_at(y, x, after, before, extent)) for y, after, before in beside]
+        for y, there in near[key]:
             if there is None:
                 is_closed = is_closed and y not in found
             elif there[1] != extent:
@@ -203,6 +207,10 @@ def _grown(e: Expr, along: Dimension, extent: Dim, queries: ProgramQueries) -> _
                 found[y] = there[0]
                 todo.append(y)
     return _Grown(found, is_closed and not todo)
+
+
+def _no_neighbours(_: ProgramQueries) -> dict[tuple[Expr, Dimension], list[tuple[Expr, tuple[Dimension, Dim] | None]]]:
+    return {}
 
 
 def _neighbours(x: Expr, d: Dimension, queries: ProgramQueries) -> Iterator[tuple[Expr, int | None, int | None]]:
