@@ -32,6 +32,11 @@ def causal_loss(q: Any, k: Any, v: Any) -> Any:
     return jnp.sum((jax.nn.softmax(scores) @ v) ** 2)
 
 
+def self_loss(w: Any, x: Any) -> Any:
+    h = jnp.tanh(x @ w)
+    return jnp.sum((jax.nn.softmax(h @ h.T) @ h) ** 2)
+
+
 def image_loss(w: Any, x: Any) -> Any:
     return jnp.sum(jax.nn.relu(jax.lax.conv_general_dilated(x, w, (1, 1), "SAME")) ** 2)
 
@@ -133,6 +138,7 @@ class Sharing(ModuleAnswers):
         (jax.grad(perceptron_loss, (0, 1, 2)), ("16 64", "64 64", "64 16", "2048 16", "2048 16")),
         (jax.grad(causal_loss, (0, 1, 2)), ("256 16",) * 3),
         (jax.grad(sequences_loss), ("16 16", "16 64 16")),
+        (jax.grad(self_loss), ("16 16", "256 16")),  # along the places, each node has a region of its own
     ],
 )
 def test_what_is_made_once_for_several_nodes_is_what_each_asks_for(step: Any, specs: tuple[str, ...]) -> None:
