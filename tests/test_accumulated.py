@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
+from relax_eg.rules.schema_answers import RecordingAnswers
+from relax_eg.rules.schemas import ModuleAnswers
 
 RULE = "accumulated_over_pieces"
 
@@ -27,6 +30,11 @@ def causal_loss(q: Any, k: Any, v: Any) -> Any:
     n = q.shape[0]
     scores = jnp.where(jnp.tril(jnp.ones((n, n), bool)), q @ k.T / 4, -1e30)
     return jnp.sum((jax.nn.softmax(scores) @ v) ** 2)
+
+
+def self_loss(w: Any, x: Any) -> Any:
+    h = jnp.tanh(x @ w)
+    return jnp.sum((jax.nn.softmax(h @ h.T) @ h) ** 2)
 
 
 def image_loss(w: Any, x: Any) -> Any:
@@ -103,3 +111,50 @@ def test_what_needs_the_whole_sum_is_computed_after_it() -> None:
     assert "R.scan" in str(best.module)
     x, w = drawn((300, 16), (16, 128))
     assert np.allclose(best(x, w), fn(x, w), rtol=1e-4)
+
+
+class Sharing(ModuleAnswers):
+    """Answers with equal functions once, and with what a schema makes once for several nodes."""
+
+    def __init__(self, function: rx.Function, made: dict[Any, Any] | None) -> None:
+        super().__init__({function.name: function}, nodes=function.expressions())
+        self.made = made
+
+    def add(self, function: rx.Function, suffix: str) -> rx.Function:
+        known = [f for f in self.functions.values() if replace(f, name=function.name) == function]
+        return known[0] if known else super().add(function, suffix)
+
+    def once(self, key: Any, make: Any) -> Any:
+        if self.made is None:
+            return make(self)
+        if key not in self.made:
+            self.made[key] = make(self)
+        return self.made[key]
+
+
+@pytest.mark.parametrize(
+    ("step", "specs"),
+    [
+        (jax.grad(perceptron_loss, (0, 1, 2)), ("16 64", "64 64", "64 16", "2048 16", "2048 16")),
+        (jax.grad(causal_loss, (0, 1, 2)), ("256 16",) * 3),
+        (jax.grad(sequences_loss), ("16 16", "16 64 16")),
+        (jax.grad(self_loss), ("16 16", "256 16")),  # along the places, each node has a region of its own
+    ],
+)
+def test_what_is_made_once_for_several_nodes_is_what_each_asks_for(step: Any, specs: tuple[str, ...]) -> None:
+    # A derivation is checked by asking about one node alone.
+    function = rx.trace(step, *specs).main
+    schema = next(s for s in rx.rules.default.schemas if s.name == RULE)
+    shared = Sharing(function, {})
+    alone = Sharing(function, None)
+    alone.functions = shared.functions
+    found = 0
+    for e in function.expressions():
+        if e.op in schema.operators:
+            made, asked = RecordingAnswers(shared), RecordingAnswers(alone)
+            proposed = schema.proposals(e, made)
+            assert proposed == schema.proposals(e, asked)
+            assert asked.answers.sizes.items() <= made.answers.sizes.items()
+            found += len(proposed)
+    assert found
+    assert any(isinstance(key, tuple) and key[-1] == "finer" for key in shared.made or {})

@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -43,8 +43,8 @@ from relax_eg.ir.scopes import scopes_of
 from relax_eg.logs import log_at, report_progress
 from relax_eg.ops.record import operators_run_as
 from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
-from relax_eg.rules.schema_answers import Answers
-from relax_eg.rules.schemas import MEMORY, FactsOf, Schema
+from relax_eg.rules.schema_answers import Answers, is_one_block
+from relax_eg.rules.schemas import MEMORY, FactsOf, Made, ProgramQueries, Schema
 from relax_eg.shapes import Dim, Scope
 
 Place = tuple[str, int]  # a function, and the number of a block in it
@@ -194,6 +194,7 @@ class Units:
     _added: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
     _taken_names: set[str] = field(default_factory=set[str])  # names taken, also by functions still being made
     _nodes: Sequence[Expr] = ()
+    _once: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])  # what schemas made for these nodes
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _known_ahead: dict[Expr, bool] = field(default_factory=dict[Expr, bool])
     _facts_of: FactsOf = lambda e: frozenset()
@@ -440,7 +441,7 @@ class Units:
         asked: Container[Expr] = (),
     ) -> dict[Proposal, Answers]:
         """The proposals for `nodes`, all of a block, except those that were `asked` about before."""
-        self._readers, self._nodes = {}, nodes
+        self._readers, self._nodes, self._once = {}, nodes, {}
         needed = frozenset[str]().union(*(s.facts for s in schemas))
         self._facts_of = partial(known_facts(known.facts, known.exact, scope).among, needed)
         self._known_ahead = {e: str(e.attr("name")) in known.weights for e in nodes if e.op == VAR}
@@ -460,7 +461,6 @@ class Units:
         return self._facts_of(e)
 
     def extent(self, size: Dim) -> int:
-        """See `rules.schemas.ProgramQueries`."""
         return _extent(self.options, size)
 
     def largest_value(self, size: Dim) -> int:
@@ -481,8 +481,7 @@ class Units:
 
     @property
     def large_bytes(self) -> float:
-        """See `rules.schemas.ProgramQueries`. Infinity in kernels, whose storages are kept, and for custom cost
-        models."""
+        """Infinity in kernels, whose storages are kept, and for custom cost models."""
         if self.options.held:
             return 0.0
         fresh = self.options.execution == WHOLE and self.options.cost is None
@@ -498,8 +497,7 @@ class Units:
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self._second_forms.get(name) if outside else None
         found = found or self.functions.get(name)
-        pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
-        return found if pure else None
+        return found if found is not None and is_one_block(found) else None
 
     def is_known_ahead(self, e: Expr) -> bool:
         known = self._known_ahead
@@ -510,8 +508,7 @@ class Units:
 
     def as_written(self, name: str) -> Function | None:
         found = next((f for f in self.module if f.name == name), None)
-        pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
-        return found if pure else None
+        return found if found is not None and is_one_block(found) else None
 
     def calls(self, name: str) -> int:
         return self._calls[name]
@@ -522,6 +519,11 @@ class Units:
 
     def ahead_params(self, name: str) -> Sequence[bool]:
         return self._ahead.get(name) or (False,) * len(self.functions[name].params)
+
+    def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
+        if (self.corner, key) not in self._once:
+            self._once[self.corner, key] = make(self)
+        return self._once[self.corner, key]
 
     def add(self, function: Function, suffix: str) -> Function:
         stem = f"{function.name}_{suffix}"

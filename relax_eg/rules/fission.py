@@ -16,31 +16,33 @@ from __future__ import annotations
 import functools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from relax_eg import dtypes
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import scan
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, tuple_get, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, node, postorder, tuple_get, var
 from relax_eg.ir.heads import CORE
 from relax_eg.ir.module import pure_function
 from relax_eg.ir.partition import missing_sizes
+from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import api as op
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call, movement_operators
 from relax_eg.rules.schema_answers import RecordingAnswers
-from relax_eg.rules.schemas import ProgramQueries, as_tuple
-from relax_eg.rules.slicing import applied_again, with_sizes
+from relax_eg.rules.schemas import Made, ProgramQueries, as_tuple
+from relax_eg.rules.slicing import Use, applied_again, use_of, with_sizes
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import identity
 from relax_eg.tir.slicing import Dimension, dimensions
 
 SHAPED = ("broadcast_to", "reshape", "full")  # operators whose attribute `shape` is the result's
-_MOST = 512  # limit: operators of a region
+_MOST = 8192  # limit: operators of a region
+_MOST_OF_ONE = 512  # limit: operators of a region that is another one for each of its nodes
 ORDERS = movement_operators("view", "order")  # operators that keep every element, in another place
 _COMBINE = {"sum": op.add, "prod": op.multiply, "max": op.maximum, "min": op.minimum}
 
@@ -49,7 +51,7 @@ _COMBINE = {"sum": op.add, "prod": op.multiply, "max": op.maximum, "min": op.min
 Sliced = dict[tuple[Expr, int, Dim], Expr]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a key of `ProgramQueries.once`
 class CutRegion:
     """What is computed in a loop over pieces.
 
@@ -82,6 +84,13 @@ def dimensions_of(x: Expr) -> tuple[Dimension, ...]:
 
 def dimension_of(x: Expr, axis: int) -> Dimension | None:
     """The dimension of a node that is this axis of its result, if pieces of that axis can be computed."""
+    return _dimension_of(use_of(x), axis)
+
+
+@lru_cache(MANY_KEPT)
+def _dimension_of(use: Use, axis: int) -> Dimension | None:
+    name, operands, attrs, annotation = use
+    x = node(name, [var(f"x{i}", a) for i, a in enumerate(operands)], attrs, annotation)
     found = next((d for d in dimensions_of(x) if d.output == axis), None)
     if found is None or x.op in SHAPED or not any(True for _, v in x.attrs for _ in _sizes_in(v)):
         return found
@@ -103,7 +112,29 @@ def joint_region(
     Results that reduce the dimension are outputs, and so are nodes of the operators `stacked` that are read outside.
     None if `e` is no output, or without `e` if there is none.
     """
-    grown, extent = _grown(start, along, queries)
+    known = queries.once("regions", _no_regions)
+    extent, kinds = extent_of(start, along), tuple(stacked)
+    while (start, along, extent, kinds) not in known:
+        grown = _grown(start, along, extent, queries)
+        if grown.finer is not None:
+            start, along, extent = grown.finer
+            continue
+        region = _region_of(grown.found, extent, queries, stacked)
+        if not grown.is_closed:
+            return region if region is not None and (e is None or e in region.outputs) else None
+        known |= {(x, d, extent, kinds): region for x, d in grown.found.items()}
+    region = known[start, along, extent, kinds]
+    return region if region is not None and (e is None or e in region.outputs) else None
+
+
+def _no_regions(_: ProgramQueries) -> dict[tuple[Expr, Dimension, Dim, tuple[str, ...]], CutRegion | None]:
+    return {}
+
+
+def _region_of(
+    grown: Mapping[Expr, Dimension], extent: Dim, queries: ProgramQueries, stacked: Sequence[str]
+) -> CutRegion | None:
+    """The region of connected nodes. None if it has no outputs."""
     inside: dict[Expr, Dimension] = {}
     after: set[Expr] = set()  # nodes that need a result of the loop, so that they run after it
     for x in queries.nodes:
@@ -129,7 +160,7 @@ def joint_region(
             continue
         needed.add(x)
         needed.update(a for a, place in zip(x.args, inside[x].inputs, strict=True) if _reads_piece(inside, a, place))
-    if not outputs or (e is not None and e not in outputs):
+    if not outputs:
         return None
     return CutRegion({x: d for x, d in inside.items() if x in needed}, tuple(reversed(outputs)), extent)
 
@@ -139,18 +170,47 @@ def _reads_piece(inside: Mapping[Expr, Dimension], operand: Expr, place: int | N
     return operand in inside and inside[operand].output == place
 
 
-def _grown(e: Expr, along: Dimension, queries: ProgramQueries) -> tuple[dict[Expr, Dimension], Dim]:
-    """The nodes connected with `e` by a dimension, through operands and readers, and the places along it."""
-    found, extent = {e: along}, extent_of(e, along)
+@dataclass(frozen=True)
+class _Grown:
+    """Nodes that a dimension connects with a first one.
+
+    - `found`: the nodes with their dimensions.
+    - `is_closed`: whether each of them as the first one gives the same nodes and dimensions.
+    - `finer`: a node, its dimension, and fewer places along it, if a reshape splits the dimension.
+    """
+
+    found: Mapping[Expr, Dimension]
+    is_closed: bool
+    finer: tuple[Expr, Dimension, Dim] | None = None
+
+
+def _grown(e: Expr, along: Dimension, extent: Dim, queries: ProgramQueries) -> _Grown:
+    """The nodes connected with `e` by a dimension of `extent` places, through operands and readers."""
+    near = queries.once(("neighbours", extent), _no_neighbours)
+    found = {e: along}
     todo = deque([e])
-    while todo and len(found) < _MOST:
+    is_closed = True
+    while todo and len(found) < (_MOST if is_closed else _MOST_OF_ONE):
         x = todo.popleft()
-        for y, after, before in _neighbours(x, found[x], queries):
-            there = None if y in found else _dimension_at(y, x, after, before, extent)
-            if there is not None:
-                found[y], extent = there
+        key = x, found[x]
+        if key not in near:
+            beside = _neighbours(x, found[x], queries)
+            near[key] = [(y, _dimension_at(y, x, after, before, extent)) for y, after, before in beside]
+        for y, there in near[key]:
+            if there is None:
+                is_closed = is_closed and y not in found
+            elif there[1] != extent:
+                return _Grown(found, False, (y, *there))
+            elif y in found:
+                is_closed = is_closed and found[y] == there[0]
+            else:
+                found[y] = there[0]
                 todo.append(y)
-    return found, extent
+    return _Grown(found, is_closed and not todo)
+
+
+def _no_neighbours(_: ProgramQueries) -> dict[tuple[Expr, Dimension], list[tuple[Expr, tuple[Dimension, Dim] | None]]]:
+    return {}
 
 
 def _neighbours(x: Expr, d: Dimension, queries: ProgramQueries) -> Iterator[tuple[Expr, int | None, int | None]]:
@@ -246,6 +306,9 @@ class BodyAnswers(RecordingAnswers):
 
     def largest_value(self, size: Dim) -> int:
         return super().largest_value(size.substitute(self.inside))
+
+    def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
+        return make(self)  # the nodes are those of one step
 
 
 # Returns the values of a step in a form that computes some of them in loops, given the answers about the step.

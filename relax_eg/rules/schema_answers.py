@@ -10,14 +10,14 @@ function as written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from relax_eg.errors import ExplanationError
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
-from relax_eg.rules.schemas import FactsOf, ProgramQueries
+from relax_eg.rules.schemas import FactsOf, Made, ProgramQueries
 from relax_eg.shapes import Dim
 
 # Applies a function of a module to each slice of some of its parameters; None if that cannot be formed.
@@ -42,6 +42,13 @@ class Answers:
     large_bytes: float | None = None
     ahead_params: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
     forms: dict[tuple[Form, str], Values | None] = field(default_factory=dict[tuple[Form, str], Values | None])
+
+    def add(self, more: Answers) -> None:
+        """Adds answers to the same questions and to others."""
+        self.sizes |= more.sizes
+        self.ahead_params |= more.ahead_params
+        self.forms |= more.forms
+        self.large_bytes = self.large_bytes if more.large_bytes is None else more.large_bytes
 
 
 @dataclass
@@ -93,6 +100,15 @@ class RecordingAnswers:
 
     def ahead_params(self, name: str) -> Sequence[bool]:
         return self.answers.ahead_params.setdefault(name, tuple(self.queries.ahead_params(name)))
+
+    def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
+        def recorded(queries: ProgramQueries) -> tuple[Made, Answers]:
+            asking = RecordingAnswers(queries)
+            return make(asking), asking.answers
+
+        made, answers = self.queries.once(key, recorded)
+        self.answers.add(answers)
+        return made
 
     def add(self, function: Function, suffix: str) -> Function:
         return self.queries.add(function, suffix)
@@ -176,6 +192,9 @@ class ReplayedAnswers:
                 "derivation"
             )
         return found
+
+    def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
+        return make(self)
 
     def add(self, function: Function, suffix: str) -> Function:
         """The function of the program that equals the one that the schema makes now. Raises ExplanationError if there

@@ -6,9 +6,9 @@ functions. The proposal is added to the e-class of the node as written, and extr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
     from relax_eg.rules.signature import Numerics
+
+Made = TypeVar("Made")  # what a schema makes once for several nodes
 
 
 class ProgramQueries(Protocol):
@@ -88,6 +90,10 @@ class ProgramQueries(Protocol):
         """For each parameter of a called function, whether its operand is known ahead of the calls."""
         ...
 
+    def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
+        """What `make` returns, given these queries. It is asked once for each key while the nodes are the same."""
+        ...
+
     def add(self, function: Function, suffix: str) -> Function:
         """Adds `function` to the module under a new name, made from its name and `suffix`, and returns it."""
         ...
@@ -135,6 +141,9 @@ class ModuleAnswers:
 
     def largest_value(self, size: Dim) -> int:
         return self.extent(size)
+
+    def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
+        return make(self)
 
     def seconds(self, flops: float, moved: float, contracts: bool) -> float:
         return flops + self.contracting * contracts

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.expr import Attrs, Expr
+from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
@@ -33,7 +35,7 @@ def applied_again(x: Expr, args: Sequence[Expr], sizes: Mapping[int, Dim], reduc
             made = call(x.op, args, attrs)
         except OperatorError:  # the attributes do not fit a piece
             continue
-        if made.annotation == wanted and _same_equations(x, made, reduced):
+        if made.annotation == wanted and _same_equations(use_of(x), use_of(made), reduced):
             return made
     return None
 
@@ -45,12 +47,21 @@ def _has_extents(value: Any, x: Expr, sizes: Mapping[int, Dim]) -> bool:
     return all(isinstance(value[a], Dim) and value[a] == x.shape[a] for a in sizes)
 
 
-def _same_equations(whole: Expr, piece: Expr, reduced: str) -> bool:
+# An operator, the annotations of its operands, its attributes, and the annotation of its result.
+Use = tuple[str, tuple[Annotation, ...], Attrs, Annotation]
+
+
+def use_of(x: Expr) -> Use:
+    return x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation
+
+
+@lru_cache(MANY_KEPT)
+def _same_equations(whole: Use, piece: Use, reduced: str) -> bool:
     """Returns whether two uses of an operator compute the same at each place that both have, but for the extent of the
     loop variable `reduced`. Where an axis of the piece has one place, that is place 0."""
     stages: list[Sequence[Stage]] = []
-    for x in (whole, piece):
-        placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
+    for use in (whole, piece):
+        placed = program_at(*use)
         if placed is None:
             return False
         stages.append(placed.program.stages)

@@ -72,13 +72,18 @@ def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
         adds = any(region.dimensions[x].kind is not None for x in region.outputs)
         if len(region.outputs) == 1 and (has_own_axis or not adds):
             continue  # `_in_pieces` proposes that
-        results = sum(about(bytes_of(x.annotation)) for x in region.outputs)
-        inside = [about(bytes_of(x.annotation)) for x in region.dimensions if x not in region.outputs]
-        saved, largest = sum(inside) - results, max(inside, default=0)
+        saved, largest = queries.once((region, "saved"), functools.partial(_saved, region))
         is_large = largest >= max(queries.large_bytes, 1) and (adds or not queries.large_bytes)
         if saved > 0 and is_large and (adds not in best or saved > best[adds][0]):
             best[adds] = saved, largest, region
     return tuple(p for _, largest, region in best.values() for p in _in_counts(e, region, largest, queries, sums=True))
+
+
+def _saved(region: CutRegion, queries: ProgramQueries) -> tuple[int, int]:
+    """The bytes of a region's values without those of its results, less these, and of the largest of the values."""
+    about, outputs = _about(queries), {*region.outputs}
+    inside = [about(bytes_of(x.annotation)) for x in region.dimensions if x not in outputs]
+    return sum(inside) - sum(about(bytes_of(x.annotation)) for x in outputs), max(inside, default=0)
 
 
 def _about(queries: ProgramQueries) -> Callable[[Dim], int]:
@@ -103,12 +108,13 @@ def _in_counts(e: Expr, region: CutRegion, largest: int, queries: ProgramQueries
     finest: tuple[Dim, Dim] | None = None
     for count in counts:
         rows, number = _rows_of(extent, count, about(extent))
-        found = in_a_loop(region, rows, number, queries)
+        found = queries.once((region, count), functools.partial(in_a_loop, region, rows, number))
         if found is not None:
             proposed.append(found[e])
             finest = rows, number
     if finest is not None and not queries.large_bytes:
-        found = in_a_loop(region, *finest, queries, functools.partial(_finer, sums=sums))
+        finer = functools.partial(_finer, sums=sums)
+        found = queries.once((region, "finer"), functools.partial(in_a_loop, region, *finest, finer=finer))
         proposed += [] if found is None else [found[e]]
     return tuple(proposed)
 
