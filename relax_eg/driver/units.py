@@ -174,7 +174,6 @@ class Units:
     - `watch`: called with each e-graph: function name, graph, and the candidate chosen for each computed class.
     - `clock`: bounds the seconds of extraction; by default each run has its own.
     - `written`: the module with fixed sizes as numbers.
-    - `shared`: see `rules.schemas.ProgramQueries`.
     - `functions`: every function in its best form so far, including those that rules made.
     """
 
@@ -188,7 +187,6 @@ class Units:
     clock: Clock | None = None
     written: Module = field(init=False)
     functions: dict[str, Function] = field(init=False)
-    shared: dict[str, Any] = field(default_factory=dict[str, Any])
     corner: int = 0  # the corner that `most` refers to, while schemas propose
     _second_forms: dict[str, Function] = field(default_factory=dict[str, Function])
     _added: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])

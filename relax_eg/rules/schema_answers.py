@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from relax_eg.errors import ExplanationError
 from relax_eg.ir.expr import Expr
@@ -64,10 +64,6 @@ class RecordingAnswers:
     @property
     def nodes(self) -> Sequence[Expr]:
         return self.queries.nodes
-
-    @property
-    def shared(self) -> dict[str, Any]:
-        return self.queries.shared
 
     def is_known_ahead(self, e: Expr) -> bool:
         return self.queries.is_known_ahead(e)
@@ -143,7 +139,6 @@ class ReplayedAnswers:
     is_form: Callable[[str, Values], bool]
     facts_of: FactsOf
     batching: Batched | None = None
-    shared: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return self.readers_of.get(e, ())

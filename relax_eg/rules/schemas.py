@@ -41,11 +41,6 @@ class ProgramQueries(Protocol):
         """The nodes of the block as written, operands first."""
         ...
 
-    @property
-    def shared(self) -> dict[str, Any]:
-        """What schemas keep from one node to the next of a search, by name."""
-        ...
-
     def is_known_ahead(self, e: Expr) -> bool:
         """Whether `e` follows from values alone that are known ahead of the calls, so that it is computed once."""
         ...
@@ -124,7 +119,6 @@ class ModuleAnswers:
     known: Mapping[Expr, frozenset[str]] = field(default_factory=dict[Expr, frozenset[str]])
     ahead_values: Sequence[Expr] = ()
     contracting: float = 0.0
-    shared: dict[str, Any] = field(default_factory=dict[str, Any])
     _made: int = field(default=0)
 
     def readers(self, e: Expr) -> Sequence[Expr]:

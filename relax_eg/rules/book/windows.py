@@ -258,7 +258,7 @@ class _Network:
 
 def _with_channels_last(e: Expr, queries: ProgramQueries) -> Expr:
     """Image `e` of a network with its channels last."""
-    return queries.shared.setdefault("channels last", _Network()).of(e, queries)
+    return queries.once("channels last", lambda _: _Network()).of(e, queries)
 
 
 def _schema(
