@@ -11,9 +11,8 @@ from collections.abc import Hashable, Sequence
 
 from relax_eg.meshes.program import SpreadProgram
 
-_STEPS = (
-    3  # chosen: steps around a value in which nothing may differ; with more, the ends of a program have more classes
-)
+# chosen: steps around a value in which nothing may differ; with more of them the ends of a program have more classes
+_STEPS = 3
 
 
 def alike(program: SpreadProgram, asked: Sequence[Hashable], pairs: Sequence[tuple[int, int]]) -> list[int]:
