@@ -121,13 +121,12 @@ def xla_matmul_seconds(p: Profile, m: Matmul) -> Number:
 
 
 def calling_seconds(p: Profile, m: Matmul) -> Number:
-    """Seconds of calling the library for a matmul. Products with a vector or of the smallest matrices are XLA's own
-    loops."""
+    """Seconds that a matmul takes to begin, besides the launch of a kernel: those of calling the library. Products with
+    a vector or of the smallest matrices are XLA's own loops."""
     largest = maximum(maximum(m.rows, m.columns), m.depth)
-    is_called = (minimum(m.rows, m.columns) > 1) & (
-        (largest > _TINY_SIDE) | (maximum(m.rows, m.columns) * m.depth >= _CALLED_ELEMENTS)
-    )
-    return choose(is_called, p.library_launch + choose(largest > _TINY_SIDE, 0.0, p.tiny_launch), 0.0)
+    is_called = (largest > _TINY_SIDE) | (maximum(m.rows, m.columns) * m.depth >= _CALLED_ELEMENTS)
+    called = choose(is_called, p.library_launch + choose(largest > _TINY_SIDE, 0.0, p.tiny_launch), 0.0)
+    return choose(minimum(m.rows, m.columns) > 1, called, p.vector_launch)
 
 
 def price_contraction(p: Profile, m: Matmul, windowed: bool, transposed: bool) -> Contracted:

@@ -60,6 +60,7 @@ class Profile:
     - `library_launch`: seconds that a kernel of a library takes besides, on CPUs: a matmul of several rows and columns,
       or a reduction by YNN.
     - `tiny_launch`: seconds that a matmul takes besides these if none of its sizes is more than 7.
+    - `vector_launch`: seconds that a matrix times a vector takes besides `launch`, which is XLA's own loop on CPUs.
     - `dispatch`: seconds per call of an executable.
     - `fork`: extra seconds of a call that has a kernel of `fork_flops` or more, which wakes other cores.
     - `join`: seconds that a matmul of several rows takes besides its work if it has `join_flops` or more: several cores
@@ -172,6 +173,7 @@ class Profile:
     loop_launch: float = float("inf")
     library_launch: float = 0.0
     tiny_launch: float = 0.0
+    vector_launch: float = 0.0
     machine: Machine | None = field(default=None, compare=False)
     measured: str = field(default="", compare=False)
     notes: str = field(default="", compare=False)

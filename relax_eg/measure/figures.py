@@ -36,8 +36,9 @@ APART = (64, 96, 128, 192, 256, 320, 384, 448, 512)
 APART_ROWS = 8  # chosen: rows of the matmuls with the weights of `APART`
 CHAINS, LOOPS = (32, 128), (100, 1100)  # chosen: reductions in a chain; steps of a loop
 # chosen: kernels in a step of a loop, so many that XLA does not make one kernel of the loop; and the sides of the
-# matrices that they multiply, for which they compute next to nothing; the second ones are tiny (`Profile.tiny_launch`)
-IN_A_STEP, IN_A_STEP_SIDE, TINY_SIDE = 10, 8, 4
+# matrices that they multiply, for which they compute next to nothing; the second ones are tiny (`Profile.tiny_launch`),
+# the third ones are multiplied with vectors
+IN_A_STEP, IN_A_STEP_SIDE, TINY_SIDE, VECTOR_SIDE = 10, 8, 4, 16
 CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
 THIN = (3, 16, 112)  # chosen: channels and output channels of a convolution of many small windows, and its side
 TAPS = (128, 28)  # chosen: channels and side of the result of a sum over nine taps, channels last
@@ -228,11 +229,13 @@ def loops_of_kernels(p: Profile) -> Iterator[Figure]:
     """On CPUs, loops of small kernels: sums of products, which are XLA's own loops, and matmuls by the library."""
     if not has_threads(p):
         return
-    w, tiny = (jnp.asarray(np.eye(n, dtype=np.float32)) for n in (IN_A_STEP_SIDE, TINY_SIDE))
+    sides = IN_A_STEP_SIDE, TINY_SIDE, VECTOR_SIDE
+    w, tiny, wide = (jnp.asarray(np.eye(n, dtype=np.float32)) for n in sides)
     steps: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, Any]]] = {
         "kernels": (lambda w, x: jnp.sum(w * x, -1), (w, w[0])),
         "matmuls": (jnp.matmul, (w, w)),
         "tiny matmuls": (jnp.matmul, (tiny, tiny)),
+        "vectors": (jnp.matmul, (wide, wide[0])),
     }
 
     def looped(count: int, kernel: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

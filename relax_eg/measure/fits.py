@@ -105,6 +105,7 @@ def _overheads(times: Times, launch: float) -> dict[str, float]:
         found["library_launch"] = max(each("loop of matmuls") / IN_A_STEP - found["loop_launch"], 0.0)
         tiny = each("loop of tiny matmuls") / IN_A_STEP - found["loop_launch"] - found["library_launch"]
         found["tiny_launch"] = max(tiny, 0.0)
+        found["vector_launch"] = max(each("loop of vectors") / IN_A_STEP - found["loop_launch"], 0.0)
     return found
 
 

@@ -123,6 +123,7 @@ def times_of(p: Profile) -> dict[str, float]:
             ("kernels", p.loop_launch),
             ("matmuls", p.loop_launch + p.library_launch),
             ("tiny matmuls", p.loop_launch + p.library_launch + p.tiny_launch),
+            ("vectors", p.loop_launch + p.vector_launch),
         )
     }
     return times | thin | of_bytes | kernels
