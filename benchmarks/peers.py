@@ -113,11 +113,17 @@ _CONVOLUTIONS = (
     "XLA's loops over the taps of a depthwise convolution run at a third of the speed of onnxruntime's kernels "
     "(`benchmarks.onnx`)."
 )
+_PADDED = (
+    "relax_eg pads texts to capacities; jax.jit compiles each length, which is in its first results, and takes as long as "
+    "torch per call."
+)
 WHY: dict[tuple[str, str], str] = {
     ("minilm", "onnxruntime"): _MATMULS,
     ("attention", "onnxruntime"): _MATMULS,
     ("stream", "onnxruntime"): _MATMULS,
-    ("stream", JAX): "relax_eg pads texts to capacities; jax.jit compiles each length, which is in its first results.",
+    ("stream", JAX): _PADDED,
+    ("stream", "torch"): _PADDED,
+    ("stream", "torch.compile"): _PADDED,
     ("recognition", "onnxruntime"): _CONVOLUTIONS,
     ("x@(W+A@B) bound, batch 8", "onnxruntime"): _MATMULS,
     ("QKV bound, batch 1", "onnxruntime"): _MATMULS,
