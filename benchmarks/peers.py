@@ -114,8 +114,8 @@ _CONVOLUTIONS = (
     "(`benchmarks.onnx`)."
 )
 _PADDED = (
-    "relax_eg pads texts to capacities; jax.jit compiles each length, which is in its first results, and takes as long as "
-    "torch per call."
+    "relax_eg pads texts to capacities; jax.jit compiles each length, which is in its first results, and takes as long "
+    "as torch per call."
 )
 WHY: dict[tuple[str, str], str] = {
     ("minilm", "onnxruntime"): _MATMULS,
