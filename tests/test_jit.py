@@ -229,8 +229,8 @@ def test_a_failing_optimizer_warns_once(error: Exception, said: str, monkeypatch
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["relax_eg.driver.jitted"], "optimize", fail)
     fast = rx.jit(chain)
+    monkeypatch.setattr(sys.modules["relax_eg.driver.jitted"], "optimize", fail)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         same(fast(*ARGS), chain(*ARGS))
@@ -280,3 +280,17 @@ def test_a_call_outside_the_bounds_raises() -> None:
     fast = rx.jit(lambda x: x * 1.0, dims=["n"], bounds={"n": (1, 8)})
     with pytest.raises(rx.errors.BoundsError, match=re.escape("n = 9 exceeds its bound 8")):
         fast(jnp.ones(9))
+
+
+def test_keys_in_closures_are_read_while_jax_traces() -> None:
+    key = jax.random.key(3)
+
+    def noisy(x: jax.Array) -> jax.Array:
+        return x + jax.random.normal(key, (8,))
+
+    fast = rx.jit(noisy)
+    x = jnp.arange(8.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(fast(x), jax.jit(noisy)(x))
+    assert fast.optimized

@@ -12,6 +12,7 @@ from relax_eg.dtypes import RECORDS
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.module import Module
 from relax_eg.ops.interpret import evaluate_within
+from relax_eg.ops.keys import words_of_keys
 
 AS_WRITTEN = "the function as written"
 INTERPRETED = "the reference interpreter"
@@ -76,7 +77,7 @@ def compare_with_reference(module: Module, ours: Any, args: Any, tolerance: floa
 def _numbers(x: Any) -> np.ndarray[Any, Any]:
     """A result as a numpy array; a PRNG key as its words."""
     is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(x) if is_key else x)
+    return words_of_keys(x) if is_key else np.asarray(x)
 
 
 def _error(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:

@@ -27,7 +27,7 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.tokens import NoContentError, array_token, class_name, is_library_class, raise_no_content, token
 from relax_eg.limits import FEW_KEPT
 from relax_eg.memo import Memo
-from relax_eg.ops.keys import generator_of, is_key, jax_dtype
+from relax_eg.ops.keys import generator_of, is_key, jax_dtype, words_of_keys
 
 # JAX settings that change what is traced, or how it runs, without appearing in the jaxpr.
 _SETTINGS = (
@@ -222,7 +222,7 @@ class Fingerprint:
         if not isinstance(aval, ShapedArray):
             raise_no_content(value)
         key = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
-        array = np.asarray(jax.random.key_data(value) if key else value, None if key else aval.dtype)
+        array = words_of_keys(value) if key else np.asarray(value, aval.dtype)
         found = array_token(array)
         self._arrays.setdefault(repr(found), array)
         return ("constant", self._aval(aval), found)

@@ -56,11 +56,17 @@ def argument_dtype(dtype: str) -> Any:
     return jax_dtype(dtype) if is_key(dtype) else numpy_dtype(dtype)
 
 
-def from_jax(keys: Any) -> Array:
-    """Returns a JAX key array as a numpy key array."""
+def words_of_keys(keys: Any) -> Array:
+    """Returns the words of a JAX key array, also while JAX traces something else."""
     import jax
 
-    return keys_from_words(np.asarray(jax.random.key_data(keys)), dtype_name(keys))
+    with jax.ensure_compile_time_eval():
+        return np.asarray(jax.random.key_data(keys))
+
+
+def from_jax(keys: Any) -> Array:
+    """Returns a JAX key array as a numpy key array."""
+    return keys_from_words(words_of_keys(keys), dtype_name(keys))
 
 
 def to_jax(keys: Array) -> Any:

@@ -27,6 +27,7 @@ import numpy as np
 from jax.core import ShapedArray, Tracer
 
 from relax_eg.memo import Memo
+from relax_eg.ops.keys import words_of_keys
 
 _SMALL = 64  # limit: elements of an array that is folded here: a few sizes, or what a few sizes index
 # limit: for integers and booleans, which may be places along an axis: elements in all, and the factor by which they may
@@ -130,7 +131,7 @@ class Nodes:
             self.kept_objects.append(x)
             return self.add(("object", id(x)), (), shape, dtype)
         keys = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
-        array = np.asarray(jax.random.key_data(x) if keys else x, None if keys else dtype)
+        array = words_of_keys(x) if keys else np.asarray(x, dtype)
         if not keys and is_small(shape, dtype):
             return self.small_array(array)
         return self.add(("constant", str(dtype), shape, _digest(x, array)), (), shape, dtype)

@@ -41,7 +41,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.origin import Origin, SourceLine
-from relax_eg.ops.keys import generator_of
+from relax_eg.ops.keys import generator_of, words_of_keys
 from relax_eg.ops.record import call
 from relax_eg.shapes import Scope
 
@@ -69,7 +69,7 @@ def constant(value: Any) -> Expr:
             "pass references as arguments or make them inside"
         )
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        data = const(np.asarray(jax.random.key_data(value)))
+        data = const(words_of_keys(value))
         if is_key(str(aval.dtype)):
             return call("random_wrap", (data,), {"impl": generator_of(str(aval.dtype))})
         attrs = (("impl", _plain(jax.random.key_impl(value))),)
