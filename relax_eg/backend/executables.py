@@ -170,9 +170,11 @@ class Jit:
     """A `jax.jit(function, **options)`, called and lowered like it, whose executables count in `executables`.
 
     Where there is no room for another executable, the trace is aborted, one is evicted, and the trace is repeated.
+
+    - `jitted`: the `jax.jit`, which raises FullError where there is no room. Eviction replaces it.
     """
 
-    __slots__ = ("__weakref__", "_executables", "_function", "_jitted", "_options", "_traced")
+    __slots__ = ("__weakref__", "_executables", "_function", "_options", "_traced", "jitted")
 
     def __init__(self, executables: Executables, function: Callable[..., Any], options: Any) -> None:
         self._executables, self._function, self._options = executables, function, options
@@ -192,7 +194,7 @@ class Jit:
                 raise
 
         self._traced = traced
-        self._jitted = jax.jit(counted, **self._options)
+        self.jitted = jax.jit(counted, **self._options)
 
     @property
     def executable_count(self) -> int:
@@ -204,14 +206,14 @@ class Jit:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self._jitted(*args, **kwargs)
+            return self.jitted(*args, **kwargs)
         except FullError:
             self._executables.make_room()
             return self(*args, **kwargs)
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self._jitted.lower(*args, **kwargs)
+            return self.jitted.lower(*args, **kwargs)
         except FullError:
             self._executables.make_room()
             return self.lower(*args, **kwargs)

@@ -15,7 +15,7 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, kind_of
-from relax_eg.backend.executables import executables
+from relax_eg.backend.executables import FullError, Jit, executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.whole import Whole
@@ -91,6 +91,7 @@ class Jitted:
         self._first: Any = self._jitted
         self._first_key: Any = None
         self._refused = False  # whether `_first` refused a call
+        self._straight: Jit | None = None  # what calls begin with: what ran the last one, as long as it refuses none
         # Other options of `jax.jit` (shardings, ...) are about the concrete arrays of a call.
         unknown = static is None or donated is None or bool(set(jit) - _OF_ARGUMENTS)
         self._exact = options["dynamic"].mode == "exact" or unknown
@@ -112,6 +113,12 @@ class Jitted:
             )  # fmt: skip
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        straight = self._straight
+        if straight is not None:
+            try:
+                return straight.jitted(*args, **kwargs)
+            except (OtherSizesError, FullError):
+                self._straight = None
         settling = self._settling  # another thread may end it
         if settling is not None:
             return settling(args, kwargs)
@@ -144,10 +151,20 @@ class Jitted:
         first = self._first
         if first is not self._jitted and (not self._refused or self._are_first(args, kwargs)):
             try:
-                return first(*args, **kwargs)
+                result = first(*args, **kwargs)
             except OtherSizesError:
                 self._refused = True
-        return self._exactly(*args, **kwargs)
+            else:
+                self._run_straight(first)
+                return result
+        result = self._exactly(*args, **kwargs)
+        self._run_straight(self._exactly)
+        return result
+
+    def _run_straight(self, first: Any) -> None:
+        """Lets the next calls begin with what ran this one, where nothing is left to be found out."""
+        if self._settling is None and not self._varies and not self._refused and isinstance(first, Jit):
+            self._straight = first
 
     def _are_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether arguments are like those of the calls that `_first` serves."""
