@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections import OrderedDict
@@ -10,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from relax_eg.backend.call_keys import kind_of
 from relax_eg.driver.options import Facts, no_argument, no_weight, read_facts
@@ -61,6 +63,10 @@ class Declared:
         path of each leaf."""
         weights = [not self.weights.isdisjoint((name, name.partition("[")[0])) for name, _ in paths]
         return [i for i, x in enumerate(weights) if x], [i for i, x in enumerate(weights) if not x]
+
+    def is_constant(self, name: str, x: Any) -> bool:
+        """Whether an argument is a constant of the program: it is static, or has no arrays."""
+        return name in self._static or not jax.tree_util.tree_leaves(x)
 
     def _weight(self, given: str | int) -> str:
         """The name of a weight. OptionError for an argument that this function does not have, or does not keep."""
@@ -138,3 +144,18 @@ def names_in(fn: Callable[..., Any], jit: dict[str, Any], what: str) -> frozense
     except (TypeError, ValueError, IndexError):
         return frozenset[str]() if not names and not numbers else None
     return frozenset(names) if names <= set(parameters) else None
+
+
+def as_signature_of(fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` with the signature of `fn`, which `jax.jit` needs to resolve the names of static and donated arguments."""
+
+    @functools.wraps(fn)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return run(*args, **kwargs)
+
+    return traced
+
+
+def is_traced(x: Any) -> bool:
+    """Whether JAX traces something of an argument."""
+    return any(isinstance(v, Tracer) for v in jax.tree_util.tree_leaves(x))

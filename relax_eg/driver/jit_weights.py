@@ -92,7 +92,7 @@ class JittedWithWeights(Jitted):
         """How to run a call whose weights are prepared. Raises what a search for it raises, and SearchingError while it
         is searched for in the background."""
         if self._dims is not None:
-            best, given, named = self._optimize_dims(self._dims, args, kwargs, self._is_constant, True)
+            best, given, named = self._optimize_dims(self._dims, args, kwargs, self._declared.is_constant, True)
             if not self._serves(best, given, named):
                 return CallPath(super().__call__)
             return path_of(best, given, named, args, kwargs)

@@ -24,8 +24,10 @@ from relax_eg.driver.call_path import CallPath, path_of
 from relax_eg.driver.jit_arguments import (
     Declared,
     Static,
+    as_signature_of,
     bound,
     call_key,
+    is_traced,
     kind_of_any,
     names_in,
     replaced,
@@ -79,7 +81,7 @@ class Jitted:
         self._executables = executables({"executables": options["dynamic"].executables})
         self._symbolic = Memo[Any, Optimized](self._executables.limit)
         self.optimized: list[Optimized] = []
-        self._traced_once = _as_signature_of(fn, self._trace)
+        self._traced_once = as_signature_of(fn, self._trace)
         self._jitted = self._executables.jit(self._traced_once, **jit)
         self._written = self._executables.jit(fn, **jit)
         # What runs the function optimized for the very shapes of a call.
@@ -315,7 +317,7 @@ class Jitted:
 
     def _path_by_dims(self, dims: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPath:
         try:
-            best, given, named = self._optimize_dims(dims, args, kwargs, self._is_constant, False)
+            best, given, named = self._optimize_dims(dims, args, kwargs, self._declared.is_constant, False)
         except SearchingError:
             raise
         except Exception as e:
@@ -325,10 +327,6 @@ class Jitted:
         if not isinstance(best.strategy, AtCapacity) or not self._serves(best, given, named):
             return CallPath(self._exactly, is_reusable=not self._static)
         return path_of(best, given, named, args, kwargs)
-
-    def _is_constant(self, name: str, x: Any) -> bool:
-        """Whether an argument is a constant of the program: it is static, or has no arrays."""
-        return name in self._static or not jax.tree_util.tree_leaves(x)
 
     def _serves(self, best: Optimized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether the function of `dims` serves a call. ShapeError, BoundsError if `dims` and the options reject it."""
@@ -394,7 +392,7 @@ class Jitted:
     def _for_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Optimized, tuple[Any, ...], Any]:
         """The function for a call that `jax.jit` traces, and its arguments."""
         if self._dims is not None:
-            best, given, named = self._optimize_dims(self._dims, args, kwargs, lambda _, x: not _is_traced(x), False)
+            best, given, named = self._optimize_dims(self._dims, args, kwargs, lambda _, x: not is_traced(x), False)
             if self._serves(best, given, named):
                 return best, given, named
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
@@ -550,17 +548,3 @@ class Jitted:
 
     def __repr__(self) -> str:
         return f"<relax_eg.jit of {self.__name__}>"
-
-
-def _as_signature_of(fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run` with the signature of `fn`, which `jax.jit` needs to resolve the names of static and donated arguments."""
-
-    @functools.wraps(fn)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        return run(*args, **kwargs)
-
-    return traced
-
-
-def _is_traced(x: Any) -> bool:
-    return any(isinstance(v, Tracer) for v in jax.tree_util.tree_leaves(x))
