@@ -153,20 +153,17 @@ class Jitted:
         first = self._first
         if first is not self._jitted and (not self._refused or self._are_first(args, kwargs)):
             try:
-                result = first(*args, **kwargs)
+                return self._run_by(first, args, kwargs)
             except OtherSizesError:
                 self._refused = True
-            else:
-                self._run_straight(first)
-                return result
-        result = self._exactly(*args, **kwargs)
-        self._run_straight(self._exactly)
-        return result
+        return self._run_by(self._exactly, args, kwargs)
 
-    def _run_straight(self, first: Any) -> None:
-        """Lets the next calls begin with what ran this one, where nothing is left to be found out."""
-        if self._settling is None and not self._varies and not self._refused and isinstance(first, Jit):
-            self._straight = first
+    def _run_by(self, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a call. The next ones begin with what ran this one, where nothing is left to be found out."""
+        result = run(*args, **kwargs)
+        if self._settling is None and not self._varies and not self._refused and isinstance(run, Jit):
+            self._straight = run
+        return result
 
     def _are_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether arguments are like those of the calls that `_first` serves."""
