@@ -28,7 +28,7 @@ import numpy as np
 from relax_eg.dtypes import FLOATS, is_float, names_where
 from relax_eg.errors import RelaxEgError, RuleError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import library_of
 from relax_eg.rules import samples as draws
@@ -327,6 +327,10 @@ def keeps_accuracy(instance: Instance, masks: bool = False) -> bool:
 
 
 def _keeps_accuracy(instance: Instance, masks: bool) -> bool:
+    if any(a.annotation != b.annotation for a, b in zip(instance.left, instance.right, strict=True)):
+        return False  # equal at the fixed sizes only
+    if any(e.op == VAR and e not in instance.params for e in postorder((*instance.left, *instance.right))):
+        return False  # nothing draws its values
     draw = draws.draw_masked_floats if masks else draws.draw_cancelling_floats
     plan = _Plan(judge_accuracy, draw_under_guards(draw), [instance], SAMPLES // 2, least=1)
     shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]

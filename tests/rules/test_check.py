@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from rule_fixtures import bad, good, told
 
+import relax_eg as rx
 from relax_eg.errors import RuleError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import var
+from relax_eg.ops.record import call
 from relax_eg.rules import Rule, RuleSet
-from relax_eg.rules.check import check
+from relax_eg.rules.check import check, keeps_accuracy
+from relax_eg.rules.rule import Instance
 from relax_eg.rules.verification import verify
 
 
@@ -112,3 +118,15 @@ def test_sizes_far_out_are_found_from_the_conditions() -> None:
     book = RuleSet("book")
     book.rule("x: n", when=("n > 100", "n % 8 == 0"), check=False)(_identity)
     assert check(book["_identity"]).status == "tested"
+
+
+def test_accuracy_is_not_tested_where_the_sides_cannot_be_compared() -> None:
+    """Sides whose sizes are equal only at the fixed sizes, and variables whose values nothing draws."""
+    x, outside = var("x", Tensor((4,), "float32")), var("outside", Tensor((), "float32"))
+    rule = next(r for r in rx.rules.default if r.name == "matmul_associates")
+    same = Instance(rule, (x,), (call("exp", (x,), {}),), (call("exp", (x,), {}),))
+    assert keeps_accuracy(same)
+    longer = call("concat", (x, x), {"axis": 0})
+    assert not keeps_accuracy(replace(same, right=(longer,)))
+    scaled = (call("multiply", (x, outside), {}),)
+    assert not keeps_accuracy(replace(same, left=scaled, right=scaled))
