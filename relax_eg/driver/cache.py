@@ -107,7 +107,7 @@ class CachedResult:
     def report(self) -> CostReport:
         return self.variants[0].report
 
-    def told(self, seconds: float) -> CachedResult:
+    def as_cached(self, seconds: float) -> CachedResult:
         """The result, whose reports say that it was in the cache, and that finding it there took `seconds`."""
         found = (replace(v, report=replace(v.report, cached=True, seconds={"total": seconds})) for v in self.variants)
         return replace(self, variants=tuple(found))

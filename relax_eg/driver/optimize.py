@@ -176,7 +176,7 @@ def _cached_or_searched(traced: Source, options: Options, policy: Policy, trust:
     # Dumping the stages needs a search, so the cache is not read.
     found = place.read() if place is not None and dump_folder() is None else None
     if found is not None:
-        known = found.told(time.perf_counter() - started)
+        known = found.as_cached(time.perf_counter() - started)
         return optimized_of(traced, options, known, policy, trust, settle)
     found = _search(traced, options, place)
     return optimized_of(traced, options, found, policy, trust, settle)

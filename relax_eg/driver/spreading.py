@@ -360,7 +360,7 @@ def _spread(
         elif place is not None:
             log_at(1, f"{traced.name} is not cached: the clock stopped the search")
     else:
-        known = known.told(time.perf_counter() - started)
+        known = known.as_cached(time.perf_counter() - started)
     report = known.report.spread
     assert report is not None
     inputs, outputs = ([MeshPlacement.parse(r.placement) for r in rows] for rows in (report.arguments, report.results))
@@ -393,7 +393,8 @@ def _searched(
                   time.perf_counter() - started),
         after=after, expected=None, target=f"{options.profile.label}, mesh {mesh}", rules=report.rules, spread=report,
     )  # fmt: skip
-    is_whole = found.seconds < seconds and not (options.budget.seconds and search.was_stopped)
+    ran_out = found.seconds >= seconds or any(c.ran_out for c in found.choices)
+    is_whole = not ran_out and not (options.budget.seconds and search.was_stopped)
     return CachedResult((Variant(module, lambda: traced.module, cost, WHOLE),), False), is_whole
 
 

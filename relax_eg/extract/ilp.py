@@ -301,11 +301,13 @@ class Branched:
     - `values`: the columns of the best solution; None if there is none.
     - `bound`: a lower bound, in units; 0.0 if there is none.
     - `nodes`: nodes of the search.
+    - `ran_out`: whether the clock ended it.
     """
 
     values: list[float] | None
     bound: float
     nodes: int
+    ran_out: bool
 
 
 def branch(
@@ -342,7 +344,8 @@ def branch(
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     values = list(solver.getSolution().col_value) if found else None
     bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else 0.0
-    return Branched(values, bound, max(0, int(info.mip_node_count)))
+    ran_out = solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit
+    return Branched(values, bound, max(0, int(info.mip_node_count)), ran_out)
 
 
 def solve_integer(

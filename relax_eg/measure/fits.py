@@ -100,7 +100,7 @@ def _overheads(times: Times, launch: float) -> dict[str, float]:
         return max((times[f"{name} {many}"] - times[f"{name} {few}"]) / (many - few), _LEAST)
 
     found = {"launch": launch, "step": max(each("loop") - launch, _LEAST)}
-    if f"loop of kernels {few}" in times:  # earlier versions did not time them
+    if f"loop of kernels {few}" in times:  # on CPUs
         found["loop_launch"] = each("loop of kernels") / IN_A_STEP
         found["library_launch"] = max(each("loop of matmuls") / IN_A_STEP - found["loop_launch"], 0.0)
         tiny = each("loop of tiny matmuls") / IN_A_STEP - found["loop_launch"] - found["library_launch"]

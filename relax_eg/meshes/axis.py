@@ -15,7 +15,7 @@ import numpy as np
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.ilp import branch, relaxation
-from relax_eg.ir.placements import REPLICATED
+from relax_eg.ir.placements import REPLICATED, Part
 from relax_eg.meshes.alike import alike
 from relax_eg.meshes.axis_prices import AxisPrices
 from relax_eg.meshes.axis_program import AxisProgram
@@ -36,8 +36,14 @@ class AxisSearch(AxisPrices):
     def run(self, demands: Demands, seconds: float, start: AxisChoice | None = None) -> AxisChoice:
         """The cheapest choice found. ExtractionError if there is none.
 
-        The layers of a large program that repeats itself are taken to be alike first; what is found is then improved,
-        in whose bound all choices are."""
+        For a large program that repeats itself, the layers are taken to be alike first. The search among all choices
+        begins with what is found so, and gives the bound."""
+
+        def with_bound(choice: AxisChoice) -> AxisChoice:
+            choice.bound = 0.0 if demands.byte_price else max(0.0, min(found.bound * model.unit, choice.cost))
+            choice.ran_out = choice.ran_out or found.ran_out
+            return choice
+
         deadline = time.monotonic() + seconds
         model, gap, layered = AxisProgram(self, demands), _GAP, None
         if start is None and len(model.costs) > _MANY_COLUMNS:
@@ -48,8 +54,7 @@ class AxisSearch(AxisPrices):
             first = model.columns_of(start) if start is not None else np.zeros(len(model.costs))
             found = branch(solver, model.integers, first, gap, _NODES, deadline)
             if layered is not None and (found.values is None or model.choice_of(found.values).cost >= layered.cost):
-                layered.bound = max(0.0, min(found.bound * model.unit, layered.cost)) * (not demands.byte_price)
-                return layered
+                return with_bound(layered)
             if found.values is None:  # HiGHS may need long for a first solution; that nothing is split is one
                 first = model.columns_of(self._whole(demands))
                 found = branch(solver, model.integers, first, _GAP, _NODES, max(deadline, time.monotonic() + seconds))
@@ -61,24 +66,25 @@ class AxisSearch(AxisPrices):
             choice = model.choice_of(found.values)
             circle = self._circle(choice)
             if not circle:
-                choice.bound = max(0.0, min(found.bound * model.unit, choice.cost)) if not demands.byte_price else 0.0
-                return choice
+                return with_bound(choice)
             model.forbid(circle, choice)
         raise ExtractionError("every choice found computes a value from itself; please report this")
 
     def _run_alike(self, demands: Demands, whole: AxisProgram, deadline: float) -> AxisChoice | None:
         """The cheapest choice found for which alike values come about alike; None if few values are alike, or none is
         found. `whole`: the integer program for all choices."""
-        inputs = {v: self.program.inputs.index(v) for v in self.program.inputs}
+        inputs, outputs = set(self.program.inputs), dict[int, list[Part | None]]()
+        for i, v in enumerate(self.program.outputs):
+            outputs.setdefault(v, []).append(demands.outputs.get(i))
+        others = [c for c, _ in self.others if c is not None]
         asked = [
             (
                 v in inputs, demands.inputs.get(v), demands.way is not None and demands.way.get(v), v in demands.priced,
-                [demands.outputs.get(i) for i, o in enumerate(self.program.outputs) if o == v],
-                [None if c is None else (c.chosen.get(v), c.needed.get(v)) for c, _ in (*self.others, *self.later)],
+                tuple(outputs.get(v, ())), *((c.chosen.get(v), frozenset(c.needed.get(v, ()))) for c in others),
             )
             for v in range(len(self.program.values))
         ]  # fmt: skip
-        like = alike(self.program, [repr(x) for x in asked], demands.state)
+        like = alike(self.program, asked, demands.state)
         model = AxisProgram(self, demands, like)
         if len(model.costs) > len(whole.costs) / 2:
             return None
@@ -87,6 +93,7 @@ class AxisSearch(AxisPrices):
         if found.values is None:
             return None
         choice = model.choice_of(found.values)
+        choice.ran_out = found.ran_out
         return None if self._circle(choice) else choice
 
     def _whole(self, demands: Demands) -> AxisChoice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -74,8 +74,11 @@ class AxisProgram:
                 least = 1.0 if v in inputs else 0.0  # an input that nothing reads has a placement too
                 self._row([i for i, _ in mine], [1.0] * len(mine), least, 1.0)
         self.changes: dict[tuple[int, Part, Part], int] = {}
+        done: set[Hashable] = set()  # of alike values that take alike values, one stands for all
         for v, taken, stays in self._edges():
-            if not program.values[v].is_free:
+            edge = v, tuple((p, tuple(columns)) for p, columns in taken.items()), stays
+            if edge not in done and not program.values[v].is_free:
+                done.add(edge)
                 self._add_edge(v, taken, stays)
         for columns in {id(h): h for h in self.handed}.values():
             self._row(list(columns.values()), [1.0] * len(columns), 1.0)
@@ -103,21 +106,18 @@ class AxisProgram:
         """Yields each value that something takes, with the columns that take it in each part, and whether it has to
         stay where it is."""
         program, like = self.prices.program, self.like
-        done: set[tuple[int, int, int]] = set()  # of alike values that take alike values, one stands for all
         for v, value in enumerate(program.values):
             slots: dict[tuple[int, int], dict[Part, list[int]]] = {}
             for i, chosen in self.computed[v]:
                 way = value.ways[chosen.way]
                 for slot, (x, p) in enumerate(zip(way.children, chosen.strategy.operands, strict=True)):
                     slots.setdefault((x, way.children[:slot].count(x)), {}).setdefault(p, []).append(i)
-            for number, ((x, _), taken) in enumerate(slots.items()):
-                if (edge := (like[v], number, like[x])) not in done:
-                    done.add(edge)
-                    yield like[x], taken, v in program.staying
+            for (x, _), taken in slots.items():
+                yield like[x], taken, v in program.staying
         for v, handed in zip(program.outputs, self.handed, strict=True):
             yield like[v], {p: [i] for p, i in handed.items()}, False
-        for parameter, source in dict.fromkeys((like[a], like[b]) for a, b in (*program.tied, *self.demands.state)):
-            yield source, self.made[parameter], False
+        for parameter, source in (*program.tied, *self.demands.state):
+            yield like[source], self.made[like[parameter]], False
 
     def _add_edge(self, v: int, taken: Mapping[Part, list[int]], stays: bool) -> None:
         arrives: dict[Part, list[int]] = {p: [] for p in taken}
@@ -197,16 +197,11 @@ class AxisProgram:
             found.needed[v].add(p)
             if v in found.chosen:
                 continue
-            # Where alike values are not alike in all, one that nothing like it needs is computed whole.
-            chosen = found.chosen[v] = picked.get(v) or self._unsplit(v)
+            chosen = found.chosen[v] = picked[v]
             work += list(zip(program.values[v].ways[chosen.way].children, chosen.strategy.operands, strict=True))
             work += [(b, chosen.strategy.result) for b in tied.get(v, ())]
         found.cost = cost_along(self.prices, found)
         return found
-
-    def _unsplit(self, v: int) -> ChosenWay:
-        mine = [c for _, c in self.computed[v]]
-        return next((c for c in mine if c.strategy.whole), mine[0])
 
     def columns_of(self, choice: AxisChoice) -> np.ndarray:
         """The columns of a choice, as far as they are integers."""

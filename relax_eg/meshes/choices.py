@@ -26,6 +26,7 @@ class AxisChoice:
     - `needed`: the parts in which each value is needed.
     - `outputs`: the part in which each output is handed over.
     - `cost`, `bound`: seconds, and a lower bound on them.
+    - `ran_out`: whether the clock ended its search.
     """
 
     chosen: dict[int, ChosenWay] = field(default_factory=dict[int, ChosenWay])
@@ -33,6 +34,7 @@ class AxisChoice:
     outputs: list[Part] = field(default_factory=list[Part])
     cost: float = 0.0
     bound: float = 0.0
+    ran_out: bool = False
 
     def part(self, v: int) -> Part:
         """The part in which a value comes about."""
