@@ -144,8 +144,11 @@ def rows_of(measured: list[dict[str, Any]]) -> tuple[MeasuredRow, ...]:
 def settle(best: rx.types.Optimized, ready: Any, ids: Any, mask: Any) -> None:
     """Calls until the first calls have shown which program runs at these sizes, if both are tried there."""
     at, end = dict(zip("bs", ids.shape, strict=True)), time.monotonic() + SETTLING
-    while time.monotonic() < end and all(dict(row.at) != at for row in best.statistics().settled):
+    while True:
         jax.block_until_ready(ready(ids, mask))
+        found = best.statistics()
+        if not found.is_settling or time.monotonic() > end or any(dict(row.at) == at for row in found.settled):
+            break
 
 
 def compare_batch(

@@ -61,8 +61,11 @@ def _gain_sentence(c: Comparison) -> str:
 
 
 def _what_runs(c: Comparison) -> str:
-    """A sentence where a program is shown that does not run."""
-    if not c.columns[1].runs_as_written:
+    """A sentence where the program as written runs."""
+    base, here = c.columns
+    if base.as_written and here.report.kept_as_written and here.report is base.report:
+        return "The program as written: no other was predicted to be enough faster, so both columns are one program."
+    if not here.runs_as_written:
         return ""
     return "The program as written: the first calls have timed both, and what is shown here as chosen was not faster."
 

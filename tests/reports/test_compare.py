@@ -69,6 +69,12 @@ def test_a_program_that_the_first_calls_gave_up_is_called_so(chosen: rx.CostRepo
     assert given_up.columns[1].measured == pytest.approx(1.25e-3) and "1.25x slower, measured" in dict(topics)["Gained"]
 
 
+def test_a_program_that_was_kept_as_written_is_called_so() -> None:
+    report = rx.optimize(lambda x: x + 1, "8", target="cpu").report
+    assert report.kept_as_written
+    assert dict(highlights(rx.compare(report)))["Runs"].startswith("The program as written: no other was predicted")
+
+
 def test_two_programs_in_short(chosen: rx.CostReport) -> None:
     told = dict(highlights(rx.compare(chosen)))
     assert list(told) == ["Gained", "Changed", "Where time still goes"]
