@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
+from relax_eg.driver.settling import Settling
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.ops import counts
 
@@ -156,6 +157,24 @@ def test_prepared_weights_and_capacities_settle(tmp_path: Path) -> None:
         np.testing.assert_allclose(ready(*of[N][1:]), cheap(*of[N]), rtol=1e-3, atol=1e-5)
     for n in (5, N, 100):
         np.testing.assert_allclose(best(*arguments(n)), cheap(*arguments(n)), rtol=1e-3, atol=1e-5)
+
+
+def test_calls_of_sizes_that_are_settled_look_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of other sizes, and those that JAX traces, are still told apart."""
+    for dynamic in ("exact", "auto"):
+        best = rx.optimize(cheap, "n n", "n n", "n", at={"n": N}, target=Wrong(), settle="auto", dynamic=dynamic)
+        args = arguments()
+        call_until(functools.partial(was_timed_at, best, N), functools.partial(best, *args))
+        for _ in range(3):  # other calls do not end it
+            np.testing.assert_allclose(jax.jit(best)(*args), cheap(*args), rtol=1e-3, atol=1e-5)
+            best(*args)
+            with monkeypatch.context() as patch:
+                patch.setattr(Settling, "__call__", None)
+                np.testing.assert_allclose(best(*args), cheap(*args), rtol=1e-3, atol=1e-5)
+        for n in (N // 2, N // 4):
+            others = arguments(n)
+            call_until(functools.partial(was_timed_at, best, n), functools.partial(best, *others))
+            np.testing.assert_allclose(best(*args), cheap(*args), rtol=1e-3, atol=1e-5)
 
 
 def test_arrays_may_be_given_away() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
 from jax.core import Tracer
 
 from relax_eg.backend.call_keys import is_tracing
-from relax_eg.backend.runtime import UNSEEN, Strategy
+from relax_eg.backend.runtime import UNSEEN, Straight, Strategy
 from relax_eg.memo import Memo
 
 V = TypeVar("V")
@@ -87,6 +87,10 @@ class BindsWeights:
         if bound is None:
             raise LookupError
         return bound.executable_key(tuple([x for i, x in enumerate(args) if i not in self._at]), {})
+
+    def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
+        """See `Strategy.straight`; None, because the weights of each call are looked at."""
+        return None
 
     def run(self, arguments: list[Any]) -> Any:
         held = [arguments[i] for i in self._indices]

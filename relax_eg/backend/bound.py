@@ -184,11 +184,12 @@ class BoundFamily:
         leaves = self.program.call_arrays(tuple(full), {**weights_by_name, **kwargs})
         return [x for i, x in enumerate(leaves) if i not in self.indices]
 
-    def donation(self, places: Sequence[int]) -> dict[str, Any]:
-        """The options of `jax.jit` by which a function `(prepared, *args, **kwargs)` may reuse arrays of a call.
+    def donation(self, places: Sequence[int], first: int) -> dict[str, Any]:
+        """The options of `jax.jit` by which a function may reuse arrays of a call.
 
-        `places`: places of these arrays in `call_indices`. JAX donates whole arguments, all of whose arrays must be
-        among them.
+        - `places`: places of these arrays in `call_indices`. JAX donates whole arguments, all of whose arrays must be
+          among them.
+        - `first`: how many arguments the function has before those of a call.
         """
         args, kwargs = jax.tree_util.tree_unflatten(self.tree, [i in places for i in range(len(self.call_indices))])
 
@@ -196,7 +197,7 @@ class BoundFamily:
             return bool(leaves := jax.tree_util.tree_leaves(x)) and all(leaves)
 
         return {
-            "donate_argnums": [i for i, x in enumerate(args, 1) if is_donated(x)],
+            "donate_argnums": [i for i, x in enumerate(args, first) if is_donated(x)],
             "donate_argnames": [k for k, x in kwargs.items() if is_donated(x)],
         }
 

@@ -11,8 +11,9 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from weakref import WeakSet
@@ -44,6 +45,10 @@ tick = itertools.count(1).__next__  # a clock for "least recently used": it coun
 
 class FullError(Exception):
     """Raised while JAX traces a program for which the cache has no room."""
+
+
+class ClosedError(Exception):
+    """Raised while JAX traces a closed `Jit`, which means for arguments of other kinds than those it was traced for."""
 
 
 class Holder(Protocol):
@@ -82,7 +87,7 @@ class Tally:
 class Executable:
     """A compiled program, with its statistics.
 
-    - `run`: the function that `jax.jit` returned; it is compiled for these arguments only.
+    - `jitted`: the function that `jax.jit` returned; it is compiled for these arguments only.
     - `buffer_sizes`: the sizes of its buffers.
     - `exact`: whether these are the sizes of the calls that it serves.
     - `why`: why it was compiled; "file": it was not, but loaded from a file.
@@ -98,7 +103,7 @@ class Executable:
     - `dropped`: whether it was evicted.
     """
 
-    run: Any
+    jitted: Any
     buffer_sizes: Mapping[str, int]
     exact: bool
     why: CompileReason
@@ -158,12 +163,16 @@ def executable_memory(compiled: Any) -> tuple[int, int, int] | None:
 
 
 class _Traced:
-    """Statistics of a `jax.jit`: the number of programs that it was traced for, and the time of the last trace."""
+    """Statistics of a `jax.jit`: the number of programs that it was traced for, and the time of the last trace.
 
-    __slots__ = ("count", "last")
+    - `is_closed`: whether it refuses to be traced.
+    """
+
+    __slots__ = ("count", "is_closed", "last")
 
     def __init__(self) -> None:
         self.count = self.last = 0
+        self.is_closed = False
 
 
 class Jit:
@@ -171,17 +180,24 @@ class Jit:
 
     Where there is no room for another executable, the trace is aborted, one is evicted, and the trace is repeated.
 
-    - `jitted`: the `jax.jit`, which raises FullError where there is no room. Eviction replaces it.
+    - `jitted`: the `jax.jit`, which raises FullError where there is no room, and ClosedError where it would be traced
+      and is closed. Eviction replaces it.
     """
 
     __slots__ = ("__weakref__", "_executables", "_function", "_options", "_traced", "jitted")
 
     def __init__(self, executables: Executables, function: Callable[..., Any], options: Any) -> None:
         self._executables, self._function, self._options = executables, function, options
-        self.evict_oldest()
+        self._renew()
 
     def evict_oldest(self) -> None:
-        """Drops all its executables, by replacing the traced function, with which JAX keeps them."""
+        """Drops all its executables, by replacing the traced function, with which JAX keeps them. What still calls the
+        old one is refused."""
+        self.close()
+        self.jitted.clear_cache()
+        self._renew()
+
+    def _renew(self) -> None:
         executables, function, traced = self._executables, self._function, _Traced()
 
         @functools.wraps(function)
@@ -194,7 +210,7 @@ class Jit:
                 raise
 
         self._traced = traced
-        self.jitted = jax.jit(counted, **self._options)
+        self.jitted: Any = jax.jit(counted, **self._options)
 
     @property
     def executable_count(self) -> int:
@@ -204,19 +220,37 @@ class Jit:
     def oldest_use(self) -> int | None:
         return self._traced.last if self._traced.count else None
 
+    def close(self) -> None:
+        """Lets `jitted` run only what it was traced for; calls of this object still trace it for others."""
+        self._traced.is_closed = True
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return self.jitted(*args, **kwargs)
-        except FullError:
-            self._executables.make_room()
-            return self(*args, **kwargs)
+        except (FullError, ClosedError) as e:
+            with self._admitting(e):
+                return self(*args, **kwargs)
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return self.jitted.lower(*args, **kwargs)
-        except FullError:
+        except (FullError, ClosedError) as e:
+            with self._admitting(e):
+                return self.lower(*args, **kwargs)
+
+    @contextmanager
+    def _admitting(self, refusal: FullError | ClosedError) -> Generator[None]:
+        """Makes room for another program, or lets one be traced."""
+        if isinstance(refusal, FullError):
             self._executables.make_room()
-            return self.lower(*args, **kwargs)
+            yield
+            return
+        traced = self._traced
+        was_closed, traced.is_closed = traced.is_closed, False
+        try:
+            yield
+        finally:
+            traced.is_closed = was_closed
 
 
 class Executables:
@@ -280,7 +314,9 @@ class Executables:
             return len(self._by_key) + sum(h.executable_count for h in self._holders)
 
     def count_traced(self, traced: _Traced) -> None:
-        """Counts one more program, which JAX is tracing. FullError if there is no room for it."""
+        """Counts one more program, which JAX is tracing. FullError if there is no room for it; ClosedError."""
+        if traced.is_closed:
+            raise ClosedError
         with self.lock:
             if self._is_full:
                 raise FullError
@@ -316,7 +352,7 @@ class Executables:
     def _drop(self, key: Hashable) -> None:
         old = self._by_key.pop(key)
         old.dropped = True
-        old.run.clear_cache()
+        old.jitted.clear_cache()
 
     def get(self, key: Hashable) -> Executable | None:
         """The executable of `key`, for a call, which is counted; None where there is none (yet)."""

@@ -26,7 +26,7 @@ from relax_eg.backend.loaded import LoadedProgram, LoadedPrograms
 from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place
+from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Strategy
 from relax_eg.backend.whole import Whole
 from relax_eg.backend.width import run_in_width
 from relax_eg.errors import OptionError
@@ -267,6 +267,8 @@ class ByKernel(Whole):
         super().use_loaded(loaded)
         if self._some_whole:
             self._only = None
+
+    straight = Strategy.straight
 
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Variants that are not executed in kernels run as whole programs do, once a call has found them.

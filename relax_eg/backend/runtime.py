@@ -16,9 +16,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from relax_eg.backend.executables import EXECUTABLES, Executables, executables
+from relax_eg.backend.call_keys import UnseenError, is_tracing
+from relax_eg.backend.executables import EXECUTABLES, ClosedError, Executables, FullError, executables
 from relax_eg.backend.loaded import LoadedPrograms
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import Program, positional_arguments, without_notes
@@ -27,6 +28,8 @@ from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.reports.report import MeasuredRow
 
 UNSEEN: Any = object()
+# limit: calls in a row after which a function stops asking; at capacity, the first three calls are timed
+MOST_ASKED = 8
 Place = Callable[[Any], Any]  # puts a `jax.ShapeDtypeStruct` on a device
 
 
@@ -68,6 +71,18 @@ class CallParts:
     storage_bytes: int = 0
 
 
+class Straight(NamedTuple):
+    """What calls begin with, before anything is looked up.
+
+    - `run`: the `jax.jit` that takes the arguments of a call as they are given. While it is traced it refuses calls
+      that it must not serve, and all calls once it was evicted.
+    - `tick`: counts a call; None where nothing counts them.
+    """
+
+    run: Any
+    tick: Callable[[], int] | None = None
+
+
 class Strategy(ABC):
     """How the calls of a function run, with some of its parameters bound or none.
 
@@ -93,6 +108,14 @@ class Strategy(ABC):
     @abstractmethod
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call whose key is known; UNSEEN for any other call."""
+
+    def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
+        """What calls may begin with, after one whose `executable_key` is `key()`; None where calls have to be told
+        apart.
+
+        - `closes`: whether it is to serve only calls of kinds that it served before.
+        """
+        return None
 
     def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A value by which calls that run the same executables are known. LookupError for calls that it cannot tell,
@@ -189,6 +212,8 @@ class Serving(Protocol):
 
     def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
+    def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None: ...
+
 
 class Settles(Protocol):
     """Serves calls until it is known which of several programs is fastest (`driver.settling`).
@@ -196,7 +221,10 @@ class Settles(Protocol):
     - `rows`: what was found so far.
     - `settled`: the same by combination of sizes, with the calls and seconds that it took.
     - `is_begun`: whether programs take turns for some sizes, or did.
+    - `straight`: what calls may begin with, where all sizes so far have one winner.
     """
+
+    straight: Straight | None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
@@ -223,6 +251,8 @@ class Runtime:
     """
 
     _settling: Settles | None = None  # serves the calls for now
+    _straight: Straight | None = None
+    _asks = MOST_ASKED  # how many calls still ask what the next ones may begin with
     _measured: tuple[MeasuredRow, ...] = ()
     _settled: tuple[SettledRow, ...] = ()
 
@@ -234,6 +264,17 @@ class Runtime:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs."""
+        straight = self._straight
+        if straight is not None and not kwargs:
+            run, tick = straight
+            try:
+                result = run(*args)
+                if tick is not None:
+                    tick()
+                return result
+            except (ClosedError, FullError, UnseenError, RelaxEgError, TypeError, OverflowError):
+                pass  # served below, or raised with its reason
+            self._straight, self._asks = None, MOST_ASKED
         if kwargs:  # JAX would compile again for each split into positional and keyword arguments
             args, kwargs = positional_arguments(self._names, args, kwargs)
         if self._wide and self._program.needs_x64_mode:
@@ -243,9 +284,14 @@ class Runtime:
         try:
             settling = self._settling  # another thread may end it
             if settling is not None:
-                return settling(args, kwargs)
+                result, self._straight = settling(args, kwargs), settling.straight
+                return result
             result = self._serving.call_known(args, kwargs)
-            return self._serving.run(self.strategy.flat_arguments(args, kwargs)) if result is UNSEEN else result
+            if result is UNSEEN:
+                result = self._serving.run(self.strategy.flat_arguments(args, kwargs))
+            if self._asks:
+                self._straighten(args, kwargs)
+            return result
         except RelaxEgError as e:
             raise without_notes(e) from None
         except (TypeError, OverflowError):
@@ -253,12 +299,19 @@ class Runtime:
             self.strategy.check_arguments(self.strategy.flat_arguments(args, kwargs))
             raise
 
+    def _straighten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Finds out what later calls may begin with, after one with these arguments."""
+        if not is_tracing():
+            self._straight = self._serving.straight(lambda: self._serving.executable_key(args, kwargs))
+            self._asks = 0 if self._straight is not None else self._asks - 1
+
     def let_settle(self, written: Strategy, settler: Settler) -> None:
         """Lets the first calls settle whether the program is faster than the one as written, which `written` runs. To
         be called before the first call."""
 
         def settled(serving: Serving) -> None:
             self._serving, self._measured, self._settled, self._settling = serving, made.rows, made.settled, None
+            self._straight, self._asks = None, MOST_ASKED
 
         self._executables.register(written.executables)
         self._settling = made = settler(self._serving, self.strategy, written, settled)

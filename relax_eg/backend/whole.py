@@ -15,12 +15,12 @@ from jax.core import Tracer
 
 from relax_eg.backend.bound import BoundFamily, other_program
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
-from relax_eg.backend.executables import Executables
+from relax_eg.backend.executables import Executables, Jit
 from relax_eg.backend.family import Family
 from relax_eg.backend.loaded import FromFile, LoadedPrograms
 from relax_eg.backend.pallas.choice import Pallas, lowering_through
 from relax_eg.backend.program import abstract_array
-from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Strategy
+from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Straight, Strategy
 from relax_eg.errors import OtherProgramError
 from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
@@ -67,7 +67,7 @@ class Whole(Strategy):
         self._joint = len(b.programs) == 1 or not b.indices
         self._options = any(v.compiler_options for v in family.variants)
         self._compiled = Memo[int, Any](len(family.variants))  # by variant, where variants have compiler options
-        self._keywords = b.keywords
+        self._keywords, self._takes_wide = b.keywords, program.wide and program.needs_x64_mode
         self._known = Memo[Any, int](MOST_KEYS)  # by key: the variant that serves such calls, or `WRITTEN`
         self._jit_programs()
 
@@ -81,7 +81,7 @@ class Whole(Strategy):
         """What runs the program `which`; for calls that only this variant serves, if one is given."""
         b, loaded = self.bound_family, self.executables.loaded
         places = [i for i, parameter in enumerate(b.call_indices) if parameter in self._donated]
-        donation = b.donation(places) if places else {}
+        donation = b.donation(places, len(self._leading(()))) if places else {}
         made = self.executables.jit(self._program_function(which), **options, **donation)
         served = [i for i, w in enumerate(b.program_indices) if which in (None, w) and variant in (None, i)]
         found = [] if loaded is None else loaded.at_exact_sizes(b.indices, served)
@@ -112,16 +112,22 @@ class Whole(Strategy):
         self._jit_programs()
 
     def _program_function(self, which: int | None) -> Callable[..., Any]:
-        """A program as a function of its prepared values and the other arguments. None: the one that serves them."""
+        """A program as a function of its prepared values, if parameters are bound, and the other arguments. None: the
+        one that serves them."""
         b = self.bound_family
 
-        def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
+        def run(*given: Any, **kwargs: Any) -> Any:
             if self._is_served is not None and not self._is_served():
                 raise UnseenError
+            prepared, args = (given[0], given[1:]) if b.indices else ((), given)
             return b.run_main(prepared, b.call_arrays(args, kwargs), which)
 
         run.__name__ = self.program.name
         return run
+
+    def _leading(self, prepared: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What programs with these prepared values take before the arguments of a call."""
+        return (prepared,) if self.bound_family.indices else ()
 
     def call_known_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (kwargs or self._keywords) and kwargs.keys() != self._keywords:
@@ -136,7 +142,7 @@ class Whole(Strategy):
                 return UNSEEN
             run, prepared = self.executable(found)
         try:
-            return run(prepared, *args, **kwargs)
+            return run(*self._leading(prepared), *args, **kwargs)
         except OtherProgramError:
             self._only = None  # from now on each call has to choose
             return UNSEEN
@@ -144,6 +150,21 @@ class Whole(Strategy):
             return UNSEEN
 
     call_known = call_known_whole
+
+    def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
+        run, prepared = self._only, self.prepared_values[0]
+        if run is None and len(self.family.variants) == 1:
+            try:
+                found = self._known.get(key())
+            except NO_KEY:
+                return None
+            if found is not None and found != WRITTEN:
+                run, prepared = self.executable(found)
+        if self._keywords or self._takes_wide or not isinstance(run, Jit):
+            return None
+        if closes or self._only is None:
+            run.close()
+        return Straight(functools.partial(run.jitted, prepared) if self.bound_family.indices else run.jitted)
 
     def flat_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         b = self.bound_family
@@ -162,7 +183,7 @@ class Whole(Strategy):
         if variant == WRITTEN:
             return self._as_written(arguments)
         run, prepared = self.executable(variant)
-        return run(prepared, *args, **kwargs)
+        return run(*self._leading(prepared), *args, **kwargs)
 
     def run(self, arguments: list[Any]) -> Any:
         try:
@@ -199,7 +220,8 @@ class Whole(Strategy):
         return found
 
     def executable(self, variant: int) -> tuple[Any, tuple[Any, ...]]:
-        """The function `(prepared, *others)` that runs a variant, under `jax.jit`, and the values prepared for it."""
+        """The function that runs a variant, under `jax.jit`, and the values prepared for it, which it takes first where
+        parameters are bound."""
         which = self.bound_family.program_indices[variant]
         if not self._options or is_tracing():  # under a trace, the outer `jit` decides on the options
             return self._whole[0 if self._joint else which], self.prepared_values[which]
@@ -232,7 +254,7 @@ class Whole(Strategy):
 
     def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
         run, prepared = self.executable(self._variant(args, kwargs, self.flat_arguments(args, kwargs)))
-        run.lower(prepared, *args, **kwargs).compile()
+        run.lower(*self._leading(prepared), *args, **kwargs).compile()
 
     def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
         b, variant = self.bound_family, self.family.variant_at(sizes)
@@ -243,7 +265,7 @@ class Whole(Strategy):
         def parts() -> Iterator[CallPart]:
             run = self._program_function(which)
             with lowering_through(pallas):
-                lowered = jax.jit(run, keep_unused=True).lower(prepared, *args, **kwargs)
+                lowered = jax.jit(run, keep_unused=True).lower(*self._leading(prepared), *args, **kwargs)
             yield CallPart(self.program.name, "", lowered, options)
 
         def takes() -> Sequence[tuple[str, Sequence[Any]]]:

@@ -137,6 +137,7 @@ def _let_settle(best: Optimized, settle: Settle, policy: Policy | None, predict:
             most=MOST_TRIALS if varies else 1,
             known=lambda: outcomes,
             is_bound=bool(strategy.bound_family.indices),
+            straight_of=lambda winner, key: winner.serving.straight(lambda: key, closes=True),
         )
 
     best.let_settle(written, settler)

@@ -248,6 +248,8 @@ class Settling(Generic[C]):
     - `begins_as_written`: whether the program as written serves calls until the chosen one is compiled, not the other
       way round; what is asked after the first call is then asked when the chosen one is compiled.
     - `start`: begins work in another thread.
+    - `straight_of`: what calls may begin with once a program has won for all sizes so far, the last of this key.
+    - `straight`: the same, as long as it has.
     """
 
     def __init__(
@@ -264,28 +266,30 @@ class Settling(Generic[C]):
         is_bound: bool = False,
         begins_as_written: bool = False,
         start: Callable[[Callable[[], None]], None] | None = None,
+        straight_of: Callable[[C, Any], Any] = lambda *_: None,
     ) -> None:
         self._contestants = chosen, written
         self._serving, self._start = int(begins_as_written), start or _start
         self._settle, self._key, self._sizes, self._settled = settle, key, sizes, settled
         self._most, self._doubts = most, doubts
-        self._known, self._is_bound = known, is_bound
+        self._known, self._is_bound, self._straight_of = known, is_bound, straight_of
+        self.straight: Any = None
         self._trials: dict[Any, _Trial] = {}
         self._timing = threading.Lock()  # held during a timed call: of calls at the same time one is timed
         self._finishing, self._is_over = threading.Lock(), False
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         chosen, serving = self._contestants[0], self._contestants[self._serving]
-        if is_tracing():
-            return chosen(args, kwargs)
         try:
-            trial = self._trials.get(self._key(args, kwargs))
+            trial, has_key = self._trials.get(self._key(args, kwargs)), True
         except NO_KEY:  # among others, of the first call of certain sizes at capacity
-            return chosen(args, kwargs) if self._is_full or self._serving else self._first_call(args, kwargs)
+            trial, has_key = None, False
+        if trial is not None and trial.winner is not None:
+            return self._contestants[trial.winner](args, kwargs)
+        if is_tracing() or (not has_key and (self._is_full or self._serving)):
+            return chosen(args, kwargs)
         if trial is None:
             return self._first_call(args, kwargs)
-        if trial.winner is not None:
-            return self._contestants[trial.winner](args, kwargs)
         if not trial.is_compiled or not self._timing.acquire(blocking=False):
             return serving(args, kwargs)
         try:
@@ -312,6 +316,7 @@ class Settling(Generic[C]):
             self._finish(self._contestants[0])
             return result
         trial = _Trial(self._sizes(args, kwargs), self._settle.calls // 2)
+        self.straight = None
         if self._trials.setdefault(key, trial) is not trial:  # another thread made the first call, too
             return result
         if not self._serving and self._is_known(trial):
@@ -381,6 +386,9 @@ class Settling(Generic[C]):
         won = [t.winner for t in self._trials.values() if t.winner is not None]
         if self._most == 1 or (len(won) >= _AGREEING and len(set(won)) == 1):
             self._finish(winner)
+        elif len(won) == len(self._trials) and len(set(won)) == 1:
+            key = next(k for k, t in self._trials.items() if t is trial)
+            self.straight = self._straight_of(winner, key)
 
     def _finish(self, winner: C) -> None:
         """Passes on what serves all later calls; several threads may come here."""

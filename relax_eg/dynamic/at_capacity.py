@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from relax_eg.backend.call_keys import UnseenError
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
 from relax_eg.backend.pallas.choice import Pallas, lowering_through
-from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place
+from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Straight
 from relax_eg.backend.statistics import ExecutableRow, Statistics
 from relax_eg.backend.whole import Whole
 from relax_eg.dynamic.policy import Policy
@@ -74,6 +74,10 @@ class AtCapacity(Whole):
 
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # until the first call has run
         return UNSEEN
+
+    def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
+        # An executable of `Sized` serves calls of its own sizes only.
+        return None if self._keywords or self._takes_wide else self.sized.straight(self.prepared_values)
 
     def run(self, arguments: list[Any]) -> Any:
         try:

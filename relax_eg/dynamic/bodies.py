@@ -19,7 +19,7 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.logs import fallback
 
 # A function `(held, *args, **kwargs) -> result`, the specs of `held` (a tuple of the prepared values) and `args`, and
-# those of `kwargs`.
+# those of `kwargs`. At exact sizes, where no parameters are bound, it does not take `held`.
 TracedFunction = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
@@ -115,11 +115,13 @@ class Body:
         run = self._plan[0].lower({v: capacities[v] for v in self.dims})
 
         def padded(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
-            leaves = check_traced_arguments(operands, structure, (held[1:], args, kwargs))
+            given = (held[1:], *args) if self._bound.indices else args
+            leaves = check_traced_arguments(operands, structure, (given, kwargs))
             return self._program.result(run(self._bound.ordered_operands(*self._split_operands(leaves)), held[0]))
 
         padded.__name__ = f"{self._program.name}_at_capacity"
-        operands, structure, (held, *args), kwargs = self._operand_structure(self._capacity_shapes(capacities), tree)
+        operands, structure, given, kwargs = self._operand_structure(self._capacity_shapes(capacities), tree)
+        held, args = (given[0], given[1:]) if self._bound.indices else ((), given)
         return padded, ((self.scalars(capacities), *held), *args), kwargs
 
     def scalars(self, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -130,8 +132,8 @@ class Body:
     def exact(self, sizes: Mapping[str, int], tree: Any) -> TracedFunction:
         """The function for arrays of exactly these sizes; it raises UnseenError for others."""
 
-        def exact(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
-            leaves = check_traced_arguments(operands, structure, (held, args, kwargs))
+        def exact(*args: Any, **kwargs: Any) -> Any:
+            leaves = check_traced_arguments(operands, structure, (args, kwargs))
             return self._bound.run_main(*self._split_operands(leaves), sizes)
 
         exact.__name__ = self._program.name
@@ -146,8 +148,9 @@ class Body:
             abstract_array(a, shape(a.shape or ()), weak) for a, weak in self._operands if isinstance(a, Tensor)
         ]
         split = len(operands) - tree.num_leaves
-        held, (args, kwargs) = tuple(operands[:split]), jax.tree_util.tree_unflatten(tree, operands[split:])
-        return operands, jax.tree_util.tree_structure((held, args, kwargs)), (held, *args), kwargs
+        args, kwargs = jax.tree_util.tree_unflatten(tree, operands[split:])
+        given = (tuple(operands[:split]), *args) if self._bound.indices else tuple(args)
+        return operands, jax.tree_util.tree_structure((given, kwargs)), given, kwargs
 
     def _split_operands(self, leaves: list[Any]) -> tuple[list[Any], list[Any]]:
         """The prepared values among the operands, and the others."""

@@ -141,7 +141,7 @@ class GrowingLoop:
                 break
             fit = make_fit([(shape_at(s, have), shape_at(s, room)) for s in shapes], ())
             scalars = tuple(np.int32(now[v]) for v in self.growth)
-            goes_on, after, moving = loop.run(fit.pad(list(moving), jit), scalars, others)
+            goes_on, after, moving = loop.jitted(fit.pad(list(moving), jit), scalars, others)
             have, now = room, {**now, **{v: int(n) for v, n in zip(self.growth, after, strict=True)}}
             if not goes_on:
                 break

@@ -6,6 +6,7 @@ import functools
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -27,7 +28,7 @@ from relax_eg.backend.executables import (
 )
 from relax_eg.backend.loaded import FromFile, LoadedProgram
 from relax_eg.backend.program import convert_argument
-from relax_eg.backend.runtime import UNSEEN
+from relax_eg.backend.runtime import UNSEEN, Straight
 from relax_eg.backend.statistics import SizeRow
 from relax_eg.dynamic.bodies import Body, TracedFunction
 from relax_eg.dynamic.fitting import CapacityFit, is_key_array
@@ -147,7 +148,7 @@ class Sized:
         self._has_differing_calls = False
         self._tree, self._size_key, self._call_indices = bound.tree, bound.size_key, bound.call_indices
         self._policy, self._executables, self._predict = policy, executables, predict
-        self._fixed, self._which = bound.fixed, bound.program_indices
+        self._fixed, self._which, self._takes_prepared = bound.fixed, bound.program_indices, bool(bound.indices)
         self.bodies = [Body(p, frozenset(self._fixed)) for p in bound.programs]
         self._declared = [program.params[i].tensor for i in self._call_indices]
         self._dtypes = [None if t.dtype is None else argument_dtype(t.dtype) for t in self._declared]
@@ -180,7 +181,9 @@ class Sized:
         if executable.dropped or call.refused >= MOST_REFUSED or (executable.options and is_tracing()):
             return UNSEEN
         try:
-            result = run((scalars, *held[body]) if scalars else held[body], *args, **kwargs)
+            if self._takes_prepared or scalars:
+                args = (scalars, *held[body]) if scalars else held[body], *args
+            result = run(*args, **kwargs)
         except (UnseenError, TypeError):  # TypeError: an argument is no array
             if self._is_served:
                 self._count_refusal(call)
@@ -192,6 +195,15 @@ class Sized:
     def _is_served(self) -> bool:
         """Whether calls are served under JAX's current settings."""
         return self.served is None or self.served()
+
+    def straight(self, held: Sequence[tuple[Any, ...]]) -> Straight | None:
+        """What calls may begin with as long as all are alike."""
+        found = self._only_known
+        if found is None or found.executable.options:  # under a trace, the outer `jit` decides on the options
+            return None
+        prepared = (found.scalars, *held[found.body]) if found.scalars else held[found.body]
+        takes = self._takes_prepared or found.scalars
+        return Straight(functools.partial(found.run, prepared) if takes else found.run, found.tick)
 
     def _count_refusal(self, call: _Call) -> None:
         """Counts a call of `call_known` whose sizes the executable does not serve."""
@@ -214,7 +226,7 @@ class Sized:
             return
         scalars = {} if executable.exact else call.scalars
         body = self._which[call.variant]
-        entry = _KnownCall(body, scalars, executable.run, executable.tally.tick, executable, call)
+        entry = _KnownCall(body, scalars, executable.jitted, executable.tally.tick, executable, call)
         with self._lock:
             try:
                 self._known_calls[self._size_key(args, kwargs)] = entry
@@ -240,12 +252,12 @@ class Sized:
         started = time.perf_counter() if timed else 0.0
         if fit is None:
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
-            result = executable.run(mine, *args, **kwargs)
+            result = executable.jitted(*((mine,) if self._takes_prepared else ()), *args, **kwargs)
         else:
             jit = None if self._on_host else self._executables.jit
             grown = fit.pad([*mine, *others], jit)[len(mine) :]
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, grown)
-            result = executable.run((call.scalars, *mine), *args, **kwargs)
+            result = executable.jitted((call.scalars, *mine), *args, **kwargs)
             if fit.cuts:
                 results = fit.cut(jax.tree_util.tree_leaves(result), jit)
                 result = jax.tree_util.tree_unflatten(self._program.out_tree, results)
@@ -441,17 +453,24 @@ class Sized:
         why: CompileReason,
         donated: Sequence[int],
     ) -> Executable:
-        donation = self._bound.donation(donated) if donated else {}
+        donation = self._bound.donation(donated, int(self._takes_prepared or not exact)) if donated else {}
         options = self._family.variants[call.variant].compiler_options
         function, given, named = taking
-        if self.served is not None:
-            function = _check_served(self.served, function)
+        made: list[weakref.ref[Executable]] = []
+
+        def is_served() -> bool:  # what was dropped is not to be compiled again by calls that know it
+            return self._is_served and not any((e := ref()) is not None and e.dropped for ref in made)
+
+        function = _check_served(is_served, function)
         program = self._of_file(call.variant, at, exact)
         if program is None:
-            return compile_executable(function, given, named, at, exact, why, options, **donation)
-        jitted = jax.jit(function, compiler_options=dict(options) or None, **donation)
-        memory = executable_memory(program.compiled[0])
-        return Executable(FromFile([(program, 0)], jitted), dict(at), exact, "file", 0.0, memory, bool(options))
+            found = compile_executable(function, given, named, at, exact, why, options, **donation)
+        else:
+            jitted = jax.jit(function, compiler_options=dict(options) or None, **donation)
+            memory = executable_memory(program.compiled[0])
+            found = Executable(FromFile([(program, 0)], jitted), dict(at), exact, "file", 0.0, memory, bool(options))
+        made.append(weakref.ref(found))
+        return found
 
     def _of_file(self, variant: int, at: Mapping[str, int], exact: bool) -> LoadedProgram | None:
         """What the file of the function has for buffers of these sizes."""

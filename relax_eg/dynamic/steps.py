@@ -244,7 +244,7 @@ class _Part:
             self.programs.executables.count(call.executable)
         given = call.fit.pad_all(values, jit)
         taken = [given[i] for i in self.donated]
-        result = call.executable.run(taken, [x for i, x in enumerate(given) if i not in self.donated], call.scalars)
+        result = call.executable.jitted(taken, [x for i, x in enumerate(given) if i not in self.donated], call.scalars)
         if not call.fit.cuts:
             return result
         leaves, tree = jax.tree_util.tree_flatten(result)
