@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import jax
 from jax.core import Tracer
 
-from relax_eg.backend.call_keys import is_tracing
+from relax_eg.backend.call_keys import UnseenError, is_tracing
 from relax_eg.backend.runtime import UNSEEN, Straight, Strategy
 from relax_eg.memo import Memo
 
@@ -39,6 +39,15 @@ class ByIdentity(Generic[V]):
             self._latest = found
         return found[1]
 
+    @property
+    def latest(self) -> tuple[list[Any], V] | None:
+        """The arrays that were asked for last, and their value; None where some were garbage-collected."""
+        found = self._latest
+        if found is None:
+            return None
+        arrays = [ref() for ref in found[0]]
+        return None if any(x is None for x in arrays) else (arrays, found[1])
+
     def put(self, arrays: Sequence[Any], value: V) -> None:
         key, table = tuple(map(id, arrays)), weakref.ref(self)
 
@@ -66,6 +75,8 @@ class BindsWeights:
         held = frozenset(indices)
         self._others = [i for i in range(len(strategy.program.params)) if i not in held]
         self._places, self._tree = _places_of(strategy.program.in_tree, indices)
+        args, _ = jax.tree_util.tree_unflatten(strategy.program.in_tree, range(strategy.program.in_tree.num_leaves))
+        self._count = len(args)  # of positional arguments
         self._at = frozenset(self._places)
         self._bound = ByIdentity[Strategy](MOST_BOUND)
 
@@ -89,8 +100,29 @@ class BindsWeights:
         return bound.executable_key(tuple([x for i, x in enumerate(args) if i not in self._at]), {})
 
     def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
-        """See `Strategy.straight`; None, because the weights of each call are looked at."""
-        return None
+        """See `Strategy.straight`; for calls with the weights of the last one."""
+        latest, places = self._bound.latest, self._places
+        found = None if latest is None or not places else latest[1].straight(key, closes)
+        if latest is None or found is None:
+            return None
+        held = [found.run]  # dropped with the weights, because it holds the values prepared from them
+        refs = [weakref.ref(x, lambda _: held.clear()) for x in latest[0]]
+        others = [i for i in range(self._count) if i not in self._at]
+
+        def run(*args: Any) -> Any:
+            if len(args) != self._count:
+                raise UnseenError
+            given, rest = [args[i] for i in places], [args[i] for i in others]
+            if len(refs) != len(places):
+                given = jax.tree_util.tree_leaves(given)
+            if not _are_same_arrays(refs, given) or not held:
+                raise UnseenError
+            for x in jax.tree_util.tree_leaves(rest):
+                if isinstance(x, Tracer):  # derivatives are those of the function as written
+                    raise UnseenError
+            return held[0](*rest)
+
+        return Straight(run, found.tick)
 
     def run(self, arguments: list[Any]) -> Any:
         held = [arguments[i] for i in self._indices]

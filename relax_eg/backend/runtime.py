@@ -28,8 +28,8 @@ from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.reports.report import MeasuredRow
 
 UNSEEN: Any = object()
-# limit: calls in a row after which a function stops asking; at capacity, the first three calls are timed
-MOST_ASKED = 8
+# limit: calls that ask what the next ones may begin with; the calls of a function that asked as often differ
+MOST_ASKED = 16
 Place = Callable[[Any], Any]  # puts a `jax.ShapeDtypeStruct` on a device
 
 
@@ -252,7 +252,7 @@ class Runtime:
 
     _settling: Settles | None = None  # serves the calls for now
     _straight: Straight | None = None
-    _asks = MOST_ASKED  # how many calls still ask what the next ones may begin with
+    _asks = MOST_ASKED  # how many more calls may ask what the next ones may begin with
     _measured: tuple[MeasuredRow, ...] = ()
     _settled: tuple[SettledRow, ...] = ()
 
@@ -273,8 +273,7 @@ class Runtime:
                     tick()
                 return result
             except (ClosedError, FullError, UnseenError, RelaxEgError, TypeError, OverflowError):
-                pass  # served below, or raised with its reason
-            self._straight, self._asks = None, MOST_ASKED
+                self._straight = None  # served below, or raised with its reason
         if kwargs:  # JAX would compile again for each split into positional and keyword arguments
             args, kwargs = positional_arguments(self._names, args, kwargs)
         if self._wide and self._program.needs_x64_mode:
@@ -289,7 +288,7 @@ class Runtime:
             result = self._serving.call_known(args, kwargs)
             if result is UNSEEN:
                 result = self._serving.run(self.strategy.flat_arguments(args, kwargs))
-            if self._asks:
+            if self._straight is None and self._asks:
                 self._straighten(args, kwargs)
             return result
         except RelaxEgError as e:
@@ -302,8 +301,8 @@ class Runtime:
     def _straighten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Finds out what later calls may begin with, after one with these arguments."""
         if not is_tracing():
+            self._asks -= 1
             self._straight = self._serving.straight(lambda: self._serving.executable_key(args, kwargs))
-            self._asks = 0 if self._straight is not None else self._asks - 1
 
     def let_settle(self, written: Strategy, settler: Settler) -> None:
         """Lets the first calls settle whether the program is faster than the one as written, which `written` runs. To

@@ -40,6 +40,12 @@ CERTAINTY = 0.95  # chosen: confidence of the decision as a whole
 _FAR, _FEW = 1.5, 5
 # chosen: ratios that are no difference: two compilations of one program differ by as much (`measure.choice.GAIN`)
 _ALIKE = 1.02
+# chosen: first calls of each program that are not timed; at capacity, the first three go another way (`dynamic.runtime`)
+_UNTIMED = 4
+# chosen: seconds before each call of every second pair. Programs whose threads still spin since the call before differ
+# by up to a fifth from what they take after a pause; the faster one is faster either way.
+_PAUSE = 1e-4
+_NOT_SLOWER = 0.97  # given: times as fast as the one as written a program is that no limit of a trial refuses
 MOST_TRIALS = 16  # limit: combinations of sizes for which a function is settled; others run what the most run
 _AGREEING = 3  # chosen: combinations of sizes after which, if all agree, a function is settled for all sizes
 
@@ -148,7 +154,7 @@ class _Trial:
     - `at`: the sizes.
     - `is_compiled`: whether both programs are compiled.
     - `seconds`: the timed calls of the chosen program, and of the one as written.
-    - `warm`: which of the two were called before.
+    - `untimed`: how many more calls of each are not timed.
     - `turn`: the two in the order in which they take the next two calls.
     - `winner`: which of the two is called from now on.
     - `outcome`: what was found; None if it was given up.
@@ -158,7 +164,7 @@ class _Trial:
     most_pairs: int
     is_compiled: bool = False
     seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    warm: set[int] = field(default_factory=set[int])
+    untimed: list[int] = field(default_factory=lambda: [_UNTIMED, _UNTIMED])
     turn: list[int] = field(default_factory=list[int])
     winner: int | None = None
     outcome: TrialOutcome | None = None
@@ -173,11 +179,12 @@ class _Trial:
         return self.turn[0]
 
     def record(self, which: int, seconds: float) -> None:
-        """Records a call of the one whose turn it was. The first call of each is not timed."""
+        """Records a call of the one whose turn it was. The first calls of each are not timed."""
         self.turn.pop(0)
-        if which in self.warm:
+        if self.untimed[which]:
+            self.untimed[which] -= 1
+        else:
             self.seconds[which].append(seconds)
-        self.warm.add(which)
 
     @property
     def pairs(self) -> int:
@@ -230,8 +237,10 @@ class _Trial:
         is_last = n >= self.most_pairs or self.extra > seconds
         if n in LOOKS or is_last:
             middle, low, high = self.interval()
-            if low > 1 or high < 1 or (low > 1 / _ALIKE and high < _ALIKE) or is_last:
+            if low > 1 or high < 1 or (low > 1 / _ALIKE and high < _ALIKE):
                 self.winner = int(middle < 1)
+            elif is_last:  # the program as written, unless the chosen one cannot be much slower
+                self.winner = int(middle < 1 or low < _NOT_SLOWER)
 
 
 class Settling(Generic[C]):
@@ -357,6 +366,8 @@ class Settling(Generic[C]):
             return self._contestants[trial.winner](args, kwargs)
         which = trial.next
         jax.block_until_ready((args, kwargs))
+        if trial.pairs % 2:
+            time.sleep(_PAUSE)
         started = time.perf_counter()
         try:
             result = jax.block_until_ready(self._contestants[which](args, kwargs))
