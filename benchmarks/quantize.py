@@ -36,7 +36,8 @@ SCHEMES: dict[str, tuple[dict[str, Any], float | None]] = {
     "int4 weights, groups of 32": ({"scheme": "int4", "group": 32}, None),
     "int4, groups of 32, calibrated rounding": ({"scheme": "int4", "group": 32, "rounding": "calibrated"}, 0.97),
     "int4, tables too, calibrated rounding": (
-        {"scheme": "int4", "group": 32, "rounding": "calibrated", "tables": "int4"}, 0.97,
+        {"scheme": "int4", "group": 32, "rounding": "calibrated", "tables": "int4"},
+        0.97,
     ),
     "fp8 weights": ({"scheme": "fp8"}, None),
 }

@@ -40,12 +40,15 @@ CERTAINTY = 0.95  # chosen: confidence of the decision as a whole
 _FAR, _FEW = 1.5, 5
 # chosen: ratios that are no difference: two compilations of one program differ by as much (`measure.choice.GAIN`)
 _ALIKE = 1.02
-# chosen: first calls of each program that are not timed; at capacity, the first three go another way (`dynamic.runtime`)
+# chosen: first calls of each program that are not timed; the first three at capacity go another way (`dynamic.runtime`)
 _UNTIMED = 4
 # chosen: seconds before each call of every second pair. Programs whose threads still spin since the call before differ
 # by up to a fifth from what they take after a pause; the faster one is faster either way.
 _PAUSE = 1e-4
-_NOT_SLOWER = 0.97  # given: times as fast as the one as written a program is that no limit of a trial refuses
+# given: times as fast as the program as written that what runs is at least. At the limits of a trial, a chosen program
+# that is faster by the median stays if its interval keeps this, or if it is much faster.
+_NO_LOSS = 0.97
+_MUCH = 1.1  # chosen: times as fast
 MOST_TRIALS = 16  # limit: combinations of sizes for which a function is settled; others run what the most run
 _AGREEING = 3  # chosen: combinations of sizes after which, if all agree, a function is settled for all sizes
 
@@ -239,8 +242,8 @@ class _Trial:
             middle, low, high = self.interval()
             if low > 1 or high < 1 or (low > 1 / _ALIKE and high < _ALIKE):
                 self.winner = int(middle < 1)
-            elif is_last:  # the program as written, unless the chosen one cannot be much slower
-                self.winner = int(middle < 1 or low < _NOT_SLOWER)
+            elif is_last:
+                self.winner = int(middle < 1 or (low < _NO_LOSS and middle < _MUCH))
 
 
 class Settling(Generic[C]):

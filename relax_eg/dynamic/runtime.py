@@ -8,8 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,7 +21,6 @@ from relax_eg.backend.executables import (
     CompileReason,
     Executable,
     Executables,
-    Tally,
     compile_executable,
     executable_memory,
 )
@@ -31,6 +29,7 @@ from relax_eg.backend.program import convert_argument
 from relax_eg.backend.runtime import UNSEEN, Straight
 from relax_eg.backend.statistics import SizeRow
 from relax_eg.dynamic.bodies import Body, TracedFunction
+from relax_eg.dynamic.calls import UNCHANGED, KnownCall, SizedCall
 from relax_eg.dynamic.fitting import CapacityFit, is_key_array
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.errors import OptionError
@@ -44,7 +43,6 @@ _TIMED_EVERY = 16  # chosen: after these, one call in so many is timed
 NO_FASTER = 0.98  # chosen: an exact executable is kept if it takes at most this share of a call at capacity
 MOST_REFUSED = 3  # limit: calls of `call_known` that an executable may refuse before such calls no longer try it
 _MOST_CALLS = 4096  # limit: combinations of shapes whose sizes, fits and counts are remembered
-_UNCHANGED = CapacityFit((), ())
 _config: Any = jax.config
 
 
@@ -54,67 +52,6 @@ class ElsewhereError(Exception):
     Its arguments are traced or on another device, JAX looks for NaN or has other settings, or the function is another
     program at its sizes.
     """
-
-
-@dataclass(eq=False)
-class _Call:
-    """The calls with certain sizes.
-
-    - `sizes`: the true sizes.
-    - `capacities`: the sizes at which they run; `sizes` where they run exactly.
-    - `mode`: "exact" permanently; "capacity"; "trial", with an exact executable that has not yet shown to be faster;
-      "hot", with one that is faster; "settled" at capacity, because the exact one was not faster.
-    - `variant`: the index of the variant that serves them.
-    - `fit`: what is padded and cut at `capacities`.
-    - `scalars`: the true sizes in the form that an executable at capacity takes.
-    - `counted`: number of calls, without those of `call_known`.
-    - `tallies`: counters of the executables that calls of `call_known` went to.
-    - `missed`: calls at capacity since the last exact executable was given up.
-    - `refused`: calls of `call_known` that the executable could not take; at `MOST_REFUSED` they no longer try it.
-    - `share`: predicted share of padding in the time of a call.
-    - `wider`: by capacities, the fit to the executables of larger capacities.
-    """
-
-    sizes: dict[str, int]
-    capacities: dict[str, int]
-    mode: Literal["exact", "capacity", "trial", "hot", "settled"]
-    variant: int
-    fit: CapacityFit = _UNCHANGED
-    scalars: dict[str, Any] = field(default_factory=dict[str, Any])
-    counted: int = 0
-    tallies: list[Tally] = field(default_factory=list[Tally])
-    missed: int = 0
-    refused: int = 0
-    share: float | None = None
-    wider: dict[tuple[int, ...], CapacityFit | None] = field(default_factory=dict[tuple[int, ...], CapacityFit | None])
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether they run at exact sizes, or will once that executable is compiled."""
-        return self.mode in ("exact", "trial", "hot")
-
-    @property
-    def count(self) -> int:
-        return self.counted + sum(t.total for t in self.tallies)
-
-
-class _KnownCall(NamedTuple):
-    """An executable that serves calls without padding or cutting.
-
-    - `body`: the index of the body whose weights it takes.
-    - `scalars`: the true sizes, if it takes them.
-    - `run`: the function of the executable.
-    - `tick`: counts a call.
-    - `executable`: the executable.
-    - `call`: the calls that it serves.
-    """
-
-    body: int
-    scalars: dict[str, Any]
-    run: Any
-    tick: Callable[[], int]
-    executable: Executable
-    call: _Call
 
 
 class SizedProgram(NamedTuple):
@@ -143,8 +80,8 @@ class Sized:
     def __init__(self, bound: BoundFamily, policy: Policy, executables: Executables, predict: Predict) -> None:
         program = bound.program
         self._bound, self._family, self._program = bound, bound.family, program
-        self._known_calls = Memo[Any, _KnownCall](MOST_KEYS)  # by the kinds of the arguments
-        self._only_known: _KnownCall | None = None  # serves every call as long as all are alike
+        self._known_calls = Memo[Any, KnownCall](MOST_KEYS)  # by the kinds of the arguments
+        self._only_known: KnownCall | None = None  # serves every call as long as all are alike
         self._has_differing_calls = False
         self._tree, self._size_key, self._call_indices = bound.tree, bound.size_key, bound.call_indices
         self._policy, self._executables, self._predict = policy, executables, predict
@@ -152,7 +89,7 @@ class Sized:
         self.bodies = [Body(p, frozenset(self._fixed)) for p in bound.programs]
         self._declared = [program.params[i].tensor for i in self._call_indices]
         self._dtypes = [None if t.dtype is None else argument_dtype(t.dtype) for t in self._declared]
-        self._calls: dict[tuple[Any, ...], _Call] = {}
+        self._calls: dict[tuple[Any, ...], SizedCall] = {}
         self._lock = threading.RLock()
         self.named_sizes = policy.named_sizes(self._fixed)
         self.assumes_one_size = policy.mode == "auto" and not self.named_sizes
@@ -205,7 +142,7 @@ class Sized:
         takes = self._takes_prepared or found.scalars
         return Straight(functools.partial(found.run, prepared) if takes else found.run, found.tick)
 
-    def _count_refusal(self, call: _Call) -> None:
+    def _count_refusal(self, call: SizedCall) -> None:
         """Counts a call of `call_known` whose sizes the executable does not serve."""
         with self._lock:
             if self._only_known is not None:
@@ -214,19 +151,19 @@ class Sized:
             call.refused += 1
 
     def _remember_executable(
-        self, call: _Call, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: SizedCall, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Lets `call_known` run this executable for calls like this one, if nothing is padded or cut for them.
 
         While all calls have the same sizes, it serves every call without a look at the size key.
         """
         # True if nothing is padded and nothing is cut.
-        own = executable.exact or (call.sizes == executable.buffer_sizes and call.fit == _UNCHANGED)
+        own = executable.exact or (call.sizes == executable.buffer_sizes and call.fit == UNCHANGED)
         if not own or call.mode == "trial" or call.refused >= MOST_REFUSED or executable.timed < TIMED:
             return
         scalars = {} if executable.exact else call.scalars
         body = self._which[call.variant]
-        entry = _KnownCall(body, scalars, executable.jitted, executable.tally.tick, executable, call)
+        entry = KnownCall(body, scalars, executable.jitted, executable.tally.tick, executable, call)
         with self._lock:
             try:
                 self._known_calls[self._size_key(args, kwargs)] = entry
@@ -305,8 +242,8 @@ class Sized:
             checked[i] = convert_argument(where, self._declared[i], x, weak)
         return checked
 
-    def _new_call(self, shapes: tuple[Any, ...]) -> _Call:
-        """The `_Call` for these shapes, made at their first call."""
+    def _new_call(self, shapes: tuple[Any, ...]) -> SizedCall:
+        """The `SizedCall` for these shapes, made at their first call."""
         bound = self._bound.sizes(shapes)
         sizes = {v: bound[v] for v in self._policy.ladders}
         with self._lock:
@@ -331,10 +268,10 @@ class Sized:
                 self._calls[shapes] = found
         return found
 
-    def _exact_call(self, sizes: Mapping[str, int]) -> _Call:
-        return _Call(dict(sizes), dict(sizes), "exact", self._family.variant_at(sizes))
+    def _exact_call(self, sizes: Mapping[str, int]) -> SizedCall:
+        return SizedCall(dict(sizes), dict(sizes), "exact", self._family.variant_at(sizes))
 
-    def call_at(self, sizes: Mapping[str, int]) -> _Call:
+    def call_at(self, sizes: Mapping[str, int]) -> SizedCall:
         """How calls with these sizes run: at capacity if that is possible and the user did not name the sizes."""
         if sizes in self.named_sizes:
             return self._exact_call(sizes)
@@ -349,7 +286,7 @@ class Sized:
         fit = body.fit(sizes, capacities) if all(v in body.dims for v in sizes if sizes[v] != capacities[v]) else None
         if fit is None:
             return self._exact_call(sizes)
-        return _Call(dict(sizes), capacities, "capacity", variant, fit, body.scalars(sizes))
+        return SizedCall(dict(sizes), capacities, "capacity", variant, fit, body.scalars(sizes))
 
     def runs_at(self, sizes: Mapping[str, int]) -> SizedProgram:
         """What calls with these sizes run."""
@@ -359,7 +296,7 @@ class Sized:
             return SizedProgram(body.exact(call.sizes, self._tree), call.variant, {})
         return SizedProgram(body.at_capacity(call.capacities, self._tree), call.variant, call.capacities)
 
-    def _executable_for(self, call: _Call) -> tuple[Executable, CapacityFit | None]:
+    def _executable_for(self, call: SizedCall) -> tuple[Executable, CapacityFit | None]:
         """The executable for a call, compiled if need be, and the fit of its arrays; None where it is exact."""
         with self._executables.lock:
             call.counted += 1
@@ -394,7 +331,7 @@ class Sized:
             make(self._exact_key(call), lambda: self._compile_exact(call, "hot"))
         return found, fit
 
-    def _at_capacity(self, call: _Call) -> tuple[Executable, CapacityFit]:
+    def _at_capacity(self, call: SizedCall) -> tuple[Executable, CapacityFit]:
         key = self._capacity_key(call)
         if not self._policy.background:
             return self._executables.get_or_compile(key, lambda: self._compile_capacity(call, "call")), call.fit
@@ -407,7 +344,7 @@ class Sized:
         self._executables.compile_in_thread(key, lambda: self._compile_capacity(call, "call"))
         return wider
 
-    def _wider(self, call: _Call) -> tuple[Executable, CapacityFit] | None:
+    def _wider(self, call: SizedCall) -> tuple[Executable, CapacityFit] | None:
         """The smallest existing executable into whose capacities a call fits."""
         body = self.bodies[self._which[call.variant]]
         found: list[tuple[int, Any, CapacityFit]] = []
@@ -427,18 +364,18 @@ class Sized:
         executable = self._executables.get(key)
         return None if executable is None else (executable, fit)
 
-    def _exact_key(self, call: _Call) -> tuple[Any, ...]:
+    def _exact_key(self, call: SizedCall) -> tuple[Any, ...]:
         return (self, "exact", call.variant, tuple(call.sizes.values()))
 
-    def _capacity_key(self, call: _Call) -> tuple[Any, ...]:
+    def _capacity_key(self, call: SizedCall) -> tuple[Any, ...]:
         return (self, "capacity", call.variant, tuple(call.capacities.values()))
 
-    def _compile_exact(self, call: _Call, why: CompileReason) -> Executable:
+    def _compile_exact(self, call: SizedCall, why: CompileReason) -> Executable:
         why = "named" if why == "call" and call.sizes in self.named_sizes else why
         taking = self.bodies[self._which[call.variant]].exact(call.sizes, self._tree)
         return self._compile(call, taking, call.sizes, True, why, self.donated)
 
-    def _compile_capacity(self, call: _Call, why: CompileReason) -> Executable:
+    def _compile_capacity(self, call: SizedCall, why: CompileReason) -> Executable:
         taking = self.bodies[self._which[call.variant]].at_capacity(call.capacities, self._tree)
         # Only arguments of fixed shape are donated: others are padded into arrays of our own, or copied.
         fixed = [i for i in self.donated if all(d.is_const for d in self._declared[i].shape or ())]
@@ -446,7 +383,7 @@ class Sized:
 
     def _compile(
         self,
-        call: _Call,
+        call: SizedCall,
         taking: TracedFunction,
         at: Mapping[str, int],
         exact: bool,
@@ -482,7 +419,7 @@ class Sized:
         found = loaded.at_exact_sizes(indices, (variant,))
         return next((p for p in found if all(p.stored.at.get(v) == n for v, n in at.items())), None)
 
-    def _earns_exact(self, call: _Call, found: Executable) -> bool:
+    def _earns_exact(self, call: SizedCall, found: Executable) -> bool:
         """Whether these sizes should get an exact executable."""
         if found.seconds is None or found.timed < TIMED or call.sizes == call.capacities:
             return False
@@ -494,7 +431,7 @@ class Sized:
             call.share = max(0.0, 1 - mine / whole) if whole > 0 else 0.0
         return earns_exact(call.missed, found.seconds, call.share, compiling)
 
-    def _judge_trial(self, call: _Call, own: Executable) -> None:
+    def _judge_trial(self, call: SizedCall, own: Executable) -> None:
         """Decides, after a few calls of an exact executable, whether it is faster than the one at capacity."""
         at_capacity = dict(self._executables.items()).get(self._capacity_key(call))
         slow = at_capacity is not None and at_capacity.seconds is not None and own.seconds is not None
