@@ -1,0 +1,5 @@
+"""`python -m relax_eg`: the command line."""
+
+from relax_eg.cli import app
+
+app()
