@@ -108,8 +108,9 @@ def admits_limited(instance: Instance, sizes: Sizes, most: int) -> bool:
 
 
 def with_small_sizes(instance: Instance) -> Instance:
-    """`instance` with small numbers in place of large fixed sizes; itself if its operators do not take these. What is
-    the same at all sizes is tested at these, where the fixed ones make too many elements."""
+    """`instance` with small numbers in place of large fixed sizes; itself if its operators do not take these, or if its
+    sides would then have different sizes. What is the same at all sizes is tested at these, where the fixed ones make
+    too many elements."""
     nodes = postorder((*instance.left, *instance.right))
     shapes = [e.annotation.shape or () for e in nodes if isinstance(e.annotation, Tensor)]
     distinct, smaller = list(_DISTINCT), dict[int, int]()
@@ -139,6 +140,9 @@ def with_small_sizes(instance: Instance) -> Instance:
                 attrs = {name: made(value) for name, value in e.attrs}
                 new[e] = call(e.op, [new[a] for a in e.args], attrs) if e.op in TABLE else e
     except RelaxEgError:
+        return instance
+    pairs = zip(instance.left, instance.right, strict=True)
+    if any(x.annotation == y.annotation and new[x].annotation != new[y].annotation for x, y in pairs):
         return instance
     left, right = (tuple(new[e] for e in side) for side in (instance.left, instance.right))
     return replace(instance, params=params, left=left, right=right)

@@ -17,6 +17,7 @@ from relax_eg.ops.record import call
 from relax_eg.rules import Rule, RuleSet
 from relax_eg.rules.check import check, keeps_accuracy
 from relax_eg.rules.rule import Instance
+from relax_eg.rules.samples import with_small_sizes
 from relax_eg.rules.verification import verify
 
 
@@ -130,3 +131,15 @@ def test_accuracy_is_not_tested_where_the_sides_cannot_be_compared() -> None:
     assert not keeps_accuracy(replace(same, right=(longer,)))
     scaled = (call("multiply", (x, outside), {}),)
     assert not keeps_accuracy(replace(same, left=scaled, right=scaled))
+
+
+def test_accuracy_is_tested_at_fixed_sizes_that_smaller_ones_cannot_stand_for() -> None:
+    """300 and 400 elements are 700; the small numbers for these three have no such sum."""
+    x, y = (var(name, Tensor((n,), "float32")) for name, n in (("x", 300), ("y", 400)))
+    joined = call("concat", (x, y), {"axis": 0})
+    wide = call("broadcast_to", (call("sum", (x,), {"axes": (0,)}),), {"shape": (700,)})
+    rule = next(r for r in rx.rules.default if r.name == "matmul_associates")
+    both = Instance(rule, (x, y), (joined,), (wide,))
+    assert both.left[0].annotation == both.right[0].annotation
+    assert with_small_sizes(both) is both
+    assert with_small_sizes(replace(both, right=(joined,))).params[0].shape[0].value < 300
