@@ -136,7 +136,8 @@ def optimize(
     settling = Settle.of(settle) if not measure and memory_limit is None and time_limit is None else OFF
     found = traced.cast_variables if traced.in_steps else ()
     policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named, found)
-    check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
+    given = [a for a in traced.arguments.names if a not in options.weights]
+    check_one_program(traced.name, policy, "steps" if traced.in_steps else execution, given)
     with width_context(traced.wide):
         best = _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)
     return holding_weights(best, program)
