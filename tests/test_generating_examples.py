@@ -97,8 +97,8 @@ def test_llava_sees_and_answers_for_any_number_of_pictures() -> None:
         features = see.prepare(params)(shown)
         assert features.shape == (pictures * LLAVA.tower.patches, d.width)
         assert_allclose(features, jax.jit(LLAVA.see)(params, shown), rtol=1e-4, atol=1e-4)
-        filled = 7 + len(features)
-        scores, caches = plain(params, before, features, after)
+        filled = 7 + features.shape[0]
+        scores, caches = plain(params, before, np.asarray(features), after)
         position = iter(range(filled, 40))
         room = [tuple(np.pad(x, ((0, 0), (0, 0), (0, 40 - filled), (0, 0))) for x in c) for c in caches]
         wanted, _ = generate(
