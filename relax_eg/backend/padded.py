@@ -19,7 +19,7 @@ class Padded:
     """A result that was not cut to its size, because a later call may run at the same capacity.
 
     `Dynamic(padded=True)` asks for such results. A call of any optimized function takes one in place of an array. For
-    anything else `cut()`, `np.asarray` and the functions of `jax.numpy` give the value, which is a copy.
+    anything else `cut()`, `np.asarray` and `jax.numpy.asarray` give the value, which is a copy.
 
     - `array`: the array at capacity. The value is at its beginning; what the other places hold does not matter.
     - `shape`: the shape of the value.
@@ -60,6 +60,3 @@ class Padded:
         if copy is False:
             raise ValueError("the value of a padded array is always a copy, because a call may write over the array")
         return np.array(np.asarray(self.array)[tuple(map(slice, self.shape))], dtype)
-
-    def __jax_array__(self) -> jax.Array:
-        return self.cut()

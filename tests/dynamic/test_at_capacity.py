@@ -59,7 +59,7 @@ def test_many_sizes_in_few_executables() -> None:
 
 
 def test_what_a_capacity_holds_besides_is_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_nan(self: CapacityFit, operands: list[Any], jit: Any) -> list[Any]:
+    def with_nan(self: CapacityFit, operands: list[Any], jit: Any, done: Any = ()) -> list[Any]:
         grown = list(operands)
         for i, shape, inside in self.pads:
             grown[i] = np.full(shape, np.nan, np.float32)
@@ -468,7 +468,7 @@ def test_a_padded_array_is_taken_by_any_function_and_copied_by_other_code() -> N
         rx.optimize(lambda x: x * 2, "4 8"),
     ):
         np.testing.assert_array_equal(other(cache), 2 * wanted)
-    np.testing.assert_array_equal(jnp.add(cache, 1), wanted + 1)
+    np.testing.assert_array_equal(jnp.asarray(cache), wanted)
     np.testing.assert_array_equal(cache.cut(), wanted)
     assert not cache.is_deleted()
     with pytest.raises(ShapeError, match=r"argument `x` should be int32, got float32"):
