@@ -82,8 +82,9 @@ def optimize(
       (`docs/families.md`). Or a statement about sizes, as `rx.prove` takes it, such as "b*s <= 4096"; or a list of
       both: `[{"s": (1, 4096)}, "s % 8 == 0"]`. Rules may rely on statements; a call that violates them raises.
     - `weights`: arguments known ahead of the calls, by name or position; what depends on them alone is computed once.
-      Their values may be given later (`best.prepare`), so rules do not see them: what a program gains by values, as a
-      blur does whose kernel has low rank, it gains for arrays that the function closes over. Those of a model (`rx.from_onnx`) need not be named, and calls need not pass them.
+      Their values may be given later, so rules do not see them: a function closes over a kernel whose values matter,
+      such as one of low rank (`docs/rules.md`). Those of a model (`rx.from_onnx`) need not be named, and calls need not
+      pass them.
     - `numerics`: the loosest class of rules allowed.
     - `facts`: what is known of the values of arguments, by name or position, or of single arrays in them:
       `{"S": "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts). Rules may rely on

@@ -113,7 +113,8 @@ class Body:
     def _room(self, capacities: Mapping[str, int]) -> dict[str, int]:
         """Places of axes that are sizes by themselves, for donated arguments: as many as results have that are longer
         by a number of elements, so that these are written in their place."""
-        axes = {str(d) for i in self._donated for d in self._program.params[i].tensor.shape or ()}.intersection(self.dims)
+        params = self._program.params
+        axes = {str(d) for i in self._donated for d in params[i].tensor.shape or ()}.intersection(self.dims)
         grown = ((v, d - Dim.var(v)) for dims in _patterns(self._results) for d in dims for v in d.variables & axes)
         found: dict[str, int] = {}
         for v, more in grown:
