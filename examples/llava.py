@@ -165,7 +165,10 @@ def optimized(model: Llava, params: Params, pictures: int, dtype: str = "float32
     capacities = {"i": "powers of two", "f": "powers of two", "g": "powers of two", "v": tower.patches, "t": ROOM}
     found: dict[str, Part] = {}
     for name, (fn, specs, bounds, at) in cases.items():
-        dynamic = rx.Dynamic(mode="capacity", capacities={v: capacities[v] for v in bounds})
+        dynamic = rx.Dynamic(
+            mode="capacity", capacities={v: capacities[v] for v in bounds}, padded=True,
+            donated=["caches"] if name == "step" else None,
+        )  # fmt: skip
         best = rx.optimize(fn, params, *specs, weights=("params",), bounds=bounds, at=at, dynamic=dynamic, **options)
         here = not isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct)
         found[name] = Part(best, best.prepare(params) if here else best, at, bounds)

@@ -266,7 +266,10 @@ def optimized(model: Whisper, params: Params, places: int) -> dict[str, Part]:
     capacities = {"s": "powers of two", "t": ROOM, "p": CLIP}
     found: dict[str, Part] = {}
     for name, (fn, specs, bounds, at) in cases.items():
-        dynamic = rx.Dynamic(mode="capacity", capacities={v: capacities[v] for v in bounds})
+        dynamic = rx.Dynamic(
+            mode="capacity", capacities={v: capacities[v] for v in bounds}, padded=True,
+            donated=["caches"] if name == "step" else None,
+        )  # fmt: skip
         best = rx.optimize(fn, params, *specs, weights=("params",), bounds=bounds, at=at, dynamic=dynamic)
         found[name] = Part(best, best.prepare(params), at, bounds)
     return found
@@ -290,18 +293,18 @@ def main(
 
     encode, read, more = (parts[name].ready for name in ("encode", "prefill", "step"))
     heard = encode(audio)
-    wanted = jax.jit(model.encode)(params, audio)
-    worst = max(float(jnp.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (heard, wanted)), strict=True))
+    whole, wanted = jax.tree.map(jnp.asarray, heard), jax.jit(model.encode)(params, audio)
+    worst = max(float(jnp.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (whole, wanted)), strict=True))
     console.print(f"{seconds:g} s of sound heard; keys and values differ from those of jax.jit by {worst:.1g} at most")
     step, in_place = parts["step"].best, jax.jit(model.step_at, donate_argnums=3)
     read_plain, more_plain = jax.jit(model.prefill), jax.jit(model.step)
     ways = {
         "jax.jit, cache of fixed length": with_fixed_caches(
-            lambda: read_plain(params, START, heard), lambda t, at, c: in_place(params, t, at, c, heard),
+            lambda: read_plain(params, START, whole), lambda t, at, c: in_place(params, t, at, c, whole),
             START.shape[1], tokens, ROOM, in_place._cache_size,
         ),
         "jax.jit, growing cache": Way(
-            lambda: read_plain(params, START, heard), lambda t, c: more_plain(params, t, c, heard),
+            lambda: read_plain(params, START, whole), lambda t, c: more_plain(params, t, c, whole),
             min(recompiled, tokens), more_plain._cache_size,
         ),
         "relax_eg, growing cache": Way(

@@ -23,8 +23,11 @@ LLAVA = Llava(Tower(28, 14, 1, 16, 32, 2), Decoder(1, 16, 32, 4, 2, 4, 40))
 CAPACITY: dict[str, Any] = {
     "weights": ("params",),
     "settle": "off",
-    "dynamic": rx.Dynamic(mode="capacity", capacities="bound"),
+    "dynamic": rx.Dynamic(mode="capacity", capacities="bound", padded=True),
 }
+IN_PLACE: dict[str, Any] = {
+    **CAPACITY, "dynamic": rx.Dynamic(mode="capacity", capacities="bound", padded=True, donated=["caches"])
+}  # fmt: skip
 
 
 def test_speech_has_energy_where_voices_have_it() -> None:
@@ -56,7 +59,7 @@ def test_whisper_hears_and_writes_at_every_length() -> None:
     )
     more = rx.optimize(
         WHISPER.step, params, "1 @ int32", WHISPER.caches("t"), WHISPER.caches("p"),
-        at={"t": 8, "p": 32}, bounds={"t": (1, WHISPER.context), "p": sound}, **CAPACITY,
+        at={"t": 8, "p": 32}, bounds={"t": (1, WHISPER.context), "p": sound}, **IN_PLACE,
     )  # fmt: skip
     first, later, whole = read.prepare(params), more.prepare(params), jax.jit(WHISPER.prefill)
     prompt = np.array([[3, 1, 2]], np.int32)
@@ -84,7 +87,7 @@ def test_llava_sees_and_answers_for_any_number_of_pictures() -> None:
         at={"f": 3, "v": 4, "g": 4}, bounds={"f": words, "v": seen, "g": words}, **CAPACITY,
     )  # fmt: skip
     more = rx.optimize(
-        LLAVA.step, params, "1 @ int32", d.caches("t", 1), at={"t": 16}, bounds={"t": (1, 40)}, **CAPACITY
+        LLAVA.step, params, "1 @ int32", d.caches("t", 1), at={"t": 16}, bounds={"t": (1, 40)}, **IN_PLACE
     )
     ready, later = read.prepare(params), more.prepare(params)
     plain, step = jax.jit(LLAVA.prefill), jax.jit(LLAVA.step_at)
@@ -94,8 +97,8 @@ def test_llava_sees_and_answers_for_any_number_of_pictures() -> None:
         features = see.prepare(params)(shown)
         assert features.shape == (pictures * LLAVA.tower.patches, d.width)
         assert_allclose(features, jax.jit(LLAVA.see)(params, shown), rtol=1e-4, atol=1e-4)
-        filled = 7 + len(features)
-        scores, caches = plain(params, before, features, after)
+        filled = 7 + features.shape[0]
+        scores, caches = plain(params, before, np.asarray(features), after)
         position = iter(range(filled, 40))
         room = [tuple(np.pad(x, ((0, 0), (0, 0), (0, 40 - filled), (0, 0))) for x in c) for c in caches]
         wanted, _ = generate(

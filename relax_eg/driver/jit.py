@@ -83,6 +83,8 @@ def jit(
         TimeLimit.of(time_limit)
     # Wrong values are reported here, at the decoration; what depends on the names of sizes, at the first call.
     read_search(search)
+    if policy.padded or policy.donated:
+        raise OptionError("jit: Dynamic(padded=, donated=): rx.optimize takes them, and rx.jit takes donate_argnames")
     capacities = policy.capacities
     read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), policy)
     if dims is None and isinstance(capacities, Mapping):

@@ -76,7 +76,8 @@ def load(
         found = saved.program.written().main.cast_variables if saved.execution == STEPS else ()
         if set(variables) != has | {*found}:
             raise ValueError(f"it has capacities of {', '.join(variables)}, and its sizes are {', '.join(sorted(has))}")
-        usual = Dynamic(mode=kept["dynamic"], **{k: kept[k] for k in ("capacities", "executables", "background")})
+        fields = {k: kept[k] for k in ("capacities", "executables", "background")}
+        usual = Dynamic(mode=kept["dynamic"], padded=kept.get("padded"), donated=kept.get("donated"), **fields)
         policy = read_policy(name, sorted(has), scope, usual, at, found)
     chosen = usual if dynamic is None else Dynamic.of(dynamic).over(usual)
     if not saved.program.from_function and variables and saved.execution != STEPS and not chosen.trust:
@@ -85,7 +86,8 @@ def load(
         policy = read_policy(name, sorted(has), scope, chosen, at, found)
         data = {**policy.as_data(), "profile": kept["profile"]}
         saved = replace(saved, program=replace(saved.program, at_sizes=data))
-    check_one_program(name, policy.mode, saved.execution)
+    given = [a for a in dict.fromkeys(saved.program.arguments) if a not in saved.weights]
+    check_one_program(name, policy, saved.execution, given)
     programs = [v.chosen for v in saved.variants]
     predict = partial(call_predictor, saved.program, programs, saved.weights, ByProfile(profile))
     saved = replace(saved, variants=tuple(_as_expected_here(v, profile) for v in saved.variants))

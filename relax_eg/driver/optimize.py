@@ -82,7 +82,9 @@ def optimize(
       (`docs/families.md`). Or a statement about sizes, as `rx.prove` takes it, such as "b*s <= 4096"; or a list of
       both: `[{"s": (1, 4096)}, "s % 8 == 0"]`. Rules may rely on statements; a call that violates them raises.
     - `weights`: arguments known ahead of the calls, by name or position; what depends on them alone is computed once.
-      Those of a model (`rx.from_onnx`) need not be named, and calls need not pass them.
+      Their values may be given later, so rules do not see them: a function closes over a kernel whose values matter,
+      such as one of low rank (`docs/rules.md`). Those of a model (`rx.from_onnx`) need not be named, and calls need not
+      pass them.
     - `numerics`: the loosest class of rules allowed.
     - `facts`: what is known of the values of arguments, by name or position, or of single arrays in them:
       `{"S": "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts). Rules may rely on
@@ -136,7 +138,8 @@ def optimize(
     settling = Settle.of(settle) if not measure and memory_limit is None and time_limit is None else OFF
     found = traced.cast_variables if traced.in_steps else ()
     policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named, found)
-    check_one_program(traced.name, chosen.mode, "steps" if traced.in_steps else execution)
+    given = [a for a in traced.arguments.names if a not in options.weights]
+    check_one_program(traced.name, policy, "steps" if traced.in_steps else execution, given)
     with width_context(traced.wide):
         best = _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)
     return holding_weights(best, program)

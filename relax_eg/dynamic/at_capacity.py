@@ -16,6 +16,7 @@ from relax_eg.backend.pallas.choice import Pallas, lowering_through
 from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Straight
 from relax_eg.backend.statistics import ExecutableRow, Statistics
 from relax_eg.backend.whole import Whole
+from relax_eg.dynamic.fitting import unpadded
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import ElsewhereError, Predict, Sized
 from relax_eg.errors import OptionError
@@ -83,7 +84,7 @@ class AtCapacity(Whole):
         try:
             return self.sized.run(self.prepared_values, arguments)
         except (ElsewhereError, UnseenError):
-            return self.run_elsewhere(arguments)
+            return self.run_elsewhere([unpadded(x, None) for x in arguments])
 
     def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> AtCapacity:
         made = AtCapacity(self.family, self._policy, self._predict, self.executables, shapes, self._sized, self._pallas)

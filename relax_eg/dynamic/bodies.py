@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, plan_most
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.logs import fallback
+from relax_eg.shapes import Dim
 
 # A function `(held, *args, **kwargs) -> result`, the specs of `held` (a tuple of the prepared values) and `args`, and
 # those of `kwargs`. At exact sizes, where no parameters are bound, it does not take `held`.
@@ -28,12 +29,13 @@ class Body:
 
     Its operands are the values prepared from the bound parameters, then the other leaves.
 
+    - `donated`: the places of the parameters whose arrays calls at capacity use up.
     - `reasons`: what cannot run at capacity (an operator and its line, or the program), and why; filled once `dims` is
       known.
     """
 
-    def __init__(self, bound: BoundProgram, fixed: frozenset[str]) -> None:
-        self._bound, self._program, self._fixed = bound, bound.program, fixed
+    def __init__(self, bound: BoundProgram, fixed: frozenset[str], donated: Collection[int] = ()) -> None:
+        self._bound, self._program, self._fixed, self._donated = bound, bound.program, fixed, donated
         self.reasons: dict[str, str] = {}
 
     # These are cached properties, because the module of a function kept as written is made on demand; the first call
@@ -105,14 +107,26 @@ class Body:
         """The shapes of arrays at these capacities. An axis gets as many places as it can ever need (`capacity_of`):
         for n*m - n that may be more than its value with n and m at capacity."""
         fixed = {v: n for v, n in capacities.items() if v not in self.dims}
-        moving = {v: capacities[v] for v in self.dims}
-        return lambda dims: tuple(capacity_of(d.substitute(fixed), moving) for d in dims)
+        moving, room = {v: capacities[v] for v in self.dims}, self._room(capacities)
+        return lambda dims: tuple(room.get(str(d)) or capacity_of(d.substitute(fixed), moving) for d in dims)
+
+    def _room(self, capacities: Mapping[str, int]) -> dict[str, int]:
+        """Places of axes that are sizes by themselves, for donated arguments: as many as results have that are longer
+        by a number of elements, so that these are written in their place."""
+        params = self._program.params
+        axes = {str(d) for i in self._donated for d in params[i].tensor.shape or ()}.intersection(self.dims)
+        grown = ((v, d - Dim.var(v)) for dims in _patterns(self._results) for d in dims for v in d.variables & axes)
+        found: dict[str, int] = {}
+        for v, more in grown:
+            if more.is_const and more.value > 0:
+                found[v] = max(found.get(v, 0), capacities[v] + more.value)
+        return found
 
     def at_capacity(self, capacities: Mapping[str, int], tree: Any) -> TracedFunction:
         """Like `exact`, for arrays at these capacities; the first item of `held` is the true sizes, as `scalars` gives
         them."""
         assert self._plan is not None
-        run = self._plan[0].lower({v: capacities[v] for v in self.dims})
+        run = self._plan[0].lower({v: capacities[v] for v in self.dims}, room=self._room(capacities))
 
         def padded(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             given = (held[1:], *args) if self._bound.indices else args

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from relax_eg.backend.padded import Padded, is_key_array
 from relax_eg.shapes import Dim
 
 Pattern = Sequence[Dim]
@@ -28,34 +29,12 @@ Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
 _ALIGNED = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Uncut:
-    """A result that is not cut to its size, because whoever reads it next may run at the same capacity.
-
-    - `array`: it at capacity. What its padding holds does not matter.
-    - `shape`: its true shape.
-    """
-
-    array: jax.Array
-    shape: tuple[int, ...]
-
-    @property
-    def dtype(self) -> Any:
-        return self.array.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return self.array.nbytes
-
-    def block_until_ready(self) -> Uncut:
-        jax.block_until_ready(self.array)
-        return self
-
-
 def unpadded(value: Any, jit: Jit | None) -> Any:
     """Returns a value at its true size."""
-    if not isinstance(value, Uncut):
+    if not isinstance(value, Padded):
         return value
+    if jit is None:
+        return value.cut()
     return CapacityFit((), ((0, tuple(map(slice, value.shape))),)).cut([value.array], jit)[0]
 
 
@@ -99,18 +78,18 @@ class CapacityFit:
         return grown
 
     def pad_all(self, operands: list[Any], jit: Jit | None) -> list[Any]:
-        """What `pad` returns, for operands some of which may be `Uncut`."""
+        """What `pad` returns, for operands some of which may be `Padded`."""
         shapes = {i: shape for i, shape, _ in self.pads}
-        done = {i for i, x in enumerate(operands) if isinstance(x, Uncut) and x.array.shape == shapes.get(i)}
+        done = {i for i, x in enumerate(operands) if isinstance(x, Padded) and x.array.shape == shapes.get(i)}
         given = [x.array if i in done else unpadded(x, jit) for i, x in enumerate(operands)]
         return self.pad(given, jit, done)
 
     def cut(self, results: Sequence[Any], jit: Jit | None, kept: Collection[int] = ()) -> list[Any]:
-        """The results at their true sizes, those at the places `kept` as `Uncut`."""
+        """The results at their true sizes, those at the places `kept` as `Padded`."""
         made = list(results)
         for i, inside in self.cuts if kept else ():
             if i in kept:
-                made[i] = Uncut(made[i], tuple(s.stop for s in inside))
+                made[i] = Padded(made[i], tuple(s.stop for s in inside))
         cuts = [c for c in self.cuts if c[0] not in kept] if kept else self.cuts
         if jit is not None and cuts:
             new = self._on_device(operator.getitem, cuts, [made[i] for i, _ in cuts], jit)
@@ -126,11 +105,6 @@ class CapacityFit:
             # JAX may keep a view without copying; a view of a small part would keep the whole buffer alive.
             made[i] = jax.device_put(view if 2 * view.nbytes >= whole.nbytes else view.copy())
         return made
-
-
-def is_key_array(x: Any) -> bool:
-    """Whether `x` is an array of typed PRNG keys, which numpy cannot hold."""
-    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _pad_on_device(x: Any, shape: tuple[int, ...], inside: Inside) -> Any:

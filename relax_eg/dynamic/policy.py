@@ -45,6 +45,10 @@ class Dynamic:
       Without it the function is traced once for each combination of sizes; if that gives another program, the function
       runs as written, in an executable of its own. A module is traced, too: errors of its operators at these sizes are
       raised, even where the chosen program no longer has these operators.
+    - `padded`: leave results whose sizes vary at capacity. Each is a `types.Padded`, which a later call takes without
+      copying it, or an array where it fills the capacity. Calls at exact sizes return arrays.
+    - `donated`: names of arguments whose arrays calls at capacity use up, as with `donate_argnames` of `jax.jit`. A
+      result that is longer by a number of elements is written in their place.
 
     OptionError for values of another kind.
     """
@@ -54,6 +58,8 @@ class Dynamic:
     executables: int | None = None
     background: bool | None = None
     trust: bool | None = None
+    padded: bool | None = None
+    donated: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None and not (isinstance(self.mode, str) and self.mode in DYNAMIC):
@@ -63,10 +69,13 @@ class Dynamic:
         n = self.executables
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):  # type: ignore[reportUnnecessaryIsInstance]
             raise OptionError(f"Dynamic(executables={short_repr(n)}): how many to keep, a number >= 1, is accepted")
-        for name in ("background", "trust"):
+        for name in ("background", "trust", "padded"):
             flag = getattr(self, name)
             if flag is not None and not isinstance(flag, bool):
                 raise OptionError(f"Dynamic({name}={short_repr(flag)}): True or False is accepted")
+        donated: Any = self.donated or ()
+        if not isinstance(donated, (str, list, tuple)) or not all(isinstance(name, str) for name in donated):  # type: ignore[reportUnknownVariableType]
+            raise OptionError(f"Dynamic(donated={short_repr(donated)}): a list of names of arguments is accepted")
 
     def over(self, usual: Dynamic) -> Dynamic:
         """This record, with the fields of `usual` in place of those that are None."""
@@ -182,6 +191,8 @@ class Policy:
     - `executables`: how many are kept; None: the default number.
     - `background`: compile in a thread whenever another executable can serve the calls.
     - `at`: the sizes that the user asked to be best at.
+    - `padded`: whether results whose sizes vary stay at capacity.
+    - `donated`: the arguments whose arrays calls at capacity use up.
     """
 
     mode: Mode
@@ -190,6 +201,12 @@ class Policy:
     executables: int | None = None
     background: bool = False
     at: tuple[Mapping[str, int], ...] = ()
+    padded: bool = False
+    donated: tuple[str, ...] = ()
+
+    def is_donated(self, argument: str) -> bool:
+        """Whether calls use up the arrays of an argument, which may be one of `*xs`."""
+        return argument in self.donated or argument.partition("[")[0] in self.donated
 
     @property
     def others(self) -> Ladder:
@@ -205,6 +222,8 @@ class Policy:
             "executables": self.executables,
             "background": self.background,
             "at": [dict(b) for b in self.at],
+            "padded": self.padded,
+            "donated": list(self.donated),
         }
 
     def named_sizes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
@@ -298,18 +317,34 @@ def read_policy(
             has = f"its sizes are {', '.join(variables)}" if variables else "it has no symbolic sizes"
             raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{short_repr(v)}: ...}}); {has}")
     ladders = {v: _ladder(v, by_name.get(v, POWERS), scope.bounds(v)[1], v in found) for v in variables}
-    return Policy(dynamic.mode or "auto", ladders, scope, dynamic.executables, bool(dynamic.background), tuple(at))
+    donated = (dynamic.donated,) if isinstance(dynamic.donated, str) else tuple(dynamic.donated or ())
+    return Policy(
+        dynamic.mode or "auto", ladders, scope, dynamic.executables, bool(dynamic.background), tuple(at),
+        bool(dynamic.padded), donated,
+    )  # fmt: skip
 
 
-def check_one_program(name: str, mode: Mode | None, runs: str) -> None:
-    """OptionError if capacities are asked for a function that runs kernel by kernel, or may: `runs` is "kernels" or
-    "auto"."""
+def check_one_program(name: str, policy: Policy, runs: str, given: Sequence[str]) -> None:
+    """OptionError for options of one program that runs at capacity, if the function is none.
+
+    - `runs`: "kernels", "auto" (it may run in kernels) or "steps"; anything else for one program.
+    - `given`: the names of the arguments that calls give.
+    """
     how = {
         "kernels": "runs kernel by kernel",
         "auto": "may run kernel by kernel, which execution='whole' rules out",
     }.get(runs)
-    if mode == "capacity" and how is not None:
+    if policy.mode == "capacity" and how is not None:
         raise OptionError(f"dynamic='capacity': {name}() {how}; 'auto' and 'exact' are accepted")
+    how = "runs in steps" if runs == "steps" else how
+    if how is not None and (policy.padded or policy.donated):
+        option = "padded" if policy.padded else "donated"
+        raise OptionError(f"Dynamic({option}=...): {name}() {how}; a function that is one program is accepted")
+    known = {*given, *(a.partition("[")[0] for a in given)}
+    for argument in policy.donated:
+        if argument not in known:
+            has = ", ".join(given) or "none"
+            raise OptionError(f"Dynamic(donated=...): calls of {name}() give no argument {argument!r}; they give {has}")
 
 
 def _ladder(v: str, given: Any, high: int | None, is_found: bool) -> Ladder:

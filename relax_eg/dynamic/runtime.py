@@ -25,12 +25,13 @@ from relax_eg.backend.executables import (
     executable_memory,
 )
 from relax_eg.backend.loaded import FromFile, LoadedProgram
+from relax_eg.backend.padded import Padded, is_key_array
 from relax_eg.backend.program import convert_argument
 from relax_eg.backend.runtime import UNSEEN, Straight
 from relax_eg.backend.statistics import SizeRow
 from relax_eg.dynamic.bodies import Body, TracedFunction
 from relax_eg.dynamic.calls import UNCHANGED, KnownCall, SizedCall
-from relax_eg.dynamic.fitting import CapacityFit, is_key_array
+from relax_eg.dynamic.fitting import CapacityFit, unpadded
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.errors import OptionError
 from relax_eg.memo import Memo
@@ -74,7 +75,8 @@ class Sized:
     - `predict`: predicted seconds of a call of a variant at given sizes.
     - `assumes_one_size`: whether the first call's sizes are assumed to be the only ones.
     - `named_sizes`: the sizes that run exactly because the user named them.
-    - `donated`: indices into `call_indices` of the arguments whose arrays a call may reuse.
+    - `donated`: indices into `call_indices` of the arguments whose arrays a call may reuse, besides those that
+      `policy` says.
     """
 
     def __init__(self, bound: BoundFamily, policy: Policy, executables: Executables, predict: Predict) -> None:
@@ -86,7 +88,9 @@ class Sized:
         self._tree, self._size_key, self._call_indices = bound.tree, bound.size_key, bound.call_indices
         self._policy, self._executables, self._predict = policy, executables, predict
         self._fixed, self._which, self._takes_prepared = bound.fixed, bound.program_indices, bool(bound.indices)
-        self.bodies = [Body(p, frozenset(self._fixed)) for p in bound.programs]
+        self._used_up = [k for k, i in enumerate(self._call_indices) if policy.is_donated(program.arguments[i])]
+        donated = [self._call_indices[k] for k in self._used_up]
+        self.bodies = [Body(p, frozenset(self._fixed), donated) for p in bound.programs]
         self._declared = [program.params[i].tensor for i in self._call_indices]
         self._dtypes = [None if t.dtype is None else argument_dtype(t.dtype) for t in self._declared]
         self._calls: dict[tuple[Any, ...], SizedCall] = {}
@@ -187,16 +191,17 @@ class Sized:
         mine = held[self._which[call.variant]]
         timed = executable.timed < TIMED or executable.counted_calls % _TIMED_EVERY == 0
         started = time.perf_counter() if timed else 0.0
+        jit = None if self._on_host else self._executables.jit
         if fit is None:
-            args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
+            args, kwargs = jax.tree_util.tree_unflatten(self._tree, [unpadded(x, jit) for x in others])
             result = executable.jitted(*((mine,) if self._takes_prepared else ()), *args, **kwargs)
         else:
-            jit = None if self._on_host else self._executables.jit
-            grown = fit.pad([*mine, *others], jit)[len(mine) :]
+            grown = fit.pad_all([*mine, *others], jit)[len(mine) :]
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, grown)
             result = executable.jitted((call.scalars, *mine), *args, **kwargs)
             if fit.cuts:
-                results = fit.cut(jax.tree_util.tree_leaves(result), jit)
+                kept = [i for i, _ in fit.cuts] if self._policy.padded else ()
+                results = fit.cut(jax.tree_util.tree_leaves(result), jit, kept)
                 result = jax.tree_util.tree_unflatten(self._program.out_tree, results)
         self._remember_executable(call, executable, args, kwargs)
         if timed:
@@ -238,6 +243,8 @@ class Sized:
                     continue
             elif isinstance(x, Tracer) or (isinstance(x, jax.Array) and not ours and not is_key_array(x)):
                 raise ElsewhereError
+            if isinstance(x, Padded) and x.dtype == self._dtypes[i]:
+                continue
             where = f"{self._program.name}(): argument `{self._program.names[self._call_indices[i]]}`"
             checked[i] = convert_argument(where, self._declared[i], x, weak)
         return checked
@@ -377,9 +384,9 @@ class Sized:
 
     def _compile_capacity(self, call: SizedCall, why: CompileReason) -> Executable:
         taking = self.bodies[self._which[call.variant]].at_capacity(call.capacities, self._tree)
-        # Only arguments of fixed shape are donated: others are padded into arrays of our own, or copied.
+        # Other arguments of `donated` are padded into arrays of our own, or copied.
         fixed = [i for i in self.donated if all(d.is_const for d in self._declared[i].shape or ())]
-        return self._compile(call, taking, call.capacities, False, why, fixed)
+        return self._compile(call, taking, call.capacities, False, why, sorted({*fixed, *self._used_up}))
 
     def _compile(
         self,

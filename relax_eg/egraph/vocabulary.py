@@ -15,12 +15,13 @@ from functools import lru_cache
 from typing import Any
 
 from relax_eg.errors import OperatorError
+from relax_eg.explain.record import build_node
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, TUPLE_GET, Expr, node, tuple_get
-from relax_eg.ir.tensor_calls import call_tir, tir_annotation
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, TUPLE_GET, Expr
+from relax_eg.ir.tensor_calls import has_own_annotation, tir_annotation
 from relax_eg.limits import MANY_KEPT
-from relax_eg.ops import TABLE, call, deduce
-from relax_eg.ops.libraries import LIBRARIES, library_call, library_of
+from relax_eg.ops import TABLE, deduce
+from relax_eg.ops.libraries import LIBRARIES, library_of
 from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.shapes import Dim
 
@@ -75,16 +76,7 @@ class Opcode:
 
     def build(self, args: tuple[Expr, ...], dims: tuple[Dim, ...]) -> Expr:
         """Builds the expression that this opcode stands for."""
-        if self.annotation is not None:
-            return node(self.op, args, self.static, self.annotation)
-        if self.op == CALL_DPS_LIBRARY:
-            attrs = self.attributes(dims)
-            return library_call(LIBRARIES[attrs["name"]], args, dict(attrs["attrs"]))
-        if self.op == TUPLE_GET:
-            return tuple_get(args[0], dict(self.static)["index"])
-        if self.op == CALL_TIR:
-            return call_tir(dict(self.static)["program"].value, args)
-        return call(self.op, args, self.attributes(dims))
+        return build_node(self.op, args, self.attributes(dims), self.annotation)
 
     def deduce(self, operands: tuple[Annotation, ...], dims: tuple[Dim, ...]) -> Annotation:
         """Returns the annotation of a node whose operands have these annotations. Raises OperatorError."""
@@ -135,7 +127,7 @@ def _opcode_key(e: Expr, is_registered: bool) -> tuple[OpcodeKey, tuple[Dim, ...
         return (e.op, static, repr(static), tuple((k, len(v)) for k, v in sized), len(e.args), None), dims
     if e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple):
         return (e.op, e.attrs, repr(e.attrs), (), 1, None), ()
-    if e.op == CALL_TIR and _follows(e):
+    if e.op == CALL_TIR and not has_own_annotation(e):  # a rule about it holds at all sizes
         return (e.op, e.attrs, repr(e.attrs), (), len(e.args), None), ()
     if record is None:
         return (e.op, e.attrs, repr(e.attrs), (), len(e.args), e.annotation), ()
@@ -144,16 +136,6 @@ def _opcode_key(e: Expr, is_registered: bool) -> tuple[OpcodeKey, tuple[Dim, ...
     sized = tuple((k, v) for k, v in e.attrs if kinds[k] == "dims")
     dims = tuple(d for _, v in sized for d in v)
     return (e.op, static, repr(static), tuple((k, len(v)) for k, v in sized), len(e.args), None), dims
-
-
-def _follows(e: Expr) -> bool:
-    """Whether the annotation of a `call_tir` follows from the arguments, so that a rule about it holds at all sizes."""
-    if e.attr("sizes"):
-        return False
-    try:
-        return tir_annotation(e.attr("program").value, [a.annotation for a in e.args], ()) == e.annotation
-    except OperatorError:
-        return False
 
 
 def _is_sizes(value: Any) -> bool:

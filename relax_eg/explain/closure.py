@@ -8,7 +8,8 @@ the congruence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from relax_eg.explain.record import CanonicalSizes, Signature, signature_of
@@ -39,6 +40,7 @@ class Closure:
         self._canonical_sizes = canonical_sizes
         self._class: list[int] = []
         self._parts: dict[int, list[int]] = {}  # class -> terms, at least one of each set of equals
+        self._counts: Counter[int] = Counter()  # class -> number of terms
         self._members: list[list[int]] = []
         self._parent: list[int] = []
         self._reason_edges: list[tuple[int, _Reason] | None] = []
@@ -78,6 +80,7 @@ class Closure:
         where = self._classes.get((sign, tuple(self._class[a] for a in args)), -1)
         self._class.append(where)
         self._parts.setdefault(where, []).append(i)
+        self._counts[where] += 1
         self._members.append([i])
         self._parent.append(i)
         self._reason_edges.append(None)
@@ -102,6 +105,10 @@ class Closure:
         found = list(dict.fromkeys(map(self.find, self._parts.get(where, ()))))
         self._parts[where] = found
         return found
+
+    def count(self, classes: Iterable[int]) -> int:
+        """Returns the number of terms in these classes together."""
+        return sum(self._counts[c] for c in classes)
 
     def members(self, i: int) -> list[int]:
         """Returns the numbers of all terms equal to `i`, `i` included."""

@@ -41,15 +41,14 @@ def derive(
         closure.add(e)
     for found in proposed:
         closure.learn(found)
-    pending = [_Match(f, recording) for f in recording.firings]
+    matches = [_Match(f, recording) for f in recording.firings]
     pairs = list(zip(written, chosen, strict=True))
     while not all(closure.equal(a, b) for a, b in pairs):
         before = closure.changes
         # A round uses only equations known before it, so derivations of fewer rounds are found first.
-        learned = [found for m in pending for found in m.equations(closure, holds)]
+        learned = [found for m in matches for found in m.equations(closure, holds)]
         for found in learned:
             closure.learn(found)
-        pending = [m for m in pending if not m.done]
         if closure.changes == before and not learned:
             raise ExplanationError(_no_derivation_text(closure, pairs))
     results = [closure.goal(a, b) for a, b in pairs]
@@ -94,17 +93,19 @@ class _Match:
 
     - `firing`: the match.
     - `recording`: the record that it is from.
-    - `done`: whether it can yield no further equations.
     """
 
     firing: Firing
     recording: Recording
-    done: bool = False
+    _done_at: int = -1  # number of terms in the classes of its operands for which it yields no further equations
     _tried: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
     _signatures: dict[Expr, Signature] = field(default_factory=dict[Expr, Signature])
 
     def equations(self, closure: Closure, holds: Holds) -> Iterator[Equation]:
         """Yields the uses of the match on expressions that are present now and were not at the last call."""
+        terms = closure.count(self.firing.operands)
+        if terms == self._done_at:
+            return
         instance = self.firing.instance
         parts = {
             str(p.attr("name")): closure.parts(c) for p, c in zip(instance.params, self.firing.operands, strict=True)
@@ -122,8 +123,9 @@ class _Match:
             found = self._equation(operands)
             if found is not None:
                 yield found
-        # If each variable stands for one set of equal expressions, there are no further matches.
-        self.done = bool(self._tried) and all(len(p) == 1 for p in parts.values())
+        # While each variable stands for one set of equal expressions, there are no further matches.
+        if self._tried and all(len(p) == 1 for p in parts.values()):
+            self._done_at = terms
 
     def _equation(self, operands: Sequence[Expr]) -> Equation | None:
         """Returns the use of the match on `operands`; None if a side cannot be formed of these expressions."""

@@ -11,11 +11,10 @@ from typing import Any
 from relax_eg.dtypes import FLOATS
 from relax_eg.errors import OperatorError
 from relax_eg.explain.infix import short_infix_text
-from relax_eg.explain.record import Recording, leaf_signature, signature_of
+from relax_eg.explain.record import Recording, build_node, leaf_signature, signature_of
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
+from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.ir.heads import LEAVES
-from relax_eg.ops import TABLE, call
 from relax_eg.rules import Claim, InOrder, Instance, Rule, ValueTest
 from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.conditions import WORDS, Guard, key_of
@@ -91,9 +90,7 @@ def _made(sign: Any, args: list[Expr]) -> Expr:
     if sign[0] == "leaf":
         return sign[1]
     op, items, _, annotation = sign
-    if op == TUPLE_GET:
-        return tuple_get(args[0], dict(items)["index"])
-    return call(op, args, dict(items)) if op in TABLE else node(op, args, items, annotation)
+    return build_node(op, args, dict(items), annotation)
 
 
 @dataclass

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from relax_eg.ir.annotations import Annotation, Tuple, with_sizes
-from relax_eg.ir.expr import TUPLE_GET, Expr
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, TUPLE_GET, Expr, node, tuple_get
 from relax_eg.ir.heads import LEAVES
-from relax_eg.ops import TABLE
-from relax_eg.ops.libraries import with_sizes_of
+from relax_eg.ir.tensor_calls import call_tir, has_own_annotation
+from relax_eg.ops import TABLE, call
+from relax_eg.ops.libraries import LIBRARIES, library_call, library_of, with_sizes_of
 from relax_eg.rules import Instance
 from relax_eg.shapes import Dim
 
@@ -72,8 +73,13 @@ def signature_of(e: Expr, canonical_sizes: CanonicalSizes, sizes: Mapping[str, D
 
 
 def has_deduced_annotation(e: Expr) -> bool:
-    """Whether the annotation of a node follows from its operands and attributes."""
-    return e.op in TABLE or (e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple))
+    """Whether the annotation of a node follows from its operands and attributes, so that its e-graph does not hold it
+    (`egraph.vocabulary.opcode_key`)."""
+    if e.op == TUPLE_GET:
+        return isinstance(e.args[0].annotation, Tuple)
+    if e.op == CALL_TIR:
+        return not has_own_annotation(e)
+    return e.op in TABLE or library_of(e) is not None
 
 
 def with_canonical_sizes(value: Any, canonical_sizes: CanonicalSizes) -> Any:
@@ -81,3 +87,16 @@ def with_canonical_sizes(value: Any, canonical_sizes: CanonicalSizes) -> Any:
     if isinstance(value, Dim):
         return canonical_sizes.get(value, value)
     return tuple(with_canonical_sizes(v, canonical_sizes) for v in value) if isinstance(value, tuple) else value  # type: ignore[reportUnknownVariableType]
+
+
+def build_node(op: str, args: Sequence[Expr], attrs: Mapping[str, Any], annotation: Annotation | None) -> Expr:
+    """Returns a node, given the parts that a signature has. Raises OperatorError."""
+    if annotation is not None:
+        return node(op, tuple(args), tuple(attrs.items()), annotation)
+    if op == CALL_DPS_LIBRARY:
+        return library_call(LIBRARIES[attrs["name"]], args, dict(attrs["attrs"]))
+    if op == TUPLE_GET:
+        return tuple_get(args[0], attrs["index"])
+    if op == CALL_TIR:
+        return call_tir(attrs["program"].value, args)
+    return call(op, tuple(args), attrs)

@@ -48,6 +48,16 @@ def call_tir(
     )
 
 
+def has_own_annotation(e: Expr) -> bool:
+    """Whether the annotation of a `call_tir` says more than what follows from its program and arguments."""
+    if e.attr("sizes"):
+        return True
+    try:
+        return tir_annotation(e.attr("program").value, [a.annotation for a in e.args], ()) != e.annotation
+    except OperatorError:
+        return True
+
+
 def tir_annotation(
     program: TensorProgram,
     args: Sequence[Annotation],

@@ -59,7 +59,7 @@ def test_many_sizes_in_few_executables() -> None:
 
 
 def test_what_a_capacity_holds_besides_is_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_nan(self: CapacityFit, operands: list[Any], jit: Any) -> list[Any]:
+    def with_nan(self: CapacityFit, operands: list[Any], jit: Any, done: Any = ()) -> list[Any]:
         grown = list(operands)
         for i, shape, inside in self.pads:
             grown[i] = np.full(shape, np.nan, np.float32)
@@ -414,3 +414,100 @@ def test_what_nobody_expected_is_told_and_memory_that_ran_out_is_raised(monkeypa
         same(best(W, values(1, 6)), jax.jit(attend)(W, values(1, 6)))
     assert len(told) == 1
     assert "internal TypeError: boom" in str(best.statistics())
+
+
+# --- arrays that stay at capacity ---
+
+
+def remember(cache: Array, x: Array) -> Array:
+    """One row more, and what it finds among all rows: (t, 8), (8,) -> (t + 1, 8), (8,)."""
+    cache = jnp.concatenate([cache, x[None]])
+    return cache, jax.nn.softmax(cache @ x) @ cache
+
+
+def remembering(**options: Any) -> Any:
+    dynamic = rx.Dynamic(**{"mode": "capacity", "capacities": 8, "padded": True, "donated": ["cache"], **options})
+    return optimized(remember, "t 8", "8", bounds={"t": (1, 100)}, dynamic=dynamic, settle="off")
+
+
+def test_a_cache_stays_where_it_is_until_its_capacity_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    padded: list[int] = []
+    whole = CapacityFit.pad
+
+    def counted(self: CapacityFit, operands: Any, jit: Any, done: Any = ()) -> Any:
+        padded.append(len(self.pads) - len(done))
+        return whole(self, operands, jit, done)
+
+    best, rows = remembering(), values(1, 30)[0]
+    monkeypatch.setattr(CapacityFit, "pad", counted)
+    cache, plain, places = rows[:1], jnp.asarray(rows[:1]), list[int]()
+    for x in rows[1:20]:
+        before = cache
+        cache, found = best(cache, x)
+        plain, wanted = jax.jit(remember)(plain, x)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(cache, plain)
+        if isinstance(before, rx.types.Padded):
+            assert before.is_deleted()
+        if isinstance(cache, rx.types.Padded):
+            places.append(cache.array.unsafe_buffer_pointer())
+            assert cache.shape == plain.shape and cache.array.shape[0] % 8 == 1
+    # Padded for 1 row, and where 9 and 17 rows fill the places: 8 of them, and one that a call adds.
+    assert [i for i, n in enumerate(padded) if n] == [0, 8, 16] and best.statistics().compilations == 3
+    assert len(set(places[:7])) == 1 == len(set(places[7:14]))
+
+
+def test_a_padded_array_is_taken_by_any_function_and_copied_by_other_code() -> None:
+    best, rows = remembering(donated=None), values(1, 30)[0]
+    cache, _ = best(rows[:3], rows[3])
+    assert isinstance(cache, rx.types.Padded) and cache.dtype == np.float32 and cache.ndim == 2
+    wanted = np.asarray(rows[:4])
+    for other in (
+        rx.optimize(lambda x: x * 2, "t 8", dynamic="exact"),
+        rx.optimize(lambda x: x * 2, "t 8", dynamic=rx.Dynamic(mode="capacity", capacities=16)),
+        rx.optimize(lambda x: x * 2, "4 8"),
+    ):
+        np.testing.assert_array_equal(other(cache), 2 * wanted)
+    np.testing.assert_array_equal(jnp.asarray(cache), wanted)
+    np.testing.assert_array_equal(cache.cut(), wanted)
+    assert not cache.is_deleted()
+    with pytest.raises(ShapeError, match=r"argument `x` should be int32, got float32"):
+        rx.optimize(lambda x: x * 2, "t 8 @ int32", dynamic="capacity")(cache)
+    with pytest.raises(ValueError, match=r"the value of a padded array is always a copy"):
+        np.array(cache, copy=False)
+
+
+def test_what_was_cut_outlives_the_call_that_uses_the_array_up() -> None:
+    best, rows = remembering(), values(1, 30)[0]
+    cache, _ = best(rows[:1], rows[1])
+    kept = np.asarray(cache), cache.cut()
+    best(cache, rows[2])
+    for x in kept:
+        np.testing.assert_array_equal(x, rows[:2])
+    with pytest.raises(RuntimeError, match=r"deleted"):
+        cache.cut()
+
+
+def test_exact_calls_and_traced_ones_return_arrays() -> None:
+    rows = values(1, 30)[0]
+    best = remembering()
+    cache, _ = best(rows[:3], rows[3])
+    with jax.debug_nans(True):
+        again, _ = best(cache, rows[4])
+    assert isinstance(again, jax.Array) and not cache.is_deleted()
+    np.testing.assert_array_equal(again, rows[:5])
+    traced, _ = jax.jit(lambda c, x: best(c, x))(jnp.asarray(rows[:3]), rows[3])
+    np.testing.assert_array_equal(traced, rows[:4])
+
+
+def test_options_of_arrays_that_stay_at_capacity_are_checked() -> None:
+    with pytest.raises(OptionError, match=r"calls of remember\(\) give no argument 'caches'; they give cache, x"):
+        remembering(donated=["caches"])
+    with pytest.raises(OptionError, match=r"Dynamic\(donated=3\): a list of names of arguments is accepted"):
+        rx.Dynamic(donated=3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"Dynamic\(padded='yes'\): True or False is accepted"):
+        rx.Dynamic(padded="yes")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"jit: Dynamic\(padded=, donated=\): rx.optimize takes them"):
+        rx.jit(remember, dynamic=rx.Dynamic(padded=True))
+    with pytest.raises(OptionError, match=r"Dynamic\(padded=\.\.\.\): remember\(\) runs kernel by kernel"):
+        rx.optimize(remember, "t 8", "8", execution="kernels", dynamic=rx.Dynamic(mode="exact", padded=True))

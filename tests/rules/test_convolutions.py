@@ -141,17 +141,27 @@ def test_the_price_decides_on_tiles(channels: int, side: int, out: int, is_chose
     assert not any("winograd" in r for r in rx.optimize(layer, *specs, weights=("w",), target="cpu").report.rules)
 
 
-def test_tiles_keep_the_layout_of_the_network() -> None:
-    def two(x: Any, w: Any, v: Any) -> Any:
-        y = jax.nn.relu(lax.conv_general_dilated(x, w, (1, 1), "SAME"))
-        return jax.nn.relu(lax.conv_general_dilated(y, v, (1, 1), "SAME"))
+def two(x: Any, w: Any, v: Any) -> Any:
+    y = jax.nn.relu(lax.conv_general_dilated(x, w, (1, 1), "SAME"))
+    return jax.nn.relu(lax.conv_general_dilated(y, v, (1, 1), "SAME"))
 
+
+def test_tiles_keep_the_layout_of_the_network() -> None:
     module = rx.trace(two, "1 64 28 28", "64 64 3 3", "64 64 3 3")
     last = [e for e in module.main.expressions() if e.op == "conv"][-1]
     made = WAYS["winograd_by_fours"].proposals(last, ModuleAnswers({}, (), list(module.main.expressions())))
     assert len(made) == 3 and all(m.op == "permute_dims" for m in made)
     (first,) = (e for e in postorder((made[1],)) if e.op == "concat" and e.attr("axis") == 3)  # patches of the first
     assert first.shape[-1] == 64 * 9
+
+
+def test_layers_by_tiles_are_explained() -> None:
+    """That they are equal behind no transpose follows from rules about tensor programs that schemas proposed."""
+    specs = "1 64 28 28", "65 64 3 3", "66 65 3 3"
+    best = rx.optimize(two, *specs, weights=("w", "v"), target="cpu", numerics="approximate")
+    assert best.report.rules["winograd_by_fours"] > 1
+    tiled = [s for s in best.explain().steps if s.rule == "winograd_by_fours"]
+    assert len(tiled) == 2
 
 
 def test_what_tiles_are_not_made_for() -> None:
