@@ -73,7 +73,7 @@ class Dynamic:
             flag = getattr(self, name)
             if flag is not None and not isinstance(flag, bool):
                 raise OptionError(f"Dynamic({name}={short_repr(flag)}): True or False is accepted")
-        donated: Any = self.donated or ()
+        donated: Any = () if self.donated is None else self.donated
         if not isinstance(donated, (str, list, tuple)) or not all(isinstance(name, str) for name in donated):  # type: ignore[reportUnknownVariableType]
             raise OptionError(f"Dynamic(donated={short_repr(donated)}): a list of names of arguments is accepted")
 

@@ -26,7 +26,7 @@ class Regrouped:
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
+class Surrounded:
     """A value with `value` around it, `low` times before and `high` times after."""
 
     low: tuple[Dim, ...]
@@ -34,7 +34,7 @@ class Padded:
     value: Expr
 
 
-Step = IndexView | Regrouped | Padded
+Step = IndexView | Regrouped | Surrounded
 _DEEPEST = 16  # limit: operators through which maps move in one proposal
 _MOST_KNOWN = 1 << 14  # limit: expressions whose maps are kept; one that is evicted is read again
 
@@ -72,12 +72,12 @@ class Mapped:
         if isinstance(step, Regrouped) and isinstance(last, Regrouped):
             steps = self.steps[:-1] if step.shape == x.shape else (*self.steps[:-1], step)
             return replace(self, steps=steps)
-        if isinstance(step, Padded) and isinstance(last, Padded) and step.value is last.value:
+        if isinstance(step, Surrounded) and isinstance(last, Surrounded) and step.value is last.value:
             widths = (*step.low, *step.high, *last.low, *last.high)
             if all(at_least_zero(w) for w in widths):
                 low = tuple(a + b for a, b in zip(step.low, last.low, strict=True))
                 high = tuple(a + b for a, b in zip(step.high, last.high, strict=True))
-                return replace(self, steps=(*self.steps[:-1], Padded(low, high, step.value)))
+                return replace(self, steps=(*self.steps[:-1], Surrounded(low, high, step.value)))
         is_nothing = (
             step.is_identity_on(shape)
             if isinstance(step, IndexView)
@@ -115,7 +115,7 @@ def _mapped(e: Expr) -> Mapped:
     if e.op in TABLE and TABLE[e.op].moves == "view" and len(e.args) == 1:
         return mapped(e.args[0]).followed_by(Regrouped(e.shape))
     if is_padded(e):
-        return mapped(e.args[0]).followed_by(Padded(tuple(e.attr("low")), tuple(e.attr("high")), e.args[1]))
+        return mapped(e.args[0]).followed_by(Surrounded(tuple(e.attr("low")), tuple(e.attr("high")), e.args[1]))
     found = _of_pointwise(e) if is_pointwise(e) else None
     return Mapped((), e) if found is None or found.depth > _DEEPEST else found
 
@@ -140,7 +140,7 @@ def _of_pointwise(e: Expr) -> Mapped | None:
         inner = call(e.op, tuple(inners.get(i, a) for i, a in enumerate(e.args)), dict(e.attrs))
         steps: list[Step] = []
         for n, s in enumerate(first.steps if chosen is None else (chosen[1], *first.steps[1:])):
-            if isinstance(s, Padded):
+            if isinstance(s, Surrounded):
                 around = [_value_around(read[i].steps[n]) if i in read else a for i, a in enumerate(e.args)]
                 s = replace(s, value=call(e.op, around, dict(e.attrs)))
             steps.append(s)
@@ -160,12 +160,12 @@ def selection_of(view: IndexView, shape: Sequence[Dim]) -> tuple[IndexView, Inde
 
 
 def _value_around(step: Step) -> Expr:
-    assert isinstance(step, Padded)
+    assert isinstance(step, Surrounded)
     return step.value
 
 
 def _is_same_place(a: Step, b: Step) -> bool:
-    if isinstance(a, Padded) and isinstance(b, Padded):
+    if isinstance(a, Surrounded) and isinstance(b, Surrounded):
         return (a.low, a.high) == (b.low, b.high)
     return a == b
 
