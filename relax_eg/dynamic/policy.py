@@ -45,8 +45,8 @@ class Dynamic:
       Without it the function is traced once for each combination of sizes; if that gives another program, the function
       runs as written, in an executable of its own. A module is traced, too: errors of its operators at these sizes are
       raised, even where the chosen program no longer has these operators.
-    - `padded`: leave results whose sizes vary at capacity. Each is a `types.Padded`, which a later call takes without
-      copying it, or an array where it fills the capacity. Calls at exact sizes return arrays.
+    - `padded`: leave results whose sizes vary at capacity. Each is a `types.PaddedArray`, which a later call takes
+      without copying it, or an array where it fills the capacity. Calls at exact sizes return arrays.
     - `donated`: names of arguments whose arrays calls at capacity use up, as with `donate_argnames` of `jax.jit`. A
       result that is longer by a number of elements is written in their place.
 
@@ -73,7 +73,7 @@ class Dynamic:
             flag = getattr(self, name)
             if flag is not None and not isinstance(flag, bool):
                 raise OptionError(f"Dynamic({name}={short_repr(flag)}): True or False is accepted")
-        donated: Any = self.donated or ()
+        donated: Any = () if self.donated is None else self.donated
         if not isinstance(donated, (str, list, tuple)) or not all(isinstance(name, str) for name in donated):  # type: ignore[reportUnknownVariableType]
             raise OptionError(f"Dynamic(donated={short_repr(donated)}): a list of names of arguments is accepted")
 
