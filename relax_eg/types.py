@@ -5,7 +5,7 @@ from relax_eg.backend.family import Variant
 from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram
 from relax_eg.backend.gpu.spread import SpreadCompilation
 from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.padded import Padded
+from relax_eg.backend.padded import PaddedArray
 from relax_eg.backend.ready import Ready
 from relax_eg.backend.spread import Spread
 from relax_eg.discovery.result import Discovery
@@ -42,7 +42,7 @@ __all__ = [
     "Jitted",
     "Mined",
     "Optimized",
-    "Padded",
+    "PaddedArray",
     "ParetoFront",
     "ParetoPoint",
     "Plan",

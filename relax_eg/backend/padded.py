@@ -15,7 +15,7 @@ def is_key_array(x: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Padded:
+class PaddedArray:
     """A result that was not cut to its size, because a later call may run at the same capacity.
 
     `Dynamic(padded=True)` asks for such results. A call of any optimized function takes one in place of an array. For
@@ -45,7 +45,7 @@ class Padded:
         """Whether a call used the array up."""
         return self.array.is_deleted()
 
-    def block_until_ready(self) -> Padded:
+    def block_until_ready(self) -> PaddedArray:
         self.array.block_until_ready()
         return self
 

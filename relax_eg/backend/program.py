@@ -16,7 +16,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.lower import run_at
-from relax_eg.backend.padded import Padded
+from relax_eg.backend.padded import PaddedArray
 from relax_eg.backend.width import convert_for_x64, has_x64, width_context
 from relax_eg.dtypes import WIDE, dtype_of, is_integer, numpy_dtype
 from relax_eg.errors import BoundsError, RelaxEgError, ShapeError, TraceError
@@ -317,7 +317,7 @@ def abstract_array(declared: Tensor, shape: Sequence[int], weak: bool = False) -
 
 def convert_argument(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> Any:
     """An argument as a JAX value of the declared dtype, weakly typed if `weak`. ShapeError where it cannot be."""
-    leaf = leaf.cut() if isinstance(leaf, Padded) else leaf
+    leaf = leaf.cut() if isinstance(leaf, PaddedArray) else leaf
     try:
         aval: Any = jax.typeof(leaf)
     except TypeError:

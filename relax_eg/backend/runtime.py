@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from relax_eg.backend.call_keys import UnseenError, is_tracing
 from relax_eg.backend.executables import EXECUTABLES, ClosedError, Executables, FullError, executables
 from relax_eg.backend.loaded import LoadedPrograms
-from relax_eg.backend.padded import Padded
+from relax_eg.backend.padded import PaddedArray
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import Program, positional_arguments, without_notes
 from relax_eg.backend.statistics import SettledRow, Statistics
@@ -297,10 +297,10 @@ class Runtime:
         except (TypeError, OverflowError):
             # `jax.jit` refuses non-arrays and numbers out of range before our check, whose error names the argument.
             arguments = self.strategy.flat_arguments(args, kwargs)
-            if not any(isinstance(x, Padded) for x in arguments):
+            if not any(isinstance(x, PaddedArray) for x in arguments):
                 self.strategy.check_arguments(arguments)
                 raise
-        args, kwargs = self.strategy.call_arguments([x.cut() if isinstance(x, Padded) else x for x in arguments])
+        args, kwargs = self.strategy.call_arguments([x.cut() if isinstance(x, PaddedArray) else x for x in arguments])
         return self(*args, **kwargs)
 
     def _straighten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.prices import function_seconds, kernel_cost
@@ -126,7 +127,7 @@ class ExtractedBlock:
     - `nodes_by_rule`: how many chosen nodes each rule made.
     - `selected`: how near the choice is to the best.
     - `written_cost`: the cost of the block as written; infinite if it is not known.
-    - `runner_up`: the second best choice; None in kernels.
+    - `runner_up`: finds the second best choice, which only a report asks for; None in kernels.
     - `kernels`: the kernels that hold several operators.
     """
 
@@ -136,7 +137,7 @@ class ExtractedBlock:
     nodes_by_rule: Mapping[str, int]
     selected: SelectedRow
     written_cost: float = math.inf
-    runner_up: RunnerUp | None = None
+    runner_up: Callable[[], RunnerUp | None] = lambda: None
     kernels: tuple[KernelRow, ...] = ()
 
 
@@ -159,7 +160,7 @@ def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
     row = SelectedRow(name, selection.how, selection.cost, selection.bound, read.graph.node_count, fewer)
     taken = {c: k for c, k in enumerate(selection.choice) if k >= 0}
     made = Counter(rule for c, k in taken.items() if (rule := read.graph.candidates[c][k].made_by))
-    runner_up = second_best(read.graph, chosen.costs, selection, name, len(models))
+    runner_up = cache(lambda: second_best(read.graph, chosen.costs, selection, name, len(models)))
     forms = [_form(read, chosen)]
     if leaves and not request.is_again:
         forms.append(forms[0])

@@ -215,7 +215,8 @@ def _runner_up(name: str, prices: Prices, kept: bool, outcomes: Sequence[Outcome
     before, after = prices
     rules = sorted({rule for o in outcomes for rule in o.nodes_by_rule})
     if not kept or not rules:
-        return min((o.block.runner_up for o in outcomes if o.block.runner_up), key=lambda r: r.extra, default=None)
+        found = (o.block.runner_up() for o in outcomes)
+        return min((r for r in found if r is not None), key=lambda r: r.extra, default=None)
     old, new = ({r.op: r.seconds for r in p.rows} for p in (before, after))
     differing = [(op, old.get(op, 0.0), new.get(op, 0.0)) for op in sorted(old.keys() | new.keys())]
     why = sorted((d for d in differing if d[1] != d[2]), key=lambda d: -abs(d[1] - d[2]))[:3]

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from relax_eg.backend.padded import Padded, is_key_array
+from relax_eg.backend.padded import PaddedArray, is_key_array
 from relax_eg.shapes import Dim
 
 Pattern = Sequence[Dim]
@@ -31,7 +31,7 @@ _ALIGNED = 64
 
 def unpadded(value: Any, jit: Jit | None) -> Any:
     """Returns a value at its true size."""
-    if not isinstance(value, Padded):
+    if not isinstance(value, PaddedArray):
         return value
     if jit is None:
         return value.cut()
@@ -78,18 +78,18 @@ class CapacityFit:
         return grown
 
     def pad_all(self, operands: list[Any], jit: Jit | None) -> list[Any]:
-        """What `pad` returns, for operands some of which may be `Padded`."""
+        """What `pad` returns, for operands some of which may be `PaddedArray`."""
         shapes = {i: shape for i, shape, _ in self.pads}
-        done = {i for i, x in enumerate(operands) if isinstance(x, Padded) and x.array.shape == shapes.get(i)}
+        done = {i for i, x in enumerate(operands) if isinstance(x, PaddedArray) and x.array.shape == shapes.get(i)}
         given = [x.array if i in done else unpadded(x, jit) for i, x in enumerate(operands)]
         return self.pad(given, jit, done)
 
     def cut(self, results: Sequence[Any], jit: Jit | None, kept: Collection[int] = ()) -> list[Any]:
-        """The results at their true sizes, those at the places `kept` as `Padded`."""
+        """The results at their true sizes, those at the places `kept` as `PaddedArray`."""
         made = list(results)
         for i, inside in self.cuts if kept else ():
             if i in kept:
-                made[i] = Padded(made[i], tuple(s.stop for s in inside))
+                made[i] = PaddedArray(made[i], tuple(s.stop for s in inside))
         cuts = [c for c in self.cuts if c[0] not in kept] if kept else self.cuts
         if jit is not None and cuts:
             new = self._on_device(operator.getitem, cuts, [made[i] for i, _ in cuts], jit)

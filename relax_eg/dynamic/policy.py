@@ -45,8 +45,8 @@ class Dynamic:
       Without it the function is traced once for each combination of sizes; if that gives another program, the function
       runs as written, in an executable of its own. A module is traced, too: errors of its operators at these sizes are
       raised, even where the chosen program no longer has these operators.
-    - `padded`: leave results whose sizes vary at capacity. Each is a `types.Padded`, which a later call takes without
-      copying it, or an array where it fills the capacity. Calls at exact sizes return arrays.
+    - `padded`: leave results whose sizes vary at capacity. Each is a `types.PaddedArray`, which a later call takes
+      without copying it, or an array where it fills the capacity. Calls at exact sizes return arrays.
     - `donated`: names of arguments whose arrays calls at capacity use up, as with `donate_argnames` of `jax.jit`. A
       result that is longer by a number of elements is written in their place.
 

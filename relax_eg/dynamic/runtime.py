@@ -25,7 +25,7 @@ from relax_eg.backend.executables import (
     executable_memory,
 )
 from relax_eg.backend.loaded import FromFile, LoadedProgram
-from relax_eg.backend.padded import Padded, is_key_array
+from relax_eg.backend.padded import PaddedArray, is_key_array
 from relax_eg.backend.program import convert_argument
 from relax_eg.backend.runtime import UNSEEN, Straight
 from relax_eg.backend.statistics import SizeRow
@@ -243,7 +243,7 @@ class Sized:
                     continue
             elif isinstance(x, Tracer) or (isinstance(x, jax.Array) and not ours and not is_key_array(x)):
                 raise ElsewhereError
-            if isinstance(x, Padded) and x.dtype == self._dtypes[i]:
+            if isinstance(x, PaddedArray) and x.dtype == self._dtypes[i]:
                 continue
             where = f"{self._program.name}(): argument `{self._program.names[self._call_indices[i]]}`"
             checked[i] = convert_argument(where, self._declared[i], x, weak)

@@ -109,11 +109,12 @@ def large_convolutions(rng: np.random.Generator) -> Trial:
 
 
 def coded_convolutions(rng: np.random.Generator) -> Trial:
-    """A convolution of an image and a kernel that stand for bytes, with or without zeros, scaled or not; dense or
-    depthwise."""
-    rank, channels, out = int(rng.integers(1, 3)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
-    groups = channels if rng.integers(3) == 0 else 1
-    out, depth = (channels, 1) if groups > 1 else (out, channels)
+    """A convolution of an image and a kernel that stand for bytes, with or without zeros, scaled or not; dense,
+    depthwise or in groups."""
+    rank, depth, out = int(rng.integers(1, 3)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    groups = (1, 1, 1, depth, 2, 3)[int(rng.integers(6))]
+    depth, out = (1, groups) if groups == depth > 1 else (depth, groups * out)
+    channels = groups * depth
     window = [int(n) for n in rng.integers(1, 4, rank)]
     images = (int(rng.integers(1, 3)), channels, *(k + int(rng.integers(2, 5)) for k in window))
     params: list[Expr] = []

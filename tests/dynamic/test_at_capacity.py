@@ -447,12 +447,12 @@ def test_a_cache_stays_where_it_is_until_its_capacity_ends(monkeypatch: pytest.M
         plain, wanted = jax.jit(remember)(plain, x)
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
         np.testing.assert_array_equal(cache, plain)
-        if isinstance(before, rx.types.Padded):
+        if isinstance(before, rx.types.PaddedArray):
             assert before.is_deleted()
-        if isinstance(cache, rx.types.Padded):
+        if isinstance(cache, rx.types.PaddedArray):
             places.append(cache.array.unsafe_buffer_pointer())
             assert cache.shape == plain.shape and cache.array.shape[0] % 8 == 1
-    # Padded for 1 row, and where 9 and 17 rows fill the places: 8 of them, and one that a call adds.
+    # PaddedArray for 1 row, and where 9 and 17 rows fill the places: 8 of them, and one that a call adds.
     assert [i for i, n in enumerate(padded) if n] == [0, 8, 16] and best.statistics().compilations == 3
     assert len(set(places[:7])) == 1 == len(set(places[7:14]))
 
@@ -460,7 +460,7 @@ def test_a_cache_stays_where_it_is_until_its_capacity_ends(monkeypatch: pytest.M
 def test_a_padded_array_is_taken_by_any_function_and_copied_by_other_code() -> None:
     best, rows = remembering(donated=None), values(1, 30)[0]
     cache, _ = best(rows[:3], rows[3])
-    assert isinstance(cache, rx.types.Padded) and cache.dtype == np.float32 and cache.ndim == 2
+    assert isinstance(cache, rx.types.PaddedArray) and cache.dtype == np.float32 and cache.ndim == 2
     wanted = np.asarray(rows[:4])
     for other in (
         rx.optimize(lambda x: x * 2, "t 8", dynamic="exact"),
@@ -511,3 +511,15 @@ def test_options_of_arrays_that_stay_at_capacity_are_checked() -> None:
         rx.jit(remember, dynamic=rx.Dynamic(padded=True))
     with pytest.raises(OptionError, match=r"Dynamic\(padded=\.\.\.\): remember\(\) runs kernel by kernel"):
         rx.optimize(remember, "t 8", "8", execution="kernels", dynamic=rx.Dynamic(mode="exact", padded=True))
+
+
+def test_a_saved_function_leaves_arrays_at_capacity_as_it_was_told(tmp_path: Any) -> None:
+    best, rows = remembering(), values(1, 30)[0]
+    best.save(tmp_path / "m.rxe")
+    cache, _ = rx.load(tmp_path / "m.rxe")(rows[:1], rows[1])
+    assert isinstance(cache, rx.types.PaddedArray)
+    again, _ = best(cache, rows[2])
+    assert cache.is_deleted()
+    np.testing.assert_array_equal(again, rows[:3])
+    plain, _ = rx.load(tmp_path / "m.rxe", dynamic=rx.Dynamic(padded=False))(rows[:1], rows[1])
+    assert isinstance(plain, jax.Array)

@@ -145,28 +145,30 @@ def _flat_all(scales: Sequence[Expr], axis: int) -> tuple[Expr, ...]:
 
 def _product(left: _Operand, right: _Operand, wide: str) -> Expr:
     """The product of int8 codes, summed in int32, as numbers of dtype `wide`. The right codes are (depth, columns), and
-    their zero and scales have a place for each column."""
+    their zero and scales have a place for each column. Both may be batched."""
     y = op.astype(op.matmul(left.codes, right.codes, out_dtype="int32"), wide)
     if left.zero is not None:
-        y = y - left.zero * op.astype(op.sum(op.astype(right.codes, "int32"), 0), wide)
+        y = y - left.zero * op.astype(op.sum(op.astype(right.codes, "int32"), -2, right.codes.ndim > 2), wide)
     if right.zero is not None:
         y = y - op.astype(op.sum(op.astype(left.codes, "int32"), -1, True), wide) * right.zero
     if left.zero is not None and right.zero is not None:
         y = y + left.zero * right.zero * op.dim_value(left.codes.shape[-1], wide)
-    for scale in (*left.scales, *right.scales):
+    return _scaled(y, (*left.scales, *right.scales))
+
+
+def _scaled(y: Expr, scales: Sequence[Expr]) -> Expr:
+    for scale in scales:
         y = y * scale
     return y
 
 
 def _convolution_of_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
     """Proposes a product of the patches of an image of codes, for one zero of the image and its scale, or one scale of
-    each image. That of a depthwise convolution is a sum over taps."""
+    each image; with groups a product for each. That of a depthwise convolution is a sum over taps."""
     x, w = e.args
     if not is_known(e) or e.dtype != "float32" or x.dtype != "float32":
         return None
-    is_depthwise = e.attr("groups") == x.shape[1] == w.shape[0] and w.shape[1] == 1
-    if e.attr("groups") != 1 and not is_depthwise:
-        return None
+    groups = e.attr("groups")
     window = window_of(e)
     if not window or not all_ones(e, "input_dilation") or not all(d.is_const for d in w.shape):
         return None
@@ -175,7 +177,7 @@ def _convolution_of_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
     image, kernel = _read_image(x), _read_kernel(w)
     if image is None or kernel is None:
         return None
-    if is_depthwise and e.attr("groups") != 1:
+    if groups > 1 and groups == x.shape[1] == w.shape[0]:
         return _taps_of_integers(e, image, kernel, window)
     image, kernel = image.as_int8("float32"), kernel.as_int8("float32")
     last, rank = to_last(e.ndim), e.ndim - 2
@@ -186,17 +188,27 @@ def _convolution_of_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
         part(codes, place, e.shape[2:], e.attr("strides"), e.attr("dilation"))
         for place in itertools.product(*map(range, window))
     ]
-    patches = parts[0] if len(parts) == 1 else op.concat(parts, e.ndim - 1)
-    o = w.shape[0]
-    columns = op.reshape(op.permute_dims(kernel.codes, (*range(2, e.ndim), 1, 0)), (patches.shape[-1], o))
+    o, n, front = w.shape[0].value, e.shape[0], () if groups == 1 else (groups,)
+    own, at = o // groups, len(front)
+    if front:  # rows, groups, channels of a group
+        rows = n * math.prod(e.shape[2:], start=Dim.of(1))
+        parts = [op.reshape(p, (rows, groups, w.shape[1])) for p in parts]
+    patches = parts[0] if len(parts) == 1 else op.concat(parts, parts[0].ndim - 1)
+    columns = op.reshape(kernel.codes, (groups, own, *w.shape[1:])) if front else kernel.codes
+    columns = op.permute_dims(columns, (*range(at), *range(at + 2, at + e.ndim), at + 1, at))
+    columns = op.reshape(columns, (*front, patches.shape[-1], own))
 
-    def of_columns(v: Expr) -> Expr:
-        return op.reshape(v, (o,) if v.ndim == e.ndim and v.shape[0] == o else ())
+    def of_columns(v: Expr, shape: Sequence[Dim | int]) -> Expr:
+        return op.reshape(v, shape if v.ndim == e.ndim and v.shape[0] == o else ())
 
-    right = _Operand(
-        columns, None if kernel.zero is None else of_columns(kernel.zero), tuple(map(of_columns, kernel.scales))
-    )
-    made = _product(replace(image, codes=patches), right, "float32")
+    zero = None if kernel.zero is None else of_columns(kernel.zero, (groups, 1, own) if front else (o,))
+    made = _product(
+        _Operand(op.permute_dims(patches, (1, 0, 2)) if front else patches, image.zero),
+        _Operand(columns, zero), "float32",
+    )  # fmt: skip
+    if front:
+        made = op.reshape(op.permute_dims(made, (1, 0, 2)), (n, *e.shape[2:], o))
+    made = _scaled(made, (*image.scales, *(of_columns(s, (o,)) for s in kernel.scales)))
     made = op.permute_dims(made, to_first(e.ndim))
     return made if rank and made.annotation == e.annotation else None
 
@@ -215,10 +227,8 @@ def _taps_of_integers(e: Expr, image: _Operand, kernel: _Operand, window: Sequen
     whole = op.conv(numbers(image), numbers(kernel), e.attr("strides"), around, e.attr("dilation"), e.attr("groups"))
     padded = op.pad(op.permute_dims(whole.args[0], to_last(e.ndim)), [(0, 0), *around, (0, 0)], const(0, "int32"))
     made = op.astype(op.permute_dims(depthwise(whole, padded, window), to_first(e.ndim)), "float32")
-    for scale in image.scales:
-        made = made * scale
-    for scale in kernel.scales:
-        made = made * (op.reshape(scale, (scale.shape[0], *[1] * rank)) if scale.ndim else scale)
+    own = (op.reshape(scale, (scale.shape[0], *[1] * rank)) if scale.ndim else scale for scale in kernel.scales)
+    made = _scaled(made, (*image.scales, *own))
     return made if made.annotation == e.annotation else None
 
 
