@@ -31,7 +31,8 @@ from relax_eg.rules.fission import (
     in_a_loop,
     joint_region,
 )
-from relax_eg.rules.piece_trials import batches, on_host, rows, sums_of_rows, twice
+from relax_eg.rules.halo import halo_of, with_halo
+from relax_eg.rules.piece_trials import batches, on_host, rows, softmaxes, sums_of_rows, twice
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import MEMORY, ExtractionStep, ProgramQueries, Schema
 from relax_eg.shapes import Dim, ceildiv
@@ -51,7 +52,26 @@ Nodes = dict[Expr, Dimension]  # readers first
 
 def _in_pieces(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     found = _largest_part(e, queries)
-    return () if found is None else _in_counts(e, _of_one(e, found[2]), found[1], queries, sums=False)
+    of_places = () if found is None else _in_counts(e, _of_one(e, found[2]), found[1], queries, sums=False)
+    return of_places if queries.large_bytes else (*of_places, *_in_windows(e, queries))
+
+
+def _in_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+    """`e` in pieces of its longest axis whose places read windows, such as the rows of an image, each with a halo."""
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
+        return ()
+    own, proposed = queries.extent(bytes_of(e.annotation)), list[Expr]()
+    for axis in sorted(range(e.ndim), key=lambda a: -queries.extent(e.shape[a])):
+        for count in _UNDER_LIMIT:
+            halo = halo_of(e, axis, count, queries)
+            inside = [] if halo is None else [queries.extent(bytes_of(x.annotation)) for x in halo.nodes if x is not e]
+            if halo is None or max(inside, default=0) < own:
+                break
+            made = with_halo(e, halo, queries)
+            proposed += [] if made is None else [made]
+        if proposed:
+            break
+    return tuple(proposed)
 
 
 def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
@@ -294,7 +314,7 @@ pieces = RuleSet(
             frozenset((MEMORY,)),
             _accumulated,
             frozenset(ANCHORS) | ORDERS,
-            (sums_of_rows,),
+            (sums_of_rows, softmaxes),
         ),
         Schema(
             "computed_one_by_one",
