@@ -173,6 +173,43 @@ def softmaxes(rng: np.random.Generator) -> Trial:
     return Trial(Module((main_of(params, node),)), node, args, queries, "numpy", _ROUNDING)
 
 
+def images(rng: np.random.Generator) -> Trial:
+    """A chain of convolutions, poolings, and pointwise operators between them, on an image with many rows or columns:
+    windows with steps, gaps and padding, and values that are read before and after a window."""
+    space = [int(rng.integers(8, 50)), int(rng.integers(1, 5))]
+    space = space[:: int(rng.choice((-1, 1)))]
+    x = e = var("x", Tensor((1, int(rng.integers(1, 4)), *space)))
+    params = [x]
+    for _ in range(int(rng.integers(2, 5))):
+        window = [int(n) for n in rng.integers(1, 4, 2)]
+        steps, gaps = ([int(n) for n in rng.choice((1, 1, 1, 2), 2)] for _ in range(2))
+        same = [(d * (k // 2), d * (k - 1 - k // 2)) for k, d in zip(window, gaps, strict=True)]
+        pads = same if rng.integers(2) else [(int(n), 3) for n in rng.integers(0, 4, 2)]
+        channels = e.shape[1].value
+        draw = int(rng.integers(4))
+        if draw == 0:
+            kind = ("max", "sum", "min")[int(rng.integers(3))]
+            around = [(0, 0), (0, 0), *pads]
+            e = op.reduce_window(e, kind, (1, 1, *window), (1, 1, *steps), around, (1, 1, *gaps))
+        else:
+            groups = channels if draw == 1 else 1
+            out = channels if draw == 1 else int(rng.integers(1, 4))
+            params.append(var(f"w{len(params)}", Tensor((out, channels // groups, *window))))
+            e = op.conv(e, params[-1], steps, pads, gaps, groups)
+        made = (
+            lambda e: op.relu(e), lambda e: op.add(e, op.full((), 1, "float32")), lambda e: e,
+            lambda e: op.subtract(e, op.iota(e.shape, 2, "float32")),
+            lambda e: op.add(e, params[-1]) if params[-1].shape == e.shape else e,
+            lambda e: op.add(e, op.reduce_window(e, "max", (1, 1, 3, 3), (1,) * 4, [(0, 0)] * 2 + [(1, 1)] * 2)),
+            lambda e: op.multiply(e, op.sum(e, 1, keepdims=True)),
+        )  # fmt: skip
+        e = made[int(rng.integers(len(made)))](e)
+    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
+    args = tuple(rng.integers(-1, 2, [d.value for d in p.shape]).astype(np.float32) for p in params)
+    queries = ModuleAnswers({}, (), postorder((e,)), 0.0)
+    return Trial(Module((main_of(params, e),)), e, args, queries, "numpy")
+
+
 def on_host(rng: np.random.Generator) -> Trial:
     """A program as `twice` draws them, whose value comes back from the host."""
     trial = twice(rng)

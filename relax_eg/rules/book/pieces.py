@@ -32,7 +32,7 @@ from relax_eg.rules.fission import (
     joint_region,
 )
 from relax_eg.rules.halo import halo_of, with_halo
-from relax_eg.rules.piece_trials import batches, on_host, rows, softmaxes, sums_of_rows, twice
+from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxes, sums_of_rows, twice
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import MEMORY, ExtractionStep, ProgramQueries, Schema
 from relax_eg.shapes import Dim, ceildiv
@@ -305,7 +305,7 @@ pieces = RuleSet(
             frozenset((MEMORY,)),
             _in_pieces,
             frozenset(ANCHORS),
-            (rows, batches),
+            (rows, batches, images),
         ),
         Schema(
             "accumulated_over_pieces",
