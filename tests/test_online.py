@@ -23,7 +23,7 @@ from relax_eg.rules.schema_trials import first_difference, main_of
 from relax_eg.rules.schemas import ModuleAnswers
 
 RULE = next(s for s in pieces.schemas if s.name == "accumulated_over_pieces")
-ONE_QUERY = ("4 16", "n 16", "n 16", "n")
+MANY = 128  # queries
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
@@ -37,27 +37,43 @@ def numerator(q: Any, k: Any, v: Any, mask: Any) -> Any:
 
 
 def hidden(n: int, rng: np.random.Generator) -> Any:
-    """Masks that hide all keys, none, every block but the last, and every second key."""
+    """A mask that hides all keys, none, all but the last, or every second one."""
     kinds = (np.full(n, -np.inf), np.zeros(n), np.where(np.arange(n) < n - 1, -np.inf, 0), np.arange(n) % 2 * -1e30)
-    return jnp.asarray(kinds[int(rng.integers(len(kinds)))], jnp.float32)
+    return kinds[int(rng.integers(len(kinds)))].astype(np.float32)
+
+
+def checked(fn: Any, best: Any, specs: tuple[str, ...], lengths: tuple[int, ...]) -> None:
+    """The reference is the interpreter on the program as written."""
+    written = traced_program(fn, specs).module
+    rng = np.random.default_rng(0)
+    for n in lengths:
+        q, k, v = (6 * rng.standard_normal(s).astype(np.float32) for s in ((MANY, 16), (n, 16), (n, 16)))
+        args = [q[: int(specs[0].split()[0])], k, v, hidden(n, rng)]
+        want = jax.tree.leaves(evaluate(written, args))
+        for found in (best(*args), evaluate(best.module, args)):
+            for ours, theirs in zip(jax.tree.leaves(found), want, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("fn", [attention, numerator])
-def test_long_rows_need_little_memory_and_are_right_at_every_length(fn: Any) -> None:
-    """Few queries and many keys: no pieces of queries save anything. The reference is the interpreter."""
-    at = {"n": 4096}
-    free = rx.optimize(fn, *ONE_QUERY, at=at, memory_limit="1 GiB")
-    best = rx.optimize(fn, *ONE_QUERY, at=at, memory_limit=free.report.memory.without // 4)
+def test_few_queries_of_many_keys_need_a_share_of_the_memory(fn: Any) -> None:
+    """No pieces of queries save anything."""
+    specs = ("4 16", "8192 16", "8192 16", "8192")
+    free: Any = rx.optimize(fn, *specs, memory_limit="1 GiB")
+    limit = free.report.memory.without // 4
+    best: Any = rx.optimize(fn, *specs, memory_limit=limit)
+    assert RULE.name in best.report.rules and "carry=" in str(best.module) and best.report.memory.bytes <= limit
+    checked(fn, best, specs, (8192, 8192, 8192))
+
+
+def test_pieces_of_keys_are_right_at_every_length() -> None:
+    """Lengths that the pieces divide and that they do not."""
+    specs, at = (f"{MANY} 16", "n 16", "n 16", "n"), {"n": 2048}
+    rules = rx.rules.default - "computed_in_pieces"
+    free: Any = rx.optimize(attention, *specs, at=at, memory_limit="1 GiB", rules=rules)
+    best: Any = rx.optimize(attention, *specs, at=at, memory_limit=free.report.memory.without // 2, rules=rules)
     assert RULE.name in best.report.rules and "carry=" in str(best.module)
-    written = traced_program(fn, ONE_QUERY).module
-    rng = np.random.default_rng(0)
-    for n in (1, 3, 31, 32, 33, 257, 1000):
-        q, k, v = (jnp.asarray(6 * rng.standard_normal(s), jnp.float32) for s in ((4, 16), (n, 16), (n, 16)))
-        mask = hidden(n, rng)
-        want = jax.tree.leaves(evaluate(written, [np.asarray(a) for a in (q, k, v, mask)]))
-        for found in (best(q, k, v, mask), evaluate(best.module, [np.asarray(a) for a in (q, k, v, mask)])):
-            for ours, theirs in zip(jax.tree.leaves(found), want, strict=True):
-                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    checked(attention, best, specs, (1, 3, 31, 32, 33, 257, 1000))
 
 
 def test_random_programs() -> None:

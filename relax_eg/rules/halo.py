@@ -34,7 +34,7 @@ _ENDS = ("low", "high")  # attributes that say how many places stand before and 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The places of an axis that a piece needs: `length` of them, from `step` * the first row of the piece + `first`."""
+    """Places of an axis that a piece needs: `length` of them, from `step` times the first row of the piece + `first`."""
 
     axis: int
     step: int
@@ -85,9 +85,9 @@ def halo_of(e: Expr, axis: int, count: int, queries: ProgramQueries) -> Halo | N
         for a, w in zip(x.args, seen, strict=True):
             asked = wants.setdefault(a, [])
             asked.append(None if w is None else _read_by(here, w))
-            if len(asked) == len(queries.readers(a)) and (rows_of := _all_of(asked)) is not None:
-                if rows_of.length <= _AGAIN * rows_of.step * rows:
-                    todo.append((a, rows_of))
+            there = _all_of(asked) if len(asked) == len(queries.readers(a)) else None
+            if there is not None and there.length <= _AGAIN * there.step * rows:
+                todo.append((a, there))
     return found if e in nodes and any(w is not None and w.span > 1 for x in nodes for w in reads[x]) else None
 
 
@@ -149,9 +149,7 @@ def _again(x: Expr, args: Sequence[Expr], here: _Rows) -> Expr | None:
         return None
     if made.annotation != _piece(x, here):
         return None
-    whole, piece = (
-        program_at(y.op, tuple(a.annotation for a in y.args), y.attrs, y.annotation) for y in (x, made)
-    )
+    whole, piece = (program_at(y.op, tuple(a.annotation for a in y.args), y.attrs, y.annotation) for y in (x, made))
     if whole is None or piece is None:
         return None
     before, after = (without_padding(p.program, here.axis) for p in (whole, piece))

@@ -15,7 +15,6 @@ from relax_eg.rules.schema_trials import main_of
 from relax_eg.rules.schemas import ModuleAnswers, Trial
 from relax_eg.shapes import Dim
 
-
 _ROUNDING = 1e-4  # chosen: as a share of the largest element, of sums of up to 40 terms in float32
 
 
@@ -178,7 +177,7 @@ def images(rng: np.random.Generator) -> Trial:
     windows with steps, gaps and padding, and values that are read before and after a window."""
     space = [int(rng.integers(8, 50)), int(rng.integers(1, 5))]
     space = space[:: int(rng.choice((-1, 1)))]
-    x = e = var("x", Tensor((1, int(rng.integers(1, 4)), *space)))
+    x = e = var("x", Tensor((1, int(rng.integers(1, 4)), *space), "float32"))
     params = [x]
     for _ in range(int(rng.integers(2, 5))):
         window = [int(n) for n in rng.integers(1, 4, 2)]
@@ -194,7 +193,7 @@ def images(rng: np.random.Generator) -> Trial:
         else:
             groups = channels if draw == 1 else 1
             out = channels if draw == 1 else int(rng.integers(1, 4))
-            params.append(var(f"w{len(params)}", Tensor((out, channels // groups, *window))))
+            params.append(var(f"w{len(params)}", Tensor((out, channels // groups, *window), "float32")))
             e = op.conv(e, params[-1], steps, pads, gaps, groups)
         made = (
             lambda e: op.relu(e), lambda e: op.add(e, op.full((), 1, "float32")), lambda e: e,
