@@ -34,7 +34,7 @@ _ENDS = ("low", "high")  # attributes that say how many places stand before and 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Places of an axis that a piece needs: `length` of them, from `step` times the first row of the piece + `first`."""
+    """Places of an axis that a piece needs: `length` of them, from `step` * (the piece's first row) + `first`."""
 
     axis: int
     step: int
