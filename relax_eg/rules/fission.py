@@ -33,7 +33,7 @@ from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import api as op
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call, movement_operators
-from relax_eg.rules.online import Online, Totals, at_the_end, carried_on, given_to
+from relax_eg.rules.online import OnlineSums, Totals, at_the_end, carried_on, given_to
 from relax_eg.rules.schema_answers import RecordingAnswers
 from relax_eg.rules.schemas import Made, ProgramQueries, as_tuple
 from relax_eg.rules.slicing import Use, applied_again, use_of, with_sizes
@@ -66,7 +66,7 @@ class CutRegion:
     dimensions: Mapping[Expr, Dimension]
     outputs: tuple[Expr, ...]
     extent: Dim
-    online: Online = field(default_factory=lambda: Online({}))
+    online: OnlineSums = field(default_factory=lambda: OnlineSums({}))
 
 
 def extent_of(x: Expr, d: Dimension) -> Dim:
@@ -140,7 +140,7 @@ def _region_of(
 ) -> CutRegion | None:
     """The region of connected nodes. None if it has no outputs."""
     inside: dict[Expr, Dimension] = {}
-    online = Online(inside)
+    online = OnlineSums(inside)
     after: set[Expr] = set()  # nodes that need a result of the loop, so that they run after it, or follow from totals
     for x in queries.nodes:
         d = grown.get(x)

@@ -29,6 +29,7 @@ from relax_eg.ir.expr import CONSTANT, Expr, constant_value, var
 from relax_eg.ir.heads import CORE
 from relax_eg.ops import api as op
 from relax_eg.ops.fused import VIEWS, program_at
+from relax_eg.ops.record import movement_operators
 from relax_eg.rules.slicing import applied_again, with_sizes
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Reduce, Scalar, Select
@@ -37,10 +38,11 @@ from relax_eg.tir.slicing import Axes, Dimension
 
 _DEEPEST = 64  # limit: operators in a row that follow totals
 _RAISED = {"exp": op.exp, "exp2": op.exp2}
+_COPIES = movement_operators("view", "repeat")
 _HELD_BACK = {"multiply": op.multiply, "divide": op.divide}
 
 
-class Factor(NamedTuple):
+class TotalsFactor(NamedTuple):
     """A factor of a value that does not vary along the dimension.
 
     - `fn`: "exp" or "exp2" of the negated follower, or "multiply" or "divide" by the follower.
@@ -53,18 +55,18 @@ class Factor(NamedTuple):
     axes: Axes
 
 
-class Form(NamedTuple):
+class TotalsForm(NamedTuple):
     """How a value depends on totals: a product with `factors`; a difference to the follower of `shift`; the operand at
     position `operand`, which is a follower with these `axes`; or not at all."""
 
-    factors: tuple[Factor, ...] = ()
-    shift: Factor | None = None
+    factors: tuple[TotalsFactor, ...] = ()
+    shift: TotalsFactor | None = None
     operand: int | None = None
     axes: Axes = ()
 
 
 @dataclass(frozen=True)
-class Law:
+class TotalsLaw:
     """How a node that varies along the dimension depends on totals.
 
     - `form`: its factors, or what is subtracted in it.
@@ -72,7 +74,7 @@ class Law:
       sum is multiplied or divided by it after the loop).
     """
 
-    form: Form
+    form: TotalsForm
     given: Mapping[int, bool]
 
 
@@ -86,7 +88,7 @@ class Follower(NamedTuple):
 
 
 @dataclass
-class Online:
+class OnlineSums:
     """What follows from the totals of a region, found node by node.
 
     - `inside`: the nodes with the dimension, found so far.
@@ -94,7 +96,7 @@ class Online:
 
     inside: Mapping[Expr, Dimension]
     followers: dict[Expr, Follower] = field(default_factory=dict[Expr, Follower])
-    laws: dict[Expr, Law] = field(default_factory=dict[Expr, Law])
+    laws: dict[Expr, TotalsLaw] = field(default_factory=dict[Expr, TotalsLaw])
 
     def follower(self, x: Expr) -> Follower | None:
         """A value as one that follows from totals, such as a total itself."""
@@ -122,7 +124,7 @@ class Online:
         self.followers[x] = Follower(axis, totals, depth)
         return True
 
-    def law(self, x: Expr, d: Dimension, part: bool = False) -> Law | None:
+    def law(self, x: Expr, d: Dimension, part: bool = False) -> TotalsLaw | None:
         """How `x` depends on totals, if the sum of its values can be accumulated. `part`: whether it is applied to the
         part of a total that one step adds."""
         placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
@@ -135,7 +137,7 @@ class Online:
         names = {b.name: i for i, b in enumerate(placed.program.inputs)}
         given: dict[int, bool] = {}
         form = _Reading(self, x, stage, names, given, part).form(stage.value)
-        return None if form is None or form.operand is not None else Law(form, given)
+        return None if form is None or form.operand is not None else TotalsLaw(form, given)
 
     def totals_of(self, x: Expr) -> frozenset[Expr]:
         """The totals that the terms of a node need so far."""
@@ -159,65 +161,69 @@ def _thin(x: Expr, axis: int | None, args: list[Expr]) -> Expr | None:
 class _Reading:
     """Reads the form of a node off its index equation; None where it has none."""
 
-    online: Online
+    online: OnlineSums
     x: Expr
     stage: Stage
     names: Mapping[str, int]
     given: dict[int, bool]
     part: bool
 
-    def form(self, term: Scalar) -> Form | None:
+    def form(self, term: Scalar) -> TotalsForm | None:
         if isinstance(term, Read):
             return self._read(term)
         forms = [self.form(t) for t in term.children]
         found = [f for f in forms if f is not None]
         if len(found) < len(forms):
             return None
-        if not any(f != Form() for f in found):
-            return Form()
+        if not any(f != TotalsForm() for f in found):
+            return TotalsForm()
         is_float = dtypes.is_float(term.dtype)
         if isinstance(term, Apply) and len(found) == 2:
             return self._of_two(term.fn, term, *found) if is_float else None
         if isinstance(term, Select):
             cond, *cases = found
             zero = [isinstance(t, Const) and t.value == 0 for t in (term.then, term.other)]
-            if cond != Form() or not any(zero):
+            if cond != TotalsForm() or not any(zero):
                 return None
             return self._product(cases[zero[0]])
         if len(found) != 1 or not is_float:
             return None
         (form,) = found
         if isinstance(term, Apply) and term.fn in _RAISED:
-            return None if form.shift is None else Form((form.shift._replace(fn=term.fn),))
+            return None if form.shift is None else TotalsForm((form.shift._replace(fn=term.fn),))
         is_linear = isinstance(term, Apply) and term.fn == "negative"
         is_sum = isinstance(term, Reduce) and term.kind == "sum"
         is_cast = isinstance(term, Cast) and dtypes.is_float(term.arg.dtype)
         return self._product(form) if is_linear or is_sum or is_cast else None
 
-    def _product(self, form: Form) -> Form | None:
+    def _product(self, form: TotalsForm) -> TotalsForm | None:
         return form if form.shift is None and form.operand is None else None
 
-    def _of_two(self, fn: str, term: Apply, a: Form, b: Form) -> Form | None:
+    def _of_two(self, fn: str, term: Apply, a: TotalsForm, b: TotalsForm) -> TotalsForm | None:
         if fn == "multiply" and a.operand is not None:
             a, b = b, a
         if a.operand is not None or a.shift is not None or b.shift is not None:
             return None
         if b.operand is None:
             if fn == "divide":
-                return a if b == Form() else None
-            return Form(a.factors + b.factors) if fn == "multiply" else None
+                return a if b == TotalsForm() else None
+            return TotalsForm(a.factors + b.factors) if fn == "multiply" else None
         follower = self.x.args[b.operand]
         if fn in _HELD_BACK and self._gives(b.operand, False):
-            return Form((*a.factors, Factor(fn, follower, b.axes)))
-        if fn != "subtract" or a != Form() or not isinstance(term.args[0], Read):
+            return TotalsForm((*a.factors, TotalsFactor(fn, follower, b.axes)))
+        if fn != "subtract" or a != TotalsForm() or not isinstance(term.args[0], Read):
             return None
         is_bounded = self._is_peak(follower, self.x.args[self.names[term.args[0].buffer]])
-        return Form(shift=Factor("", follower, b.axes)) if is_bounded and self._gives(b.operand, True) else None
+        return (
+            TotalsForm(shift=TotalsFactor("", follower, b.axes))
+            if is_bounded and self._gives(b.operand, True)
+            else None
+        )
 
     def _gives(self, operand: int, is_used: bool) -> bool:
         return self.given.setdefault(operand, is_used) is is_used
 
-    def _read(self, term: Read) -> Form | None:
+    def _read(self, term: Read) -> TotalsForm | None:
         i = self.names[term.buffer]
         a = self.x.args[i]
         law = self.online.laws.get(a)
@@ -225,16 +231,16 @@ class _Reading:
         if found is not None:
             own = [None if p == found.axis or d == 1 else p for p, d in enumerate(a.shape)]
             axes = self._moved(tuple(own), term)
-            return None if axes is None else Form(operand=i, axes=axes)
+            return None if axes is None else TotalsForm(operand=i, axes=axes)
         if law is None:
-            return Form()
-        moved: list[Factor] = []
+            return TotalsForm()
+        moved: list[TotalsFactor] = []
         for f in (*law.form.factors, *([] if law.form.shift is None else [law.form.shift])):
             axes = self._moved(f.axes, term)
             if axes is None:
                 return None
             moved.append(f._replace(axes=axes))
-        return Form(tuple(moved)) if law.form.shift is None else Form(shift=moved[0])
+        return TotalsForm(tuple(moved)) if law.form.shift is None else TotalsForm(shift=moved[0])
 
     def _moved(self, axes: Axes, term: Read) -> Axes | None:
         """The axes of a factor of an operand as axes of the result; None if it varies along an axis that is reduced."""
@@ -251,7 +257,7 @@ class _Reading:
     def _is_peak(self, b: Expr, s: Expr) -> bool:
         """Whether a follower is at least `s` at each step: the maximum of `s` along the dimension, or 0 where that is
         not finite, or a maximum of it and others."""
-        while b.op in VIEWS or b.op == "broadcast_to":
+        while b.op in _COPIES:
             b = b.args[0]
         if b.op == "maximum":
             return any(self._is_peak(a, s) for a in b.args)
@@ -268,7 +274,7 @@ def _unchanged(x: Expr) -> Expr:
 
 
 def _is_zero(x: Expr) -> bool:
-    while x.op in VIEWS or x.op in ("broadcast_to", "full"):
+    while x.op in _COPIES:
         x = x.args[0]
     return x.op == CONSTANT and not np.any(constant_value(x))
 
@@ -281,7 +287,7 @@ class Totals:
     - `values`: by total, its value.
     """
 
-    online: Online
+    online: OnlineSums
     outside: Callable[[Expr], Expr]
     values: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])
 
@@ -303,7 +309,7 @@ class Totals:
         return op.where(op.equal(b, op.full((), -np.inf, b.dtype)), op.full((), 0, b.dtype), b)
 
 
-def given_to(x: Expr, i: int, place: int | None, size: Dim, law: Law, now: Totals) -> Expr:
+def given_to(x: Expr, i: int, place: int | None, size: Dim, law: TotalsLaw, now: Totals) -> Expr:
     """The operand at position `i` of a node in a step, which is a follower. `size`: of a piece, at axis `place`."""
     a = x.args[i]
     shape = a.shape if place is None else with_sizes(a.shape, {place: size})
@@ -313,7 +319,7 @@ def given_to(x: Expr, i: int, place: int | None, size: Dim, law: Law, now: Total
     return peak if peak.shape == shape else op.broadcast_to(peak, shape)
 
 
-def carried_on(total: Expr, law: Law, before: Totals, now: Totals) -> Expr:
+def carried_on(total: Expr, law: TotalsLaw, before: Totals, now: Totals) -> Expr:
     """A total as of the step before, for terms that use the totals of now."""
     raised = [f for f in law.form.factors if f.fn in _RAISED]
     if not raised:
@@ -326,7 +332,7 @@ def carried_on(total: Expr, law: Law, before: Totals, now: Totals) -> Expr:
     return op.where(op.equal(total, op.full((), 0, total.dtype)), total, changed)
 
 
-def at_the_end(total: Expr, law: Law, last: Totals) -> Expr:
+def at_the_end(total: Expr, law: TotalsLaw, last: Totals) -> Expr:
     """The sum that a total of the last step stands for."""
     for f in law.form.factors:
         b = last.follower(f.follower)
