@@ -22,8 +22,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from relax_eg import dtypes
-from relax_eg.ir.annotations import Tensor, dims_of
-from relax_eg.ir.calls import function_ref
+from relax_eg.ir.annotations import Object, Tensor, dims_of
+from relax_eg.ir.calls import function_ref, substitute_exprs
 from relax_eg.ir.control import scan
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, node, postorder, tuple_get, var
 from relax_eg.ir.heads import CORE
@@ -33,6 +33,7 @@ from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import api as op
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call, movement_operators
+from relax_eg.rules.online import OnlineSums, Totals, at_the_end, carried_on, given_to
 from relax_eg.rules.schema_answers import RecordingAnswers
 from relax_eg.rules.schemas import Made, ProgramQueries, as_tuple
 from relax_eg.rules.slicing import Use, applied_again, use_of, with_sizes
@@ -40,6 +41,7 @@ from relax_eg.shapes import Dim
 from relax_eg.tir.functions import identity
 from relax_eg.tir.slicing import Dimension, dimensions
 
+RESULT = var("result", Object())  # among the readers of a result of a step
 SHAPED = ("broadcast_to", "reshape", "full")  # operators whose attribute `shape` is the result's
 _MOST = 8192  # limit: operators of a region
 _MOST_OF_ONE = 512  # limit: operators of a region that is another one for each of its nodes
@@ -58,11 +60,13 @@ class CutRegion:
     - `dimensions`: the nodes, operands first, each with its dimension.
     - `outputs`: the nodes that are results of the loop.
     - `extent`: the number of places along the dimension. Axes that merge it with others are multiples of it.
+    - `online`: what follows from results that are accumulated, and is computed in the same loop.
     """
 
     dimensions: Mapping[Expr, Dimension]
     outputs: tuple[Expr, ...]
     extent: Dim
+    online: OnlineSums = field(default_factory=lambda: OnlineSums({}))
 
 
 def extent_of(x: Expr, d: Dimension) -> Dim:
@@ -136,33 +140,52 @@ def _region_of(
 ) -> CutRegion | None:
     """The region of connected nodes. None if it has no outputs."""
     inside: dict[Expr, Dimension] = {}
-    after: set[Expr] = set()  # nodes that need a result of the loop, so that they run after it
+    online = OnlineSums(inside)
+    after: set[Expr] = set()  # nodes that need a result of the loop, so that they run after it, or follow from totals
     for x in queries.nodes:
         d = grown.get(x)
         if d is not None and after.isdisjoint(x.args):
             inside[x] = d
             if d.kind is not None:
                 after.add(x)
-        elif x.op in ORDERS and (d := inside.get(x.args[0])) is not None and d.kind is not None:
-            # Parts of a sum can be brought into another order before they are added; no copy of the sum is then made.
-            inside[x] = Dimension((None,), None, d.kind)
-            after.add(x)
         elif any(a in after or a in inside for a in x.args):
             after.add(x)
+            whole = x.args[0]
+            if x.op in ORDERS and whole in inside and (kind := inside[whole].kind) is not None:
+                # Parts of a sum can be brought into another order before they are added; no copy of the sum is then
+                # made.
+                part = Dimension((None,), None, kind)
+                law = online.law(x, part, part=True) if whole in online.laws else None
+                if law is not None or whole not in online.laws:
+                    inside[x] = part
+                    online.laws |= {} if law is None else {x: law}
+            elif not all(a not in after or a in inside or a in online.followers for a in x.args) or online.add(x, d):
+                pass
+            elif d is not None and d.kind in (None, "sum") and (law := online.law(x, d)) is not None:
+                inside[x] = d
+                online.laws[x] = law
     outputs: list[Expr] = []
     needed: set[Expr] = set()
+    totals: set[Expr] = set()  # what terms of other sums use
     for x in reversed(inside):
-        read = queries.readers(x)
+        d, read = inside[x], queries.readers(x)
         is_read_outside = not read or any(y not in needed for y in read)
-        if (inside[x].kind is not None or x.op in stacked) and is_read_outside:
+        is_stacked = d.kind is None and x not in online.laws and (x.op in stacked or RESULT in read)
+        if ((d.kind is not None or is_stacked) and is_read_outside) or x in totals:
             outputs.append(x)
         elif x not in needed:
             continue
         needed.add(x)
-        needed.update(a for a, place in zip(x.args, inside[x].inputs, strict=True) if _reads_piece(inside, a, place))
+        totals |= online.totals_of(x)
+        given = online.laws[x].given if x in online.laws else {}
+        needed.update(
+            a
+            for i, (a, place) in enumerate(zip(x.args, d.inputs, strict=True))
+            if i not in given and _reads_piece(inside, a, place)
+        )
     if not outputs:
         return None
-    return CutRegion({x: d for x, d in inside.items() if x in needed}, tuple(reversed(outputs)), extent)
+    return CutRegion({x: d for x, d in inside.items() if x in needed}, tuple(reversed(outputs)), extent, online)
 
 
 def _reads_piece(inside: Mapping[Expr, Dimension], operand: Expr, place: int | None) -> bool:
@@ -271,6 +294,15 @@ def _dimension_read(x: Expr, operand: Expr, axis: int) -> Dimension | None:
     return None
 
 
+def readers_of(nodes: Sequence[Expr], roots: Sequence[Expr]) -> Mapping[Expr, list[Expr]]:
+    """The readers of nodes among them, and `RESULT` for roots."""
+    found: dict[Expr, list[Expr]] = {x: [RESULT] for x in roots}
+    for x in nodes:
+        for a in x.args:
+            found.setdefault(a, []).append(x)
+    return found
+
+
 @dataclass
 class BodyAnswers(RecordingAnswers):
     """The answers about the body of a loop.
@@ -292,11 +324,7 @@ class BodyAnswers(RecordingAnswers):
 
     @cached_property
     def _readers(self) -> Mapping[Expr, list[Expr]]:
-        found: dict[Expr, list[Expr]] = {}
-        for x in self._nodes:
-            for a in x.args:
-                found.setdefault(a, []).append(x)
-        return found
+        return readers_of(self.nodes, self.roots)
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return self._readers.get(e, ())
@@ -335,10 +363,20 @@ def in_a_loop(
     whole: dict[Expr, Expr] = {}  # parameters of the loop's body for values that every step reads whole
     sliced: Sliced = {}
     made: dict[Expr, Expr] = {}
+    summed = [x for x in region.outputs if region.dimensions[x].output is None]
+    stacked = [x for x in region.outputs if region.dimensions[x].output is not None]
+    totals = {x: var(f"s{i}", Tensor(x.shape, _wide(x.dtype))) for i, x in enumerate(summed)}
+    online, laws, steps = region.online, region.online.laws, dict[Expr, Expr]()
+    before = Totals(online, lambda x: _whole(x, whole), {x: op.astype(t, x.dtype) for x, t in totals.items()})
+    now = Totals(online, before.outside)
     for x, d in region.dimensions.items():
         args: list[Expr] = []
-        for arg, place in zip(x.args, d.inputs, strict=True):
-            if _reads_piece(region.dimensions, arg, place):
+        law = laws.get(x)
+        for i, (arg, place) in enumerate(zip(x.args, d.inputs, strict=True)):
+            if law is not None and i in law.given:
+                size = Dim.of(1) if place is None else unit * times(arg, place)
+                args.append(given_to(x, i, place, size, law, now))
+            elif _reads_piece(region.dimensions, arg, place):
                 args.append(made[arg])
             elif place is not None and arg.op == "iota":
                 args.append(_places(arg, place, rows * count, unit, times(arg, place), sliced))
@@ -364,30 +402,35 @@ def in_a_loop(
         if piece is None:
             return None
         made[x] = piece
+        if x in totals:
+            total = totals[x] if law is None else carried_on(totals[x], law, before, now)
+            steps[x] = _combined(total, piece, d)
+            now.values[x] = op.astype(steps[x], x.dtype)
     if finer is not None:
         inside = {} if unit == rows else {str(unit): rows}
         cut = finer(BodyAnswers(queries, roots=[made[x] for x in region.outputs], inside=inside))
         if cut is None:
             return None
+        instead = dict(zip((made[x] for x in region.outputs), cut, strict=True))
         made |= zip(region.outputs, cut, strict=True)
+        steps = dict(zip(steps, substitute_exprs(list(steps.values()), instead), strict=True))
     name = region.outputs[0].op
-    summed = [x for x in region.outputs if region.dimensions[x].output is None]
-    stacked = [x for x in region.outputs if region.dimensions[x].output is not None]
-    totals = [var(f"s{i}", Tensor(x.shape, _wide(x.dtype))) for i, x in enumerate(summed)]
-    steps = [_combined(total, made[x], region.dimensions[x]) for total, x in zip(totals, summed, strict=True)]
-    params = (*whole.values(), *totals, *sliced.values())
-    body = pure_function(name, params, [*steps, *(made[x] for x in stacked)])
+    params = (*whole.values(), *totals.values(), *sliced.values())
+    body = pure_function(name, params, [*steps.values(), *(made[x] for x in stacked)])
     body = replace(body, result=as_tuple(body.result))
     if not sliced or missing_sizes(body):
         return None
     xs = [_pieces(arg, place, rows * n, count, more * n) for arg, place, n in sliced]
-    first = [op.full(t.shape, identity(str(region.dimensions[x].kind), t.dtype), t.dtype)
-             for t, x in zip(totals, summed, strict=True)]  # fmt: skip
+    first = [op.full(t.shape, identity(str(region.dimensions[x].kind), t.dtype), t.dtype) for x, t in totals.items()]
     value = scan(function_ref(queries.add(body, "in_pieces")), list(whole), first, xs, length=count)
-    found = {x: op.astype(tuple_get(value, i), x.dtype) for i, x in enumerate(summed)}
+    last = Totals(online, lambda x: x)
+    for i, x in enumerate(summed):
+        total = tuple_get(value, i)
+        last.values[x] = op.astype(at_the_end(total, laws[x], last) if x in laws else total, x.dtype)
+    found = {x: last.values[x] for x in summed}
     for i, x in enumerate(stacked, len(summed)):
         axis = region.dimensions[x].output or 0
-        found[x] = _joined(x, axis, tuple_get(value, i), rows * times(x, axis), count, more * times(x, axis))
+        found[x] = joined(x, axis, tuple_get(value, i), rows * times(x, axis), count, more * times(x, axis))
     return found if all(x.annotation == y.annotation for x, y in found.items()) else None
 
 
@@ -440,11 +483,11 @@ def _pieces(x: Expr, axis: int, rows: Dim, count: Dim, more: Dim) -> Expr:
     return op.permute_dims(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
 
 
-def _joined(e: Expr, axis: int, stacked: Expr, rows: Dim, count: Dim, more: Dim) -> Expr:
+def joined(e: Expr, axis: int, stacked: Expr, rows: Dim, count: Dim, more: Dim) -> Expr:
     """Returns `e` from its stacked pieces, without the results of the padding."""
     ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
-    joined = op.reshape(op.permute_dims(stacked, ahead), with_sizes(e.shape, {axis: rows * count}))
-    return op.strided_slice(joined, [Dim.of(0)] * e.ndim, e.shape) if more != 0 else joined
+    whole = op.reshape(op.permute_dims(stacked, ahead), with_sizes(e.shape, {axis: rows * count}))
+    return op.strided_slice(whole, [Dim.of(0)] * e.ndim, e.shape) if more != 0 else whole
 
 
 def _sizes_in(value: Any) -> Iterator[Dim]:

@@ -15,6 +15,8 @@ from relax_eg.rules.schema_trials import main_of
 from relax_eg.rules.schemas import ModuleAnswers, Trial
 from relax_eg.shapes import Dim
 
+_ROUNDING = 1e-4  # chosen: as a share of the largest element, of sums of up to 40 terms in float32
+
 
 class FewPlaces(ModuleAnswers):
     """Answers for small sizes, so that trees of loops have few steps."""
@@ -122,6 +124,89 @@ def sums_of_rows(rng: np.random.Generator) -> Trial:
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (2, m), (m, m), (m,)))
     answers = ModuleAnswers if not rng.integers(8) else FewPlaces
     return Trial(Module((main_of(params, ends[0]),)), ends[0], args, answers({}, (), postorder(ends), large))
+
+
+def softmaxes(rng: np.random.Generator) -> Trial:
+    """Sums over keys whose terms are exponentials of scores less their maximum, some of which are -inf: a softmax as an
+    operator or by its parts, with and without a divisor, times values or not, whose keys are one of three axes."""
+    b, n, m = int(rng.integers(1, 3)), int(rng.integers(1, 5)), int(rng.integers(1, 40))
+    specs = {"x": "b n 2", "y": f"b {m if rng.integers(2) else 'm'} 2", "mask": "n m", "v": "b m 2"}
+    specs |= {k: s.replace("m", str(m)) for k, s in specs.items()} if "m" not in specs["y"] else {}
+    params = x, y, mask, v = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    s = op.add(op.matmul(x, op.permute_dims(y, (0, 2, 1))), mask)
+    axis = 2
+    if rng.integers(2):
+        s, axis = op.permute_dims(s, (0, 2, 1)), 1
+    keeps = bool(rng.integers(2))
+
+    def kept(e: Expr) -> Expr:
+        return e if keeps else op.expand_dims(e, axis)
+
+    peak = kept(op.max(s, axis, keepdims=keeps))
+    if rng.integers(2):
+        peak = op.where(op.isfinite(peak), peak, op.full(peak.shape, 0, "float32"))
+    if rng.integers(2):
+        peak = op.broadcast_to(peak, s.shape)
+    e = op.exp(op.subtract(s, peak))
+    total = kept(op.sum(e, axis, keepdims=keeps))
+    made = (
+        lambda: op.softmax(s, axis), lambda: op.divide(e, total), lambda: e,
+        lambda: op.multiply(op.divide(e, op.broadcast_to(total, s.shape)), s),
+    )  # fmt: skip
+    p = made[int(rng.integers(len(made)))]()
+    turned = p if axis == 2 else op.permute_dims(p, (0, 2, 1))
+    ends = (
+        lambda: op.matmul(turned, v), lambda: op.sum(p, axis), lambda: op.divide(op.matmul(turned, v), peak_of_rows()),
+    )  # fmt: skip
+
+    def peak_of_rows() -> Expr:
+        return op.expand_dims(op.max(s, axis), 2)
+
+    node = ends[int(rng.integers(len(ends)))]()
+    hidden = np.where(rng.random((n, m)) < rng.choice((0.0, 0.4, 0.9, 1.0), (n, 1)), -np.inf, 0.0)
+    drawn = (4 * rng.standard_normal((b, k, 2)) for k in (n, m, m))
+    xs, ys, vs = (a.astype(np.float32) for a in drawn)
+    args = (xs, ys, hidden.astype(np.float32), vs)
+    answers = ModuleAnswers if rng.integers(2) else FewPlaces
+    queries = answers({}, (), postorder((node,)))
+    return Trial(Module((main_of(params, node),)), node, args, queries, "numpy", _ROUNDING)
+
+
+def images(rng: np.random.Generator) -> Trial:
+    """A chain of convolutions, poolings, and pointwise operators between them, on an image with many rows or columns:
+    windows with steps, gaps and padding, and values that are read before and after a window."""
+    space = [int(rng.integers(8, 50)), int(rng.integers(1, 5))]
+    space = space[:: int(rng.choice((-1, 1)))]
+    x = e = var("x", Tensor((1, int(rng.integers(1, 4)), *space), "float32"))
+    params = [x]
+    for _ in range(int(rng.integers(2, 5))):
+        window = [int(n) for n in rng.integers(1, 4, 2)]
+        steps, gaps = ([int(n) for n in rng.choice((1, 1, 1, 2), 2)] for _ in range(2))
+        same = [(d * (k // 2), d * (k - 1 - k // 2)) for k, d in zip(window, gaps, strict=True)]
+        pads = same if rng.integers(2) else [(int(n), 3) for n in rng.integers(0, 4, 2)]
+        channels = e.shape[1].value
+        draw = int(rng.integers(4))
+        if draw == 0:
+            kind = ("max", "sum", "min")[int(rng.integers(3))]
+            around = [(0, 0), (0, 0), *pads]
+            e = op.reduce_window(e, kind, (1, 1, *window), (1, 1, *steps), around, (1, 1, *gaps))
+        else:
+            groups = channels if draw == 1 else 1
+            out = channels if draw == 1 else int(rng.integers(1, 4))
+            params.append(var(f"w{len(params)}", Tensor((out, channels // groups, *window), "float32")))
+            e = op.conv(e, params[-1], steps, pads, gaps, groups)
+        made = (
+            lambda e: op.relu(e), lambda e: op.add(e, op.full((), 1, "float32")), lambda e: e,
+            lambda e: op.subtract(e, op.iota(e.shape, 2, "float32")),
+            lambda e: op.add(e, params[-1]) if params[-1].shape == e.shape else e,
+            lambda e: op.add(e, op.reduce_window(e, "max", (1, 1, 3, 3), (1,) * 4, [(0, 0)] * 2 + [(1, 1)] * 2)),
+            lambda e: op.multiply(e, op.sum(e, 1, keepdims=True)),
+        )  # fmt: skip
+        e = made[int(rng.integers(len(made)))](e)
+    # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
+    args = tuple(rng.integers(-1, 2, [d.value for d in p.shape]).astype(np.float32) for p in params)
+    queries = ModuleAnswers({}, (), postorder((e,)), 0.0)
+    return Trial(Module((main_of(params, e),)), e, args, queries, "numpy")
 
 
 def on_host(rng: np.random.Generator) -> Trial:

@@ -79,8 +79,8 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...], tolerance: float = 0
         return False
     pairs = zip(before, after, strict=True)
     if not tolerance:
-        return all(bool(np.all(a == b)) for a, b in pairs)
-    return all(np.allclose(a, b, tolerance, tolerance * _largest(a)) for a, b in pairs)
+        return all(bool(np.all((a == b) | ((a != a) & (b != b)))) for a, b in pairs)  # NaN is NaN
+    return all(np.allclose(a, b, tolerance, tolerance * _largest(a), equal_nan=True) for a, b in pairs)
 
 
 def _largest(a: Any) -> float:

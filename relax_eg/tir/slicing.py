@@ -1,5 +1,6 @@
 """Dimensions of a tensor program: the axes of its inputs that have the same places as one axis of the output, or as one
-axis that is reduced. Along a dimension a program can be computed in pieces."""
+axis that is reduced. Along a dimension a program can be computed in pieces, and along an axis of which each place reads
+a window of an axis of an input."""
 
 from __future__ import annotations
 
@@ -9,7 +10,21 @@ from functools import lru_cache
 
 from relax_eg.limits import MANY_KEPT
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Read, Reduce, ReduceKind, Scalar, loop_of, walk
+from relax_eg.tir.expr import (
+    Apply,
+    Cast,
+    Const,
+    Index,
+    Number,
+    Read,
+    Reduce,
+    ReduceKind,
+    Scalar,
+    Select,
+    loop_of,
+    walk,
+)
+from relax_eg.tir.notation import less, less_equal
 from relax_eg.tir.program import Stage, TensorProgram, dims_of
 
 Axes = tuple[int | None, ...]
@@ -137,3 +152,113 @@ def _axes_read(
         if found.setdefault(term.buffer, place) != place:
             return None
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The places of an axis of an input that place `i` of an axis of the output reads: `span` of them, from `i * step +
+    first`.
+
+    - `beyond`: what it reads instead outside of the axis; None if it reads nothing there.
+    """
+
+    axis: int
+    step: int
+    first: int
+    span: int
+    beyond: Number | None = None
+
+
+def windows(program: TensorProgram, axis: int) -> tuple[Window | None, ...] | None:
+    """Returns, for each input of a program of one stage, the window that an axis of the output reads; None for an input
+    that is read whole. Returns None altogether if an element depends on its position otherwise."""
+    found: dict[str, Window] = {}
+    return None if _unguarded(program, axis, found) is None else tuple(found.get(b.name) for b in program.inputs)
+
+
+def without_padding(program: TensorProgram, axis: int) -> Scalar | None:
+    """Returns the value of a program of one stage, where windows along an axis of the output start with place 0 and
+    nothing is read outside of the inputs; None if it has no such windows. Programs for which this is equal compute the
+    same of the same windows."""
+    return _unguarded(program, axis, {})
+
+
+def _unguarded(program: TensorProgram, axis: int, found: dict[str, Window]) -> Scalar | None:
+    if len(program.stages) != 1 or program.stages[0].scans:
+        return None
+    (made,) = program.stages
+    name = loop_of(made.indices[axis])
+    over = dict(made.value.over) if isinstance(made.value, Reduce) else {}
+    if name is None or any(name in size.variables for size in over.values()):
+        return None
+
+    def read(term: Read, beyond: Number | None) -> Scalar | None:
+        places = [p for p, at in enumerate(term.indices) if name in (at.variables if isinstance(at, Dim) else at.free)]
+        at = term.indices[places[0]] if places else Dim.of(0)
+        w = _window(at, name, over, beyond, places[0]) if len(places) == 1 and isinstance(at, Dim) else None
+        if w is None or not isinstance(at, Dim) or found.setdefault(term.buffer, w) != w:
+            return None
+        indices = tuple(at - w.first if p == w.axis else i for p, i in enumerate(term.indices))
+        return Read(term.buffer, indices, term.dtype)
+
+    def without(term: Scalar) -> Scalar | None:
+        if name not in term.free:
+            return term
+        if isinstance(term, Read):
+            return read(term, None)
+        if isinstance(term, Select):
+            return guarded(term)
+        children = [without(c) for c in term.children]
+        made = [c for c in children if c is not None]
+        if len(made) < len(children):
+            return None
+        if isinstance(term, Apply):
+            return Apply(term.fn, tuple(made))
+        if isinstance(term, Cast):
+            return Cast(made[0], term.dtype)
+        return Reduce(term.kind, term.over, made[0]) if isinstance(term, Reduce) else None
+
+    def guarded(term: Select) -> Scalar | None:
+        """A read inside of the axis, and a number outside of it; guards of other axes are kept."""
+        if not isinstance(term.then, Read) or not isinstance(term.other, Const):
+            return None
+        value = read(term.then, term.other.value)
+        w = found.get(term.then.buffer)
+        if value is None or w is None:
+            return None
+        at, size = term.then.indices[w.axis], program.buffers[term.then.buffer].shape[w.axis]
+        ends = (less_equal(Index(Dim.of(0)), Index(at)), less(Index(at), Index(size))) if isinstance(at, Dim) else ()
+        kept = [c for c in _conjuncts(term.cond) if c not in ends]
+        if any(name in c.free for c in kept):
+            return None
+        for cond in reversed(kept):
+            value = Select(cond, value, term.other)
+        return value
+
+    value = without(made.value)
+    reads = (t for t in walk(made.value) if isinstance(t, Read) and t.buffer in found)
+    return value if all(name in t.free for t in reads) else None
+
+
+def _conjuncts(cond: Scalar) -> list[Scalar]:
+    if isinstance(cond, Apply) and cond.fn in ("bitwise_and", "logical_and"):
+        return [c for a in cond.args for c in _conjuncts(a)]
+    return [cond]
+
+
+def _window(at: Dim, name: str, over: dict[Dim, Dim], beyond: Number | None, axis: int) -> Window | None:
+    """The window of an index that is linear in a loop variable and in loops of known extents."""
+    rest, span = at, 1
+    steps: list[int] = []
+    for variable in (Dim.var(name), *over):
+        (v,) = variable.variables
+        step = rest.substitute({v: Dim.of(1)}) - rest.substitute({v: Dim.of(0)})
+        if not step.is_const or rest - variable * step != rest.substitute({v: Dim.of(0)}):
+            return None
+        rest = rest.substitute({v: Dim.of(0)})
+        steps.append(step.value)
+        if len(steps) > 1 and step.value:
+            if step.value < 0 or not over[variable].is_const:
+                return None
+            span += step.value * (over[variable].value - 1)
+    return Window(axis, steps[0], rest.value, span, beyond) if rest.is_const and steps[0] >= 1 else None

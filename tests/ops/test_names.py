@@ -62,6 +62,7 @@ LISTED = {
     "rules/schema_trials.py": "programs that test schemas",
     "rules/value_trials.py": "programs that test schemas",
     "rules/fission.py": "attributes that are shapes; places and constants made where they are read",
+    "rules/online.py": "a theory: sums that follow a maximum, which may be not finite",
     "rules/piece_trials.py": "programs that test schemas",
     "rules/channels_last.py": "a theory: layouts of convolutions",
     "rules/format.py": "notation of operators in a rule's line",

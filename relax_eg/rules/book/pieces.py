@@ -12,11 +12,14 @@ of at least `ProgramQueries.large_bytes` bytes, and nothing is accumulated.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.heads import with_operands
+from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
 from relax_eg.ops.ordering import AFTER
 from relax_eg.ops.transfers import FROM_HOST, ON_HOST
@@ -30,10 +33,13 @@ from relax_eg.rules.fission import (
     extent_of,
     in_a_loop,
     joint_region,
+    readers_of,
 )
-from relax_eg.rules.piece_trials import batches, on_host, rows, sums_of_rows, twice
+from relax_eg.rules.halo import halo_of, with_halo
+from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxes, sums_of_rows, twice
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import MEMORY, ExtractionStep, ProgramQueries, Schema
+from relax_eg.rules.schema_answers import RecordingAnswers
+from relax_eg.rules.schemas import MEMORY, ExtractionStep, Made, ProgramQueries, Schema
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir.slicing import Dimension
 
@@ -51,10 +57,81 @@ Nodes = dict[Expr, Dimension]  # readers first
 
 def _in_pieces(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     found = _largest_part(e, queries)
-    return () if found is None else _in_counts(e, _of_one(e, found[2]), found[1], queries, sums=False)
+    of_places = () if found is None else _in_counts(e, _of_one(e, found[2]), found[1], queries, sums=False)
+    return of_places if queries.large_bytes else (*of_places, *_in_windows(e, queries))
+
+
+def _in_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+    """`e` in pieces of its longest axis whose places read windows, such as the rows of an image, each with a halo."""
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
+        return ()
+    own, proposed = queries.extent(bytes_of(e.annotation)), list[Expr]()
+    for axis in sorted(range(e.ndim), key=lambda a: -queries.extent(e.shape[a])):
+        for count in _UNDER_LIMIT:
+            halo = halo_of(e, axis, count, queries)
+            inside = [] if halo is None else [queries.extent(bytes_of(x.annotation)) for x in halo.nodes if x is not e]
+            if halo is None or max(inside, default=0) < own:
+                break
+            made = with_halo(e, halo, queries)
+            proposed += [] if made is None else [made]
+        if proposed:
+            break
+    return tuple(proposed)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A program with each softmax by its parts: what became of the nodes, and all nodes with their readers."""
+
+    made: Mapping[Expr, Expr]
+    nodes: Sequence[Expr]
+    readers: Mapping[Expr, Sequence[Expr]]
+
+
+def _parts(queries: ProgramQueries) -> _Parts | None:
+    """The program by parts; None if it has no softmax."""
+    if all(x.op != "softmax" for x in queries.nodes):
+        return None
+    made: dict[Expr, Expr] = {}
+    for x in queries.nodes:
+        args = [made.get(a, a) for a in x.args]
+        made[x] = _softmax(args[0], x.attr("axis")) if x.op == "softmax" else with_operands(x, args)
+    nodes = postorder(list(made.values()))
+    return _Parts(made, nodes, readers_of(nodes, ()))
+
+
+def _softmax(x: Expr, axis: int) -> Expr:
+    raised = op.exp(op.subtract(x, op.max(x, axis, keepdims=True)))
+    return op.divide(raised, op.sum(raised, axis, keepdims=True))
+
+
+@dataclass
+class _InParts(RecordingAnswers):
+    """The answers about a program by parts."""
+
+    parts: _Parts = field(kw_only=True)
+
+    @property
+    def nodes(self) -> Sequence[Expr]:
+        return self.parts.nodes
+
+    def readers(self, e: Expr) -> Sequence[Expr]:
+        return self.parts.readers.get(e, ())
+
+    def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
+        return self.queries.once(("in parts", key), lambda q: make(_InParts(q, parts=self.parts)))
 
 
 def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+    parts = queries.once("parts", _parts)
+    if parts is None:
+        return _accumulated_in(e, queries)
+    proposed = _accumulated_in(parts.made[e], _InParts(queries, parts=parts))
+    written = {made: x for x, made in parts.made.items() if made is not x}
+    return tuple(substitute_exprs(list(proposed), written))
+
+
+def _accumulated_in(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     start = e
     while start.op in ORDERS:
         start = start.args[0]
@@ -285,7 +362,7 @@ pieces = RuleSet(
             frozenset((MEMORY,)),
             _in_pieces,
             frozenset(ANCHORS),
-            (rows, batches),
+            (rows, batches, images),
         ),
         Schema(
             "accumulated_over_pieces",
@@ -294,7 +371,7 @@ pieces = RuleSet(
             frozenset((MEMORY,)),
             _accumulated,
             frozenset(ANCHORS) | ORDERS,
-            (sums_of_rows,),
+            (sums_of_rows, softmaxes),
         ),
         Schema(
             "computed_one_by_one",

@@ -1,0 +1,88 @@
+"""Images in pieces of rows: convolutions and poolings read a halo beside each piece."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, postorder, var
+from relax_eg.ops import api as op
+from relax_eg.rules.book.pieces import pieces
+from relax_eg.rules.halo import halo_of
+from relax_eg.rules.piece_trials import images
+from relax_eg.rules.schema_trials import first_difference
+from relax_eg.rules.schemas import ModuleAnswers
+
+RULE = next(s for s in pieces.schemas if s.name == "computed_in_pieces")
+
+
+def convolved(x: Any, w: Any, stride: int = 1) -> Any:
+    return jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME")
+
+
+def features(x: Any, w1: Any, w2: Any, w3: Any) -> Any:
+    h = jax.nn.relu(convolved(x, w1))
+    h = jax.nn.relu(convolved(h, w2) + h)
+    h = jax.lax.reduce_window(h, -jnp.inf, jax.lax.max, (1, 1, 3, 3), (1, 1, 2, 2), "SAME")
+    return convolved(h, w3, 2)
+
+
+@pytest.mark.parametrize("space", [(96, 64), (101, 37), (37, 130)])
+def test_images_need_a_share_of_the_memory(space: tuple[int, int]) -> None:
+    """In one XLA program; rows that the pieces divide and that they do not, and columns where they are longer."""
+    rng = np.random.default_rng(0)
+    shapes = ((1, 3, *space), (16, 3, 3, 3), (16, 16, 3, 3), (8, 16, 3, 3))
+    args = [jnp.asarray(0.3 * rng.standard_normal(s), jnp.float32) for s in shapes]
+    free: Any = rx.optimize(features, *args, memory_limit="1 GiB")
+    limit = free.report.memory.without * 2 // 5
+    best: Any = rx.optimize(features, *args, memory_limit=limit)
+    assert RULE.name in best.report.rules and best.report.memory.bytes <= limit
+    assert "dynamic_slice" in str(best.module)
+    np.testing.assert_allclose(best(*args), features(*args), rtol=1e-4, atol=1e-4)
+
+
+def test_random_chains_are_the_same_number_by_number() -> None:
+    programs, text = first_difference(replace(RULE, trials=(images,)), 100)
+    assert not text and programs >= 40
+
+
+X, W = var("x", Tensor((1, 2, 40, 5), "float32")), var("w", Tensor((2, 2, 3, 3), "float32"))
+
+
+def halo(e: Expr) -> Any:
+    return halo_of(e, 2, 8, ModuleAnswers({}, (), postorder((e,))))
+
+
+def test_a_halo_grows_backwards_as_the_windows_say() -> None:
+    # 38 rows of the convolution, 19 of the pooling: 7 pieces of 3 rows.
+    e = op.conv(X, W, padding=[(1, 1), (1, 1)], dilation=(2, 1))
+    pooled = op.reduce_window(e, "max", (1, 1, 2, 2), (1, 1, 2, 1))
+    found = halo(pooled)
+    assert (found.rows, found.count) == (3, 7)
+    assert [(x.op, r.step, r.first, r.length) for x, r in found.nodes.items()] == [
+        ("reduce_window", 1, 0, 3),
+        ("conv", 2, 0, 6),
+    ]
+    (window, kernel) = found.reads[e]
+    assert (window.step, window.first, window.span, window.beyond) == (1, -1, 5, 0.0) and kernel is None
+
+
+@pytest.mark.parametrize(
+    "e",
+    [
+        op.conv(X, W, padding=[(1, 1), (1, 1)], input_dilation=(2, 1)),  # a place reads others by its parity
+        op.cumsum(op.conv(X, W), 2),
+        op.flip(op.conv(X, W), 2),
+        op.relu(X),  # has no windows
+        op.add(X, X),
+    ],
+)
+def test_other_reads_have_no_halo(e: Expr) -> None:
+    assert halo(e) is None
