@@ -34,12 +34,14 @@ class ExtractionGraph:
     - `annotations[c]`: its annotation.
     - `roots`: classes that must be computed.
     - `as_written[c]`: index of the candidate that the input program uses, -1 if it does not compute `c`.
+    - `table`: what the last selection of kernels made, from which the next may begin (`kernels.rows.table_of`).
     """
 
     candidates: list[list[Candidate]] = field(default_factory=list[list[Candidate]])
     annotations: list[Annotation] = field(default_factory=list[Annotation])
     roots: tuple[int, ...] = ()
     as_written: list[int] = field(default_factory=list[int])
+    table: object = field(default=None, compare=False, repr=False)
 
     @property
     def node_count(self) -> int:

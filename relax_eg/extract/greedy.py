@@ -50,7 +50,7 @@ def dag_greedy(problem: Problem) -> list[int]:
         if cost < total[c]:
             choice[c], total[c], needed[c] = k, cost, merged
             for u, j in users[c]:
-                below = max(total[x] for x in problem.reads[u][j])
+                below = max([total[x] for x in problem.reads[u][j]])
                 if problem.costs[u][j] + below < total[u]:
                     heapq.heappush(queue, (problem.costs[u][j] + below, u, j))
     return repair_choice(problem, choice)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.operations import Operation
-from relax_eg.extract.kernels.selection import FUSE_SIBLINGS, VIEW_OF_RESHAPE, Composed
+from relax_eg.extract.kernels.rows import Composed
+from relax_eg.extract.kernels.selection import FUSE_SIBLINGS, VIEW_OF_RESHAPE
 from relax_eg.extract.kernels.states import phase_after, step_of
 from relax_eg.extract.kernels.ways import KernelSelection
 from relax_eg.extract.pricing import Members
