@@ -152,7 +152,8 @@ class WayRows:
         """All ways to compute a class, with their reads and costs."""
         if c not in self._operators:
             self._operators[c] = self._operators_of(c)
-        mine, needs, prices = map(list, self._operators[c])
+        operators = self._operators[c]
+        mine, needs, prices = list(operators[0]), list(operators[1]), list(operators[2])
         for state in self.pool[c].values():
             found = self._states.get(id(state))
             if found is None:

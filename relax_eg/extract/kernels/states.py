@@ -46,8 +46,9 @@ POINTWISE, REDUCED, CONTRACTED, REDUCED_AFTER, CLOSED = range(5)
 _AFTER_REDUCTION = {POINTWISE: REDUCED, REDUCED: REDUCED, CONTRACTED: REDUCED_AFTER, REDUCED_AFTER: REDUCED_AFTER}
 _AFTER_CONTRACTION = {POINTWISE: CONTRACTED, REDUCED: CONTRACTED, REDUCED_AFTER: CLOSED}
 
+Stage = tuple[int, int, int]  # a class, the number of a candidate, and that of a stage of its program
 # For each staged value, by its axes: the axis of the present value that it became; () if only the flat order is left.
-Marks = Mapping[int, tuple[int, ...]]
+Marks = Mapping[Stage, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Local:
     """
 
     phase: int
-    anchors: frozenset[int]
+    anchors: frozenset[Stage]
     outer: frozenset[int]
     marks: Marks
     flat: bool
@@ -140,7 +141,7 @@ class StateTable:
         self.bytes = [model.bytes(a) for a in graph.annotations]
         self._is_input = [any(k.op in (VAR, CONSTANT) for k in row) for row in graph.candidates]
         # For each staged value: its extents, and the bytes of an element.
-        self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._shapes: dict[Stage, tuple[tuple[int, ...], int]] = {}
         # By (class, reading class, candidate): the bytes of the class that the candidate reads.
         self._read_sizes: dict[tuple[int, int, int], int] = {}
         # By operator: the results of `_sizes_of`.
@@ -308,7 +309,7 @@ class StateTable:
                 s = inside.get(r.buffer)
                 if s is not None and s.local.phase == POINTWISE:
                     again += s.repeated * times + s.other * (times - 1)
-            local = self._advance(c, n, stage, locals_, inside.keys(), operation, extents)
+            local = self._advance((c, k, n), stage, locals_, inside.keys(), operation, extents)
             if local is None:
                 return None
             locals_[stage.output.name] = local
@@ -396,16 +397,16 @@ class StateTable:
 
     def _advance(
         self,
-        c: int,
-        n: int,
+        place: Stage,
         stage: StageAccess,
         values: Mapping[str, Local | None],
         operands: Container[str],
         operation: Operation,
         extents: tuple[int, ...],
     ) -> Local | None:
-        """The position of the value of stage `n` of class `c`; None if this is no kernel.
+        """The position of the value of a stage; None if this is no kernel.
 
+        - `place`, `stage`: the stage.
         - `values`: the position of each buffer's value; None for a loaded one.
         - `operands`: the buffers that are operands of the operator.
         - `extents`: the extents of the stage's value.
@@ -414,8 +415,8 @@ class StateTable:
         units = {y for y, d in enumerate(shape) if d == 1}
         wanted = set(range(len(shape))) - units
         outer = set(range(len(shape)))
-        marks: dict[int, tuple[int, ...]] = {}
-        phase, anchors, most = POINTWISE, frozenset[int](), 0
+        marks: dict[Stage, tuple[int, ...]] = {}
+        phase, anchors, most = POINTWISE, frozenset[Stage](), 0
         for r in stage.readings:
             v = values[r.buffer]
             if v is None:
@@ -458,11 +459,10 @@ class StateTable:
         if staged and not self._fits(extents, size, outer, marks):
             return None
         if stage.kind is not StageKind.POINTWISE:
-            sid = c * 16 + n
-            self._shapes[sid] = extents, size
-            marks[sid] = tuple(range(len(shape)))
+            self._shapes[place] = extents, size
+            marks[place] = tuple(range(len(shape)))
             if stage.kind is StageKind.CONTRACTION:
-                anchors |= {sid}
+                anchors |= {place}
         return Local(after, anchors, frozenset(outer), marks, () in marks.values())
 
     def _fits(self, extents: tuple[int, ...], size: int, outer: set[int], marks: Marks) -> bool:
