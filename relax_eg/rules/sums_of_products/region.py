@@ -25,7 +25,7 @@ MOST_FACTORS, _MOST_ALONE = 6, 16
 _MOST_NODES = 64  # limit: operators of a region
 _MOST_KNOWN = 1 << 14  # limit: expressions whose terms and divisors are kept
 
-_MOST_VIEWS = 4  # limit: operators between a number and its use
+_MOST_VIEWS = 4  # limit: operators between a number, or a sum, and its use
 _PARTS = movement_operators("part", "select", "join")
 _UNMOVED = movement_operators("view", "repeat")
 _ORDERED = movement_operators("order")
@@ -226,13 +226,17 @@ def sums(e: Expr) -> bool:
 
 
 def widens(e: Expr) -> bool:
-    """Whether `e` converts sums of products, or a view of them, from a narrower float to a wider one."""
+    """Whether `e` converts what sums of products make up, in a narrower float, to a wider one."""
     if e.op != "astype" or e.args[0].dtype == e.dtype or not (is_float(e.dtype) and is_float(e.args[0].dtype)):
         return False
-    x = e.args[0]
-    while is_view(x):
-        x = x.args[0]
-    return dtype_of(e.dtype).contains(dtype_of(x.dtype)) and terms_of(x) is not None and sums(x)
+    return dtype_of(e.dtype).contains(dtype_of(e.args[0].dtype)) and _has_sums(e.args[0], _MOST_VIEWS)
+
+
+def _has_sums(e: Expr, depth: int) -> bool:
+    """Whether `e`, or an operand at most `depth` operators before it, sums over axes."""
+    if depth == 0 or terms_of(e) is None:
+        return False
+    return sums(e) or any(_has_sums(a, depth - 1) for a in e.args)
 
 
 _known_terms = Memo[tuple[Expr, bool], "tuple[_Product, ...] | None"](_MOST_KNOWN)
