@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from test_random_programs import SEEDS, TOLERANCES, assert_same, exactly_equal, 
 
 import relax_eg as rx
 from relax_eg.extract.devices import profile
+from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.build import Names, kernel_of
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.selection import STEPS, KernelSearch
+from relax_eg.extract.kernels.ways import KernelSelection
 from relax_eg.ir import Expr, Module, var
 from relax_eg.ops.interpret import evaluate, evaluate_expr
 
@@ -32,17 +35,38 @@ def test_every_kernel_considered_computes_its_class(module: Module, seed: int) -
     values = values_of_classes(read, inputs, sizes)
     stand_ins = [var(f"class_{c}", a) for c, a in enumerate(graph.annotations)]
     env = {**inputs, **{v: values[c] for c, v in enumerate(stand_ins)}}
-    for c, states in enumerate(search.pool):
+    for c, states in enumerate(search.rows.pool):
         for s in states.values():
             made = kernel_of(graph, (c,), s.members, {x: stand_ins[x] for x in s.loads}, read.build, Names())
             assert made.call.annotation == graph.annotations[c]
             value = evaluate_expr(made.call, env, sizes, arithmetic="exact")
             assert exactly_equal(value, values[c]), f"{made.call.attr('program').value}\n{value}\n{values[c]}"
-    for several in search.several:
+    for several in search.rows.several:
         loaded = {x: stand_ins[x] for x in several.loads}
         made = kernel_of(graph, several.outputs, several.members, loaded, read.build, Names())
         found = evaluate_expr(made.call, env, sizes, arithmetic="exact")
         assert all(exactly_equal(x, values[c]) for x, c in zip(found, several.outputs, strict=True))
+
+
+@examples(0.05)
+@given(programs())
+def test_a_later_selection_begins_with_the_kernels_of_the_last(module: Module) -> None:
+    graph = saturated(module, nodes=200).graph
+    fresh = replace(graph)
+    sizes = {v: 64 for v in module.main.size_variables}
+
+    def found(of: ExtractionGraph, as_written: bool) -> KernelSelection:
+        return KernelSearch(of, [KernelCost(profile("h100"), sizes)], STEPS, as_written=as_written).run()
+
+    first = found(graph, False)
+    table = graph.table
+    alone = found(fresh, True)
+    assert fresh.table is not table
+    assert found(graph, True).cost == alone.cost
+    again = found(graph, False)
+    assert graph.table is table and again.ways == first.ways
+    KernelSearch(graph, [KernelCost(profile("a100"), sizes)], STEPS).run()
+    assert graph.table is not table
 
 
 def values_of_classes(read: Any, inputs: dict[Expr, Any], sizes: dict[str, int]) -> dict[int, Any]:

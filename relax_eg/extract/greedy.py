@@ -19,6 +19,7 @@ def dag_greedy(problem: Problem) -> list[int]:
     the candidates take O(candidates x used classes).
     """
     users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
+    waiting = [list(map(len, row)) for row in problem.reads]  # operands without a set
     queue: list[tuple[float, int, int]] = []
     for c, row in enumerate(problem.reads):
         for k, children in enumerate(row):
@@ -48,9 +49,13 @@ def dag_greedy(problem: Problem) -> list[int]:
         left -= len(merged)
         cost = math.fsum(merged.values())
         if cost < total[c]:
+            for u, j in users[c] if needed[c] is None else ():
+                waiting[u][j] -= 1
             choice[c], total[c], needed[c] = k, cost, merged
             for u, j in users[c]:
-                below = max(total[x] for x in problem.reads[u][j])
+                if waiting[u][j]:
+                    continue
+                below = max([total[x] for x in problem.reads[u][j]])
                 if problem.costs[u][j] + below < total[u]:
                     heapq.heappush(queue, (problem.costs[u][j] + below, u, j))
     return repair_choice(problem, choice)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -41,25 +41,38 @@ def tree_choice(problem: Problem, costs: Sequence[Sequence[float]] | None = None
     return tree_greedy(problem, costs)[0]
 
 
-def tree_greedy(problem: Problem, costs: Sequence[Sequence[float]] | None = None) -> tuple[list[int], list[float]]:
-    """The result of `tree_choice`, and the cost of every class's tree: infinite if the class cannot be computed."""
-    costs = costs or problem.costs
+def tree_greedy(
+    problem: Problem, costs: Sequence[Sequence[float]] | None = None, settled: Mapping[int, int] | None = None
+) -> tuple[list[int], list[float]]:
+    """The result of `tree_choice`, and the cost of every class's tree: infinite if the class cannot be computed.
+
+    - `settled`: the candidates of classes whose trees are free, whatever the costs say; none of them reads a class
+      that is not settled.
+    """
+    costs, settled = costs or problem.costs, settled or {}
     users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
-    waiting = [list(map(len, row)) for row in problem.reads]
+    waiting: list[list[int]] = [[]] * len(problem.reads)
     heap: list[tuple[float, int, int]] = []
+    total = [math.inf] * len(problem.reads)
+    choice = [-1] * len(problem.reads)
+    for c, k in settled.items():
+        choice[c], total[c] = k, 0.0
     for c, row in enumerate(problem.reads):
-        prices = costs[c]
+        if c in settled:
+            continue
+        prices, waiting[c] = costs[c], list(map(len, row))
         for k, children in enumerate(row):
             if prices[k] == math.inf:
                 continue
+            if settled:
+                children = [x for x in children if x not in settled]
+                waiting[c][k] = len(children)
             user = c, k
             for child in children:
                 users[child].append(user)
             if not children:
                 heap.append((prices[k], c, k))
     heapq.heapify(heap)
-    total = [math.inf] * len(problem.reads)
-    choice = [-1] * len(problem.reads)
     while heap:
         cost, c, k = heapq.heappop(heap)
         if choice[c] >= 0:
@@ -127,12 +140,38 @@ def operands_first(starts: Iterable[int], children: Callable[[int], Sequence[int
 def repair_choice(problem: Problem, choice: Sequence[int]) -> list[int]:
     """An acyclic choice for every class that can be computed, which differs from `choice` only where that has cycles or
     no finite cost."""
+    kept = _computed(problem, choice)
+    if len(kept) == len(choice):
+        return list(choice)
     # Chosen candidates are free and all others are not, so others are taken only to break cycles.
     costs = [
-        [0.0 if k == choice[c] and x < math.inf else 1.0 + x for k, x in enumerate(row)]
+        row if c in kept else [0.0 if k == choice[c] and x < math.inf else 1.0 + x for k, x in enumerate(row)]
         for c, row in enumerate(problem.costs)
     ]
-    return tree_choice(problem, costs)
+    return tree_greedy(problem, costs, kept)[0]
+
+
+def _computed(problem: Problem, choice: Sequence[int]) -> dict[int, int]:
+    """The classes that `choice` computes without a cycle and at a finite cost, operands first, with their
+    candidates."""
+    users: list[list[int]] = [[] for _ in choice]
+    waiting = [0] * len(choice)
+    ready: list[int] = []
+    for c, k in enumerate(choice):
+        if k < 0 or problem.costs[c][k] == math.inf:
+            continue
+        children = problem.reads[c][k]
+        waiting[c] = len(children)
+        for x in children:
+            users[x].append(c)
+        if not children:
+            ready.append(c)
+    for c in ready:
+        for u in users[c]:
+            waiting[u] -= 1
+            if not waiting[u]:
+                ready.append(u)
+    return {c: choice[c] for c in ready}
 
 
 @dataclass(slots=True)

@@ -267,12 +267,16 @@ def _switch_groups(program: CountedChoice) -> bool:
     """For each unused value that several used classes could read, switches all of them to it if that lowers the cost;
     returns whether any group was switched."""
     readers: dict[int, dict[int, int]] = {}
+    uses, choice = program.uses, program.choice
     for c, row in enumerate(program.reads):
-        if program.uses[c] == 0:
+        if uses[c] == 0:
             continue
+        costs = program.costs[c]
         for k, children in enumerate(row):
+            if costs[k] == math.inf:
+                continue
             for x in children:
-                if program.uses[x] == 0 and program.choice[x] >= 0 and math.isfinite(program.costs[c][k]):
+                if uses[x] == 0 and choice[x] >= 0:
                     readers.setdefault(x, {}).setdefault(c, k)
     improved = False
     for value, group in readers.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -118,6 +119,55 @@ def test_layouts(fn: Callable[..., Any], specs: tuple[str, ...], wanted: str) ->
               for e in postorder([root]) if e.op == VAR}  # fmt: skip
     expected = evaluate_expr(root, values, sizes)
     np.testing.assert_allclose(evaluate_expr(forms[wanted], values, sizes), expected, rtol=1e-4, atol=1e-4)
+
+
+def wide_sum_of(fn: Callable[..., Any]) -> Expr:
+    """The float32 sum that jax.numpy makes of values in bfloat16, before it is rounded."""
+    root = root_of(fn, *("n n @ bfloat16",) * 3)
+    return root.args[0] if root.op == "astype" else root
+
+
+# The module is jax.numpy, or numpy.
+UNROUNDED: list[Callable[..., Any]] = [
+    lambda m, a, b: m.sum(a @ b),
+    lambda m, a, b: m.mean((a @ b).T, 1),
+    lambda m, a, b: m.sum((a @ b).astype("float32"), 0),
+    lambda m, a, b: m.mean(a @ b + b[0], 0),
+]
+
+
+@pytest.mark.parametrize("fn", UNROUNDED, ids=range(len(UNROUNDED)))
+def test_what_is_summed_is_not_rounded_before(fn: Callable[..., Any]) -> None:
+    """The product of matrices that bfloat16 would round is not computed."""
+    root = wide_sum_of(lambda a, b, c: fn(jnp, a, b))
+    forms = SAME_SUM.proposals(root, ModuleAnswers({}, (), postorder([root])))
+    (form, *_) = [e for e in forms if all(x.ndim < 2 for x in postorder([e]) if x.op == "matmul")]
+    assert SAME_SUM.prove is not None and SAME_SUM.prove(root, form, no_facts) == ""
+    rng, (a, b) = np.random.default_rng(0), (x for x in postorder([root]) if x.op == VAR)
+    values = {x: rng.standard_normal((40, 40)).astype(ml_dtypes.bfloat16) for x in (a, b)}
+    precise = fn(np, *(values[x].astype(np.float64) for x in (a, b)))
+    far = [np.max(np.abs(evaluate_expr(e, values, {"n": 40}) - precise)) for e in (root, form)]
+    assert far[1] <= far[0] and far[1] <= 1e-3 * np.max(np.abs(precise))
+
+
+ROUNDED: list[Callable[..., Any]] = [
+    lambda a, b, c: (a @ b).astype("float32"),  # nothing is summed afterwards
+    lambda a, b, c: (a @ b).astype("float32") + c.astype("float32"),
+    lambda a, b, c: jnp.sum((a + b).astype("float32") * c.astype("float32")),  # nothing is summed before
+    lambda a, b, c: jnp.sum((a.astype("float32") @ b.astype("float32")).astype("bfloat16"), dtype="bfloat16"),
+]
+
+
+@pytest.mark.parametrize("fn", ROUNDED, ids=range(len(ROUNDED)))
+def test_other_roundings_stay(fn: Callable[..., Any]) -> None:
+    root = wide_sum_of(fn)
+    assert SAME_SUM.proposals(root, ModuleAnswers({}, (), postorder([root]))) == ()
+
+
+def test_a_value_that_is_read_rounded_too_is_not_computed_again() -> None:
+    root = wide_sum_of(lambda a, b, c: jnp.sum(x := a @ b) + jnp.max(x))
+    (summed,) = (e for e in postorder([root]) if e.op == "sum")
+    assert SAME_SUM.proposals(summed, ModuleAnswers({}, (), postorder([root]))) == ()
 
 
 def test_an_expansion_that_cancels_is_not_proposed() -> None:

@@ -81,6 +81,28 @@ class Need:
     clocks: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """What blocks of given sizes take, whatever the warps, stages and parts.
+
+    - `loaded`, `anew`: bytes that a step loads, and that it loads again in steps inside of it.
+    - `kept`: bytes of shared memory beside those of loads.
+    - `held`: registers of all threads.
+    - `side`: elements of the result.
+    - `products`, `scalars`: of a step, on the tensor cores and elsewhere.
+    - `again`: steps inside of a step.
+    """
+
+    loaded: int
+    anew: int
+    kept: int
+    held: int
+    side: int
+    products: int
+    scalars: int
+    again: int
+
+
 def power_of_two(n: int) -> int:
     """The least power of two that is at least `n`."""
     return 1 << (n - 1).bit_length()
@@ -164,6 +186,7 @@ class BlockModel:
             for g in groups
             if len(g) > 1 or not isinstance(g[0], Read)
         ]
+        self._known: dict[tuple[tuple[str, int], ...], _Counts] = {}  # by the sizes of blocks
 
     def stream(self, r: Reduce) -> str:
         """The loop of a reduction that runs in blocks: its longest."""
@@ -222,54 +245,63 @@ class BlockModel:
 
     def need(self, tiles: BlockSizes) -> Need:
         """What a choice takes."""
-        threads, sizes = _THREADS * tiles.warps, self._sizes(tiles)
+        sizes = self._sizes(tiles)
+        key = tuple(sizes.items())
+        counts = self._known.get(key)
+        if counts is None:
+            counts = self._known[key] = self._counts(sizes)
+        shared = _OWN_SHARED
+        if self.outer or self.inner:
+            shared += max(tiles.stages * counts.loaded + counts.kept, 4 * counts.side)
+        registers = _OWN_REGISTERS + -(-counts.held // (_THREADS * tiles.warps))
+        if shared > self.device.block_shared_bytes or registers > MOST_REGISTERS:
+            return Need(shared, registers, math.inf)
+        return Need(shared, registers, self._clocks(tiles, sizes, shared, registers, counts))
+
+    def _counts(self, sizes: Mapping[str, int]) -> _Counts:
+        """What blocks of these sizes take."""
 
         def count(loops: frozenset[str]) -> int:
-            return math.prod(sizes[n] for n in loops if n in sizes)
+            return math.prod([sizes[n] for n in loops if n in sizes])
 
         streamed, again = self._streamed(sizes), self._inner_steps(sizes)
         inner = frozenset(self.stream(r) for r in self.inner)
-        loaded = sum(count(t.free) * itemsize(t.dtype) for t in self.reads if t.free & streamed)
-        anew = sum(count(t.free) * itemsize(t.dtype) for t in self.reads if t.free & inner) * (again - 1)
-        once = sum(count(t.free) * itemsize(t.dtype) for t in self.reads if t in self.plain and not t.free & streamed)
+        reads = [(t, count(t.free), itemsize(t.dtype)) for t in self.reads]
+        loaded = sum(n * size for t, n, size in reads if t.free & streamed)
+        anew = sum(n * size for t, n, size in reads if t.free & inner) * (again - 1)
+        once = sum(n * size for t, n, size in reads if t in self.plain and not t.free & streamed)
         scores = sum(count(s.free) for s in self.scores)
         made = sum(count(loops) for loops, _ in self.made) - scores
-        held = sum(count(r.free) for r in self.sums) + _OF_SCORE * scores + max(0, made)
+        sums = sum(count(r.free) for r in self.sums)
+        held = sums + _OF_SCORE * scores + max(0, made)
         side = count(frozenset(self.sides))
-        shared = _OWN_SHARED
         if self.outer or self.inner:
-            made = sum(count(loops) * size for loops, size in self.made)
             # The tensor cores take float32 from registers. Elsewhere, each element is loaded from a place of its own.
             held += sum(count(t.free) for t in self.plain if itemsize(t.dtype) > 2)
-            held += 2 * sum(count(t.free) for t in self.reads if t not in self.plain and t.free & streamed)
-            shared += max(tiles.stages * loaded + once + made, 4 * side)
+            held += 2 * sum(n for t, n, _ in reads if t not in self.plain and t.free & streamed)
         else:
             held += loaded // 4 + max((count(t.free) for t in self.work), default=0)
         held = max(held, side * (self._at_end + sum(set(self.sides) <= t.free for t in self.after)))
-        registers = _OWN_REGISTERS + -(-held // threads)
-        if shared > self.device.block_shared_bytes or registers > MOST_REGISTERS:
-            return Need(shared, registers, math.inf)
-        return Need(shared, registers, self._clocks(tiles, sizes, shared, registers, loaded + anew))
+        on_cores = (*self.outer, *self.inner)
+        products = sum(count(r.free | r.bound) * _width(r) * (again if r in self.inner else 1) for r in on_cores)
+        scalars = sum(count(t.free) for t in self.work if t.free & streamed)
+        if self.scores:  # the sums are corrected at every step
+            scalars += _SOFTMAX * scores + 2 * sums
+        kept = once + sum(count(loops) * size for loops, size in self.made)
+        return _Counts(loaded, anew, kept, held, side, products, scalars, again)
 
-    def _clocks(self, tiles: BlockSizes, sizes: Mapping[str, int], shared: int, registers: int, loaded: int) -> float:
+    def _clocks(
+        self, tiles: BlockSizes, sizes: Mapping[str, int], shared: int, registers: int, counts: _Counts
+    ) -> float:
         d, threads, programs = self.device, _THREADS * tiles.warps, self._programs(tiles)
         at_once = d.shared_bytes // (shared + _RESERVED), d.registers // (registers * threads), d.threads // threads
         resident = max(1, min(*at_once, _MOST_BLOCKS))
         used = min(resident, -(-programs // d.count))
-
-        def count(loops: frozenset[str]) -> int:
-            return math.prod(sizes[n] for n in loops if n in sizes)
-
-        on_cores = (*self.outer, *self.inner)
-        again, streamed = self._inner_steps(sizes), self._streamed(sizes)
-        products = sum(count(r.free | r.bound) * _width(r) * (again if r in self.inner else 1) for r in on_cores)
-        scalars = sum(count(t.free) for t in self.work if t.free & streamed)
-        if self.scores:  # the sums are corrected at every step
-            scalars += _SOFTMAX * sum(count(s.free) for s in self.scores) + 2 * sum(count(r.free) for r in self.sums)
-        computing, loading = products / self._products(tiles, used), loaded / _LOADED
+        computing = counts.products / self._products(tiles, used)
+        loading = (counts.loaded + counts.anew) / _LOADED
         overlapped = computing + loading if tiles.stages == 1 else max(computing, loading)
-        step = overlapped + scalars / _SCALARS + _STEP * again
-        steps, waiting = self._steps(tiles, sizes), _LATENCY * again / tiles.stages
+        step = overlapped + counts.scalars / _SCALARS + _STEP * counts.again
+        steps, waiting = self._steps(tiles, sizes), _LATENCY * counts.again / tiles.stages
         rounds = -(-programs // (d.count * resident))
         return rounds * steps * max(used * step, waiting) + _COMBINED * (tiles.parts > 1)
 

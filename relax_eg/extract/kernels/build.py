@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.operations import Operation
-from relax_eg.extract.kernels.selection import FUSE_SIBLINGS, VIEW_OF_RESHAPE, Composed
+from relax_eg.extract.kernels.rows import Composed
+from relax_eg.extract.kernels.selection import FUSE_SIBLINGS, VIEW_OF_RESHAPE
 from relax_eg.extract.kernels.states import phase_after, step_of
 from relax_eg.extract.kernels.ways import KernelSelection
 from relax_eg.extract.pricing import Members
@@ -181,13 +182,18 @@ def kernel_of(
 def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[KernelCost]) -> Composed:
     """A function that returns the seconds of the composed program of a kernel at each binding."""
 
-    def seconds(outputs: tuple[int, ...], members: Mapping[int, int], loads: Mapping[int, int]) -> list[float]:
+    def composed(outputs: tuple[int, ...], members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
         loaded = {x: var(f"x{x}", graph.annotations[x]) for x in loads}
         if len(members) == 1:  # a one-operator kernel stays an operator
             ((c, k),) = members.items()
-            call = build(c, k, [loaded[x] for x in graph.candidates[c][k].children])
-        else:
-            call = kernel_of(graph, outputs, members, loaded, build, Names()).call
+            return build(c, k, [loaded[x] for x in graph.candidates[c][k].children])
+        return kernel_of(graph, outputs, members, loaded, build, Names()).call
+
+    def seconds(outputs: tuple[int, ...], members: Mapping[int, int], loads: Mapping[int, int]) -> list[float]:
+        key = outputs, frozenset(members.items())
+        if key not in graph.composed:
+            graph.composed[key] = composed(outputs, members, loads)
+        call = graph.composed[key]
         site = site_of(call)
         return [m.price(site, call.annotation).seconds for m in models]
 

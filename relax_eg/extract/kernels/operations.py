@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -42,17 +42,24 @@ class Operation:
 
 
 def operations_of(
-    graph: ExtractionGraph, model: KernelCost, only: Sequence[int] | None = None
+    graph: ExtractionGraph,
+    model: KernelCost,
+    only: Sequence[int] | None,
+    known: Mapping[tuple[int, int], Operation],
 ) -> dict[tuple[int, int], Operation]:
     """The candidates of a graph that a kernel may contain, by class and candidate.
 
     - `only`: for each class, the only candidate to consider, or -1 for none; None: all candidates.
+    - `known`: those that were made before.
     """
     found: dict[tuple[int, int], Operation] = {}
     for c, row in enumerate(graph.candidates):
         for k, candidate in enumerate(row):
             site = candidate.site
             if only is not None and only[c] != k:
+                continue
+            if (c, k) in known:
+                found[c, k] = known[c, k]
                 continue
             if not site.operands and not candidate.children and candidate.op in (VAR, CONSTANT):
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.anchors import merge_anchors
 from relax_eg.extract.kernels.operations import Operation
-from relax_eg.extract.kernels.states import Kernel, State, StateTable
+from relax_eg.extract.kernels.states import Kernel, Stage, State, StateTable
 
 _OUTPUTS = 4  # limit: outputs of one kernel
 
@@ -51,7 +51,7 @@ def _merge_states(
     """The kernel of all `states` that stores `outputs`; None if the states cannot be combined."""
     loads: dict[int, int] = {}
     members: dict[int, int] = {}
-    anchors = frozenset[int]().union(*(s.local.anchors for s in states))
+    anchors = frozenset[Stage]().union(*(s.local.anchors for s in states))
     for s in states:
         for x, n in s.loads.items():
             loads[x] = max(loads.get(x, 0), n)

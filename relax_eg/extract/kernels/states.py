@@ -46,8 +46,9 @@ POINTWISE, REDUCED, CONTRACTED, REDUCED_AFTER, CLOSED = range(5)
 _AFTER_REDUCTION = {POINTWISE: REDUCED, REDUCED: REDUCED, CONTRACTED: REDUCED_AFTER, REDUCED_AFTER: REDUCED_AFTER}
 _AFTER_CONTRACTION = {POINTWISE: CONTRACTED, REDUCED: CONTRACTED, REDUCED_AFTER: CLOSED}
 
+Stage = tuple[int, int, int]  # a class, the number of a candidate, and that of a stage of its program
 # For each staged value, by its axes: the axis of the present value that it became; () if only the flat order is left.
-Marks = Mapping[int, tuple[int, ...]]
+Marks = Mapping[Stage, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +59,14 @@ class Local:
     - `anchors`: the contractions so far.
     - `outer`: its outer axes.
     - `marks`: the staged values, and how their axes map to its own.
+    - `flat`: whether of a staged value only the flat order is left, after which fewer stages may follow.
     """
 
     phase: int
-    anchors: frozenset[int]
+    anchors: frozenset[Stage]
     outer: frozenset[int]
     marks: Marks
-
-    @property
-    def flat(self) -> bool:
-        """Whether of a staged value only the flat order is left, after which fewer stages may follow."""
-        return any(mark == () for mark in self.marks.values())
+    flat: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +81,7 @@ class State:
     - `local`: the position of the value.
     - `moves`: whether the members only move elements.
     - `kernel_seconds`: seconds of the kernel that stores the value.
+    - `computed_loads`: the number of loaded values that another kernel has to compute.
     """
 
     loads: Mapping[int, int]
@@ -94,6 +93,7 @@ class State:
     local: Local
     moves: bool
     kernel_seconds: float
+    computed_loads: int
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -125,27 +125,23 @@ class StateTable:
 
     - `model`: the cost model that prices states.
     - `steps`: the names of the allowed fusion steps.
-    - `operations`: the candidates that kernels may contain.
+    - `waits`: that of the model when the table was made; all states are priced with it.
+    - `operations`: the candidates of which states were made, or may be.
     - `bytes[c]`: the bytes of the value of class `c`.
     - `states[c]`: the states of class `c`, made by `fill`.
     - `prices[c]`: the price of having class `c` in memory, set by `fill`.
     """
 
-    def __init__(
-        self,
-        graph: ExtractionGraph,
-        model: KernelCost,
-        steps: frozenset[str],
-        operations: Mapping[tuple[int, int], Operation],
-    ) -> None:
+    def __init__(self, graph: ExtractionGraph, model: KernelCost, steps: frozenset[str]) -> None:
         self.graph = graph
         self.model = model
+        self.waits = model.waits
         self.steps = steps
-        self.operations = operations
+        self.operations: dict[tuple[int, int], Operation] = {}
         self.bytes = [model.bytes(a) for a in graph.annotations]
         self._is_input = [any(k.op in (VAR, CONSTANT) for k in row) for row in graph.candidates]
         # For each staged value: its extents, and the bytes of an element.
-        self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._shapes: dict[Stage, tuple[tuple[int, ...], int]] = {}
         # By (class, reading class, candidate): the bytes of the class that the candidate reads.
         self._read_sizes: dict[tuple[int, int, int], int] = {}
         # By operator: the results of `_sizes_of`.
@@ -156,15 +152,21 @@ class StateTable:
         self.states: list[list[State]] = []
         self.prices: Sequence[float] = ()
 
-    def fill(self, order: Iterable[int], ways: Sequence[Sequence[int]], prices: Sequence[float]) -> None:
-        """Makes the states of the classes in `order` from the candidates `ways[c]`. In `order`, operands come before
-        their readers as far as cycles allow."""
+    def fill(
+        self,
+        order: Iterable[int],
+        ways: Sequence[Sequence[int]],
+        prices: Sequence[float],
+        operations: Mapping[tuple[int, int], Operation],
+    ) -> None:
+        """Makes the states of the classes in `order` from those of the candidates `ways[c]` that are among
+        `operations`. In `order`, operands come before their readers as far as cycles allow."""
         self.prices, self._estimates = prices, {}
         self.states = [[] for _ in self.graph.candidates]
         for c in order:
             found: list[State] = []
             for k in ways[c]:
-                operation = self.operations.get((c, k))
+                operation = operations.get((c, k))
                 if operation is not None:
                     found += self._of_candidate(c, k, operation)
             self.states[c] = self._prune_states(found)
@@ -240,11 +242,13 @@ class StateTable:
             apart = [s for s in self.states[child] if c not in s.members and c not in s.loads]
             options: list[tuple[State | None, float]] = [(None, self.prices[child])]
             options += [(s, self._estimate(s)) for s in apart]
-            grown = [(cost + price, {**chosen, child: s}) for cost, chosen in partial for s, price in options]
-            grown.sort(key=lambda pair: pair[0])
+            grown = [(cost + price, chosen, s) for cost, chosen in partial for s, price in options]
             # The combination that loads all operands stays.
-            loaded = next(pair for pair in grown if all(s is None for s in pair[1].values()))
-            partial = [*grown[:_PARTIAL], *([loaded] if loaded not in grown[:_PARTIAL] else [])]
+            loaded = next(g for g in grown if g[2] is None and not any(g[1].values()))
+            grown.sort(key=lambda g: g[0])
+            kept = grown[:_PARTIAL]
+            kept += [] if any(g is loaded for g in kept) else [loaded]
+            partial = [(cost, {**chosen, child: s}) for cost, chosen, s in kept]
         combined = [chosen for _, chosen in partial]
         deepest = {child: self._deepest(child, c) for child in children}
         if deepest not in combined:
@@ -255,8 +259,8 @@ class StateTable:
     def _deepest(self, child: int, reader: int) -> State | None:
         """The state of an operand that loads fewest computed values; None if to load the operand itself is fewer."""
         inside = (s for s in self.states[child] if reader not in s.members and reader not in s.loads)
-        best = min(inside, key=self._computed_loads, default=None)
-        return best if best is not None and self._computed_loads(best) <= (not self._is_input[child]) else None
+        best = min(inside, key=lambda s: s.computed_loads, default=None)
+        return best if best is not None and best.computed_loads <= (not self._is_input[child]) else None
 
     def _estimate(self, state: State) -> float:
         """Seconds of the kernel of a state plus the prices of its loads."""
@@ -305,7 +309,7 @@ class StateTable:
                 s = inside.get(r.buffer)
                 if s is not None and s.local.phase == POINTWISE:
                     again += s.repeated * times + s.other * (times - 1)
-            local = self._advance(c, n, stage, locals_, inside.keys(), operation, extents)
+            local = self._advance((c, k, n), stage, locals_, inside.keys(), operation, extents)
             if local is None:
                 return None
             locals_[stage.output.name] = local
@@ -319,9 +323,11 @@ class StateTable:
         below = {x: s for x, s in chosen.items() if s is not None}
         anchors = self._anchors(c, operation, below)
         parts = self._contractions(members, anchors)
-        own = self.model.kernel(parts, other + again + staged, moved, self._triton(members))
+        repeated = again + staged
+        own = self.model.kernel(parts, other + repeated, moved, self._triton(members))
         moves = operation.moves and all(s.moves for s in below.values())
-        return State(loads, members, anchors, contracting, other, again + staged, local, moves, own)
+        computed = sum(not self._is_input[x] for x in loads)
+        return State(loads, members, anchors, contracting, other, repeated, local, moves, own, computed)
 
     def _sizes_of(self, c: int, k: int, operation: Operation) -> list[tuple[tuple[int, ...], list[float]]]:
         """For each stage of an operator: the extents of its value, and for each of its readings how often a pointwise
@@ -391,16 +397,16 @@ class StateTable:
 
     def _advance(
         self,
-        c: int,
-        n: int,
+        place: Stage,
         stage: StageAccess,
         values: Mapping[str, Local | None],
         operands: Container[str],
         operation: Operation,
         extents: tuple[int, ...],
     ) -> Local | None:
-        """The position of the value of stage `n` of class `c`; None if this is no kernel.
+        """The position of the value of a stage; None if this is no kernel.
 
+        - `place`, `stage`: the stage.
         - `values`: the position of each buffer's value; None for a loaded one.
         - `operands`: the buffers that are operands of the operator.
         - `extents`: the extents of the stage's value.
@@ -409,8 +415,8 @@ class StateTable:
         units = {y for y, d in enumerate(shape) if d == 1}
         wanted = set(range(len(shape))) - units
         outer = set(range(len(shape)))
-        marks: dict[int, tuple[int, ...]] = {}
-        phase, anchors, most = POINTWISE, frozenset[int](), 0
+        marks: dict[Stage, tuple[int, ...]] = {}
+        phase, anchors, most = POINTWISE, frozenset[Stage](), 0
         for r in stage.readings:
             v = values[r.buffer]
             if v is None:
@@ -453,12 +459,11 @@ class StateTable:
         if staged and not self._fits(extents, size, outer, marks):
             return None
         if stage.kind is not StageKind.POINTWISE:
-            sid = c * 16 + n
-            self._shapes[sid] = extents, size
-            marks[sid] = tuple(range(len(shape)))
+            self._shapes[place] = extents, size
+            marks[place] = tuple(range(len(shape)))
             if stage.kind is StageKind.CONTRACTION:
-                anchors |= {sid}
-        return Local(after, anchors, frozenset(outer), marks)
+                anchors |= {place}
+        return Local(after, anchors, frozenset(outer), marks, () in marks.values())
 
     def _fits(self, extents: tuple[int, ...], size: int, outer: set[int], marks: Marks) -> bool:
         """Whether the values kept for one outer point, and the value computed from them, fit into memory near a core.
@@ -472,10 +477,6 @@ class StateTable:
             total += item * math.prod(inner)
         return total <= LOCAL_BYTES
 
-    def _computed_loads(self, state: State) -> int:
-        """The number of loaded values that another kernel has to compute."""
-        return sum(not self._is_input[x] for x in state.loads)
-
     def _prune_states(self, found: list[State]) -> list[State]:
         """The states to keep: the cheapest of each phase, without those that another state beats in every respect."""
         found.sort(key=lambda s: (self._estimate(s), len(s.loads), len(s.members)))
@@ -488,16 +489,17 @@ class StateTable:
             kind = s.local.phase, s.local.flat
             if kind not in small or len(s.members) < len(small[kind].members):
                 small[kind] = s
-            if kind not in deep or self._computed_loads(s) < self._computed_loads(deep[kind]):
+            if kind not in deep or s.computed_loads < deep[kind].computed_loads:
                 deep[kind] = s
         kept: list[State] = []
         seen: set[tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = set()
         count: Counter[tuple[int, bool]] = Counter()
         for s in found:
-            key = tuple(sorted(s.loads)), tuple(sorted(s.members.items()))
             kind = s.local.phase, s.local.flat
-            full = count[kind] >= KEPT and s is not small[kind] and s is not deep[kind]
-            if key in seen or full or any(_dominates(t, s) for t in kept):
+            if count[kind] >= KEPT and s is not small[kind] and s is not deep[kind]:
+                continue
+            key = tuple(sorted(s.loads)), tuple(sorted(s.members.items()))
+            if key in seen or any(_dominates(t, s) for t in kept):
                 continue
             seen.add(key)
             count[kind] += 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from relax_eg.dtypes import itemsize
+from relax_eg.dtypes import is_float, itemsize
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder, var
@@ -32,7 +32,9 @@ from relax_eg.rules.sums_of_products.region import (
     divisors_of,
     is_view,
     region_of,
+    sums,
     terms_of,
+    widens,
 )
 from relax_eg.rules.value_trials import sums_of_products
 from relax_eg.shapes import Dim
@@ -103,10 +105,18 @@ def _is_bool(e: Expr) -> bool:
 
 def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
     """The region in which values with several readers are leaves, unless they are views, and the one in which they are
-    not."""
-    cut = region_of(e, lambda x: len(queries.readers(x)) > 1 and not is_view(x))
+    not. Where values are summed that a narrower float was rounded to before, the region without that rounding too."""
+
+    def is_shared(x: Expr) -> bool:
+        return len(queries.readers(x)) > 1 and not is_view(x)
+
+    cut = region_of(e, is_shared)
     if cut is not None and cut.may_gain:
         yield cut
+    if cut is not None and any(map(widens, cut.leaves)):
+        unrounded = region_of(e, is_shared, unrounded=True)
+        if unrounded is not None and unrounded.may_gain and _sums_anew(unrounded, cut):
+            yield unrounded
     through = region_of(e, lambda x: False)
     if through is not None and through.may_gain and (cut is None or through.leaves != cut.leaves):
         inside = set(through.nodes)
@@ -114,6 +124,11 @@ def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
         shared = (x for x in computed if any(r not in inside for r in queries.readers(x)))
         if sum(1 for _ in shared) <= _MOST_SHARED:
             yield through
+
+
+def _sums_anew(unrounded: Region, cut: Region) -> bool:
+    """Whether a region sums values that it does not round to a narrower float before, as `cut` does."""
+    return unrounded.leaves != cut.leaves and any(x.dtype == cut.root.dtype and sums(x) for x in unrounded.nodes)
 
 
 @dataclass(frozen=True)
@@ -302,10 +317,11 @@ def _cost_as_written(question: _Question, extent: Extent, price: Price) -> tuple
     """What the operators of a region cost in the terms of its plans, and the number of those that compute. A value that
     others read too is paid by each of its readers in part, so that it is not computed a second time where that costs
     more than it saves."""
-    total, steps = 0.0, 0
+    total, steps, root = 0.0, 0, question.region.root.dtype
     for e, share in zip(question.region.nodes, question.shares, strict=True):
         made = program_of(site_of(e)) if e.op in TABLE and TABLE[e.op].moves is None else None
-        if made is None or not made.inputs or e.dtype != question.region.root.dtype or not share:
+        is_summed = e.dtype == root or (is_float(e.dtype) and is_float(root))
+        if made is None or not made.inputs or not is_summed or not share:
             continue  # positions and conditions cost next to nothing, here as in plans
         (stage,) = made.stages
         elements = [math.prod(map(extent, x.shape)) for x in (e, *e.args)]
@@ -326,11 +342,12 @@ def why_not_same_sum(left: Expr, right: Expr, facts: FactsOf) -> str:
             shared[e] = None
     known = dict.fromkeys(_nonempty(shared, facts), _FACTS)
     why = why_not_equal(left, right, tuple(shared), _CHECKING, facts=known)
-    region = region_of(left, lambda x: False) if why else None
-    if region is None:
-        return why
-    known = dict.fromkeys(_nonempty(region.leaves, facts), _FACTS)
-    return why_not_equal(left, right, region.leaves, _CHECKING, facts=known)
+    for unrounded in (False, True):
+        region = region_of(left, lambda x: False, unrounded) if why else None
+        if region is not None:
+            known = dict.fromkeys(_nonempty(region.leaves, facts), _FACTS)
+            why = why_not_equal(left, right, region.leaves, _CHECKING, facts=known)
+    return why
 
 
 def _nonempty(leaves: Iterable[Expr], facts: FactsOf) -> list[Expr]:

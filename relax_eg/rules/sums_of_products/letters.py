@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
 
+from relax_eg.dtypes import is_float
 from relax_eg.ir.expr import VAR, Expr, const, postorder
 from relax_eg.ops import api as op
 from relax_eg.rules.sums_of_products.accesses import (
@@ -285,7 +286,9 @@ class _Reader:
     # --- accesses ---
 
     def _access(self, f: Factor) -> Access:
-        return self._view(self.leaves[f.name], f.dims)
+        made = self._view(self.leaves[f.name], f.dims)
+        narrow = is_float(self.dtype) and is_float(made.value.dtype) and made.value.dtype != self.dtype
+        return replace(made, value=op.astype(made.value, self.dtype)) if narrow else made
 
     def _divisor(self, form: CanonicalSum) -> Access | None:
         """The element by which a term is divided; None if `form` is not a single element."""

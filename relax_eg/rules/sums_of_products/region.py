@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from relax_eg.dtypes import is_float, kind
+from relax_eg.dtypes import dtype_of, is_float, kind
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.memo import Memo
@@ -25,7 +25,7 @@ MOST_FACTORS, _MOST_ALONE = 6, 16
 _MOST_NODES = 64  # limit: operators of a region
 _MOST_KNOWN = 1 << 14  # limit: expressions whose terms and divisors are kept
 
-_MOST_VIEWS = 4  # limit: operators between a number and its use
+_MOST_VIEWS = 4  # limit: operators between a number, or a sum, and its use
 _PARTS = movement_operators("part", "select", "join")
 _UNMOVED = movement_operators("view", "repeat")
 _ORDERED = movement_operators("order")
@@ -91,9 +91,10 @@ class Region:
 
 @dataclass
 class _Grower:
-    """Grows the region of a root. `is_cut`: whether an operand becomes a leaf although its operator could belong."""
+    """Grows the region of a root. `is_cut`, `unrounded`: as in `region_of`."""
 
     is_cut: Callable[[Expr], bool]
+    unrounded: bool
     leaves: dict[Expr, None] = field(default_factory=dict[Expr, None])
     nodes: dict[Expr, tuple[Product, ...]] = field(default_factory=dict[Expr, tuple[Product, ...]])
 
@@ -101,7 +102,9 @@ class _Grower:
         """The terms of `e`; those of a leaf are the leaf itself."""
         if e in self.nodes:
             return self.nodes[e]
-        terms = terms_of(e) if len(self.nodes) < _MOST_NODES and (is_root or not self.is_cut(e)) else None
+        terms = None
+        if len(self.nodes) < _MOST_NODES and (is_root or not self.is_cut(e)):
+            terms = ((0,),) if self.unrounded and widens(e) else terms_of(e)
         if terms is None:
             return self._leaf(e)
         self.nodes[e] = ((e,),)  # counts as a node while its operands are visited
@@ -150,18 +153,23 @@ class _Grower:
         return self.nodes[e]
 
 
-def region_of(root: Expr, is_cut: Callable[[Expr], bool]) -> Region | None:
-    """The region that ends in `root`, or None if the operator of `root` does not add or multiply. Operands for which
-    `is_cut` holds are leaves. O(operators of the region), which are bounded."""
+def region_of(root: Expr, is_cut: Callable[[Expr], bool], unrounded: bool = False) -> Region | None:
+    """The region that ends in `root`, or None if the operator of `root` does not add or multiply. O(operators of the
+    region), which are bounded.
+
+    - `is_cut`: holds for operands that are leaves although their operators could belong.
+    - `unrounded`: whether it goes through conversions of sums in a narrower float (`widens`), which are not rounded
+      to that float in other forms of the region.
+    """
     if terms_of(root) is None:
         return None
-    grower = _Grower(is_cut)
+    grower = _Grower(is_cut, unrounded)
     products = grower.products(root, is_root=True)
     if root in grower.leaves:
         return None
     # Leaves that were cut after their operands had been visited hide these.
     leaves, inside = _reached(root, grower.leaves)
-    work, reduces = sum(map(_works, inside)), any(map(_reduces, inside))
+    work, reduces = sum(map(_works, inside)), any(map(_takes_several, inside))
     has_conditions = any(e.dtype == "bool" for e in (*inside, *leaves))
     return Region(root, tuple(inside), leaves, products, work, reduces, has_conditions)
 
@@ -207,11 +215,28 @@ def _works(e: Expr) -> bool:
     )
 
 
-def _reduces(e: Expr) -> bool:
+def _takes_several(e: Expr) -> bool:
+    return e.op in _PARTS or sums(e)
+
+
+def sums(e: Expr) -> bool:
+    """Whether `e` sums over axes."""
     made = program_of(site_of(e)) if e.op in TABLE else None
-    return e.op in _PARTS or (
-        made is not None and any(isinstance(s, Reduce) for stage in made.stages for s in walk(stage.value))
-    )
+    return made is not None and any(isinstance(s, Reduce) for stage in made.stages for s in walk(stage.value))
+
+
+def widens(e: Expr) -> bool:
+    """Whether `e` converts what sums of products make up, in a narrower float, to a wider one."""
+    if e.op != "astype" or e.args[0].dtype == e.dtype or not (is_float(e.dtype) and is_float(e.args[0].dtype)):
+        return False
+    return dtype_of(e.dtype).contains(dtype_of(e.args[0].dtype)) and _has_sums(e.args[0], _MOST_VIEWS)
+
+
+def _has_sums(e: Expr, depth: int) -> bool:
+    """Whether `e` sums over axes, or adds up or is a view of at most `depth` operators of which one does."""
+    if depth == 0 or terms_of(e) is None:
+        return False
+    return sums(e) or ((e.op in _SUMS or is_view(e)) and any(_has_sums(a, depth - 1) for a in e.args))
 
 
 _known_terms = Memo[tuple[Expr, bool], "tuple[_Product, ...] | None"](_MOST_KNOWN)
