@@ -121,11 +121,16 @@ class AxisProgram:
 
     def _add_edge(self, v: int, taken: Mapping[Part, list[int]], stays: bool) -> None:
         arrives: dict[Part, list[int]] = {p: [] for p in taken}
+        ways = self.prices.program.values[v].ways
+        made = [c for c in dict(self.computed[v]).values() if c.strategy.result in PARTIAL.values()]
+        stays_partial = all(self.prices.keeps_sum(v, ways[c.way], c.strategy) for c in made)
         for before, columns in self.made[v].items():
             leaves: list[int] = []
             for after in taken:
                 sends = after != before and before != REPLICATED
-                if (after != before and after in PARTIAL.values()) or (stays and sends and isinstance(before, int)):
+                if stays and sends and isinstance(before, int):
+                    continue
+                if after in PARTIAL.values() and before != REPLICATED and not (before == after and stays_partial):
                     continue
                 if after != before and not self.prices.has_room(v, after):
                     continue
