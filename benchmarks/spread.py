@@ -277,7 +277,7 @@ def main(
                 f"{time.perf_counter() - started:.1f}",
             )  # fmt: skip
             if label == "found" and compiles and r.devices <= MOST_COMPILED:
-                compiled = made.compile_spread("h100")
+                compiled = made.compile_spread("h100", donate=tuple(case.options.get("state", ())))
                 console.print(f"{name}: priced {r.sent_bytes()}, inserted {compiled.bytes_by_kind()}")
                 console.print(f"{name}: memory predicted {r.memory / 1e9:.3g} GB, XLA {compiled.memory / 1e9:.3g} GB")
         textbook = min((s for label, s in best.items() if label != "found"), default=float("inf"))
