@@ -49,7 +49,8 @@ class AxisProgram:
                     if self._allowed(v, s, v in inputs):
                         seconds = value.times * (prices.strategy_seconds(v, way, s) + prices.halo_seconds(way, s))
                         seconds += self._memory_price(v, s.result)
-                        mine.append((self._column(self.count[v] * (seconds + _EPSILON)), ChosenWay(j, s)))
+                        seconds += _EPSILON * (1 + s.passes)  # of equals, sums that end early
+                        mine.append((self._column(self.count[v] * seconds), ChosenWay(j, s)))
             own[v] = mine
         # columns of the strategies of a value
         self.computed = [own[self.like[v]] for v in range(len(program.values))]
