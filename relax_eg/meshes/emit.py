@@ -193,6 +193,10 @@ class _Emitted:
         ahead = _partial(before)
         summed = [i for i, a in enumerate(ahead) if after[a] != PARTIAL_SUM]
         left = tuple(REPLICATED if p == PARTIAL_SUM and q != p else p for p, q in zip(before, after, strict=True))
+        if len(summed) > 1 and len(summed) == len(ahead):  # one axis over all of them, so that XLA sums once
+            parts = tuple(p + 1 if isinstance(p, int) else 0 if p == PARTIAL_SUM else p for p in before)
+            merged = op.reshape(e, (math.prod(self.found.mesh.sizes[a] for a in ahead), *e.shape[len(ahead) :]))
+            e, summed = op.annotate_sharding(merged, self.mesh, str(MeshPlacement(parts))), [0]
         return self.on_first(op.sum(e, summed) if summed else e, left, after)
 
     def on_first(self, e: Expr, before: Parts, after: Parts) -> Expr:
