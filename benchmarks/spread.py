@@ -258,7 +258,9 @@ def main(
         if (quick and name not in QUICK) or only not in name:
             continue
         best: dict[str, float] = {}
-        tried = {label: {"inputs": given, "pipeline": False} for label, given in case.textbook.items()}
+        tried: dict[str, dict[str, Any]] = {
+            label: {"inputs": given, "pipeline": False} for label, given in case.textbook.items()
+        }
         if case.microbatches:
             tried["pipeline"] = {"pipeline": {next(iter(case.mesh)): case.microbatches}}
         for label, options in {**tried, "found": {}}.items():

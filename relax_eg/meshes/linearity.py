@@ -93,4 +93,3 @@ def _added(given: Sequence[int]) -> int:
     """The degree of a sum, and of one of several values: what is not zero has to be of one degree."""
     degrees = set(given) - {_ZERO}
     return _ZERO if not degrees else degrees.pop() if len(degrees) == 1 else _OTHER
-

@@ -239,7 +239,9 @@ class _Joining:
                 readers.setdefault(c, []).append(v)
 
         def arrives(way: ValueWay, s: SplitStrategy) -> bool:
-            return not s.passes or any(p == PARTIAL_SUM and c in partial for c, p in zip(way.children, s.operands))
+            return not s.passes or any(
+                p == PARTIAL_SUM and c in partial for c, p in zip(way.children, s.operands, strict=True)
+            )
 
         def is_partial(value: SpreadValue) -> bool:
             return any(s.result == PARTIAL_SUM and arrives(w, s) for w in value.ways for s in w.strategies)

@@ -75,13 +75,14 @@ def test_partial_sums_make_a_partial_sum(name: str, seed: int) -> None:
     free |= {a: free[a] > 0 for a in free if a.dtype == "bool"}
     for s in passing(e):
         summed = {a for a, p in zip(e.args, s.operands, strict=True) if p == PARTIAL_SUM}
-        if not summed <= free.keys() or any(a in summed for a, p in zip(e.args, s.operands) if p != PARTIAL_SUM):
+        whole = {a for a, p in zip(e.args, s.operands, strict=True) if p != PARTIAL_SUM}
+        if not summed <= free.keys() or summed & whole:
             continue
         parts = [{a: rng.normal(size=x.shape).astype(np.float32) if a in summed else x for a, x in free.items()}
                  for _ in range(3)]  # fmt: skip
-        whole = {a: sum(p[a] for p in parts) if a in summed else x for a, x in free.items()}
+        joined = {a: sum(p[a] for p in parts) if a in summed else x for a, x in free.items()}
         total = sum(evaluate_expr(e, p, {}) for p in parts)
-        np.testing.assert_allclose(total, evaluate_expr(e, whole, {}), rtol=1e-3, atol=1e-4, err_msg=str(s))
+        np.testing.assert_allclose(total, evaluate_expr(e, joined, {}), rtol=1e-3, atol=1e-4, err_msg=str(s))
 
 
 N = 2048
@@ -101,9 +102,7 @@ SENDING: dict[str, tuple[Callable[..., Any], tuple[str, ...], float]] = {
 def test_one_sum_is_sent(name: str) -> None:
     fn, specs, wanted = SENDING[name]
     names = fn.__code__.co_varnames[: len(specs)]
-    best = rx.spread(
-        fn, *specs, mesh={"x": 8}, target="h100", outputs="R", inputs={n: ROWS.get(n, "R") for n in names}
-    )
+    best = rx.spread(fn, *specs, mesh={"x": 8}, target="h100", outputs="R", inputs={n: ROWS.get(n, "R") for n in names})
     (sent,) = best.spreading.sent
     assert (sent.kind, sent.before, sent.bytes) == ("all-reduce", "P[sum]", wanted), sent
 
