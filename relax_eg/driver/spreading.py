@@ -46,6 +46,7 @@ from relax_eg.logs import log_at
 from relax_eg.meshes.emit import module_of
 from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
 from relax_eg.meshes.search import Spreading, Wanted, order_of, spread_over
+from relax_eg.meshes.sums import drop_useless_sums
 from relax_eg.ops.placing import check_placement
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
@@ -377,6 +378,7 @@ def _searched(
     entry = search.entry()
     taken = {o.place[0]: o.block.taken for o in entry.found.outcomes}
     program, dumps = _joined(entry.units, entry.found.module, taken, mesh)
+    drop_useless_sums(program)
     found = spread_over(program, mesh, options.profile, options.bindings[0], options.scope, wanted, seconds)
 
     def with_origins(name: str, classes: dict[Expr, int]) -> Function:

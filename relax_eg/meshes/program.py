@@ -35,7 +35,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function
-from relax_eg.ir.placements import PARTIAL_SUM, REPLICATED, DeviceMesh, MeshPlacement, Part
+from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.meshes.strategies import SplitStrategy, strategies
 from relax_eg.ops import bytes_of
 from relax_eg.ops.placing import ANNOTATE_SHARDING
@@ -227,34 +227,7 @@ class _Joining:
                 self._link(name, is_entry=name == order[0])
         self.found.inputs = self.found.parameters[order[0]]
         self.found.outputs = self.found.fields[order[0]]
-        self._drop_sums()
         return self.found
-
-    def _drop_sums(self) -> None:
-        """Drops the strategies that pass partial sums where none comes about."""
-        values = self.found.values
-        readers: dict[int, list[int]] = {}
-        for v, value in enumerate(values):
-            for c in {c for w in value.ways for c in w.children}:
-                readers.setdefault(c, []).append(v)
-
-        def arrives(way: ValueWay, s: SplitStrategy) -> bool:
-            return not s.passes or any(
-                p == PARTIAL_SUM and c in partial for c, p in zip(way.children, s.operands, strict=True)
-            )
-
-        def is_partial(value: SpreadValue) -> bool:
-            return any(s.result == PARTIAL_SUM and arrives(w, s) for w in value.ways for s in w.strategies)
-
-        partial = set[int]()
-        work = list(range(len(values)))
-        while work:
-            v = work.pop()
-            if v not in partial and is_partial(values[v]):
-                partial.add(v)
-                work += readers.get(v, ())
-        for way in (w for value in values for w in value.ways):
-            way.strategies = tuple(s for s in way.strategies if arrives(way, s))
 
     def followed(self, name: str, k: Candidate) -> tuple[str, ...]:
         """The functions that a candidate runs, if they are spread with the code around it; else none."""
