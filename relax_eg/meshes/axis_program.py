@@ -217,5 +217,6 @@ class AxisProgram:
                 if c == chosen:
                     first[i] = 1.0
         for handed, part in zip(self.handed, choice.outputs, strict=False):
-            first[handed[part]] = 1.0
+            if part in handed:  # else the other axes split that dimension by now
+                first[handed[part]] = 1.0
         return first
