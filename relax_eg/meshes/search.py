@@ -398,7 +398,7 @@ class _Search:
             if rank < best_rank:
                 best, best_rank = found, rank
             if not over and (not demands.byte_price or found.cost <= bound * (1 + _CLOSE)):
-                return best
+                break
             low, high = (demands.byte_price, high) if over else (low, demands.byte_price)
             if time.monotonic() > self.deadline or (not over and high <= low * _NEAR):
                 break
