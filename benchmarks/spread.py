@@ -12,9 +12,10 @@ leaves all else to XLA's own propagation.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Annotated, Any
 
@@ -32,20 +33,23 @@ from relax_eg.errors import RelaxEgError
 
 DTYPE = "bfloat16"
 MOST_COMPILED = 8  # described devices for which programs are compiled here
-QUICK = ("mlp", "block")
+QUICK = ("mlp on 8", "block on 8")
+MESHES = ({"x": 8}, {"data": 8, "model": 8}, {"pod": 8, "data": 8, "model": 8})
+
+Textbook = Mapping[str, Mapping[str, str]]  # placements of inputs by the name of the spreading
 
 
 @dataclass(frozen=True)
 class Case:
     """A program with its specs, and textbook placements of its inputs by the name of the spreading, one part for each
-    axis of the mesh. `microbatches`: those of the textbook pipeline, by axis."""
+    axis of the mesh. `microbatches`: those of the textbook pipeline over the slowest axis; 0: there is none."""
 
     fn: Callable[..., Any]
     specs: tuple[Any, ...]
-    mesh: Mapping[str, int]
-    textbook: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    textbook: Textbook
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    microbatches: Mapping[str, int] = field(default_factory=dict[str, int])
+    microbatches: int = 0
+    mesh: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def mlp(x: jax.Array, wi: jax.Array, wo: jax.Array) -> jax.Array:
@@ -115,69 +119,80 @@ def decoding(ps: Any, x: jax.Array, k_cache: jax.Array, v_cache: jax.Array) -> A
     return jax.lax.scan(layer, x, (ps, k_cache, v_cache))
 
 
-def _tensor(prefix: str, part: Callable[[int], str]) -> dict[str, str]:
-    """Megatron's placements of a layer's weights; `part(d)` is the placement split along dimension `d`."""
+def _tensor(prefix: str) -> dict[str, str]:
+    """Megatron's placements of a layer's weights; those of a training step have an axis of layers in front."""
     split = {"wq": 1, "wk": 1, "wv": 1, "wo": 0, "w1": 1, "w3": 1, "w2": 0}
-    return {f"{prefix}['{n}']": part(d + (prefix == "ps")) for n, d in split.items()}
+    return {f"{prefix}['{n}']": f"S[{d + (prefix == 'ps')}]" for n, d in split.items()}
 
 
-def _whole(prefix: str) -> dict[str, str]:
-    return {prefix: "R"}
+def _on(mesh: Mapping[str, int], textbook: Textbook) -> Textbook:
+    """Textbook placements over the axes of a mesh, from those over one: data and state are split over all of them, all
+    else over the last, whose devices are neighbours, with the data split over the others."""
+    slow = len(mesh) - 1
+    data = textbook.get("data", {})
+
+    def along(label: str, name: str, part: str) -> str:
+        if label in ("data", "zero-3"):
+            return ", ".join([part] * len(mesh))
+        return ", ".join([*[data.get(name, data.get(name.partition("[")[0], "R"))] * slow, part])
+
+    named = {label: label if label in ("data", "zero-3") or not slow else f"data, {label}" for label in textbook}
+    return {named[x]: {n: along(x, n, p) for n, p in given.items()} for x, given in textbook.items()}
 
 
-def _cases() -> dict[str, Case]:
-    d, f = 4096, 14336
-    x1 = f"8 2048 {d} @{DTYPE}"
-    batch = f"64 4096 {d} @{DTYPE}"
-    large = f"512 4096 8192 @{DTYPE}"
+def _programs(devices: int) -> dict[str, Case]:
+    """The programs for a mesh of so many devices: batches grow with it. Textbook placements are along one axis."""
+    d, f, k = 4096, 14336, devices // 8
+    batch, large = f"{64 * k} 4096 {d} @{DTYPE}", f"{devices} 4096 8192 @{DTYPE}"
     step = {"state": ("ps",)}
-    one = {"data": {"x": "S[0]", "y": "S[0]", "ps": "R"}, "zero-3": {"x": "S[0]", "y": "S[0]"}}
-    one["tensor"] = {"x": "R", "y": "R", **_tensor("ps", lambda n: f"S[{n}]")}
-    one["sequence"] = {"x": "S[1]", "y": "S[1]"}
-    two = {"zero-3": {"x": "S[0], S[0]", "y": "S[0], S[0]"}}
-    two["data, tensor"] = {"x": "S[0], R", "y": "S[0], R", **_tensor("ps", lambda n: f"R, S[{n}]")}
+    tensor = {"x": "R", "y": "R", **_tensor("ps")}
+    split = {"x": "S[0]", "y": "S[0]"}
+    training_books = {
+        "data": {**split, "ps": "R"}, "zero-3": split, "tensor": tensor, "sequence": {"x": "S[1]", "y": "S[1]"},
+    }  # fmt: skip
     grouped = weights(8192, 28672, "80") | dict.fromkeys(("wk", "wv"), f"80 8192 1024 @{DTYPE}")
-    cache = f"80 64 8 4096 128 @{DTYPE}"
+    cache = f"80 {64 * k} 8 4096 128 @{DTYPE}"
     adam = gpt2_arguments()[:-1]
     held = {"params": "R", "first": "R", "second": "R"}
-    return {
+    one = {"data": {"x": "S[0]", "p": "R"}, "tensor": {"x": "R", **_tensor("p")}}
+    found = {
         "mlp": Case(
-            mlp, (f"4096 {d} @{DTYPE}", f"{d} {f} @{DTYPE}", f"{f} {d} @{DTYPE}"), {"x": 8},
+            mlp, (f"{4096 * k} {d} @{DTYPE}", f"{d} {f} @{DTYPE}", f"{f} {d} @{DTYPE}"),
             {"data": {"x": "S[0]", "wi": "R", "wo": "R"}, "tensor": {"x": "R", "wi": "S[1]", "wo": "S[0]"}},
         ),
         "block": Case(
-            block, (x1, weights(d, f)), {"x": 8},
-            {"data": {"x": "S[0]", "p": "R"}, "tensor": {"x": "R", **_tensor("p", lambda n: f"S[{n}]")},
-             "sequence": {"x": "S[1]", "p": "R"}},
+            block, (f"{8 * k} 2048 {d} @{DTYPE}", weights(d, f)), {**one, "sequence": {"x": "S[1]", "p": "R"}}
         ),
-        "decode": Case(
-            block, (f"8 1 {d} @{DTYPE}", weights(d, f)), {"x": 8},
-            {"data": {"x": "S[0]", "p": "R"}, "tensor": {"x": "R", **_tensor("p", lambda n: f"S[{n}]")}},
-        ),
+        "decode": Case(block, (f"{8 * k} 1 {d} @{DTYPE}", weights(d, f)), one),
         "mixture": Case(
-            mixture, (f"8192 1024 @{DTYPE}", f"1024 16 @{DTYPE}", f"16 1024 4096 @{DTYPE}", f"16 4096 1024 @{DTYPE}"),
-            {"x": 8},
-            {"data": {"x": "S[0]", "wi": "R", "wo": "R"}, "expert": {"wi": "S[0]", "wo": "S[0]"}},
+            mixture,
+            (f"{8192 * k} 1024 @{DTYPE}", f"1024 16 @{DTYPE}", f"16 1024 4096 @{DTYPE}", f"16 4096 1024 @{DTYPE}"),
+            {"data": {"x": "S[0]", "wi": "R", "wo": "R"}, "expert": {"x": "R", "wi": "S[0]", "wo": "S[0]"}},
         ),
-        "resnet-50": Case(resnet, (resnet_specs(), "256 224 224 3"), {"x": 8},
-                          {"data": {"images": "S[0]", "params": "R"}}),
-        "gpt-2": Case(gpt2_step, (*adam, "64 1025 @ int32"), {"x": 8},
-                      {"data": {"ids": "S[0]", **held}, "zero-3": {"ids": "S[0]"}},
-                      {"state": {"params": 1, "first": 2, "second": 3}}),
-        "llama-3-8b": Case(training(32), (weights(d, f, "32"), batch, batch), {"x": 8}, one, step, {"x": 64}),
+        "resnet-50": Case(
+            resnet, (resnet_specs(), f"{256 * k} 224 224 3"), {"data": {"images": "S[0]", "params": "R"}}
+        ),
+        "gpt-2": Case(
+            gpt2_step, (*adam, f"{64 * k} 1025 @ int32"), {"data": {"ids": "S[0]", **held}, "zero-3": {"ids": "S[0]"}},
+            {"state": {"params": 1, "first": 2, "second": 3}},
+        ),
+        "llama-3-8b": Case(training(32), (weights(d, f, "32"), batch, batch), training_books, step, 64),
         "llama-3-70b decode": Case(
-            decoding, (grouped, f"64 8192 @{DTYPE}", cache, cache), {"x": 8},
-            {"tensor": {"x": "R", "k_cache": "S[2]", "v_cache": "S[2]", **_tensor("ps", lambda n: f"S[{n}]")},
-             "data": {"x": "S[0]", "ps": "R"}},
+            decoding, (grouped, f"{64 * k} 8192 @{DTYPE}", cache, cache),
+            {"tensor": {"x": "R", "k_cache": "S[2]", "v_cache": "S[2]", **_tensor("ps")},
+             "data": {"x": "S[0]", "k_cache": "S[1]", "v_cache": "S[1]", "ps": "R"}},
         ),
-        "llama-3-70b on 64": Case(
-            training(64), (weights(8192, 28672, "80"), large.replace("512", "64"), large.replace("512", "64")),
-            {"data": 8, "model": 8}, two, step,
-        ),
-        "llama-3-70b on 512": Case(
-            training(64), (weights(8192, 28672, "80"), large, large), {"pod": 8, "data": 8, "model": 8}, {}, step
-        ),
+        "llama-3-70b": Case(training(64), (weights(8192, 28672, "80"), large, large), training_books, step, 64),
     }  # fmt: skip
+    return found if devices > MOST_COMPILED else {n: c for n, c in found.items() if n != "llama-3-70b"}
+
+
+def _cases() -> dict[str, Case]:
+    return {
+        f"{name} on {math.prod(mesh.values())}": replace(case, mesh=mesh, textbook=_on(mesh, case.textbook))
+        for mesh in MESHES
+        for name, case in _programs(math.prod(mesh.values())).items()
+    }
 
 
 def timed(rounds: int) -> Table:
@@ -243,9 +258,11 @@ def main(
         if (quick and name not in QUICK) or only not in name:
             continue
         best: dict[str, float] = {}
-        tried = {label: {"inputs": given, "pipeline": False} for label, given in case.textbook.items()}
+        tried: dict[str, dict[str, Any]] = {
+            label: {"inputs": given, "pipeline": False} for label, given in case.textbook.items()
+        }
         if case.microbatches:
-            tried["pipeline"] = {"pipeline": case.microbatches}
+            tried["pipeline"] = {"pipeline": {next(iter(case.mesh)): case.microbatches}}
         for label, options in {**tried, "found": {}}.items():
             started = time.perf_counter()
             try:
@@ -262,7 +279,7 @@ def main(
                 f"{time.perf_counter() - started:.1f}",
             )  # fmt: skip
             if label == "found" and compiles and r.devices <= MOST_COMPILED:
-                compiled = made.compile_spread("h100")
+                compiled = made.compile_spread("h100", donate=tuple(case.options.get("state", ())))
                 console.print(f"{name}: priced {r.sent_bytes()}, inserted {compiled.bytes_by_kind()}")
                 console.print(f"{name}: memory predicted {r.memory / 1e9:.3g} GB, XLA {compiled.memory / 1e9:.3g} GB")
         textbook = min((s for label, s in best.items() if label != "found"), default=float("inf"))

@@ -91,14 +91,10 @@ class Spread(Optimized):
         The arrays of the arguments `donate` are reused, so they have to be where the function takes them: OptionError
         otherwise, with both sides, and for a name that is no argument."""
         program = self._program
-        known = list(dict.fromkeys(program.arguments))
-        for name in donate:
-            if name not in known:
-                raise OptionError(f"jit(donate=[{name!r}]): {program.name}() has the arguments {', '.join(known)}")
-        positions = tuple(i for i, name in enumerate(known) if name in donate)
         made = jax.jit(
-            self.to_jax(), in_shardings=self.in_shardings, out_shardings=self.out_shardings, donate_argnums=positions
-        )
+            self.to_jax(), in_shardings=self.in_shardings, out_shardings=self.out_shardings,
+            donate_argnums=self._positions("jit", donate),
+        )  # fmt: skip
         wanted = self._shardings
 
         def run(*args: Any) -> Any:
@@ -113,11 +109,24 @@ class Spread(Optimized):
 
         return run
 
-    def compile_spread(self, device: str = "h100") -> SpreadCompilation:
+    def _positions(self, asked: str, donate: Sequence[str]) -> tuple[int, ...]:
+        """The positions of the arguments `donate`. OptionError for a name that is no argument."""
+        known = list(dict.fromkeys(self._program.arguments))
+        for name in donate:
+            if name not in known:
+                raise OptionError(
+                    f"{asked}(donate=[{name!r}]): {self._program.name}() has the arguments {', '.join(known)}"
+                )
+        return tuple(i for i, name in enumerate(known) if name in donate)
+
+    @accepts(donate=of_types("a list of names of arguments", list, tuple))
+    def compile_spread(self, device: str = "h100", donate: Sequence[str] = ()) -> SpreadCompilation:
         """What XLA makes of it for as many described GPUs as the mesh has: its collectives, and the memory of each
-        device. OptionError and DeviceError as those of `compile`."""
+        device, where the arrays of the arguments `donate` are reused. OptionError and DeviceError as those of
+        `compile`; OptionError for a name that is no argument."""
         from relax_eg.backend.gpu.spread import compile_spread  # which programs for the CPU never need
 
-        program = self._program
-        return compile_spread(self.to_jax(), program, self.mesh, self.input_placements, self.output_placements, device,
-                              dict(self.report.at))  # fmt: skip
+        return compile_spread(
+            self.to_jax(), self._program, self.mesh, self.input_placements, self.output_placements, device,
+            dict(self.report.at), self._positions("compile_spread", donate),
+        )  # fmt: skip

@@ -17,6 +17,7 @@ from relax_eg.backend.family import WHOLE, Variant
 from relax_eg.backend.spread import Spread
 from relax_eg.backend.width import width_context
 from relax_eg.byte_units import parse_bytes
+from relax_eg.driver.batching import batch_function
 from relax_eg.driver.cache import CachedResult, place_of
 from relax_eg.driver.measured import Search
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options
@@ -45,10 +46,11 @@ from relax_eg.logs import log_at
 from relax_eg.meshes.emit import module_of
 from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
 from relax_eg.meshes.search import Spreading, Wanted, order_of, spread_over
+from relax_eg.meshes.sums import drop_useless_sums
 from relax_eg.ops.placing import check_placement
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
-from relax_eg.shapes import Scope
+from relax_eg.shapes import Dim, Scope
 from relax_eg.shapes.relation import Bounds, split_bounds
 
 _MOST_BYTES = 1 << 60  # limit: bytes of a device's memory; a float holds them
@@ -376,12 +378,16 @@ def _searched(
     entry = search.entry()
     taken = {o.place[0]: o.block.taken for o in entry.found.outcomes}
     program, dumps = _joined(entry.units, entry.found.module, taken, mesh)
+    drop_useless_sums(program)
     found = spread_over(program, mesh, options.profile, options.bindings[0], options.scope, wanted, seconds)
 
     def with_origins(name: str, classes: dict[Expr, int]) -> Function:
         return _with_origins(entry.units, dumps[name], program.graphs[name].function, found, classes)
 
-    module = module_of(found, entry.found.module, with_origins)
+    def batched(function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
+        return batch_function(Module((function,)), function, mapped, length)
+
+    module = module_of(found, entry.found.module, with_origins, batched)
     check_module(module)
     report = _report(traced, options, search, found, wanted.memory)
     if pipeline:  # whose own constraints are nobody's

@@ -97,8 +97,8 @@ class AxisPrices:
     def change_seconds(self, v: int, before: Part, after: Part) -> float:
         """Seconds of one change of the part of a value."""
         kind, full = change_of(before, after), self.change_bytes(v, before, after)
-        if kind is None:
-            return full / self.n / self.profile.bandwidth
+        if kind is None:  # a slice, or the whole value on one device and zeros on the others
+            return full / (self.n if isinstance(after, int) else 1) / self.profile.bandwidth
         seconds = self.link.seconds(kind, self.n, full)
         # XLA's partitioner gathers what is split over a faster axis too, and takes the new part of that.
         around = math.prod(
@@ -132,6 +132,14 @@ class AxisPrices:
         if s.halo and s.halo * n > int(s.extents[0].evaluate(self.binding)):
             return False  # more than the neighbour has
         return all(int(d.evaluate(self.binding)) >= n and self._at_least(d, n) for d in s.extents)
+
+    def keeps_sum(self, v: int, way: ValueWay, s: SplitStrategy) -> bool:
+        """Whether the partial sum that a strategy makes of a value may stay one: it does not depend on padding."""
+        n = self.n
+        for choice, k in self.others:
+            chosen = None if choice is None else choice.chosen.get(v)
+            n *= k if chosen is not None and chosen.strategy == s else 1
+        return way.candidate >= 0 and all(not d.variables and int(d) % n == 0 for d in s.extents)
 
     def _at_least(self, d: Dim, n: int) -> bool:
         low, _ = self.scope.interval(d)

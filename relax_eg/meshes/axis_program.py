@@ -49,7 +49,8 @@ class AxisProgram:
                     if self._allowed(v, s, v in inputs):
                         seconds = value.times * (prices.strategy_seconds(v, way, s) + prices.halo_seconds(way, s))
                         seconds += self._memory_price(v, s.result)
-                        mine.append((self._column(self.count[v] * (seconds + _EPSILON)), ChosenWay(j, s)))
+                        seconds += _EPSILON * (1 + s.passes)  # of equals, sums that end early
+                        mine.append((self._column(self.count[v] * seconds), ChosenWay(j, s)))
             own[v] = mine
         # columns of the strategies of a value
         self.computed = [own[self.like[v]] for v in range(len(program.values))]
@@ -121,11 +122,16 @@ class AxisProgram:
 
     def _add_edge(self, v: int, taken: Mapping[Part, list[int]], stays: bool) -> None:
         arrives: dict[Part, list[int]] = {p: [] for p in taken}
+        ways = self.prices.program.values[v].ways
+        made = [c for c in dict(self.computed[v]).values() if c.strategy.result in PARTIAL.values()]
+        stays_partial = all(self.prices.keeps_sum(v, ways[c.way], c.strategy) for c in made)
         for before, columns in self.made[v].items():
             leaves: list[int] = []
             for after in taken:
                 sends = after != before and before != REPLICATED
-                if (after != before and after in PARTIAL.values()) or (stays and sends and isinstance(before, int)):
+                if stays and sends and isinstance(before, int):
+                    continue
+                if after in PARTIAL.values() and before != REPLICATED and not (before == after and stays_partial):
                     continue
                 if after != before and not self.prices.has_room(v, after):
                     continue
@@ -211,5 +217,6 @@ class AxisProgram:
                 if c == chosen:
                     first[i] = 1.0
         for handed, part in zip(self.handed, choice.outputs, strict=False):
-            first[handed[part]] = 1.0
+            if part in handed:  # else the other axes split that dimension by now
+                first[handed[part]] = 1.0
         return first

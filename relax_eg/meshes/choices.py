@@ -73,7 +73,8 @@ class Demands:
 
 
 def change_of(before: Part, after: Part) -> Collective | None:
-    """The collective that brings a value from one part into another; None for a slice of a replicated value."""
+    """The collective that brings a value from one part into another; None for a replicated value, of which each device
+    takes a slice, or which all devices but one take as zero, for a partial sum."""
     if before == REPLICATED:
         return None
     if before in PARTIAL.values():

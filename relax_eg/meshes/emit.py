@@ -1,32 +1,46 @@
-"""The module of a spread program: the chosen operators, with the placement of every value annotated."""
+"""The module of a spread program: the chosen operators, with the placement of every value annotated.
+
+XLA's partitioner knows no partial sums that stay. So a value that stays one along axes of the mesh has an axis more for
+each of them, in front, split over it: what each device has of the sum. Operators are batched over these axes, and the
+sum over them is the collective.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from relax_eg.extract.graph import Candidate
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.calls import reachable_functions
+from relax_eg.ir.calls import inline_call, reachable_functions
 from relax_eg.ir.control import group_arguments, runs_of
-from relax_eg.ir.expr import COND, FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tuple_get
+from relax_eg.ir.expr import COND, FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tuple_get, var
 from relax_eg.ir.module import Function, Module, pure_function
-from relax_eg.ir.placements import PARTIAL, REPLICATED, MeshPlacement, Part
-from relax_eg.meshes.program import FOLLOWED, FunctionGraph
+from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM, REPLICATED, MeshPlacement, Part
+from relax_eg.meshes.program import FOLLOWED, FunctionGraph, ValueWay
 from relax_eg.meshes.search import Spreading
 from relax_eg.ops import api as op
+from relax_eg.shapes import Dim
 
 Parts = tuple[Part, ...]
+Batch = Callable[[Function, Sequence[bool], Dim], Function | None]
 
 
-def module_of(found: Spreading, chosen: Module, origins: Callable[[str, dict[Expr, int]], Function]) -> Module:
+def module_of(
+    found: Spreading, chosen: Module, origins: Callable[[str, dict[Expr, int]], Function], batch: Batch
+) -> Module:
     """The module of a spreading, its entry first.
 
-    `chosen`: the module for one device, which has the functions that are run as they are.
-    `origins(name, classes)`: returns the function of this name as written; `classes` has the class of each expression
-    that was chosen for it, for what it is to know of its origins.
+    - `chosen`: the module for one device, which has the functions that are run as they are.
+    - `origins(name, classes)`: returns the function of this name as written; `classes` has the class of each expression
+      that was chosen for it, for what it is to know of its origins.
+    - `batch(function, mapped, length)`: returns a function batched over slices of its mapped parameters; None if it
+      cannot be.
     """
     names = [n for n in found.program.graphs if n in found.program.parameters]
-    made = {name: _Emitted(found, name, origins).function() for name in names}
+    made = {name: _Emitted(found, name, origins, batch).function() for name in names}
     others = {f.name: f for f in chosen if f.name not in made}
     roots = [e for f in made.values() for e in f.expressions()]
     return Module((*made.values(), *reachable_functions(roots, others)))
@@ -35,10 +49,12 @@ def module_of(found: Spreading, chosen: Module, origins: Callable[[str, dict[Exp
 class _Emitted:
     """The function of a name, as it is chosen. Expressions are built operands first, without recursion."""
 
-    def __init__(self, found: Spreading, name: str, origins: Callable[[str, dict[Expr, int]], Function]) -> None:
+    def __init__(
+        self, found: Spreading, name: str, origins: Callable[[str, dict[Expr, int]], Function], batch: Batch
+    ) -> None:
         self.found, self.program, self.name = found, found.program, name
         self.graph: FunctionGraph = found.program.graphs[name]
-        self.origins = origins
+        self.origins, self.batch = origins, batch
         self.numbers = {v.number: i for i, v in enumerate(self.program.values) if v.function == name and v.number >= 0}
         self.mesh = str(found.mesh)
         self.raw: dict[int, Expr] = {}
@@ -80,7 +96,9 @@ class _Emitted:
         if back is not None:
             return tuple(c.part(back) for c in self.found.choices)
         read = next(((n, slot) for n, slot in self.program.results.get(v, ()) if self.is_chosen(n)), None)
-        return self.home(v) if read is None else self.operand(*read)
+        if read is not None:
+            return self.operand(*read)
+        return tuple(REPLICATED if p == PARTIAL_SUM else p for p in self.home(v))
 
     def nothing(self, v: int) -> Expr:
         """What stands for a value that nobody needs."""
@@ -89,12 +107,14 @@ class _Emitted:
         return op.zeros(annotation.shape, annotation.dtype)
 
     def home(self, v: int) -> Parts:
-        """The placement in which a value is annotated first: where it comes about, partial sums summed up."""
+        """The placement in which a value is annotated first: where it comes about, sums that are not to stay partial
+        summed up."""
         found: list[Part] = []
         for c in self.found.choices:
             part = c.part(v)
-            if part in PARTIAL.values():
-                needed = c.needed.get(v, {REPLICATED})
+            needed = c.needed.get(v, {REPLICATED})
+            stays = part == PARTIAL_SUM and (part in needed or c.chosen[v].strategy.passes)
+            if part in PARTIAL.values() and not stays:
                 part = REPLICATED if REPLICATED in needed else min(needed, key=str)
             found.append(part)
         return tuple(found)
@@ -150,10 +170,10 @@ class _Emitted:
         if value.is_free:
             leaf = self.graph.leaf(value.number, 0)
             assert leaf is not None
-            return leaf
+            return self.on_first(leaf, (REPLICATED,) * len(parts), parts)
         via = self.source(v, parts)
         if via is not None:
-            return self.annotated(self.at[v, via], parts)
+            return self.annotated(self.brought(self.at[v, via], via, parts), parts)
         raw = self.computed(v)
         if value.number >= 0:
             self.made[raw] = value.number
@@ -163,7 +183,34 @@ class _Emitted:
         return found
 
     def annotated(self, e: Expr, parts: Parts) -> Expr:
-        return op.annotate_sharding(e, self.mesh, str(MeshPlacement(parts)))
+        ahead = _partial(parts)
+        placed = (ahead.index(a) if a in ahead else p + len(ahead) if isinstance(p, int) else p
+                  for a, p in enumerate(parts))  # fmt: skip
+        return op.annotate_sharding(e, self.mesh, str(MeshPlacement(tuple(placed))))
+
+    def brought(self, e: Expr, before: Parts, after: Parts) -> Expr:
+        """`e`, in placement `before`, as in `after`: partial sums are summed up, and others made of whole values."""
+        ahead = _partial(before)
+        summed = [i for i, a in enumerate(ahead) if after[a] != PARTIAL_SUM]
+        left = tuple(REPLICATED if p == PARTIAL_SUM and q != p else p for p, q in zip(before, after, strict=True))
+        if len(summed) > 1 and len(summed) == len(ahead):  # one axis over all of them, so that XLA sums once
+            parts = tuple(p + 1 if isinstance(p, int) else 0 if p == PARTIAL_SUM else p for p in before)
+            merged = op.reshape(e, (math.prod(self.found.mesh.sizes[a] for a in ahead), *e.shape[len(ahead) :]))
+            e, summed = op.annotate_sharding(merged, self.mesh, str(MeshPlacement(parts))), [0]
+        return self.on_first(op.sum(e, summed) if summed else e, left, after)
+
+    def on_first(self, e: Expr, before: Parts, after: Parts) -> Expr:
+        """`e`, in placement `before`, as a sum along the axes along which only `after` is partial: the first device has
+        all of it, the others zeros."""
+        ahead = list(_partial(before))
+        for a in _partial(after):
+            if a not in ahead:
+                ahead = sorted((*ahead, a))
+                i, n = ahead.index(a), self.found.mesh.sizes[a]
+                e = op.expand_dims(e, i)
+                first = op.const((np.arange(n) == 0).reshape([n if d == i else 1 for d in range(e.ndim)]))
+                e = op.where(first, e, op.const(0, e.dtype))
+        return e
 
     def computed(self, v: int) -> Expr:
         """The expression that computes a value from its operands, which are built."""
@@ -178,10 +225,66 @@ class _Emitted:
         operands = [self.at[c, self.operand(v, i)] for i, c in enumerate(way.children)]
         if way.candidate < 0:  # a field of a tuple
             return operands[0]
-        candidate = self.graph.graph.candidates[value.number][way.candidate]
+        if PARTIAL_SUM in (home := self.home(v)):
+            return self.batched(v, way, operands, home)
+        return self.applied(v, way, operands)
+
+    def batched(self, v: int, way: ValueWay, operands: Sequence[Expr], home: Parts) -> Expr:
+        """The expression that computes a value that stays a sum, `home`, along axes of the mesh: batched over these."""
+        mesh, ahead = self.found.mesh, _partial(home)
+        parts = [self.operand(v, i) for i in range(len(operands))]
+        pieces = [self.pieces(x, p, ahead) for x, p in zip(operands, parts, strict=True)]
+        mapped = [[a for a in ahead if p[a] != REPLICATED] for p in parts]
+        if all(x is not None for x in pieces):
+            given = [x for x in pieces if x is not None]
+            shapes = [x.shape[len(m) :] for x, m in zip(given, mapped, strict=True)]
+            params = [var(f"p{i}", Tensor(s, x.dtype)) for i, (x, s) in enumerate(zip(given, shapes, strict=True))]
+            one = self.applied(v, way, params)
+            same = one.annotation == self.program.values[v].annotation
+            made = pure_function("piece", params, [one]) if same else None
+            for a in reversed(ahead):
+                made = made and self.batch(made, [a in m for m in mapped], Dim.of(mesh.sizes[a]))
+            if made is not None:
+                return inline_call(made, given)[0]
+        # The value itself, which one device then has.
+        left = [tuple(REPLICATED if q == PARTIAL_SUM else q for q in p) for p in parts]
+        whole = [self.brought(x, p, q) for x, p, q in zip(operands, parts, left, strict=True)]
+        return self.on_first(self.applied(v, way, whole), tuple(REPLICATED for _ in home), home)
+
+    def pieces(self, e: Expr, parts: Parts, ahead: Sequence[int]) -> Expr | None:
+        """`e`, which is in placement `parts`, with an axis in front for each axis of the mesh in `ahead` over which it
+        is split or a sum; None if its sizes are not divided."""
+        sizes, before = self.found.mesh.sizes, _partial(parts)
+        front = [(a, i) for i, a in enumerate(before)]
+        shape, order, merged = list(e.shape[: len(before)]), list[int](), list[Dim]()
+        for d, size in enumerate(e.shape[len(before) :]):
+            over = [a for a, p in enumerate(parts) if p == d]
+            rest = size
+            for a in over if set(over) & set(ahead) else ():
+                if not rest.is_const or int(rest) % sizes[a]:
+                    return None
+                rest //= sizes[a]
+                if a in ahead:
+                    front.append((a, len(shape)))
+                else:
+                    order.append(len(shape))
+                shape.append(Dim.of(sizes[a]))
+            order.append(len(shape))
+            shape.append(rest)
+            merged.append(size // math.prod(sizes[a] for a in over if a in ahead))
+        if len(shape) == len(e.shape):
+            return e
+        front.sort()
+        split = op.permute_dims(op.reshape(e, shape), [i for _, i in front] + order)
+        left = tuple(PARTIAL_SUM if a in ahead and p != REPLICATED else p for a, p in enumerate(parts))
+        return self.annotated(op.reshape(split, [*(sizes[a] for a, _ in front), *merged]), left)
+
+    def applied(self, v: int, way: ValueWay, operands: Sequence[Expr]) -> Expr:
+        """The operator of a way to compute a value, of these operands."""
+        candidate = self.graph.graph.candidates[self.program.values[v].number][way.candidate]
         given = iter(operands)
         full = [self.function_operand(c) if self.is_function(c) else next(given) for c in candidate.children]
-        return self.graph.build(value.number, way.candidate, full)
+        return self.graph.build(self.program.values[v].number, way.candidate, full)
 
     def is_function(self, c: int) -> bool:
         return self.graph.graph.candidates[c][0].op == FUNCTION
@@ -263,3 +366,8 @@ class _Emitted:
                 )  # fmt: skip
             found = self.calls[c] = self.graph.build(c, self.graph.taken[c], operands)
         return found
+
+
+def _partial(parts: Parts) -> tuple[int, ...]:
+    """The axes of the mesh along which a value in this placement is a partial sum."""
+    return tuple(a for a, p in enumerate(parts) if p == PARTIAL_SUM)

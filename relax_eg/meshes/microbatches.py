@@ -14,23 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.control import group_arguments
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, SCAN, TUPLE, TUPLE_GET, VAR, Expr, tuple_, var
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, SCAN, TUPLE, TUPLE_GET, VAR, Attrs, Expr, tuple_, var
 from relax_eg.ir.heads import CORE
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.placements import PARTIAL_SUM, REPLICATED, Part
+from relax_eg.meshes.linearity import is_linear
 from relax_eg.meshes.program import HANDING_ON
 from relax_eg.meshes.strategies import SplitStrategy, strategies
-from relax_eg.ops.record import call, movement_operators
+from relax_eg.ops.fused import program_at
+from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 
 _PASSES = 64  # limit: passes over a body; each finds more values that have a batch
-# Operators that are linear, up to rounding: in their operand, in all operands together, in one of two, in the first.
-_LINEAR = frozenset((*movement_operators("view", "order", "repeat", "convert"), "negative", "sum"))
-_LINEAR_TOGETHER = frozenset(("add", "subtract"))
-_LINEAR_IN_ONE = frozenset(("multiply",))
-_LINEAR_IN_FIRST = frozenset(("divide",))
 
 
 @dataclass(frozen=True)
@@ -186,10 +183,10 @@ class _Pieces:
         """The strategy for operands in these parts, of which replicated ones may turn out to have a batch."""
         if e.op in CORE:
             return None
-        if PARTIAL_SUM in operands:
-            keeps = wanted is None and _keeps_sum(e.op, operands)
-            return SplitStrategy(tuple(operands), PARTIAL_SUM) if keeps else None
         annotations = tuple(self.resolved(a).annotation for a in e.args)
+        if PARTIAL_SUM in operands:
+            keeps = wanted is None and _keeps_sum(e.op, annotations, e.attrs, e.annotation, operands)
+            return SplitStrategy(tuple(operands), PARTIAL_SUM) if keeps else None
         found: list[tuple[int, SplitStrategy]] = []
         for s in strategies(e.op, annotations, e.attrs, e.annotation):
             fits = all(p in (q, REPLICATED) for p, q in zip(operands, s.operands, strict=True))
@@ -241,12 +238,12 @@ class _Pieces:
                 yield key, value
 
 
-def _keeps_sum(op: str, operands: Sequence[Part]) -> bool:
-    """Whether an operator of partial sums is a partial sum."""
-    partial, rest = operands.count(PARTIAL_SUM), operands.count(REPLICATED)
-    if len(operands) == 1:
-        return op in _LINEAR
-    if partial == len(operands):
-        return op in _LINEAR_TOGETHER
-    one = partial == 1 and partial + rest == len(operands) == 2
-    return one and (op in _LINEAR_IN_ONE or (op in _LINEAR_IN_FIRST and operands[0] == PARTIAL_SUM))
+def _keeps_sum(
+    op: str, annotations: tuple[Annotation, ...], attrs: Attrs, result: Annotation, parts: Sequence[Part]
+) -> bool:
+    """Whether an operator of partial sums is a partial sum, up to rounding."""
+    placed = program_at(op, annotations, attrs, result)
+    if placed is None or len(placed.program.inputs) != len(parts):
+        return False
+    summed = [i for i, p in enumerate(parts) if p == PARTIAL_SUM]
+    return set(parts) <= {PARTIAL_SUM, REPLICATED} and is_linear(placed.program, summed, narrows=True)

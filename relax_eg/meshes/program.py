@@ -412,7 +412,7 @@ class _Joining:
             if k.op in RUNNING
             else strategies(k.op, k.site.operands, attrs, value.annotation)
         )
-        if len(found) == 1 and children and value.rank and k.op not in (TUPLE, TUPLE_GET):
+        if all(s.whole for s in found) and children and value.rank and k.op not in (TUPLE, TUPLE_GET):
             what = str(k.site.attrs["name"]) if k.op == CALL_DPS_LIBRARY else k.op
             self.found.opaque[what] = self.found.opaque.get(what, 0) + 1
         value.ways.append(ValueWay(k.op, children, found, cost, i, k.made_by))

@@ -34,6 +34,8 @@ _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
 _STEEPER = 8.0  # chosen: factor from a price to the next
+_SHARE = 1 / 3  # chosen: of the time for an axis, that for one price of a byte; each begins with the best so far
+_CLOSE = 0.02  # chosen: how far from the bound a choice may be after which no other price is tried
 _NEAR = 3.0  # chosen: factor between prices that are not told apart
 _GAIN = 1e-4  # chosen: share of the cost that a sweep has to gain to be followed by another
 
@@ -374,8 +376,9 @@ class _Search:
         best_rank, bound = (True, math.inf), 0.0
         low, high = 0.0, math.inf  # prices of a byte at which memory does not suffice, and does
         for _ in range(_PRICES):
+            each = self.each * (_SHARE if demands.byte_price else 1.0)
             try:
-                found = search.run(demands, max(1.0, min(self.each, self.deadline - time.monotonic())), start)
+                found = search.run(demands, max(1.0, min(each, self.deadline - time.monotonic())), start)
             except ExtractionError:
                 if best is None:
                     raise
@@ -394,8 +397,8 @@ class _Search:
             rank = over, peak.bytes if over else found.cost
             if rank < best_rank:
                 best, best_rank = found, rank
-            if not over and not demands.byte_price:
-                return found
+            if not over and (not demands.byte_price or found.cost <= bound * (1 + _CLOSE)):
+                break
             low, high = (demands.byte_price, high) if over else (low, demands.byte_price)
             if time.monotonic() > self.deadline or (not over and high <= low * _NEAR):
                 break
@@ -403,7 +406,7 @@ class _Search:
             price = math.sqrt(low * high) if low and high < math.inf else low * _STEEPER if low else high / _STEEPER
             price = price if low or high < math.inf else first
             demands = replace(demands, priced=demands.priced | {v for v, _ in peak.held}, byte_price=price)
-            start = None
+            start = best
         assert best is not None
         return best
 

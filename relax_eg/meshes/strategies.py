@@ -2,9 +2,9 @@
 
 They follow from the index equations of the operator (`tir.slicing`). A loop over an axis of the result can be split:
 each device computes a part of the result from the same parts of the operands that have this loop, and from the whole
-of the others. A loop that is reduced can be split too: each device then has a partial sum. An operator without
-equations that say so is computed whole on every device. No operator is named here but those that regroup axes, whose
-equations divide positions.
+of the others. A loop that is reduced can be split too: each device then has a partial sum. What is linear in operands
+that are partial sums is one too. An operator without equations that say so is computed whole on every device. No
+operator is named here but those that regroup axes, whose equations divide positions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from functools import lru_cache
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import Attrs
 from relax_eg.ir.heads import CORE
-from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
+from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM, REPLICATED, Part
 from relax_eg.limits import MANY_KEPT
+from relax_eg.meshes.linearity import linear_operands
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import movement_operators
 from relax_eg.ops.sizes import product
@@ -41,7 +42,7 @@ class SplitStrategy:
       of devices has to divide this size.
     - `halo`: the rows of the first operand that each device gets from a neighbour, where places are read at a constant
       distance. XLA makes a collective-permute of that.
-    - `whole`: nothing is split: each device computes all of it.
+    - `whole`: nothing is split: each device computes all of it, of partial sums that of its own.
     """
 
     operands: tuple[Part, ...]
@@ -53,6 +54,11 @@ class SplitStrategy:
     @property
     def whole(self) -> bool:
         return not self.extents
+
+    @property
+    def passes(self) -> bool:
+        """Whether operands that are partial sums make a partial sum."""
+        return PARTIAL_SUM in self.operands
 
 
 def strategies(op: str, operands: Sequence[Annotation], attrs: Attrs, result: Annotation) -> tuple[SplitStrategy, ...]:
@@ -85,6 +91,9 @@ def _strategies(
     found |= dict.fromkeys(_shifted(placed.program))
     if op in _VIEWS and len(operands) == 1:
         found |= dict.fromkeys(_regrouped(shapes[0], _shape(result)))
+    for summed in linear_operands(placed.program):
+        parts = tuple(PARTIAL_SUM if i in summed else REPLICATED for i in range(len(operands)))
+        found[SplitStrategy(parts, PARTIAL_SUM)] = None
     return tuple(found)
 
 

@@ -24,6 +24,7 @@ SLOW = replace(
     rx.types.PROFILES["h100"], name="slow", matmul_rate={"float32": 1e9}, vector_rate=1e9, bandwidth=1e9,
     cache_bandwidth=1e9, launch=1e-9, links=((math.inf, 1e9, 1e-9),), tiles=(), matmul_half=(1.0, 1.0, 1.0),
 )  # fmt: skip
+FAR = replace(SLOW, name="far", links=((math.inf, 1e7, 1e-9),))  # whose devices send slowly
 MESHES: list[dict[str, int]] = [{"x": 8}, {"x": 4}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
 SIZES = [7, 8, 10, 12, 16, 24]  # most of which not all meshes divide
 STEPS: list[Callable[..., Any]] = [
@@ -31,6 +32,7 @@ STEPS: list[Callable[..., Any]] = [
     lambda a, b, w: a @ w if a.shape[-1] == w.shape[0] else a @ a.T,
     lambda a, b, w: a + b if a.shape == b.shape else a * 2,
     lambda a, b, w: a.T,
+    lambda a, b, w: (0.1 * (a.T @ a) - (b.T @ b)[::-1] / 8).T if a.shape[1] == b.shape[1] else a[:, ::2],
     lambda a, b, w: jax.nn.softmax(a, -1),
     lambda a, b, w: a - a.sum(0, keepdims=True),
     lambda a, b, w: (
@@ -147,6 +149,26 @@ def check_given_shardings_are_kept() -> None:
     np.testing.assert_allclose(jitted(a, b), found, rtol=1e-6)
     gradient = jax.grad(lambda b: best.to_jax()(a, b).sum())(b)
     np.testing.assert_allclose(gradient, jax.grad(lambda b: (a @ b).sum())(b), rtol=1e-4)
+
+
+def check_partial_sums() -> None:
+    """Sums that stay partial through several operators along one axis of a mesh, or along two of them."""
+
+    def program(x: jax.Array, v: jax.Array, y: jax.Array, w: jax.Array, z: jax.Array) -> tuple[jax.Array, ...]:
+        total = z + 0.5 * (x @ v) - (y @ w)
+        return total.T, jnp.concatenate([total[:, ::2], x @ v[:, :4]], 1)
+
+    given = arrays((16, 64), (64, 32), (16, 64), (64, 32), (16, 32))
+    for mesh, rows, columns in (({"x": 8}, "S[0]", "S[1]"), ({"a": 2, "b": 4}, "S[0], S[0]", "S[1], S[1]"),
+                                ({"a": 2, "b": 4}, "R, S[0]", "S[0], S[1]")):  # fmt: skip
+        placed = {"x": columns, "y": columns, "v": rows, "w": rows, "z": ", ".join(["R"] * len(mesh))}
+        best = rx.spread(program, *given, mesh=mesh, target=FAR, inputs=placed, outputs=placed["z"])
+        sent = best.spreading.sent
+        assert [s.what for s in sent if s.before == "P[sum]"] == ["subtract (16, 32) float32", "matmul (16, 4) float32"]
+        priced, made = inserted(best)
+        assert priced == made, (priced, made)
+        for a, b in zip(best(*given), program(*given), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def check_symbolic_sizes() -> None:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 PROGRAM = Path(__file__).parent / "on_eight.py"
-CHECKS = ["drawn", "state_comes_back_where_it_was", "given_shardings_are_kept", "symbolic_sizes",
-          "loops_and_branches", "shard_maps", "pipelines"]  # fmt: skip
+CHECKS = ["drawn", "state_comes_back_where_it_was", "given_shardings_are_kept", "partial_sums",
+          "symbolic_sizes", "loops_and_branches", "shard_maps", "pipelines"]  # fmt: skip
 
 
 def test_on_eight_devices() -> None:

@@ -10,8 +10,11 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import relax_eg as rx
+from relax_eg.driver import spreading
 from relax_eg.errors import DeviceError, OptionError, RelaxEgError
+from relax_eg.extract.links import link_for
 from relax_eg.meshes import axis
+from relax_eg.meshes.choices import Demands
 
 D, F = 1024, 4096
 LAYER = {"wi": f"{D} {F}", "wo": f"{F} {D}"}
@@ -189,3 +192,24 @@ def test_algebra_and_placements_are_chosen_together_where_rules_are_given() -> N
 def test_what_has_no_equations_is_whole_and_said_so() -> None:
     best = rx.spread(lambda x: jnp.sort(x, 0) * 2, "64 64", mesh={"x": 8}, target="h100")
     assert "computed whole on every device: 1 x" in str(best.spreading)
+
+
+def test_a_choice_whose_result_the_other_axes_split_by_now_is_a_start_too(monkeypatch: Any) -> None:
+    """Two of the axes cannot split a dimension of size 2; the one that did is chosen anew, from what it was."""
+    seen: list[Any] = []
+    whole = spreading.spread_over
+
+    def noting(*args: Any) -> Any:
+        seen.append(args)
+        return whole(*args)
+
+    monkeypatch.setattr(spreading, "spread_over", noting)
+    with rx.debug.options(cache=False):
+        rx.spread(lambda x: jnp.tanh(x), "2 8", mesh={"a": 2, "b": 2}, target="h100")
+    program, _, profile, binding, scope = seen[0][:5]
+    link = link_for(profile, 2)
+    alone = axis.AxisSearch(program, 1, 2, link, profile, binding, scope, [])
+    start = alone.run(Demands(outputs={0: 0}), 5.0)
+    again = axis.AxisSearch(program, 1, 2, link, profile, binding, scope, [(start, 2)])
+    found = again.run(Demands(), 5.0, start)
+    assert start.outputs == [0] and found.outputs != [0]

@@ -34,6 +34,7 @@ def parts(e: Expr) -> set[tuple[object, ...]]:
 def test_a_matmul_splits_rows_columns_and_its_sum() -> None:
     assert parts(op.matmul(tensor("a", 8, 4), tensor("b", 4, 6))) == {
         ("R", "R", "->", "R"), (0, "R", "->", 0), ("R", 1, "->", 1), (1, 0, "->", "P[sum]"),
+        ("P[sum]", "R", "->", "P[sum]"), ("R", "P[sum]", "->", "P[sum]"),
     }  # fmt: skip
 
 

@@ -57,12 +57,14 @@ def compile_spread(
     outputs: Sequence[MeshPlacement],
     device: str,
     at: Mapping[str, int],
+    donated: Sequence[int] = (),
 ) -> SpreadCompilation:
     """What XLA makes of a function for as many devices as a mesh has. "cpu" stands for the CPUs that JAX has.
 
     - `fn`: the function, of the arguments of `program`.
     - `inputs`, `outputs`: the placements of the arrays of arguments and results.
     - `at`: the sizes.
+    - `donated`: the positions of the arguments whose arrays are reused.
     """
     devices = jax.devices("cpu") if device == "cpu" else described_devices(device, mesh.devices)
     with on_devices(devices):
@@ -77,7 +79,8 @@ def compile_spread(
         args, kwargs = jax.tree_util.tree_unflatten(program.in_tree, specs)
         ranks = [max((x + 1 for x in p.parts if isinstance(x, int)), default=0) for p in outputs]
         wanted = [jax_sharding(mesh, p, r) for p, r in zip(outputs, ranks, strict=True)]
-        made = jax.jit(fn, out_shardings=jax.tree_util.tree_unflatten(program.out_tree, wanted))
+        outs = jax.tree_util.tree_unflatten(program.out_tree, wanted)
+        made = jax.jit(fn, out_shardings=outs, donate_argnums=tuple(donated))
         lowered = made.lower(*args, **kwargs)
     options: dict[str, str | bool] = {} if device == "cpu" else {"xla_gpu_autotune_level": "0"}
     try:
