@@ -34,8 +34,8 @@ _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
 _STEEPER = 8.0  # chosen: factor from a price to the next
-_SHARE = 1 / 3  # chosen: of the time for an axis, that for one price of a byte; each begins with the best so far
-_CLOSE = 0.02  # chosen: how far from the bound a choice may be after which no other price is tried
+_SHARE = 1 / 3  # limit: of the time for an axis, that for one price of a byte; each begins with the best so far
+_CLOSE = 0.02  # limit: how far from the bound a choice may be after which no other price is tried
 _NEAR = 3.0  # chosen: factor between prices that are not told apart
 _GAIN = 1e-4  # chosen: share of the cost that a sweep has to gain to be followed by another
 

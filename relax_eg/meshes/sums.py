@@ -12,7 +12,7 @@ from relax_eg.ir.placements import PARTIAL_SUM
 from relax_eg.meshes.program import SpreadProgram, ValueWay
 from relax_eg.meshes.strategies import SplitStrategy
 
-_SMALLER = 2.0  # chosen: how much smaller than a partial sum what is made of it has to be for it to wait
+_SMALLER = 2.0  # limit: how much smaller than a partial sum what is made of it has to be for it to wait
 
 
 def drop_useless_sums(program: SpreadProgram) -> None:
