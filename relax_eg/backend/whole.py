@@ -81,7 +81,7 @@ class Whole(Strategy):
         """What runs the program `which`; for calls that only this variant serves, if one is given."""
         b, loaded = self.bound_family, self.executables.loaded
         places = [i for i, parameter in enumerate(b.call_indices) if parameter in self._donated]
-        donation = b.donation(places, len(self._leading(()))) if places else {}
+        donation = b.donation(places, len(self.leading(()))) if places else {}
         made = self.executables.jit(self._program_function(which), **options, **donation)
         served = [i for i, w in enumerate(b.program_indices) if which in (None, w) and variant in (None, i)]
         found = [] if loaded is None else loaded.at_exact_sizes(b.indices, served)
@@ -125,7 +125,7 @@ class Whole(Strategy):
         run.__name__ = self.program.name
         return run
 
-    def _leading(self, prepared: tuple[Any, ...]) -> tuple[Any, ...]:
+    def leading(self, prepared: tuple[Any, ...]) -> tuple[Any, ...]:
         """What programs with these prepared values take before the arguments of a call."""
         return (prepared,) if self.bound_family.indices else ()
 
@@ -142,7 +142,7 @@ class Whole(Strategy):
                 return UNSEEN
             run, prepared = self.executable(found)
         try:
-            return run(*self._leading(prepared), *args, **kwargs)
+            return run(*self.leading(prepared), *args, **kwargs)
         except OtherProgramError:
             self._only = None  # from now on each call has to choose
             return UNSEEN
@@ -183,7 +183,7 @@ class Whole(Strategy):
         if variant == WRITTEN:
             return self._as_written(arguments)
         run, prepared = self.executable(variant)
-        return run(*self._leading(prepared), *args, **kwargs)
+        return run(*self.leading(prepared), *args, **kwargs)
 
     def run(self, arguments: list[Any]) -> Any:
         try:
@@ -254,7 +254,7 @@ class Whole(Strategy):
 
     def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
         run, prepared = self.executable(self._variant(args, kwargs, self.flat_arguments(args, kwargs)))
-        run.lower(*self._leading(prepared), *args, **kwargs).compile()
+        run.lower(*self.leading(prepared), *args, **kwargs).compile()
 
     def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
         b, variant = self.bound_family, self.family.variant_at(sizes)
@@ -265,7 +265,7 @@ class Whole(Strategy):
         def parts() -> Iterator[CallPart]:
             run = self._program_function(which)
             with lowering_through(pallas):
-                lowered = jax.jit(run, keep_unused=True).lower(*self._leading(prepared), *args, **kwargs)
+                lowered = jax.jit(run, keep_unused=True).lower(*self.leading(prepared), *args, **kwargs)
             yield CallPart(self.program.name, "", lowered, options)
 
         def takes() -> Sequence[tuple[str, Sequence[Any]]]:

@@ -54,7 +54,7 @@ def test_a_cache_that_grows() -> None:
     made = [e for _, e in kept.items()]
     assert len(made) <= 8 and max(e.buffer_sizes["t"] for e in made) == 128
     large = next(e for e in made if e.buffer_sizes["t"] == 128 and e.memory and e.memory[1] > 1000)
-    text = large.run.lower(*_shapes(large, loop)).compile().as_text()
+    text = large.jitted.lower(*_shapes(large, loop)).compile().as_text()
     body = text.partition("while/body")[0]
     assert "f32[128,64]{1,0} copy" not in body, "a cache is copied at each step"
 
