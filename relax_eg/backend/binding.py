@@ -40,13 +40,9 @@ class ByIdentity(Generic[V]):
         return found[1]
 
     @property
-    def latest(self) -> tuple[list[Any], V] | None:
-        """The arrays that were asked for last, and their value; None where some were garbage-collected."""
-        found = self._latest
-        if found is None:
-            return None
-        arrays = [ref() for ref in found[0]]
-        return None if any(x is None for x in arrays) else (arrays, found[1])
+    def latest(self) -> V | None:
+        """The value that was asked for last."""
+        return None if self._latest is None else self._latest[1]
 
     def put(self, arrays: Sequence[Any], value: V) -> None:
         key, table = tuple(map(id, arrays)), weakref.ref(self)
@@ -75,52 +71,47 @@ class BindsWeights:
         held = frozenset(indices)
         self._others = [i for i in range(len(strategy.program.params)) if i not in held]
         self._places, self._tree = _places_of(strategy.program.in_tree, indices)
-        args, _ = jax.tree_util.tree_unflatten(strategy.program.in_tree, range(strategy.program.in_tree.num_leaves))
-        self._count = len(args)  # of positional arguments
         self._at = frozenset(self._places)
         self._bound = ByIdentity[Strategy](MOST_BOUND)
 
-    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], tuple[Any, ...]] | None:
+        """The weights of a call, flattened, and its other arguments; None where these cannot be told apart quickly."""
         places = self._places
-        if not places or kwargs or len(args) <= places[-1] or is_tracing():
-            return UNSEEN
+        if not places or kwargs or len(args) <= places[-1]:
+            return None
         held, tree = jax.tree_util.tree_flatten([args[i] for i in places])
-        bound = self._bound.get(held) if tree == self._tree else None
-        if bound is None:
-            return UNSEEN
-        return bound.call_known(tuple([x for i, x in enumerate(args) if i not in self._at]), {})
+        return (held, tuple([x for i, x in enumerate(args) if i not in self._at])) if tree == self._tree else None
+
+    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        split = None if is_tracing() else self._split(args, kwargs)
+        bound = None if split is None else self._bound.get(split[0])
+        return UNSEEN if split is None or bound is None else bound.call_known(split[1], {})
 
     def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """See `Strategy.executable_key`; that of the strategy with these weights bound."""
-        if not self._places or kwargs or len(args) <= self._places[-1]:
+        split = self._split(args, kwargs)
+        bound = None if split is None else self._bound.get(split[0])
+        if split is None or bound is None:
             raise LookupError
-        bound = self._bound.get(jax.tree_util.tree_leaves([args[i] for i in self._places]))
-        if bound is None:
-            raise LookupError
-        return bound.executable_key(tuple([x for i, x in enumerate(args) if i not in self._at]), {})
+        return bound.executable_key(split[1], {})
 
     def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
         """See `Strategy.straight`; for calls with the weights of the last one."""
-        latest, places = self._bound.latest, self._places
-        found = None if latest is None or not places else latest[1].straight(key, closes)
-        if latest is None or found is None:
+        strategy = self._bound.latest
+        found = None if strategy is None else strategy.straight(key, closes)
+        if strategy is None or found is None:
             return None
-        held = [found.run]  # dropped with the weights, because it holds the values prepared from them
-        refs = [weakref.ref(x, lambda _: held.clear()) for x in latest[0]]
-        others = [i for i in range(self._count) if i not in self._at]
+        inner = [found.run]  # holds the values prepared from the weights, and is dropped with them
+        bound = weakref.ref(strategy, lambda _: inner.clear())
 
         def run(*args: Any) -> Any:
-            if len(args) != self._count:
+            split = self._split(args, {})
+            if split is None or self._bound.get(split[0]) is not bound() or not inner:
                 raise UnseenError
-            given, rest = [args[i] for i in places], [args[i] for i in others]
-            if len(refs) != len(places):
-                given = jax.tree_util.tree_leaves(given)
-            if not _are_same_arrays(refs, given) or not held:
-                raise UnseenError
-            for x in jax.tree_util.tree_leaves(rest):
+            for x in jax.tree_util.tree_leaves(split[1]):
                 if isinstance(x, Tracer):  # derivatives are those of the function as written
                     raise UnseenError
-            return held[0](*rest)
+            return inner[0](*split[1])
 
         return Straight(run, found.tick)
 

@@ -266,7 +266,7 @@ class Runtime:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs."""
         straight = self._straight
-        if straight is not None and not kwargs:
+        if straight is not None and not kwargs and not self._wide:  # whose calls may have to enter the x64 mode
             run, tick = straight
             try:
                 result = run(*args)

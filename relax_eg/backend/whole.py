@@ -67,7 +67,7 @@ class Whole(Strategy):
         self._joint = len(b.programs) == 1 or not b.indices
         self._options = any(v.compiler_options for v in family.variants)
         self._compiled = Memo[int, Any](len(family.variants))  # by variant, where variants have compiler options
-        self._keywords, self._takes_wide = b.keywords, program.wide and program.needs_x64_mode
+        self._keywords, self._takes_prepared = b.keywords, bool(b.indices)
         self._known = Memo[Any, int](MOST_KEYS)  # by key: the variant that serves such calls, or `WRITTEN`
         self._jit_programs()
 
@@ -127,7 +127,7 @@ class Whole(Strategy):
 
     def leading(self, prepared: tuple[Any, ...]) -> tuple[Any, ...]:
         """What programs with these prepared values take before the arguments of a call."""
-        return (prepared,) if self.bound_family.indices else ()
+        return (prepared,) if self._takes_prepared else ()
 
     def call_known_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (kwargs or self._keywords) and kwargs.keys() != self._keywords:
@@ -142,7 +142,7 @@ class Whole(Strategy):
                 return UNSEEN
             run, prepared = self.executable(found)
         try:
-            return run(*self.leading(prepared), *args, **kwargs)
+            return run(prepared, *args, **kwargs) if self._takes_prepared else run(*args, **kwargs)
         except OtherProgramError:
             self._only = None  # from now on each call has to choose
             return UNSEEN
@@ -160,11 +160,11 @@ class Whole(Strategy):
                 return None
             if found is not None and found != WRITTEN:
                 run, prepared = self.executable(found)
-        if self._keywords or self._takes_wide or not isinstance(run, Jit):
+        if not isinstance(run, Jit):
             return None
         if closes or self._only is None:
             run.close()
-        return Straight(functools.partial(run.jitted, prepared) if self.bound_family.indices else run.jitted)
+        return Straight(functools.partial(run.jitted, prepared) if self._takes_prepared else run.jitted)
 
     def flat_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         b = self.bound_family

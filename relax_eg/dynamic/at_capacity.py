@@ -77,8 +77,7 @@ class AtCapacity(Whole):
         return UNSEEN
 
     def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
-        # An executable of `Sized` serves calls of its own sizes only.
-        return None if self._keywords or self._takes_wide else self.sized.straight(self.prepared_values)
+        return self.sized.straight(self.prepared_values)  # whose executables serve calls of their own sizes only
 
     def run(self, arguments: list[Any]) -> Any:
         try:

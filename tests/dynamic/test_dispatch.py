@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,7 +78,7 @@ def of_family(**options: Any) -> tuple[Any, list[Array]]:
     given = [jnp.asarray(np.random.default_rng(i).standard_normal(s), jnp.float32) for i, s in enumerate(SHAPES)]
     options = {"bounds": {"n": (1, 4096)}, "at": [{"n": 4}, {"n": 4096}], "target": "cpu", **options}
     best = rx.optimize(adapted, "32 32", "32 2", "2 32", "n 32", weights=("w", "a", "b"), **options)
-    assert len(best.variants) == 2
+    assert len(best.variants) == len(options["at"])
     return best, given
 
 
@@ -266,6 +268,34 @@ def test_settings_of_jax_are_those_of_the_call() -> None:
         best(W, X * np.nan)
     found = best.statistics()
     assert (found.compilations, found.calls) == (1, TIMED + 3)
+
+
+@pytest.mark.parametrize("sizes", ["8", "n"])
+@pytest.mark.parametrize("dynamic", ["auto", "exact", "capacity"])
+def test_calls_of_programs_of_64_bits_stay_in_that_mode(sizes: str, dynamic: str) -> None:
+    """Nothing of the arguments tells it: these have 32 bits."""
+    if (sizes, dynamic) == ("8", "capacity"):
+        pytest.skip("no size varies")
+    with jax.enable_x64(True):
+        best = rx.optimize(lambda x: x.astype(jnp.float64) / 3, sizes, bounds={"n": (1, 64)} if sizes == "n" else None,
+                           dynamic=dynamic)  # fmt: skip
+    for _ in range(TIMED + 4):
+        found = np.asarray(best(W))
+        np.testing.assert_allclose(found, np.arange(8.0) / 3, rtol=1e-14)
+        assert found.dtype == np.float64
+
+
+def test_what_weights_were_prepared_to_goes_with_them() -> None:
+    best, (w, a, b, x) = of_family(dynamic="exact", at=[{"n": 4}])
+    for scale in (1, 2):
+        held = [scale * y for y in (w, a, b)]
+        warm(best, *held, x)
+        np.testing.assert_allclose(best(*held, x), adapted(*held, x), rtol=1e-4, atol=1e-4)
+        grown = weakref.ref(best._serving._bound.latest)
+        assert grown() is not None
+        del held
+        gc.collect()
+        assert grown() is None
 
 
 def test_a_straight_call_is_a_use() -> None:
