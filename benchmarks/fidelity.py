@@ -62,6 +62,7 @@ from benchmarks.timing import (
     Verdict,
     duration,
     machine,
+    settle,
     settled,
     tally,
     told,
@@ -87,7 +88,6 @@ OTHERS = ("laptop", "h100")
 COUNT, SECONDS = 5, 0.25
 QUICK_PROGRAMS = 1
 NEVER_BELOW = 0.97  # of the speed of `jax.jit`, which a settled program keeps
-MOST_CALLS = 4000  # with --settle: calls after which a program counts as settled
 VERSION = 2  # of the file; 1 did not say what `optimize` returned
 SAME = Estimate(1.0, 1.0, 1.0)  # of the chosen one, where it is the fastest
 QUANTILE = 0.25  # of a candidate's samples, as in calibration: what others do on the machine is in the upper ones
@@ -339,7 +339,7 @@ def teach(console: Console, rows: Sequence[Row], p: Profile) -> None:
     )
 
 
-def settle(console: Console, work: Sequence[tuple[Program, dict[str, int]]], p: Profile, end: float) -> None:
+def show_settled(console: Console, work: Sequence[tuple[Program, dict[str, int]]], p: Profile, end: float) -> None:
     """Shows what is left after settling, timed beside `jax.jit` of the programs as written."""
     table = Table(title="after settling, times as fast as jax.jit", title_justify="left")
     for name in ("program", "predicted", "settled", "calls", "seconds", "times as fast", f"at least {NEVER_BELOW}"):
@@ -354,11 +354,9 @@ def settle(console: Console, work: Sequence[tuple[Program, dict[str, int]]], p: 
         traced = traced_program(program.fn, program.specs)
         options = read_options(traced, **given)
         args, kwargs = random_arguments(traced, dict(options.facts), options.bindings[0])
-        as_written, calls, started = jax.jit(program.fn), 0, time.perf_counter()
+        as_written, started = jax.jit(program.fn), time.perf_counter()
         jax.block_until_ready(as_written(*args, **kwargs))
-        while not calls or (best.is_settling and not best.settled and calls < MOST_CALLS):
-            jax.block_until_ready(best(*args, **kwargs))
-            calls += 1
+        calls = settle(best, lambda: best(*args, **kwargs))  # noqa: B023
         spent = time.perf_counter() - started
         both = {"ours": lambda: best(*args, **kwargs), "jax.jit": lambda: as_written(*args, **kwargs)}  # noqa: B023
         times = settled(both, 2 * SECONDS, lambda t: [(t.speedup("jax.jit", over="ours"), 1 / NEVER_BELOW)])
@@ -501,7 +499,7 @@ def main(
         everything = [
             (p, dict(b)) for p in PROGRAMS for b in p.at if not words or any(w in p.name.lower() for w in words)
         ]
-        settle(
+        show_settled(
             console, everything[:QUICK_PROGRAMS] if quick else everything, replace(device, machine=this_machine()), end
         )
         return

@@ -51,6 +51,7 @@ from benchmarks.timing import (
     duration,
     geometric_mean,
     machine,
+    settle,
     settled,
     tally,
     told,
@@ -58,7 +59,6 @@ from benchmarks.timing import (
 from relax_eg.measure.timing import cores
 
 LOWEST, LOWEST_MEAN, LONGEST_FIRST = 0.97, 1.05, 1.3
-SETTLING_SECONDS, SETTLING_CALLS = 20.0, 400  # chosen: after which the calls that settle end
 TIMEOUT = 300.0  # limit: seconds of a process
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- python -m benchmarks.library_times --write: from here -->", "<!-- to here -->"
@@ -158,7 +158,7 @@ def timed(name: str, quick: bool) -> Row:
         warnings.simplefilter("always")
         for who, jit in ways.items():  # ours is last, since the next one's empty caches would make it search again
             made[who], first[who] = first_call(jit, fn, args)
-        calls = settle(made[OURS], args)
+        calls = settle(made[OURS], lambda: made[OURS](*args))
     warned = next((str(w.message) for w in caught if "relax_eg" in str(w.message) or "relax_eg" in w.filename), "")
     wanted, got = made[JAX](*args), made[OURS](*args)
     timings = settled(
@@ -179,17 +179,6 @@ def timed(name: str, quick: bool) -> Row:
         found=found_by(report), trial=trial, calls=calls, difference=difference(got, wanted, use.tolerance),
         error=warned.strip().split("\n")[0], load=load,
     )  # fmt: skip
-
-
-def settle(jitted: Any, args: Sequence[Any]) -> int:
-    """Calls a function until it has settled which program runs; returns the number of calls."""
-    end = time.perf_counter() + SETTLING_SECONDS
-    for n in range(SETTLING_CALLS):
-        if jitted._settling is None or time.perf_counter() > end:
-            return n
-        jax.block_until_ready(jitted(*args))
-        time.sleep(0 if n % 20 else 0.02)  # the other program is compiled in a thread
-    return SETTLING_CALLS
 
 
 def found_by(report: Any) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ Verdict = Literal["within", "unsure", "beyond"]
 WITHIN: Verdict = "within"
 UNSURE: Verdict = "unsure"
 BEYOND: Verdict = "beyond"
+SETTLING_SECONDS, SETTLING_CALLS = 20.0, 4000  # chosen: after which calls that settle end
 QUICK_SECONDS = 0.02  # of timing a program where only that it runs matters (`--quick`)
 AGAIN = 4  # what is unsure is measured so many times as long besides
 
@@ -109,6 +111,27 @@ def settled(
     if any(found.against(limit) == UNSURE for found, limit in judged(timings)):
         timings += measure(calls, AGAIN * seconds, seed=1)
     return timings
+
+
+def settle(best: Any, call: Callable[[], Any], at: Mapping[str, int] | None = None) -> int:
+    """Calls until the first calls have settled which program runs, at the sizes `at` if they are given.
+
+    - `best`: what was optimized or jitted, whose `statistics()` say so.
+    - `call`: a call of it.
+
+    Returns the number of calls.
+    """
+    calls, end = 0, time.perf_counter() + SETTLING_SECONDS
+    while True:
+        for _ in range(8 if calls else 1):
+            jax.block_until_ready(call())
+            calls += 1
+        found = best.statistics()
+        if found is None or not found.is_settling or any(at is None or dict(r.at) == dict(at) for r in found.settled):
+            return calls
+        if calls > SETTLING_CALLS or time.perf_counter() > end:
+            return calls
+        time.sleep(1e-3)  # the other program is compiled in a thread
 
 
 def tally(verdicts: Iterable[Verdict], beyond: str = BEYOND) -> str:

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 import relax_eg as rx
-from benchmarks.timing import Estimate, duration, geometric_mean, machine, measure
+from benchmarks.timing import Estimate, duration, geometric_mean, machine, measure, settle
 from examples import minilm
 from examples.algebra import PROGRAMS, Program
 from relax_eg.extract.report import MeasuredRow
@@ -29,7 +29,6 @@ DEVICES = ("cpu", "a100", "h100")  # the devices of the comparison of chosen pro
 EQUAL = 0.99999  # the least cosine between an embedding of ours and the same embedding as written
 WORTHWHILE = 1.5  # the least speed-up of the small programs
 QUERIES = ["How do I get a crisp crust on bread?", "Will it be wet tomorrow?", "The match was decided late."]
-SETTLING = 10.0  # limit: seconds of calls at each batch size until it is settled which program runs there
 WRITTEN, CHOSEN = "as written", "chosen"
 
 console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
@@ -108,7 +107,8 @@ def sentence_encoder() -> tuple[dict[str, Any], int, rx.types.Optimized, tuple[M
     predicted = {tuple(r.at.items()): r.predicted_gain for r in best.report.at_each()}
     with step("calling until it is settled which program runs"):
         for ids, mask in chosen.values():
-            settle(best, ready, jax.numpy.asarray(ids), jax.numpy.asarray(mask))
+            arrays = jax.numpy.asarray(ids), jax.numpy.asarray(mask)
+            settle(best, lambda: ready(*arrays), dict(zip("bs", ids.shape, strict=True)))  # noqa: B023
     measured = [compare_batch(written, ready, params, predicted, *batch) for batch in chosen.values()]
     mean = geometric_mean(Estimate(**row["speedup"]) for row in measured)
     console.print(f"geometric mean over the batch sizes: {mean}")
@@ -139,16 +139,6 @@ def rows_of(measured: list[dict[str, Any]]) -> tuple[MeasuredRow, ...]:
         rows.append(MeasuredRow(WRITTEN, 0.0, row["written"], 1.0, 1.0, 1.0, at=at))
         rows.append(MeasuredRow(CHOSEN, 0.0, row["chosen"], ratio["value"], ratio["low"], ratio["high"], True, at))
     return tuple(rows)
-
-
-def settle(best: rx.types.Optimized, ready: Any, ids: Any, mask: Any) -> None:
-    """Calls until the first calls have shown which program runs at these sizes, if both are tried there."""
-    at, end = dict(zip("bs", ids.shape, strict=True)), time.monotonic() + SETTLING
-    while True:
-        jax.block_until_ready(ready(ids, mask))
-        found = best.statistics()
-        if not found.is_settling or time.monotonic() > end or any(dict(row.at) == at for row in found.settled):
-            break
 
 
 def compare_batch(

@@ -177,6 +177,56 @@ def test_calls_of_sizes_that_are_settled_look_nothing_up(monkeypatch: pytest.Mon
             np.testing.assert_allclose(best(*args), cheap(*args), rtol=1e-3, atol=1e-5)
 
 
+class Timed:
+    """A program whose calls take so many seconds, by size; it counts them."""
+
+    def __init__(self, label: str, seconds: Mapping[int, float]) -> None:
+        self.label, self.predicted, self.seconds = label, 1.0, seconds
+        self.calls: list[int] = []
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        self.calls.append(args[0])
+        time.sleep(self.seconds[args[0]])
+        return args[0]
+
+    def compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None: ...
+
+
+def settle_at(chosen: Mapping[int, float], as_written: Mapping[int, float], most: int) -> tuple[Any, list[Any]]:
+    """Settles sizes one after the other; returns `settling` and what it ended with, if it ended."""
+    ended: list[Any] = []
+    ours, theirs = Timed("chosen", chosen), Timed("as written", as_written)
+    settling = Settling(
+        ours, theirs, rx.Settle(calls=40), lambda args, _: args[0], lambda args, _: {"n": args[0]}, ended.append, most=most
+    )  # fmt: skip
+    for n in list(chosen)[:most]:
+        call_until(lambda: bool(ended) or any(r.at == {"n": n} for r in settling.settled), lambda: settling((n,), {}))  # noqa: B023
+    return settling, ended
+
+
+def test_a_program_that_is_alike_at_three_sizes_is_tried_at_a_fourth() -> None:
+    written = dict.fromkeys((1, 2, 4, 8), 2e-3)
+    settling, ended = settle_at({1: 1.9e-3, 2: 1.9e-3, 4: 1.9e-3, 8: 6e-3}, written, most=5)
+    assert not ended and {r.at["n"]: r.runs for r in settling.settled}[8] == "as written"
+
+
+def test_three_sizes_settle_all_where_the_gain_is_clear_or_there_is_none() -> None:
+    written = dict.fromkeys((1, 2, 4), 3e-3)
+    _, (winner,) = settle_at({1: 1e-3, 2: 1e-3, 4: 1e-3}, written, most=9)
+    assert winner.label == "chosen"
+    _, (winner,) = settle_at({1: 9e-3, 2: 9e-3, 4: 9e-3}, written, most=9)
+    assert winner.label == "as written"
+
+
+def test_sizes_without_a_trial_run_what_the_nearest_runs() -> None:
+    settling, ended = settle_at({10: 1e-3, 1000: 6e-3, 7: 0.0, 600: 0.0}, dict.fromkeys((10, 1000, 7, 600), 3e-3), most=2)
+    assert not ended
+    ours, theirs = settling._contestants
+    for n in (7, 600, 7):
+        settling((n,), {})
+    assert ours.calls[-2:] == [7, 7] and theirs.calls[-1] == 600
+
+
 def test_arrays_may_be_given_away() -> None:
     fast = rx.jit(lambda x, y: (x + y) * 2.0 - y, donate_argnums=0, settle=ALWAYS)
     y = jnp.ones(1000)

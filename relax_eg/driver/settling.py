@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from relax_eg.argument_checks import Kind, short_repr
-from relax_eg.backend.call_keys import NO_KEY, is_tracing
+from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, is_tracing
 from relax_eg.backend.statistics import SettledRow
 from relax_eg.backend.width import has_x64
 from relax_eg.driver.varying import spec_of_any
@@ -29,6 +29,7 @@ from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.logs import fallback, log_at
 from relax_eg.measure.timing import median_ranks
+from relax_eg.memo import Memo
 from relax_eg.reports import CostReport
 
 SettleMode = Literal["auto", "always", "off"]
@@ -49,8 +50,11 @@ _PAUSE = 1e-4
 # that is faster by the median stays if its interval keeps this, or if it is much faster.
 _NO_LOSS = 0.97
 _MUCH = 1.1  # chosen: times as fast
-MOST_TRIALS = 16  # limit: combinations of sizes for which a function is settled; others run what the most run
-_AGREEING = 3  # chosen: combinations of sizes after which, if all agree, a function is settled for all sizes
+MOST_TRIALS = 16  # limit: combinations of sizes for which a function is settled; others run what the nearest one runs
+# chosen: combinations of sizes after which a function is settled for all sizes, if all run the program as written, or if
+# the chosen one is at least `_MUCH` times as fast at each beyond doubt. One that is about as fast at three sizes may be
+# slower at a fourth: MiniLM's with weights stored the other way, 0.74 times as fast with 8 texts of 23 tokens.
+_AGREEING = 3
 
 Call = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 Key = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -287,19 +291,25 @@ class Settling(Generic[C]):
         self._known, self._is_bound, self._straight_of = known, is_bound, straight_of
         self.straight: Any = None
         self._trials: dict[Any, _Trial] = {}
+        self._untried = Memo[Any, int](MOST_KEYS)  # which of the two runs calls without a trial, by their keys
         self._timing = threading.Lock()  # held during a timed call: of calls at the same time one is timed
         self._finishing, self._is_over = threading.Lock(), False
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         chosen, serving = self._contestants[0], self._contestants[self._serving]
+        is_full = len(self._trials) >= self._most
         try:
-            trial, has_key = self._trials.get(self._key(args, kwargs)), True
+            key, has_key = self._key(args, kwargs), True
         except NO_KEY:  # among others, of the first call of certain sizes at capacity
-            trial, has_key = None, False
+            key, has_key = None, False
+        trial = self._trials.get(key) if has_key else None
         if trial is not None and trial.winner is not None:
             return self._contestants[trial.winner](args, kwargs)
-        if is_tracing() or (not has_key and (self._is_full or self._serving)):
+        if is_tracing() or (not has_key and (is_full or self._serving)):
             return chosen(args, kwargs)
+        if trial is None and is_full:
+            winner = self._untried.get_or_make(key, lambda: self._nearest_winner(self._sizes(args, kwargs)))
+            return self._contestants[winner](args, kwargs)
         if trial is None:
             return self._first_call(args, kwargs)
         if not trial.is_compiled or not self._timing.acquire(blocking=False):
@@ -309,14 +319,17 @@ class Settling(Generic[C]):
         finally:
             self._timing.release()
 
-    @property
-    def _is_full(self) -> bool:
-        return len(self._trials) >= self._most
+    def _nearest_winner(self, at: Mapping[str, int]) -> int:
+        """Which of the two won at the sizes whose ratios to `at` are least; the chosen one before any trial ended."""
+
+        def distance(trial: _Trial) -> float:
+            return sum(abs(math.log(max(at[v], 1) / max(n, 1))) for v, n in trial.at.items())
+
+        won = [(t, t.winner) for t in self._trials.values() if t.winner is not None]
+        return min(won, key=lambda w: distance(w[0]))[1] if won else 0
 
     def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the program that serves first calls, and begins a trial if its calls can be told from others."""
-        if self._is_full:
-            return self._contestants[self._usual_winner](args, kwargs)
         # A call may give its arrays away.
         given, named = jax.tree_util.tree_map(spec_of_any, (args, kwargs))
         result = self._contestants[self._serving](args, kwargs)
@@ -394,13 +407,16 @@ class Settling(Generic[C]):
         """Ends a trial, and all trials if nothing else is to be known."""
         assert trial.winner is not None
         winner, o = self._contestants[trial.winner], trial.outcome
+        self._untried.clear()  # this may be the nearest one
         at = ", ".join(f"{v}={n}" for v, n in trial.at.items())
         ratio = "" if o is None else f"; the chosen program is {o.speedup:.2f} times as fast as the one as written"
         log_at(1, f"settled{' at ' + at if at else ''}: {winner.label}{ratio}, {how}")
-        won = [t.winner for t in self._trials.values() if t.winner is not None]
-        if self._most == 1 or (len(won) >= _AGREEING and len(set(won)) == 1):
+        over = [t for t in self._trials.values() if t.winner is not None]
+        agree = len({t.winner for t in over}) == 1
+        is_sure = trial.winner == 1 or all(t.outcome is not None and t.outcome.low > _MUCH for t in over)
+        if agree and len(over) >= (_AGREEING if is_sure and self._most > 1 else self._most):
             self._finish(winner)
-        elif len(won) == len(self._trials) and len(set(won)) == 1:
+        elif agree and len(over) == len(self._trials):
             key = next(k for k, t in self._trials.items() if t is trial)
             self.straight = self._straight_of(winner, key)
 
@@ -410,11 +426,6 @@ class Settling(Generic[C]):
             if not self._is_over:
                 self._is_over = True
                 self._settled(winner)
-
-    @property
-    def _usual_winner(self) -> int:
-        won = [t.winner for t in self._trials.values() if t.winner is not None]
-        return int(2 * sum(won) > len(won))
 
     @property
     def is_begun(self) -> bool:
