@@ -160,7 +160,7 @@ def main(
         table.add_row(*cells)
     console.print(table)
     if best:
-        console.print(*best.statistics().settled, sep="\n")
+        console.print(*map(str, best.statistics().settled), sep="\n")
     if not verdicts:
         return
     ratios = [row["speedup"] for row in rows if row["speedup"]]

@@ -196,9 +196,10 @@ def settle_at(chosen: Mapping[int, float], as_written: Mapping[int, float], most
     """Settles sizes one after the other; returns `settling` and what it ended with, if it ended."""
     ended: list[Any] = []
     ours, theirs = Timed("chosen", chosen), Timed("as written", as_written)
+    limits = rx.Settle(calls=40)
     settling = Settling(
-        ours, theirs, rx.Settle(calls=40), lambda args, _: args[0], lambda args, _: {"n": args[0]}, ended.append, most=most
-    )  # fmt: skip
+        ours, theirs, limits, lambda args, _: args[0], lambda args, _: {"n": args[0]}, ended.append, most=most
+    )
     for n in list(chosen)[:most]:
         call_until(lambda: bool(ended) or any(r.at == {"n": n} for r in settling.settled), lambda: settling((n,), {}))  # noqa: B023
     return settling, ended
@@ -219,7 +220,9 @@ def test_three_sizes_settle_all_where_the_gain_is_clear_or_there_is_none() -> No
 
 
 def test_sizes_without_a_trial_run_what_the_nearest_runs() -> None:
-    settling, ended = settle_at({10: 1e-3, 1000: 6e-3, 7: 0.0, 600: 0.0}, dict.fromkeys((10, 1000, 7, 600), 3e-3), most=2)
+    settling, ended = settle_at(
+        {10: 1e-3, 1000: 6e-3, 7: 0.0, 600: 0.0}, dict.fromkeys((10, 1000, 7, 600), 3e-3), most=2
+    )
     assert not ended
     ours, theirs = settling._contestants
     for n in (7, 600, 7):

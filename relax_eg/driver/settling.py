@@ -51,9 +51,10 @@ _PAUSE = 1e-4
 _NO_LOSS = 0.97
 _MUCH = 1.1  # chosen: times as fast
 MOST_TRIALS = 16  # limit: combinations of sizes for which a function is settled; others run what the nearest one runs
-# chosen: combinations of sizes after which a function is settled for all sizes, if all run the program as written, or if
-# the chosen one is at least `_MUCH` times as fast at each beyond doubt. One that is about as fast at three sizes may be
-# slower at a fourth: MiniLM's with weights stored the other way, 0.74 times as fast with 8 texts of 23 tokens.
+# chosen: combinations of sizes after which a function is settled for all sizes, if all run the program as written, or
+# if the chosen one is at least `_MUCH` times as fast at each beyond doubt. One that is about as fast at three sizes may
+# be slower at a fourth: MiniLM's is 0.94 times as fast with a text of 11 tokens, 1.16 with 8 texts of 256
+# (`benchmarks.minilm`).
 _AGREEING = 3
 
 Call = Callable[[tuple[Any, ...], dict[str, Any]], Any]
