@@ -7,6 +7,7 @@ line in the table, in the same commit.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,9 +190,8 @@ def test_files_are_short_enough_to_read() -> None:
 def test_a_public_class_has_a_name_of_its_own() -> None:
     files: dict[str, list[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                files.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+        for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            files.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
     assert {name: found for name, found in files.items() if len(found) > 1} == {}
 
 

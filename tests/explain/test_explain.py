@@ -303,8 +303,11 @@ def test_a_program_between_of_wrong_shapes_is_refused() -> None:
         replay(said_to_be(X + X, inside, X + X))
 
 
-def test_every_step_makes_a_whole_program_and_is_evaluated(explained: Callable[[str], rx.types.Explanation]) -> None:
-    found = explained("decoder")
+@pytest.mark.parametrize("name", ["single facts", "decoder"])
+def test_every_step_makes_a_whole_program_and_is_evaluated(
+    name: str, explained: Callable[[str], rx.types.Explanation]
+) -> None:
+    found = explained(name)
     replayed = found.replayed
     assert replayed is not None
     programs = 0
@@ -322,11 +325,12 @@ def test_every_step_makes_a_whole_program_and_is_evaluated(explained: Callable[[
     assert f"; {programs} whole programs; the chosen program against the one as written: " in text
 
 
+@pytest.mark.parametrize("name", ["single facts", "qkv", "decoder"])
 def test_the_programs_lead_from_the_one_as_written_to_the_one_chosen(
-    explained: Callable[[str], rx.types.Explanation],
+    name: str, explained: Callable[[str], rx.types.Explanation]
 ) -> None:
     """Changes made in place, one after the other, on expressions alone, give the chosen program."""
-    for part in explained("decoder").derivation.parts:
+    for part in explained(name).derivation.parts:
         roots = [g.start for g in part.results]
         for change in changes(part.results):
             now = change.replacement
