@@ -150,8 +150,23 @@ def _read(onnx: Any, model: Any) -> tuple[Any, str]:
         onnx.load_external_data_for_model(proto, str(Path(model).parent))
     except Exception as error:  # the package raises errors of various classes
         accepted = "the files of its data beside it, whole"
-        raise OnnxError(f"from_onnx: data of {model} cannot be read ({error})\n  accepted: {accepted}") from None
+        why = _missing_data(proto, Path(model).parent) or error
+        raise OnnxError(f"from_onnx: data of {model} cannot be read ({why})\n  accepted: {accepted}") from None
     return proto, Path(model).name
+
+
+def _missing_data(proto: Any, folder: Path) -> str:
+    """The files of data that are not in the folder, each with an initializer and how many it holds; empty if all are
+    there."""
+    held: dict[str, list[str]] = {}
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location" and not (folder / entry.value).is_file():
+                held.setdefault(entry.value, []).append(tensor.name)
+    return "; ".join(
+        f"there is no {file}, which holds `{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        for file, names in held.items()
+    )
 
 
 class _Graph:
