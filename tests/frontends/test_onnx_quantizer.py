@@ -123,9 +123,9 @@ def test_wide_activations(activations: QuantType, tmp_path: Path) -> None:
     logging.disable()
     path = tmp_path / "q.onnx"
     quantize_static(network(), path, Samples((12,)), quant_format=QuantFormat.QDQ, activation_type=activations,
-                    weight_type=QuantType.QInt8)  # fmt: skip
+                    weight_type=QuantType.QInt8, extra_options={"UseQDQContribOps": True})  # fmt: skip
     assert any(n.op_type == "QuantizeLinear" and n.domain == "com.microsoft" for n in onnx.load(path).graph.node)
-    agree(path, (12,))
+    agree(path, (12,), activations)  # as written: an optimization of onnxruntime's makes the activations bytes
 
 
 @pytest.mark.parametrize("channels", [False, True])
@@ -142,7 +142,9 @@ def test_lstm_of_integers(direction: str, channels: bool, tmp_path: Path) -> Non
     }  # fmt: skip
     logging.disable()
     path = tmp_path / "q.onnx"
-    quantize_dynamic(model(nodes, {"x": (("n", 1, 12), FLOAT)}, ["y", "s"], weights), path, per_channel=channels)
+    # With weights of 7 bits no sum of two products is cut at 16 bits, as onnxruntime does where there is only AVX2.
+    proto = model(nodes, {"x": (("n", 1, 12), FLOAT)}, ["y", "s"], weights)
+    quantize_dynamic(proto, path, per_channel=channels, reduce_range=True)
     assert [n.op_type for n in onnx.load(path).graph.node] == ["DynamicQuantizeLSTM", "Concat"]
     x = floats(9, 1, 12)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
