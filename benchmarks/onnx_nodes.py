@@ -125,9 +125,7 @@ def _of_folder(case: Any) -> NodeTest:
 def _of_light(path: Path) -> NodeTest:
     model = onnx.load(path)
     given = [Runner.generate_dummy_data(info) for info in inputs_of(model)]
-    wanted = [
-        _loaded(path.with_name(f"{path.stem}_output_{i}.pb"), o.type) for i, o in enumerate(model.graph.output)
-    ]
+    wanted = [_loaded(path.with_name(f"{path.stem}_output_{i}.pb"), o.type) for i, o in enumerate(model.graph.output)]
     return NodeTest(f"{LIGHT}/{path.stem}", LIGHT, False, model, given, wanted, LIGHT_RTOL, LIGHT_ATOL)
 
 

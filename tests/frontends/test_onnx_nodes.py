@@ -79,8 +79,12 @@ def test_all_pass(expanded: bool) -> None:
 
 
 def test_every_operator_of_onnx_is_read_or_refused_with_a_reason() -> None:
-    schemas = [s for s in onnx.defs.get_all_schemas() if s.domain in ("", "ai.onnx.preview", "ai.onnx.preview.training")]
-    names = {handler_name(s.domain, s.name) for s in schemas if not (s.has_function or s.has_context_dependent_function)}
+    schemas = [
+        s for s in onnx.defs.get_all_schemas() if s.domain in ("", "ai.onnx.preview", "ai.onnx.preview.training")
+    ]
+    names = {
+        handler_name(s.domain, s.name) for s in schemas if not (s.has_function or s.has_context_dependent_function)
+    }
     assert len(names) > 150 and names - HANDLERS.keys() - {"Constant"} <= REFUSED.keys()
 
 
