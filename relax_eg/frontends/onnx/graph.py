@@ -159,10 +159,10 @@ def _missing_data(proto: Any, folder: Path) -> str:
     """The files of data that are not in the folder, each with an initializer and how many it holds; empty if all are
     there."""
     held: dict[str, list[str]] = {}
-    for tensor in proto.graph.initializer:
-        for entry in tensor.external_data:
+    for t in proto.graph.initializer:
+        for entry in t.external_data:
             if entry.key == "location" and not (folder / entry.value).is_file():
-                held.setdefault(entry.value, []).append(tensor.name)
+                held.setdefault(entry.value, []).append(t.name)
     return "; ".join(
         f"there is no {file}, which holds `{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         for file, names in held.items()

@@ -1,5 +1,5 @@
-"""ONNX's RNN, GRU and LSTM, and onnxruntime's LSTM of integers. Each direction is a scan over the sequence; the products
-of the inputs with their weights are computed for all steps at once."""
+"""ONNX's RNN, GRU and LSTM, and onnxruntime's LSTM of integers. Each direction is a scan over the sequence; the
+products of the inputs with their weights are computed for all steps at once."""
 
 from __future__ import annotations
 
