@@ -101,9 +101,9 @@ def test_all_models_pass() -> None:
     assert sum(t.kind == LIGHT for t in tests) == 9
     outcomes = run(tests)
     assert failed(outcomes) == []
-    # Strings, and the gradients of ONNX's graphs.
+    # Strings, the gradients of ONNX's graphs, and slopes of channels in operator set 6.
     refused = [o for o in outcomes if o.outcome == "refused"]
-    assert all(re.match(r"simple/test_(strnorm|gradient)", o.name) for o in refused), refused
+    assert all(re.match(r"simple/test_(strnorm|gradient)|.*PReLU_.d_multiparam", o.name) for o in refused), refused
 
 
 def test_a_wrong_result_is_found() -> None:
