@@ -115,11 +115,9 @@ def _of_folder(case: Any) -> NodeTest:
     folder = Path(case.model_dir)
     model = onnx.load(folder / "model.onnx")
     first = folder / "test_data_set_0"
-    arrays = [
-        [_loaded(first / f"{name}_{i}.pb", info.type) for i, info in enumerate(infos)]
-        for name, infos in (("input", inputs_of(model)), ("output", model.graph.output))
-    ]
-    return NodeTest(f"{case.kind}/{case.name}", case.kind, False, model, *arrays, case.rtol, case.atol)
+    given = [_loaded(first / f"input_{i}.pb", info.type) for i, info in enumerate(inputs_of(model))]
+    wanted = [_loaded(first / f"output_{i}.pb", info.type) for i, info in enumerate(model.graph.output)]
+    return NodeTest(f"{case.kind}/{case.name}", case.kind, False, model, given, wanted, case.rtol, case.atol)
 
 
 def _of_light(path: Path) -> NodeTest:
