@@ -129,17 +129,21 @@ def _simple_norm(u: Use) -> None:
 
 def _embedded(u: Use) -> None:
     b, s, width, words, kinds = u.size(1, 3), u.size(1, 6), 8, 20, 3
-    places = 8
-    segments = u.chance()
+    places, coded = 8, u.kind.startswith("Q")
+    segments = coded or u.chance()
     u.add(u.rng.integers(0, words, (b, s)).astype(np.int32))
     u.add(u.rng.integers(0, kinds, (b, s)).astype(np.int32) if segments else None)
-    u.add(u.floats(words, width), True)
-    u.add(u.floats(places, width), True)
-    u.add(u.floats(kinds, width) if segments else None, True)
-    u.add(u.floats(width), True)
-    u.add(u.floats(width), True)
+    for shape in ((words, width), (places, width), (kinds, width), (width,), (width,)):
+        made = u.rng.integers(0, 256, shape).astype(np.uint8) if coded else u.floats(*shape)
+        u.add(None if shape[0] == kinds and not segments else made, True)
     u.maybe(lambda: (np.arange(s) < u.rng.integers(1, s + 1, (b, 1))).astype(np.int32))
-    u.maybe(lambda: u.rng.integers(0, places, (u.one(1, b), s)).astype(np.int32))
+    if coded:
+        for _ in range(5):
+            u.add(np.asarray(0.01 + u.rng.random() * 0.02, np.float32), True)
+        for _ in range(5):
+            u.add(np.asarray(u.rng.integers(0, 256), np.uint8), True)
+    else:
+        u.maybe(lambda: u.rng.integers(0, places, (u.one(1, b), s)).astype(np.int32))
     u.outputs = 2
 
 
@@ -397,6 +401,7 @@ DRAWN_FUSED: dict[str, Callable[[Use], None]] = {
     "com.microsoft.MatMulNBits": _n_bits,
     "com.microsoft.MultiHeadAttention": _multi_head,
     "com.microsoft.QAttention": _attention,
+    "com.microsoft.QEmbedLayerNormalization": _embedded,
     "com.microsoft.QuickGelu": _unary,
     "com.microsoft.RotaryEmbedding": _rotary,
     "SimplifiedLayerNormalization": _simple_norm,

@@ -4,7 +4,8 @@
 
 The `onnx` package makes the tests: a model of one node, inputs, outputs and tolerances for each. Expanded tests, in
 which ONNX has written the node as its function, are counted apart. A test passes if the dtypes, shapes and values of
-all outputs agree, within the test's tolerances.
+all outputs agree, within the test's tolerances. So are the models that the package carries as files: networks whose
+weights are computed ("light"), and what early PyTorch exported; `--only light,pytorch-converted` runs these.
 
 The node tests pass everything as an input, shapes too. A module's ranks and sizes cannot depend on the values of its
 inputs. So a test that is refused is read once more with its vectors and scalars as initializers; the table counts these
@@ -30,6 +31,8 @@ import onnx
 import typer
 from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
+from onnx.backend.test.loader import DATA_DIR, load_model_tests
+from onnx.backend.test.runner import Runner
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -45,6 +48,10 @@ Array = np.ndarray[Any, Any]
 BATCH = 16  # tests in one XLA program, because compilation dominates the time
 MOST_STATIC = 64  # elements of an input that becomes an initializer for the second reading; the longest shape has 6
 ROUNDINGS = 2  # units in the last place of the largest number of a result, accepted in each of its numbers
+# The folders of models in the `onnx` package. Those of "light" are given what ONNX's own runner gives them.
+LIGHT = "light"
+LIGHT_RTOL, LIGHT_ATOL = 1e-3, 1e-7  # given: by ONNX's loader of models
+FOLDERS = (LIGHT, "pytorch-converted", "pytorch-operator", "simple")
 QUICK_EVERY = 60  # of so many tests, --quick runs one
 OUTCOMES = ("passed", "with constants", "refused", "wrong", "broken")
 DOCUMENT = Path(__file__).parent.parent / "docs" / "onnx.md"
@@ -53,9 +60,9 @@ BEGIN, END = "<!-- python -m benchmarks.onnx_nodes --write: from here -->", "<!-
 
 @dataclass(frozen=True)
 class NodeTest:
-    """A node test of ONNX.
+    """A node test of ONNX, or one of a whole model.
 
-    - `kind`: the operator that it tests, with its domain if that is not ONNX's own.
+    - `kind`: the operator that it tests, with its domain if that is not ONNX's own; the folder of a model.
     - `expanded`: whether ONNX has written the node as its function.
     """
 
@@ -94,6 +101,43 @@ def node_tests() -> list[NodeTest]:
         arrays, wanted = (tuple(map(_array, values)) for values in (inputs, outputs))
         made.append(NodeTest(c.name, kind, bool(mark), c.model, arrays, wanted, c.rtol, c.atol))
     return made
+
+
+def model_tests(kinds: Sequence[str] = FOLDERS) -> list[NodeTest]:
+    """The tests of the models in these folders of the installed `onnx`, sorted by name."""
+    made = [t for kind in kinds if kind != LIGHT for t in map(_of_folder, load_model_tests(kind=kind))]
+    if LIGHT in kinds:
+        made += [_of_light(path) for path in Path(DATA_DIR, LIGHT).glob("*.onnx")]
+    return sorted(made, key=lambda t: (t.kind, t.name))
+
+
+def _of_folder(case: Any) -> NodeTest:
+    folder = Path(case.model_dir)
+    model = onnx.load(folder / "model.onnx")
+    first = folder / "test_data_set_0"
+    given = [_loaded(first / f"input_{i}.pb", info.type) for i, info in enumerate(inputs_of(model))]
+    wanted = [_loaded(first / f"output_{i}.pb", info.type) for i, info in enumerate(model.graph.output)]
+    return NodeTest(f"{case.kind}/{case.name}", case.kind, False, model, given, wanted, case.rtol, case.atol)
+
+
+def _of_light(path: Path) -> NodeTest:
+    model = onnx.load(path)
+    given = [Runner.generate_dummy_data(info) for info in inputs_of(model)]
+    wanted = [_loaded(path.with_name(f"{path.stem}_output_{i}.pb"), o.type) for i, o in enumerate(model.graph.output)]
+    return NodeTest(f"{LIGHT}/{path.stem}", LIGHT, False, model, given, wanted, LIGHT_RTOL, LIGHT_ATOL)
+
+
+def _loaded(path: Path, kind: Any) -> Any:
+    data = path.read_bytes()
+    if kind.HasField("sequence_type"):
+        return numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+    return numpy_helper.to_array(onnx.TensorProto.FromString(data))
+
+
+def inputs_of(model: Any) -> list[Any]:
+    """The inputs of a model that are no initializers."""
+    held = {t.name for t in model.graph.initializer}
+    return [info for info in model.graph.input if info.name not in held]
 
 
 def _array(value: Any) -> Any:
@@ -154,7 +198,7 @@ def read(test: NodeTest) -> _Read | Outcome:
 def _with_constants(test: NodeTest, count: int) -> tuple[Any, list[Any]]:
     """The model with those of its last `count` inputs as initializers that are short vectors or scalars, and the arrays
     of the other inputs."""
-    inputs = list(zip(test.model.graph.input, test.inputs, strict=True))
+    inputs = list(zip(inputs_of(test.model), test.inputs, strict=True))
     first = len(inputs) - count
     static = [
         i >= first and isinstance(a, np.ndarray | np.generic) and np.ndim(a) <= 1 and np.size(a) <= MOST_STATIC
@@ -177,7 +221,7 @@ def _lists(model: Any, arrays: Sequence[Any]) -> tuple[dict[str, Any], list[Any]
     one."""
     said: dict[str, Any] = {}
     made: list[Any] = []
-    for info, value in zip(model.graph.input, arrays, strict=True):
+    for info, value in zip(inputs_of(model), arrays, strict=True):
         if info.type.HasField("tensor_type"):
             made.append(value)
             continue
@@ -256,8 +300,8 @@ def run(tests: Sequence[NodeTest], console: Console | None = None) -> list[Outco
         readings = [read(t) for t in tests[start : start + BATCH]]
         done += [r for r in readings if isinstance(r, Outcome)]
         reads = [r for r in readings if isinstance(r, _Read)]
-        alone = [[r] for r in reads if r.in_steps]
-        for group in (*alone, [r for r in reads if not r.in_steps]):
+        apart = [r for r in reads if r.in_steps or r.test.kind == LIGHT]
+        for group in (*([r] for r in apart), [r for r in reads if r not in apart]):
             done += judged(group) if group else []
     return sorted(done, key=lambda o: o.name)
 
@@ -267,9 +311,9 @@ def reason(text: str) -> str:
     return re.sub(r"^[^:]*: (node \d+ [^:]*\): )?", "", text)
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """The table of the document: a row for each operator, and the reasons of what is refused."""
-    rows = ["| operator | tests | passed | with constants | refused | why |", "|---|---|---|---|---|---|"]
+def table(outcomes: Sequence[Outcome], head: str = "operator") -> str:
+    """A table of the document: a row for each kind of test, and the reasons of what is refused."""
+    rows = [f"| {head} | tests | passed | with constants | refused | why |", "|---|---|---|---|---|---|"]
     for kind in sorted({o.kind for o in outcomes}):
         own = [o for o in outcomes if o.kind == kind]
         counts = Counter(o.outcome for o in own)
@@ -280,28 +324,30 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(rows)
 
 
-def total(outcomes: Sequence[Outcome]) -> str:
-    """The counts of outcomes as a sentence."""
+def total(outcomes: Sequence[Outcome], kinds: str = "operators") -> str:
+    """The counts of outcomes as a sentence. `kinds`: the word for their kinds."""
     counts = Counter(o.outcome for o in outcomes)
     share = (counts["passed"] + counts["with constants"]) / max(len(outcomes), 1)
     listed = ", ".join(f"{counts[o]} {o}" for o in OUTCOMES)
-    return f"{len(outcomes)} tests of {len({o.kind for o in outcomes})} operators: {listed}; {share:.1%} pass"
+    return f"{len(outcomes)} tests of {len({o.kind for o in outcomes})} {kinds}: {listed}; {share:.1%} pass"
 
 
 def main(
-    only: Annotated[str, typer.Option(help="operators, by commas; all unless given")] = "",
+    only: Annotated[str, typer.Option(help="operators, or folders of models, by commas; all unless given")] = "",
     expanded: Annotated[bool, typer.Option("--expanded", help="run the expanded tests too")] = False,
     each: Annotated[bool, typer.Option("--each", help="list every test that does not pass")] = False,
     quick: Quick = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the outcomes here")] = None,
     write: Annotated[bool, typer.Option("--write", help="write the table of docs/onnx.md")] = False,
 ) -> None:
-    """ONNX's own node tests through `rx.from_onnx`."""
+    """ONNX's own node tests and models through `rx.from_onnx`."""
     console = Console(width=None if sys.stdout.isatty() else 200)
     kinds = set(only.split(",")) if only else None
-    tests = [t for t in node_tests() if (kinds is None or t.kind in kinds) and (expanded or not t.expanded)]
+    tests = [t for t in (*node_tests(), *model_tests()) if kinds is None or t.kind in kinds]
+    tests = [t for t in tests if expanded or not t.expanded]
     found = run(tests[:: QUICK_EVERY if quick else 1], console)
-    plain = [o for o in found if not o.expanded]
+    models = [o for o in found if o.kind in FOLDERS]
+    plain = [o for o in found if not o.expanded and o not in models]
     shown = Table("operator", *OUTCOMES)
     for kind in sorted({o.kind for o in found}):
         counts = Counter(o.outcome for o in found if o.kind == kind)
@@ -311,13 +357,14 @@ def main(
     for o in found:
         if o.outcome in ("wrong", "broken") or (each and o.outcome == "refused"):
             console.print(f"{o.outcome}: {o.name}: {o.text}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"not expanded: {total(plain)}", highlight=False)
+    console.print(f"not expanded: {total(plain)}\nmodels: {total(models, 'folders')}", highlight=False)
     if expanded:
         console.print(f"expanded: {total([o for o in found if o.expanded])}", highlight=False)
     if json_out is not None:
         json_out.write_text(json.dumps([asdict(o) for o in found], indent=1))
     if write and kinds is None and not quick:
-        write_between(DOCUMENT, BEGIN, END, f"{total(plain)} (onnx {onnx.__version__}).\n\n{table(plain)}")
+        texts = (f"{total(plain)} (onnx {onnx.__version__}).", table(plain), "The models that the package carries:")
+        write_between(DOCUMENT, BEGIN, END, "\n\n".join((*texts, table(models, "folder"))))
     raise typer.Exit(1 if any(o.outcome in ("wrong", "broken") for o in found) else 0)
 
 

@@ -61,7 +61,7 @@ class Layer:
 
     def takes_codes(self, scheme: Scheme) -> bool:
         """Whether the other operand becomes codes, too."""
-        is_convolution = self.node.op == "conv" and self.index == 1 and self.node.attr("groups") == 1
+        is_convolution = self.node.op == "conv" and self.index == 1
         return scheme.activations != "none" and (self.is_matrix_product or is_convolution)
 
     def own(self, scheme: Scheme) -> Scheme:

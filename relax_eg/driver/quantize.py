@@ -121,7 +121,7 @@ def quantize(
       row.
     - `activations`: whether what is multiplied with int8 weights becomes int8, too, so that devices with units for it
       multiply bytes: "dynamic", each row or image by its own range in each call; "static", by a range from calibration;
-      "none". Convolutions in groups keep their inputs.
+      "none".
     - `rounding`: of int8 and int4 codes. With "nearest" no element of a weight changes by more than half a step. With
       "calibrated" the rows of a product's weight make up for each other's errors on the data, which takes a time cubic
       in their number; results are nearer, weights are not.

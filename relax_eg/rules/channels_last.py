@@ -28,6 +28,7 @@ from relax_eg.tir import Buffer, Scalar, compute, program
 
 _CONV = "conv"
 _MOST_KNOWN = 1 << 14  # limit: expressions of which it is known whether they are images
+_MOST_ROWS = 4  # limit: rows of a result that are computed in bands; with more, few taps meet padding
 _MOST_TAPS, _MOST_PARTS = 49, 9  # limit: places of a window written tap by tap, and of one of which patches are made
 
 
@@ -240,17 +241,50 @@ def part(
 
 
 def depthwise(e: Expr, image: Expr, window: Sequence[int]) -> Expr:
-    """Depthwise convolution `e` of `image`, which is padded, channels last, as a sum over taps."""
-    places = list(itertools.product(*map(range, window)))
+    """Depthwise convolution `e` of `image`, which is padded, channels last, as a sum over taps. Rows whose windows meet
+    the image with the same taps are computed together, without the taps that meet padding, if rows are few."""
+    bands = _bands(e, window[0])
+    if bands is None:
+        return _by_taps(e, image, list(itertools.product(*map(range, window))))
+    rest = [range(k) for k in window[1:]]
+    return op.concat([_by_taps(e, image, list(itertools.product(met, *rest)), band) for band, met in bands], 1)
+
+
+def _bands(e: Expr, taps: int) -> list[tuple[range, list[int]]] | None:
+    """The places of the result along the first axis of space, in ranges of the same places of the window that meet the
+    image; None where these places are many or not known, where some meets nothing, or where all meet the image."""
+    size, count, low = e.args[0].shape[2], e.shape[2], e.attr("low")[0]
+    if e.ndim < 4 or not all(d.is_const for d in (size, count, low)) or not 1 <= count.value <= _MOST_ROWS:
+        return None
+    step, apart = e.attr("strides")[0], e.attr("dilation")[0]
+    found: list[tuple[range, list[int]]] = []
+    for i in range(count.value):
+        met = [k for k in range(taps) if 0 <= i * step + k * apart - low.value < size.value]
+        if found and found[-1][1] == met:
+            found[-1] = range(found[-1][0].start, i + 1), met
+        else:
+            found.append((range(i, i + 1), met))
+    is_plain = all(len(met) == taps for _, met in found)
+    return None if is_plain or not all(met for _, met in found) else found
+
+
+def _by_taps(e: Expr, image: Expr, places: Sequence[Sequence[int]], band: range | None = None) -> Expr:
+    """The sum over these places of the window. `band`: places of the result along the first axis of space, if not all
+    are computed."""
     weight = op.permute_dims(op.squeeze(e.args[1], 1), (*range(1, e.ndim - 1), 0))
     xs, ws = (Buffer(name, a.shape, str(a.dtype)) for name, a in (("x", image), ("w", weight)))
     steps = list(zip(e.attr("strides"), e.attr("dilation"), strict=True))
-    result = Tensor(tuple(e.shape[a] for a in to_last(e.ndim)), e.dtype)
+    shape = [e.shape[a] for a in to_last(e.ndim)]
+    if band is not None:
+        shape[1] = Dim.of(len(band))
+    result = Tensor(tuple(shape), e.dtype)
+    first = [0 if band is None else band.start, *[0] * (e.ndim - 3)]
 
     def element(n: Dim, *at: Dim) -> Scalar:
         *space, c = at
+        starts = [(i + a) * s for i, a, (s, _) in zip(space, first, steps, strict=True)]
         terms = [
-            xs[(n, *(i * s + k * d for i, k, (s, d) in zip(space, place, steps, strict=True)), c)] * ws[(*place, c)]
+            xs[(n, *(i + k * d for i, k, (_, d) in zip(starts, place, steps, strict=True)), c)] * ws[(*place, c)]
             for place in places
         ]
         return functools.reduce(lambda a, b: a + b, terms)

@@ -136,7 +136,7 @@ class KnownFacts:
                 return False
             answer = self._found.get((e.args[0], fact))
             return (e.args[0], fact) if answer is None else answer
-        found = close_under_implication(set[FactKey](words))
+        found = _closed(frozenset[FactKey](words))
         for d in _derivations_for(fact, e.op, self.exact) if fact not in found else ():
             if d.fact in found or (d.floats and "is_float" not in words):
                 continue
@@ -155,7 +155,7 @@ class KnownFacts:
                 if not is_held:
                     break
             else:
-                found = close_under_implication(found | {d.fact})
+                found = _closed(found | {d.fact})
                 if fact in found:
                     break
         return fact in found
@@ -175,6 +175,11 @@ def close_under_implication(facts: set[FactKey]) -> set[FactKey]:
         facts |= new
         grown = bool(new)
     return facts
+
+
+@lru_cache(1 << 12)  # more than there are sets of facts in a program
+def _closed(facts: frozenset[FactKey]) -> frozenset[FactKey]:
+    return frozenset(close_under_implication(set(facts)))
 
 
 # limit: elements of a constant that is inspected for facts about matrices.

@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_models import FLOAT, INT64, agrees, ints, model, node
 
 import relax_eg as rx
+from benchmarks.onnx import spoken, written
 from relax_eg.backend.lower import run_function
 from relax_eg.errors import OnnxError
 from relax_eg.ir.annotations import Tensor
@@ -266,11 +267,13 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         rx.from_onnx("m.onnx")
 
 
+# A line of text, and the same line turned around.
+LINES = np.concatenate([written("RELAXEG", 48, 192, 4), written("RELAXEG", 48, 192, 4)[:, :, ::-1, ::-1]])
 REAL = [
     ("magika", "models/standard_v3_3/model.onnx", {}, RNG.integers(0, 256, (2, 2048)).astype(np.int32)),
-    ("rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", {}, floats(2, 3, 48, 192)),
-    ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx", {"x": "n 3 32*h 32*w"}, floats(1, 3, 64, 96)),
-    ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", {"x": "n 3 48 8*w"}, floats(1, 3, 48, 64)),
+    ("rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", {}, LINES),
+    ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx", {"x": "n 3 32*h 32*w"}, written("RELAX", 96, 160, 4)),
+    ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", {"x": "n 3 48 8*w"}, written("RELAXEG", 48, 224)),
 ]
 
 
@@ -283,7 +286,7 @@ def test_a_stream_with_state_of_the_voice_detector() -> None:
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("silero_vad is not installed")
     path = Path(next(iter(spec.submodule_search_locations))) / "data" / "silero_vad.onnx"
-    session, sound = runtime.InferenceSession(str(path)), floats(2, 8 * 512) / 10
+    session, sound = runtime.InferenceSession(str(path)), np.concatenate([spoken(8 * 512), floats(1, 8 * 512) / 100])
     for rate, kept, new in ((16000, 64, 512), (8000, 32, 256)):
         inputs = {"sr": rate, "input": f"b {kept + new}", "state": "2 b 128"}
         module = rx.from_onnx(path, inputs=inputs)

@@ -7,22 +7,38 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import onnx
 import pytest
 
 import relax_eg as rx
 from benchmarks.onnx_cases import DRAWN
 from benchmarks.onnx_fused_cases import DRAWN_FUSED
-from benchmarks.onnx_nodes import BEGIN, DOCUMENT, END, NodeTest, Outcome, node_tests, outcome, run, table
+from benchmarks.onnx_nodes import (
+    BEGIN,
+    DOCUMENT,
+    END,
+    LIGHT,
+    NodeTest,
+    Outcome,
+    model_tests,
+    node_tests,
+    outcome,
+    run,
+    table,
+)
 from relax_eg.errors import OnnxError
+from relax_eg.frontends.onnx.functions import handler_name
 from relax_eg.frontends.onnx.missing import REFUSED
 from relax_eg.frontends.onnx.ops import HANDLERS
 
-SAMPLED = 40  # of so many tests, the quick run takes one
+SAMPLED, SAMPLED_MODELS = 40, 12  # of so many tests, the quick run takes one
 LEAST_PASSING = 0.95  # of the tests that are not expanded; the rest are strings, random numbers, files and the like
 # Others compare these with onnxruntime: test_onnx_control.py, test_onnx_sequences.py, test_onnx_quantizer.py.
 NO_NODE_TEST = {"GlobalLpPool", "ConcatFromSequence", "Optional", "SequenceAt", "SequenceConstruct", "SequenceEmpty"}
 NO_NODE_TEST |= (
-    {"SequenceErase", "SequenceLength"} | {k for k in HANDLERS if k.startswith("com.microsoft.Q")} | DRAWN_FUSED.keys()
+    {"SequenceErase", "SequenceLength", "com.microsoft.DequantizeLinear", "com.microsoft.DynamicQuantizeLSTM"}
+    | {k for k in HANDLERS if k.startswith("com.microsoft.Q")}
+    | DRAWN_FUSED.keys()
 )
 
 
@@ -60,6 +76,34 @@ def test_all_pass(expanded: bool) -> None:
     assert failed(outcomes) == []
     passed = sum(o.outcome != "refused" for o in outcomes)
     assert expanded or passed > LEAST_PASSING * len(outcomes)
+
+
+def test_every_operator_of_onnx_is_read_or_refused_with_a_reason() -> None:
+    schemas = [
+        s for s in onnx.defs.get_all_schemas() if s.domain in ("", "ai.onnx.preview", "ai.onnx.preview.training")
+    ]
+    names = {
+        handler_name(s.domain, s.name) for s in schemas if not (s.has_function or s.has_context_dependent_function)
+    }
+    assert len(names) > 150 and names - HANDLERS.keys() - {"Constant"} <= REFUSED.keys()
+
+
+def test_a_sample_of_the_models_passes() -> None:
+    tests = model_tests(("pytorch-converted", "pytorch-operator", "simple"))
+    assert {t.kind for t in tests} == {"pytorch-converted", "pytorch-operator", "simple"} and len(tests) > 120
+    outcomes = run(tests[::SAMPLED_MODELS])
+    assert failed(outcomes) == [] and sum(o.outcome != "refused" for o in outcomes) > len(outcomes) / 2
+
+
+@pytest.mark.slow
+def test_all_models_pass() -> None:
+    tests = model_tests()
+    assert sum(t.kind == LIGHT for t in tests) == 9
+    outcomes = run(tests)
+    assert failed(outcomes) == []
+    # Strings, the gradients of ONNX's graphs, and slopes of channels in operator set 6.
+    refused = [o for o in outcomes if o.outcome == "refused"]
+    assert all(re.match(r"simple/test_(strnorm|gradient)|.*PReLU_.d_multiparam", o.name) for o in refused), refused
 
 
 def test_a_wrong_result_is_found() -> None:

@@ -13,9 +13,13 @@ from jax import lax
 import relax_eg as rx
 from relax_eg import op
 from relax_eg.ir.expr import CALL_TIR, Expr, const, postorder, var
+from relax_eg.ops import counts, program_of, site_of
+from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.rules.channels_last import depthwise
 from relax_eg.rules.schema_answers import RecordingAnswers
 from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import ModuleAnswers
+from relax_eg.tir.analyze import stage_flops
 
 WAYS = {s.name: s for s in rx.rules.windows.schemas}
 
@@ -39,6 +43,26 @@ def test_a_depthwise_convolution_is_one_program_over_the_padded_image() -> None:
     e = conv("n 8 h w", "8 1 3 3", groups=8, padding="same", strides=2)
     assert proposed("depthwise_by_taps", e) == ["constant", "pad", CALL_TIR]
     assert proposed("depthwise_by_taps", conv("2 8 20", "8 1 5", groups=8)) == [CALL_TIR]
+
+
+def test_rows_of_a_low_image_leave_out_the_taps_that_meet_padding() -> None:
+    """Of five taps along an axis of three, three or fewer meet the image."""
+    rng = np.random.default_rng(0)
+    for height, window, stride, pads in ((3, 5, 1, (2, 2)), (2, 5, 1, (2, 2)), (3, 5, 2, (2, 2)), (4, 3, 1, (1, 1))):
+        e = conv(f"2 8 {height} 9", f"8 1 {window} 3", groups=8, strides=(stride, 1), padding=[pads, (1, 1)])
+        image = op.pad(op.permute_dims(e.args[0], (0, 2, 3, 1)), [(0, 0), pads, (1, 1), (0, 0)], 0.0)
+        made = depthwise(e, image, [window, 3])
+        calls = [x for x in postorder((made,)) if x.op == CALL_TIR]
+        products = sum(int(stage_flops(program_of(site_of(x)).stages[0]).evaluate({})) for x in calls)
+        whole = counts(site_of(e)).flops.evaluate({})
+        assert made.op == "concat" and products < whole * (0.7 if window == 5 else 1)
+        given = {e.args[0]: rng.integers(-3, 4, (2, 8, height, 9)), e.args[1]: rng.integers(-3, 4, (8, 1, window, 3))}
+        given = {x: a.astype(np.float32) for x, a in given.items()}
+        wanted = np.transpose(evaluate_expr(e, given, {}), (0, 2, 3, 1))
+        np.testing.assert_array_equal(evaluate_expr(made, given, {}), wanted)
+    high = conv("2 8 20 9", "8 1 5 3", groups=8, padding="same")
+    assert depthwise(high, op.pad(op.permute_dims(high.args[0], (0, 2, 3, 1)), [(0, 0), (2, 2), (1, 1), (0, 0)], 0.0),
+                     [5, 3]).op == CALL_TIR  # fmt: skip
 
 
 def test_what_is_not_written_by_taps() -> None:

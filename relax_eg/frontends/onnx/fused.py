@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from relax_eg.frontends.onnx import windows
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.normalisation import statistics
+from relax_eg.frontends.onnx.quantized import number_of
 from relax_eg.frontends.onnx.values import Value
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
@@ -99,15 +100,28 @@ def _normalised(
 
 
 def _embedded(n: OnnxNode) -> list[Value]:
-    ids, segments, places = n[0], n.optional_input(1), n.optional_input(8)
-    words, table, kinds = n[2], n[3], n.optional_input(4)
-    if places is None:
-        total = op.take(words, ids, 0, mode="clip") + op.getitem(table, slice(0, ids.shape[1]))
-    else:
-        total = op.take(words, ids, 0, mode="clip") + op.take(table, places, 0, mode="clip")
-    if segments is not None and kinds is not None:
-        total = total + op.take(kinds, segments, 0, mode="clip")
-    y = _normalised(n, total, n[5], n[6])[0]
+    return _embedding(n, lambda i, part: part(n[i]), n.optional_input(8))
+
+
+def _embedded_codes(n: OnnxNode) -> list[Value]:
+    """Inputs 2 to 6 are integers; their scales are inputs 8 to 12, and their zero points 13 to 17."""
+    return _embedding(n, lambda i, part: number_of(part(n[i]), n[i + 6], n.optional_input(i + 11)), None)
+
+
+def _embedding(n: OnnxNode, of: Callable[[int, Callable[[Expr], Expr]], Expr], places: Expr | None) -> list[Value]:
+    """The normalised sum of rows of tables. `of`: a part of input i, for which it calls a function of that input."""
+    ids, segments = n[0], n.optional_input(1)
+
+    def rows(at: Expr) -> Callable[[Expr], Expr]:
+        return lambda table: op.take(table, at, 0, mode="clip")
+
+    def first(table: Expr) -> Expr:
+        return op.getitem(table, slice(0, ids.shape[1]))
+
+    total = of(2, rows(ids)) + of(3, first if places is None else rows(places))
+    if segments is not None and n.value(4) is not None:
+        total = total + of(4, rows(segments))
+    y = _normalised(n, total, of(5, lambda v: v), of(6, lambda v: v))[0]
     mask = n.optional_input(7)
     n.ignore_attributes("mask_index_type")
     if mask is None:
@@ -120,6 +134,7 @@ def _embedded(n: OnnxNode) -> list[Value]:
 HANDLERS: dict[str, Handler] = {
     "com.microsoft.BiasGelu": lambda n: op.gelu(n[0] + n[1], approximate=False),
     "com.microsoft.EmbedLayerNormalization": _embedded,
+    "com.microsoft.QEmbedLayerNormalization": _embedded_codes,
     "com.microsoft.FastGelu": _fast_gelu,
     "com.microsoft.FusedConv": _conv,
     "com.microsoft.FusedGemm": _gemm,

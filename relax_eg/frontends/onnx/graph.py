@@ -20,13 +20,14 @@ from relax_eg.frontends.model import ModelModule
 from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.frontends.onnx.functions import domain_of
 from relax_eg.frontends.onnx.missing import OperatorNodes, check_operators, uses
-from relax_eg.frontends.onnx.scopes import Conversion, GraphScope
+from relax_eg.frontends.onnx.scopes import OLDEST_OPSET, Conversion, GraphScope
 from relax_eg.frontends.onnx.values import Held, KnownArray, Nothing, TensorList, tensor
 from relax_eg.frontends.specs import identifier
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, tuple_, var
 from relax_eg.ir.module import Block, Module, pure_function
 from relax_eg.ir.wellformed import check
+from relax_eg.logs import log_at
 from relax_eg.shapes import Dim, parse_spec
 
 _INSTALL = "the package `onnx`: pip install relax-eg[onnx]"
@@ -53,6 +54,7 @@ def from_onnx(model: Any, *, inputs: Mapping[str, Any] | None = None, constants:
     """
     onnx = _package()
     proto, name = _read(onnx, model)
+    proto = _with_numpys_broadcasts(onnx, proto)
     try:
         return _Graph(onnx, proto, name, inputs or {}, constants).module()
     except OnnxError:
@@ -89,6 +91,7 @@ def contents(model: Any, *, inputs: Mapping[str, Any] | None = None) -> Contents
     """What is in an ONNX model, also in one that cannot be read."""
     onnx = _package()
     proto, name = _read(onnx, model)
+    proto = _with_numpys_broadcasts(onnx, proto)
     held = [_tensor_bytes(onnx, t) for t in proto.graph.initializer]
     module, problem = None, ""
     try:
@@ -150,8 +153,39 @@ def _read(onnx: Any, model: Any) -> tuple[Any, str]:
         onnx.load_external_data_for_model(proto, str(Path(model).parent))
     except Exception as error:  # the package raises errors of various classes
         accepted = "the files of its data beside it, whole"
-        raise OnnxError(f"from_onnx: data of {model} cannot be read ({error})\n  accepted: {accepted}") from None
+        why = _missing_data(proto, Path(model).parent) or error
+        raise OnnxError(f"from_onnx: data of {model} cannot be read ({why})\n  accepted: {accepted}") from None
     return proto, Path(model).name
+
+
+def _with_numpys_broadcasts(onnx: Any, proto: Any) -> Any:
+    """A model of an older operator set than the first one that is read, in that one; as it is if ONNX cannot convert
+    it. ONNX's converter leaves slopes of channels as they are, which would be slopes of the last axis."""
+    slopes = {n.input[1] for n in proto.graph.node if n.op_type == "PRelu" and len(n.input) > 1}
+    single = {t.name for t in proto.graph.initializer if math.prod(t.dims) == 1}
+    if slopes - single or all(domain_of(o) or o.version >= OLDEST_OPSET for o in proto.opset_import):
+        return proto
+    from onnx import version_converter  # type: ignore[reportMissingImports]
+
+    try:
+        return version_converter.convert_version(proto, OLDEST_OPSET)
+    except Exception as error:  # the converter is native code, whose errors have no common class
+        log_at(2, f"a model of an older operator set is read as it is: {error}")
+        return proto
+
+
+def _missing_data(proto: Any, folder: Path) -> str:
+    """The files of data that are not in the folder, each with an initializer and how many it holds; empty if all are
+    there."""
+    held: dict[str, list[str]] = {}
+    for t in proto.graph.initializer:
+        for entry in t.external_data:
+            if entry.key == "location" and not (folder / entry.value).is_file():
+                held.setdefault(entry.value, []).append(t.name)
+    return "; ".join(
+        f"there is no {file}, which holds `{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        for file, names in held.items()
+    )
 
 
 class _Graph:

@@ -24,6 +24,7 @@ REFUSED: Mapping[str, str] = {
         "it draws random numbers from a generator that ONNX does not define",
     ),
     "ImageDecoder": "it decodes files",
+    "ai.onnx.preview.training.Gradient": "it is about a graph as text; `jax.grad` of what was read gives gradients",
     "MaxRoiPool": "ONNX has no reference for it",
 }  # fmt: skip
 

@@ -6,6 +6,8 @@ default. Scale and bias are applied in the dtype of the operands.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from relax_eg.dtypes import numpy_dtype
@@ -16,6 +18,7 @@ from relax_eg.frontends.onnx.windows import channels, space_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.ops.reduction import accumulator
+from relax_eg.ops.sizes import product
 
 _STASH = {1: "float32", 16: "bfloat16"}  # the dtypes that statistics may have, by their ONNX numbers
 _EPSILON = 1e-5  # given: the default of ONNX
@@ -85,6 +88,15 @@ def _group_norm(n: OnnxNode) -> Expr:
     if n.opset < 21:  # scale and bias are per group before opset 21, and per channel from then on
         return op.reshape(y * channels(scale, split.ndim) + channels(bias, split.ndim), x.shape)
     return op.reshape(y, x.shape) * channels(scale, x.ndim) + channels(bias, x.ndim)
+
+
+def softmax(n: OnnxNode, f: Callable[[Expr, int], Expr], x: Expr, opset: int) -> Expr:
+    """`f`, a softmax along an axis, of `x`, by the attribute `axis` as operator set `opset` has it."""
+    if opset >= 13:
+        return computed_in_float32(lambda wide: f(wide, n.axis(-1, x.ndim)), x)
+    axis = n.axis(1, x.ndim)
+    flat = op.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))  # older opsets: over all axes from this one on
+    return op.reshape(computed_in_float32(lambda wide: f(wide, axis), flat), x.shape)
 
 
 def _batch_norm(n: OnnxNode) -> list[Value]:

@@ -154,18 +154,6 @@ def _mod(n: OnnxNode) -> Expr:
     return op.where(differs, left + y, left)
 
 
-def _softmax(f: Callable[[Expr, int], Expr]) -> Handler:
-    def handler(n: OnnxNode) -> Expr:
-        x = n[0]
-        if n.opset >= 13:
-            return computed_in_float32(lambda wide: f(wide, n.axis(-1, x.ndim)), x)
-        axis = n.axis(1, x.ndim)
-        flat = op.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))  # older opsets: over all axes from this one on
-        return op.reshape(computed_in_float32(lambda wide: f(wide, axis), flat), x.shape)
-
-    return handler
-
-
 def _scale(n: OnnxNode, name: str, dtype: str) -> Any:
     """Attribute `name`, a float, as a number of `dtype`."""
     found = float(n.at(name, 1.0))
@@ -522,7 +510,8 @@ HANDLERS: dict[str, Handler] = {
     "Gelu": _gelu, "Elu": lambda n: _elu(n[0], n.at("alpha", 1.0)), "Selu": _selu, "LeakyRelu": _leaky_relu,
     "Celu": lambda n: _celu(n[0], n.at("alpha", 1.0)),
     "HardSigmoid": lambda n: _hard_sigmoid(n[0], n.at("alpha", 0.2), n.at("beta", 0.5)),
-    "Softmax": _softmax(op.softmax), "LogSoftmax": _softmax(op.log_softmax), "Gemm": _gemm,
+    "Softmax": lambda n: normalisation.softmax(n, op.softmax, n[0], n.opset),
+    "LogSoftmax": lambda n: normalisation.softmax(n, op.log_softmax, n[0], n.opset), "Gemm": _gemm,
     "Cast": _cast, "CastLike": _cast, "Dropout": _dropout,
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Expand": _expand, "Split": _split,
     "Unsqueeze": lambda n: op.expand_dims(n[0], tuple(d.value for d in n.all_sizes("axes", 1))),

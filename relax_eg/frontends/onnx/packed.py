@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
-from relax_eg.frontends.onnx.quantized import matmul_of_integers, saturated
+from relax_eg.frontends.onnx.quantized import STEPS, matmul_of_integers, saturated
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
 
 _BITS = (2, 4, 8)  # given: the widths of onnxruntime's packed weights
 _BYTE = 8  # given: bits
-_STEPS = 255  # given: the steps of an 8-bit range
 
 
 def _unpacked(x: Expr, bits: int) -> Expr:
@@ -69,7 +68,7 @@ def _to_float(n: OnnxNode) -> Expr:
 def _dynamic(n: OnnxNode) -> Expr:
     x, b, bias = n[0], n[1], n.optional_input(4)
     low, high = op.minimum(op.min(x), 0), op.maximum(op.max(x), 0)
-    scale = (high - low) / _STEPS
+    scale = (high - low) / STEPS
     scale = op.where(op.equal(scale, 0), 1.0, scale)
     zero = op.astype(saturated(op.round(-low / scale), "uint8"), "float32")
     whole = saturated(op.round(x / scale) + zero, "uint8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relax_eg.dtypes import dtype_of, is_integer
-from relax_eg.frontends.onnx import windows
+from relax_eg.frontends.onnx import normalisation, windows
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import KnownArray
 from relax_eg.ir.expr import Expr, const
@@ -13,6 +13,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.codes import saturated
 from relax_eg.ops.sizes import product
 
+STEPS = 255  # given: the steps of an 8-bit range
 _FRACTION_BITS = 23  # given: of a float32
 
 
@@ -138,7 +139,12 @@ def _qlinear_conv(n: OnnxNode) -> Expr:
 
 def _number(n: OnnxNode, i: int) -> Expr:
     """What the integers of input `i` stand for, by its scale and zero point, the two inputs behind it."""
-    return _centred_float(n[i], n.optional_input(i + 2)) * op.reshape(n[i + 1], ())
+    return number_of(n[i], n[i + 1], n.optional_input(i + 2))
+
+
+def number_of(x: Expr, scale: Expr, zero: Expr | None) -> Expr:
+    """What the integers `x` stand for, by one scale and zero point."""
+    return _centred_float(x, zero) * op.reshape(scale, ())
 
 
 def _centred_float(x: Expr, zero: Expr | None) -> Expr:
@@ -176,6 +182,24 @@ def _qlinear_global_average_pool(n: OnnxNode) -> Expr:
     return _as_integers(n, op.mean(x, axes, True), 3, n.dtype(0))
 
 
+def _qlinear_average_pool(n: OnnxNode) -> Expr:
+    x = _number(n, 0)
+    if not n.flag("channels_last"):
+        return _as_integers(n, windows.averaged(n, x), 3, n.dtype(0))
+    first = op.permute_dims(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+    y = op.permute_dims(windows.averaged(n, first), (0, *range(2, x.ndim), 1))
+    return _as_integers(n, y, 3, n.dtype(0))
+
+
+def _qlinear_softmax(n: OnnxNode) -> Expr:
+    y = normalisation.softmax(n, op.softmax, _number(n, 0), n.at("opset", 1))
+    return _as_integers(n, y, 3, n.dtype(0))
+
+
+def _qlinear_where(n: OnnxNode) -> Expr:
+    return _as_integers(n, op.where(n[0], _number(n, 1), _number(n, 4)), 7, n.dtype(1))
+
+
 def _qgemm(n: OnnxNode) -> Expr:
     a, b = n[0], n[3]
     a, b = (op.permute_dims(x, (1, 0)) if n.flag(name) else x for x, name in ((a, "transA"), (b, "transB")))
@@ -189,13 +213,18 @@ def _qgemm(n: OnnxNode) -> Expr:
 
 
 _OF_ONNXRUNTIME: dict[str, Handler] = {
+    "DequantizeLinear": _dequantize,
     "QGemm": _qgemm,
     "QLinearAdd": _qlinear(op.add, 2),
+    "QLinearAveragePool": _qlinear_average_pool,
     "QLinearConcat": _qlinear_concat,
     "QLinearGlobalAveragePool": _qlinear_global_average_pool,
     "QLinearLeakyRelu": _qlinear_leaky_relu,
     "QLinearMul": _qlinear(op.multiply, 2),
     "QLinearSigmoid": _qlinear(op.sigmoid, 1),
+    "QLinearSoftmax": _qlinear_softmax,
+    "QLinearWhere": _qlinear_where,
+    "QuantizeLinear": _quantize,
 }
 
 HANDLERS: dict[str, Handler] = {

@@ -1,15 +1,16 @@
-"""ONNX's RNN, GRU and LSTM. Each direction is a scan over the sequence; the products of the inputs with their weights
-are computed for all steps at once."""
+"""ONNX's RNN, GRU and LSTM, and onnxruntime's LSTM of integers. Each direction is a scan over the sequence; the
+products of the inputs with their weights are computed for all steps at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
+from relax_eg.frontends.onnx.quantized import STEPS
 from relax_eg.frontends.onnx.traced import traced
 from relax_eg.frontends.onnx.values import Value
 from relax_eg.ops import api as op
@@ -56,22 +57,46 @@ def _clipped(f: _Function, alpha: float, beta: float, most: float | None) -> _Fu
     return lambda x: f(x if most is None else jnp.clip(x, -most, most), alpha, beta)
 
 
+class _Codes(NamedTuple):
+    """A matrix (size, gates) as integers: a number is (integer - zero) * scale, with one zero and scale for all, or one
+    for each gate. What is multiplied with it becomes integers of 8 bits by its own range."""
+
+    integers: Any
+    scale: Any
+    zero: Any
+
+
+def _times(x: Any, w: Any) -> Any:
+    """The product of rows (..., size) with `w`: an array (gates, size), or `_Codes`."""
+    if not isinstance(w, _Codes):
+        return x @ w.T
+    low, high = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
+    scale = (high - low) / STEPS
+    scale = jnp.where(scale == 0, 1, scale)
+    zero = jnp.clip(jnp.round(-low / scale), 0, STEPS)
+    numbers = (jnp.clip(jnp.round(x / scale) + zero, 0, STEPS) - zero).astype(jnp.int32)
+    product = numbers @ (w.integers.astype(jnp.int32) - w.zero.astype(jnp.int32))
+    return product.astype(x.dtype) * (scale * w.scale)
+
+
 def _recurrent(
-    n: OnnxNode, default: Sequence[str], gates: int, states: int, cell: _Cell, apart: bool = False
+    n: OnnxNode, default: Sequence[str], gates: int, states: int, cell: _Cell, apart: bool = False, coded: bool = False
 ) -> list[Value]:
     """The outputs of a recurrent node: all states of the first kind, then the last states.
 
     - `gates`, `states`: the number of gates and of state vectors.
     - `apart`: whether the cell adds the recurrent bias itself.
+    - `coded`: whether the weights are integers, transposed, with scales and zero points as inputs 8 to 11.
     """
     direction = n.choice("direction", "forward", "forward", "reverse", "bidirectional")
     backward = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
     functions = _activations(n, default, len(backward))
     batch_first = n.flag("layout")
     x, w, r = n[0], n[1], n[2]
-    if w.ndim != 3 or r.ndim != 3 or not r.shape[2].is_const or x.ndim != 3:
+    size = 1 if coded else 2
+    if w.ndim != 3 or r.ndim != 3 or not r.shape[size].is_const or x.ndim != 3:
         raise n.error(f"operands of ranks {x.ndim}, {w.ndim}, {r.ndim}", "rank 3, and a known hidden size")
-    hidden = r.shape[2].value
+    hidden = r.shape[size].value
     if n.at("hidden_size", hidden) != hidden:
         raise n.error(f"hidden_size={n.at('hidden_size')} with weights of {hidden}", "the size of the weights")
     x = op.swapaxes(x, 0, 1) if batch_first else x
@@ -85,15 +110,20 @@ def _recurrent(
         for s in given
     ]
     peepholes = n.optional_input(7) if states == 2 else None
+    codes = [n[i] for i in range(8, 12)] if coded else []
 
     def all_directions(x: Any, w: Any, r: Any, bias: Any, *others: Any) -> list[Any]:
         begin, rest = others[:states], list(others[states:])
         ends = rest.pop(0) if lengths is not None else None
         peeps = rest.pop(0) if peepholes is not None else None
+
+        def of(weight: Any, i: int, d: int) -> Any:
+            return _Codes(weight[d], rest[i][d], rest[i + 1][d]) if coded else weight[d]
+
         results = [
             _direction(
-                cell, x, w[d], r[d], bias[d], [s[d] for s in begin], ends, None if peeps is None else peeps[d],
-                functions[d], back, apart,
+                cell, x, of(w, 0, d), of(r, 2, d), bias[d], [s[d] for s in begin], ends,
+                None if peeps is None else peeps[d], functions[d], back, apart,
             )
             for d, back in enumerate(backward)
         ]  # fmt: skip
@@ -103,7 +133,8 @@ def _recurrent(
             return [jnp.transpose(ys, (2, 0, 1, 3)), *(jnp.swapaxes(s, 0, 1) for s in last)]
         return [ys, *last]
 
-    return list(traced(n, all_directions, x, w, r, bias, *first, *(e for e in (lengths, peepholes) if e is not None)))
+    more = [e for e in (lengths, peepholes) if e is not None]
+    return list(traced(n, all_directions, x, w, r, bias, *first, *more, *codes))
 
 
 def _direction(
@@ -113,7 +144,7 @@ def _direction(
     """All states of the first kind, and the last states, of one direction. Beyond the length of its sequence, a row
     keeps its states, and its outputs are 0."""
     half = bias.shape[0] // 2
-    inputs = jnp.einsum("sbi,gi->sbg", x, w) + (bias[:half] if apart else bias[:half] + bias[half:])
+    inputs = _times(x, w) + (bias[:half] if apart else bias[:half] + bias[half:])
     steps = jnp.arange(x.shape[0], dtype=jnp.int32)
 
     def step(state: tuple[Any, ...], at: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
@@ -131,7 +162,7 @@ def _direction(
 
 def _rnn(n: OnnxNode) -> list[Value]:
     def cell(gates: Any, state: tuple[Any, ...], r: Any, _: Any, functions: Sequence[_Function]) -> tuple[Any, ...]:
-        return (functions[0](gates + state[0] @ r.T),)
+        return (functions[0](gates + _times(state[0], r)),)
 
     return _recurrent(n, ["Tanh"], 1, 1, cell)
 
@@ -155,7 +186,7 @@ def _gru(n: OnnxNode) -> list[Value]:
     return _recurrent(n, ["Sigmoid", "Tanh"], 3, 1, cell, apart=True)
 
 
-def _lstm(n: OnnxNode) -> list[Value]:
+def _lstm(n: OnnxNode, coded: bool = False) -> list[Value]:
     if n.at("clip") is not None:
         # ONNX's text limits the input of every activation, onnxruntime not that of the last, and the reference none.
         raise n.error(f"clip={n.at('clip')}", "an LSTM without it")
@@ -165,14 +196,19 @@ def _lstm(n: OnnxNode) -> list[Value]:
         f, g, h = functions
         hidden, inner = state
         size = hidden.shape[-1]
-        i, o, forget, c = jnp.split(gates + hidden @ r.T, 4, axis=1)
+        i, o, forget, c = jnp.split(gates + _times(hidden, r), 4, axis=1)
         pi, po, pf = jnp.split(peep[: 3 * size], 3) if has_peepholes else (0, 0, 0)
         i = f(i + pi * inner)
         forget = 1 - i if coupled else f(forget + pf * inner)
         new = forget * inner + i * g(c)
         return f(o + po * new) * h(new), new
 
-    return _recurrent(n, ["Sigmoid", "Tanh", "Tanh"], 4, 2, cell)
+    return _recurrent(n, ["Sigmoid", "Tanh", "Tanh"], 4, 2, cell, coded=coded)
 
 
-HANDLERS: dict[str, Handler] = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
+HANDLERS: dict[str, Handler] = {
+    "GRU": _gru,
+    "LSTM": _lstm,
+    "RNN": _rnn,
+    "com.microsoft.DynamicQuantizeLSTM": lambda n: _lstm(n, coded=True),
+}

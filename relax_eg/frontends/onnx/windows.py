@@ -244,12 +244,14 @@ def _global_lp_pool(n: OnnxNode) -> Expr:
     return computed_in_float32(lambda x: op.power(op.sum(op.integer_pow(op.abs(x), p), space_of(x), True), 1 / p), n[0])
 
 
-def _average_pool(n: OnnxNode) -> Expr:
+def averaged(n: OnnxNode, x: Expr) -> Expr:
+    """The average of every window of `x`, by the attributes of an AveragePool."""
+
     def mean(x: Expr) -> Expr:
         total, counts = _pool(n, x, "sum")
         return total / (math.prod(n.steps("kernel_shape", x.ndim - 2)) if counts is None else counts)
 
-    return computed_in_float32(mean, n[0])
+    return computed_in_float32(mean, x)
 
 
 def _depth_to_space(n: OnnxNode) -> Expr:
@@ -269,7 +271,7 @@ HANDLERS: dict[str, Handler] = {
     "ConvTranspose": _conv_transpose,
     "LpPool": _lp_pool,
     "MaxPool": _max_pool,
-    "AveragePool": _average_pool,
+    "AveragePool": lambda n: averaged(n, n[0]),
     "GlobalAveragePool": lambda n: op.mean(n[0], space_of(n[0]), keepdims=True),
     "GlobalLpPool": _global_lp_pool,
     "GlobalMaxPool": lambda n: op.max(n[0], space_of(n[0]), keepdims=True),

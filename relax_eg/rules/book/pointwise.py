@@ -36,8 +36,8 @@ _known = Memo[tuple[Expr, Facts], _Forms](_MOST_KNOWN)
 
 def _propose(e: Expr, queries: ProgramQueries, has_same_bits: bool) -> tuple[Expr, ...] | None:
     found: dict[Expr, None] = {}
-    for term in terms_of(e, lambda x: len(queries.readers(x)) > 1):
-        form = _form(term, queries.facts, has_same_bits)
+    for term, facts in queries.once(("terms", e), lambda q: _terms_with_facts(e, q)):  # both schemas ask
+        form = _form(term, facts, has_same_bits)
         if form is not None and form is not e:
             found[form] = None
             if len(found) == _MOST_FORMS:
@@ -45,9 +45,14 @@ def _propose(e: Expr, queries: ProgramQueries, has_same_bits: bool) -> tuple[Exp
     return tuple(found) or None
 
 
-def _form(term: PointwiseTerm, facts_of: FactsOf, has_same_bits: bool) -> Expr | None:
+def _terms_with_facts(e: Expr, queries: ProgramQueries) -> tuple[tuple[PointwiseTerm, Facts], ...]:
+    """The terms with root `e`, with the facts of their leaves."""
+    terms = terms_of(e, lambda x: len(queries.readers(x)) > 1)
+    return tuple((t, tuple(_facts(x, queries.facts) for x in t.leaves)) for t in terms)
+
+
+def _form(term: PointwiseTerm, facts: Facts, has_same_bits: bool) -> Expr | None:
     """The form with the same bits; or another form, where that one is not the best."""
-    facts = tuple(_facts(x, facts_of) for x in term.leaves)
     key = term.scalar, facts
     if key not in _known:
         _known[key] = _forms_anew(term, facts)
