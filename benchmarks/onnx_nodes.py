@@ -237,7 +237,11 @@ def _spec(array: Any) -> str:
 
 
 def judged(tests: Sequence[_Read]) -> Iterator[Outcome]:
-    """The outcomes of tests that were read, computed in one XLA program."""
+    """The outcomes of tests that were read, computed in one XLA program; that of a light model operator by operator.
+
+    All weights of a light model are equal, so its logits are, at magnitudes of 1e12. In one program XLA may compute the
+    logits of a softmax a second time for their maximum, with sums in another order. Then each logit is 1e5 below the
+    maximum, and the softmax is 0/0: `light_squeezenet` in 5 of 8 compilations."""
 
     def run(arrays: Sequence[Sequence[Any]]) -> list[Any]:
         return [run_function(t.module, t.module.main, xs) for t, xs in zip(tests, arrays, strict=True)]
@@ -246,6 +250,8 @@ def judged(tests: Sequence[_Read]) -> Iterator[Outcome]:
         with jax.enable_x64(True):
             if len(tests) == 1 and tests[0].in_steps:
                 found = [rx.optimize(tests[0].module)(*tests[0].arrays)]
+            elif tests[0].test.kind == LIGHT:
+                found = jax.device_get(run([t.arrays for t in tests]))
             else:
                 found = jax.device_get(jax.jit(run)([t.arrays for t in tests]))
     except Exception as error:  # whatever it is, it is no answer
