@@ -14,7 +14,6 @@ other side as written does not take.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -27,8 +26,8 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.corpus import CORPUS
 from benchmarks.corpus.fired import corpus_rules
+from benchmarks.found_rules import canonical, rules_at
 from relax_eg.discovery.following import reached
-from relax_eg.discovery.laws import load
 from relax_eg.driver.ranking import LEAST_SAVING, rank_by_savings, savings_of_rules
 from relax_eg.ir.expr import VAR
 from relax_eg.ir.module import Function, Module
@@ -87,22 +86,6 @@ def own_gain(rule: rx.rules.Rule, family: str) -> OwnGain:
     )
 
 
-def rules_at(place: str) -> RuleSet:
-    """Returns the rules of a file or folder, under names that tell the file."""
-    if not place:
-        return rx.discover("abs | multiply | maximum", "x: *b, y: *b", 2).rules
-    path = Path(place)
-    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
-    found: list[Any] = []
-    for file in files:
-        text = file.read_text()
-        for name in [line[4 : line.index("(")] for line in text.splitlines() if line.startswith("def ")]:
-            text = text.replace(f"def {name}(", f"def {file.stem}__{name}(")
-            text = text.replace(f'name="{name}_typed_', f'name="{file.stem}__{name}_typed_')
-        found += load(text, file.stem)
-    return RuleSet("found", found)
-
-
 def main(
     rules: Annotated[str, typer.Option("--rules", help="a file of rules, or a folder of such")] = "",
     only: Annotated[str, typer.Option("--only", help="programs whose name contains this")] = "",
@@ -122,16 +105,6 @@ def main(
     for name, share in savings_of_rules(savings).items():
         print(f"{100 * share:.0f}%  {found[name]}")
     print(f"{len(savings)} of {len(asked)} programs gain by {len(found)} laws")
-
-
-def canonical(rule: rx.rules.Rule) -> str:
-    """The law with its variables named in the order in which they appear."""
-    numbers: dict[str, int] = {}
-
-    def number(m: re.Match[str]) -> str:
-        return f"${numbers.setdefault(m[0], len(numbers))}" if m[0] in rule.signature else m[0]
-
-    return re.sub(r"[^\W\d]\w*", number, rule.doc.splitlines()[0])
 
 
 def show_own(found: RuleSet, only: str, json_out: Path | None) -> None:

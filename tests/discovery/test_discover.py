@@ -12,7 +12,7 @@ from programs_with_laws import gated, shortest
 from typer.testing import CliRunner
 
 import relax_eg as rx
-from benchmarks.discovery import differences
+from benchmarks.random_instances import differences
 from relax_eg.cli import app
 from relax_eg.discovery.conditions import Condition, contradiction
 from relax_eg.discovery.generalising import generalised
