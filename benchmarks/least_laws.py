@@ -2,23 +2,25 @@
 
     python -m benchmarks.least_laws found [--only sums] [--save least.py] [--quick]
 
-`found`: a folder that `python -m benchmarks.discovery --save found` has written. Families find laws of each other again,
-so their laws are put together: those that are alike up to names are one; then a law is dropped, the largest and most
-special first, if the others lead from one of its sides to the other. At the end the laws of the books that are within
-the families are asked: which follow from those that are kept, and of how few the derivations are.
+`found`: a folder that `python -m benchmarks.discovery --save found` has written. Families find laws of each other
+again, so their laws are put together: those that are alike up to names are one; then a law is dropped, the largest and
+most special first, if the others lead from one of its sides to the other. At the end the laws of the books that are
+within the families are asked: which follow from those that are kept, and of how few the derivations are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import relax_eg as rx
 from benchmarks import Quick
-from benchmarks.discovery import FAMILIES, laws_within, proved
-from benchmarks.found_rules import canonical, rules_at
+from benchmarks.discovery import FAMILIES, laws_within, proved, read_found
+from benchmarks.found_rules import canonical
 from relax_eg.discovery.following import declared, reached, scope_of
 from relax_eg.egraph import Budget, EGraph, recording
 from relax_eg.errors import RelaxEgError
@@ -38,6 +40,16 @@ QUICK_LAWS = 2
 def law_of(name: str) -> str:
     """Returns the name of the law of which a rule is a direction or a typing."""
     return name.removesuffix("_reversed").partition("_typed_")[0]
+
+
+def equations_at(place: str, only: str = "") -> RuleSet:
+    """Returns the laws of the families' reports in a folder, in both directions wherever these are rules. Without a
+    folder: those of a small grammar."""
+    files = sorted(Path(place).glob("*.json")) if place else []
+    reports = {f.stem: read_found(f)[0] for f in files if only.replace(" ", "_") in f.stem}
+    reports = reports or {"small": rx.discover("abs | multiply | maximum", "x: *b, y: *b", 2)}
+    named = [replace(r, name=f"{family}: {r.name}") for family, d in reports.items() for r in d.equations]
+    return RuleSet("equations", named)
 
 
 class Laws:
@@ -135,14 +147,12 @@ def least(asked: Sequence[Instance], laws: Laws) -> tuple[list[str], list[Instan
 
 
 def main(
-    found: Annotated[str, typer.Argument(help="a folder of files of rules, or a file")] = "",
+    found: Annotated[str, typer.Argument(help="a folder of reports of families")] = "",
     only: Annotated[str, typer.Option("--only", help="families whose name contains this")] = "",
     save: Annotated[Path | None, typer.Option("--save", help="write the names of the laws that are kept here")] = None,
     quick: Quick = False,
 ) -> None:
-    rules = rules_at(found)
-    if only:
-        rules = RuleSet("found", [r for r in rules if only.replace(" ", "_") in r.name.partition("__")[0]])
+    rules = equations_at(found, only)
     laws = Laws(rules)
     total = len({law_of(r.name) for r in rules})
     print(f"{total} laws of families are {laws.count_alike} that differ by more than names", flush=True)
@@ -157,9 +167,8 @@ def main(
     for instance in lost:
         print(f"  does not follow: {instance.rule.name}")
     ratio = len(kept) / max(len(asked) - len(lost), 1)
-    print(
-        f"{len(asked) - len(lost)} of {len(asked)} laws of the books follow, from {len(kept)} of them: {ratio:.2f} of their number"
-    )
+    followers = f"{len(asked) - len(lost)} of {len(asked)} laws of the books"
+    print(f"{followers} follow, from {len(kept)} found ones: {ratio:.2f} of their number")
     if save is not None:
         save.write_text("\n".join(laws.rules) + "\n")
 
