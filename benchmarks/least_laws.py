@@ -71,8 +71,7 @@ class Laws:
         self.operators = {n: operators_of(i) for n, i in self.instances.items()}
 
     def about(self, instance: Instance, but: Iterable[str] = ()) -> RuleSet:
-        """Returns the rules of laws whose operators occur in an instance, or in a law that shares all but one with
-        it."""
+        """Returns the rules of laws that have at most one operator which does not occur in an instance."""
         asked, without = operators_of(instance), set(but)
         near = {n for n, ops in self.operators.items() if len(ops - asked) <= 1 and n not in without}
         return RuleSet("others", [r for n in near for r in self.rules[n]])
