@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,12 +60,13 @@ class Laws:
         for r in rules:
             self.rules.setdefault(law_of(r.name), []).append(r)
         alike: dict[tuple[str, tuple[str, ...]], str] = {}
+        self.main: dict[str, str] = {}  # of each law, the one that it is alike up to names
         for name, own in list(self.rules.items()):
-            key = canonical(own[0]), own[0].when
-            if key in alike:  # the typings of one family may be more general than those of another
-                self.rules[alike[key]] += own
+            main = self.main[name] = alike.setdefault((canonical(own[0]), own[0].when), name)
+            if main != name:  # the typings of one family may be more general than those of another
+                there = {_typing(r) for r in self.rules[main]}
+                self.rules[main] += [r for r in own if _typing(r) not in there]
                 del self.rules[name]
-            alike.setdefault(key, name)
         self.count_alike = len(alike)
         self.instances = {n: next(instances(own[0], limit=1)) for n, own in self.rules.items()}
         self.operators = {n: operators_of(i) for n, i in self.instances.items()}
@@ -73,7 +74,7 @@ class Laws:
     def about(self, instance: Instance, but: Iterable[str] = ()) -> RuleSet:
         """Returns the rules of laws that have at most one operator which does not occur in an instance."""
         asked, without = operators_of(instance), set(but)
-        near = {n for n, ops in self.operators.items() if len(ops - asked) <= 1 and n not in without}
+        near = [n for n, ops in self.operators.items() if len(ops - asked) <= 1 and n not in without]
         return RuleSet("others", [r for n in near for r in self.rules[n]])
 
     def size(self, name: str) -> tuple[int, int, int]:
@@ -92,6 +93,10 @@ class Laws:
                 if tell:
                     print(f"  follows: {self.instances[name].rule.doc.splitlines()[0]}", flush=True)
         return dropped
+
+
+def _typing(rule: Rule) -> tuple[Any, ...]:
+    return tuple(s.text for s in rule.signature.values()), tuple(rule.attributes.items()), rule.reverse
 
 
 def operators_of(instance: Instance) -> frozenset[str]:
@@ -127,7 +132,8 @@ def least(asked: Sequence[Instance], laws: Laws) -> tuple[list[str], list[Instan
 
     def used(instance: Instance, allowed: Iterable[str] | None = None) -> frozenset[str] | None:
         but = [] if allowed is None else laws.rules.keys() - set(allowed)
-        return rules_used(instance, laws.about(instance, but))
+        found = rules_used(instance, laws.about(instance, but))
+        return None if found is None else frozenset(laws.main[n] for n in found)
 
     for place, instance in enumerate(asked):
         found = used(instance, kept)
