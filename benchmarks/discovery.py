@@ -95,6 +95,23 @@ FAMILIES = {
     "joints": Family("concat(axis=0) | strided_slice | sum(axes=(1,))", "x: m n, y: k n", 3),
     "reshapes": Family("reshape", "x: m n", 2),
     "broadcasts": Family("broadcast_to | add | multiply | where", "c: m n @ bool, x: m n, y: n, r: m 1, s:", 2),
+    "sorting": Family("sort(axis=1) | max(axes=(1,)) | min(axes=(1,)) | flip(axes=(1,)) | negative", "x: m n", 3),
+    "running sums": Family(
+        "cumsum(axis=1) | cumsum(axis=1,reverse=True) | flip(axes=(1,)) | sum(axes=(1,)) | add", "x: m n, y: m n", 2
+    ),
+    "running extremes": Family(
+        "cummax(axis=1) | cummin(axis=1) | cummax(axis=1,reverse=True) | max(axes=(1,)) | flip(axes=(1,)) | negative",
+        "x: m n", 3,
+    ),
+    "running products": Family("cumprod(axis=1) | prod(axes=(1,)) | abs | multiply", "x: m n, y: m n", 2),
+    "rounding": Family("floor | ceil | round | negative | abs", "x: *b", 3),
+    "comparisons": Family("less | less_equal | logical_not | maximum | minimum | where", "x: *b, y: *b", 2),
+    "flips": Family(
+        "flip(axes=(0,)) | flip(axes=(1,)) | permute_dims(axes=(1,0)) | sum(axes=(1,)) | max(axes=(1,)) | add",
+        "x: m n, y: m n", 2,
+    ),
+    "triangles": Family("triu(k=0) | tril(k=0) | multiply | permute_dims(axes=(1,0))", "a: n n, b: n n", 2),
+    "places": Family("argmax(axis=1) | argmin(axis=1) | negative | exp | sort(axis=1)", "x: m n", 2),
     "TASO": Family(
         "add | multiply | matmul | relu | permute_dims(axes=(1,0)) | concat(axis=0) | concat(axis=1) | "
         "strided_slice(begin=(0,0),end=(n,n),strides=(1,1)) | strided_slice(begin=(n,0),end=(2*n,n),strides=(1,1)) | "

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import typer
+
 import relax_eg as rx
 from relax_eg.discovery.laws import load
 from relax_eg.rules import Rule, RuleSet
@@ -17,6 +19,8 @@ def rules_at(place: str) -> RuleSet:
         return rx.discover("abs | multiply | maximum", "x: *b, y: *b", 2).rules
     path = Path(place)
     files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
+        raise typer.BadParameter(f"{place}: no file of rules is there")
     found: list[Any] = []
     for file in files:
         text = file.read_text()

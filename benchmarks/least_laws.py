@@ -1,8 +1,8 @@
 """How few of the found laws are enough: for all that were found, and for the laws of the books.
 
-    python -m benchmarks.least_laws found [--only sums] [--save least.py] [--quick]
+    python -m benchmarks.least_laws [--found found] [--only sums] [--save least.txt] [--quick]
 
-`found`: a folder that `python -m benchmarks.discovery --save found` has written. Families find laws of each other
+`--found`: a folder that `python -m benchmarks.discovery --save found` has written. Families find laws of each other
 again, so their laws are put together: those that are alike up to names are one; then a law is dropped, the largest and
 most special first, if the others lead from one of its sides to the other. At the end the laws of the books that are
 within the families are asked: which follow from those that are kept, and of how few the derivations are.
@@ -47,6 +47,8 @@ def equations_at(place: str, only: str = "") -> RuleSet:
     folder: those of a small grammar."""
     files = sorted(Path(place).glob("*.json")) if place else []
     reports = {f.stem: read_found(f)[0] for f in files if only.replace(" ", "_") in f.stem}
+    if place and not reports:
+        raise typer.BadParameter(f"{place}: no report of a family is there")
     reports = reports or {"small": rx.discover("abs | multiply | maximum", "x: *b, y: *b", 2)}
     named = [replace(r, name=f"{family}: {r.name}") for family, d in reports.items() for r in d.equations]
     return RuleSet("equations", named)
@@ -152,7 +154,7 @@ def least(asked: Sequence[Instance], laws: Laws) -> tuple[list[str], list[Instan
 
 
 def main(
-    found: Annotated[str, typer.Argument(help="a folder of reports of families")] = "",
+    found: Annotated[str, typer.Option("--found", help="a folder of reports of families")] = "",
     only: Annotated[str, typer.Option("--only", help="families whose name contains this")] = "",
     save: Annotated[Path | None, typer.Option("--save", help="write the names of the laws that are kept here")] = None,
     quick: Quick = False,

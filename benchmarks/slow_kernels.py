@@ -175,7 +175,7 @@ def main(
     rows = patterns.timed(console, chosen, [SIZE], json_out, resume, budget, True, quick, options)
     console.print(patterns.table(rows))
     console.print(patterns.summary(rows))
-    if write:
+    if write and not quick:
         write_between(DOCUMENT, BEGIN, END, page(rows))
 
 
