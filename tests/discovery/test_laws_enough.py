@@ -17,30 +17,30 @@ from relax_eg.rules.rule import instances
 def book() -> RuleSet:
     made = rx.RuleSet("laws")
 
-    @made.rule("x: *b, y: *b", both=True, check=False, name="one: add_commutes")
+    @made.rule("x: *b, y: *b", both=True, check=False, name="one__add_commutes")
     def commutes(x: Any, y: Any) -> Any:
         """x + y = y + x"""
         return x + y, y + x
 
-    @made.rule("u: *b, v: *b", both=True, check=False, name="two: add_commutes")
+    @made.rule("u: *b, v: *b", both=True, check=False, name="two__add_commutes")
     def commutes_again(u: Any, v: Any) -> Any:
         """u + v = v + u"""
         return u + v, v + u
 
-    @made.rule("x: *b, y: *b, z: *b", both=True, check=False, name="one: add_associates")
+    @made.rule("x: *b, y: *b, z: *b", both=True, check=False, name="one__add_associates")
     def associates(x: Any, y: Any, z: Any) -> Any:
         """x + (y + z) = x + y + z"""
         return x + (y + z), (x + y) + z
 
-    @made.rule("x: *b, y: *b, z: *b", both=True, check=False, name="one: exchange")
+    @made.rule("x: *b, y: *b, z: *b", both=True, check=False, name="one__exchange")
     def exchange(x: Any, y: Any, z: Any) -> Any:
         """x + (y + z) = y + (x + z)"""
         return x + (y + z), y + (x + z)
 
-    @made.rule("x: *b", check=False, name="one: negated")
+    @made.rule("x: *b", check=False, name="one__negated")
     def negated(x: Any) -> Any:
         """-(-x) = x"""
-        return -(-x), x
+        return rx.op.negative(-x), x
 
     return made
 
@@ -50,7 +50,7 @@ def test_laws_alike_are_one_and_followers_are_dropped(book: RuleSet) -> None:
     assert laws.count_alike == 4
     (dropped,) = laws.drop_followers(tell=False)
     # The law with fewer operators, of which the others are made, stays.
-    assert dropped in ("one: exchange", "one: add_associates")
+    assert dropped in ("one__exchange", "one__add_associates")
     assert len(laws.rules) == 3
 
 
@@ -67,7 +67,7 @@ def test_the_fewest_laws_for_what_is_asked(book: RuleSet) -> None:
 
     laws = Laws(book)
     kept, lost = least([next(instances(asked[n], limit=1)) for n in ("turned", "wrong")], laws)
-    assert set(kept) <= {"one: add_commutes", "one: add_associates", "one: exchange"}
+    assert set(kept) <= {"one__add_commutes", "one__add_associates", "one__exchange"}
     assert 1 <= len(kept) <= 2
     assert [i.rule.name for i in lost] == ["wrong"]
 
