@@ -97,13 +97,16 @@ FAMILIES = {
     "broadcasts": Family("broadcast_to | add | multiply | where", "c: m n @ bool, x: m n, y: n, r: m 1, s:", 2),
     "sorting": Family("sort(axis=1) | max(axes=(1,)) | min(axes=(1,)) | flip(axes=(1,)) | negative", "x: m n", 3),
     "running sums": Family(
-        "cumsum(axis=1) | cumsum(axis=1,reverse=True) | flip(axes=(1,)) | sum(axes=(1,)) | add", "x: m n, y: m n", 2
+        "cumsum(axis=1) | cumsum(axis=1,reverse=True) | flip(axes=(1,)) | sum(axes=(1,)) | add", "x: m n", 3
     ),
     "running extremes": Family(
         "cummax(axis=1) | cummin(axis=1) | cummax(axis=1,reverse=True) | max(axes=(1,)) | flip(axes=(1,)) | negative",
         "x: m n", 3,
     ),
-    "running products": Family("cumprod(axis=1) | prod(axes=(1,)) | abs | multiply", "x: m n, y: m n", 2),
+    "running products": Family(
+        "cumprod(axis=1) | cumsum(axis=1) | prod(axes=(1,)) | sum(axes=(1,)) | exp | log", "x: m n", 3, (), "positive",
+        "approximate",
+    ),
     "rounding": Family("floor | ceil | round | negative | abs", "x: *b", 3),
     "comparisons": Family("less | less_equal | logical_not | maximum | minimum | where", "x: *b, y: *b", 2),
     "flips": Family(

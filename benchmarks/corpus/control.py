@@ -92,6 +92,20 @@ def sensor_model(x, noise, h):
     return h @ x[:, None] + noise[:, None], x[None, :] @ h.T
 
 
+@program("t b")
+def rewards_to_go(rewards):
+    """What is still to come of the rewards of an episode, as policy gradients weigh it."""
+    return jnp.cumsum(rewards[::-1], axis=0)[::-1]
+
+
+@program("t b", "t b")
+def advantages_to_go(rewards, values):
+    """Generalised advantages with a discount: errors, weighted, summed from the end."""
+    errors = rewards + 0.99 * jnp.roll(values, -1, axis=0) - values
+    weights = 0.95 ** jnp.arange(rewards.shape[0])[:, None]
+    return jnp.flip(jnp.cumsum(jnp.flip(errors * weights, 0), 0), 0) / weights
+
+
 @program("t n", "t n")
 def pid_error(reference, measured):
     """Terms of a PID controller on a recorded run."""
