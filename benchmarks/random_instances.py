@@ -167,7 +167,7 @@ def _draws(instance: Instance, sizes: dict[str, int], count: int, rng: np.random
             kinds = [whole / 4, np.abs(whole) / 4, rng.choice((-1.0, 0.0, 1.0), shape), (np.abs(whole) + 1) / 4]
             if is_complex(p.dtype):
                 kinds = [x + 1j * rng.integers(-REACH, REACH + 1, shape) / 4 for x in kinds]
-        made = np.choose((np.arange(count) % len(kinds)).reshape(-1, *(1 for _ in shape[1:])), kinds)
+        made = np.stack(kinds)[np.arange(count) % len(kinds), np.arange(count)]
         same = [v for v in found.values() if v.shape == shape and v.dtype == made.dtype]
         if same:
             made = np.where(rng.random(shape) < 0.25, same[-1], made)

@@ -214,7 +214,7 @@ def test_what_is_not_accepted(operators: str, variables: str, message: str) -> N
         ({"x": "diagonal"}, "facts: `x` cannot be diagonal: its rank is 1"),
         ("x: positve", "facts: 'positve' is no fact; did you mean positive"),
         (": positive", "facts: ': positive'; accepted: facts after each variable, as in 'd: diagonal positive'"),
-        ({"x": 3}, "facts=.*: words such as 'nonnegative', or {'x': 'nonnegative'}, or None is accepted"),
+        ({"x": 3}, "facts=.*: words such as 'nonnegative', or .'x': 'nonnegative'., is accepted"),
     ],
 )
 def test_facts_that_no_variable_can_have(facts: Any, message: str) -> None:
@@ -266,7 +266,7 @@ def test_known_rules_that_contradict_what_operators_compute() -> None:
     def sum_is_first(x: Any, y: Any) -> Any:
         return x + y, x
 
-    with pytest.raises(DiscoveryError, match=r"rules: they contradict what operators compute: . = . follows from them"):
+    with pytest.raises(DiscoveryError, match=r"what operators compute: x = x \+ x follows from them, and for x = "):
         rx.discover("add", "x: *b, y: *b", 1, wrong)
 
 
