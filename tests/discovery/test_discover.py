@@ -249,7 +249,6 @@ def test_any_two_facts_that_an_array_can_have_are_no_contradiction() -> None:
     known = {frozenset(p) for p in itertools.product(with_zeros, ("positive", "nonzero"))}
     known |= {frozenset(("nonpositive", f)) for f in ("positive", "one_hot", "positive_definite")}
     known |= {frozenset(("constant", f)) for f in ("one_hot", "positive_definite", "orthogonal", "invertible")}
-    known.add(frozenset(("orthogonal", "positive")))
     assert apart == known
 
 

@@ -220,15 +220,15 @@ def greatest_of_the_greatest(x: Any, axis: int, k: Any) -> Any:
 # --- Fourier transforms ---
 
 
-@_rule("x: *b n, y: *b n", numerics="approximate", tags=("fft",), check=False)
+@_rule("x: *b n, y: *b n", when="n >= 1", numerics="approximate", tags=("fft",), check=False)
 def sum_of_spectra(x: Any, y: Any) -> Any:
     """rfft(x) + rfft(y) = rfft(x + y): one transform"""
     n = (x.shape[-1],)
     return op.fft(x, "rfft", n) + op.fft(y, "rfft", n), op.fft(x + y, "rfft", n)
 
 
-@_rule("x: *b n//2+1 @ complex64, y: *b n//2+1 @ complex64", sizes="n", numerics="approximate", tags=("fft",),
-       check=False)  # fmt: skip
+@_rule("x: *b n//2+1 @ complex64, y: *b n//2+1 @ complex64", sizes="n", when="n >= 1", numerics="approximate",
+       tags=("fft",), check=False)  # fmt: skip
 def sum_of_inverse_transforms(x: Any, y: Any, n: Any) -> Any:
     """irfft(x) + irfft(y) = irfft(x + y): one transform"""
     return op.fft(x, "irfft", (n,)) + op.fft(y, "irfft", (n,)), op.fft(x + y, "irfft", (n,))
