@@ -143,8 +143,8 @@ def bayes_odds(x, y, p):
 
 @program("n t", numerics="approximate")
 def survival_curve(hazards):
-    """The share that survives each interval, of hazards that are constant within it."""
-    return jnp.cumprod(jnp.exp(-hazards), axis=1)
+    """The expected number of intervals that are survived, of hazards that are constant within each."""
+    return jnp.sum(jnp.cumprod(jnp.exp(-hazards), axis=1), axis=1)
 
 
 @program("r s", "r s", "r s 3", numerics="approximate")

@@ -107,3 +107,17 @@ def top_k_mass(p):
 def compacted(x, keep):
     """The sum of those values that are kept, compacted to a fixed size."""
     return jnp.sum(jnp.take(x, jnp.nonzero(keep, size=x.shape[0], fill_value=0)[0]) * keep)
+
+
+@program("t n")
+def high_water_marks(value):
+    """Peaks of a fund, from the peaks of each desk, which are running maxima already."""
+    peaks = jax.lax.cummax(value, axis=0)
+    return jax.lax.cummax(peaks, axis=0) - value
+
+
+@program("n 32", "n @ int32")
+def accuracy_of_encoded_labels(logits, labels):
+    """The share of right answers, of labels that arrive encoded."""
+    encoded = jax.nn.one_hot(labels, 32)
+    return jnp.mean((jnp.argmax(logits, -1) == jnp.argmax(encoded, -1)).astype(jnp.float32))

@@ -116,3 +116,16 @@ def spectrum_of_a_mix(voice, music):
 def filter_that_is_off(x, gain):
     """An equaliser with all bands open: the signal goes to frequencies and back, and is scaled."""
     return jnp.fft.irfft(jnp.fft.rfft(x)) * gain
+
+
+@program("c n", "c n")
+def louder_channel(left, right):
+    """The peak of each pair of channels, and the quietest sample of both."""
+    loud = jnp.maximum(jnp.max(left, axis=1), jnp.max(right, axis=1))
+    return loud - jnp.minimum(jnp.min(left, axis=1), jnp.min(right, axis=1))
+
+
+@program("b n", "n k")
+def correlated_backwards(x, filters):
+    """Responses of a bank of filters, all turned around as a convolution is written, without their sign."""
+    return jnp.abs(x[:, ::-1] @ filters[::-1])

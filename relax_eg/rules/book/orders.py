@@ -9,6 +9,7 @@ from typing import Any
 
 from relax_eg.ops import api as op
 from relax_eg.rules.rule_set import RuleSet
+from relax_eg.shapes import Dim
 
 orders = RuleSet("orders")
 _rule = orders.rule
@@ -149,19 +150,15 @@ def running_extreme_twice(x: Any, f: Any, axis: int) -> Any:
     return f(f(x, axis), axis), f(x, axis)
 
 
-@_rule("x: *b", attrs={"axis": "cummax.axis"}, phase="simplify", tags=("max", "min"), check=False)
-def negated_running_maximum(x: Any, axis: int) -> Any:
-    """-cummax(-x) = cummin(x)"""
-    return -op.cummax(-x, axis), op.cummin(x, axis)
+@_rule("x: *b", attrs={"f": _EXTREMES, "axis": f"{_EXTREMES}.axis"}, phase="simplify",
+       tags=("max", "min", "variants"), check=False)  # fmt: skip
+def negated_running_extreme(x: Any, f: Any, axis: int) -> Any:
+    """-cummax(-x) = cummin(x), and -cummin(-x) = cummax(x)"""
+    other = op.cummin if f.__name__ == "cummax" else op.cummax
+    return -f(-x, axis), other(x, axis)
 
 
-@_rule("x: *b", attrs={"axis": "cummin.axis"}, phase="simplify", tags=("max", "min"), check=False)
-def negated_running_minimum(x: Any, axis: int) -> Any:
-    """-cummin(-x) = cummax(x)"""
-    return -op.cummin(-x, axis), op.cummax(x, axis)
-
-
-@_rule("x: *a n *c", attrs={"axis": "cumsum.axis"}, numerics="approximate", tags=("sum", "cumsum"), check=False)
+@_rule("x: *a n *c", attrs={"axis": "cumsum.axis"}, tags=("sum", "cumsum"), check=False)
 def sum_of_running_sum(x: Any, axis: int) -> Any:
     """sum(cumsum(x)) = sum(n x[0] + (n - 1) x[1] + ...)"""
     n = x.shape[axis]
@@ -189,7 +186,53 @@ def exponential_of_sum_of_logs(x: Any, a: Axes) -> Any:
     return op.exp(op.sum(op.log(x), a)), op.prod(x, a)
 
 
+@_rule("x: *b", attrs={"axis": "cumsum.axis"}, tags=("sum", "cumsum"), check=False)
+def total_without_what_was(x: Any, axis: int) -> Any:
+    """sum(x) - cumsum(x) + x = cumsum(x) from the end"""
+    total = op.expand_dims(op.sum(x, axis), axis)
+    return total - op.cumsum(x, axis) + x, op.cumsum(x, axis, reverse=True)
+
+
+@_rule("x: *b", attrs={"a": "prod.axes"}, numerics="exact", tags=("prod", "sign"), check=False)
+def product_of_absolute_values(x: Any, a: Axes) -> Any:
+    """prod(|x|) = |prod(x)|"""
+    return op.prod(op.abs(x), a), op.abs(op.prod(x, a))
+
+
+_PAIRS = {"maximum": op.max, "minimum": op.min}
+
+
+@_rule("x: *b, y: *b", attrs={"f": "maximum | minimum", "a": "max | min.axes"}, tags=("max", "min", "variants"),
+       check=False)  # fmt: skip
+def extremes_at_once(x: Any, y: Any, f: Any, a: Axes) -> Any:
+    """the greater of two maxima = the maximum of the greater elements, and of minima: one pass"""
+    of_all = _PAIRS[f.__name__]
+    return f(of_all(x, a), of_all(y, a)), of_all(f(x, y), a)
+
+
+@_rule("i: *b @ int32", sizes="n", when="n >= 1", numerics="exact", tags=("argmax", "one-hot"), check=False)
+def place_in_one_hot(i: Any, n: Any) -> Any:
+    """argmax(one_hot(i)) = i, or 0 where i is no place, as jax.nn.one_hot is traced"""
+    places = op.iota((*(1,) * i.ndim, n), i.ndim, "int32")
+    found = op.astype(op.equal(op.expand_dims(i, i.ndim), places), "float32")
+    is_place = op.logical_and(op.greater_equal(i, 0), op.less(i, op.dim_value(n, "int32")))
+    return op.argmax(found, i.ndim), op.where(is_place, i, 0)
+
+
+@_rule("a: *b m k, b: k n", tags=("matmul", "flip"), check=False)
+def product_of_turned(a: Any, b: Any) -> Any:
+    """A B = A' B' for A' and B' with the contracted axis turned around in both"""
+    return op.flip(a, a.ndim - 1) @ op.flip(b, 0), a @ b
+
+
 # --- sorted values, turned around or taken from ---
+
+
+@_rule("x: *b n, c: *b 1 @ bool, v:", tags=("sort", "where"), check=False)
+def sort_of_filled_rows(x: Any, c: Any, v: Any) -> Any:
+    """sort(where(c, v, x)) = where(c, v, sort(x)) for whole rows: medians and quantiles of sorted rows sort once"""
+    c, v = op.broadcast_to(c, x.shape), op.broadcast_to(v, x.shape)
+    return op.sort(op.where(c, v, x)), op.where(c, v, op.sort(x))
 
 
 @_rule("x: *b", attrs={"axis": "sort.axis", "a": "flip.axes"}, phase="simplify", tags=("sort", "flip"), check=False)
@@ -204,17 +247,11 @@ def running_maximum_of_sorted(x: Any, axis: int) -> Any:
     return op.cummax(op.sort(x, axis), axis), op.sort(x, axis)
 
 
-@_rule("x: *b", attrs={"axis": "sort.axis"}, phase="simplify", tags=("sort", "max"), check=False)
-def sort_of_running_maximum(x: Any, axis: int) -> Any:
-    """sort(cummax(x)) = cummax(x)"""
-    return op.sort(op.cummax(x, axis), axis), op.cummax(x, axis)
-
-
 @_rule("x: *a n *c", sizes="k", attrs={"axis": "top_k.axis"}, when=("k >= 1", "k <= n"), phase="simplify",
        tags=("max", "sort"), check=False)  # fmt: skip
 def greatest_of_the_greatest(x: Any, axis: int, k: Any) -> Any:
     """the maximum of the k greatest elements = the maximum"""
-    return op.max(op.top_k(x, k, axis)[0], axis), op.max(x, axis)
+    return (op.max(op.top_k(x, k, axis)[0], axis), op.max(x, axis)) if x.shape[axis] == Dim.var("n") else None
 
 
 # --- Fourier transforms ---
