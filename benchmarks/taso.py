@@ -1,6 +1,7 @@
 """How many of TASO's substitutions follow from the rules that ship.
 
-    python -m benchmarks.taso [--file rules.txt] [--every 10] [--only conv2d] [--json taso.json] [--quick]
+    python -m benchmarks.taso [--file rules.txt] [--found found] [--every 10] [--only conv2d] [--json taso.json]
+                              [--quick]
 
 `--file`: substitutions with one result as Tensat writes those that TASO generated (Jia et al., SOSP 2019; Yang et al.,
 MLSys 2021): a line each, `(matmul (matmul ?input_1 ?input_4) ?input_5)=>(matmul ?input_1 (matmul ?input_4 ?input_5))`.
@@ -8,9 +9,10 @@ The file is not part of this repository. Inputs 1 to 3 are matrices, 4 to 6 squa
 kernels of 3 x 3, 13 to 15 of 1 x 3, 16 to 18 of 3 x 1, and 20 is a number. All sizes but those of kernels are size
 variables. Without a file: a few laws in this notation.
 
-A substitution *follows* if a program that returns both sides, searched with the rules that ship and with extraction,
-computes one value for both. Before that both sides are evaluated at random arguments; where they differ, the line says
-something else than TASO meant, and is told apart.
+A substitution *follows* if the rules lead from one side to the other by equality saturation; or else, if a program that
+returns both sides, searched with all that ships, computes one value for both. `--found`: the laws of a folder that
+`python -m benchmarks.discovery --save found` has written are used besides. Before that both sides are evaluated at
+random arguments; where they differ, the line says something else than TASO meant, and is told apart.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ from jax import lax
 
 import relax_eg as rx
 from benchmarks import Quick
+from benchmarks.least_laws import equations_at
+from relax_eg.discovery.following import all_reached
+from relax_eg.egraph import Budget
 from relax_eg.errors import RelaxEgError
+from relax_eg.ir.expr import postorder
+from relax_eg.rules import RuleSet
 
 EXAMPLES = """
 (matmul (matmul ?input_1 ?input_4) ?input_5)=>(matmul ?input_1 (matmul ?input_4 ?input_5))
@@ -40,6 +47,7 @@ EXAMPLES = """
 (conv2d 1 1 0 0 ?input_7 (ewadd ?input_10 ?input_11))=>(ewadd (conv2d 1 1 0 0 ?input_7 ?input_10) (conv2d 1 1 0 0 ?input_7 ?input_11))
 """  # noqa: E501
 QUICK_RULES = 2
+BUDGET = Budget(nodes=4000, seconds=20)  # of the first question
 SIZES = {"m": 48, "n": 64, "b": 4, "c": 16, "h": 12, "w": 20}  # for prices
 SMALL = {"m": 3, "n": 4, "b": 2, "c": 3, "h": 5, "w": 4}  # for evaluation
 TOLERANCE = 1e-3  # of float32 values, relative to the largest
@@ -152,7 +160,13 @@ def _mean_kernel(words: list[str], given: dict[int, Any]) -> Any:
     return jnp.broadcast_to(eye, (*eye.shape[:2], kh, kw))
 
 
-def answer(line: str) -> Answer:
+def usable(found: str) -> RuleSet:
+    """Returns the rules that ship, without those for kernels and libraries, and the laws of a folder of reports."""
+    more = [] if not found else list(equations_at(found))
+    return RuleSet("usable", [*(rx.rules.default - "library" - "fusion" - "memory"), *more])
+
+
+def answer(line: str, rules: RuleSet) -> Answer:
     """Returns what becomes of a substitution."""
     left, right = (read_term(side) for side in line.split("=>"))
     numbers = sorted({*inputs_of(left), *inputs_of(right)})
@@ -167,26 +181,35 @@ def answer(line: str) -> Answer:
     x, y = (np.asarray(v) for v in both(*map(jnp.asarray, drawn)))
     if x.shape != y.shape or np.abs(x - y).max() > TOLERANCE * max(np.abs(x).max(), 1):
         return Answer(line, "differs")
+    sides = _values(rx.trace(both, *specs))
+    there = {e.op for e in postorder(sides)}
+    near = RuleSet("near", [r for r in rules if r.left_operators <= there])
+    if all_reached([sides], near, budget=BUDGET)[0]:
+        return Answer(line, "follows")
     at = {d: SIZES[d] for s in specs for d in s.split() if d in SIZES}
     try:
         with rx.debug.options(least_gain=1):
             best = rx.optimize(both, *specs, at=at, target="cpu", execution="whole")
     except RelaxEgError as e:
         return Answer(line, f"error: {str(e).splitlines()[0]}")
-    one, other = best.module.main.result.args
-    return Answer(line, "follows" if _value(best, one) is _value(best, other) else "does not follow")
+    one, other = _values(best.module)
+    return Answer(line, "follows" if one is other else "does not follow")
 
 
-def _value(best: Any, e: Any) -> Any:
-    """Returns what a result of a program stands for: the value that is bound to it."""
-    bound = {b.var: b.value for block in best.module.main.blocks for b in block.bindings}
-    while e in bound:
-        e = bound[e]
-    return e
+def _values(module: rx.Module) -> tuple[Any, Any]:
+    """Returns what the two results of a program stand for: the values that are bound to them."""
+    bound = {b.var: b.value for block in module.main.blocks for b in block.bindings}
+    found: list[Any] = []
+    for e in module.main.result.args:
+        while e in bound:
+            e = bound[e]
+        found.append(e)
+    return found[0], found[1]
 
 
 def main(
     file: Annotated[Path | None, typer.Option("--file", help="a file of substitutions")] = None,
+    found: Annotated[str, typer.Option("--found", help="a folder of reports of families")] = "",
     every: Annotated[int, typer.Option("--every", min=1, help="one substitution in so many")] = 1,
     only: Annotated[str, typer.Option("--only", help="substitutions that contain this")] = "",
     json_out: Annotated[Path | None, typer.Option("--json", help="write the answers here")] = None,
@@ -196,11 +219,12 @@ def main(
     lines = [x.strip() for x in text.splitlines() if "=>" in x and only in x]
     chosen = list(dict.fromkeys(lines))[::every][: QUICK_RULES if quick else None]
     answers: list[Answer] = []
+    rules = usable(found)
     for line in chosen:
-        found = answer(line)
-        answers.append(found)
-        if found.outcome != "follows":
-            print(f"{found.outcome}: {line}", flush=True)
+        made = answer(line, rules)
+        answers.append(made)
+        if made.outcome != "follows":
+            print(f"{made.outcome}: {line}", flush=True)
         if json_out is not None:
             json_out.write_text(json.dumps([asdict(a) for a in answers], indent=1) + "\n")
     counts = Counter(a.outcome.partition(":")[0] for a in answers)

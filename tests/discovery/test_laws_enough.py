@@ -8,7 +8,7 @@ import pytest
 
 import relax_eg as rx
 from benchmarks.least_laws import Laws, least
-from benchmarks.taso import answer, read_term
+from benchmarks.taso import answer, read_term, usable
 from relax_eg.rules import RuleSet
 from relax_eg.rules.rule import instances
 
@@ -87,7 +87,7 @@ def test_the_fewest_laws_for_what_is_asked(book: RuleSet) -> None:
     ],
 )
 def test_substitutions(rule: str, outcome: str) -> None:
-    assert answer(rule).outcome == outcome
+    assert answer(rule, usable("")).outcome == outcome
 
 
 def test_a_term_is_read() -> None:
