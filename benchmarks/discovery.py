@@ -1,13 +1,12 @@
 """Whether `rx.discover`, from nothing, finds the laws of the books again, and whether what it finds is sound.
 
-    python -m benchmarks.discovery [--family lattices,sums] [--jobs 2] [--random 2000] [--least] [--save found]
+    python -m benchmarks.discovery [--family lattices,sums] [--jobs 2] [--random 2000] [--save found]
                                    [--resume]
 
 For each family of operators: the laws found, those of the books whose operators are in the grammar (proved, at most
 five operators a side), and how many of these follow from the found ones by equality saturation; at the end, from those
 of all families together. `--random N` evaluates the sides of every found law at N random instances, apart from the
-checker, and counts differences. `--least` counts the found laws from which the laws of the books that follow still
-follow; this takes minutes. `--resume` takes the families that are in the folder of `--save` from there.
+checker, and counts differences. `--resume` takes the families that are in the folder of `--save` from there.
 """
 
 from __future__ import annotations
@@ -17,26 +16,22 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import typer
 
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.minimality import BOOKS
+from benchmarks.random_instances import differences
 from relax_eg.discovery.following import reached
 from relax_eg.discovery.result import Discovery, FoundLaw
 from relax_eg.egraph import Budget
-from relax_eg.errors import BoundsError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value, postorder
 from relax_eg.ops.facts import facts_named
-from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.rules import Instance, Rule, RuleSet
 from relax_eg.rules.certificates import status
-from relax_eg.rules.judge import wide_array, widen_sides
 from relax_eg.rules.rule import instances
-from relax_eg.rules.samples import draw_sizes, draw_under_guards, moderate, value_guards_hold
 from relax_eg.shapes import parse_signature
 
 LARGEST = 5  # operators of a side of a law that is looked for
@@ -100,6 +95,26 @@ FAMILIES = {
     "joints": Family("concat(axis=0) | strided_slice | sum(axes=(1,))", "x: m n, y: k n", 3),
     "reshapes": Family("reshape", "x: m n", 2),
     "broadcasts": Family("broadcast_to | add | multiply | where", "c: m n @ bool, x: m n, y: n, r: m 1, s:", 2),
+    "sorting": Family("sort(axis=1) | max(axes=(1,)) | min(axes=(1,)) | flip(axes=(1,)) | negative", "x: m n", 3),
+    "running sums": Family(
+        "cumsum(axis=1) | cumsum(axis=1,reverse=True) | flip(axes=(1,)) | sum(axes=(1,)) | add", "x: m n", 3
+    ),
+    "running extremes": Family(
+        "cummax(axis=1) | cummin(axis=1) | cummax(axis=1,reverse=True) | max(axes=(1,)) | flip(axes=(1,)) | negative",
+        "x: m n", 3,
+    ),
+    "running products": Family(
+        "cumprod(axis=1) | cumsum(axis=1) | prod(axes=(1,)) | sum(axes=(1,)) | exp | log", "x: m n", 3, (), "positive",
+        "approximate",
+    ),
+    "rounding": Family("floor | ceil | round | negative | abs", "x: *b", 3),
+    "comparisons": Family("less | less_equal | logical_not | maximum | minimum | where", "x: *b, y: *b", 2),
+    "flips": Family(
+        "flip(axes=(0,)) | flip(axes=(1,)) | permute_dims(axes=(1,0)) | sum(axes=(1,)) | max(axes=(1,)) | add",
+        "x: m n, y: m n", 2,
+    ),
+    "triangles": Family("triu(k=0) | tril(k=0) | multiply | permute_dims(axes=(1,0))", "a: n n, b: n n", 2),
+    "places": Family("argmax(axis=1) | argmin(axis=1) | negative | exp | sort(axis=1)", "x: m n", 2),
     "TASO": Family(
         "add | multiply | matmul | relu | permute_dims(axes=(1,0)) | concat(axis=0) | concat(axis=1) | "
         "strided_slice(begin=(0,0),end=(n,n),strides=(1,1)) | strided_slice(begin=(n,0),end=(2*n,n),strides=(1,1)) | "
@@ -166,68 +181,10 @@ def proved(rules: Sequence[Rule]) -> set[str]:
     return {r.name for r in rules if status(r).holds_everywhere}
 
 
-def least_laws(found: Discovery, asked: Sequence[Instance]) -> int:
-    """Returns how many of the found laws are kept if those are dropped, the last found first, without which all of
-    `asked` still follow."""
-    kept, order = list(found.laws), list(asked)
-    for law in reversed(found.laws):
-        fewer = replace(found, laws=tuple(x for x in kept if x is not law))
-        failed = next((i for i in order if not reached(i, fewer.equations, BUDGET)), None)
-        if failed is None:
-            kept.remove(law)
-        else:  # what failed once mostly fails again, and is asked first
-            order = [failed, *(i for i in order if i is not failed)]
-    return len(kept)
-
-
-def differences(rules: rx.RuleSet, count: int) -> tuple[int, list[str]]:
-    """Returns at how many random instances the sides of rules were evaluated, and the rules whose sides differed. The
-    evaluation is over float64, one instance at a time, by the reference interpreter."""
-    tried, wrong = 0, list[str]()
-    draw = draw_under_guards(moderate, wide=True)
-    for rule in rules:
-        rng = np.random.default_rng(len(rule.name))
-        chosen = list(instances(rule, limit=8))
-        each = -(-count // len(chosen))
-        for instance in chosen:
-            bindings = draw_sizes(instance, rng, 8, 0)
-            for k in range(each):
-                sizes = bindings[k % len(bindings)]
-                values = draw(instance, sizes, rng, k)
-                if not value_guards_hold(instance, values):
-                    continue
-                tried += 1
-                if not agree(instance, sizes, values):
-                    wrong.append(f"{rule} at {sizes}: {values}")
-                    break
-    return tried, wrong
-
-
-def agree(instance: Instance, sizes: Any, values: dict[str, Any]) -> bool:
-    wide = widen_sides(instance)
-    env = {e: wide_array(np.asarray(values[n])) for n, e in wide.params.items()}
-    try:
-        with np.errstate(all="ignore"):
-            sides = [evaluate_expr(e, env, sizes) for e in (*wide.left, *wide.right)]
-    except BoundsError:
-        return True
-    n = len(wide.left)
-    for a, b in zip(sides[:n], sides[n:], strict=True):
-        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        finite = np.isfinite(x) & np.isfinite(y)
-        scale = max(float(np.abs(x[finite]).max(initial=1.0)), 1.0)
-        if not np.array_equal(np.isfinite(x), np.isfinite(y)) or np.any(np.abs(x - y)[finite] > TOLERANCE * scale):
-            return False
-    return True
-
-
 def main(
     family: Annotated[str, typer.Option("--family", help="families, comma-separated")] = "",
     jobs: Annotated[int, typer.Option("--jobs", help="processes that prove")] = 0,
     random: Annotated[int, typer.Option("--random", help="random instances of each found law")] = 0,
-    least: Annotated[
-        bool, typer.Option("--least", help="count the found laws from which those of the books follow")
-    ] = False,
     save: Annotated[str, typer.Option("--save", help="a folder for the files of rules and the reports")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="take what is in the folder of --save from there")] = False,
     quick: Quick = False,
@@ -235,7 +192,7 @@ def main(
     asked: dict[str, Instance] = {}
     missing: set[str] = set()
     union: list[Rule] = []
-    laws = enough = by_hand = 0
+    laws = 0
     seconds_of_all = 0.0
     chosen = [QUICK] if quick else [n.strip() for n in family.split(",")] if family else list(FAMILIES)
     for name in chosen:
@@ -261,11 +218,6 @@ def main(
             f"{len(own) - len(lost)} of {len(own)} laws of the books follow {found.stopped}".rstrip(),
             flush=True,
         )
-        if least:
-            followers = [i for n, i in own.items() if n not in lost]
-            count = least_laws(found, followers)
-            print(f"  {count} found laws are enough for {len(followers)} of the books", flush=True)
-            enough, by_hand = enough + count, by_hand + len(followers)
         laws, seconds_of_all = laws + len(found.laws), seconds_of_all + seconds
         if random or quick:
             tried, wrong = differences(found.rules, random or 20)
@@ -281,8 +233,6 @@ def main(
     print(f"all: {count} laws of the books follow; {laws} laws found in {seconds_of_all:.0f} s of processor time")
     for name in sorted(missing):
         print(f"  missing: {name}")
-    if least:
-        print(f"{enough} found laws are enough for {by_hand} of the books, family by family")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What found laws save besides the rules that ship: on their own larger sides, and on the corpus.
 
     python -m benchmarks.discovery_gains [--rules found] [--only softmax] [--own] [--json docs/found_laws.json]
+    python -m benchmarks.discovery_gains --mine mined.py [--only softmax] [--libraries] [--size 2]
 
 `--rules`: a file of rules or a folder of such, as `python -m benchmarks.discovery --save found` writes them; without it
 the laws of a small grammar are found first. Every program is searched twice, with the default rules and with the found
@@ -9,12 +10,16 @@ ones too. Prints the programs whose predicted time falls, and the laws that did 
 `--own` looks at the laws alone. A law is *new* if the rules that ship, without the schemas, do not lead from one side
 to the other. It *saves* the share of the time of one side, as the rules that ship and the schemas make it, that the
 other side as written does not take.
+
+`--mine` looks for cheaper terms in the fragments of what the rules that ship make of each program, and writes their
+laws to a file, for `--rules`. `--libraries`: of the functions of `benchmarks.library_cases`, with their gradients,
+instead of the corpus.
 """
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -27,9 +32,12 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.corpus import CORPUS
 from benchmarks.corpus.fired import corpus_rules
+from benchmarks.found_rules import canonical, rules_at
 from relax_eg.discovery.following import reached
-from relax_eg.discovery.laws import load
-from relax_eg.driver.ranking import LEAST_SAVING, rank_by_savings, savings_of_rules
+from relax_eg.driver.mining import Mined, Miner, Offer
+from relax_eg.driver.ranking import LEAST_SAVING, Optimize, rank_by_savings, savings_of_rules
+from relax_eg.errors import RelaxEgError
+from relax_eg.frontends import trace
 from relax_eg.ir.expr import VAR
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops.facts import FACTS
@@ -39,6 +47,7 @@ from relax_eg.rules.rule import instances
 
 QUICK_PROGRAMS = 2
 SIZE = 256  # of every axis, for prices
+MINED_TERMS = 4000  # of one size for a fragment
 INSTANCES = 12  # of a law, of which the one with the fewest shapes is looked at
 
 
@@ -87,20 +96,57 @@ def own_gain(rule: rx.rules.Rule, family: str) -> OwnGain:
     )
 
 
-def rules_at(place: str) -> RuleSet:
-    """Returns the rules of a file or folder, under names that tell the file."""
-    if not place:
-        return rx.discover("abs | multiply | maximum", "x: *b, y: *b", 2).rules
-    path = Path(place)
-    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
-    found: list[Any] = []
-    for file in files:
-        text = file.read_text()
-        for name in [line[4 : line.index("(")] for line in text.splitlines() if line.startswith("def ")]:
-            text = text.replace(f"def {name}(", f"def {file.stem}__{name}(")
-            text = text.replace(f'name="{name}_typed_', f'name="{file.stem}__{name}_typed_')
-        found += load(text, file.stem)
-    return RuleSet("found", found)
+def of_corpus() -> dict[str, Optimize]:
+    """Returns the programs of the corpus, as functions of rules that optimize them."""
+
+    def optimized(p: Any, rules: RuleSet) -> Any:
+        at = dict.fromkeys(trace_or_module(p.made_of, *p.specs, **p.keywords).main.size_variables, SIZE)
+        with rx.debug.options(least_gain=1):
+            return p.optimized(rules=rules, at=at, target="cpu")
+
+    return {n: partial(optimized, p) for n, p in CORPUS.items()}
+
+
+def of_libraries() -> dict[str, Optimize]:
+    """Returns the functions of libraries at the sizes at which they are timed, and their gradients."""
+    from benchmarks.library_cases import CASES, REAL
+
+    def optimized(use: Any, function: Any, rules: RuleSet) -> Any:
+        with rx.debug.options(least_gain=1, cache=False):
+            return rx.optimize(function, *use.specs, rules=rules, target="cpu")
+
+    found: dict[str, Optimize] = {}
+    for case in CASES:
+        use = case.build(REAL)
+        found[f"{case.library}: {case.name}"] = partial(optimized, use, use.fn)
+        found[f"{case.library}: {case.name}, gradient"] = partial(optimized, use, use.gradient)
+    return found
+
+
+def trace_or_module(made_of: Any, *specs: Any, **keywords: Any) -> Module:
+    return made_of if isinstance(made_of, Module) else trace(made_of, *specs, **keywords)
+
+
+def mine_programs(asked: Mapping[str, Optimize], file: Path, size: int) -> None:
+    """Writes the laws that the programs could use after the rules that ship, and prints the share of a program's
+    predicted time that each saves there."""
+    miner = Miner("cpu", size, "reassociate", 1, MINED_TERMS)
+    offers: list[Offer] = []
+    for name, optimize in asked.items():
+        try:
+            best = optimize(corpus_rules())
+            at = dict(best.report.at)
+            miner.least = LEAST_SAVING * best.report.after.seconds
+            found = miner.mined(best.module, at)
+        except RelaxEgError as e:
+            print(f"{name}: {str(e).splitlines()[0]}", flush=True)
+            continue
+        for o in found.offers:
+            share = (o.before - o.after) / best.report.after.seconds
+            print(f"{100 * share:4.0f}%  {name}: {o}", flush=True)
+        offers += found.offers
+        Mined(tuple(offers), 0).save(file)
+    print(f"{len(offers)} laws from {len(asked)} programs")
 
 
 def main(
@@ -108,30 +154,26 @@ def main(
     only: Annotated[str, typer.Option("--only", help="programs whose name contains this")] = "",
     own: Annotated[bool, typer.Option("--own", help="what the laws save by themselves")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="with --own: write the new laws here")] = None,
+    mine: Annotated[Path | None, typer.Option("--mine", help="mine the programs, and write the laws here")] = None,
+    libraries: Annotated[bool, typer.Option("--libraries", help="functions of libraries as programs")] = False,
+    size: Annotated[int, typer.Option("--size", help="with --mine: operators of a cheaper term")] = 2,
     quick: Quick = False,
 ) -> None:
+    chosen = {n: p for n, p in (of_libraries() if libraries else of_corpus()).items() if only in n}
+    asked = dict(islice(chosen.items(), QUICK_PROGRAMS if quick else None))
+    if mine is not None:
+        mine_programs(asked, mine, size)
+        return
     found = rules_at(rules)
     if own:
         show_own(found, only, json_out)
         return
-    chosen = {n: p for n, p in CORPUS.items() if only in n}
-    asked = {n: partial(_optimized, p) for n, p in islice(chosen.items(), QUICK_PROGRAMS if quick else None)}
     savings = rank_by_savings(asked, found, corpus_rules())
     for s in savings:
         print(s)
     for name, share in savings_of_rules(savings).items():
         print(f"{100 * share:.0f}%  {found[name]}")
     print(f"{len(savings)} of {len(asked)} programs gain by {len(found)} laws")
-
-
-def canonical(rule: rx.rules.Rule) -> str:
-    """The law with its variables named in the order in which they appear."""
-    numbers: dict[str, int] = {}
-
-    def number(m: re.Match[str]) -> str:
-        return f"${numbers.setdefault(m[0], len(numbers))}" if m[0] in rule.signature else m[0]
-
-    return re.sub(r"[^\W\d]\w*", number, rule.doc.splitlines()[0])
 
 
 def show_own(found: RuleSet, only: str, json_out: Path | None) -> None:
@@ -150,11 +192,6 @@ def show_own(found: RuleSet, only: str, json_out: Path | None) -> None:
     print(f"{len(new)} of {len(gains)} laws are new, {saving} of them save something by themselves")
     if json_out is not None:
         json_out.write_text(json.dumps([asdict(g) for g in new], indent=1) + "\n")
-
-
-def _optimized(p: Any, rules: RuleSet) -> Any:
-    with rx.debug.options(least_gain=1):
-        return p.optimized(rules=rules)
 
 
 if __name__ == "__main__":

@@ -272,6 +272,35 @@ def save(path: Path, rows: list[Row], calls: list[tuple[str, float]]) -> None:
     path.write_text(json.dumps(report, indent=1))
 
 
+def timed(
+    console: Console,
+    chosen: list[Case],
+    ns: list[int],
+    json_out: Path | None,
+    resume: bool,
+    budget: float,
+    with_ours: bool,
+    quick: bool,
+    options: dict[str, Any],
+) -> list[Row]:
+    """Returns the rows of cases at sizes; arguments as of `main`, `options` those of `compiled_by_us`."""
+    rows = load(json_out) if resume and json_out else []
+    known, end = {(r.case, r.n) for r in rows}, time.perf_counter() + budget
+    work = [(case, n) for n in ns for case in chosen if (case.name, n) not in known]
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(work))
+        for done, (case, n) in enumerate(work):
+            if time.perf_counter() > end:
+                console.print(f"{len(work) - done} left: go on with --resume")
+                break
+            progress.update(task, description=escape(f"{case.name}, n={n}"))
+            rows.append(run_case(case, n, with_ours, QUICK_SECONDS if quick else 1.0, options))
+            if json_out:
+                save(json_out, rows, [])
+            progress.advance(task)
+    return rows
+
+
 def main(
     cases_of: Annotated[Literal["patterns", "sums", "kernels"], typer.Option("--set", help="which cases")] = "patterns",
     sizes: Annotated[str, typer.Option(help="comma-separated values of n")] = "64,256,1024,2048",
@@ -295,20 +324,7 @@ def main(
         chosen, ns = chosen[:QUICK_CASES], [min(ns)]
     console.print(f"{machine()}\nall forms under jax.jit, taking turns; medians, 95% intervals of paired ratios")
     options = {"target": target, "measure": choose, "mine": mined}
-    rows = load(json_out) if resume and json_out else []
-    known, end = {(r.case, r.n) for r in rows}, time.perf_counter() + budget
-    work = [(case, n) for n in ns for case in chosen if (case.name, n) not in known]
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(work))
-        for done, (case, n) in enumerate(work):
-            if time.perf_counter() > end:
-                console.print(f"{len(work) - done} left: go on with --resume")
-                break
-            progress.update(task, description=escape(f"{case.name}, n={n}"))
-            rows.append(run_case(case, n, not without_ours, QUICK_SECONDS if quick else 1.0, options))
-            if json_out:
-                save(json_out, rows, [])
-            progress.advance(task)
+    rows = timed(console, chosen, ns, json_out, resume, budget, not without_ours, quick, options)
     order = {c.name: i for i, c in enumerate(chain.from_iterable(SETS.values()))}
     rows.sort(key=lambda r: (order[r.case], r.n))
     console.print(table(rows))

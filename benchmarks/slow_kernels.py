@@ -1,16 +1,34 @@
 """Scientific kernels written the slow way, as numpy programs often are, each beside its best form by hand.
 
+    python -m benchmarks.slow_kernels [--only sort] [--target cpu] [--json out.json] [--resume] [--budget 280]
+    python -m benchmarks.slow_kernels --json out.json --resume --budget 0 --write      # the table into the document
+
 In the spirit of the benchmarks of STENSO (Brauckmann et al., 2025), which are numpy programs with a faster equal one;
-none is copied. `python -m benchmarks.patterns --set kernels --mine` times them. What holds for all reals is meant: a
-form by hand may round otherwise.
+none is copied. What holds for all reals is meant: a form by hand may round otherwise. Ours uses the rules that ship and
+those that are mined from the kernel; all forms run under `jax.jit` and take turns (`benchmarks.patterns`, of which the
+kernels are a set).
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
 import jax
 import jax.numpy as jnp
+import typer
+from rich.console import Console
 
+from benchmarks import Quick, write_between
 from benchmarks.cases import Case, Form, Function
+from benchmarks.timing import duration, machine, told
+
+SIZE = 256  # of `n`
+QUICK_KERNELS = 2
+DOCUMENT = Path(__file__).parent.parent / "docs" / "discovery.md"
+BEGIN, END = "<!-- python -m benchmarks.slow_kernels --write: from here -->", "<!-- to here -->"
 
 
 def _kernel(name: str, written: Function, specs: str, by_hand: Function, form: str, **sizes: int) -> Case:
@@ -120,3 +138,46 @@ CASES = [
     _kernel("variance", _variance_of_rows, "n n", lambda x: jnp.var(x, 1), "var"),
     _kernel("softmax of shifted", _softmax_twice_shifted, "n n", lambda x: jax.nn.softmax(x, -1), "softmax"),
 ]  # fmt: skip
+
+
+def page(rows: Sequence[Any]) -> str:
+    """The rows of `benchmarks.patterns` as Markdown, the best form by hand that wins by most first."""
+    from benchmarks.patterns import summary
+
+    lines = [
+        f"{machine()}, n = {SIZE}. Speed-ups are over `jax.jit` of the kernel as written.",
+        "",
+        *("```text", summary(list(rows)), "```", ""),
+        "| kernel | as written | form by hand | by hand | ours | slower | misses the form by hand |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for r in sorted(rows, key=lambda r: -r.best.value):
+        slower = "same program" if r.same else told(r.slower, "SLOWER")
+        cells = (f"`{r.case}`", duration(r.written), r.best_form, f"{r.best.value:.2f}", str(r.ours), slower)
+        lines.append(f"| {' | '.join(cells)} | {told(r.missed, 'missed')} |")
+    return "\n".join(lines)
+
+
+def main(
+    only: Annotated[str, typer.Option("--only", help="kernels whose name contains this")] = "",
+    target: Annotated[str | None, typer.Option(help="a device profile, or its file; default: this machine")] = None,
+    json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="keep the rows of --json, time the rest")] = False,
+    budget: Annotated[float, typer.Option(help="stop after so many seconds; --resume goes on")] = float("inf"),
+    write: Annotated[bool, typer.Option("--write", help=f"put the table into {DOCUMENT.name}")] = False,
+    quick: Quick = False,
+) -> None:
+    from benchmarks import patterns
+
+    console = Console(width=None if sys.stdout.isatty() else 190)
+    chosen = [c for c in CASES if only.lower() in c.name.lower()][: QUICK_KERNELS if quick else None]
+    options = {"target": target, "measure": 0, "mine": True}
+    rows = patterns.timed(console, chosen, [SIZE], json_out, resume, budget, True, quick, options)
+    console.print(patterns.table(rows))
+    console.print(patterns.summary(rows))
+    if write and not quick:
+        write_between(DOCUMENT, BEGIN, END, page(rows))
+
+
+if __name__ == "__main__":
+    typer.run(main)

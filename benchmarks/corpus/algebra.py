@@ -126,3 +126,9 @@ def symmetric_normal_equations(a, x):
     """A normal matrix times a vector; the matrix is symmetric whichever way it is written."""
     gram = a.T @ a
     return (gram + gram.T) / 2 @ x, gram.T
+
+
+@program("b n")
+def volumes_of_boxes(edges):
+    """Logarithms of the volumes that are spanned by signed edges."""
+    return jnp.log(jnp.prod(jnp.abs(edges), axis=1))

@@ -92,6 +92,13 @@ def sensor_model(x, noise, h):
     return h @ x[:, None] + noise[:, None], x[None, :] @ h.T
 
 
+@program("t b", "t b")
+def rewards_to_go(rewards, values):
+    """By how much what is still to come exceeds what was expected, as self-imitation weighs steps."""
+    to_go = jnp.cumsum(rewards[::-1], axis=0)[::-1]
+    return to_go, jnp.maximum(to_go - values, 0.0)
+
+
 @program("t n", "t n")
 def pid_error(reference, measured):
     """Terms of a PID controller on a recorded run."""
@@ -127,3 +134,10 @@ def elman_cell_over_a_pair(w, v, pair, h):
         return h, h
 
     return jax.lax.scan(step, h, pair)
+
+
+@program("t b")
+def still_to_come(rewards):
+    """What is still to come, as the total without what has been, its own step included."""
+    to_come = jnp.sum(rewards, axis=0, keepdims=True) - jnp.cumsum(rewards, axis=0) + rewards
+    return jnp.abs(to_come)

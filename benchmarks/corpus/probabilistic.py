@@ -139,3 +139,24 @@ def batched_emission_totals(x, w):
 def bayes_odds(x, y, p):
     """Odds in three spellings of a quotient."""
     return (x * p) / (y * p), x / (y / p), (x / p) * p, (x * p) / p
+
+
+@program("n t", numerics="approximate")
+def survival_curve(hazards):
+    """The expected number of intervals that are survived, of hazards that are constant within each."""
+    return jnp.sum(jnp.cumprod(jnp.exp(-hazards), axis=1), axis=1)
+
+
+@program("r s", "r s", "r s 3", numerics="approximate")
+def composited_along_rays(density, step, colour):
+    """Colours along rays, each weighed by what light gets through to it (NeRF)."""
+    alpha = 1.0 - jnp.exp(-density * step)
+    through = jnp.cumprod(1.0 - alpha, axis=1)
+    return jnp.sum((through * alpha)[:, :, None] * colour, axis=1)
+
+
+@program("b t", facts={"p": "positive"}, numerics="approximate")
+def sequence_probability(p):
+    """The probability of each prefix of a sequence, and of the whole, by logarithms."""
+    logs = jnp.log(p)
+    return jnp.exp(jnp.cumsum(logs, axis=1)), jnp.exp(jnp.sum(logs, axis=1))

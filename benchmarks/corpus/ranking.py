@@ -58,6 +58,35 @@ def drawdown(prices):
 
 
 @program("t n")
+def range_of_a_walk(steps):
+    """The span that a walk has covered when it ends: the last of its running extremes."""
+    walk = jnp.cumsum(steps, axis=0)
+    high, low = jax.lax.cummax(walk, axis=0), jax.lax.cummin(walk, axis=0)
+    return high[-1] - low[-1], jnp.max(high, axis=0)
+
+
+@program("t n")
+def support_levels(prices):
+    """Running lows, as a running high of negated prices, and the lowest of them."""
+    low = -jax.lax.cummax(-prices, axis=0)
+    return low, jnp.min(low, axis=0)
+
+
+@program("n 64")
+def best_of_a_beam(scores):
+    """The best score of those that a beam keeps."""
+    kept = jax.lax.top_k(scores, 8)[0]
+    return jnp.max(kept, axis=-1)
+
+
+@program("n 128")
+def median_from_the_top(x):
+    """The median of values that a report lists from the highest down, sorted once more."""
+    listed = jnp.sort(x, axis=1)[:, ::-1]
+    return jnp.median(listed, axis=1)
+
+
+@program("t n")
 def discounted_returns(rewards):
     """Discounted returns, by a reversed scan."""
 
@@ -78,3 +107,17 @@ def top_k_mass(p):
 def compacted(x, keep):
     """The sum of those values that are kept, compacted to a fixed size."""
     return jnp.sum(jnp.take(x, jnp.nonzero(keep, size=x.shape[0], fill_value=0)[0]) * keep)
+
+
+@program("t n")
+def high_water_marks(value):
+    """Peaks of a fund, from the peaks of each desk, which are running maxima already."""
+    peaks = jax.lax.cummax(value, axis=0)
+    return jax.lax.cummax(peaks, axis=0) - value
+
+
+@program("n 32", "n @ int32")
+def accuracy_of_encoded_labels(logits, labels):
+    """The share of right answers, of labels that arrive encoded."""
+    encoded = jax.nn.one_hot(labels, 32)
+    return jnp.mean((jnp.argmax(logits, -1) == jnp.argmax(encoded, -1)).astype(jnp.float32))

@@ -96,3 +96,36 @@ def cosine_transform(basis, x):
 def cross_power(x, y):
     """Bits of energy: log of a product of magnitudes."""
     return jnp.log(1.0 + jnp.abs(x) * jnp.abs(y))
+
+
+@program("b 512", "257", "257", numerics="approximate")
+def two_bands(x, low, high):
+    """A signal through two filters, each by its own transform, and mixed again."""
+    spectrum = jnp.fft.rfft(x)
+    return jnp.fft.irfft(spectrum * low) + jnp.fft.irfft(spectrum * high)
+
+
+@program("b 512", "b 512", numerics="approximate")
+def spectrum_of_a_mix(voice, music):
+    """The power of two tracks together, from their spectra."""
+    both = jnp.fft.rfft(voice) + jnp.fft.rfft(music)
+    return jnp.real(both) ** 2 + jnp.imag(both) ** 2
+
+
+@program("b 512", "b 512", numerics="approximate")
+def filter_that_is_off(x, gain):
+    """An equaliser with all bands open: the signal goes to frequencies and back, and is scaled."""
+    return jnp.fft.irfft(jnp.fft.rfft(x)) * gain
+
+
+@program("c n", "c n")
+def louder_channel(left, right):
+    """The peak of each pair of channels, and the quietest sample of both."""
+    loud = jnp.maximum(jnp.max(left, axis=1), jnp.max(right, axis=1))
+    return loud - jnp.minimum(jnp.min(left, axis=1), jnp.min(right, axis=1))
+
+
+@program("b n", "n k")
+def correlated_backwards(x, filters):
+    """Responses of a bank of filters, all turned around as a convolution is written, without their sign."""
+    return jnp.abs(x[:, ::-1] @ filters[::-1])

@@ -119,3 +119,18 @@ def standardized_effects(x, w, y):
     """Sums over columns and rows of a product, for a check of totals."""
     p = x @ w
     return p.sum(axis=0), p.sum(axis=1), p.sum(), jnp.sum(p + y, axis=1)
+
+
+@program("n 128")
+def gini_coefficients(x):
+    """Inequality of sorted incomes, by the area below the curve of their running sums."""
+    ordered = jnp.sort(x, axis=1)
+    n = x.shape[1]
+    area = jnp.sum(jnp.cumsum(ordered, axis=1), axis=1)
+    return (n + 1 - 2 * area / jnp.sum(ordered, axis=1)) / n
+
+
+@program("n 64")
+def quantiles_that_do_not_cross(predicted):
+    """Predicted quantiles, put in order, and made monotone once more."""
+    return jax.lax.cummax(jnp.sort(predicted, axis=1), axis=1) * 100.0

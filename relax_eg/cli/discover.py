@@ -40,7 +40,7 @@ def discover(
         str, typer.Option("--known", help="Laws that are known: none, default, or a file of rules.")
     ] = "default",
     facts: Annotated[
-        str, typer.Option("--facts", help="Conditions to look under: 'nonnegative positive nonzero'.")
+        str, typer.Option("--facts", help="Facts to look under: 'positive', or 'd: diagonal positive, x: nonzero'.")
     ] = "",
     constants: Annotated[list[float] | None, typer.Option("--constant", help="A number that terms may have.")] = None,
     numerics: Annotated[str, typer.Option("--numerics", help="exact, reassociate or approximate.")] = "reassociate",

@@ -14,12 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from relax_eg.discovery.conditions import Condition
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer, is_reversible
 from relax_eg.discovery.table import EqualPair
 from relax_eg.discovery.terms import leaves_of, operators_of, size_of
 from relax_eg.discovery.typings import OF_MATRICES, Signature
-from relax_eg.discovery.values import Condition, SamplePoints
+from relax_eg.discovery.values import SamplePoints
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.plain_data import read_json

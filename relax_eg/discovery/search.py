@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relax_eg.argument_checks import CALLABLE, NONE, Kind, accepts, integer, of_types, one_of, within
+from relax_eg.discovery.conditions import AskedFacts, Facts, read_facts
 from relax_eg.discovery.generalising import generalised
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer, doc_of, is_reversible
@@ -28,7 +29,7 @@ from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
 from relax_eg.discovery.result import Discovery, FoundLaw, SizeFigures
 from relax_eg.discovery.sifting import Law, Sieve
 from relax_eg.discovery.table import TermTable
-from relax_eg.discovery.values import SamplePoints, read_facts
+from relax_eg.discovery.values import SamplePoints
 from relax_eg.errors import DiscoveryError
 from relax_eg.plain_data import read_json, write_file
 from relax_eg.rules.rule_set import RuleSet
@@ -59,6 +60,10 @@ def _are_texts(x: Any) -> bool:
     return isinstance(x, str) or (isinstance(x, (list, tuple)) and all(isinstance(f, str) for f in x))  # type: ignore[reportUnknownVariableType]
 
 
+def _are_facts(x: Any) -> bool:
+    return _are_texts(x) or (isinstance(x, Mapping) and all(map(_are_texts, x.values())))  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
 @accepts(
     DiscoveryError,
     operators=Kind(
@@ -67,7 +72,7 @@ def _are_texts(x: Any) -> bool:
     variables=of_types("a signature, 'x: n, y: n',", str),
     size=within("a number of operators", 1, LARGEST_SIZE),
     rules=of_types("a RuleSet", RuleSet) | NONE,
-    facts=Kind(_are_texts, "words such as 'nonnegative'"),
+    facts=Kind(_are_facts, "words such as 'nonnegative', or {'x': 'nonnegative'},"),
     constants=Kind(_are_numbers, "a list of numbers"),
     numerics=one_of(*CLASSES),
     seed=integer("an integer that is at least 0", 0),
@@ -82,7 +87,7 @@ def discover(
     variables: str,
     size: int = 3,
     rules: RuleSet | None = None,
-    facts: str | Sequence[str] = (),
+    facts: Facts = (),
     constants: Sequence[float] = (),
     numerics: Numerics = "reassociate",
     *,
@@ -102,7 +107,8 @@ def discover(
     - `size`: the largest number of operators of a side.
     - `rules`: what is known; laws that follow from it are left out.
     - `facts`: facts of variables (`docs/rules.md`) under which laws are looked for too, one at a time: "positive",
-      "symmetric". That an axis is not empty is always tried.
+      "symmetric". Facts that variables may have at once are given for each: {"d": "diagonal positive", "x": "nonzero"},
+      or "d: diagonal positive, x: nonzero". That an axis is not empty is always tried.
     - `constants`: numbers that terms may have.
     - `numerics`: the weakest class of a law; each law gets the strongest that is proved.
     - `seed`: of the sample points. The same arguments give the same laws, unless `seconds` end the search.
@@ -112,8 +118,9 @@ def discover(
     - `seconds`: after which no further size, and no further batch of proofs, is begun.
     - `tell`: called with a text, what is done, and what is to be done.
 
-    A search that is interrupted by Ctrl-C returns what it has proved. DiscoveryError if an operator has no equations,
-    if no operator applies to the variables, or if even the terms of one operator are too many.
+    A search that is interrupted by Ctrl-C returns what it has proved. DiscoveryError for operators that are not
+    accepted, if no operator applies to the variables, if even the terms of one operator are too many, if facts of a
+    variable contradict each other, or if `rules` make terms equal that differ.
     """
     grammar = Grammar(operators, variables, constants)
     run = _Run(
@@ -131,7 +138,7 @@ def discover(
 @dataclass
 class _Run:
     grammar: Grammar
-    facts: tuple[str, ...]
+    facts: AskedFacts
     numerics: Numerics
     seed: int
     most: int
@@ -148,7 +155,8 @@ class _Run:
         """What a run was asked, as plain data."""
         known = sorted(r.name for r in rules) if rules is not None else []
         return {
-            "grammar": str(self.grammar), "facts": list(self.facts), "numerics": self.numerics, "seed": self.seed,
+            "grammar": str(self.grammar), "facts": self.facts.plain(self.grammar),
+            "numerics": self.numerics, "seed": self.seed,
             "programs": [str(p) for p in self.grammar.programs.values()], "known": known,
         }  # fmt: skip
 
@@ -186,6 +194,8 @@ class _Run:
         self.progress(f"{n} operators: {count:,} terms", 0, count)
         started, before = time.monotonic(), len(sieve.laws)
         candidates = [*table.grow(), *table.conditional()]
+        if n == 1:
+            sieve.refuse_contradictions(table)
         sieve.sift(candidates, self._told(n))
         spent = time.monotonic() - started
         self.sizes.append(SizeFigures(n, count, table.classes, len(candidates), len(sieve.laws) - before, spent))

@@ -3,6 +3,7 @@ proved ones those are kept that the others do not make."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,10 +11,10 @@ from relax_eg.discovery.following import all_reached
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer
 from relax_eg.discovery.proving import LawProof, LawProver, Progress
-from relax_eg.discovery.table import EqualPair
+from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Order, Rewriting, leaves_of, order, size_of
 from relax_eg.egraph import Budget
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import DiscoveryError
 from relax_eg.rules.conditions import Guard, parse_guards
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.rule_set import RuleSet
@@ -210,16 +211,31 @@ class Sieve:
         known = (self._rewriting, self._doubtful) if c.condition is None else ()
         return any(r.reducer(c.left) is not None for r in known)
 
+    def refuse_contradictions(self, table: TermTable) -> None:
+        """Raises DiscoveryError if the known rules make terms of the table equal that differ at a sample point."""
+        if not len(self._known):
+            return
+        for terms in table.smallest(_AT_ONCE):
+            pairs = list(itertools.combinations(terms, 2))
+            sides = [self._sides(EqualPair(*p)) for p in pairs]
+            for (a, b), are_equal in zip(pairs, all_reached(sides, self._known, (), _BUDGET), strict=True):
+                where = table.difference(a, b) if are_equal else ""
+                if where:
+                    raise DiscoveryError(
+                        f"rules: they contradict what operators compute: {self._writer.text(EqualPair(a, b))} follows "
+                        f"from them, and {where}; accepted: laws that hold, as `rx.verify` tells"
+                    )
+
     def minimise(self, progress: Progress) -> None:
-        """Moves the laws that follow from the others to `dropped`, the largest first."""
-        for n, law in enumerate(sorted(self.laws, key=lambda x: self._key(x.candidate), reverse=True)):
-            progress("minimising", n, len(self.laws))
-            rules = self._rule_set(self.laws, law)
-            try:
-                found = all_reached([self._sides(law.candidate)], rules, self._guards(law.candidate), _LAST_BUDGET)
-            except RelaxEgError:
-                continue
-            if found[0]:
+        """Moves the laws that follow from the others to `dropped`, the largest first. Smaller laws are asked first:
+        where there are few rules, the e-graph reaches further before its budget ends."""
+        ordered = sorted(self.laws, key=lambda x: self._key(x.candidate))
+        for n in reversed(range(len(ordered))):
+            law = ordered[n]
+            progress("minimising", len(ordered) - n, len(ordered))
+            sides, guards = self._sides(law.candidate), self._guards(law.candidate)
+            others = (self._rule_set(some, law) for some in (ordered[:n], self.laws))
+            if any(all_reached([sides], rules, guards, _LAST_BUDGET)[0] for rules in others):
                 self.laws.remove(law)
                 self.dropped.append(Dropped(law.candidate, None))
 

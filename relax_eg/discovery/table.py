@@ -15,15 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.discovery.conditions import Condition
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.terms import Order, Term, leaves_of, order
-from relax_eg.discovery.values import Condition, SamplePoints, operand, wide_form
+from relax_eg.discovery.values import SamplePoints, operand, wide_form
+from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
 from relax_eg.ops.interpret import evaluate_points
 
 Array = np.ndarray[Any, Any]
 Type = tuple[Any, ...]
 
+_APART = 1e-3  # chosen: difference beyond rounding, relative to the first side, or to 1
 _AT_ONCE = 1 << 20  # limit: elements of the results of one evaluation
 
 
@@ -146,6 +149,34 @@ class TermTable:
         left, right = (self.points.rows([v[None] for v in vs], dtype)[0] for vs in values)
         held = slice(None) if pair.condition is None else self.points.columns((shape, dtype), pair.condition)
         return bool(np.array_equal(left[held], right[held]) and self.points.defined(left[held], dtype))
+
+    def smallest(self, most: int) -> list[list[Term]]:
+        """For each type, up to `most` terms, of which no two have equal values, the smallest first."""
+        found: dict[Type, list[Term]] = {}
+        for (t, _), kept in sorted(self._kept.items(), key=lambda x: x[0][1]):
+            own = found.setdefault(t, [])
+            own += kept.terms[: most - len(own)]
+        return list(found.values())
+
+    def difference(self, a: Term, b: Term) -> str:
+        """Where two terms of one type differ, as text; empty where they do not, or hardly, as far as sample points
+        tell."""
+        sides = zip(self._values_of(a), self._values_of(b), strict=True)
+        for values, (x, y) in zip(self.points.values, sides, strict=True):
+            with np.errstate(all="ignore"):
+                apart = x != y
+                if is_float(self.grammar.type_of(a)[1]):
+                    apart = np.isfinite(x) & np.isfinite(y) & (np.abs(x - y) > _APART * np.maximum(np.abs(x), 1))
+            if not apart.any():
+                continue
+            place = tuple(int(i) for i in np.argwhere(apart)[0])
+            used = sorted(v for v in {*leaves_of(a), *leaves_of(b)} if v < self.grammar.variable_count)
+            given = ", ".join(
+                f"{self.grammar.variables[v].attr('name')} = {values[v][place[0]].tolist()}" for v in used
+            )
+            index = f" at {list(place[1:])}" if place[1:] else ""
+            return f"for {given} its sides are {x[place]:g} and {y[place]:g}{index}"
+        return ""
 
     def separate(self, term: Term) -> None:
         """Makes a term a class of its own after all: it was told apart from the one with the same values."""

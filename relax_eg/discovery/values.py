@@ -8,19 +8,19 @@ checker. An axis is empty at some sizes. A law is assumed of nothing here: terms
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from relax_eg.discovery.conditions import AskedFacts, Condition
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.dtypes import is_float, is_integer
-from relax_eg.errors import DiscoveryError, OptionError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, constant_value, var
 from relax_eg.ir.origin import SourceLine
-from relax_eg.ops.facts import FACTS, facts_named, has_fact, impossible, with_facts, with_implied
+from relax_eg.ops.facts import has_fact, with_facts
 from relax_eg.rules.rule import Instance, Rule
 from relax_eg.rules.samples import integers, special
 from relax_eg.tir.substitute import widened
@@ -38,26 +38,6 @@ _SAME_SIZE = 2  # given: the least size at which axes have several elements
 _FIRST_SIZE = 2  # chosen: sizes of distinct axes count up from it
 
 
-@dataclass(frozen=True)
-class Condition:
-    """A condition on variables or sizes under which terms may be equal.
-
-    - `when`: the texts of the rule's conditions.
-    - `fact`, `variables`: the fact, and the variables that have it; empty for a condition on sizes.
-    - `sizes`: the sizes that are at least 1.
-    """
-
-    when: tuple[str, ...]
-    fact: str = ""
-    variables: frozenset[int] = frozenset()
-    sizes: frozenset[str] = frozenset()
-
-    def implies(self, other: Condition) -> bool:
-        """Whether the other condition holds wherever this one does."""
-        is_stronger = not other.fact or other.fact in with_implied([self.fact])
-        return is_stronger and other.variables <= self.variables and other.sizes <= self.sizes
-
-
 class SamplePoints:
     """The sample points of a grammar, and which of them meet which conditions.
 
@@ -65,13 +45,13 @@ class SamplePoints:
     - `sizes`: the sizes, a dict each.
     - `values`: for each of the sizes, the values of each leaf; the first axis is the draw.
 
-    `facts`: keys of facts under which terms are compared too.
+    `facts`: facts under which terms are compared too.
     """
 
-    def __init__(self, grammar: Grammar, bits: bool, seed: int, facts: Sequence[str] = ()) -> None:
+    def __init__(self, grammar: Grammar, bits: bool, seed: int, facts: AskedFacts | None = None) -> None:
         self.grammar, self.bits = grammar, bits
-        self._facts = facts
-        self._rare = [f for f in facts if f not in _FREQUENT]
+        self._facts = facts or AskedFacts()
+        self._given = self._facts.draws(grammar, _POINTS_OF_FACT)
         rng = np.random.default_rng(seed)
         self.sizes = _sizes(grammar.size_variables)
         self.values: list[list[Array]] = []
@@ -81,11 +61,9 @@ class SamplePoints:
 
     def _draw(self, at: dict[str, int], count: int, rng: np.random.Generator) -> list[Array]:
         draws = [self._values(at, rng, k) for k in range(count)]
-        for k, fact in enumerate(f for f in self._rare for _ in range(_POINTS_OF_FACT)):
-            own = self._that_can_have(fact)
-            chosen = own if k % 2 else own[k // 2 % len(own) :][:1]
+        for k, given in enumerate(self._given):
             drawn = self._values(at, rng, k)
-            draws.append([with_facts(a, (fact,), rng) if i in chosen and a.size else a for i, a in enumerate(drawn)])
+            draws.append([with_facts(a, given[i], rng) if i in given and a.size else a for i, a in enumerate(drawn)])
         count = len(draws)
         found: list[Array] = []
         for i, v in enumerate(self.grammar.variables):
@@ -140,16 +118,7 @@ class SamplePoints:
             found += [Condition((f"{n} >= 1",), sizes=frozenset((n,))) for n in names]
             if len(names) > 1:
                 found.append(Condition(tuple(f"{n} >= 1" for n in names), sizes=frozenset(names)))
-        for fact in self._facts:
-            own = self._that_can_have(fact)
-            for group in [(i,) for i in own] + ([tuple(own)] if len(own) > 1 else []):
-                when = tuple(f"{FACTS[fact].name}({self.grammar.variables[i].attr('name')})" for i in group)
-                found.append(Condition(when, fact, frozenset(group)))
-        return tuple(found)
-
-    def _that_can_have(self, fact: str) -> list[int]:
-        declared = enumerate(self.grammar.declared)
-        return [i for i, v in declared if is_float(v.dtype) and not impossible(fact, v.tensor)]
+        return (*found, *self._facts.conditions(self.grammar))
 
     def columns(self, t: tuple[Any, ...], condition: Condition) -> Array:
         """A mask of the columns of `rows` for a type at which a condition holds."""
@@ -162,8 +131,8 @@ class SamplePoints:
         """`columns` at one of the sizes, with the values of the leaves there."""
         count = len(values[0])
         held = np.ones(count, bool) & all(at[n] >= 1 for n in condition.sizes)
-        for i in condition.variables:
-            held &= [has_fact(condition.fact, v) for v in values[i]]
+        for i, fact in condition.claims:
+            held &= [has_fact(fact, v) for v in values[i]]
         return np.repeat(held, int(np.prod([d.evaluate(at) for d in t[0]])) if t[0] else 1)
 
     def rows(self, values: Sequence[Array], dtype: str) -> Array:
@@ -191,27 +160,8 @@ class SamplePoints:
         return np.ascontiguousarray(rounded).view(np.int64)
 
 
-_FREQUENT = ("nonnegative", "positive", "nonzero", "finite")  # given: facts that many draws have
-
-
-def read_facts(facts: str | Sequence[str], grammar: Grammar) -> tuple[str, ...]:
-    """The keys of facts in words. Raises DiscoveryError for what is no fact, and for a fact that no variable can
-    have."""
-    try:
-        texts = [facts] if isinstance(facts, str) else list(facts)
-        found = tuple(dict.fromkeys(k for text in texts if text.strip() for k in facts_named(text)))
-    except OptionError as e:
-        raise DiscoveryError(f"facts: {e}") from None
-    for key in found:
-        why = {str(v.attr("name")): impossible(key, v.tensor) for v in grammar.declared if is_float(v.dtype)}
-        if all(why.values()):
-            reason = next((f"`{n}`: {w}" for n, w in why.items()), "there is no float variable")
-            raise DiscoveryError(f"facts: no variable can be {FACTS[key].name}; {reason}")
-    return found
-
-
 # The rule of which the draws of special values are made.
-_RULE = Rule("points", lambda: None, {}, {}, "exact", "algebra", (), frozenset(), "", SourceLine.of(read_facts))
+_RULE = Rule("points", lambda: None, {}, {}, "exact", "algebra", (), frozenset(), "", SourceLine.of(SamplePoints))
 
 
 def _sizes(names: Sequence[str]) -> list[dict[str, int]]:

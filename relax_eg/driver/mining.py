@@ -146,15 +146,7 @@ def mine(
             f"at={sizes}: no size `{missing[0]}`; fragments are priced at sizes: at={{'{missing[0]}': 64}}"
         )
     told: Progress = tell or (lambda text, done, of: None)
-    miner = _Miner(target, sizes, size, numerics, jobs)
-    fragments = miner.hottest(module)
-    offers: list[Offer] = []
-    unproved: list[str] = []
-    for n, fragment in enumerate(fragments):
-        told(expression_text(fragment.root)[:60], n, len(fragments))
-        miner.look_at(fragment, module, offers, unproved)
-    offers.sort(key=lambda o: o.after - o.before)
-    return Mined(tuple(offers), len(fragments), tuple(unproved))
+    return Miner(target, size, numerics, jobs).mined(module, sizes, told)
 
 
 @dataclass(frozen=True)
@@ -166,13 +158,35 @@ class _Fragment:
     seconds: float
 
 
-class _Miner:
-    def __init__(self, target: str, at: Mapping[str, int], size: int, numerics: Numerics, jobs: int) -> None:
-        self._profile, self._target, self._at = profile(target), target, at
-        self._size, self._jobs = size, jobs
+class Miner:
+    """Looks at fragments of programs, one program after another; a fragment of two programs is looked at once.
+
+    - `target`, `size`, `numerics`, `jobs`: as in `mine`.
+    - `terms`: the most terms of one size for a fragment.
+    - `least`: seconds that a fragment takes at least to be looked at.
+    """
+
+    def __init__(
+        self, target: str, size: int, numerics: Numerics, jobs: int, terms: int = _MOST_TERMS, least: float = 0.0
+    ) -> None:
+        self._profile, self._target, self._at = profile(target), target, dict[str, int]()
+        self._size, self._jobs, self._terms, self.least = size, jobs, terms, least
         self._numerics: Numerics = numerics
+        self._fragments: set[str] = set()
         self._seen: set[str] = set()
         self._names: set[str] = set()
+
+    def mined(self, module: Module, at: Mapping[str, int], tell: Progress = lambda text, done, of: None) -> Mined:
+        """The laws that a program could use at these sizes, without those that other programs gave before."""
+        self._at = dict(at)
+        fragments = self.hottest(module)
+        offers: list[Offer] = []
+        unproved: list[str] = []
+        for n, fragment in enumerate(fragments):
+            tell(expression_text(fragment.root)[:60], n, len(fragments))
+            self.look_at(fragment, module, offers, unproved)
+        offers.sort(key=lambda o: o.after - o.before)
+        return Mined(tuple(offers), len(fragments), tuple(unproved))
 
     def price(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
         """Predicted seconds of an expression by itself."""
@@ -189,8 +203,8 @@ class _Miner:
                     key = expression_text(root)
                     if key not in found:
                         found[key] = _Fragment(e, leaves, self.price(root, params, self._at))
-        chosen = sorted(found.values(), key=lambda x: (-x.seconds, expression_text(x.root)))
-        return chosen[:_MOST_FRAGMENTS]
+        dear = [x for x in found.values() if x.seconds >= self.least]
+        return sorted(dear, key=lambda x: (-x.seconds, expression_text(x.root)))[:_MOST_FRAGMENTS]
 
     def look_at(self, fragment: _Fragment, module: Module, offers: list[Offer], unproved: list[str]) -> None:
         """Adds the law of a cheaper term for a fragment to `offers`, or to `unproved`."""
@@ -198,6 +212,10 @@ class _Miner:
         if made is None:
             return
         root, params, sizes = made
+        text = f"{expression_text(root)} of {', '.join(str(p.annotation) for p in params)}"
+        if text in self._fragments:
+            return
+        self._fragments.add(text)
         at = {**self._at, **sizes}
         try:
             grammar, left = _grammar_of(root, params)
@@ -228,7 +246,7 @@ class _Miner:
         """A term with the values of `left` at the sample points and a lower price; None if there is none."""
         table = TermTable(grammar, SamplePoints(grammar, False, 0))
         for n in range(self._size + 1):
-            if n and table.next_count() > _MOST_TERMS:
+            if n and table.next_count() > self._terms:
                 return None
             made = table.grow() if n else []
             # The table keeps the smallest term of a class; a larger one may take less time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from programs_with_laws import gated, shortest
 from typer.testing import CliRunner
 
 import relax_eg as rx
-from benchmarks.discovery import differences
+from benchmarks.random_instances import differences
 from relax_eg.cli import app
+from relax_eg.discovery.conditions import Condition, contradiction
 from relax_eg.discovery.generalising import generalised
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer
@@ -20,8 +22,9 @@ from relax_eg.discovery.proving import LawProver
 from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Rewriting, order
 from relax_eg.discovery.typings import signatures
-from relax_eg.discovery.values import Condition, SamplePoints
+from relax_eg.discovery.values import SamplePoints
 from relax_eg.errors import DiscoveryError
+from relax_eg.ops.facts import FACTS
 from relax_eg.rules.verify_formal import prove_rule
 
 
@@ -207,11 +210,63 @@ def test_what_is_not_accepted(operators: str, variables: str, message: str) -> N
             "symmetric",
             "facts: no variable can be symmetric; `x`: its rank is 1; a matrix, or a batch of them, is needed",
         ),
+        ({"y": "positive"}, "facts: no variable `y`; accepted: x"),
+        ({"x": "diagonal"}, "facts: `x` cannot be diagonal: its rank is 1"),
+        ("x: positve", "facts: 'positve' is no fact; did you mean positive"),
+        (": positive", "facts: ': positive'; accepted: facts after each variable, as in 'd: diagonal positive'"),
+        ({"x": 3}, "facts=.*: words such as 'nonnegative', or .'x': 'nonnegative'., is accepted"),
     ],
 )
-def test_facts_that_no_variable_can_have(facts: str, message: str) -> None:
+def test_facts_that_no_variable_can_have(facts: Any, message: str) -> None:
     with pytest.raises(DiscoveryError, match=message):
         rx.discover("add", "x: n", facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ("positive, nonpositive, integral", "positive and nonpositive"),
+        ("finite diagonal positive", "diagonal and positive"),
+        ("one-hot, nonpositive", "one-hot and nonpositive"),
+        ("constant, orthogonal", "constant and orthogonal"),
+        ("nonnegative, nonpositive, nonzero", "nonnegative and nonpositive and nonzero"),
+    ],
+)
+def test_facts_that_contradict_each_other(facts: str, words: str) -> None:
+    with pytest.raises(DiscoveryError) as e:
+        rx.discover("add", "x: n n, y: n n", facts={"x": facts, "y": "positive"})
+    assert str(e.value) == (
+        f"facts: they contradict each other: `x` cannot be {words} at once; none of 96 arrays drawn for it, with axes "
+        "of 2 elements, is; accepted: facts that an array has together"
+    )
+
+
+def test_any_two_facts_that_an_array_can_have_are_no_contradiction() -> None:
+    matrix = Grammar("add", "x: n n").declared[0]
+    apart = {frozenset(p) for p in itertools.combinations(FACTS, 2) if contradiction(p, matrix)}
+    with_zeros = {"one_hot", "lower_triangular", "upper_triangular", "diagonal"}
+    # A product of positive rows is no zero, and a constant matrix has rank 1 at most.
+    known = {frozenset(p) for p in itertools.product(with_zeros, ("positive", "nonzero"))}
+    known |= {frozenset(("nonpositive", f)) for f in ("positive", "one_hot", "positive_definite")}
+    known |= {frozenset(("constant", f)) for f in ("one_hot", "positive_definite", "orthogonal", "invertible")}
+    assert apart == known
+
+
+def test_facts_that_hold_together_are_a_condition() -> None:
+    found = rx.discover("abs | sum(axes=(1,)) | max(axes=(1,))", "d: n n", 2, facts="d: diagonal nonnegative")
+    assert "max(d, axes) = sum(d, axes) for d diagonal and d >= 0" in texts(found)
+    assert "abs(d) = d for d >= 0" in texts(found)
+
+
+def test_known_rules_that_contradict_what_operators_compute() -> None:
+    wrong = rx.RuleSet("wrong")
+
+    @wrong.rule("x: *b, y: *b", check=False)
+    def sum_is_first(x: Any, y: Any) -> Any:
+        return x + y, x
+
+    with pytest.raises(DiscoveryError, match=r"what operators compute: x = x \+ x follows from them, and for x = "):
+        rx.discover("add", "x: *b, y: *b", 1, wrong)
 
 
 def test_any_fact_is_tried() -> None:
@@ -274,7 +329,7 @@ def test_a_law_may_be_accurate_in_one_direction() -> None:
     grammar = Grammar("power | log | multiply", "x: *b, y: *b")
     power, log, multiply = range(3)
     candidate = EqualPair(
-        (log, (power, 0, 1)), (multiply, 1, (log, 0)), Condition(("positive(x)",), "positive", frozenset((0,)))
+        (log, (power, 0, 1)), (multiply, 1, (log, 0)), Condition(("positive(x)",), frozenset(((0, "positive"),)))
     )
     with LawProver(grammar, Writer(grammar), "reassociate", 1, None) as prover:
         (proof,) = prover.prove([(candidate, "law")], lambda *_: None)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import relax_eg as rx
-from benchmarks.discovery import differences
+from benchmarks.random_instances import differences
 from relax_eg.cli import app
 from relax_eg.driver.mining import mine
 from relax_eg.errors import DiscoveryError
