@@ -142,17 +142,18 @@ class Search:
         self.entries: list[Entry] = []  # the programs found so far
         self._predicted: dict[tuple[Module | None, str, str, tuple[tuple[str, int], ...]], float] = {}
         self._on_device: dict[tuple[Module | None, str, tuple[tuple[str, int], ...]], tuple[float, int]] = {}
-        self._saturated_graphs: dict[Any, Any] = {}
+        self._held: Units | None = None  # the search whose e-graphs have what saves memory
         self._arrangers: dict[tuple[Module, float], Arranger] = {}
         self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
+        self.was_interrupted = False  # whether a search for less memory ended by an interruption
 
     @property
     def was_stopped(self) -> bool:
-        """Whether the clock ended one of the searches: another run might find more."""
+        """Whether the clock or an interruption ended one of the searches: another run might find more."""
         saturated = (o.saturation for e in self.entries for o in e.found.outcomes)
         is_cut = any(e.found.extraction.ran_out for e in self.entries)
-        return is_cut or any(s.stop is StopReason.TIME_LIMIT for s in saturated)
+        return self.was_interrupted or is_cut or any(s.stop is StopReason.TIME_LIMIT for s in saturated)
 
     def entry(self, spec: SearchSpec | None = None) -> Entry:
         """The program that a search finds, by default the one by price. Programs for all executions and prices of a
@@ -209,12 +210,13 @@ class Search:
         `bytes_cost`: prices known more exactly, by function and block.
         """
         cost = {place: replace(c, held=held) for place, c in bytes_cost.items()}
-        return self._searched(
-            replace(spec, held=held),
-            bytes_cost=cost,
-            saturated_graphs=self._saturated_graphs,
-            clock=self.limit_clock,
-        )
+        at_price = replace(spec, held=held)
+        if self._held is None:
+            made = self._searched(at_price, bytes_cost=cost, clock=self.limit_clock)
+            self._held = made.units
+            return made
+        self.entries.append(self._extracted(self._held.at_byte_prices(cost), at_price))
+        return self.entries[-1]
 
     @functools.cached_property
     def absent_gpu(self) -> GpuTarget | None:
