@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import relax_eg as rx
 from relax_eg.backend.footprint import whole_footprint
 from relax_eg.cli import app
+from relax_eg.driver import limited
 from relax_eg.errors import OptionError
 from relax_eg.frontends.model import ModelModule
 
@@ -75,6 +76,20 @@ def test_a_front_is_shown(front: rx.types.ParetoFront, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     front.plot(tmp_path / "front.svg")
     assert "predicted time of a call" in (tmp_path / "front.svg").read_text()
+
+
+def test_an_interrupted_front_has_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+
+    def progress(phase: str, done: int, of: int) -> None:
+        nonlocal count
+        count += phase.startswith("memory: ")
+        if count == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(limited, "report_progress", progress)
+    front = rx.pareto(step, *SPECS, at=AT)
+    assert front.points and count == 6
 
 
 def test_a_front_in_the_shell(tmp_path: Path) -> None:

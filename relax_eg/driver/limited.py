@@ -136,15 +136,21 @@ class _Limited:
         most: Footprint | None = None
         largest = [] if self.largest is None or self.largest in options.bindings else [self.largest]
         device = self.search.absent_gpu, options.profile.pallas
+        known = self.search.footprints  # each program is compiled once, also by later searches
         for sizes in (*options.bindings, *largest):
+            key = module, entry is None, mode.name, tuple(sizes.items())
             if options.execution == KERNELS:
-                measured: KernelFootprint = kernel_footprint(module, weights, sizes, mode.options, *device)
+                if key not in known:
+                    known[key] = kernel_footprint(module, weights, sizes, mode.options, *device)
+                measured: KernelFootprint = known[key]
                 found, there = measured.footprint, measured.peak_kernels
                 if sizes == options.bindings[0] and entry is not None:
                     self._record_kernel_bytes(entry, measured.private_bytes)
             else:
-                found = whole_footprint(module, weights, sizes, mode.options, *device)
-                there = likely_peak_values(module, weights, sizes)
+                if key not in known:
+                    found = whole_footprint(module, weights, sizes, mode.options, *device)
+                    known[key] = found, likely_peak_values(module, weights, sizes)
+                found, there = known[key]
             if most is None or found.bytes > most.bytes:
                 most, at_peak = found, there
         assert most is not None

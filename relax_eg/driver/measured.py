@@ -146,6 +146,7 @@ class Search:
         self._arrangers: dict[tuple[Module, float], Arranger] = {}
         self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
+        self.footprints: dict[tuple[Any, ...], Any] = {}  # of compiled programs, by mode and sizes
         self.was_interrupted = False  # whether a search for less memory ended by an interruption
 
     @property
