@@ -42,6 +42,7 @@ _FIRST, _FACTOR, _PRICES = 1 / 64, 8.0, 7
 # chosen: if nothing fits, the second sweep aims at this share of the least bytes so far
 _HALF = 0.5
 _CLOSER = 2  # limit: prices tried between the last that was too low and the first that fitted
+_HOPELESS = 2.0  # chosen: predicted bytes, as a multiple of the limit, from which a program is not compiled
 _ROUNDS, _MORE = 3, 16.0  # chosen: rounds of raising the price at the peak, and the factor of each
 _FRONT = 24  # limit: programs tried for a front
 _ARRANGED = 4  # limit: programs whose steps are brought into an order
@@ -141,14 +142,16 @@ class _Limited:
             key = module, entry is None, mode.name, tuple(sizes.items())
             if options.execution == KERNELS:
                 if key not in known:
-                    known[key] = kernel_footprint(module, weights, sizes, mode.options, *device)
+                    with self.search.compiling.running():
+                        known[key] = kernel_footprint(module, weights, sizes, mode.options, *device)
                 measured: KernelFootprint = known[key]
                 found, there = measured.footprint, measured.peak_kernels
                 if sizes == options.bindings[0] and entry is not None:
                     self._record_kernel_bytes(entry, measured.private_bytes)
             else:
                 if key not in known:
-                    found = whole_footprint(module, weights, sizes, mode.options, *device)
+                    with self.search.compiling.running():
+                        found = whole_footprint(module, weights, sizes, mode.options, *device)
                     known[key] = found, likely_peak_values(module, weights, sizes)
                 found, there = known[key]
             if most is None or found.bytes > most.bytes:
@@ -189,7 +192,8 @@ class _Limited:
         specs = self.search.by_price, *self.search.own_kernels[:1]
 
         def fits_at(price: float) -> bool:
-            return any([self.fits(self.try_program(self.entry_at_price(price, s), price)) for s in specs])
+            entries = [e for e in (self.entry_at_price(price, s) for s in specs) if not self._is_hopeless(e)]
+            return any([self.fits(self.try_program(e, price)) for e in entries])
 
         # The highest price first: an interrupted search then has a program within the limit soon, if there is one.
         fits_at(prices[-1])
@@ -206,6 +210,13 @@ class _Limited:
                 high = middle
             else:
                 low = middle
+
+    def _is_hopeless(self, entry: Entry) -> bool:
+        """Whether a program is predicted to need so much more than the limit that it need not be compiled."""
+        options = self.search.options
+        if not self.aims_at_limit or options.execution == KERNELS or options.cost is not None:
+            return False
+        return self.search.predicted_peak(entry, options.bindings) > _HOPELESS * self.aim
 
     def arrange(self) -> None:
         """Try the programs found so far with their steps in an order and values computed again: those that would be
@@ -339,7 +350,9 @@ class _Limited:
 
     @property
     def is_full(self) -> bool:
-        return self.programs >= self.allowed or (bool(self.fitting_programs) and self.search.limit_clock.is_over())
+        if self.programs >= self.allowed:
+            return True
+        return bool(self.fitting_programs) and (self.search.limit_clock.is_over() or self.search.compiling.is_over())
 
 
 def fastest_within_limit(search: Search, unlimited: Entry | None) -> tuple[CandidateProgram, MemoryRow]:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 COMPUTED_AGAIN, KEPT_ON_HOST = "computed_again", "kept_on_host"
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
 _SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order
+_COMPILING = 40.0  # chosen: seconds for compiling, after which a memory limit that is kept is not kept faster
 CUTS = 3  # limit: bisections by timing between two sizes with different winners
 
 
@@ -143,9 +144,10 @@ class Search:
         self._predicted: dict[tuple[Module | None, str, str, tuple[tuple[str, int], ...]], float] = {}
         self._on_device: dict[tuple[Module | None, str, tuple[tuple[str, int], ...]], tuple[float, int]] = {}
         self._held: Units | None = None  # the search whose e-graphs have what saves memory
-        self._arrangers: dict[tuple[Module, float], Arranger] = {}
+        self._arrangers: dict[tuple[Module, float, tuple[tuple[str, int], ...]], Arranger] = {}
         self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
+        self.compiling = Clock(_COMPILING, timer=time.process_time)  # XLA compiles in threads of its own
         self.footprints: dict[tuple[Any, ...], Any] = {}  # of compiled programs, by mode and sizes
         self.was_interrupted = False  # whether a search for less memory ended by an interruption
 
@@ -244,18 +246,27 @@ class Search:
         """A program, or the one as written, with its steps in an order and values computed again or kept on the host,
         so that it is predicted to need `limit` bytes at these sizes, or as few as were found; and these bytes. None if
         no order can be stated. `rate`: as in `host_rates`."""
-        module, weights = (self.traced.module, set[str]()) if entry is None else (entry.module, self.weights)
         with self.arranging_clock.running():
-            if (module, rate) not in self._arrangers:
-                inside = self.candidate_options(CandidateProgram(entry))
-                self._arrangers[module, rate] = Arranger(module, inside, sizes, weights, rate)
-            made = self._arrangers[module, rate].within(limit, self.arranging_clock)
+            made = self._arranger(entry, sizes, rate).within(limit, self.arranging_clock)
         if made is None:
             return None
         base = entry or self.entry()
         outcomes = [] if entry is None else base.found.outcomes
         found = replace(base.found, module=made.module, outcomes=outcomes, again=made.again, kept=made.kept)
         return replace(base, found=found), made.peak
+
+    def predicted_peak(self, entry: Entry, sizes: Sequence[Sizes]) -> int:
+        """The bytes that a program is predicted to need beside its arguments in one XLA program, at the sizes at which
+        it needs most; 0 where that is not predicted."""
+        return max(self._arranger(entry, at, 0.0).peak for at in sizes)
+
+    def _arranger(self, entry: Entry | None, sizes: Sizes, rate: float) -> Arranger:
+        module, weights = (self.traced.module, set[str]()) if entry is None else (entry.module, self.weights)
+        key = module, rate, tuple(sizes.items())
+        if key not in self._arrangers:
+            inside = self.candidate_options(CandidateProgram(entry))
+            self._arrangers[key] = Arranger(module, inside, sizes, weights, rate)
+        return self._arrangers[key]
 
     def alternatives(self, count: int) -> list[Entry]:
         """At most `count` programs: the best one, then those for other compilation modes, then those found when one of
