@@ -1,5 +1,6 @@
-"""Training steps of models at their published widths: losses with their specs, and the same losses with `jax.checkpoint`
-around each block. A step is a loss with its gradients; an optimizer keeps nothing for the backward pass."""
+"""Training steps of models at their published widths: losses with their specs, and the same losses with
+`jax.checkpoint` around each block. A step is a loss with its gradients; an optimizer keeps nothing for the backward
+pass."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from benchmarks import models
-from benchmarks.models import conv, gpt2_block, layer_norm, linear
+from benchmarks.models import gpt2_block, layer_norm, linear
 from benchmarks.scale import Params
 
 BERT_HEADS = VIT_HEADS = 12

@@ -156,7 +156,8 @@ class Search:
         """Whether the clock or an interruption ended one of the searches: another run might find more."""
         saturated = (o.saturation for e in self.entries for o in e.found.outcomes)
         is_cut = any(e.found.extraction.ran_out for e in self.entries)
-        return self.was_interrupted or is_cut or any(s.stop is StopReason.TIME_LIMIT for s in saturated)
+        stopped = self.was_interrupted or self.compiling.ran_out or is_cut
+        return stopped or any(s.stop is StopReason.TIME_LIMIT for s in saturated)
 
     def entry(self, spec: SearchSpec | None = None) -> Entry:
         """The program that a search finds, by default the one by price. Programs for all executions and prices of a
