@@ -114,16 +114,15 @@ def test_no_program_of_many_is_below_the_bound() -> None:
     assert not wrong, "\n\n".join(wrong)
 
 
-def whole_matrix(x: Any) -> Any:
-    gram = x @ x.T + 100.0 * jnp.eye(x.shape[0])
-    return jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(gram))))
+def whole_matrix(a: Any) -> Any:
+    return jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(a))))
 
 
 def test_a_factorisation_needs_its_matrix() -> None:
-    found = least(whole_matrix, "n 8", at={"n": 256})
-    assert found.bytes >= 256 * 256 * 4 and found.why != RESULTS
+    found = least(whole_matrix, "n n", at={"n": 256})
+    assert found.bytes == 256 * 256 * 4
     with pytest.raises(ExtractionError, match=r"no program of this search needs less than .*: .* of cholesky"):
-        rx.optimize(whole_matrix, "n 8", at={"n": 256}, memory_limit="2 KiB", budget=rx.Budget(extraction=5.0))
+        rx.optimize(whole_matrix, "n n", at={"n": 256}, memory_limit="2 KiB", budget=rx.Budget(extraction=5.0))
 
 
 def test_a_matrix_that_algebra_makes_needless_does_not_count() -> None:
@@ -160,8 +159,8 @@ def test_sorts_transforms_and_loops_count_whole() -> None:
         states = jax.lax.scan(step, jnp.zeros(x.shape[1:]), x)[1]
         return jnp.sum(jnp.sin(states) * jnp.flip(states, axis=0))
 
-    found = least(loop, "n 8 16", "16 16", at={"n": 64})
-    assert found.bytes == 64 * 8 * 16 * 4 and "a loop's result" in found.why
+    found = least(loop, "n 8 128", "128 128", at={"n": 64})
+    assert found.bytes == 64 * 8 * 128 * 4 and "a loop's result" in found.why
 
 
 def test_only_results_count_without_such_operators() -> None:

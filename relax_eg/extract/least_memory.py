@@ -4,8 +4,8 @@ A program takes one candidate of each class that it needs. So a class needs at l
 what the candidate itself or one of its operands needs. What a candidate needs is one piece of an operator along every
 axis along which it can be cut: nothing for an operator with index equations, whose elements can be computed one by one,
 and a whole matrix for a factorisation. The pieces of loops are those of their bodies. Values in between count where XLA
-stores them in every program: on CPUs the results of matmuls and convolutions, and the operands of these that follow
-from such results element by element.
+stores them in every program: on CPUs the results of matmuls and convolutions, also if parts of them are read, and the
+operands of these that follow from such results element by element.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
 
 # Operators that XLA may replace by what reads not all of their operands.
-_MAY_NOT_READ = frozenset(("where", "power", "pad", "scatter", "dynamic_update_slice"))
-_PARTS = movement_operators("part", "select")
+_MAY_NOT_READ = frozenset(("power", "scatter", "dynamic_update_slice"))
+_CHOICE = "where"  # of which one operand may be taken everywhere, but not the known one alone
 _SAME_BYTES = movement_operators("view", "order")
 _MATMULS = operators_run_as("matmul", "transposed_matmul")
 _CONVOLUTIONS = operators_run_as("conv")
@@ -89,9 +89,13 @@ def _all(needs: Needs) -> tuple[Need, ...]:
     return needs if isinstance(needs, tuple) else (needs,)
 
 
+def _bytes(n: Need) -> int:
+    return n.bytes
+
+
 def most_of(needs: Sequence[Needs]) -> Need:
     """The need of which everything is needed at once."""
-    return max((n for x in needs for n in _all(x)), key=lambda n: n.bytes, default=NOTHING)
+    return max((n for x in needs for n in _all(x)), key=_bytes, default=NOTHING)
 
 
 @dataclass
@@ -189,9 +193,17 @@ class _Block:
             return operands[0]
         if k.op in (CALL, SCAN, COND):
             return self._of_functions(c, k.site, operands)
-        if k.op in CORE or k.op in _PARTS or k.op in _MAY_NOT_READ:
+        if k.op in CORE or k.op in _MAY_NOT_READ or self._is_cutting(k.site):
             return NOTHING
-        return self._of_operator(self.graph.annotations[c], k.site, [most_of([x]) for x in operands])
+        given = [most_of([x]) for x in operands]
+        if k.op == _CHOICE:
+            return min((Need(n.bytes, n.why) for n in given[1:] if not n.is_known), key=_bytes, default=NOTHING)
+        return self._of_operator(self.graph.annotations[c], k.site, given)
+
+    def _is_cutting(self, site: Site) -> bool:
+        """Whether an operator may cut its operand away by negative widths."""
+        widths = [*site.attrs.get("low", ()), *site.attrs.get("high", ())]
+        return any((self._value(Dim.of(w)) or 0) < 0 for w in widths)
 
     def _fields(self, c: int) -> int:
         annotation = self.graph.annotations[c]
@@ -267,8 +279,8 @@ class _Block:
                 return NOTHING
             inner = call_sizes([q.annotation for q in f.params], arguments_of(run))
             sizes = {v: n for v, d in inner.items() if (n := self._value(d)) is not None}
-            # A piece of a value is not stored for having been cut from one that is.
-            within = given if site.op != SCAN else [_unstored(x) for x in given]
+            # A piece was not stored for having been cut from a value that is, and what is carried is not known later.
+            within = given if site.op != SCAN else [_in_a_step(x, i < len(p.constants)) for i, x in enumerate(given)]
             made = _least(made, self.memory.of_function(name, within, sizes))
         if made is None:
             return NOTHING
@@ -280,7 +292,7 @@ class _Block:
         if not isinstance(body, tuple) or not isinstance(annotation, Tuple) or len(body) != len(annotation.fields):
             return NOTHING
         if steps is None or steps < _LEAST_SIDE:
-            return tuple(_unstored(n) for n in body)
+            return tuple(Need(n.bytes, n.why) for n in body)
         found: list[Need] = []
         for need, a in zip(body, annotation.fields, strict=True):
             size = (self._bytes(a) or 0) if need.bytes and not need.is_known else 0
@@ -309,8 +321,11 @@ class _Block:
         return sides if len(sides) == len(found) else None
 
 
-def _unstored(x: Needs) -> Any:
-    return tuple(_unstored(n) for n in x) if isinstance(x, tuple) else Need(x.bytes, x.why, 0, x.is_known)
+def _in_a_step(x: Needs, is_constant: bool) -> Needs:
+    """The needs of an argument of a loop, as a step of it sees them."""
+    if isinstance(x, tuple):
+        return tuple(Need(n.bytes, n.why, 0, n.is_known and is_constant) for n in x)
+    return Need(x.bytes, x.why, 0, x.is_known and is_constant)
 
 
 def _is_float(a: Annotation) -> bool:
