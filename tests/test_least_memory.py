@@ -92,7 +92,7 @@ def compare(program: Any, specs: tuple[Any, ...], seed: int, programs_each: int 
     bound = bound_of(search, tried)
     assert bound.bytes <= min(t.footprint.bytes for t in tried), f"{bound}\n{search.traced.module}"
     for _ in range(programs_each):
-        made = any_program(search, random.Random(rng.integers(1 << 30)))
+        made = any_program(search, random.Random(int(rng.integers(1 << 30))))
         if made is not None:
             assert bound.bytes <= needs(made, sizes), f"{bound}\n{made}"
     return bound.bytes

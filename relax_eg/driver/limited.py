@@ -212,11 +212,13 @@ class _Limited:
                 low = middle
 
     def _is_hopeless(self, entry: Entry) -> bool:
-        """Whether a program is predicted to need so much more than the limit that it need not be compiled."""
+        """Whether a program is predicted to need so much more than the limit, and more than another program, that it
+        need not be compiled."""
         options = self.search.options
         if not self.aims_at_limit or options.execution == KERNELS or options.cost is not None:
             return False
-        return self.search.predicted_peak(entry, options.bindings) > _HOPELESS * self.aim
+        enough = max(_HOPELESS * self.aim, self.smallest.footprint.bytes)
+        return self.search.predicted_peak(entry, options.bindings) > enough
 
     def arrange(self) -> None:
         """Try the programs found so far with their steps in an order and values computed again: those that would be
