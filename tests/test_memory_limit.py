@@ -230,9 +230,9 @@ def test_an_interrupted_search_returns_what_fits(monkeypatch: pytest.MonkeyPatch
     """The program of the highest price is tried soon; before anything fits, the interruption is the caller's."""
     specs = ("n 64", *["64 64"] * 3)
     limit = int(0.4 * needed(limited("1 GiB", "whole", attention, specs)))
-    told = _interrupt(monkeypatch, 5)
+    told = _interrupt(monkeypatch, 8)
     best = limited(limit, "whole", attention, specs)
-    assert best.report.memory.bytes <= limit and len(told) == 5 and "least so far" in told[-1]
+    assert best.report.memory.bytes <= limit and len(told) == 8 and "least so far" in told[-1]
     xs = [jnp.asarray(0.3 * np.random.default_rng(i).standard_normal(s), jnp.float32)
           for i, s in enumerate([(256, 64), *[(64, 64)] * 3])]  # fmt: skip
     assert np.allclose(best(*xs), attention(*xs), atol=1e-5)

@@ -112,11 +112,11 @@ class _Limited:
         if not found:
             for mode in self.modes:
                 found.append(self._compile_and_measure(entry, mode, held))
+                self.tried.append(found[-1])
                 if self.fits(found[-1]) and found[-1].seconds <= min(
                     self._relative_seconds(entry, m) for m in self.modes
                 ):
                     break
-            self.tried += found
         fitting = [t for t in found if self.fits(t)]
         if fitting:
             return min(fitting, key=lambda t: (t.seconds, t.footprint.bytes))
