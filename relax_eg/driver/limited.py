@@ -242,7 +242,7 @@ class _Limited:
         for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
             before = 0
             for share in _SHARES:
-                if self.search.arranging_clock.is_over():
+                if self.search.arranging_clock.is_over() or self.search.compiling.is_over():
                     return
                 made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at, rate)
                 if made is None:
@@ -354,7 +354,8 @@ class _Limited:
     def is_full(self) -> bool:
         if self.programs >= self.allowed:
             return True
-        return bool(self.fitting_programs) and (self.search.limit_clock.is_over() or self.search.compiling.is_over())
+        has_some = bool(self.fitting_programs) or not self.aims_at_limit
+        return has_some and (self.search.limit_clock.is_over() or self.search.compiling.is_over())
 
 
 def fastest_within_limit(search: Search, unlimited: Entry | None) -> tuple[CandidateProgram, MemoryRow]:

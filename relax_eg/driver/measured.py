@@ -62,7 +62,8 @@ if TYPE_CHECKING:
 COMPUTED_AGAIN, KEPT_ON_HOST = "computed_again", "kept_on_host"
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
 _SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order
-_COMPILING = 40.0  # chosen: seconds for compiling, after which a memory limit that is kept is not kept faster
+# chosen: seconds for compiling programs under a limit or for a front, as a multiple of those of the budget's extraction
+_COMPILING = 2.0
 CUTS = 3  # limit: bisections by timing between two sizes with different winners
 
 
@@ -147,7 +148,8 @@ class Search:
         self._arrangers: dict[tuple[Module, float, tuple[tuple[str, int], ...]], Arranger] = {}
         self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
-        self.compiling = Clock(_COMPILING, timer=time.process_time)  # XLA compiles in threads of its own
+        # XLA compiles in threads of its own.
+        self.compiling = Clock(_COMPILING * options.budget.extraction, timer=time.process_time)
         self.footprints: dict[tuple[Any, ...], Any] = {}  # of compiled programs, by mode and sizes
         self.was_interrupted = False  # whether a search for less memory ended by an interruption
 
