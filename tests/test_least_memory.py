@@ -24,7 +24,7 @@ from relax_eg.driver.measured import Search
 from relax_eg.driver.options import read_options
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import ExtractionError, RelaxEgError
-from relax_eg.extract.least_memory import NOTHING, RESULTS, LeastMemory, Need, most_of
+from relax_eg.extract.least_memory import NOTHING, RESULTS, LeastMemory, LeastBytes, most_of
 from relax_eg.extract.problem import tree_choice
 from relax_eg.extract.select import problem_of
 from relax_eg.ir.module import Function, Module
@@ -46,7 +46,7 @@ def searched(program: Any, specs: tuple[Any, ...], sizes: dict[str, int], withou
     return Search(traced, read_options(traced, at=sizes, memory_limit=1, execution="whole", rules=rules, budget=budget))
 
 
-def least(fn: Callable[..., Any], *specs: str, at: dict[str, int]) -> Need:
+def least(fn: Callable[..., Any], *specs: str, at: dict[str, int]) -> LeastBytes:
     search = searched(fn, specs, at)
     tried = front(search)
     found = bound_of(search, tried)
@@ -165,7 +165,7 @@ def test_sorts_transforms_and_loops_count_whole() -> None:
 
 def test_only_results_count_without_such_operators() -> None:
     found = least(lambda x: jnp.sum(jnp.exp(x) * jnp.exp(-jnp.flip(x)), axis=0), "n 64", at={"n": 512})
-    assert found == Need(64 * 4, RESULTS)
+    assert found == LeastBytes(64 * 4, RESULTS)
     assert str(found) == "no program needs less than 256 B: its results exist at the end of a call"
 
 

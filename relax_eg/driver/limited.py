@@ -24,7 +24,7 @@ from relax_eg.driver.options import Options, SearchSpec
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
-from relax_eg.extract.least_memory import KNOWN, NOTHING, RESULTS, LeastMemory, Need, most_of
+from relax_eg.extract.least_memory import KNOWN, NOTHING, RESULTS, LeastMemory, LeastBytes, most_of
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
@@ -465,12 +465,12 @@ def _is_arranged(t: TriedProgram) -> bool:
     return t.entry is not None and t.entry.found.again is not None
 
 
-def bound_of(search: Search, tried: Sequence[TriedProgram]) -> Need:
+def bound_of(search: Search, tried: Sequence[TriedProgram]) -> LeastBytes:
     """The bytes that no program needs less than: those of the results, or of an operator that every program of the
     search's e-graphs has."""
-    results = Need(min(t.footprint.results for t in tried), RESULTS)
+    results = LeastBytes(min(t.footprint.results for t in tried), RESULTS)
     given = [KNOWN if str(p.attr("name")) in search.weights else NOTHING for p in search.traced.module.main.params]
-    found: dict[tuple[int, ...], Need] = {}
+    found: dict[tuple[int, ...], LeastBytes] = {}
     for u in (e.units for e in search.entries):
         graphs = {name: read.graph for name in u.functions if (read := u.graph_of(name)) is not None}
         key = tuple(map(id, graphs.values()))

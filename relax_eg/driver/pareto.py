@@ -23,7 +23,7 @@ from relax_eg.driver.prices import NEVER_SLOWER
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import OptionError
 from relax_eg.extract.footprint import Footprint
-from relax_eg.extract.least_memory import RESULTS, Need
+from relax_eg.extract.least_memory import RESULTS, LeastBytes
 from relax_eg.extract.report import AS_WRITTEN, MeasuredRow
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.module import Module
@@ -121,7 +121,7 @@ class ParetoFront:
         yield f"{len(self.points)} of {self.tried} programs; predicted times are shares of the fastest program's" + (
             ", measured ones of the one as written." if timed else "."
         )
-        text = str(Need(self.bound, self.bound_by))
+        text = str(LeastBytes(self.bound, self.bound_by))
         yield f"{text[0].upper()}{text[1:]}."
 
     def __str__(self) -> str:

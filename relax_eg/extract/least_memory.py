@@ -44,7 +44,7 @@ RESULTS = "its results exist at the end of a call"
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class LeastBytes:
     """What computing a value needs in every program.
 
     - `bytes`: the most bytes that are there at once, beside arguments.
@@ -63,11 +63,11 @@ class Need:
         return f"no program{whose} needs less than {format_bytes(self.bytes)}: {self.why}"
 
 
-NOTHING, KNOWN = Need(), Need(is_known=True)
-Needs = Need | tuple[Need, ...]  # of a value, or of the fields of a tuple
+NOTHING, KNOWN = LeastBytes(), LeastBytes(is_known=True)
+LeastOf = LeastBytes | tuple[LeastBytes, ...]  # of a value, or of the fields of a tuple
 
 
-def _least(a: Needs | None, b: Needs) -> Needs:
+def _least(a: LeastOf | None, b: LeastOf) -> LeastOf:
     """The needs of a value that is computed in one of two ways."""
     if a is None or a == b:
         return b
@@ -78,22 +78,22 @@ def _least(a: Needs | None, b: Needs) -> Needs:
     return _of_both(a, b)
 
 
-def _of_both(a: Need, b: Need) -> Need:
+def _of_both(a: LeastBytes, b: LeastBytes) -> LeastBytes:
     if a.is_known or b.is_known:
         return KNOWN
     less = b if b.bytes < a.bytes else a
-    return Need(less.bytes, less.why, min(a.stored, b.stored))
+    return LeastBytes(less.bytes, less.why, min(a.stored, b.stored))
 
 
-def _all(needs: Needs) -> tuple[Need, ...]:
+def _all(needs: LeastOf) -> tuple[LeastBytes, ...]:
     return needs if isinstance(needs, tuple) else (needs,)
 
 
-def _bytes(n: Need) -> int:
+def _bytes(n: LeastBytes) -> int:
     return n.bytes
 
 
-def most_of(needs: Sequence[Needs]) -> Need:
+def most_of(needs: Sequence[LeastOf]) -> LeastBytes:
     """The need of which everything is needed at once."""
     return max((n for x in needs for n in _all(x)), key=_bytes, default=NOTHING)
 
@@ -110,11 +110,11 @@ class LeastMemory:
     searched: Mapping[str, ExtractionGraph]
     functions: Mapping[str, Function]
     is_stored: bool
-    _made: dict[Any, Needs] = field(default_factory=dict[Any, Needs])
+    _made: dict[Any, LeastOf] = field(default_factory=dict[Any, LeastOf])
     _graphs: dict[str, ExtractionGraph] = field(default_factory=dict[str, ExtractionGraph])
     _running: set[str] = field(default_factory=set[str])  # a recursive call adds nothing
 
-    def of_function(self, name: str, given: Sequence[Needs], sizes: Mapping[str, int]) -> Needs:
+    def of_function(self, name: str, given: Sequence[LeastOf], sizes: Mapping[str, int]) -> LeastOf:
         """The needs of the result of a function. `given`: those of its arguments; `sizes`: of its variables."""
         key = name, tuple(given), tuple(sorted(sizes.items()))
         f = self.functions.get(name)
@@ -126,7 +126,7 @@ class LeastMemory:
             self._running.discard(name)
         return self._made[key]
 
-    def _of_result(self, f: Function, given: Sequence[Needs], sizes: Mapping[str, int]) -> Needs:
+    def _of_result(self, f: Function, given: Sequence[LeastOf], sizes: Mapping[str, int]) -> LeastOf:
         graph = self.searched.get(f.name) or self._graphs.get(f.name)
         if graph is None:
             graph = self._graphs[f.name] = _graph_of_text(f)
@@ -134,7 +134,7 @@ class LeastMemory:
         values = _Block(self, graph, known, sizes).roots()
         known |= {b.name: n for b, n in zip(f.blocks[0].bindings, values, strict=True)}
 
-        def of(e: Expr) -> Needs:
+        def of(e: Expr) -> LeastOf:
             if e.op == VAR:
                 return known.get(str(e.attr("name")), NOTHING)
             if e.op == TUPLE:
@@ -160,12 +160,12 @@ class _Block:
 
     memory: LeastMemory
     graph: ExtractionGraph
-    given: Mapping[str, Needs]
+    given: Mapping[str, LeastOf]
     sizes: Mapping[str, int]
 
-    def roots(self) -> list[Needs]:
+    def roots(self) -> list[LeastOf]:
         """The needs of the roots: the greatest solution, in which no value is computed from itself."""
-        graph, found = self.graph, dict[int, Needs]()
+        graph, found = self.graph, dict[int, LeastOf]()
         below = [tuple(dict.fromkeys(x for k in row for x in k.children)) for row in graph.candidates]
         order = operands_first(graph.roots, below.__getitem__)
         changed = True
@@ -179,7 +179,7 @@ class _Block:
                         found[c] = least
         return [found.get(r, NOTHING) for r in graph.roots]
 
-    def _of(self, c: int, k: Candidate, operands: Sequence[Needs]) -> Needs:
+    def _of(self, c: int, k: Candidate, operands: Sequence[LeastOf]) -> LeastOf:
         if k.op == VAR:
             return self.given.get(str(k.site["name"]), NOTHING)
         if k.op == CONSTANT or k.op in STATIC or all(n.is_known for x in operands for n in _all(x)):
@@ -197,7 +197,7 @@ class _Block:
             return NOTHING
         given = [most_of([x]) for x in operands]
         if k.op == _CHOICE:
-            return min((Need(n.bytes, n.why) for n in given[1:] if not n.is_known), key=_bytes, default=NOTHING)
+            return min((LeastBytes(n.bytes, n.why) for n in given[1:] if not n.is_known), key=_bytes, default=NOTHING)
         return self._of_operator(self.graph.annotations[c], k.site, given)
 
     def _is_cutting(self, site: Site) -> bool:
@@ -209,14 +209,16 @@ class _Block:
         annotation = self.graph.annotations[c]
         return len(annotation.fields) if isinstance(annotation, Tuple) else 1
 
-    def _of_operator(self, result: Annotation, site: Site, operands: Sequence[Need]) -> Needs:
+    def _of_operator(self, result: Annotation, site: Site, operands: Sequence[LeastBytes]) -> LeastOf:
         if isinstance(result, Tuple):
             own = self._whole(site, result)
             most = most_of([*operands, own])
-            return tuple(Need(most.bytes, most.why) for _ in result.fields)
+            return tuple(LeastBytes(most.bytes, most.why) for _ in result.fields)
         size = self._bytes(result)
         if size == 0:
             return KNOWN
+        if size is None or not isinstance(result, Tensor):
+            return LeastBytes(most_of(operands).bytes, most_of(operands).why)
         is_elementwise = pattern_kind(site) == PatternKind.ELEMENT_WISE
         if is_elementwise and any(n.is_known for n in operands) and not _is_float(result):
             return NOTHING  # XLA computes no product with 0, no conjunction with False
@@ -224,12 +226,12 @@ class _Block:
         if self.memory.is_stored and self._is_matmul(site, result):
             stored = size
             read = max((n.stored for n in operands), default=0)
-            own = Need(size + read, f"{site.op} {result.short}" + (" and an operand of it" if read else ""))
+            own = LeastBytes(size + read, f"{site.op} {result.short}" + (" and an operand of it" if read else ""))
         elif site.op in _SAME_BYTES or is_elementwise:
             alike = (n.stored for n, a in zip(operands, site.operands, strict=True) if self._has_as_many(a, result))
             stored = min(size, max(alike, default=0))
         most = most_of([*operands, own])
-        return Need(most.bytes, most.why, stored)
+        return LeastBytes(most.bytes, most.why, stored)
 
     def _has_as_many(self, operand: Annotation, result: Annotation) -> bool:
         """Whether an operand has as many elements as the result."""
@@ -247,7 +249,7 @@ class _Block:
             return site["groups"] == 1 and min(made[1], made[0] * math.prod(made[2:]), within) >= _LEAST_SIDE
         return min(*made[-2:], left[-1]) >= _LEAST_SIDE
 
-    def _whole(self, site: Site, result: Annotation) -> Need:
+    def _whole(self, site: Site, result: Annotation) -> LeastBytes:
         """What an operator needs that cannot be cut: a matrix that a factorisation overwrites, or a transform."""
         record, sides = get(site.op), self._sides(site.operands[0]) if site.operands else None
         if site.op in _FACTORISATIONS and sides is not None and min(sides[-2:]) >= _LEAST_SIDE:
@@ -264,15 +266,15 @@ class _Block:
         apart = sides[-axes:] if axes else [sides[site["axis"]]]
         if math.prod(apart) < _LEAST_SIDE:
             return NOTHING
-        return Need(math.prod(apart) * dtypes.itemsize(of.dtype or "float32"), f"{what} of {site.op} {of.short}")
+        return LeastBytes(math.prod(apart) * dtypes.itemsize(of.dtype or "float32"), f"{what} of {site.op} {of.short}")
 
-    def _of_functions(self, c: int, site: Site, operands: Sequence[Needs]) -> Needs:
+    def _of_functions(self, c: int, site: Site, operands: Sequence[LeastOf]) -> LeastOf:
         """The needs of what a call, a loop or a choice gives."""
         p = group_arguments(site.op, operands, site.attrs)
         names = site.attrs.get("functions", ())
         runs = runs_of(site.op, site.operands, site.attrs)
         given = [*p.constants, *p.carry, *p.xs]
-        made: Needs | None = None
+        made: LeastOf | None = None
         for name, run in zip(names, runs, strict=False):
             f = self.memory.functions.get(name)
             if f is None:
@@ -286,18 +288,18 @@ class _Block:
             return NOTHING
         return self._stacked(c, site, made) if site.op == SCAN else made
 
-    def _stacked(self, c: int, site: Site, body: Needs) -> Needs:
+    def _stacked(self, c: int, site: Site, body: LeastOf) -> LeastOf:
         """The needs of a loop's results: each is whole when the loop ends, unless a step only hands it on."""
         annotation, steps = self.graph.annotations[c], self._value(Dim.of(site["length"]))
         if not isinstance(body, tuple) or not isinstance(annotation, Tuple) or len(body) != len(annotation.fields):
             return NOTHING
         if steps is None or steps < _LEAST_SIDE:
-            return tuple(Need(n.bytes, n.why) for n in body)
-        found: list[Need] = []
+            return tuple(LeastBytes(n.bytes, n.why) for n in body)
+        found: list[LeastBytes] = []
         for need, a in zip(body, annotation.fields, strict=True):
             size = (self._bytes(a) or 0) if need.bytes and not need.is_known else 0
-            most = most_of([need, Need(size, f"a loop's result {a.short}")])
-            found.append(Need(most.bytes, most.why, size))
+            most = most_of([need, LeastBytes(size, f"a loop's result {a.short if isinstance(a, Tensor) else a}")])
+            found.append(LeastBytes(most.bytes, most.why, size))
         return tuple(found)
 
     def _value(self, d: Dim) -> int | None:
@@ -321,11 +323,11 @@ class _Block:
         return sides if len(sides) == len(found) else None
 
 
-def _in_a_step(x: Needs, is_constant: bool) -> Needs:
+def _in_a_step(x: LeastOf, is_constant: bool) -> LeastOf:
     """The needs of an argument of a loop, as a step of it sees them."""
     if isinstance(x, tuple):
-        return tuple(Need(n.bytes, n.why, 0, n.is_known and is_constant) for n in x)
-    return Need(x.bytes, x.why, 0, x.is_known and is_constant)
+        return tuple(LeastBytes(n.bytes, n.why, 0, n.is_known and is_constant) for n in x)
+    return LeastBytes(x.bytes, x.why, 0, x.is_known and is_constant)
 
 
 def _is_float(a: Annotation) -> bool:
