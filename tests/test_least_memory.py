@@ -24,7 +24,7 @@ from relax_eg.driver.measured import Search
 from relax_eg.driver.options import read_options
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import ExtractionError, RelaxEgError
-from relax_eg.extract.least_memory import NOTHING, RESULTS, LeastMemory, LeastBytes, most_of
+from relax_eg.extract.least_memory import NOTHING, RESULTS, LeastBytes, LeastMemory, most_of
 from relax_eg.extract.problem import tree_choice
 from relax_eg.extract.select import problem_of
 from relax_eg.ir.module import Function, Module

@@ -24,7 +24,7 @@ from relax_eg.driver.options import Options, SearchSpec
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
-from relax_eg.extract.least_memory import KNOWN, NOTHING, RESULTS, LeastMemory, LeastBytes, most_of
+from relax_eg.extract.least_memory import KNOWN, NOTHING, RESULTS, LeastBytes, LeastMemory, most_of
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
