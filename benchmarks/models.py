@@ -9,7 +9,7 @@ tree of parameters; the trees here hold specs, at the published sizes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -36,22 +36,29 @@ def batch_norm(p: Params, x: jax.Array) -> jax.Array:
     return (x - p["mean"]) * (lax.rsqrt(p["variance"] + 1e-5) * p["scale"]) + p["bias"]
 
 
-def bottleneck(p: Params, x: jax.Array, stride: int) -> jax.Array:
-    y = jax.nn.relu(batch_norm(p["norm1"], conv(x, p["conv1"])))
-    y = jax.nn.relu(batch_norm(p["norm2"], conv(y, p["conv2"], stride)))
-    y = batch_norm(p["norm3"], conv(y, p["conv3"]))
+def bottleneck(
+    p: Params, x: jax.Array, stride: int, norm: Callable[[Params, jax.Array], jax.Array] = batch_norm
+) -> jax.Array:
+    y = jax.nn.relu(norm(p["norm1"], conv(x, p["conv1"])))
+    y = jax.nn.relu(norm(p["norm2"], conv(y, p["conv2"], stride)))
+    y = norm(p["norm3"], conv(y, p["conv3"]))
     if "skip" in p:
-        x = batch_norm(p["skip_norm"], conv(x, p["skip"], stride))
+        x = norm(p["skip_norm"], conv(x, p["skip"], stride))
     return jax.nn.relu(x + y)
 
 
-def resnet(params: Params, images: jax.Array) -> jax.Array:
+def resnet(
+    params: Params,
+    images: jax.Array,
+    norm: Callable[[Params, jax.Array], jax.Array] = batch_norm,
+    block: Callable[..., jax.Array] = bottleneck,
+) -> jax.Array:
     """Logits of images (n, height, width, 3)."""
-    x = jax.nn.relu(batch_norm(params["norm"], conv(images, params["stem"], 2)))
+    x = jax.nn.relu(norm(params["norm"], conv(images, params["stem"], 2)))
     x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
     for i, stage in enumerate(params["stages"]):
         for j, p in enumerate(stage):
-            x = bottleneck(p, x, 2 if i > 0 and j == 0 else 1)
+            x = block(p, x, 2 if i > 0 and j == 0 else 1, norm)
     return jnp.mean(x, axis=(1, 2)) @ params["head"] + params["bias"]
 
 
@@ -103,13 +110,15 @@ def gpt2_block(p: Params, x: jax.Array, mask: jax.Array, heads: int) -> jax.Arra
     return x + linear(p["down"], jax.nn.gelu(linear(p["up"], layer_norm(p["norm2"], x))))
 
 
-def gpt2_loss(params: Params, ids: jax.Array, heads: int = HEADS) -> jax.Array:
+def gpt2_loss(
+    params: Params, ids: jax.Array, heads: int = HEADS, block: Callable[..., jax.Array] = gpt2_block
+) -> jax.Array:
     """Mean cross-entropy of ids[:, 1:] given what stands before; ids (batch, length)."""
     given, wanted = ids[:, :-1], ids[:, 1:]
     steps = jnp.arange(given.shape[1])
     x = params["tokens"][given] + params["places"][steps]
     for p in params["blocks"]:
-        x = gpt2_block(p, x, steps[:, None] >= steps, heads)
+        x = block(p, x, steps[:, None] >= steps, heads)
     logits = layer_norm(params["norm"], x) @ params["tokens"].T
     picked = jnp.take_along_axis(jax.nn.log_softmax(logits), wanted[..., None], axis=-1)
     return -jnp.mean(picked)
@@ -181,7 +190,12 @@ def enlarge(x: jax.Array, w: jax.Array, method: str) -> jax.Array:
 
 
 def unet(
-    params: Params, images: jax.Array, times: jax.Array, groups: int = GROUPS, method: str = "nearest"
+    params: Params,
+    images: jax.Array,
+    times: jax.Array,
+    groups: int = GROUPS,
+    method: str = "nearest",
+    block: Callable[..., jax.Array] = residual,
 ) -> jax.Array:
     """The noise in `images` (n, height, width, 3) at `times` (n,). `method`: how `enlarge` enlarges."""
     half = params["stem"].shape[-1] // 2
@@ -192,16 +206,16 @@ def unet(
     kept = [x]
     for level in params["down"]:
         for p in level["blocks"]:
-            x = residual(p, x, time, groups)
+            x = block(p, x, time, groups)
             kept.append(x)
         if "shrink" in level:
             x = conv(x, level["shrink"], 2)
             kept.append(x)
-    x = residual(params["middle1"], x, time, groups)
-    x = residual(params["middle2"], attention(params["attention"], x, groups), time, groups)
+    x = block(params["middle1"], x, time, groups)
+    x = block(params["middle2"], attention(params["attention"], x, groups), time, groups)
     for level in params["up"]:
         for p in level["blocks"]:
-            x = residual(p, jnp.concatenate([x, kept.pop()], axis=-1), time, groups)
+            x = block(p, jnp.concatenate([x, kept.pop()], axis=-1), time, groups)
         if "grow" in level:
             x = enlarge(x, level["grow"], method)
     return conv(jax.nn.silu(group_norm(params["norm"], x, groups)), params["head"])

@@ -14,6 +14,7 @@ from relax_eg.backend import accounting
 from relax_eg.backend.accounting import FRUGAL, allocated_bytes, library_fusion_bytes
 from relax_eg.backend.footprint import kernel_footprint, whole_footprint
 from relax_eg.byte_units import format_bytes, parse_bytes
+from relax_eg.driver import limited as limited_module
 from relax_eg.errors import ExtractionError, OptionError
 
 pytestmark = pytest.mark.xla_defaults
@@ -209,6 +210,35 @@ def test_values_that_may_be_larger_at_other_sizes_are_named() -> None:
 
     row = limited("1 GiB", "whole", fn, bounds={"n": (1, 512)}).report.memory
     assert row.not_shown and f"`{row.not_shown}` may be larger elsewhere" in str(row)
+
+
+def _interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
+    """Interrupts the search when so many programs have been compiled; returns what it was told of its progress."""
+    told: list[str] = []
+
+    def progress(phase: str, done: int, of: int) -> None:
+        if phase.startswith("memory: "):
+            told.append(phase)
+            if len(told) == after:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(limited_module, "report_progress", progress)
+    return told
+
+
+def test_an_interrupted_search_returns_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program of the highest price is tried soon; before anything fits, the interruption is the caller's."""
+    specs = ("n 64", *["64 64"] * 3)
+    limit = int(0.4 * needed(limited("1 GiB", "whole", attention, specs)))
+    told = _interrupt(monkeypatch, 8)
+    best = limited(limit, "whole", attention, specs)
+    assert best.report.memory.bytes <= limit and len(told) == 8 and "least so far" in told[-1]
+    xs = [jnp.asarray(0.3 * np.random.default_rng(i).standard_normal(s), jnp.float32)
+          for i, s in enumerate([(256, 64), *[(64, 64)] * 3])]  # fmt: skip
+    assert np.allclose(best(*xs), attention(*xs), atol=1e-5)
+    _interrupt(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt):
+        limited(limit, "whole", attention, specs)
 
 
 @pytest.mark.parametrize(

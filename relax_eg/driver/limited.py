@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from relax_eg.backend.accounting import FRUGAL, is_on_cpu
@@ -23,12 +24,13 @@ from relax_eg.driver.options import Options, SearchSpec
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
+from relax_eg.extract.least_memory import KNOWN, NOTHING, RESULTS, LeastBytes, LeastMemory, most_of
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
-from relax_eg.logs import log_at
+from relax_eg.logs import log_at, report_progress
 from relax_eg.memory.plan import corner_of
 from relax_eg.memory.steps import program_of
 from relax_eg.shapes import Dim, Proved, Scope, prove
@@ -40,6 +42,7 @@ _FIRST, _FACTOR, _PRICES = 1 / 64, 8.0, 7
 # chosen: if nothing fits, the second sweep aims at this share of the least bytes so far
 _HALF = 0.5
 _CLOSER = 2  # limit: prices tried between the last that was too low and the first that fitted
+_HOPELESS = 2.0  # chosen: predicted bytes, as a multiple of the limit, from which a program is not compiled
 _ROUNDS, _MORE = 3, 16.0  # chosen: rounds of raising the price at the peak, and the factor of each
 _FRONT = 24  # limit: programs tried for a front
 _ARRANGED = 4  # limit: programs whose steps are brought into an order
@@ -109,11 +112,11 @@ class _Limited:
         if not found:
             for mode in self.modes:
                 found.append(self._compile_and_measure(entry, mode, held))
+                self.tried.append(found[-1])
                 if self.fits(found[-1]) and found[-1].seconds <= min(
                     self._relative_seconds(entry, m) for m in self.modes
                 ):
                     break
-            self.tried += found
         fitting = [t for t in found if self.fits(t)]
         if fitting:
             return min(fitting, key=lambda t: (t.seconds, t.footprint.bytes))
@@ -134,19 +137,29 @@ class _Limited:
         most: Footprint | None = None
         largest = [] if self.largest is None or self.largest in options.bindings else [self.largest]
         device = self.search.absent_gpu, options.profile.pallas
+        known = self.search.footprints  # each program is compiled once, also by later searches
         for sizes in (*options.bindings, *largest):
+            key = module, entry is None, mode.name, tuple(sizes.items())
             if options.execution == KERNELS:
-                measured: KernelFootprint = kernel_footprint(module, weights, sizes, mode.options, *device)
+                if key not in known:
+                    with self.search.compiling.running():
+                        known[key] = kernel_footprint(module, weights, sizes, mode.options, *device)
+                measured: KernelFootprint = known[key]
                 found, there = measured.footprint, measured.peak_kernels
                 if sizes == options.bindings[0] and entry is not None:
                     self._record_kernel_bytes(entry, measured.private_bytes)
             else:
-                found = whole_footprint(module, weights, sizes, mode.options, *device)
-                there = likely_peak_values(module, weights, sizes)
+                if key not in known:
+                    with self.search.compiling.running():
+                        found = whole_footprint(module, weights, sizes, mode.options, *device)
+                    known[key] = found, likely_peak_values(module, weights, sizes)
+                found, there = known[key]
             if most is None or found.bytes > most.bytes:
                 most, at_peak = found, there
         assert most is not None
         seconds = self._relative_seconds(entry, mode)
+        least = format_bytes(min((t.footprint.bytes for t in self.tried), default=most.bytes))
+        report_progress(f"memory: least so far {least} of {format_bytes(self.limit)}", self.count + 1, self.allowed)
         label = CandidateProgram(entry, mode).label
         log_at(2, f"memory: {label}: {format_bytes(most.bytes)}, {seconds:.3g} of the time as written")
         return TriedProgram(entry, mode, held, seconds, most, at_peak)
@@ -174,15 +187,20 @@ class _Limited:
     def search_prices(self, within: int) -> None:
         """Try programs at prices of a byte from low to high until one fits, then at prices in between. `within`: the
         limit to which the bytes inside kernels are compared (`Pricing.limit`)."""
-        low, price = 0.0, self.base * _FIRST
+        prices = [self.base * _FIRST * _FACTOR**i for i in range(_PRICES)]
         self.block_pricing = {p: replace(c, limit=within) for p, c in self.block_pricing.items()}
         specs = self.search.by_price, *self.search.own_kernels[:1]
-        for _ in range(_PRICES):
-            if self.is_full or any([self.fits(self.try_program(self.entry_at_price(price, s), price)) for s in specs]):
-                break
-            low, price = price, price * _FACTOR
-        if not self.fitting_programs or not low:
+
+        def fits_at(price: float) -> bool:
+            entries = [e for e in (self.entry_at_price(price, s) for s in specs) if not self._is_hopeless(e)]
+            return any([self.fits(self.try_program(e, price)) for e in entries])
+
+        # The highest price first: an interrupted search then has a program within the limit soon, if there is one.
+        fits_at(prices[-1])
+        at = next((i for i, p in enumerate(prices[:-1]) if self.is_full or fits_at(p)), _PRICES - 1)
+        if not self.fitting_programs or not at:
             return
+        low, price = prices[at - 1], prices[at]
         high = price
         for _ in range(_CLOSER):
             middle = (low * high) ** 0.5
@@ -192,6 +210,15 @@ class _Limited:
                 high = middle
             else:
                 low = middle
+
+    def _is_hopeless(self, entry: Entry) -> bool:
+        """Whether a program is predicted to need so much more than the limit, and more than another program, that it
+        need not be compiled."""
+        options = self.search.options
+        if not self.aims_at_limit or options.execution == KERNELS or options.cost is not None:
+            return False
+        enough = max(_HOPELESS * self.aim, self.smallest.footprint.bytes)
+        return self.search.predicted_peak(entry, options.bindings) > enough
 
     def arrange(self) -> None:
         """Try the programs found so far with their steps in an order and values computed again: those that would be
@@ -215,7 +242,7 @@ class _Limited:
         for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
             before = 0
             for share in _SHARES:
-                if self.search.arranging_clock.is_over():
+                if self.search.arranging_clock.is_over() or self.search.compiling.is_over():
                     return
                 made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at, rate)
                 if made is None:
@@ -286,6 +313,19 @@ class _Limited:
             self.arrange()
         return bool(self.fitting_programs)
 
+    @contextmanager
+    def until_interrupted(self) -> Generator[None]:
+        """An interruption of the block ends the search, which keeps the programs tried so far, if one of them is
+        within the limit, or if no limit is aimed at."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.aim = self.limit
+            if self.aims_at_limit and not self.fitting_programs:
+                raise
+            self.search.was_interrupted = True
+            log_at(1, f"interrupted: the best of {count_text(self.count, 'program')} is taken")
+
     def reach_least(self) -> None:
         """If nothing fits: look for programs that need a little less than the least so far, until none is found or one
         is within the limit. A program may be, because what is extracted depends on the bytes aimed at."""
@@ -312,7 +352,10 @@ class _Limited:
 
     @property
     def is_full(self) -> bool:
-        return self.programs >= self.allowed or (bool(self.fitting_programs) and self.search.limit_clock.is_over())
+        if self.programs >= self.allowed:
+            return True
+        has_some = bool(self.fitting_programs) or not self.aims_at_limit
+        return has_some and (self.search.limit_clock.is_over() or self.search.compiling.is_over())
 
 
 def fastest_within_limit(search: Search, unlimited: Entry | None) -> tuple[CandidateProgram, MemoryRow]:
@@ -321,8 +364,9 @@ def fastest_within_limit(search: Search, unlimited: Entry | None) -> tuple[Candi
     limit = search.options.memory_limit
     assert limit is not None
     tries = _Limited(search, limit, unlimited)
-    if not tries.reach():
-        tries.reach_least()
+    with tries.until_interrupted():
+        if not tries.reach():
+            tries.reach_least()
     if not tries.fitting_programs:
         raise _error(search, limit, tries, _reachable_least(search, unlimited, tries.smallest))
     best = min(tries.fitting_programs, key=lambda t: (t.seconds, t.footprint.bytes))
@@ -400,8 +444,9 @@ def _tries_along_front(search: Search, unlimited: Entry | None, everywhere: bool
     tries = _Limited(search, 1, unlimited, everywhere)
     tries.allowed = _FRONT
     tries.aims_at_limit = False
-    tries.reach()
-    tries.arrange_at_all_sizes()
+    with tries.until_interrupted():
+        tries.reach()
+        tries.arrange_at_all_sizes()
     return tries
 
 
@@ -420,9 +465,20 @@ def _is_arranged(t: TriedProgram) -> bool:
     return t.entry is not None and t.entry.found.again is not None
 
 
-def bound_of(tried: Sequence[TriedProgram]) -> int:
-    """The bytes that no program needs less than: those of the results, which all exist at the end of a call."""
-    return min(t.footprint.results for t in tried)
+def bound_of(search: Search, tried: Sequence[TriedProgram]) -> LeastBytes:
+    """The bytes that no program needs less than: those of the results, or of an operator that every program of the
+    search's e-graphs has."""
+    results = LeastBytes(min(t.footprint.results for t in tried), RESULTS)
+    given = [KNOWN if str(p.attr("name")) in search.weights else NOTHING for p in search.traced.module.main.params]
+    found: dict[tuple[int, ...], LeastBytes] = {}
+    for u in (e.units for e in search.entries):
+        graphs = {name: read.graph for name in u.functions if (read := u.graph_of(name)) is not None}
+        key = tuple(map(id, graphs.values()))
+        if key not in found:
+            least = LeastMemory(graphs, u.functions, search.options.profile.platform == "cpu")
+            main = u.module.main.name
+            found[key] = most_of([least.of_function(main, given, b) for b in search.options.bindings])
+    return most_of([results, min(found.values(), key=lambda n: n.bytes, default=NOTHING)])
 
 
 def _kernel_of(e: Expr) -> Expr:
@@ -457,7 +513,7 @@ def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) 
         f"beside its arguments is {format_bytes(least.bytes)}{place}: {format_bytes(least.planned)} for values in "
         f"between, {format_bytes(least.results)} for results, {format_bytes(least.temporary)} inside executables\n"
         f"  at its peak: {peak}\n"
-        f"  no program needs less than {format_bytes(bound_of(tries.tried))}: its results exist at the end of a call\n"
+        f"  {bound_of(search, tries.tried)}\n"
         f"  accepted: memory_limit={least.bytes} or more, or smaller sizes"
         f"{stopped if search.limit_clock.ran_out else ''}"
     )

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 COMPUTED_AGAIN, KEPT_ON_HOST = "computed_again", "kept_on_host"
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
 _SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order
+# chosen: seconds for compiling programs under a limit or for a front, as a multiple of those of the budget's extraction
+_COMPILING = 2.0
 CUTS = 3  # limit: bisections by timing between two sizes with different winners
 
 
@@ -142,17 +144,22 @@ class Search:
         self.entries: list[Entry] = []  # the programs found so far
         self._predicted: dict[tuple[Module | None, str, str, tuple[tuple[str, int], ...]], float] = {}
         self._on_device: dict[tuple[Module | None, str, tuple[tuple[str, int], ...]], tuple[float, int]] = {}
-        self._saturated_graphs: dict[Any, Any] = {}
-        self._arrangers: dict[tuple[Module, float], Arranger] = {}
+        self._held: Units | None = None  # the search whose e-graphs have what saves memory
+        self._arrangers: dict[tuple[Module, float, tuple[tuple[str, int], ...]], Arranger] = {}
         self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
+        # XLA compiles in threads of its own.
+        self.compiling = Clock(_COMPILING * options.budget.extraction, timer=time.process_time)
+        self.footprints: dict[tuple[Any, ...], Any] = {}  # of compiled programs, by mode and sizes
+        self.was_interrupted = False  # whether a search for less memory ended by an interruption
 
     @property
     def was_stopped(self) -> bool:
-        """Whether the clock ended one of the searches: another run might find more."""
+        """Whether the clock or an interruption ended one of the searches: another run might find more."""
         saturated = (o.saturation for e in self.entries for o in e.found.outcomes)
         is_cut = any(e.found.extraction.ran_out for e in self.entries)
-        return is_cut or any(s.stop is StopReason.TIME_LIMIT for s in saturated)
+        stopped = self.was_interrupted or self.compiling.ran_out or is_cut
+        return stopped or any(s.stop is StopReason.TIME_LIMIT for s in saturated)
 
     def entry(self, spec: SearchSpec | None = None) -> Entry:
         """The program that a search finds, by default the one by price. Programs for all executions and prices of a
@@ -209,12 +216,13 @@ class Search:
         `bytes_cost`: prices known more exactly, by function and block.
         """
         cost = {place: replace(c, held=held) for place, c in bytes_cost.items()}
-        return self._searched(
-            replace(spec, held=held),
-            bytes_cost=cost,
-            saturated_graphs=self._saturated_graphs,
-            clock=self.limit_clock,
-        )
+        at_price = replace(spec, held=held)
+        if self._held is None:
+            made = self._searched(at_price, bytes_cost=cost, clock=self.limit_clock)
+            self._held = made.units
+            return made
+        self.entries.append(self._extracted(self._held.at_byte_prices(cost), at_price))
+        return self.entries[-1]
 
     @functools.cached_property
     def absent_gpu(self) -> GpuTarget | None:
@@ -241,18 +249,27 @@ class Search:
         """A program, or the one as written, with its steps in an order and values computed again or kept on the host,
         so that it is predicted to need `limit` bytes at these sizes, or as few as were found; and these bytes. None if
         no order can be stated. `rate`: as in `host_rates`."""
-        module, weights = (self.traced.module, set[str]()) if entry is None else (entry.module, self.weights)
         with self.arranging_clock.running():
-            if (module, rate) not in self._arrangers:
-                inside = self.candidate_options(CandidateProgram(entry))
-                self._arrangers[module, rate] = Arranger(module, inside, sizes, weights, rate)
-            made = self._arrangers[module, rate].within(limit, self.arranging_clock)
+            made = self._arranger(entry, sizes, rate).within(limit, self.arranging_clock)
         if made is None:
             return None
         base = entry or self.entry()
         outcomes = [] if entry is None else base.found.outcomes
         found = replace(base.found, module=made.module, outcomes=outcomes, again=made.again, kept=made.kept)
         return replace(base, found=found), made.peak
+
+    def predicted_peak(self, entry: Entry, sizes: Sequence[Sizes]) -> int:
+        """The bytes that a program is predicted to need beside its arguments in one XLA program, at the sizes at which
+        it needs most; 0 where that is not predicted."""
+        return max(self._arranger(entry, at, 0.0).peak for at in sizes)
+
+    def _arranger(self, entry: Entry | None, sizes: Sizes, rate: float) -> Arranger:
+        module, weights = (self.traced.module, set[str]()) if entry is None else (entry.module, self.weights)
+        key = module, rate, tuple(sizes.items())
+        if key not in self._arrangers:
+            inside = self.candidate_options(CandidateProgram(entry))
+            self._arrangers[key] = Arranger(module, inside, sizes, weights, rate)
+        return self._arrangers[key]
 
     def alternatives(self, count: int) -> list[Entry]:
         """At most `count` programs: the best one, then those for other compilation modes, then those found when one of

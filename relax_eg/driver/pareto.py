@@ -23,6 +23,7 @@ from relax_eg.driver.prices import NEVER_SLOWER
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import OptionError
 from relax_eg.extract.footprint import Footprint
+from relax_eg.extract.least_memory import RESULTS, LeastBytes
 from relax_eg.extract.report import AS_WRITTEN, MeasuredRow
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.module import Module
@@ -66,7 +67,8 @@ class ParetoFront:
     - `points`: the programs, fastest first.
     - `written`: the bytes and the time of the program as written, as in `ParetoPoint`, compiled for little memory.
     - `tried`: number of programs whose memory was determined.
-    - `bound`: bytes that no program needs less than: those of the results.
+    - `bound`: bytes that no program of the search needs less than.
+    - `bound_by`: what needs them.
     """
 
     name: str
@@ -75,6 +77,7 @@ class ParetoFront:
     written: tuple[int, float]
     tried: int
     bound: int
+    bound_by: str = RESULTS
 
     def within_bytes(self, limit: int | str) -> ParetoPoint:
         """The fastest program that needs at most `limit` bytes, a number or a text such as "2 GiB". OptionError if
@@ -118,7 +121,8 @@ class ParetoFront:
         yield f"{len(self.points)} of {self.tried} programs; predicted times are shares of the fastest program's" + (
             ", measured ones of the one as written." if timed else "."
         )
-        yield f"No program needs less than the {format_bytes(self.bound)} of its results."
+        text = str(LeastBytes(self.bound, self.bound_by))
+        yield f"{text[0].upper()}{text[1:]}."
 
     def __str__(self) -> str:
         return rendered_text(self, width=_WIDTH)
@@ -189,7 +193,10 @@ def pareto(
             points = _timed(runs(CandidateProgram(None)), points, *given)
     written = min((t for t in tried if t.entry is None), key=lambda t: t.footprint.bytes)
     as_written = written.footprint.bytes, written.seconds / least
-    return ParetoFront(traced.name, dict(read.bindings[0]), tuple(points), as_written, len(tried), bound_of(tried))
+    bound = bound_of(search, tried)
+    return ParetoFront(
+        traced.name, dict(read.bindings[0]), tuple(points), as_written, len(tried), bound.bytes, bound.why
+    )
 
 
 def _timed(

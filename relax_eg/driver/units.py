@@ -11,6 +11,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -170,7 +171,6 @@ class Units:
     - `weights`: the entry's parameters that are known ahead of the calls.
     - `record`: whether what explaining the outcome needs is kept.
     - `bytes_cost`: price of bytes in memory, by function and block.
-    - `saturated_graphs`: saturated e-graphs of other searches for the same program, by what they were made from.
     - `watch`: called with each e-graph: function name, graph, and the candidate chosen for each computed class.
     - `clock`: bounds the seconds of extraction; by default each run has its own.
     - `written`: the module with fixed sizes as numbers.
@@ -182,7 +182,6 @@ class Units:
     weights: set[str]
     record: bool = False
     bytes_cost: Mapping[Place, Pricing] = field(default_factory=dict[Any, Any])
-    saturated_graphs: dict[Any, _Saturated] | None = None
     watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
     clock: Clock | None = None
     written: Module = field(init=False)
@@ -239,6 +238,13 @@ class Units:
         """What `run`, called before, finds for other bindings, another device or another execution: the same e-graphs
         are priced again, and nothing is saturated. `share`: how much of the bytes that may be prepared."""
         return self._run(options, share)
+
+    def at_byte_prices(self, bytes_cost: Mapping[Place, Pricing]) -> Units:
+        """The same e-graphs, from which programs are extracted at other prices of bytes in memory."""
+        other = copy(self)
+        other.bytes_cost, other.functions = bytes_cost, dict(self.functions)
+        other._second_forms = dict(self._second_forms)
+        return other
 
     def _run(self, options: Options, share: float = 1.0) -> SearchResult:
         clock, entry = self.clock or Clock(options.budget.extraction), self.module.main
@@ -380,20 +386,14 @@ class Units:
         options = self.options
         left = max(options.budget.seconds - self._spent(run), _AT_LEAST * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
-        key = (place, tuple(roots), tuple(alternatives), self.record)
-        grown = (self.saturated_graphs or {}).get(key)
-        if grown is None:
-            with EGraph(roots, options.rules, scope, list(alternatives), known, self.record, makers) as egraph:
-                saturation = egraph.saturate(budget)
-                if self._is_cut_short:
-                    saturation = replace(saturation, stop=StopReason.TIME_LIMIT)
-                read = dump(egraph)
-                kept = recording(egraph) if self.record else None
-            grown = _Saturated(read, saturation, alternatives, kept)
-            if self.saturated_graphs is not None:
-                self.saturated_graphs[key] = grown
-        report_progress("extract", grown.saturation.nodes, sum(grown.saturation.matches.values()))
-        return grown
+        with EGraph(roots, options.rules, scope, list(alternatives), known, self.record, makers) as egraph:
+            saturation = egraph.saturate(budget)
+            if self._is_cut_short:
+                saturation = replace(saturation, stop=StopReason.TIME_LIMIT)
+            read = dump(egraph)
+            kept = recording(egraph) if self.record else None
+        report_progress("extract", saturation.nodes, sum(saturation.matches.values()))
+        return _Saturated(read, saturation, alternatives, kept)
 
     @cached_property
     def _in_loops(self) -> set[str]:

@@ -31,7 +31,8 @@ class Budget:
     - `seconds`: seconds of rule application; laws (`rules.schemas`) are asked for up to 0.7 of them.
     - `rounds`: rounds of the algebra phase.
     - `extraction`: seconds of choosing among candidates, over all stages; with a memory limit, over all programs that
-      are considered. When they are used up, extraction returns the best program so far.
+      are considered, and XLA compiles them for up to twice as long. When they are used up, extraction returns the best
+      program so far.
 
     Seconds are computing time: other processes on the machine use none of them, so they do not change the outcome.
 

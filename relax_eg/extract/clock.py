@@ -22,10 +22,12 @@ class Clock:
 
     - `seconds`: the limit.
     - `ran_out`: whether a stage did less because of the limit, so that another run may choose another program.
+    - `timer`: what is counted: seconds of computing in the calling thread, or in all threads of the process.
     """
 
     seconds: float = math.inf
     ran_out: bool = False
+    timer: Callable[[], float] = time.thread_time
     _spent: float = 0.0
     _since: float | None = None
 
@@ -34,18 +36,18 @@ class Clock:
         """Counts the seconds of this block; nested blocks count once."""
         outer = self._since is not None
         if not outer:
-            self._since = time.thread_time()
+            self._since = self.timer()
         try:
             yield
         finally:
             if not outer and self._since is not None:
-                self._spent += time.thread_time() - self._since
+                self._spent += self.timer() - self._since
                 self._since = None
 
     @property
     def spent(self) -> float:
         """The seconds counted so far."""
-        return self._spent + (0.0 if self._since is None else time.thread_time() - self._since)
+        return self._spent + (0.0 if self._since is None else self.timer() - self._since)
 
     @property
     def left(self) -> float:

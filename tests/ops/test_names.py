@@ -49,6 +49,7 @@ LISTED = {
     "extract/fusions/cpu.py": "kernels of a record; what XLA fuses",
     "extract/fusions/seconds.py": "kernels of a record; what XLA stores",
     "extract/fusions/operators.py": "kernels of a record; what XLA makes of an operator",
+    "extract/least_memory.py": "what XLA may leave out",
     "extract/implied_matmuls.py": "kernels of a record: matmul, linear; what repeats elements",
     "ir/expr.py": "Python's operators and methods",
     "ir/partition.py": "a room below the table: views that stay with their reader",
