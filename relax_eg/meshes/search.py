@@ -1,15 +1,16 @@
-"""The search over all axes of a mesh: one integer program for each, the others fixed, until nothing improves.
+"""The search over all axes of a mesh: one axis after the other, the others fixed, until nothing improves.
 
-It begins with the batch split over all axes but the fastest, with all axes taken as one, and with one axis after the
-other while the rest divide everything. The first
-program chooses the algebra too; the others keep it. Where the values that are in memory together exceed the limit of a
-device, their bytes get a price, and the axis is solved again at several prices. The bound is that of the first program
-of one axis, in which the other axes divide everything and send nothing. A program has a few columns for each strategy
-of each operand, so its size is linear in that of the e-graph.
+Descent (`meshes.descent`) goes first, from several starts: one axis after the other while the rest divide everything,
+all axes taken as one, and data and state placed as textbooks have them. Integer programs go on from the best. The first
+of them chooses the algebra too, if there is a choice; the others keep it. Where the values that are in memory together
+exceed the limit of a device, their bytes get a price, and the axis is solved again at several prices. The bound is that
+of the first program of one axis, in which the other axes divide everything and send nothing. A program has a few
+columns for each strategy of each operand, so its size is linear in that of the e-graph.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
@@ -24,11 +25,14 @@ from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.logs import log_at
 from relax_eg.meshes.axis import AxisSearch
 from relax_eg.meshes.axis_prices import cost_along
+from relax_eg.meshes.axis_program import AxisProgram
 from relax_eg.meshes.choices import AxisChoice, Demands, change_of
 from relax_eg.meshes.program import SpreadProgram
 from relax_eg.shapes import Scope
 
-_BOUND_SECONDS = 10.0  # limit: seconds for the bound on a mesh of several axes
+_BOUND = 1 / 3  # limit: share of the time that is left then for a bound
+_DESCENT = 0.5  # limit: share of the time for choices without integer programs
+_FAR = 1.5  # chosen: how much dearer than the best a start may be that is improved
 _TURNS = 3  # limit: times that there has to be time for each axis
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
@@ -227,26 +231,24 @@ class _Search:
         self.program, self.mesh, self.profile = program, mesh, profile
         self.binding, self.scope, self.wanted, self.deadline = binding, scope, wanted, deadline
         self.bound = math.inf
+        self.exact = False  # whether an axis is chosen by an integer program, or by descent alone
+        self.each = 0.0  # seconds for one integer program
         self.held: dict[int, dict[int, Part]] = {}  # parts of inputs along an axis, beside those that are wanted
-        # So that every axis is chosen, and chosen anew, before the time is up.
-        self.each = (deadline - time.monotonic()) / (_TURNS * len(mesh.axes))
+        self.byte_prices: dict[int, tuple[frozenset[int], float]] = {}  # with which memory sufficed, by axis
 
     def run(self) -> Spreading:
-        best: Spreading | None = None
-        if len(self.mesh.axes) > 1:
-            self.bound = self._least()
-        several = (self._with_batch, self._as_one, self._in_turn)
-        for start in (self._as_one,) if len(self.mesh.axes) == 1 else several:
-            if best is not None and time.monotonic() > self.deadline:
-                break
-            found = start()
-            if found is not None:
-                found = self._improved(found)
-                best = found if best is None or self._rank(found) < self._rank(best) else best
-        if best is None:
-            raise ExtractionError(
-                f"no placement on the mesh {self.mesh} was found in time\n  accepted: more seconds, or fewer axes"
-            )
+        axes = len(self.mesh.axes)
+        best = self._by_descent()
+        self.exact = True
+        if axes > 1 or any(price for _, price in self.byte_prices.values()):
+            self.bound = self._least(best)
+        self.each = max(0.0, self.deadline - time.monotonic()) / (_TURNS * axes if axes > 1 else 1)
+        if best is None or axes == 1 or any(len(v.ways) > 1 for v in self.program.values):
+            best = self._better(best, self._in_turn((), best))  # which chooses the algebra too
+        if axes > 1:
+            best = self._improved(best)
+        elif self.bound == math.inf:
+            self.bound = best.choices[0].bound
         if best.peak.bytes > self.wanted.memory:
             raise ExtractionError(
                 f"a device has {self.wanted.memory / 1e9:.4g} GB for this program; the least found on the mesh "
@@ -256,75 +258,102 @@ class _Search:
         best.bound = min(self.bound, best.cost) if self.bound < math.inf else 0.0
         return best
 
+    def _by_descent(self) -> Spreading | None:
+        """The best that descent finds from several starts; None if it finds nothing that is possible."""
+        best: Spreading | None = None
+        end = time.monotonic() + _DESCENT * (self.deadline - time.monotonic())
+        starts = [self._in_turn, self._as_one] if len(self.mesh.axes) > 1 else [self._in_turn]
+        starts += [functools.partial(self._with_held, held) for held in self._textbook()]
+        for start in starts:
+            if best is not None and time.monotonic() > end:
+                break
+            try:
+                found = start()
+            except ExtractionError:
+                continue
+            if found is not None:
+                log_at(2, f"start {found.cost:.4g} s, {found.peak.bytes / 1e9:.4g} GB")
+                if best is None or self._rank(found) < (self._rank(best)[0], self._rank(best)[1] * _FAR):
+                    best = self._better(best, self._improved(found))
+        return best
+
+    def _better(self, one: Spreading | None, two: Spreading) -> Spreading:
+        return two if one is None or self._rank(two) < self._rank(one) else one
+
     def _rank(self, found: Spreading) -> tuple[bool, float]:
         """What is better is less: first whether memory suffices, then seconds; without enough memory, bytes."""
         over = found.peak.bytes > self.wanted.memory
         return over, found.peak.bytes if over else found.cost
 
     def _as_one(self) -> Spreading | None:
-        """The best choice for all axes taken as one, which each of them then has."""
+        """The best choice for all axes taken as one, which each of them then has; None if what is given differs from
+        axis to axis."""
         sizes = self.mesh.sizes
         one = DeviceMesh((("all", self.mesh.devices),))
         given = [self.wanted.inputs, self.wanted.outputs]
-        differs = any(len(set(p.parts)) > 1 for g in given for p in g.values())
-        if len(sizes) > 1 and (differs or self.program.kept):
-            return None  # what is given differs from axis to axis
-        inner = self
-        if len(sizes) > 1:
-            fewer = [{i: MeshPlacement(p.parts[:1]) for i, p in g.items()} for g in given]
-            wanted = replace(self.wanted, inputs=fewer[0], outputs=fewer[1])
-            inner = _Search(self.program, one, self.profile, self.binding, self.scope, wanted, self.deadline)
-        try:
-            choice = inner._solve([None], 0, None)
-        except ExtractionError:
-            if len(sizes) == 1:
-                raise
+        if any(len(set(p.parts)) > 1 for g in given for p in g.values()) or self.program.kept:
             return None
-        if len(sizes) == 1:
-            self.bound = choice.bound
-        return self._spreading([choice] * len(sizes))
+        fewer = [{i: MeshPlacement(p.parts[:1]) for i, p in g.items()} for g in given]
+        wanted = replace(self.wanted, inputs=fewer[0], outputs=fewer[1])
+        inner = _Search(self.program, one, self.profile, self.binding, self.scope, wanted, self.deadline)
+        return self._spreading([inner._solve([None], 0, None)] * len(sizes))
 
-    def _with_batch(self) -> Spreading | None:
-        """One axis after the other for a program with state, which is whole along all axes of the mesh but the fastest;
-        its other inputs are split along their first axis there. Few placements are left then, so this ends soon."""
+    def _textbook(self) -> Iterator[dict[int, dict[int, Part]]]:
+        """Yields parts of the inputs of a program with state along each axis, as textbooks have them: the data are
+        split along their first dimension over all axes but the fastest, and there along their first or second one, or
+        not at all; state is whole along the slower axes, or placed as is best. Few placements are left then."""
         if not self.wanted.state or self.program.kept:
-            return None
+            return
         state = {self.program.inputs[i] for i, _ in self.wanted.state}
         given = {self.program.inputs[i] for i in self.wanted.inputs}
-        inner = _Search(
-            self.program, self.mesh, self.profile, self.binding, self.scope, self.wanted, self.deadline
-        )  # fmt: skip
         last = len(self.mesh.axes) - 1
-        pieces = self.mesh.devices // self.mesh.sizes[-1]
-        for v in self.program.inputs:
-            shape = self.program.values[v].shape
-            is_batch = v not in state and bool(shape) and self.scope.equal(shape[0] % pieces, 0) is True
-            for axis in range(last + 1) if v not in given else ():
-                if axis < last or v not in state:
-                    inner.held.setdefault(axis, {})[v] = 0 if is_batch and axis < last else REPLICATED
-        try:
-            return inner._in_turn(range(last + 1))
-        except ExtractionError:
-            return None
+        for part in (0, REPLICATED, 1):
+            for is_whole in (False, True) if last else (False,):
+                held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
+                for v in self.program.inputs:
+                    if v in state:
+                        for axis in range(last) if is_whole and v not in given else ():
+                            held[axis][v] = REPLICATED
+                        continue
+                    parts: list[Part] = [0] * last + [part]
+                    placement = MeshPlacement(tuple(parts))
+                    value = self.program.values[v]
+                    fits = v not in given and all(p < value.rank for p in parts if isinstance(p, int))
+                    if fits and all(
+                        self.scope.equal(d % n, 0) is True
+                        for d, n in zip(value.shape, placement.splits(value.rank, self.mesh), strict=True)
+                    ):
+                        for axis, p in enumerate(parts):
+                            held[axis][v] = p
+                yield held
 
-    def _least(self) -> float:
+    def _with_held(self, held: dict[int, dict[int, Part]]) -> Spreading:
+        """One axis after the other, the slowest first, with these parts of inputs."""
+        self.held = held
+        try:
+            return self._in_turn(range(len(self.mesh.axes)))
+        finally:
+            self.held = {}
+
+    def _least(self, best: Spreading | None) -> float:
         """A lower bound: the first axis while the others divide everything and send nothing, in any memory."""
         free = _Search(
             self.program, self.mesh, self.profile, self.binding, self.scope, replace(self.wanted, memory=math.inf),
-            min(self.deadline, time.monotonic() + _BOUND_SECONDS),
+            self.deadline,
         )  # fmt: skip
+        free.exact, free.each = True, _BOUND * (self.deadline - time.monotonic())
         try:
-            return free._solve([None] * len(self.mesh.axes), 0, None).bound
+            return free._solve([None] * len(self.mesh.axes), 0, None, best and best.choices[0]).bound
         except ExtractionError:
             return 0.0
 
-    def _in_turn(self, order: Sequence[int] = ()) -> Spreading:
+    def _in_turn(self, order: Sequence[int] = (), starts: Spreading | None = None) -> Spreading:
         """One axis after the other, while the others divide everything: those over which the program's author has split
-        something, then the fastest first; or in this order."""
+        something, then the fastest first; or in this order. `starts`: what each axis begins with."""
         choices: list[AxisChoice | None] = [None] * len(self.mesh.axes)
         order = order or sorted(range(len(choices)), key=lambda a: (not self.program.splits_along(a), -a))
         for axis in order:
-            choices[axis] = self._solve(choices, axis, choices[order[0]])
+            choices[axis] = self._solve(choices, axis, choices[order[0]], starts and starts.choices[axis])
         return self._spreading([c for c in choices if c is not None])
 
     def _improved(self, best: Spreading) -> Spreading:
@@ -359,8 +388,17 @@ class _Search:
             for axis, n in enumerate(self.mesh.sizes)
         ]  # fmt: skip
 
-    def _solve(self, choices: Sequence[AxisChoice | None], axis: int, algebra: AxisChoice | None) -> AxisChoice:
-        """The best choice along an axis, the others fixed. `algebra`: the choice whose ways it keeps."""
+    def _solve(
+        self,
+        choices: Sequence[AxisChoice | None],
+        axis: int,
+        algebra: AxisChoice | None,
+        start: AxisChoice | None = None,
+    ) -> AxisChoice:
+        """The best choice along an axis, the others fixed. ExtractionError if none was found.
+
+        - `algebra`: the choice whose ways it keeps.
+        - `start`: what the search begins with, if there is no choice for this axis."""
         ways = self.wanted.way if algebra is None else {v: c.way for v, c in algebra.chosen.items()}
         if algebra is not None:  # nothing else is computed
             ways = {v: ways.get(v, -1) if ways else -1 for v in range(len(self.program.values))}
@@ -368,21 +406,24 @@ class _Search:
             {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()} | self.held.get(axis, {}),
             {i: p.parts[axis] for i, p in self.wanted.outputs.items()},
             [(self.program.inputs[i], self.program.outputs[o]) for i, o in self.wanted.state],
+            *self.byte_prices.get(axis, (frozenset[int](), 0.0)),
             way=ways,
         )
         search = self._searches(choices)[axis]
-        start = choices[axis]
+        model = AxisProgram(search, demands)
+        start = choices[axis] or start
         best: AxisChoice | None = None
-        best_rank, bound = (True, math.inf), 0.0
+        best_rank, bound = (True, math.inf), 0.0 if len(choices) > 1 or self.bound == math.inf else self.bound
         low, high = 0.0, math.inf  # prices of a byte at which memory does not suffice, and does
         for _ in range(_PRICES):
-            each = self.each * (_SHARE if demands.byte_price else 1.0)
+            model.price(demands)
+            each = max(1.0, min(self.each * (_SHARE if demands.byte_price else 1.0), self.deadline - time.monotonic()))
             try:
-                found = search.run(demands, max(1.0, min(each, self.deadline - time.monotonic())), start)
+                found = search.run(model, each, start) if self.exact else search.descended(model, start, self.deadline)
             except ExtractionError:
-                if best is None:
-                    raise
-                return best
+                found = None
+            if found is None:
+                break
             if not demands.byte_price:
                 bound = found.bound
             found.bound = bound
@@ -397,6 +438,7 @@ class _Search:
             rank = over, peak.bytes if over else found.cost
             if rank < best_rank:
                 best, best_rank = found, rank
+                self.byte_prices[axis] = demands.priced, demands.byte_price
             if not over and (not demands.byte_price or found.cost <= bound * (1 + _CLOSE)):
                 break
             low, high = (demands.byte_price, high) if over else (low, demands.byte_price)
@@ -407,7 +449,11 @@ class _Search:
             price = price if low or high < math.inf else first
             demands = replace(demands, priced=demands.priced | {v for v, _ in peak.held}, byte_price=price)
             start = best
-        assert best is not None
+        if best is None:
+            raise ExtractionError(
+                f"no placement over {search.n} devices keeps what is demanded\n  accepted: other given placements, a "
+                "larger memory_limit, or more devices"
+            )
         return best
 
     def _spreading(self, choices: list[AxisChoice]) -> Spreading:
