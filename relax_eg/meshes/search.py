@@ -33,13 +33,12 @@ from relax_eg.shapes import Scope
 _BOUND = 1 / 3  # limit: share of the time that is left then for a bound
 _DESCENT = 0.5  # limit: share of the time for choices without integer programs
 _FAR = 1.5  # chosen: how much dearer than the best a start may be that is improved
-_TURNS = 3  # limit: times that there has to be time for each axis
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
 _STEEPER = 8.0  # chosen: factor from a price to the next
 _SHARE = 1 / 3  # limit: of the time for an axis, that for one price of a byte; each begins with the best so far
-_CLOSE = 0.02  # limit: how far from the bound a choice may be after which no other price is tried
+_CLOSE = 0.02  # limit: what bytes with a price may cost more than without, so that no other price is tried
 _NEAR = 3.0  # chosen: factor between prices that are not told apart
 _GAIN = 1e-4  # chosen: share of the cost that a sweep has to gain to be followed by another
 
@@ -242,7 +241,7 @@ class _Search:
         self.exact = True
         if axes > 1 or any(price for _, price in self.byte_prices.values()):
             self.bound = self._least(best)
-        self.each = max(0.0, self.deadline - time.monotonic()) / (_TURNS * axes if axes > 1 else 1)
+        self.each = max(0.0, self.deadline - time.monotonic()) / axes
         if best is None or axes == 1 or any(len(v.ways) > 1 for v in self.program.values):
             best = self._better(best, self._in_turn((), best))  # which chooses the algebra too
         if axes > 1:
@@ -413,7 +412,7 @@ class _Search:
         model = AxisProgram(search, demands)
         start = choices[axis] or start
         best: AxisChoice | None = None
-        best_rank, bound = (True, math.inf), 0.0 if len(choices) > 1 or self.bound == math.inf else self.bound
+        best_rank, least = (True, math.inf), 0.0  # `least`: seconds where bytes have no price
         low, high = 0.0, math.inf  # prices of a byte at which memory does not suffice, and does
         for _ in range(_PRICES):
             model.price(demands)
@@ -425,8 +424,7 @@ class _Search:
             if found is None:
                 break
             if not demands.byte_price:
-                bound = found.bound
-            found.bound = bound
+                least = found.cost
             if self.wanted.memory == math.inf:
                 return found
             full = [found if i == axis else c for i, c in enumerate(choices)]
@@ -439,8 +437,8 @@ class _Search:
             if rank < best_rank:
                 best, best_rank = found, rank
                 self.byte_prices[axis] = demands.priced, demands.byte_price
-            if not over and (not demands.byte_price or found.cost <= bound * (1 + _CLOSE)):
-                break
+            if not over and (self.exact or not demands.byte_price or found.cost <= least * (1 + _CLOSE)):
+                break  # descent has tried other prices before
             low, high = (demands.byte_price, high) if over else (low, demands.byte_price)
             if time.monotonic() > self.deadline or (not over and high <= low * _NEAR):
                 break
