@@ -25,6 +25,7 @@ from relax_eg.meshes.strategies import SplitStrategy
 
 _GAP = 5e-3  # limit: prices are not accurate to a thousandth
 _NODES = 2000  # limit: nodes of one search of HiGHS
+MOST_TREES = 30  # limit: trees in turn without a gain, where it is the last descent
 _CUTS = 20  # limit: searches repeated because a value depended on itself
 
 
@@ -34,7 +35,7 @@ class AxisSearch(AxisPrices):
     def run(self, model: AxisProgram, seconds: float, start: AxisChoice | None = None) -> AxisChoice | None:
         """The cheapest choice found by an integer program that begins with `descended`; None if there is none."""
         deadline = time.monotonic() + seconds
-        first = self.descended(model, start, deadline)
+        first = self.descended(model, start, MOST_TREES, deadline)
         for _ in range(_CUTS):
             solver = relaxation(model.costs, model.rows, model.upper)
             columns = np.zeros(len(model.costs)) if first is None else model.columns_of(first)
@@ -51,11 +52,13 @@ class AxisSearch(AxisPrices):
             model.forbid(circle, choice)
         raise ExtractionError("every choice found computes a value from itself; please report this")
 
-    def descended(self, model: AxisProgram, start: AxisChoice | None, deadline: float) -> AxisChoice | None:
+    def descended(
+        self, model: AxisProgram, start: AxisChoice | None, trees: int, deadline: float
+    ) -> AxisChoice | None:
         """The cheapest choice found from `start` (None: from the program as it is on one device) without an integer
-        program, with the ways of that; None if nothing that is possible was found."""
+        program, with the ways of that; None if nothing that is possible was found. `trees`: as of `Descent.run`."""
         for first in [start, None] if start is not None else [None]:
-            columns = Descent(model, first or self._whole(model.demands)).run(deadline)
+            columns = Descent(model, first or self._whole(model.demands)).run(trees, deadline)
             if columns is not None:
                 return model.choice_of(columns)
         return None

@@ -22,9 +22,7 @@ from relax_eg.meshes.axis_program import AxisProgram
 from relax_eg.meshes.choices import AxisChoice
 
 _BARRED = 1e6  # chosen: price of what is not possible, where the dearest column costs 1
-_ROUNDS = 12  # limit: rounds of messages
-_LOOKS = 6  # chosen: rounds of messages between two choices that are read from them
-_STILL = 30  # limit: trees in turn that gain nothing
+_ROUNDS = 6  # limit: rounds of messages
 _GAIN = 1e-7  # chosen: share of the price that counts as a gain
 
 Array = np.ndarray[Any, Any]
@@ -72,17 +70,20 @@ class Descent:
                 self.gives[e.giver].append(e)
                 self.pairs.setdefault((min(e.giver, e.reader), max(e.giver, e.reader)), []).append(e)
 
-    def run(self, deadline: float) -> Array | None:
-        """The columns of the cheapest choice found before `deadline` (`time.monotonic`); None if none is possible."""
+    def run(self, trees: int, deadline: float) -> Array | None:
+        """The columns of the cheapest choice found; None if none is possible.
+
+        - `trees`: how many in turn may gain nothing.
+        - `deadline`: latest end (`time.monotonic`)."""
         if not self.is_possible:
             return None
         best = list(self.first)
         cost = self._cost(best)
-        for states in self._by_messages(deadline):
-            if (now := self._cost(states)) < cost:
-                best, cost = states, now
+        states = self._by_messages(deadline)
+        if (now := self._cost(states)) < cost:
+            best, cost = states, now
         still, rng = 0, random.Random(0)
-        while still < _STILL and time.monotonic() < deadline:
+        while still < trees and time.monotonic() < deadline:
             states = self._by_tree(best, rng, still % 2 == 0)
             now = self._cost(states)
             still = 0 if now < cost * (1 - _GAIN) else still + 1
@@ -185,8 +186,8 @@ class Descent:
 
     # --- messages ---
 
-    def _by_messages(self, deadline: float) -> list[list[int]]:
-        """Choices read from messages that go forth and back along the nodes in their order."""
+    def _by_messages(self, deadline: float) -> list[int]:
+        """A choice read from messages that go forth and back along the nodes in their order."""
         tables = {}
         for (a, b), edges in self.pairs.items():
             table = np.zeros((len(self.states[a]), len(self.states[b])))
@@ -200,7 +201,6 @@ class Descent:
             later[a].append(b)
             earlier[b].append(a)
         sent = {(a, b): np.zeros(len(self.states[b])) for x in tables for a, b in (x, x[::-1])}
-        found: list[list[int]] = []
 
         def send(s: int, to: Sequence[int]) -> None:
             belief = sum((sent[u, s] for u in (*later[s], *earlier[s])), self.own[s])
@@ -210,21 +210,19 @@ class Descent:
                 message = (share - sent[t, s])[:, None] + table
                 sent[s, t] = (least := message.min(0)) - least.min()
 
-        for i in range(_ROUNDS):
+        for _ in range(_ROUNDS):
             for s in range(len(self.states)):
                 send(s, later[s])
             for s in reversed(range(len(self.states))):
                 send(s, earlier[s])
-            if time.monotonic() > deadline or (i + 1) % _LOOKS == 0:
-                states: list[int] = []
-                for s, own in enumerate(self.own):
-                    belief = sum((sent[u, s] for u in later[s]), own)
-                    belief = belief + sum(tables[u, s][states[u]] for u in earlier[s])
-                    states.append(int(np.argmin(belief)))
-                found.append(states)
             if time.monotonic() > deadline:
                 break
-        return found
+        states: list[int] = []
+        for s, own in enumerate(self.own):
+            belief = sum((sent[u, s] for u in later[s]), own)
+            belief = belief + sum(tables[u, s][states[u]] for u in earlier[s])
+            states.append(int(np.argmin(belief)))
+        return states
 
     # --- trees ---
 

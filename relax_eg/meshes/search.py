@@ -1,7 +1,7 @@
 """The search over all axes of a mesh: one axis after the other, the others fixed, until nothing improves.
 
-Descent (`meshes.descent`) goes first, from several starts: one axis after the other while the rest divide everything,
-all axes taken as one, and data and state placed as textbooks have them. Integer programs go on from the best. The first
+Descent (`meshes.descent`) goes first, from several starts: data and state placed as textbooks have them, one axis after
+the other while the rest divide everything, and all axes taken as one. Integer programs go on from the best. The first
 of them chooses the algebra too, if there is a choice; the others keep it. Where the values that are in memory together
 exceed the limit of a device, their bytes get a price, and the axis is solved again at several prices. The bound is that
 of the first program of one axis, in which the other axes divide everything and send nothing. A program has a few
@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import ExtractionError
@@ -32,7 +32,8 @@ from relax_eg.shapes import Scope
 
 _BOUND = 1 / 3  # limit: share of the time that is left then for a bound
 _DESCENT = 0.5  # limit: share of the time for choices without integer programs
-_FAR = 1.5  # chosen: how much dearer than the best a start may be that is improved
+_TREES = 6  # limit: trees in turn without a gain, in each of many descents
+_FAR = 1.2  # chosen: how much dearer than the best a start may be that is improved
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
@@ -261,8 +262,9 @@ class _Search:
         """The best that descent finds from several starts; None if it finds nothing that is possible."""
         best: Spreading | None = None
         end = time.monotonic() + _DESCENT * (self.deadline - time.monotonic())
-        starts = [self._in_turn, self._as_one] if len(self.mesh.axes) > 1 else [self._in_turn]
-        starts += [functools.partial(self._with_held, held) for held in self._textbook()]
+        starts: list[Callable[[], Spreading | None]]
+        starts = [functools.partial(self._with_held, held) for held in self._textbook()]
+        starts += [self._in_turn, self._as_one] if len(self.mesh.axes) > 1 else [self._in_turn]
         for start in starts:
             if best is not None and time.monotonic() > end:
                 break
@@ -418,7 +420,10 @@ class _Search:
             model.price(demands)
             each = max(1.0, min(self.each * (_SHARE if demands.byte_price else 1.0), self.deadline - time.monotonic()))
             try:
-                found = search.run(model, each, start) if self.exact else search.descended(model, start, self.deadline)
+                if self.exact:
+                    found = search.run(model, each, start)
+                else:
+                    found = search.descended(model, start, _TREES, self.deadline)
             except ExtractionError:
                 found = None
             if found is None:

@@ -15,7 +15,7 @@ from relax_eg.extract.links import Link
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.placements import REPLICATED
-from relax_eg.meshes.axis import AxisSearch
+from relax_eg.meshes.axis import MOST_TREES, AxisSearch
 from relax_eg.meshes.axis_program import AxisProgram
 from relax_eg.meshes.choices import Demands
 from relax_eg.meshes.program import SpreadProgram, SpreadValue, ValueWay, any_part
@@ -84,7 +84,7 @@ def test_descent_is_close_to_the_integer_program(price: float) -> None:
         search = search_of(program)
         given = Demands({program.inputs[0]: 0}, {0: REPLICATED}, (), frozenset(range(len(program.values))), price)
         model = AxisProgram(search, given)
-        descended = search.descended(model, None, time.monotonic() + 10)
+        descended = search.descended(model, None, MOST_TREES, time.monotonic() + 10)
         exact = search.run(model, 10.0)
         assert descended is not None and exact is not None
         assert descended.part(program.inputs[0]) == 0 and descended.outputs[0] == REPLICATED
@@ -99,4 +99,4 @@ def test_what_is_not_possible_is_not_found() -> None:
     search = search_of(program)
     model = AxisProgram(search, Demands({program.inputs[0]: 7}))
     deadline: Any = time.monotonic() + 5
-    assert search.descended(model, None, deadline) is None
+    assert search.descended(model, None, MOST_TREES, deadline) is None
