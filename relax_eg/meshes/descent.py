@@ -9,10 +9,8 @@ has them. A change that several operators read is divided among them in messages
 from __future__ import annotations
 
 import itertools
-import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,19 +26,18 @@ _GAIN = 1e-7  # chosen: share of the price that counts as a gain
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(slots=True, eq=False)
-class _Edge:
-    """What is read: `takes[p, k]` is 1 if state `k` of the reader takes the giver in the part of number `p`. `barred`:
-    price of pairs of states that are not possible here; None: all are."""
-
-    giver: int
-    reader: int
-    takes: Array
-    barred: Array | None
-
-
 class Descent:
-    """The search from the choice `start`, whose ways it keeps, at the prices of `model`."""
+    """The search from the choice `start`, whose ways it keeps, at the prices of `model`.
+
+    A node has states, an edge goes from a value (its giver) to a reader, and a giver is taken in some parts. Arrays
+    have one row for each node or edge, padded to the most states and parts.
+
+    - `own` (node, state): the price of a state.
+    - `prices` (node, state, part): the price of bringing a value from the state into the part of that number.
+    - `slices`, `whole` (node, part): which parts a slice of the replicated value gives, and which that is.
+    - `takes` (edge, part, state of the reader): 1 if the reader takes the giver in that part.
+    - `barred` (edge, state of the giver, state of the reader): the price of what is not possible.
+    """
 
     def __init__(self, model: AxisProgram, start: AxisChoice) -> None:
         self.model = model
@@ -54,21 +51,13 @@ class Descent:
                 self._add_node(mine, chosen)
         for handed, part in itertools.zip_longest(model.handed, start.outputs):
             self._add_node(handed, part)
-        self.own = [np.array([model.costs[i] for i in columns]) for columns in self.states]
-        self.prices: dict[int, Array] = {}  # of a node: from each of its states into each part in which it is read
-        self.sliced: dict[int, Array] = {}  # which parts a slice of the replicated value gives
-        self.replica: dict[int, int] = {}  # the number of the replicated part
-        self.edges = self._edges()
-        self.gives: list[list[_Edge]] = [[] for _ in self.states]
-        self.pairs: dict[tuple[int, int], list[_Edge]] = {}
-        for e in self.edges:
-            if e.giver == e.reader:  # a loop that hands on what it carries
-                prices = self.prices[e.giver] @ e.takes
-                prices = prices if e.barred is None else prices + e.barred
-                self.own[e.giver] = self.own[e.giver] + prices.diagonal()
-            else:
-                self.gives[e.giver].append(e)
-                self.pairs.setdefault((min(e.giver, e.reader), max(e.giver, e.reader)), []).append(e)
+        self._add_edges()
+        self.pairs: dict[tuple[int, int], int] = {}
+        for g, r in zip(self.giver.tolist(), self.reader.tolist(), strict=True):
+            self.pairs.setdefault((min(g, r), max(g, r)), len(self.pairs))
+        self.pair = np.array(
+            [self.pairs[min(g, r), max(g, r)] for g, r in zip(self.giver, self.reader, strict=True)], dtype=np.int64
+        )
 
     def run(self, trees: int, deadline: float) -> Array | None:
         """The columns of the cheapest choice found; None if none is possible.
@@ -77,12 +66,12 @@ class Descent:
         - `deadline`: latest end (`time.monotonic`)."""
         if not self.is_possible:
             return None
-        best = list(self.first)
+        best = np.array(self.first, dtype=np.int64)
         cost = self._cost(best)
         states = self._by_messages(deadline)
         if (now := self._cost(states)) < cost:
             best, cost = states, now
-        still, rng = 0, random.Random(0)
+        still, rng = 0, np.random.default_rng(0)
         while still < trees and time.monotonic() < deadline:
             states = self._by_tree(best, rng, still % 2 == 0)
             now = self._cost(states)
@@ -106,7 +95,7 @@ class Descent:
             self.states.append(mine)
             self.first.append(list(columns).index(state) if state in columns else 0)
 
-    def _edges(self) -> list[_Edge]:
+    def _add_edges(self) -> None:
         model, values = self.model, self.model.prices.program.values
         node = {v: self.place[i][0] for v, mine in enumerate(model.computed) for i, _ in mine if i in self.place}
         read: dict[int, list[tuple[dict[Part, list[int]], bool]]] = {}
@@ -115,25 +104,39 @@ class Descent:
             mine = {p: columns for p, columns in mine.items() if columns}
             if v in node and mine and not values[v].is_free:
                 read.setdefault(v, []).append((mine, stays))
-        found: list[_Edge] = []
+        parts = {v: list(dict.fromkeys(p for taken, _ in readers for p in taken)) for v, readers in read.items()}
+        nodes, most = len(self.states), max(map(len, self.states), default=0)
+        width = max(map(len, parts.values()), default=0)
+        self.own = np.full((nodes, most), _BARRED)
+        for g, columns in enumerate(self.states):
+            self.own[g, : len(columns)] = [model.costs[i] for i in columns]
+        self.prices = np.zeros((nodes, most, width))
+        self.slices, self.whole = np.zeros((nodes, width), dtype=bool), np.zeros((nodes, width), dtype=bool)
+        edges: dict[tuple[int, int], tuple[Array, Array]] = {}
         for v, readers in read.items():
-            g = node[v]
-            parts = list(dict.fromkeys(p for taken, _ in readers for p in taken))
-            made = [dict(model.computed[v])[i].strategy.result for i in self.states[g]]
-            self.prices[g] = self._table(v, made, parts, False)
-            self.sliced[g] = np.array([isinstance(p, int) for p in parts])
-            self.replica[g] = parts.index(REPLICATED) if REPLICATED in parts else -1
-            together: dict[int, _Edge] = {}
+            g, mine = node[v], parts[v]
+            made = [c.strategy.result for i, c in model.computed[v] if i in self.place]
+            table = self._table(v, made, mine, False)
+            self.prices[g, : len(made), : len(mine)] = table
+            self.slices[g, : len(mine)] = [isinstance(p, int) for p in mine]
+            self.whole[g, : len(mine)] = [p == REPLICATED for p in mine]
             for taken, stays in readers:
                 r = self.place[next(iter(taken.values()))[0]][0]
-                e = together.setdefault(r, _Edge(g, r, np.zeros((len(parts), len(self.states[r]))), None))
+                takes, barred = edges.setdefault((g, r), (np.zeros((width, most)), np.zeros((most, most))))
+                own = np.zeros((width, most))
                 for p, columns in taken.items():
-                    e.takes[parts.index(p), [self.place[i][1] for i in columns]] = 1.0
+                    own[mine.index(p), [self.place[i][1] for i in columns]] = 1.0
+                np.maximum(takes, own, out=takes)
                 if stays:
-                    staying = self._table(v, made, parts, True) - self.prices[g]
-                    e.barred = staying @ e.takes + (0.0 if e.barred is None else e.barred)
-            found += together.values()
-        return found
+                    barred[: len(made)] += (self._table(v, made, mine, True) - table) @ own[: len(mine)]
+        for (g, r), (takes, barred) in edges.items():
+            if g == r:  # a loop that hands on what it carries
+                self.own[g] += (self.prices[g] @ takes + barred).diagonal()
+        kept = [(key, *arrays) for key, arrays in edges.items() if key[0] != key[1]]
+        self.giver, self.reader = (np.array([key[i] for key, *_ in kept], dtype=np.int64) for i in (0, 1))
+        self.takes = np.array([takes for _, takes, _ in kept]).reshape(len(kept), width, most)
+        self.barred = np.array([barred for *_, barred in kept]).reshape(len(kept), most, most)
+        self.numbers = np.arange(len(kept))
 
     def _table(self, v: int, made: Sequence[Part], parts: Sequence[Part], stays: bool) -> Array:
         """The prices from the parts in which a value comes about into others."""
@@ -150,65 +153,62 @@ class Descent:
 
     # --- what a choice costs ---
 
-    def _needed(self, g: int, states: Sequence[int]) -> Array:
-        """How many readers take a value in each part."""
-        return sum((e.takes[:, states[e.reader]] for e in self.gives[g]), np.zeros(len(self.sliced[g])))
+    def _taken(self, states: Array) -> Array:
+        """The parts in which each edge takes its giver (edge, part)."""
+        return self.takes[self.numbers, :, states[self.reader]]
 
-    def _open(self, g: int, needed: Array) -> Array:
-        """The prices of a value into other parts where it is needed in these anyway."""
+    def _over_nodes(self, amounts: Array, nodes: Array) -> Array:
+        """The sums of rows of edges over their nodes."""
+        found = np.zeros((len(self.states), amounts.shape[1]))
+        np.add.at(found, nodes, amounts)
+        return found
+
+    def _free(self, needed: Array, nodes: Array | slice = slice(None)) -> tuple[Array, Array]:
+        """Which parts are there, and which cost nothing besides: those that are sliced where the whole value is."""
         there = needed > 0
-        if self.replica[g] >= 0 and there[self.replica[g]]:
-            there = there | self.sliced[g]
-        prices = self.prices[g]
-        return np.where(there & (prices < _BARRED), 0.0, prices)
+        return there, (there & self.whole[nodes]).any(1, keepdims=True) & self.slices[nodes]
 
-    def _into(self, g: int, needed: Array) -> Array:
-        """The price of bringing a value into these parts, from each of its states."""
-        there = needed > 0
-        prices = self.prices[g] @ there
-        if self.replica[g] >= 0 and there[self.replica[g]]:
-            sliced = self.prices[g][:, there & self.sliced[g]]
-            prices = prices - np.where(sliced < _BARRED, sliced, 0.0).sum(1)
-        return prices
-
-    def _cost(self, states: Sequence[int]) -> float:
-        cost = sum(own[k] for own, k in zip(self.own, states, strict=True))
-        for g, gives in enumerate(self.gives):
-            if gives:
-                cost += self._into(g, self._needed(g, states))[states[g]]
-                cost += sum(e.barred[states[g], states[e.reader]] for e in gives if e.barred is not None)
-        return float(cost)
-
-    def _divided(self, prices: Array, readers: int, e: _Edge) -> Array:
-        """The prices of an edge, of which each of so many readers pays its part."""
-        prices = np.where(prices < _BARRED, prices / readers, prices)
-        return prices if e.barred is None else prices + e.barred
+    def _cost(self, states: Array) -> float:
+        nodes = np.arange(len(states))
+        there, sliced = self._free(self._over_nodes(self._taken(states), self.giver))
+        prices = self.prices[nodes, states]
+        paid = there & (~sliced | (prices >= _BARRED))
+        barred = self.barred[self.numbers, states[self.giver], states[self.reader]].sum()
+        return float(self.own[nodes, states].sum() + (prices * paid).sum() + barred)
 
     # --- messages ---
 
-    def _by_messages(self, deadline: float) -> list[int]:
-        """A choice read from messages that go forth and back along the nodes in their order."""
-        tables = {}
-        for (a, b), edges in self.pairs.items():
-            table = np.zeros((len(self.states[a]), len(self.states[b])))
-            for e in edges:
-                mine = self._divided(self.prices[e.giver] @ e.takes, len(self.gives[e.giver]), e)
-                table += mine if e.giver == a else mine.T
-            tables[a, b] = table
-        later: list[list[int]] = [[] for _ in self.states]
-        earlier: list[list[int]] = [[] for _ in self.states]
-        for a, b in tables:
-            later[a].append(b)
-            earlier[b].append(a)
-        sent = {(a, b): np.zeros(len(self.states[b])) for x in tables for a, b in (x, x[::-1])}
+    def _tables(self, prices: Array, readers: Array, edges: Array) -> Array:
+        """The prices of these edges by pair of nodes (pair, state of the lower node, state of the higher), where so
+        many readers of a giver share a change."""
+        giver = self.giver[edges]
+        each = prices[giver] @ self.takes[edges]
+        each = np.where(each < _BARRED, each / readers[giver][:, None, None], each) + self.barred[edges]
+        turned = giver > self.reader[edges]
+        each[turned] = each[turned].transpose(0, 2, 1)
+        found = np.zeros((len(self.pairs), *self.barred.shape[1:]))
+        np.add.at(found, self.pair[edges], each)
+        return found
 
-        def send(s: int, to: Sequence[int]) -> None:
-            belief = sum((sent[u, s] for u in (*later[s], *earlier[s])), self.own[s])
-            share = belief / max(len(later[s]), len(earlier[s]), 1)
-            for t in to:
-                table = tables[s, t] if s < t else tables[t, s].T
-                message = (share - sent[t, s])[:, None] + table
-                sent[s, t] = (least := message.min(0)) - least.min()
+    def _by_messages(self, deadline: float) -> Array:
+        """A choice read from messages that go forth and back along the nodes in their order."""
+        readers = np.bincount(self.giver, minlength=len(self.states))
+        tables = self._tables(self.prices, readers, self.numbers)
+        later: list[list[tuple[int, Array]]] = [[] for _ in self.states]
+        earlier: list[list[tuple[int, Array]]] = [[] for _ in self.states]
+        for (a, b), i in self.pairs.items():
+            later[a].append((b, tables[i]))
+            earlier[b].append((a, tables[i].T))
+        sent = {x: np.zeros(self.own.shape[1]) for a, b in self.pairs for x in ((a, b), (b, a))}
+
+        def send(s: int, to: Sequence[tuple[int, Array]]) -> None:
+            belief = self.own[s].copy()
+            for u, _ in itertools.chain(later[s], earlier[s]):
+                belief += sent[u, s]
+            belief /= max(len(later[s]), len(earlier[s]), 1)
+            for t, table in to:
+                message = ((belief - sent[t, s])[:, None] + table).min(0)
+                sent[s, t] = message - message.min()
 
         for _ in range(_ROUNDS):
             for s in range(len(self.states)):
@@ -217,67 +217,63 @@ class Descent:
                 send(s, earlier[s])
             if time.monotonic() > deadline:
                 break
-        states: list[int] = []
-        for s, own in enumerate(self.own):
-            belief = sum((sent[u, s] for u in later[s]), own)
-            belief = belief + sum(tables[u, s][states[u]] for u in earlier[s])
-            states.append(int(np.argmin(belief)))
+        states = np.zeros(len(self.states), dtype=np.int64)
+        for s in range(len(self.states)):
+            belief = self.own[s].copy()
+            for u, _ in later[s]:
+                belief += sent[u, s]
+            for u, table in earlier[s]:
+                belief += table[:, states[u]]
+            states[s] = belief.argmin()
         return states
 
     # --- trees ---
 
-    def _by_tree(self, states: Sequence[int], rng: random.Random, divided: bool) -> list[int]:
+    def _by_tree(self, states: Array, rng: np.random.Generator, divided: bool) -> Array:
         """The cheapest states along a random spanning tree. `divided`: whether readers divide a change among them."""
+        ends = list(self.pairs)
+        tree, inside = self._spanning(rng.permutation(len(ends)), ends)
+        edges = self.numbers[inside[self.pair]]
+        others = self.numbers[~inside[self.pair]]
+        taken = self._taken(states)
+        needed = self._over_nodes(taken, self.giver)
+        there, sliced = self._free(needed - self._over_nodes(taken[edges], self.giver[edges]))
+        dear = self.prices >= _BARRED
+        own = self.own + (self.prices * (there[:, None] & (~sliced[:, None] | dear))).sum(2)
+        open_ = np.where((there | sliced)[:, None] & ~dear, 0.0, self.prices)
+        # What the readers beside the tree would pay alone, if they changed.
+        giver, reader = self.giver[others], self.reader[others]
+        there, sliced = self._free(needed[giver] - taken[others], giver)
+        prices = self.prices[giver, states[giver]]
+        prices = np.where((there | sliced) & (prices < _BARRED), 0.0, prices)
+        alone = (prices[:, None] @ self.takes[others])[:, 0] + self.barred[others, states[giver]]
+        own += self._over_nodes(alone, reader)
+        own += self._over_nodes(self.barred[others, :, states[reader]], giver)
+        readers = np.bincount(self.giver[edges], minlength=len(self.states)) if divided else np.ones(len(self.states))
+        tables = self._tables(open_, readers, edges)
+        return self._cheapest(own, tables, tree)
+
+    def _spanning(self, order: Array, ends: Sequence[tuple[int, int]]) -> tuple[list[list[tuple[int, int]]], Array]:
+        """The neighbours of each node in a spanning forest, with the pair between, and which pairs are in it."""
         above = list(range(len(self.states)))
-
-        def root(g: int) -> int:
-            while above[g] != g:
-                above[g] = above[above[g]]
-                g = above[g]
-            return g
-
-        order = list(self.pairs)
-        rng.shuffle(order)
-        tree: set[tuple[int, int]] = set()
-        beside: list[list[tuple[int, int]]] = [[] for _ in self.states]
-        for a, b in order:
-            if (x := root(a)) != (y := root(b)):
+        tree: list[list[tuple[int, int]]] = [[] for _ in self.states]
+        inside = np.zeros(len(ends), dtype=bool)
+        for i in order.tolist():
+            a, b = ends[i]
+            x, y = a, b
+            while above[x] != x:
+                above[x] = x = above[above[x]]
+            while above[y] != y:
+                above[y] = y = above[above[y]]
+            if x != y:
                 above[x] = y
-                tree.add((a, b))
-                beside[a].append((a, b))
-                beside[b].append((a, b))
-        own = [x.copy() for x in self.own]
-        open_: dict[int, Array] = {}
-        readers: dict[int, int] = {}
-        for g, gives in enumerate(self.gives):
-            if not gives:
-                continue
-            in_tree = [e for e in gives if (min(g, e.reader), max(g, e.reader)) in tree]
-            needed = self._needed(g, states)
-            fixed = needed - sum((e.takes[:, states[e.reader]] for e in in_tree), np.zeros(len(needed)))
-            own[g] += self._into(g, fixed)
-            open_[g], readers[g] = self._open(g, fixed), len(in_tree)
-            for e in gives:
-                if e in in_tree:
-                    continue
-                others = needed - e.takes[:, states[e.reader]]
-                own[e.reader] += self._open(g, others)[states[g]] @ e.takes
-                if e.barred is not None:
-                    own[e.reader] += e.barred[states[g]]
-                    own[g] += e.barred[:, states[e.reader]]
-        tables: dict[tuple[int, int], Array] = {}
-        for a, b in tree:
-            table = np.zeros((len(self.states[a]), len(self.states[b])))
-            for e in self.pairs[a, b]:
-                mine = self._divided(open_[e.giver] @ e.takes, readers[e.giver] if divided else 1, e)
-                table += mine if e.giver == a else mine.T
-            tables[a, b] = table
-        return self._cheapest(own, tables, beside)
+                inside[i] = True
+                tree[a].append((b, i))
+                tree[b].append((a, i))
+        return tree, inside
 
-    def _cheapest(
-        self, own: list[Array], tables: dict[tuple[int, int], Array], beside: list[list[tuple[int, int]]]
-    ) -> list[int]:
-        """The cheapest states of a forest, whose edges have these prices. Changes `own`."""
+    def _cheapest(self, own: Array, tables: Array, tree: Sequence[Sequence[tuple[int, int]]]) -> Array:
+        """The cheapest states of a forest, whose pairs have these prices. Changes `own`."""
         parent: dict[int, tuple[int, Array]] = {}
         order: list[int] = []
         seen = [False] * len(own)
@@ -287,10 +283,9 @@ class Descent:
                 g = stack.pop()
                 seen[g] = True
                 order.append(g)
-                for a, b in beside[g]:
-                    other = b if a == g else a
+                for other, i in tree[g]:
                     if not seen[other]:
-                        parent[other] = g, tables[a, b] if a == other else tables[a, b].T
+                        parent[other] = g, tables[i] if other < g else tables[i].T
                         stack.append(other)
         picks: dict[int, Array] = {}
         for g in reversed(order):
@@ -299,7 +294,7 @@ class Descent:
                 table = own[g][:, None] + table
                 picks[g] = table.argmin(0)
                 own[up] += table.min(0)
-        states = [0] * len(own)
+        states = np.zeros(len(own), dtype=np.int64)
         for g in order:
-            states[g] = int(picks[g][states[parent[g][0]]]) if g in parent else int(own[g].argmin())
+            states[g] = picks[g][states[parent[g][0]]] if g in parent else own[g].argmin()
         return states
