@@ -52,9 +52,7 @@ class AxisSearch(AxisPrices):
             model.forbid(circle, choice)
         raise ExtractionError("every choice found computes a value from itself; please report this")
 
-    def descended(
-        self, model: AxisProgram, start: AxisChoice | None, trees: int, deadline: float
-    ) -> AxisChoice | None:
+    def descended(self, model: AxisProgram, start: AxisChoice | None, trees: int, deadline: float) -> AxisChoice | None:
         """The cheapest choice found from `start` (None: from the program as it is on one device) without an integer
         program, with the ways of that; None if nothing that is possible was found. `trees`: as of `Descent.run`."""
         for first in [start, None] if start is not None else [None]:

@@ -32,6 +32,7 @@ from relax_eg.shapes import Scope
 
 _BOUND = 1 / 3  # limit: share of the time that is left then for a bound
 _DESCENT = 0.5  # limit: share of the time for choices without integer programs
+_ALONE = 0.1  # limit: that on a mesh of one axis, for which the first integer program is the last
 _TREES = 6  # limit: trees in turn without a gain, in each of many descents
 _FAR = 1.2  # chosen: how much dearer than the best a start may be that is improved
 _SWEEPS = 4  # limit: times that all axes are chosen anew
@@ -261,10 +262,11 @@ class _Search:
     def _by_descent(self) -> Spreading | None:
         """The best that descent finds from several starts; None if it finds nothing that is possible."""
         best: Spreading | None = None
-        end = time.monotonic() + _DESCENT * (self.deadline - time.monotonic())
-        starts: list[Callable[[], Spreading | None]]
-        starts = [functools.partial(self._with_held, held) for held in self._textbook()]
-        starts += [self._in_turn, self._as_one] if len(self.mesh.axes) > 1 else [self._in_turn]
+        several = len(self.mesh.axes) > 1
+        end = time.monotonic() + (_DESCENT if several else _ALONE) * (self.deadline - time.monotonic())
+        held: list[Callable[[], Spreading | None]]
+        held = [functools.partial(self._with_held, parts) for parts in self._textbook()]
+        starts = [*held, self._in_turn, self._as_one] if several else [self._in_turn, *held]
         for start in starts:
             if best is not None and time.monotonic() > end:
                 break
@@ -379,12 +381,12 @@ class _Search:
 
     def _searches(self, choices: Sequence[AxisChoice | None]) -> list[AxisSearch]:
         """Prices along each axis, given the choices for the others."""
+        each = list(zip(choices, self.mesh.sizes, strict=True))
+        links = [link_for(self.profile, self.mesh.span(axis)) for axis in range(len(each))]
         return [
             AxisSearch(
-                self.program, axis, n, link_for(self.profile, self.mesh.span(axis)), self.profile, self.binding,
-                self.scope,
-                [(c, k) for i, (c, k) in enumerate(zip(choices, self.mesh.sizes, strict=True)) if i != axis],
-                list(zip(choices, self.mesh.sizes, strict=True))[axis + 1 :],
+                self.program, axis, n, links[axis], self.profile, self.binding, self.scope,
+                each[:axis] + each[axis + 1 :], each[axis + 1 :], links[:axis] + links[axis + 1 :],
             )
             for axis, n in enumerate(self.mesh.sizes)
         ]  # fmt: skip
