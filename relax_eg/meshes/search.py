@@ -447,7 +447,8 @@ class _Search:
             if not over and (self.exact or not demands.byte_price or found.cost <= least * (1 + _CLOSE)):
                 break  # descent has tried other prices before
             low, high = (demands.byte_price, high) if over else (low, demands.byte_price)
-            if time.monotonic() > self.deadline or (not over and high <= low * _NEAR):
+            late = time.monotonic() > self.deadline and (self.exact or not best_rank[0])
+            if late or (not over and high <= low * _NEAR):
                 break
             first = _FIRST_PRICE * found.cost / self.wanted.memory
             price = math.sqrt(low * high) if low and high < math.inf else low * _STEEPER if low else high / _STEEPER

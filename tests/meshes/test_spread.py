@@ -129,7 +129,7 @@ def test_errors_name_both_sides(fn: Any, specs: tuple[str, ...], options: dict[s
     assert text in str(caught.value)
 
 
-def test_descent_alone_is_close_where_the_clock_leaves_no_more() -> None:
+def test_descent_is_close_where_the_clock_leaves_no_more() -> None:
     def layers(ps: Any, x: Any) -> Any:
         for p in ps:
             x = x + jax.nn.relu(x @ p["up"]) @ p["down"]
@@ -139,8 +139,8 @@ def test_descent_alone_is_close_where_the_clock_leaves_no_more() -> None:
     specs = [{"up": f"{D} {F}", "down": f"{F} {D}"}] * 16, f"2048 {D}"
     with rx.debug.options(cache=False):
         whole = rx.spread(layers, *specs, **given).spreading
-        at_once = rx.spread(layers, *specs, seconds=0.01, **given).spreading
-    assert at_once.total <= whole.total * 1.01 and 0 < whole.bound <= whole.total
+        at_once = rx.spread(layers, *specs, seconds=1.0, **given).spreading
+    assert at_once.total <= whole.total * 1.02 and 0 < whole.bound <= whole.total
     assert at_once.memory <= 200e6
 
 
