@@ -190,8 +190,11 @@ class AxisProgram:
         for a, b in (*program.tied, *self.demands.state):
             tied.setdefault(a, []).append(b)
         work: list[tuple[int, Part]] = []
-        for v, handed in zip(program.outputs, self.handed, strict=True):
+        states = {b: a for a, b in self.demands.state}
+        for position, (v, handed) in enumerate(zip(program.outputs, self.handed, strict=True)):
             part = max(handed, key=lambda p: columns[handed[p]])
+            if v in states and position not in self.demands.outputs:
+                part = picked[states[v]].strategy.result  # in which it is needed anyway
             found.outputs.append(part)
             work.append((v, part))
         work += [(v, picked[v].strategy.result) for v in program.inputs]
