@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -177,7 +178,7 @@ class AxisProgram:
             columns += [i for i, c in self.computed[v] if inside & set(value.ways[c.way].children)]
         self._row(columns, [-1.0] * len(columns), 1.0 - len(circle))
 
-    def choice_of(self, columns: Sequence[float]) -> AxisChoice:
+    def choice_of(self, columns: Sequence[float] | np.ndarray[Any, Any]) -> AxisChoice:
         """The choice of a solution: what its outputs need of it."""
         program = self.prices.program
         picked: dict[int, ChosenWay] = {}
