@@ -34,7 +34,7 @@ _BOUND = 1 / 3  # limit: share of the time that is left then for a bound
 _DESCENT = 0.5  # limit: share of the time for choices without integer programs
 _ALONE = 0.1  # limit: that on a mesh of one axis, for which the first integer program is the last
 _TREES = 6  # limit: trees in turn without a gain, in each of many descents
-_FAR = 1.2  # chosen: how much dearer than the best a start may be that is improved
+_FAR = 1.2  # chosen: how much dearer than the best start one may be that is improved
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
@@ -261,7 +261,7 @@ class _Search:
 
     def _by_descent(self) -> Spreading | None:
         """The best that descent finds from several starts; None if it finds nothing that is possible."""
-        best: Spreading | None = None
+        best = first = None
         several = len(self.mesh.axes) > 1
         end = time.monotonic() + (_DESCENT if several else _ALONE) * (self.deadline - time.monotonic())
         held: list[Callable[[], Spreading | None]]
@@ -276,7 +276,8 @@ class _Search:
                 continue
             if found is not None:
                 log_at(2, f"start {found.cost:.4g} s, {found.peak.bytes / 1e9:.4g} GB")
-                if best is None or self._rank(found) < (self._rank(best)[0], self._rank(best)[1] * _FAR):
+                first = self._better(first, found)
+                if self._rank(found) <= (self._rank(first)[0], self._rank(first)[1] * _FAR):
                     best = self._better(best, self._improved(found))
         return best
 
@@ -311,7 +312,7 @@ class _Search:
         given = {self.program.inputs[i] for i in self.wanted.inputs}
         last = len(self.mesh.axes) - 1
         for part in (0, REPLICATED, 1):
-            for is_whole in (False, True) if last else (False,):
+            for is_whole in (True, False) if last else (False,):
                 held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
                 for v in self.program.inputs:
                     if v in state:
