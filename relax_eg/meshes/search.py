@@ -305,37 +305,37 @@ class _Search:
     def _textbook(self) -> Iterator[dict[int, dict[int, Part]]]:
         """Yields parts of the inputs of a program with state along each axis, as textbooks have them: the data are
         split along their first dimension over all axes but the fastest, and there along their first or second one, or
-        not at all; state is whole along the slower axes, or placed as is best. Few placements are left then."""
+        not at all. State is whole along the slower axes and split along its last dimension over the fastest, or free
+        there, or free along all. Few placements are left then."""
         if not self.wanted.state or self.program.kept:
             return
         state = {self.program.inputs[i] for i, _ in self.wanted.state}
         given = {self.program.inputs[i] for i in self.wanted.inputs}
         last = len(self.mesh.axes) - 1
-        for part in (0, REPLICATED, 1):
-            for is_whole in (True, False) if last else (False,):
-                held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
-                for v in self.program.inputs:
-                    if v in state:
-                        for axis in range(last) if is_whole and v not in given else ():
-                            held[axis][v] = REPLICATED
-                        continue
-                    parts: list[Part] = [0] * last + [part]
-                    placement = MeshPlacement(tuple(parts))
-                    value = self.program.values[v]
-                    fits = v not in given and all(p < value.rank for p in parts if isinstance(p, int))
-                    if fits and all(
-                        self.scope.equal(d % n, 0) is True
-                        for d, n in zip(value.shape, placement.splits(value.rank, self.mesh), strict=True)
-                    ):
-                        for axis, p in enumerate(parts):
-                            held[axis][v] = p
-                yield held
+        for kind, part in itertools.product(("split", "whole", "free") if last else ("free",), (REPLICATED, 0, 1)):
+            held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
+            for v in self.program.inputs:
+                rank = self.program.values[v].rank
+                if v in given or (v in state and (kind == "free" or not rank)):
+                    continue
+                parts: list[Part] = [REPLICATED if v in state else 0] * last + [rank - 1 if v in state else part]
+                if all(p < rank for p in parts if isinstance(p, int)) and self._divide(v, parts):
+                    whole = last if v in state and kind == "whole" else last + 1
+                    for axis, p in enumerate(parts[:whole]):
+                        held[axis][v] = p
+            yield held
+
+    def _divide(self, v: int, parts: Sequence[Part]) -> bool:
+        """Whether all pieces of a value are equal."""
+        value = self.program.values[v]
+        pieces = MeshPlacement(tuple(parts)).splits(value.rank, self.mesh)
+        return all(self.scope.equal(d % n, 0) is True for d, n in zip(value.shape, pieces, strict=True))
 
     def _with_held(self, held: dict[int, dict[int, Part]]) -> Spreading:
-        """One axis after the other, the slowest first, with these parts of inputs."""
+        """One axis after the other, the slowest first, and improved, with these parts of inputs."""
         self.held = held
         try:
-            return self._in_turn(range(len(self.mesh.axes)))
+            return self._improved(self._in_turn(range(len(self.mesh.axes))))
         finally:
             self.held = {}
 
