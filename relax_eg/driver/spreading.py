@@ -56,6 +56,7 @@ from relax_eg.shapes.relation import Bounds, split_bounds
 _MOST_BYTES = 1 << 60  # limit: bytes of a device's memory; a float holds them
 SECONDS = 60.0  # limit: seconds of the search for placements
 _PLAIN = 0.6  # limit: share of them for programs without stages, where there may be stages
+_LEFT = 0.2  # limit: share of them that has to be left for a program with stages
 AS_WRITTEN = RuleSet("none")  # the rules of `spread`, if others are not given: the algebra stays as it is
 
 # A placement as users give it: text, or a `PartitionSpec`, or a `NamedSharding`.
@@ -184,7 +185,7 @@ def spread(
             if best is not None and best.spreading.computing * p.longer >= best.spreading.total:
                 break
             left = seconds - (time.monotonic() - started)
-            if left <= 0 and best is not None:
+            if left <= _LEFT * seconds and best is not None:
                 break
             made = traced_program(pipelined(traced, p, where), args, kwspecs, ranges, statements)
             assert isinstance(made, Traced)

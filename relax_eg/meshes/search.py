@@ -245,11 +245,12 @@ class _Search:
             self.bound = self._least(best)
         self.each = max(0.0, self.deadline - time.monotonic()) / axes
         if best is None or axes == 1 or any(len(v.ways) > 1 for v in self.program.values):
-            best = self._better(best, self._in_turn((), best))  # which chooses the algebra too
+            found = self._in_turn((), best)  # which chooses the algebra too
+            if self.bound == math.inf:
+                self.bound = found.choices[0].bound
+            best = self._better(best, found)
         if axes > 1:
             best = self._improved(best)
-        elif self.bound == math.inf:
-            self.bound = best.choices[0].bound
         if best.peak.bytes > self.wanted.memory:
             raise ExtractionError(
                 f"a device has {self.wanted.memory / 1e9:.4g} GB for this program; the least found on the mesh "
@@ -262,14 +263,15 @@ class _Search:
     def _by_descent(self) -> Spreading | None:
         """The best that descent finds from several starts; None if it finds nothing that is possible."""
         best = first = None
-        several = len(self.mesh.axes) > 1
+        several, deadline = len(self.mesh.axes) > 1, self.deadline
         end = time.monotonic() + (_DESCENT if several else _ALONE) * (self.deadline - time.monotonic())
-        held: list[Callable[[], Spreading | None]]
-        held = [functools.partial(self._with_held, parts) for parts in self._textbook()]
-        starts = [*held, self._in_turn, self._as_one] if several else [self._in_turn, *held]
+        starts: list[Callable[[], Spreading | None]]
+        starts = [functools.partial(self._with_held, parts) for parts in self._textbook()]
+        starts = [*starts, self._in_turn, self._as_one] if several else [self._in_turn, *starts]
         for start in starts:
             if best is not None and time.monotonic() > end:
                 break
+            self.deadline = deadline if best is None else end
             try:
                 found = start()
             except ExtractionError:
@@ -279,6 +281,7 @@ class _Search:
                 first = self._better(first, found)
                 if self._rank(found) <= (self._rank(first)[0], self._rank(first)[1] * _FAR):
                     best = self._better(best, self._improved(found))
+        self.deadline = deadline
         return best
 
     def _better(self, one: Spreading | None, two: Spreading) -> Spreading:
@@ -438,9 +441,7 @@ class _Search:
             full = [found if i == axis else c for i, c in enumerate(choices)]
             peak = peak_of(self.program, self.mesh, full, self.wanted.state)
             over = peak.bytes > self.wanted.memory
-            log_at(
-                3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB at {demands.byte_price:.3g} s a byte"
-            )
+            log_at(3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB, {demands.byte_price:.3g} s a byte")
             rank = over, peak.bytes if over else found.cost
             if rank < best_rank:
                 best, best_rank = found, rank
