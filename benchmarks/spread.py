@@ -1,21 +1,25 @@
 """Programs spread over meshes of described devices: the placements found beside the textbook ones.
 
-    python -m benchmarks.spread [--quick] [--only mlp] [--seconds 60] [--compile] [--run]
+    python -m benchmarks.spread [--quick] [--only mlp] [--seconds 60] [--compile] [--json rows.json] [--write] [--run]
 
 A textbook spreading is given by the placements of its inputs; everything else is chosen as well as the search can, so
 its figures are those of its best form. *data* splits the batch, *zero-3* the batch and the state, *tensor* the weights
 as Megatron has them, *sequence* the tokens, *expert* the experts of a mixture, *pipeline* the layers. `--compile` lets
 XLA compile the found spreading for eight described GPUs, where there are as many, and counts the collectives that it
-inserts. `--run` runs small programs on eight CPU devices instead, beside `jax.jit` with the same input shardings, which
-leaves all else to XLA's own propagation.
+inserts. `--json` keeps the rows, those of other runs too, and `--write` puts them into docs/spread.md. `--run` runs
+small programs on eight CPU devices instead, beside `jax.jit` with the same input shardings, which leaves all else to
+XLA's own propagation.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
+from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
@@ -27,13 +31,16 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
-from benchmarks import Quick
+from benchmarks import Quick, write_between
 from benchmarks.models import gpt2_arguments, gpt2_step, resnet, resnet_specs
 from relax_eg.errors import RelaxEgError
 
 DTYPE = "bfloat16"
 MOST_COMPILED = 8  # described devices for which programs are compiled here
 QUICK = ("mlp on 8", "block on 8")
+DOCUMENT = Path(__file__).parent.parent / "docs" / "spread.md"
+BEGIN, END = "<!-- python -m benchmarks.spread --write: from here -->", "<!-- to here -->"
+BEHIND = 1.005  # given: the gap at which a search ends
 MESHES = ({"x": 8}, {"data": 8, "model": 8}, {"pod": 8, "data": 8, "model": 8})
 
 Textbook = Mapping[str, Mapping[str, str]]  # placements of inputs by the name of the spreading
@@ -240,11 +247,113 @@ def timed(rounds: int) -> Table:
     return table
 
 
+@dataclass(frozen=True)
+class Row:
+    """One spreading of a program.
+
+    - `program`, `mesh`, `label`: which; the label "found" is no textbook's.
+    - `seconds`, `sending`: predicted, of a call; None if there is none, for the reason `why`.
+    - `memory`: bytes of a device, predicted.
+    - `gap`: to the bound, as a share.
+    - `searched`: seconds of tracing and search; `limit`: those allowed.
+    - `day`: when.
+    - `priced`, `inserted`: bytes of collectives by kind, where XLA compiled it; `compiled`: its bytes of a device.
+    """
+
+    program: str
+    mesh: str
+    label: str
+    seconds: float | None
+    sending: float
+    memory: float
+    gap: float
+    searched: float
+    limit: float
+    day: str
+    why: str = ""
+    priced: Mapping[str, float] | None = None
+    inserted: Mapping[str, float] | None = None
+    compiled: float = 0.0
+
+
+def row_of(name: str, case: Case, label: str, options: Mapping[str, Any], seconds: float, compiles: bool) -> Row:
+    """One spreading of a case. `compiles`: whether XLA compiles it too."""
+    started, day = time.perf_counter(), date.today().isoformat()
+    mesh = ", ".join(f"{axis}={n}" for axis, n in case.mesh.items())
+    try:
+        made: Any = rx.spread(
+            case.fn, *case.specs, mesh=case.mesh, target="h100", seconds=seconds, **case.options, **options
+        )
+    except RelaxEgError as e:
+        why = str(e).splitlines()[0]
+        return Row(name, mesh, label, None, 0.0, 0.0, 0.0, time.perf_counter() - started, seconds, day, why)
+    r = made.spreading
+    found = Row(
+        name, mesh, label, r.total, r.sending, r.memory, r.gap, time.perf_counter() - started, seconds, day
+    )  # fmt: skip
+    if not compiles or r.devices > MOST_COMPILED:
+        return found
+    compiled = made.compile_spread("h100", donate=tuple(case.options.get("state", ())))
+    return replace(found, priced=r.sent_bytes(), inserted=compiled.bytes_by_kind(), compiled=compiled.memory)
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    table = Table("program", "mesh", "spreading", "seconds a call", "sending", "GB a device", "gap", "search, s")
+    for r in rows:
+        figures = ["", "", "", ""] if r.seconds is None else [
+            f"{r.seconds:.4g}", f"{r.sending:.3g}", f"{r.memory / 1e9:.3g}", f"{r.gap:.1%}",
+        ]  # fmt: skip
+        table.add_row(r.program, r.mesh, r.label, *(figures if not r.why else [r.why[:60], *figures[1:]]),
+                      f"{r.searched:.1f}")  # fmt: skip
+    return table
+
+
+def best_of(rows: Sequence[Row], program: str) -> tuple[Row | None, Row | None]:
+    """The found spreading of a program, and the cheapest of the textbook."""
+    mine = [r for r in rows if r.program == program]
+    books = [r for r in mine if r.label != "found" and r.seconds is not None]
+    return next((r for r in mine if r.label == "found"), None), min(books, key=lambda r: r.seconds or 0.0, default=None)
+
+
+def is_behind(found: Row | None, book: Row | None) -> bool:
+    return book is not None and (found is None or (found.seconds or math.inf) > (book.seconds or 0.0) * BEHIND)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The found spreading of each program beside the cheapest of the textbook, and what XLA made of it."""
+
+    def sent(bytes_by_kind: Mapping[str, float]) -> str:
+        return ", ".join(f"{kind} {n / 1e9:.4g}" for kind, n in bytes_by_kind.items()) or "none"
+
+    lines = [
+        "| program, H100s | found, s | gap | search, s (limit) | best textbook, s | GB a device | GB by XLA | priced "
+        "collectives, GB | inserted by XLA, GB |",
+        "|---|--:|--:|--:|---|--:|--:|---|---|",
+    ]
+    for program in dict.fromkeys(r.program for r in rows):
+        found, book = best_of(rows, program)
+        if found is None or found.seconds is None:
+            continue
+        textbook = "" if book is None else f"{book.seconds:.3g} ({book.label})"
+        known = found.priced is not None and found.inserted is not None
+        searched = f"{found.searched:.0f} ({found.limit:.0f})"
+        lines.append(
+            f"| {program} | {found.seconds:.3g} | {found.gap:.1%} | {searched} | {textbook} | "
+            f"{found.memory / 1e9:.3g} | {f'{found.compiled / 1e9:.3g}' if known else ''} | "
+            f"{sent(found.priced or {}) if known else ''} | {sent(found.inserted or {}) if known else ''} |"
+        )
+    days = sorted({r.day for r in rows})
+    return f"{' to '.join(dict.fromkeys((days[0], days[-1])))}; no GPU was there.\n\n" + "\n".join(lines)
+
+
 def main(
     only: Annotated[str, typer.Option("--only", help="Cases whose names have this in them.")] = "",
     seconds: Annotated[float, typer.Option("--seconds", help="Seconds of a search for placements.")] = 60.0,
     compiles: Annotated[bool, typer.Option("--compile", help="Let XLA compile for eight described GPUs.")] = False,
+    found_only: Annotated[bool, typer.Option("--found", help="Only what is found, not the textbook.")] = False,
     runs: Annotated[bool, typer.Option("--run", help="Run small programs on eight CPU devices.")] = False,
+    kept: Annotated[Path | None, typer.Option("--json", help="A file of rows, to which those of this run go.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the rows into docs/spread.md.")] = False,
     quick: Quick = False,
 ) -> None:
     """Found and textbook placements: predicted seconds, memory of a device, bound and seconds of the search."""
@@ -252,40 +361,30 @@ def main(
     if runs:
         console.print(timed(7 if quick else 31))
         return
-    table = Table("program", "mesh", "spreading", "seconds a call", "sending", "GB a device", "gap", "search, s")
-    behind: list[str] = []
-    for name, case in _cases().items():
-        if (quick and name not in QUICK) or only not in name:
+    known = [Row(**r) for r in json.loads(kept.read_text())] if kept is not None and kept.exists() else []
+    rows = {(r.program, r.label): r for r in known}
+    cases = _cases()
+    for name, case in cases.items():
+        if (quick and name not in QUICK) or only not in name or only == "none":
             continue
-        best: dict[str, float] = {}
         tried: dict[str, dict[str, Any]] = {
             label: {"inputs": given, "pipeline": False} for label, given in case.textbook.items()
         }
         if case.microbatches:
             tried["pipeline"] = {"pipeline": {next(iter(case.mesh)): case.microbatches}}
-        for label, options in {**tried, "found": {}}.items():
-            started = time.perf_counter()
-            try:
-                made: Any = rx.spread(
-                    case.fn, *case.specs, mesh=case.mesh, target="h100", seconds=seconds, **case.options, **options
-                )
-            except RelaxEgError as e:
-                table.add_row(name, str(case.mesh), label, str(e).splitlines()[0][:60], "", "", "", "")
-                continue
-            r = made.spreading
-            best[label] = r.total
-            table.add_row(
-                name, r.mesh, label, f"{r.total:.4g}", f"{r.sending:.3g}", f"{r.memory / 1e9:.3g}", f"{r.gap:.1%}",
-                f"{time.perf_counter() - started:.1f}",
-            )  # fmt: skip
-            if label == "found" and compiles and r.devices <= MOST_COMPILED:
-                compiled = made.compile_spread("h100", donate=tuple(case.options.get("state", ())))
-                console.print(f"{name}: priced {r.sent_bytes()}, inserted {compiled.bytes_by_kind()}")
-                console.print(f"{name}: memory predicted {r.memory / 1e9:.3g} GB, XLA {compiled.memory / 1e9:.3g} GB")
-        textbook = min((s for label, s in best.items() if label != "found"), default=float("inf"))
-        if best.get("found", float("inf")) > textbook * 1.005:  # given: the gap at which a search ends
-            behind.append(name)
-    console.print(table)
+        for label, options in {"found": {}, **({} if found_only else tried)}.items():
+            rows[name, label] = row_of(name, case, label, options, seconds, compiles and label == "found")
+            if kept is not None:
+                kept.write_text(json.dumps([asdict(r) for r in rows.values()], indent=1))
+    ordered = [rows[key] for key in sorted(rows, key=lambda k: list(cases).index(k[0]))]
+    console.print(table_of(ordered))
+    for r in ordered:
+        if r.priced is not None and r.inserted is not None:
+            console.print(f"{r.program}: priced {r.priced}, inserted {r.inserted}")
+            console.print(f"{r.program}: memory predicted {r.memory / 1e9:.3g} GB, XLA {r.compiled / 1e9:.3g} GB")
+    if write and not quick:
+        write_between(DOCUMENT, BEGIN, END, markdown(ordered))
+    behind = [n for n in dict.fromkeys(r.program for r in ordered) if is_behind(*best_of(ordered, n))]
     if behind:
         raise SystemExit(f"behind the best textbook spreading: {', '.join(behind)}")
 

@@ -55,6 +55,8 @@ from relax_eg.shapes.relation import Bounds, split_bounds
 
 _MOST_BYTES = 1 << 60  # limit: bytes of a device's memory; a float holds them
 SECONDS = 60.0  # limit: seconds of the search for placements
+_PLAIN = 0.6  # limit: share of them for programs without stages, where there may be stages
+_LEFT = 0.2  # limit: share of them that has to be left for a program with stages
 AS_WRITTEN = RuleSet("none")  # the rules of `spread`, if others are not given: the algebra stays as it is
 
 # A placement as users give it: text, or a `PartitionSpec`, or a `NamedSharding`.
@@ -139,6 +141,7 @@ def spread(
     OptionError for a mesh or placements that do not fit; ExtractionError if nothing keeps the memory limit;
     TraceError, SpecError, BoundsError as `optimize`.
     """
+    started = time.monotonic()
     where = DeviceMesh.of(mesh)
     ranges, statements = split_bounds(bounds)
     if budget is None and rules is AS_WRITTEN:
@@ -166,28 +169,29 @@ def spread(
         **_given_inputs(traced, options.scope, where, inputs or {}),
     }
     wanted = Wanted(given, _given_outputs(traced, options.scope, where, outputs), _state(traced, state), limit)
-    started = time.monotonic()
     best: Spread | None = None
     failed: ExtractionError | None = None
+    microbatches = pipeline if isinstance(pipeline, Mapping) else {}
     with width_context(traced.wide):
+        staged = list(pipelines(traced, where, microbatches)) if pipeline and isinstance(traced, Traced) else []
+        plain = seconds * (_PLAIN if staged else 1.0)
         if not isinstance(pipeline, Mapping):
             try:
-                best = _spread(traced, options, where, wanted, seconds, free_shard_maps)
+                best = _spread(traced, options, where, wanted, plain, free_shard_maps)
             except ExtractionError as e:
                 failed = e
-        given = pipeline if isinstance(pipeline, Mapping) else {}
-        for p in pipelines(traced, where, given) if pipeline and isinstance(traced, Traced) else ():
+        for p in staged:
             # The other program computes as much on a device, without the bubble.
             if best is not None and best.spreading.computing * p.longer >= best.spreading.total:
                 break
             left = seconds - (time.monotonic() - started)
-            if left <= 0 and best is not None:
+            if left <= _LEFT * seconds and best is not None:
                 break
             made = traced_program(pipelined(traced, p, where), args, kwspecs, ranges, statements)
             assert isinstance(made, Traced)
-            staged = replace(made, fn=traced.fn, name=traced.name)
+            made = replace(made, fn=traced.fn, name=traced.name)
             try:
-                found = _spread(staged, options_of(staged), where, wanted, max(left, 1.0), free_shard_maps, str(p))
+                found = _spread(made, options_of(made), where, wanted, max(left, 1.0), free_shard_maps, str(p))
             except ExtractionError as e:
                 failed = failed or e
                 continue

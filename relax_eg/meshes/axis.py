@@ -10,91 +10,56 @@ taken to divide everything and to send nothing, so the value is a lower bound on
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.ilp import branch, relaxation
-from relax_eg.ir.placements import REPLICATED, Part
-from relax_eg.meshes.alike import alike
+from relax_eg.ir.placements import REPLICATED
 from relax_eg.meshes.axis_prices import AxisPrices
 from relax_eg.meshes.axis_program import AxisProgram
 from relax_eg.meshes.choices import AxisChoice, ChosenWay, Demands
+from relax_eg.meshes.descent import Descent
 from relax_eg.meshes.strategies import SplitStrategy
 
 _GAP = 5e-3  # limit: prices are not accurate to a thousandth
 _NODES = 2000  # limit: nodes of one search of HiGHS
+MOST_TREES = 30  # limit: trees in turn without a gain, where it is the last descent
 _CUTS = 20  # limit: searches repeated because a value depended on itself
-_MANY_COLUMNS = 20_000  # chosen: columns from which on repeated layers are taken to be alike first
-# limit: the gap of what is found so; the linear relaxation leaves about a hundredth (GPT-2's training step)
-_GAP_OF_LAYERS = 0.02
 
 
 class AxisSearch(AxisPrices):
     """The search along one axis."""
 
-    def run(self, demands: Demands, seconds: float, start: AxisChoice | None = None) -> AxisChoice:
-        """The cheapest choice found. ExtractionError if there is none.
-
-        For a large program that repeats itself, the layers are taken to be alike first. The search among all choices
-        begins with what is found so, and gives the bound."""
-
-        def with_bound(choice: AxisChoice) -> AxisChoice:
-            choice.bound = 0.0 if demands.byte_price else max(0.0, min(found.bound * model.unit, choice.cost))
-            choice.ran_out = choice.ran_out or found.ran_out
-            return choice
-
+    def run(self, model: AxisProgram, seconds: float, start: AxisChoice | None = None) -> AxisChoice | None:
+        """The cheapest choice found by an integer program that begins with `descended`; None if there is none."""
         deadline = time.monotonic() + seconds
-        model, gap, layered = AxisProgram(self, demands), _GAP, None
-        if start is None and len(model.costs) > _MANY_COLUMNS:
-            start = layered = self._run_alike(demands, model, deadline)
-            gap = _GAP if layered is None else _GAP_OF_LAYERS
+        first = self.descended(model, start, MOST_TREES, deadline)
         for _ in range(_CUTS):
             solver = relaxation(model.costs, model.rows, model.upper)
-            first = model.columns_of(start) if start is not None else np.zeros(len(model.costs))
-            found = branch(solver, model.integers, first, gap, _NODES, deadline)
-            if layered is not None and (found.values is None or model.choice_of(found.values).cost >= layered.cost):
-                return with_bound(layered)
-            if found.values is None:  # HiGHS may need long for a first solution; that nothing is split is one
-                first = model.columns_of(self._whole(demands))
-                found = branch(solver, model.integers, first, _GAP, _NODES, max(deadline, time.monotonic() + seconds))
-            if found.values is None:
-                raise ExtractionError(
-                    f"no placement over {self.n} devices keeps what is demanded\n  accepted: other given placements, a "
-                    "larger memory_limit, or more devices"
-                )
-            choice = model.choice_of(found.values)
+            columns = np.zeros(len(model.costs)) if first is None else model.columns_of(first)
+            found = branch(solver, model.integers, columns, _GAP, _NODES, deadline)
+            choice = first if found.values is None else model.choice_of(found.values)
+            if choice is None:
+                return None
+            if first is not None and model.priced(first) < model.priced(choice):
+                choice = first
             circle = self._circle(choice)
             if not circle:
-                return with_bound(choice)
+                bound = 0.0 if model.demands.byte_price else max(0.0, min(found.bound * model.unit, choice.cost))
+                return replace(choice, bound=bound, ran_out=found.ran_out)
             model.forbid(circle, choice)
         raise ExtractionError("every choice found computes a value from itself; please report this")
 
-    def _run_alike(self, demands: Demands, whole: AxisProgram, deadline: float) -> AxisChoice | None:
-        """The cheapest choice found for which alike values come about alike; None if few values are alike, or none is
-        found. `whole`: the integer program for all choices."""
-        inputs, outputs = set(self.program.inputs), dict[int, list[Part | None]]()
-        for i, v in enumerate(self.program.outputs):
-            outputs.setdefault(v, []).append(demands.outputs.get(i))
-        others = [c for c, _ in self.others if c is not None]
-        asked = [
-            (
-                v in inputs, demands.inputs.get(v), demands.way is not None and demands.way.get(v), v in demands.priced,
-                tuple(outputs.get(v, ())), *((c.chosen.get(v), frozenset(c.needed.get(v, ()))) for c in others),
-            )
-            for v in range(len(self.program.values))
-        ]  # fmt: skip
-        like = alike(self.program, asked, demands.state)
-        model = AxisProgram(self, demands, like)
-        if len(model.costs) > len(whole.costs) / 2:
-            return None
-        solver = relaxation(model.costs, model.rows, model.upper)
-        found = branch(solver, model.integers, np.zeros(len(model.costs)), _GAP, _NODES, deadline)
-        if found.values is None:
-            return None
-        choice = model.choice_of(found.values)
-        choice.ran_out = found.ran_out
-        return None if self._circle(choice) else choice
+    def descended(self, model: AxisProgram, start: AxisChoice | None, trees: int, deadline: float) -> AxisChoice | None:
+        """The cheapest choice found from `start` (None: from the program as it is on one device) without an integer
+        program, with the ways of that; None if nothing that is possible was found. `trees`: as of `Descent.run`."""
+        for first in [start, None] if start is not None else [None]:
+            columns = Descent(model, first or self._whole(model.demands)).run(trees, deadline)
+            if columns is not None:
+                return model.choice_of(columns)
+        return None
 
     def _whole(self, demands: Demands) -> AxisChoice:
         """The choice that splits only what has to be split: every value is computed as on one device."""

@@ -24,6 +24,7 @@ class AxisPrices:
     - `binding`, `scope`: the sizes at which prices hold, and what is known of all sizes.
     - `others`: the choices for the other axes, with their sizes; None where one is not made yet.
     - `later`: those of them that come after this axis in the mesh.
+    - `links`: the links of the other axes; none: they are not known.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class AxisPrices:
         scope: Scope,
         others: Sequence[tuple[AxisChoice | None, int]],
         later: Sequence[tuple[AxisChoice | None, int]] = (),
+        links: Sequence[Link] = (),
     ) -> None:
         self.program, self.axis, self.n, self.link, self.profile = program, axis, size, link, profile
         self.binding, self.scope, self.others, self.later = binding, scope, others, later
+        self.links = links
 
     # --- prices, given the other axes ---
 
@@ -100,6 +103,15 @@ class AxisPrices:
         if kind is None:  # a slice, or the whole value on one device and zeros on the others
             return full / (self.n if isinstance(after, int) else 1) / self.profile.bandwidth
         seconds = self.link.seconds(kind, self.n, full)
+        if kind == "all-reduce":  # XLA sums over all axes at once; each axis has its share
+            also = [
+                (n, link) for (choice, n), link in zip(self.others, self.links, strict=False)
+                if choice is not None and choice.part(v) == before and after in choice.needed.get(v, ())
+            ]  # fmt: skip
+            alone = seconds + sum(link.seconds(kind, n, full) for n, link in also)
+            slowest = min((self.link, *(link for _, link in also)), key=lambda x: x.bandwidth)
+            together = slowest.seconds(kind, self.n * math.prod(n for n, _ in also), full)
+            return seconds * min(1.0, together / alone) if alone > 0 else seconds
         # XLA's partitioner gathers what is split over a faster axis too, and takes the new part of that.
         around = math.prod(
             n for choice, n in self.later if choice is not None and choice.part(v) in (before, after)

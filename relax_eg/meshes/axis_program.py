@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,20 +28,16 @@ class AxisProgram:
     of the program, without which its bound is a tenth of the optimum.
     """
 
-    def __init__(self, prices: AxisPrices, demands: Demands, like: Sequence[int] | None = None) -> None:
-        """`like`: for each value, the one that stands for it, which comes about as it does; None: itself."""
+    def __init__(self, prices: AxisPrices, demands: Demands) -> None:
         self.prices, self.demands = prices, demands
-        self.like = range(len(prices.program.values)) if like is None else like
-        self.count = Counter(self.like)
-        self.costs: list[float] = []
+        self.seconds: list[float] = []  # of each column
+        self.held: list[tuple[int, float]] = []  # the bytes of each column on a device, and of which value
         self.rows: list[Row] = []
         self.upper: list[float] = []
         program = prices.program
-        own: dict[int, list[tuple[int, ChosenWay]]] = {}
+        self.computed: list[list[tuple[int, ChosenWay]]] = []  # columns of the strategies of a value
         inputs = set(program.inputs)
         for v, value in enumerate(program.values):
-            if self.like[v] != v:
-                continue
             mine: list[tuple[int, ChosenWay]] = []
             for j, way in enumerate(value.ways):
                 if demands.way is not None and demands.way.get(v, j) != j:
@@ -48,48 +45,51 @@ class AxisProgram:
                 for s in way.strategies_along(prices.axis):
                     if self._allowed(v, s, v in inputs):
                         seconds = value.times * (prices.strategy_seconds(v, way, s) + prices.halo_seconds(way, s))
-                        seconds += self._memory_price(v, s.result)
                         seconds += _EPSILON * (1 + s.passes)  # of equals, sums that end early
-                        mine.append((self._column(self.count[v] * seconds), ChosenWay(j, s)))
-            own[v] = mine
-        # columns of the strategies of a value
-        self.computed = [own[self.like[v]] for v in range(len(program.values))]
+                        column = self._column(seconds, v, self._bytes(v, s.result))
+                        mine.append((column, ChosenWay(j, s)))
+            self.computed.append(mine)
         self.handed: list[dict[Part, int]] = []  # columns of the part in which each output is handed over
         handed: dict[tuple[int, Part | None], dict[Part, int]] = {}
         for position, v in enumerate(program.outputs):
             given = demands.outputs.get(position)
-            if (known := handed.get((self.like[v], given))) is not None:
+            if (known := handed.get((v, given))) is not None:
                 self.handed.append(known)
                 continue
             parts = [p for p in any_part(program.values[v].rank) if prices.divides(v, p)]
             self.handed.append({p: self._column(0.0) for p in parts if given is None or p == given})
-            handed[self.like[v], given] = self.handed[-1]
-        self.integers = list(range(len(self.costs)))
+            handed[v, given] = self.handed[-1]
+        self.integers = list(range(len(self.seconds)))
         self.made: list[dict[Part, list[int]]] = [{} for _ in program.values]
         for v, mine in enumerate(self.computed):
-            if self.like[v] != v:
-                continue
             for i, c in mine:
                 self.made[v].setdefault(c.strategy.result, []).append(i)
             if mine:
                 least = 1.0 if v in inputs else 0.0  # an input that nothing reads has a placement too
                 self._row([i for i, _ in mine], [1.0] * len(mine), least, 1.0)
         self.changes: dict[tuple[int, Part, Part], int] = {}
-        done: set[Hashable] = set()  # of alike values that take alike values, one stands for all
-        for v, taken, stays in self._edges():
-            edge = v, tuple((p, tuple(columns)) for p, columns in taken.items()), stays
-            if edge not in done and not program.values[v].is_free:
-                done.add(edge)
+        for v, taken, stays in self.edges():
+            if not program.values[v].is_free:
                 self._add_edge(v, taken, stays)
         for columns in {id(h): h for h in self.handed}.values():
             self._row(list(columns.values()), [1.0] * len(columns), 1.0)
-        largest = max(self.costs, default=1.0)
-        self.unit = largest if largest > 0 else 1.0
-        self.costs = [c / self.unit for c in self.costs]
+        self.price(demands)
 
-    def _column(self, cost: float) -> int:
-        self.costs.append(cost)
-        return len(self.costs) - 1
+    def price(self, demands: Demands) -> None:
+        """Prices the columns as `demands` say, which differ from those before in the price of a byte alone."""
+        self.demands = demands
+        costs = [
+            s + (demands.byte_price * n if n and v in demands.priced else 0.0)
+            for s, (v, n) in zip(self.seconds, self.held, strict=True)
+        ]
+        largest = max(costs, default=1.0)
+        self.unit = largest if largest > 0 else 1.0
+        self.costs = [c / self.unit for c in costs]
+
+    def _column(self, seconds: float, v: int = -1, held: float = 0.0) -> int:
+        self.seconds.append(seconds)
+        self.held.append((v, held))
+        return len(self.seconds) - 1
 
     def _row(self, columns: Sequence[int], values: Sequence[float], low: float, high: float = math.inf) -> None:
         self.rows.append((list(columns), list(values), low))
@@ -103,10 +103,10 @@ class AxisProgram:
             return s.result == given if given is not None else self.prices.divides(v, s.result)
         return self.prices.has_room(v, s.result) and self.prices.fits(v, s)
 
-    def _edges(self) -> Iterator[tuple[int, dict[Part, list[int]], bool]]:
+    def edges(self) -> Iterator[tuple[int, dict[Part, list[int]], bool]]:
         """Yields each value that something takes, with the columns that take it in each part, and whether it has to
         stay where it is."""
-        program, like = self.prices.program, self.like
+        program = self.prices.program
         for v, value in enumerate(program.values):
             slots: dict[tuple[int, int], dict[Part, list[int]]] = {}
             for i, chosen in self.computed[v]:
@@ -114,37 +114,44 @@ class AxisProgram:
                 for slot, (x, p) in enumerate(zip(way.children, chosen.strategy.operands, strict=True)):
                     slots.setdefault((x, way.children[:slot].count(x)), {}).setdefault(p, []).append(i)
             for (x, _), taken in slots.items():
-                yield like[x], taken, v in program.staying
+                yield x, taken, v in program.staying
         for v, handed in zip(program.outputs, self.handed, strict=True):
-            yield like[v], {p: [i] for p, i in handed.items()}, False
+            yield v, {p: [i] for p, i in handed.items()}, False
         for parameter, source in (*program.tied, *self.demands.state):
-            yield like[source], self.made[like[parameter]], False
+            yield source, self.made[parameter], False
 
-    def _add_edge(self, v: int, taken: Mapping[Part, list[int]], stays: bool) -> None:
-        arrives: dict[Part, list[int]] = {p: [] for p in taken}
+    def moves(self, v: int, parts: Iterable[Part], stays: bool) -> Iterator[tuple[Part, Part]]:
+        """Yields each part in which a value may come about with each of `parts` in which it may then be taken.
+
+        `stays`: whether it has to stay where it is."""
         ways = self.prices.program.values[v].ways
         made = [c for c in dict(self.computed[v]).values() if c.strategy.result in PARTIAL.values()]
         stays_partial = all(self.prices.keeps_sum(v, ways[c.way], c.strategy) for c in made)
+        room = {p: self.prices.has_room(v, p) for p in parts}
+        for before, after in itertools.product(self.made[v], room):
+            if before == after:
+                is_possible = before not in PARTIAL.values() or stays_partial
+            else:
+                waits = after in PARTIAL.values() or (stays and isinstance(before, int))
+                is_possible = room[after] and (before == REPLICATED or not waits)
+            if is_possible:
+                yield before, after
+
+    def _add_edge(self, v: int, taken: Mapping[Part, list[int]], stays: bool) -> None:
+        arrives: dict[Part, list[int]] = {p: [] for p in taken}
+        leaves: dict[Part, list[int]] = {p: [] for p in self.made[v]}
+        for before, after in self.moves(v, taken, stays):
+            moved = self._column(0.0)
+            leaves[before].append(moved)
+            arrives[after].append(moved)
+            if after != before:
+                ways = [self._change(v, before, after)]
+                if isinstance(after, int) and before != REPLICATED:
+                    ways.append(self._change(v, before, REPLICATED))
+                self._row([*ways, moved], [*[1.0] * len(ways), -1.0], 0.0)
         for before, columns in self.made[v].items():
-            leaves: list[int] = []
-            for after in taken:
-                sends = after != before and before != REPLICATED
-                if stays and sends and isinstance(before, int):
-                    continue
-                if after in PARTIAL.values() and before != REPLICATED and not (before == after and stays_partial):
-                    continue
-                if after != before and not self.prices.has_room(v, after):
-                    continue
-                moved = self._column(0.0)
-                leaves.append(moved)
-                arrives[after].append(moved)
-                if after != before:
-                    ways = [self._change(v, before, after)]
-                    if isinstance(after, int) and before != REPLICATED:
-                        ways.append(self._change(v, before, REPLICATED))
-                    self._row([*ways, moved], [*[1.0] * len(ways), -1.0], 0.0)
-            if leaves:
-                self._row([*columns, *leaves], [*[1.0] * len(columns), *[-1.0] * len(leaves)], 0.0)
+            if leaves[before]:
+                self._row([*columns, *leaves[before]], [*[1.0] * len(columns), *[-1.0] * len(leaves[before])], 0.0)
         for after, columns in taken.items():
             came = arrives[after]
             self._row([*came, *columns], [*[1.0] * len(came), *[-1.0] * len(columns)], 0.0)
@@ -154,17 +161,13 @@ class AxisProgram:
         found = self.changes.get((v, before, after))
         if found is None:
             seconds = self.prices.program.values[v].times * self.prices.change_seconds(v, before, after)
-            if isinstance(before, int) and after == REPLICATED:
-                seconds += self._memory_price(v, after)
-            found = self.changes[v, before, after] = self._column(self.count[v] * (seconds + _EPSILON))
+            held = self._bytes(v, after) if isinstance(before, int) and after == REPLICATED else 0.0
+            found = self.changes[v, before, after] = self._column(seconds + _EPSILON, v, held)
         return found
 
-    def _memory_price(self, v: int, part: Part) -> float:
-        """The price of the bytes of a value in a part on each device."""
-        if v not in self.demands.priced:
-            return 0.0
-        held = self.prices.change_bytes(v, part) / (self.prices.n if isinstance(part, int) else 1)
-        return self.demands.byte_price * held
+    def _bytes(self, v: int, part: Part) -> float:
+        """Bytes of a value in a part on each device."""
+        return self.prices.change_bytes(v, part) / (self.prices.n if isinstance(part, int) else 1)
 
     def forbid(self, circle: Sequence[int], choice: AxisChoice) -> None:
         """Forbids that these values are computed from each other in a circle."""
@@ -175,7 +178,7 @@ class AxisProgram:
             columns += [i for i, c in self.computed[v] if inside & set(value.ways[c.way].children)]
         self._row(columns, [-1.0] * len(columns), 1.0 - len(circle))
 
-    def choice_of(self, columns: Sequence[float]) -> AxisChoice:
+    def choice_of(self, columns: Sequence[float] | np.ndarray[Any, Any]) -> AxisChoice:
         """The choice of a solution: what its outputs need of it."""
         program = self.prices.program
         picked: dict[int, ChosenWay] = {}
@@ -188,8 +191,11 @@ class AxisProgram:
         for a, b in (*program.tied, *self.demands.state):
             tied.setdefault(a, []).append(b)
         work: list[tuple[int, Part]] = []
-        for v, handed in zip(program.outputs, self.handed, strict=True):
+        states = {b: a for a, b in self.demands.state}
+        for position, (v, handed) in enumerate(zip(program.outputs, self.handed, strict=True)):
             part = max(handed, key=lambda p: columns[handed[p]])
+            if v in states and position not in self.demands.outputs:
+                part = picked[states[v]].strategy.result  # in which it is needed anyway
             found.outputs.append(part)
             work.append((v, part))
         work += [(v, picked[v].strategy.result) for v in program.inputs]
@@ -209,9 +215,18 @@ class AxisProgram:
         found.cost = cost_along(self.prices, found)
         return found
 
+    def priced(self, choice: AxisChoice) -> float:
+        """Seconds of a choice, with the price of the bytes that it holds."""
+        held = 0.0
+        for v in self.demands.priced & choice.chosen.keys():
+            held += self._bytes(v, choice.part(v))
+            if isinstance(choice.part(v), int) and REPLICATED in choice.needed.get(v, ()):
+                held += self._bytes(v, REPLICATED)
+        return choice.cost + self.demands.byte_price * held
+
     def columns_of(self, choice: AxisChoice) -> np.ndarray:
         """The columns of a choice, as far as they are integers."""
-        first = np.zeros(len(self.costs))
+        first = np.zeros(len(self.seconds))
         for v, chosen in choice.chosen.items():
             for i, c in self.computed[v]:
                 if c == chosen:

@@ -1,19 +1,20 @@
-"""The search over all axes of a mesh: one integer program for each, the others fixed, until nothing improves.
+"""The search over all axes of a mesh: one axis after the other, the others fixed, until nothing improves.
 
-It begins with the batch split over all axes but the fastest, with all axes taken as one, and with one axis after the
-other while the rest divide everything. The first
-program chooses the algebra too; the others keep it. Where the values that are in memory together exceed the limit of a
-device, their bytes get a price, and the axis is solved again at several prices. The bound is that of the first program
-of one axis, in which the other axes divide everything and send nothing. A program has a few columns for each strategy
-of each operand, so its size is linear in that of the e-graph.
+Descent (`meshes.descent`) goes first, from several starts: data and state placed as textbooks have them, one axis after
+the other while the rest divide everything, and all axes taken as one. Integer programs go on from the best. The first
+of them chooses the algebra too, if there is a choice; the others keep it. Where the values that are in memory together
+exceed the limit of a device, their bytes get a price, and the axis is solved again at several prices. The bound is that
+of the first program of one axis, in which the other axes divide everything and send nothing. A program has a few
+columns for each strategy of each operand, so its size is linear in that of the e-graph.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import ExtractionError
@@ -24,18 +25,22 @@ from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.logs import log_at
 from relax_eg.meshes.axis import AxisSearch
 from relax_eg.meshes.axis_prices import cost_along
+from relax_eg.meshes.axis_program import AxisProgram
 from relax_eg.meshes.choices import AxisChoice, Demands, change_of
 from relax_eg.meshes.program import SpreadProgram
 from relax_eg.shapes import Scope
 
-_BOUND_SECONDS = 10.0  # limit: seconds for the bound on a mesh of several axes
-_TURNS = 3  # limit: times that there has to be time for each axis
+_BOUND = 1 / 3  # limit: share of the time that is left then for a bound
+_DESCENT = 0.5  # limit: share of the time for choices without integer programs
+_ALONE = 0.1  # limit: that on a mesh of one axis, for which the first integer program is the last
+_TREES = 6  # limit: trees in turn without a gain, in each of many descents
+_FAR = 1.2  # chosen: how much dearer than the best start one may be that is improved
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
 _STEEPER = 8.0  # chosen: factor from a price to the next
 _SHARE = 1 / 3  # limit: of the time for an axis, that for one price of a byte; each begins with the best so far
-_CLOSE = 0.02  # limit: how far from the bound a choice may be after which no other price is tried
+_CLOSE = 0.02  # limit: what bytes with a price may cost more than without, so that no other price is tried
 _NEAR = 3.0  # chosen: factor between prices that are not told apart
 _GAIN = 1e-4  # chosen: share of the cost that a sweep has to gain to be followed by another
 
@@ -227,26 +232,25 @@ class _Search:
         self.program, self.mesh, self.profile = program, mesh, profile
         self.binding, self.scope, self.wanted, self.deadline = binding, scope, wanted, deadline
         self.bound = math.inf
+        self.exact = False  # whether an axis is chosen by an integer program, or by descent alone
+        self.each = 0.0  # seconds for one integer program
         self.held: dict[int, dict[int, Part]] = {}  # parts of inputs along an axis, beside those that are wanted
-        # So that every axis is chosen, and chosen anew, before the time is up.
-        self.each = (deadline - time.monotonic()) / (_TURNS * len(mesh.axes))
+        self.byte_prices: dict[int, tuple[frozenset[int], float]] = {}  # with which memory sufficed, by axis
 
     def run(self) -> Spreading:
-        best: Spreading | None = None
-        if len(self.mesh.axes) > 1:
-            self.bound = self._least()
-        several = (self._with_batch, self._as_one, self._in_turn)
-        for start in (self._as_one,) if len(self.mesh.axes) == 1 else several:
-            if best is not None and time.monotonic() > self.deadline:
-                break
-            found = start()
-            if found is not None:
-                found = self._improved(found)
-                best = found if best is None or self._rank(found) < self._rank(best) else best
-        if best is None:
-            raise ExtractionError(
-                f"no placement on the mesh {self.mesh} was found in time\n  accepted: more seconds, or fewer axes"
-            )
+        axes = len(self.mesh.axes)
+        best = self._by_descent()
+        self.exact = True
+        if axes > 1 or any(price for _, price in self.byte_prices.values()):
+            self.bound = self._least(best)
+        self.each = max(0.0, self.deadline - time.monotonic()) / axes
+        if best is None or axes == 1 or any(len(v.ways) > 1 for v in self.program.values):
+            found = self._in_turn((), best)  # which chooses the algebra too
+            if self.bound == math.inf:
+                self.bound = found.choices[0].bound
+            best = self._better(best, found)
+        if axes > 1:
+            best = self._improved(best)
         if best.peak.bytes > self.wanted.memory:
             raise ExtractionError(
                 f"a device has {self.wanted.memory / 1e9:.4g} GB for this program; the least found on the mesh "
@@ -256,75 +260,107 @@ class _Search:
         best.bound = min(self.bound, best.cost) if self.bound < math.inf else 0.0
         return best
 
+    def _by_descent(self) -> Spreading | None:
+        """The best that descent finds from several starts; None if it finds nothing that is possible."""
+        best = first = None
+        several, deadline = len(self.mesh.axes) > 1, self.deadline
+        end = time.monotonic() + (_DESCENT if several else _ALONE) * (self.deadline - time.monotonic())
+        starts: list[Callable[[], Spreading | None]]
+        starts = [functools.partial(self._with_held, parts) for parts in self._textbook()]
+        starts = [*starts, self._in_turn, self._as_one] if several else [self._in_turn, *starts]
+        for start in starts:
+            if best is not None and time.monotonic() > end:
+                break
+            self.deadline = deadline if best is None else end
+            try:
+                found = start()
+            except ExtractionError:
+                continue
+            if found is not None:
+                log_at(2, f"start {found.cost:.4g} s, {found.peak.bytes / 1e9:.4g} GB")
+                first = self._better(first, found)
+                if self._rank(found) <= (self._rank(first)[0], self._rank(first)[1] * _FAR):
+                    best = self._better(best, self._improved(found))
+        self.deadline = deadline
+        return best
+
+    def _better(self, one: Spreading | None, two: Spreading) -> Spreading:
+        return two if one is None or self._rank(two) < self._rank(one) else one
+
     def _rank(self, found: Spreading) -> tuple[bool, float]:
         """What is better is less: first whether memory suffices, then seconds; without enough memory, bytes."""
         over = found.peak.bytes > self.wanted.memory
         return over, found.peak.bytes if over else found.cost
 
     def _as_one(self) -> Spreading | None:
-        """The best choice for all axes taken as one, which each of them then has."""
+        """The best choice for all axes taken as one, which each of them then has; None if what is given differs from
+        axis to axis."""
         sizes = self.mesh.sizes
         one = DeviceMesh((("all", self.mesh.devices),))
         given = [self.wanted.inputs, self.wanted.outputs]
-        differs = any(len(set(p.parts)) > 1 for g in given for p in g.values())
-        if len(sizes) > 1 and (differs or self.program.kept):
-            return None  # what is given differs from axis to axis
-        inner = self
-        if len(sizes) > 1:
-            fewer = [{i: MeshPlacement(p.parts[:1]) for i, p in g.items()} for g in given]
-            wanted = replace(self.wanted, inputs=fewer[0], outputs=fewer[1])
-            inner = _Search(self.program, one, self.profile, self.binding, self.scope, wanted, self.deadline)
-        try:
-            choice = inner._solve([None], 0, None)
-        except ExtractionError:
-            if len(sizes) == 1:
-                raise
+        if any(len(set(p.parts)) > 1 for g in given for p in g.values()) or self.program.kept:
             return None
-        if len(sizes) == 1:
-            self.bound = choice.bound
-        return self._spreading([choice] * len(sizes))
+        fewer = [{i: MeshPlacement(p.parts[:1]) for i, p in g.items()} for g in given]
+        wanted = replace(self.wanted, inputs=fewer[0], outputs=fewer[1])
+        inner = _Search(self.program, one, self.profile, self.binding, self.scope, wanted, self.deadline)
+        return self._spreading([inner._solve([None], 0, None)] * len(sizes))
 
-    def _with_batch(self) -> Spreading | None:
-        """One axis after the other for a program with state, which is whole along all axes of the mesh but the fastest;
-        its other inputs are split along their first axis there. Few placements are left then, so this ends soon."""
+    def _textbook(self) -> Iterator[dict[int, dict[int, Part]]]:
+        """Yields parts of the inputs of a program with state along each axis, as textbooks have them: the data are
+        split along their first dimension over all axes but the fastest, and there along their first or second one, or
+        not at all. State is whole along the slower axes and split along its last dimension over the fastest, or free
+        there, or free along all. Few placements are left then."""
         if not self.wanted.state or self.program.kept:
-            return None
+            return
         state = {self.program.inputs[i] for i, _ in self.wanted.state}
         given = {self.program.inputs[i] for i in self.wanted.inputs}
-        inner = _Search(
-            self.program, self.mesh, self.profile, self.binding, self.scope, self.wanted, self.deadline
-        )  # fmt: skip
         last = len(self.mesh.axes) - 1
-        pieces = self.mesh.devices // self.mesh.sizes[-1]
-        for v in self.program.inputs:
-            shape = self.program.values[v].shape
-            is_batch = v not in state and bool(shape) and self.scope.equal(shape[0] % pieces, 0) is True
-            for axis in range(last + 1) if v not in given else ():
-                if axis < last or v not in state:
-                    inner.held.setdefault(axis, {})[v] = 0 if is_batch and axis < last else REPLICATED
-        try:
-            return inner._in_turn(range(last + 1))
-        except ExtractionError:
-            return None
+        for kind, part in itertools.product(("split", "whole", "free") if last else ("free",), (REPLICATED, 0, 1)):
+            held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
+            for v in self.program.inputs:
+                rank = self.program.values[v].rank
+                if v in given or (v in state and (kind == "free" or not rank)):
+                    continue
+                parts: list[Part] = [REPLICATED if v in state else 0] * last + [rank - 1 if v in state else part]
+                if all(p < rank for p in parts if isinstance(p, int)) and self._divide(v, parts):
+                    whole = last if v in state and kind == "whole" else last + 1
+                    for axis, p in enumerate(parts[:whole]):
+                        held[axis][v] = p
+            yield held
 
-    def _least(self) -> float:
+    def _divide(self, v: int, parts: Sequence[Part]) -> bool:
+        """Whether all pieces of a value are equal."""
+        value = self.program.values[v]
+        pieces = MeshPlacement(tuple(parts)).splits(value.rank, self.mesh)
+        return all(self.scope.equal(d % n, 0) is True for d, n in zip(value.shape, pieces, strict=True))
+
+    def _with_held(self, held: dict[int, dict[int, Part]]) -> Spreading:
+        """One axis after the other, the slowest first, and improved, with these parts of inputs."""
+        self.held = held
+        try:
+            return self._improved(self._in_turn(range(len(self.mesh.axes))))
+        finally:
+            self.held = {}
+
+    def _least(self, best: Spreading | None) -> float:
         """A lower bound: the first axis while the others divide everything and send nothing, in any memory."""
         free = _Search(
             self.program, self.mesh, self.profile, self.binding, self.scope, replace(self.wanted, memory=math.inf),
-            min(self.deadline, time.monotonic() + _BOUND_SECONDS),
+            self.deadline,
         )  # fmt: skip
+        free.exact, free.each = True, _BOUND * (self.deadline - time.monotonic())
         try:
-            return free._solve([None] * len(self.mesh.axes), 0, None).bound
+            return free._solve([None] * len(self.mesh.axes), 0, None, best and best.choices[0]).bound
         except ExtractionError:
             return 0.0
 
-    def _in_turn(self, order: Sequence[int] = ()) -> Spreading:
+    def _in_turn(self, order: Sequence[int] = (), starts: Spreading | None = None) -> Spreading:
         """One axis after the other, while the others divide everything: those over which the program's author has split
-        something, then the fastest first; or in this order."""
+        something, then the fastest first; or in this order. `starts`: what each axis begins with."""
         choices: list[AxisChoice | None] = [None] * len(self.mesh.axes)
         order = order or sorted(range(len(choices)), key=lambda a: (not self.program.splits_along(a), -a))
         for axis in order:
-            choices[axis] = self._solve(choices, axis, choices[order[0]])
+            choices[axis] = self._solve(choices, axis, choices[order[0]], starts and starts.choices[axis])
         return self._spreading([c for c in choices if c is not None])
 
     def _improved(self, best: Spreading) -> Spreading:
@@ -349,18 +385,27 @@ class _Search:
 
     def _searches(self, choices: Sequence[AxisChoice | None]) -> list[AxisSearch]:
         """Prices along each axis, given the choices for the others."""
+        each = list(zip(choices, self.mesh.sizes, strict=True))
+        links = [link_for(self.profile, self.mesh.span(axis)) for axis in range(len(each))]
         return [
             AxisSearch(
-                self.program, axis, n, link_for(self.profile, self.mesh.span(axis)), self.profile, self.binding,
-                self.scope,
-                [(c, k) for i, (c, k) in enumerate(zip(choices, self.mesh.sizes, strict=True)) if i != axis],
-                list(zip(choices, self.mesh.sizes, strict=True))[axis + 1 :],
+                self.program, axis, n, links[axis], self.profile, self.binding, self.scope,
+                each[:axis] + each[axis + 1 :], each[axis + 1 :], links[:axis] + links[axis + 1 :],
             )
             for axis, n in enumerate(self.mesh.sizes)
         ]  # fmt: skip
 
-    def _solve(self, choices: Sequence[AxisChoice | None], axis: int, algebra: AxisChoice | None) -> AxisChoice:
-        """The best choice along an axis, the others fixed. `algebra`: the choice whose ways it keeps."""
+    def _solve(
+        self,
+        choices: Sequence[AxisChoice | None],
+        axis: int,
+        algebra: AxisChoice | None,
+        start: AxisChoice | None = None,
+    ) -> AxisChoice:
+        """The best choice along an axis, the others fixed. ExtractionError if none was found.
+
+        - `algebra`: the choice whose ways it keeps.
+        - `start`: what the search begins with, if there is no choice for this axis."""
         ways = self.wanted.way if algebra is None else {v: c.way for v, c in algebra.chosen.items()}
         if algebra is not None:  # nothing else is computed
             ways = {v: ways.get(v, -1) if ways else -1 for v in range(len(self.program.values))}
@@ -368,46 +413,55 @@ class _Search:
             {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()} | self.held.get(axis, {}),
             {i: p.parts[axis] for i, p in self.wanted.outputs.items()},
             [(self.program.inputs[i], self.program.outputs[o]) for i, o in self.wanted.state],
+            *self.byte_prices.get(axis, (frozenset[int](), 0.0)),
             way=ways,
         )
         search = self._searches(choices)[axis]
-        start = choices[axis]
+        model = AxisProgram(search, demands)
+        start = choices[axis] or start
         best: AxisChoice | None = None
-        best_rank, bound = (True, math.inf), 0.0
+        best_rank, least = (True, math.inf), 0.0  # `least`: seconds where bytes have no price
         low, high = 0.0, math.inf  # prices of a byte at which memory does not suffice, and does
         for _ in range(_PRICES):
-            each = self.each * (_SHARE if demands.byte_price else 1.0)
+            model.price(demands)
+            each = max(1.0, min(self.each * (_SHARE if demands.byte_price else 1.0), self.deadline - time.monotonic()))
             try:
-                found = search.run(demands, max(1.0, min(each, self.deadline - time.monotonic())), start)
+                if self.exact:
+                    found = search.run(model, each, start)
+                else:
+                    found = search.descended(model, start, _TREES, self.deadline)
             except ExtractionError:
-                if best is None:
-                    raise
-                return best
+                found = None
+            if found is None:
+                break
             if not demands.byte_price:
-                bound = found.bound
-            found.bound = bound
+                least = found.cost
             if self.wanted.memory == math.inf:
                 return found
             full = [found if i == axis else c for i, c in enumerate(choices)]
             peak = peak_of(self.program, self.mesh, full, self.wanted.state)
             over = peak.bytes > self.wanted.memory
-            log_at(
-                3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB at {demands.byte_price:.3g} s a byte"
-            )
+            log_at(3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB, {demands.byte_price:.3g} s a byte")
             rank = over, peak.bytes if over else found.cost
             if rank < best_rank:
                 best, best_rank = found, rank
-            if not over and (not demands.byte_price or found.cost <= bound * (1 + _CLOSE)):
-                break
+                self.byte_prices[axis] = demands.priced, demands.byte_price
+            if not over and (self.exact or not demands.byte_price or found.cost <= least * (1 + _CLOSE)):
+                break  # descent has tried other prices before
             low, high = (demands.byte_price, high) if over else (low, demands.byte_price)
-            if time.monotonic() > self.deadline or (not over and high <= low * _NEAR):
+            late = time.monotonic() > self.deadline and (self.exact or not best_rank[0])
+            if late or (not over and high <= low * _NEAR):
                 break
             first = _FIRST_PRICE * found.cost / self.wanted.memory
             price = math.sqrt(low * high) if low and high < math.inf else low * _STEEPER if low else high / _STEEPER
             price = price if low or high < math.inf else first
             demands = replace(demands, priced=demands.priced | {v for v, _ in peak.held}, byte_price=price)
             start = best
-        assert best is not None
+        if best is None:
+            raise ExtractionError(
+                f"no placement over {search.n} devices keeps what is demanded\n  accepted: other given placements, a "
+                "larger memory_limit, or more devices"
+            )
         return best
 
     def _spreading(self, choices: list[AxisChoice]) -> Spreading:
