@@ -7,7 +7,7 @@ results, of which slices and gathers only what they take. Temporaries are XLA's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -88,22 +88,19 @@ def _kinds(made: GpuProgram) -> str:
 
 
 def rows_of_fidelity(
-    chosen: Sequence[Subject],
-    devices: Sequence[str],
-    ways: Sequence[str],
+    each: Iterable[tuple[str, Subject, str]],
     programs: Path | None,
     found: Callable[[Subject, Path | None, str, str], rx.types.Optimized],
 ) -> Iterator[FidelityRow]:
-    """Yields the rows; a program that fails is a row that says so. `found`: the program of a subject for a device."""
-    for device in devices:
-        for subject in chosen:
-            for way in ways:
-                try:
-                    yield fidelity_row(subject, device, way, found(subject, programs, device, way))
-                except Exception as e:  # one program that fails must not take the others along
-                    text = str(e).strip().splitlines() or [""]
-                    wrong = f"{type(e).__name__}: {text[0][:300]}"
-                    yield FidelityRow(subject.name, subject.dtype, device, way, wrong=wrong)
+    """Yields a row for each device, program and way; one that fails is a row that says so. `found`: the program of a
+    subject for a device."""
+    for device, subject, way in each:
+        try:
+            yield fidelity_row(subject, device, way, found(subject, programs, device, way))
+        except Exception as e:  # one program that fails must not take the others along
+            text = str(e).strip().splitlines() or [""]
+            wrong = f"{type(e).__name__}: {text[0][:300]}"
+            yield FidelityRow(subject.name, subject.dtype, device, way, wrong=wrong)
 
 
 def as_written(subject: Subject, device: str) -> rx.types.Optimized:

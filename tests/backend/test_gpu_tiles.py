@@ -95,6 +95,21 @@ def test_where_tiles_are_xlas_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert target.compile(lowered, {}).options == {}
 
 
+@with_plugin
+def test_a_target_that_chooses_no_tiles_has_the_same_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks that look at kernels and memory compile once."""
+    target, compiled = target_for("a100"), []
+    specs = [target.place(jax.ShapeDtypeStruct((700, 900), "float32"))] * 2
+    lowered = target.lowered(lambda x, y: jax.nn.relu(x @ y.T), specs)
+    for chooses in (True, False):
+        monkeypatch.setattr(target, "chooses_tiles", chooses)
+        compiled.append(target.compile(lowered, {}))
+    assert [OPTION in x.options for x in compiled] == [True, False]
+    kernels = [[replace(k, matmul=None) for k in launches(x.executable.as_text())] for x in compiled]
+    stored = [x.executable.memory_analysis().temp_size_in_bytes for x in compiled]
+    assert kernels[0] == kernels[1] and stored[0] == stored[1]
+
+
 def by_lines(x: Any, w: Any, v: Any) -> Any:
     y = jax.nn.relu(x @ w)
     return jax.nn.softmax(y @ v)

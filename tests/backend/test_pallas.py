@@ -23,6 +23,7 @@ from relax_eg.backend.kernels import InKernels, KernelRunner
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.pallas.plan import Unsuitable, pallas_plan
 from relax_eg.backend.pallas.programs import lower_pallas
+from relax_eg.backend.pallas.tiles import BlockModel, BlockSizes, Need
 from relax_eg.ops.multiprocessors import MULTIPROCESSORS
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.tir import TensorProgram, evaluate
@@ -226,8 +227,11 @@ def plain(X: rx.Buffer("n 64"), W: rx.Buffer("64 m"), Y: rx.Buffer("n m")):
 
 
 def test_what_is_left_to_xla_says_why() -> None:
+    def chosen(model: BlockModel) -> tuple[BlockSizes, Need]:
+        raise AssertionError("blocks are chosen although nothing goes through Pallas")
+
     with pytest.raises(Unsuitable, match="no decoded operand, no softmax before a contraction, no workspace"):
-        pallas_plan(plain, {"n": 8, "m": 8}, DEVICE)
+        pallas_plan(plain, {"n": 8, "m": 8}, DEVICE, chosen)
     with pytest.raises(Unsuitable, match="X has 0 elements"):
         pallas_plan(decoded_matmul, {"n": 0, "g": 1, "m": 4}, DEVICE)
 

@@ -81,11 +81,12 @@ class GpuTarget:
     - `gpu`: the device.
     - `is_present`: whether it is the GPU that JAX runs on.
     - `why_no_estimates`: why XLA gives no estimates of times for it; "" where it does.
+    - `chooses_tiles`: whether the tiles of XLA's matmuls are chosen where it is not here, which compiles twice.
     """
 
     def __init__(self, gpu: Gpu, sharding: Any, is_present: bool) -> None:
         self.gpu, self.is_present = gpu, is_present
-        self.why_no_estimates = ""
+        self.why_no_estimates, self.chooses_tiles = "", True
         self._sharding = sharding
         self._compiled = Memo[tuple[bytes, bool, bool], CompiledPart](_MOST_COMPILED)
 
@@ -137,11 +138,12 @@ class GpuTarget:
     def compile(self, lowered: Any, options: Mapping[str, str], ptx: bool = False, tiles: bool = True) -> CompiledPart:
         """The executable of `lowered`, a result of `jax.jit(...).lower(...)`, with these options of XLA's.
 
-        - `tiles`: whether, for a GPU that is not here, the tiles of XLA's matmuls are chosen, by a model of the device.
+        - `tiles`: whether, for a GPU that is not here, the tiles of XLA's matmuls are chosen, by a model of the device;
+          not if the target does not choose them (`chooses_tiles`).
 
         Programs with the same text are compiled once. DeviceError where XLA refuses it.
         """
-        content = repr((lowered.as_text(), sorted(options.items())))
+        content, tiles = repr((lowered.as_text(), sorted(options.items()))), tiles and self.chooses_tiles
         key = blake2b(content.encode(), digest_size=16).digest(), ptx, tiles
         made = self._with_tiles if tiles and not self.is_present and OPTION not in options else self._compile
         return self._compiled.get_or_make(key, lambda: made(lowered, options, ptx))

@@ -162,7 +162,7 @@ def _planned(
             raise Unsuitable(f"{b.name} has {math.prod(buffers[b.name])} elements")
     stored = {*program.outputs, *program.workspaces, *program.lifted}
     inlined: dict[str, Stage] = {}
-    kernels: list[PallasKernel] = []
+    laid: list[_LaidOut] = []
     reasons: list[str] = []
     for made in program.stages:
         if made.scans:
@@ -172,14 +172,13 @@ def _planned(
             inlined[made.output.name] = Stage(made.output, made.indices, value)
             continue
         loops = tuple(str(loop_of(i)) for i in made.indices)
-        kernel, why = _kernel(made.output, loops, value, buffers, device, chosen)
-        kernels.append(kernel)
-        reasons += why
-    if len(kernels) > 1 and any(isinstance(t, Reduce) for k in kernels for t in walk(k.value)):
+        laid.append(_laid_out(made.output, loops, value, buffers))
+        reasons += laid[-1].why
+    if len(laid) > 1 and any(isinstance(t, Reduce) for k in laid for t in walk(k.value)):
         reasons.append("a reduction split over a workspace")
     if not reasons:
         raise Unsuitable("no decoded operand, no softmax before a contraction, no workspace")
-    return PallasPlan(", ".join(dict.fromkeys(reasons)), tuple(kernels))
+    return PallasPlan(", ".join(dict.fromkeys(reasons)), tuple(_in_blocks(k, device, chosen) for k in laid))
 
 
 def own_seconds(program: TensorProgram, sizes: Mapping[str, int], device: str) -> float:
@@ -219,15 +218,30 @@ def _rewritten(value: Scalar, instead: Mapping[Scalar, Scalar], change: Callable
 # --- one kernel ---
 
 
-def _kernel(
-    output: Buffer,
-    loops: Sequence[str],
-    value: Scalar,
-    buffers: Mapping[str, tuple[int, ...]],
-    device: Multiprocessors,
-    chosen: Chosen,
-) -> tuple[PallasKernel, list[str]]:
-    """The kernel that writes `output`, and the reasons why XLA would compile it badly."""
+@dataclass(frozen=True, slots=True)
+class _LaidOut:
+    """A kernel before its blocks are chosen, which takes longer than all else.
+
+    - `output`, `loops`, `value`, `extents`, `online`: as of `PallasKernel`.
+    - `main`: the sum with most products outside of others, if there is a sum.
+    - `sides`: the loops that run in blocks.
+    - `why`: the reasons why XLA would compile it badly.
+    """
+
+    output: Buffer
+    loops: tuple[str, ...]
+    value: Scalar
+    extents: Mapping[str, int]
+    online: tuple[Online, ...]
+    main: Reduce | None
+    sides: Sequence[str]
+    why: Sequence[str]
+
+
+def _laid_out(
+    output: Buffer, loops: tuple[str, ...], value: Scalar, buffers: Mapping[str, tuple[int, ...]]
+) -> _LaidOut:
+    """The kernel that writes `output`."""
     extents = dict(zip(loops, buffers[output.name], strict=True))
     for term in walk(value):
         if isinstance(term, Reduce):
@@ -237,22 +251,27 @@ def _kernel(
     sums = [t for t in _outermost(value) if t.kind == "sum"]
     main = max(sums, key=lambda t: math.prod(extents[n] for n in (*t.free, *t.bound)), default=None)
     sides, decoded = _sides(main, loops, extents, buffers)
-    passes = [(o.scores, o.keys, o.sums) for o in online]
-    after = [t for t in _outside_reductions(value) if isinstance(t, Read)]
-    tiles, need = chosen(BlockModel(extents, loops, sides, passes, main, after, device))
-    if math.isinf(need.clocks):
-        raise Unsuitable(
-            f"no block of it fits: the least takes {format_bytes(need.shared_bytes)} of shared memory and "
-            f"{need.registers} registers of a thread; there are {format_bytes(device.block_shared_bytes)} and "
-            f"{MOST_REGISTERS}"
-        )
     why: list[str] = []
     if any(len(factors_of(s.body, "multiply")) > 1 for o in online for s in o.sums):
         between = any(_holds_contraction(o.scores) for o in online)
         why.append(f"a softmax {'between contractions' if between else 'before a contraction'}")
     if main is not None and decoded and not any(isinstance(t, Reduce) and t.free & main.bound for t in walk(main.body)):
         why.append("a contraction with a decoded operand")
-    return PallasKernel(output, tuple(loops), value, extents, tiles, online, need.clocks), why
+    return _LaidOut(output, loops, value, extents, online, main, sides, why)
+
+
+def _in_blocks(k: _LaidOut, device: Multiprocessors, chosen: Chosen) -> PallasKernel:
+    """The kernel in the blocks that are chosen for it."""
+    passes = [(o.scores, o.keys, o.sums) for o in k.online]
+    after = [t for t in _outside_reductions(k.value) if isinstance(t, Read)]
+    tiles, need = chosen(BlockModel(k.extents, k.loops, k.sides, passes, k.main, after, device))
+    if math.isinf(need.clocks):
+        raise Unsuitable(
+            f"no block of it fits: the least takes {format_bytes(need.shared_bytes)} of shared memory and "
+            f"{need.registers} registers of a thread; there are {format_bytes(device.block_shared_bytes)} and "
+            f"{MOST_REGISTERS}"
+        )
+    return PallasKernel(k.output, k.loops, k.value, k.extents, tiles, k.online, need.clocks)
 
 
 def _check(value: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]) -> None:

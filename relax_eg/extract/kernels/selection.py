@@ -334,14 +334,17 @@ class KernelSearch:
 
     def _correct_prices(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
         """Raises the prices of chosen kernels to those of their composed programs if these are higher; returns whether
-        any price was raised. Where one is far off, those of the other kernels of the same value are too."""
+        any price was raised. Where one is far off, those of the other kernels of the same value that seem to take less
+        are too."""
         found = False
         for c in sorted(used_classes(problem, choice)):
             state = ways[c][choice[c]].state if c < len(self.graph.candidates) else None
             if state is None:
                 continue
             estimate, found = self.rows.state_seconds(c, state), self.rows.correct_price(c, state) or found
-            if self.rows.state_seconds(c, state) > estimate * _FAR:
+            seconds = self.rows.state_seconds(c, state)
+            if seconds > estimate * _FAR:
                 for other in self.rows.pool[c].values():
-                    self.rows.correct_price(c, other)
+                    if self.rows.state_seconds(c, other) < seconds:  # others are asked about if they are chosen
+                        self.rows.correct_price(c, other)
         return found
