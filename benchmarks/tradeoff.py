@@ -276,11 +276,13 @@ def plot(rows: dict[str, list[Row]], path: Path) -> None:
             time, size = times["as written"] or 1.0, sizes["as written"]
             points = {label: (t / time, 100 * sizes[label] / size) for label, t in times.items() if t is not None}
             front = sorted(xy for label, xy in points.items() if label.startswith("front"))
-            ax.plot(*zip(*front, strict=True), marker="o", markersize=3, label="front")
+            line = "" if is_timed else "-"  # measured times are not in the order of predicted ones
+            ax.plot(*zip(*front, strict=True), marker="o", markersize=3, linestyle=line, label="front")
             for label, marker in (("as written", "x"), ("jax.checkpoint", "+"), ("one phase after another", "^")):
                 if label in points:
                     ax.plot(*points[label], marker, color="black", markersize=5, label=label)
-            ax.set(title=name, yscale="log", xlabel="time, measured" if is_timed else "time, predicted")
+            ax.set_title(name, fontsize=7)
+            ax.set(yscale="log", xlabel="time, measured" if is_timed else "time, predicted")
             ax.set_ylabel("bytes, %")
             ax.yaxis.set_major_formatter("{x:g}")
             ax.yaxis.set_minor_formatter("")
