@@ -190,6 +190,7 @@ def spread(
             made = traced_program(pipelined(traced, p, where), args, kwspecs, ranges, statements)
             assert isinstance(made, Traced)
             made = replace(made, fn=traced.fn, name=traced.name)
+            left = seconds - (time.monotonic() - started)  # tracing counts
             try:
                 found = _spread(made, options_of(made), where, wanted, max(left, 1.0), free_shard_maps, str(p))
             except ExtractionError as e:
@@ -383,7 +384,8 @@ def _searched(
     taken = {o.place[0]: o.block.taken for o in entry.found.outcomes}
     program, dumps = _joined(entry.units, entry.found.module, taken, mesh)
     drop_useless_sums(program)
-    found = spread_over(program, mesh, options.profile, options.bindings[0], options.scope, wanted, seconds)
+    left = max(1.0, seconds - (time.perf_counter() - started))
+    found = spread_over(program, mesh, options.profile, options.bindings[0], options.scope, wanted, left)
 
     def with_origins(name: str, classes: dict[Expr, int]) -> Function:
         return _with_origins(entry.units, dumps[name], program.graphs[name].function, found, classes)
@@ -403,7 +405,7 @@ def _searched(
                   time.perf_counter() - started),
         after=after, expected=None, target=f"{options.profile.label}, mesh {mesh}", rules=report.rules, spread=report,
     )  # fmt: skip
-    ran_out = found.seconds >= seconds or any(c.ran_out for c in found.choices)
+    ran_out = found.seconds >= left or any(c.ran_out for c in found.choices)
     is_whole = not ran_out and not (options.budget.seconds and search.was_stopped)
     return CachedResult((Variant(module, lambda: traced.module, cost, WHOLE),), False), is_whole
 
