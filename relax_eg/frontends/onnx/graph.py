@@ -160,18 +160,35 @@ def _read(onnx: Any, model: Any) -> tuple[Any, str]:
 
 def _with_numpys_broadcasts(onnx: Any, proto: Any) -> Any:
     """A model of an older operator set than the first one that is read, in that one; as it is if ONNX cannot convert
-    it. ONNX's converter leaves slopes of channels as they are, which would be slopes of the last axis."""
-    slopes = {n.input[1] for n in proto.graph.node if n.op_type == "PRelu" and len(n.input) > 1}
-    single = {t.name for t in proto.graph.initializer if math.prod(t.dims) == 1}
-    if slopes - single or all(domain_of(o) or o.version >= OLDEST_OPSET for o in proto.opset_import):
+    it."""
+    if all(domain_of(o) or o.version >= OLDEST_OPSET for o in proto.opset_import):
         return proto
     from onnx import version_converter  # type: ignore[reportMissingImports]
 
     try:
-        return version_converter.convert_version(proto, OLDEST_OPSET)
+        made = version_converter.convert_version(proto, OLDEST_OPSET)
+        return _with_slopes_of_channels(onnx, made)
     except Exception as error:  # the converter is native code, whose errors have no common class
         log_at(2, f"a model of an older operator set is read as it is: {error}")
         return proto
+
+
+def _with_slopes_of_channels(onnx: Any, proto: Any) -> Any:
+    """A converted model, its slopes of PRelu of rank 1 with axes of one place behind the channels: before opset 7 they
+    were along the second axis, and ONNX's converter leaves them as they are. ValueError where the rank is unknown."""
+    slopes = {n.input[1]: n.input[0] for n in proto.graph.node if n.op_type == "PRelu"}
+    known = onnx.shape_inference.infer_shapes(proto).graph
+    types = {v.name: v.type.tensor_type for v in (*known.input, *known.value_info)}
+    for slope in proto.graph.initializer:
+        if slope.name in slopes and len(slope.dims) == 1 and slope.dims[0] > 1:
+            of = types.get(slopes[slope.name])
+            if of is None or not of.HasField("shape"):
+                raise ValueError(f"no rank is known of what `{slope.name}` is a slope of")
+            slope.dims.extend([1] * (len(of.shape.dim) - 2))
+            for declared in proto.graph.input:
+                if declared.name == slope.name:
+                    declared.CopyFrom(onnx.helper.make_tensor_value_info(slope.name, slope.data_type, slope.dims))
+    return proto
 
 
 def _missing_data(proto: Any, folder: Path) -> str:
