@@ -86,6 +86,7 @@ class AskedFacts:
         `count`: of the draws of a fact of any variable, or of the facts together."""
         found: list[dict[int, tuple[str, ...]]] = []
         asked = [dict.fromkeys(able(f, grammar), (f,)) for f in self.single if f not in _FREQUENT]
+        asked += [{i: (f,)} for i, facts in self.together.items() for f in facts if f not in _FREQUENT]
         for given in (*asked, *([dict(self.together)] if self.together else [])):
             own = list(given)
             # Every second draw is of one variable, so that it does not follow what others have.

@@ -192,7 +192,7 @@ def _finite_from(a: Array, rng: Random) -> Array:
 
 def _integral_from(a: Array, rng: Random) -> Array:
     if a.dtype == object:
-        return a // 1
+        return np.asarray(a // 1, dtype=object)  # numpy returns scalars for arrays without axes
     return np.rint(a) if a.dtype.kind == "f" else a
 
 
