@@ -73,10 +73,10 @@ def support_levels(prices):
 
 
 @program("n 64")
-def best_of_a_beam(scores):
-    """The best score of those that a beam keeps."""
+def behind_the_beam(scores):
+    """How far each score is behind the best one that a beam keeps."""
     kept = jax.lax.top_k(scores, 8)[0]
-    return jnp.max(kept, axis=-1)
+    return jnp.max(kept, axis=-1, keepdims=True) - scores
 
 
 @program("n 128")

@@ -30,7 +30,7 @@ SAVES = {
     "sort_of_filled_rows": "median_from_the_top",
     "sort_of_flipped": "median_from_the_top",
     "running_maximum_of_sorted": "quantiles_that_do_not_cross",
-    "greatest_of_the_greatest": "best_of_a_beam",
+    "greatest_of_the_greatest": "behind_the_beam",
     "sum_of_spectra": "spectrum_of_a_mix",
     "sum_of_inverse_transforms": "two_bands",
     "transformed_and_back": "filter_that_is_off",

@@ -115,6 +115,7 @@ def sum_of_positions(n: Any) -> Any:
 
 _RUNNING = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 _SCANS, _EXTREMES = " | ".join(_RUNNING), "cummax | cummin"
+_TURNED = f"cumsum | {_EXTREMES}"  # products in another order overflow elsewhere
 
 
 def _total(f: Any) -> Any:
@@ -122,10 +123,10 @@ def _total(f: Any) -> Any:
     return getattr(op, _RUNNING[f.__name__])
 
 
-@_rule("x: *b", attrs={"f": _SCANS, "axis": f"{_SCANS}.axis", "a": "flip.axes"}, phase="simplify",
+@_rule("x: *b", attrs={"f": _TURNED, "axis": f"{_TURNED}.axis", "a": "flip.axes"}, phase="simplify",
        tags=("cumsum", "flip", "variants"), check=False)  # fmt: skip
 def running_from_the_end(x: Any, f: Any, axis: int, a: Axes) -> Any:
-    """flip(f(flip(x))) = f(x) from the end, for running sums, products and extremes"""
+    """flip(f(flip(x))) = f(x) from the end, for running sums and extremes"""
     return (op.flip(f(op.flip(x, a), axis), a), f(x, axis, reverse=True)) if a == (axis,) else None
 
 
