@@ -76,7 +76,7 @@ def needs(module: Module, sizes: dict[str, int]) -> int:
     return min(whole_footprint(module, set(), sizes, options).bytes for options in ({}, FRUGAL))
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(programs(), st.integers(0, 1000))
 def test_no_program_is_below_the_bound(module: Module, seed: int) -> None:
     compare(module, (), seed)

@@ -64,7 +64,7 @@ def test_taps_with_channels_last_are_cheaper() -> None:
 
     def taps(way: str) -> float:
         (made,) = ways[way].proposals(e, ModuleAnswers({}))
-        return seconds(next(x for x in postorder((made,)) if x.op == CALL_TIR))
+        return sum(seconds(x) for x in postorder((made,)) if x.op == CALL_TIR)  # of few rows, one for each band
 
     assert taps("depthwise_by_taps") == pytest.approx(180e-6, 0.3) and taps("channels_last") == pytest.approx(
         46e-6, 0.3

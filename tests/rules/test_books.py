@@ -62,7 +62,7 @@ def near_misses(instance: Instance) -> Iterator[tuple[Expr, ...]]:
         if (other := _SIBLINGS.get(e.op)) and other in TABLE:
             yield _replaced(instance.left, e, lambda args, e=e, o=other: call(o, args, dict(e.attrs)))
     for e in instance.left_nodes:
-        if e.op in (CONSTANT, VAR) or e in instance.left or not isinstance(e.annotation, Tensor):
+        if e.op in (CONSTANT, VAR, TUPLE_GET) or e in instance.left or not isinstance(e.annotation, Tensor):
             continue
         if e.dtype == "bool" or is_float(e.dtype) or e.dtype.startswith("int"):
             change = op.logical_not if e.dtype == "bool" else op.sin if is_float(e.dtype) else op.negative
@@ -175,6 +175,8 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "sum_of_padded": ("a: n", lambda a: op.sum(op.pad(a, [(1, 2)], 1.0), 0)),
     "split_of_merged": ("x: 4 6", lambda x: op.reshape(op.reshape(x, (24,)), (6, 4))),
     "merge_of_split": ("x: 24", lambda x: op.reshape(op.reshape(x, (4, 6)), (2, 12))),
+    "greatest_of_the_greatest": ("x: 4", lambda x: op.min(op.top_k(x, 2, 0)[0], 0)),
+    "transformed_and_back": ("x: 8", lambda x: op.fft(op.square(op.fft(x, "rfft", (8,))), "irfft", (8,))),
     "greatest_one": ("x: 4", lambda x: op.top_k(x, 2, 0)),
     "convs_as_groups": ("x: n 3 8 8, y: n 3 8 8, f: 4 3 2 2, g: 5 3 2 2",
                         lambda x, y, f, g: op.concat([op.conv(x, f), op.conv(y, g)], 1)),
