@@ -326,7 +326,7 @@ class Settling(Generic[C]):
         def distance(trial: _Trial) -> float:
             return sum(abs(math.log(max(at[v], 1) / max(n, 1))) for v, n in trial.at.items())
 
-        won = [(t, t.winner) for t in self._trials.values() if t.winner is not None]
+        won = [(t, t.winner) for t in list(self._trials.values()) if t.winner is not None]
         return min(won, key=lambda w: distance(w[0]))[1] if won else 0
 
     def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -412,7 +412,7 @@ class Settling(Generic[C]):
         at = ", ".join(f"{v}={n}" for v, n in trial.at.items())
         ratio = "" if o is None else f"; the chosen program is {o.speedup:.2f} times as fast as the one as written"
         log_at(1, f"settled{' at ' + at if at else ''}: {winner.label}{ratio}, {how}")
-        over = [t for t in self._trials.values() if t.winner is not None]
+        over = [t for t in list(self._trials.values()) if t.winner is not None]
         agree = len({t.winner for t in over}) == 1
         is_sure = trial.winner == 1 or all(t.outcome is not None and t.outcome.low > _MUCH for t in over)
         if agree and len(over) >= (_AGREEING if is_sure and self._most > 1 else self._most):
