@@ -108,6 +108,11 @@ def test_names_are_given_once_and_operators_are_onnx_own() -> None:
         refused(model([node("Relu", "x")], inputs, opset=opset), rf"\(Relu, opset {opset}\) is not supported\n  .*7 to")
     rx.from_onnx(model([node("Add", "x x")], inputs, opset=6))  # ONNX converts it to opset 7
     rx.from_onnx(model([node("Relu", "x")], inputs, opset=6))  # its definition is the same in opset 7
+    image, slope = {"x": ([1, 4, 4], FLOAT)}, np.ones(4, np.float32)
+    computed = [node("Abs", "c", "s"), node("PRelu", "x s")]  # slopes of channels, which ONNX leaves to the last axis
+    refused(model(computed, image, weights={"c": slope}, opset=6), r"opset 6\) is not supported\n  .*7 to")
+    shared = [node("PRelu", "x c", "z"), node("Add", "z c")]
+    refused(model(shared, image, weights={"c": slope}, opset=6), r"opset 6\) is not supported\n  .*7 to")
 
 
 def test_values_that_nothing_gives_in_time() -> None:

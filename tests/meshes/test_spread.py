@@ -46,21 +46,29 @@ def test_large_batches_are_split_and_nothing_is_sent() -> None:
     assert [str(p) for p in best.input_placements] == ["S[0]", "R", "R"] and not best.spreading.sent
 
 
+def train_step(ps: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> Any:
+    def loss(ps: dict[str, jax.Array]) -> jax.Array:
+        def body(c: jax.Array, p: dict[str, jax.Array]) -> tuple[jax.Array, None]:
+            return c + jax.nn.relu(c @ p["wi"]) @ p["wo"], None
+
+        return jnp.mean((jax.lax.scan(body, x, ps)[0] - y) ** 2)
+
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ps, jax.grad(loss)(ps))
+
+
 def test_state_that_does_not_fit_whole_is_split() -> None:
     """ZeRO-3: at rest each device has an eighth of the weights, and gathers them where it computes."""
 
-    def step(ps: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> Any:
-        def loss(ps: dict[str, jax.Array]) -> jax.Array:
-            def body(c: jax.Array, p: dict[str, jax.Array]) -> tuple[jax.Array, None]:
-                return c + jax.nn.relu(c @ p["wi"]) @ p["wo"], None
-
-            return jnp.mean((jax.lax.scan(body, x, ps)[0] - y) ** 2)
-
-        return jax.tree.map(lambda w, g: w - 0.1 * g, ps, jax.grad(loss)(ps))
-
     specs = {k: f"4 {v}" for k, v in LAYER.items()}
     best = rx.spread(
-        step, specs, f"16384 {D}", f"16384 {D}", mesh={"x": 8}, target="h100", state={"ps": 0}, memory_limit="400 MB"
+        train_step,
+        specs,
+        f"16384 {D}",
+        f"16384 {D}",
+        mesh={"x": 8},
+        target="h100",
+        state={"ps": 0},
+        memory_limit="400 MB",
     )
     weights = best.spreading.arguments[:2]
     assert all(w.bytes == 4 * D * F * 4 / 8 for w in weights), weights
@@ -147,15 +155,6 @@ def test_descent_is_close_where_the_clock_leaves_no_more() -> None:
 def test_on_several_axes_nothing_from_the_textbook_is_better() -> None:
     """A training step that does not fit as data parallel over two axes, beside textbook placements of its inputs."""
 
-    def train(ps: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> Any:
-        def loss(ps: dict[str, jax.Array]) -> jax.Array:
-            def body(c: jax.Array, p: dict[str, jax.Array]) -> tuple[jax.Array, None]:
-                return c + jax.nn.relu(c @ p["wi"]) @ p["wo"], None
-
-            return jnp.mean((jax.lax.scan(body, x, ps)[0] - y) ** 2)
-
-        return jax.tree.map(lambda w, g: w - 0.1 * g, ps, jax.grad(loss)(ps))
-
     specs = {k: f"4 {v}" for k, v in LAYER.items()}, f"64 64 {D}", f"64 64 {D}"
     textbook = {
         "data": {"x": "S[0], S[0]", "y": "S[0], S[0]", "ps": "R, R"},
@@ -167,7 +166,7 @@ def test_on_several_axes_nothing_from_the_textbook_is_better() -> None:
     for name, inputs in {"found": {}, **textbook}.items():
         try:
             best = rx.spread(
-                train, *specs, mesh={"a": 2, "b": 4}, target="h100", state={"ps": 0}, memory_limit="150 MB",
+                train_step, *specs, mesh={"a": 2, "b": 4}, target="h100", state={"ps": 0}, memory_limit="150 MB",
                 seconds=3.0, inputs=inputs, pipeline=False,
             )  # fmt: skip
         except RelaxEgError:

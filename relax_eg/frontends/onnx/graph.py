@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -54,7 +55,6 @@ def from_onnx(model: Any, *, inputs: Mapping[str, Any] | None = None, constants:
     """
     onnx = _package()
     proto, name = _read(onnx, model)
-    proto = _with_numpys_broadcasts(onnx, proto)
     try:
         return _Graph(onnx, proto, name, inputs or {}, constants).module()
     except OnnxError:
@@ -91,7 +91,6 @@ def contents(model: Any, *, inputs: Mapping[str, Any] | None = None) -> Contents
     """What is in an ONNX model, also in one that cannot be read."""
     onnx = _package()
     proto, name = _read(onnx, model)
-    proto = _with_numpys_broadcasts(onnx, proto)
     held = [_tensor_bytes(onnx, t) for t in proto.graph.initializer]
     module, problem = None, ""
     try:
@@ -135,6 +134,12 @@ def _package() -> Any:
 
 
 def _read(onnx: Any, model: Any) -> tuple[Any, str]:
+    """A model in an operator set that is read, if ONNX can convert it, and its name."""
+    proto, name = _proto(onnx, model)
+    return _with_numpys_broadcasts(onnx, proto), name
+
+
+def _proto(onnx: Any, model: Any) -> tuple[Any, str]:
     accepted = "a path to an ONNX file, its bytes, or an onnx.ModelProto"
     if isinstance(model, onnx.ModelProto):
         return model, model.graph.name or "model"
@@ -175,20 +180,34 @@ def _with_numpys_broadcasts(onnx: Any, proto: Any) -> Any:
 
 def _with_slopes_of_channels(onnx: Any, proto: Any) -> Any:
     """A converted model, its slopes of PRelu of rank 1 with axes of one place behind the channels: before opset 7 they
-    were along the second axis, and ONNX's converter leaves them as they are. ValueError where the rank is unknown."""
-    slopes = {n.input[1]: n.input[0] for n in proto.graph.node if n.op_type == "PRelu"}
+    were along the second axis, and ONNX's converter leaves them as they are. ValueError where that cannot be done."""
     known = onnx.shape_inference.infer_shapes(proto).graph
     types = {v.name: v.type.tensor_type for v in (*known.input, *known.value_info)}
-    for slope in proto.graph.initializer:
-        if slope.name in slopes and len(slope.dims) == 1 and slope.dims[0] > 1:
-            of = types.get(slopes[slope.name])
-            if of is None or not of.HasField("shape"):
-                raise ValueError(f"no rank is known of what `{slope.name}` is a slope of")
+    held = {t.name: t for t in proto.graph.initializer}
+    readers = Counter(name for n in proto.graph.node for name in n.input)
+    if any(n.op_type == "PRelu" for n in _inner_nodes(proto)):
+        raise ValueError("a PRelu is inside a function or a branch")
+    for image, name in (n.input for n in proto.graph.node if n.op_type == "PRelu"):
+        slope, of = held.get(name), types.get(image)
+        if slope is not None and math.prod(slope.dims) == 1:
+            continue
+        if slope is None or readers[name] > 1 or of is None or not of.HasField("shape"):
+            raise ValueError(f"`{name}` is no initializer of one PRelu of known rank")
+        if len(slope.dims) == 1:
             slope.dims.extend([1] * (len(of.shape.dim) - 2))
             for declared in proto.graph.input:
-                if declared.name == slope.name:
-                    declared.CopyFrom(onnx.helper.make_tensor_value_info(slope.name, slope.data_type, slope.dims))
+                if declared.name == name:
+                    declared.CopyFrom(onnx.helper.make_tensor_value_info(name, slope.data_type, slope.dims))
     return proto
+
+
+def _inner_nodes(proto: Any) -> Iterator[Any]:
+    """The nodes inside functions, and inside branches and loops of the graph."""
+    graphs = [*proto.functions, *(a.g for n in proto.graph.node for a in n.attribute if a.HasField("g"))]
+    while graphs:
+        for n in graphs.pop().node:
+            yield n
+            graphs += [a.g for a in n.attribute if a.HasField("g")]
 
 
 def _missing_data(proto: Any, folder: Path) -> str:
