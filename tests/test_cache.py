@@ -369,24 +369,26 @@ import relax_eg as rx
 TABLE = np.arange(90000, dtype="float32").reshape(300, 300)
 
 def fn(params, v):
-    return (TABLE @ params["w"]) @ v * {scale} + jnp.float32(0.25)
+    return (TABLE @ params["w"]) @ v * scale + jnp.float32(0.25)
 
-best = rx.optimize(fn, {{"w": "300 300"}}, "300", weights=("params",))
-print(best.report.cached)
-print(best.module)
+for scale in map(float, sys.argv[1:]):
+    best = rx.optimize(fn, {"w": "300 300"}, "300", weights=("params",))
+    print(best.report.cached)
+    print(best.module, end="\f")
 """
 
 
 def test_another_process_is_served(folder: Path, tmp_path: Path) -> None:
-    def run(scale: str, seed: str) -> tuple[str, str]:
-        (tmp_path / "program.py").write_text(PROGRAM.format(scale=scale))
-        env = {**os.environ, "PYTHONHASHSEED": seed}
-        made = subprocess.run([sys.executable, tmp_path / "program.py"], env=env, capture_output=True, text=True)
-        assert made.returncode == 0 and made.stderr == "", made.stderr
-        cached, _, module = made.stdout.partition("\n")
-        return cached, module
+    (tmp_path / "program.py").write_text(PROGRAM)
 
-    first, again, other = run("0.5", "1"), run("0.5", "2"), run("-0.5", "2")
+    def run(seed: str, *scales: str) -> list[tuple[str, ...]]:
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, tmp_path / "program.py", *scales]
+        made = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert made.returncode == 0 and made.stderr == "", made.stderr
+        return [text.partition("\n")[::2] for text in made.stdout.split("\f")[:-1]]
+
+    (first,), (again, other) = run("1", "0.5"), run("2", "0.5", "-0.5")
     assert (first[0], again[0], other[0]) == ("False", "True", "False")
     assert first[1] == again[1] and "R.const_data" in first[1]
     assert other[1] != first[1] and rx.debug.cache.info().entries == 2

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from compiling import FLAGS
+
 PROGRAM = Path(__file__).parent / "eight_devices.py"
 
 
 def test_on_eight_devices() -> None:
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8 {FLAGS}"
     run = subprocess.run(
         [sys.executable, str(PROGRAM)],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},

@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from compiling import FLAGS
+
 PROGRAM = Path(__file__).parent / "on_eight.py"
 CHECKS = ["drawn", "state_comes_back_where_it_was", "given_shardings_are_kept", "partial_sums",
           "symbolic_sizes", "loops_and_branches", "shard_maps", "pipelines"]  # fmt: skip
 
 
 def test_on_eight_devices() -> None:
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8 {FLAGS}"
     run = subprocess.run(
         [sys.executable, str(PROGRAM)],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},

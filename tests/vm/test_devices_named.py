@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiling import FLAGS
 
 import relax_eg as rx
 from relax_eg.errors import DeviceError, ModuleTextError, SpecError, WellFormedError
@@ -23,7 +24,7 @@ ONE = rx.Tensor((1,))
 
 
 def test_on_three_devices(tmp_path: Path) -> None:
-    flags = "--xla_force_host_platform_device_count=3"
+    flags = f"--xla_force_host_platform_device_count=3 {FLAGS}"
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "RELAX_EG_CACHE": "0"}
     command = [sys.executable, "-m", "tests.vm.on_three_devices", str(tmp_path / "m.rxe")]
     found = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
