@@ -189,6 +189,7 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "a training step": (jax.value_and_grad(perceptron), (("64 64",) * 4, "n 64", "n 64")),
+    "a hidden layer": (lambda x, w, v: jnp.tanh(x @ w) @ v, ("n 8", "8 64", "64 8")),
     "attention": (attention, ("n 64",) * 3),
     "gradients of an attention": (jax.grad(lambda *a: jnp.sum(attention(*a) ** 2), (0, 1, 2)), ("n 64",) * 3),
 }
