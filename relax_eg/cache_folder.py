@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from functools import lru_cache
+from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +23,8 @@ from relax_eg.store import Store
 
 VARIABLE = "RELAX_EG_CALIBRATE"
 MODES = ("auto", "off")
+# The packages on which a search depends.
+_PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
 LIMIT = 256 << 20  # limit: bytes of the folder, unless RELAX_EG_CACHE_BYTES is set
 
 
@@ -31,6 +35,22 @@ def version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "unknown"
+
+
+@lru_cache(1)
+def surroundings() -> tuple[Any, ...]:
+    """What a search runs on: Python, this package's source, and the versions of the packages it uses. LookupError
+    without the source."""
+    folder, source = Path(__file__).parent, blake2b(digest_size=32)
+    files = sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".json"))
+    if not files:
+        raise LookupError("the package's own source is not at hand")
+    for path in files:
+        data = path.read_bytes()
+        source.update(f"{path.relative_to(folder).as_posix()} {len(data)}\n".encode())
+        source.update(data)
+    python = (sys.implementation.name, *sys.version_info[:3], sys.byteorder)
+    return (source.hexdigest(), python, *[(p, version_of(p)) for p in _PACKAGES])
 
 
 _T = TypeVar("_T")

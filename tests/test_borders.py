@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "tir": {"shapes"},
     "ir": {"shapes", "tir"},
     "ops": {"ir", "tir", "shapes"},
-    "rules": {"ops", "ir", "tir", "shapes"},
+    "rules": {"ops", "ir", "tir", "shapes", "store", "cache_folder"},
     "explain": {"rules", "ops", "ir", "tir", "shapes"},
     "egraph": {"rules", "ops", "ir", "tir", "shapes", "explain.record", "extract.graph"},
     "extract": {"ir", "ops", "tir", "shapes"},

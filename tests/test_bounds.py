@@ -22,7 +22,7 @@ PACKAGE = Path(rx.__file__).parent
 
 # Tables of a module that are no memory of calls: what was registered by name, which is all that there is.
 REGISTERED = {
-    "ops/record.py TABLE", "ops/libraries.py LIBRARIES", "ir/expr.py _builders", "driver/cache.py _OPERATORS",
+    "ops/record.py TABLE", "ops/libraries.py LIBRARIES", "ir/expr.py _builders", "rules/kept_answers.py _OPERATORS",
     "driver/cache.py _count", "egraph/engine.py _loaded", "egraph/engine.py _engine_process",
     "ops/host_functions.py HOST_FUNCTIONS",
 }  # fmt: skip

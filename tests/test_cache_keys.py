@@ -121,7 +121,7 @@ def test_the_packages_own_source_is_part_of_the_key(tmp_path: Path, caplog: pyte
     source, found = tmp_path / "package", {key(chain, *SPECS)}
     (source / "room").mkdir(parents=True)
     try:
-        with patch("relax_eg.driver.cache.__file__", str(source / "driver" / "cache.py")):
+        with patch("relax_eg.cache_folder.__file__", str(source / "cache_folder.py")):
             for name, text in (("a.py", "1"), ("a.py", "2"), ("b.py", ""), ("room/c.json", "{}"), ("notes.txt", "")):
                 (source / name).write_text(text)
                 cache.surroundings.cache_clear()
@@ -138,7 +138,7 @@ def test_the_packages_own_source_is_part_of_the_key(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.parametrize(
-    ("package", "name"), [("relax_eg.driver.cache.version_of", "2.0"), ("relax_eg.driver.cache.FORMAT", 99)]
+    ("package", "name"), [("relax_eg.cache_folder.version_of", "2.0"), ("relax_eg.driver.cache.FORMAT", 99)]
 )
 def test_versions_are_part_of_the_key(package: str, name: Any) -> None:
     before = key(chain, *SPECS)

@@ -16,29 +16,27 @@ the user's folder for caches), `RELAX_EG_CACHE_BYTES` its size limit.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import Counter
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relax_eg.backend.family import Variant
 from relax_eg.backend.packed_variants import pack_variants, unpack_variants
-from relax_eg.cache_folder import store, version_of
+from relax_eg.cache_folder import store, surroundings
 from relax_eg.driver.fixed import with_numbers
 from relax_eg.frontends import Source
 from relax_eg.frontends.fingerprint import settings
 from relax_eg.ir.module import Module
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted, stage
-from relax_eg.ops.record import TABLE
 from relax_eg.reports import CostReport
 from relax_eg.reports.serialization import read_record as checked
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
+from relax_eg.rules.kept_answers import other_operators
 from relax_eg.shapes import Scope
 from relax_eg.store import Store
 
@@ -46,9 +44,6 @@ if TYPE_CHECKING:
     from relax_eg.driver.options import Options
 
 FORMAT = 5  # given: version of the entry format; entries of other versions are not found
-_PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
-
-_OPERATORS = dict(TABLE)  # this package's own operators
 _lock = threading.Lock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _count: Counter[str] = Counter()
@@ -191,12 +186,15 @@ def _tell_why_not(traced: Source, error: Exception) -> None:
 def key_of(traced: Source, options: Options, more: tuple[Any, ...] = ()) -> str:
     """The hash of all that a search depends on. `more`: plain data that it depends on besides. NoContentError if some
     of it has no visible content."""
-    if TABLE != _OPERATORS:
-        names = ", ".join(name for name, operator in TABLE.items() if _OPERATORS.get(name) is not operator)
-        raise NoContentError(f"what the operators {names} do is not this package's own")
+    if names := other_operators():
+        raise NoContentError(f"what the operators {', '.join(names)} do is not this package's own")
+    try:
+        around = surroundings()
+    except LookupError as e:
+        raise NoContentError(str(e)) from None
     leaves = [(x.path, x.argument, x.name, token(x.annotation), x.weak_type) for x in traced.leaves]
     content = (
-        FORMAT, *surroundings(), settings(),
+        FORMAT, *around, settings(),
         traced.name, leaves, traced.sizes.constraints, traced.fingerprint.digest,
         [(f.name, _option(getattr(options, f.name))) for f in fields(options) if f.compare], more,
     )  # fmt: skip
@@ -209,18 +207,3 @@ def _option(value: Any) -> Any:
     if isinstance(value, Scope):
         return ("scope", value.assumptions, [(name, value.bounds(name)) for name in sorted(value.names)])
     return token(value)
-
-
-@lru_cache(1)
-def surroundings() -> tuple[Any, ...]:
-    """What a search runs on: Python, this package's source, and the versions of the packages it uses."""
-    folder, source = Path(__file__).parents[1], blake2b(digest_size=32)
-    files = sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".json"))
-    if not files:
-        raise NoContentError("the package's own source is not at hand")
-    for path in files:
-        data = path.read_bytes()
-        source.update(f"{path.relative_to(folder).as_posix()} {len(data)}\n".encode())
-        source.update(data)
-    python = (sys.implementation.name, *sys.version_info[:3], sys.byteorder)
-    return (source.hexdigest(), python, *[(p, version_of(p)) for p in _PACKAGES])

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import Any
 
 from relax_eg.backend.family import Solution
-from relax_eg.cache_folder import read_entry, store
+from relax_eg.cache_folder import read_entry, store, surroundings
 from relax_eg.driver.learning import observe
 from relax_eg.driver.prices import ByProfile, held_parameters, kinds_at
 from relax_eg.driver.settling import TrialOutcome
@@ -80,8 +80,6 @@ class Outcomes:
     @cached_property
     def _key(self) -> str:
         variants = [(str(v.module), sorted(v.compiler_options.items()), v.guard) for v in self._solution.variants]
-        from relax_eg.driver.cache import surroundings  # a loaded program needs no rules otherwise
-
         content = surroundings(), machine(), self._solution.weights, str(self._solution.variants[0].written()), variants
         return blake2b(repr(content).encode(), digest_size=32).hexdigest()
 

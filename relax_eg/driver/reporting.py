@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from relax_eg.driver.cache import version_of
+from relax_eg.cache_folder import version_of
 from relax_eg.driver.measured import COMPUTED_AGAIN, KEPT_ON_HOST, Entry, Search
 from relax_eg.driver.options import Options, Sizes
 from relax_eg.driver.prices import Prices, expected_of, with_details

@@ -50,6 +50,7 @@ from relax_eg.meshes.sums import drop_useless_sums
 from relax_eg.ops.placing import check_placement
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
+from relax_eg.rules.kept_answers import keep_answers
 from relax_eg.shapes import Dim, Scope
 from relax_eg.shapes.relation import Bounds, split_bounds
 
@@ -362,6 +363,7 @@ def _spread(
     known = None if place is None else place.read()
     if known is None:
         known, is_whole = _searched(traced, options, mesh, wanted, seconds, pipeline)
+        keep_answers()
         if place is not None and is_whole:
             place.write(known)
         elif place is not None:

@@ -8,7 +8,7 @@ and is proved equal for all sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
@@ -22,6 +22,7 @@ from relax_eg.rules.index_maps.inward import Inward, Undecided, is_join, is_padd
 from relax_eg.rules.index_maps.outward import mapped
 from relax_eg.rules.index_maps.stacks import FEWEST, stacked
 from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of, whole
+from relax_eg.rules.kept_answers import why_not_shown
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.value_trials import moved_values
@@ -33,7 +34,7 @@ _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a
 _CHEAPER = 0.999  # limit: share of the cost as written below which a form of as many operators is proposed
 _MOST_CHOICES = 32  # limit: pairs of values between which one proposal chooses
 _MOST_OPERANDS = 16  # limit: operands of nested uses of a function that are put in another order
-_MOST_KNOWN = 1 << 14  # limit: proofs that are kept; one that is evicted is asked for again
+_MOST_KNOWN = 1 << 14  # limit: values of which it is kept whether they follow from positions alone
 
 _FREE = movement_operators("view", "repeat")
 _SELECTIONS = movement_operators("select")
@@ -45,7 +46,7 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
     found: dict[Expr, None] = {}
     for form in _forms(e, queries):
         is_new = form is not e and form not in found and form.annotation == e.annotation
-        if is_new and _gains(e, form, queries) and not _why_not_equal(e, form, _PROVING):
+        if is_new and _gains(e, form, queries) and not _why_not_equal(e, form, _kept_proof):
             found[form] = None
     return tuple(found) or None
 
@@ -222,34 +223,30 @@ def _is_known(e: Expr) -> bool:
 
 # --- proofs ---
 
-_known = Memo[tuple[Expr, Expr], str](_MOST_KNOWN)
+_Prover = Callable[[Expr, Expr, tuple[Expr, ...]], str]
 
 
-def _why_not_equal(left: Expr, right: Expr, seconds: float) -> str:
-    """Why two expressions are not shown equal for all values of what they share; empty if they are. Many joined parts
-    are proved one by one: the proof of a join grows faster than the number of its parts."""
+def _why_not_equal(left: Expr, right: Expr, prover: _Prover) -> str:
+    """Why `prover` does not show two expressions equal for all values of what they share; empty if it does. Many joined
+    parts are proved one by one: the proof of a join grows faster than the number of its parts."""
     if not is_join(left) or len(left.args) < FEWEST:
-        return _why_not_equal_whole(left, right, seconds)
+        return _why_not_equal_whole(left, right, prover)
     axis, start = left.attr("axis"), Dim.of(0)
     for part in left.args:
         maps, shape = list(whole(right.shape).maps), list(right.shape)
         maps[axis], shape[axis] = AxisMap(axis, start), part.shape[axis]
-        why = _why_not_equal_whole(part, made_of(IndexView(tuple(maps), tuple(shape)), right), seconds)
+        why = _why_not_equal_whole(part, made_of(IndexView(tuple(maps), tuple(shape)), right), prover)
         if why:
             return why
         start = start + part.shape[axis]
     return ""
 
 
-def _why_not_equal_whole(left: Expr, right: Expr, seconds: float) -> str:
+def _why_not_equal_whole(left: Expr, right: Expr, prover: _Prover) -> str:
     for leaves in _shared(left, right):
         variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
         a, b = (_over(x, variables) for x in (left, right))
-        if (a, b) not in _known:
-            from relax_eg.rules.verify_formal.prove import why_not_equal
-
-            _known[a, b] = why_not_equal(a, b, tuple(variables.values()), seconds)
-        if not _known[a, b]:
+        if not prover(a, b, tuple(variables.values())):
             return ""
     return "not shown equal"
 
@@ -290,8 +287,14 @@ def _over(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
     return made[e]
 
 
+def _kept_proof(left: Expr, right: Expr, leaves: tuple[Expr, ...]) -> str:
+    return why_not_shown(left, right, leaves, _PROVING)
+
+
 def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
-    return _why_not_equal(left, right, _CHECKING)
+    from relax_eg.rules.verify_formal.prove import why_not_equal
+
+    return _why_not_equal(left, right, lambda a, b, leaves: why_not_equal(a, b, leaves, _CHECKING))
 
 
 index_maps = RuleSet(

@@ -10,9 +10,9 @@ from functools import partial
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr, postorder
-from relax_eg.memo import Memo
 from relax_eg.ops.facts import facts_of_dtype
 from relax_eg.ops.record import TABLE
+from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data
 from relax_eg.rules.pointwise.tables import Facts
 from relax_eg.rules.pointwise.terms import PointwiseTerm, is_unrounded, leaves_in, terms_of
 from relax_eg.rules.rule_set import RuleSet
@@ -30,8 +30,8 @@ _FACTS = frozenset(("finite", "integral", "nonnegative", "nonzero", "positive"))
 _OPERATORS = frozenset(n for n, o in TABLE.items() if o.equations is not None and o.moves in (None, "convert"))
 
 # Forms of a term: the best one, and the best one with the same bits.
-_Forms = tuple[Expr | None, Expr | None]
-_known = Memo[tuple[Expr, Facts], _Forms](_MOST_KNOWN)
+_Forms = tuple[Expr | None, ...]
+_known = KeptAnswers[_Forms]("shorter terms", _MOST_KNOWN, expressions_as_data, data_as_expressions)
 
 
 def _propose(e: Expr, queries: ProgramQueries, has_same_bits: bool) -> tuple[Expr, ...] | None:
@@ -53,10 +53,9 @@ def _terms_with_facts(e: Expr, queries: ProgramQueries) -> tuple[tuple[Pointwise
 
 def _form(term: PointwiseTerm, facts: Facts, has_same_bits: bool) -> Expr | None:
     """The form with the same bits; or another form, where that one is not the best."""
-    key = term.scalar, facts
-    if key not in _known:
-        _known[key] = _forms_anew(term, facts)
-    best, with_same_bits = _known[key]
+    about = tuple(tuple(sorted(known)) for known in facts)
+    asked = term.scalar, *term.variables
+    best, with_same_bits = _known.answer(asked, about, _PROVING, lambda: _forms_anew(term, facts))
     scalar = with_same_bits if has_same_bits else best if best is not with_same_bits else None
     try:
         return None if scalar is None else term.of_tensors(scalar)

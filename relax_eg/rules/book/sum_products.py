@@ -19,10 +19,10 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder, var
 from relax_eg.ir.heads import with_operands
-from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.sums_of_products.region import (
@@ -152,8 +152,10 @@ class _Question:
     rates: tuple[float, ...]
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        return self.region.root, self.shares, self.known_ahead, self.nonempty, self.sizes, self.largest, self.rates
+    def about(self) -> tuple[Any, ...]:
+        """What the forms follow from besides the root and the leaves."""
+        of_leaves = [(x in self.known_ahead, x in self.nonempty) for x in self.region.leaves]
+        return self.shares, *of_leaves, self.sizes, self.largest, self.rates
 
     def is_known_ahead(self, e: Expr) -> bool:
         leaves = [x for x in postorder((e,)) if x.op == VAR]
@@ -162,7 +164,7 @@ class _Question:
 
 # Layers repeat, and a chosen program mostly has the regions of the program as written.
 _MOST_KNOWN = 1 << 12  # limit: questions whose forms are kept; one that is evicted is asked again
-_known = Memo[tuple[Any, ...], tuple[Expr, ...]](_MOST_KNOWN)
+_known = KeptAnswers[tuple[Expr | None, ...]]("sums of products", _MOST_KNOWN, expressions_as_data, data_as_expressions)
 
 
 def forms_of(region: Region, queries: ProgramQueries, seconds: Price) -> Iterator[Expr]:
@@ -170,11 +172,12 @@ def forms_of(region: Region, queries: ProgramQueries, seconds: Price) -> Iterato
     `seconds`: the price of a step, as of `ProgramQueries`."""
     leaves = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(region.leaves)}
     question = _question(region, leaves, queries, seconds)
-    if question.key not in _known:
-        _known[question.key] = tuple(_forms_anew(question, seconds))
+    asked = question.region.root, *question.region.leaves
+    forms = _known.answer(asked, question.about, _PROVING, lambda: tuple(_forms_anew(question, seconds)))
     back = {made: x for x, made in leaves.items()}
-    for form in _known[question.key]:
-        yield _replaced((form,), back)[form]
+    for form in forms:
+        if form is not None:
+            yield _replaced((form,), back)[form]
 
 
 def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueries, seconds: Price) -> _Question:

@@ -1,0 +1,223 @@
+"""Answers about expressions that schemas find by long searches and proofs, in memory and in the disk cache.
+
+An answer follows from expressions over variables, whatever program they come from, so a process that optimizes another
+program, or the same one after an edit, need not find it again. All answers are one entry of the cache, named after the
+versions of this package and of what it uses. `keep_answers` writes it, at the end of a search.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from relax_eg.cache_folder import read_entry, store, surroundings
+from relax_eg.ir.expr import ConstantData, Expr, tuple_
+from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.module import Function, Module
+from relax_eg.ir.packed import pack, unpack
+from relax_eg.ir.tokens import NoContentError
+from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted
+from relax_eg.memo import Memo
+from relax_eg.ops.record import TABLE
+from relax_eg.store import Store
+
+_MOST_ON_DISK = 1 << 13  # limit: answers in the entry, of some 400 bytes each; those that were found first are left out
+_DIGEST = 16  # chosen: bytes of the digest by which a question is known
+
+ANSWERS = "answers-"  # how the name of the entry begins
+
+Plain = Any  # data for JSON
+Answer = TypeVar("Answer")
+
+_OPERATORS = dict(TABLE)  # this package's own operators
+_lock = threading.Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+def other_operators() -> list[str]:
+    """The operators that are not this package's own, or were changed."""
+    if TABLE == _OPERATORS:
+        return []
+    return [name for name, operator in TABLE.items() if _OPERATORS.get(name) is not operator]
+
+
+class _Entry:
+    """The answers of other processes and of this one, by the digest of the question."""
+
+    def __init__(self) -> None:
+        self.place: tuple[Store, str] | None = None  # the folder and the entry that was read
+        self.known: dict[str, Plain] = {}
+        self.new: dict[str, Plain] = {}
+
+    def read(self) -> dict[str, Plain]:
+        """The answers on file. They are read once, and again where the folder of the cache changes."""
+        place = store(), f"{ANSWERS}{blake2b(repr(surroundings()).encode(), digest_size=_DIGEST).hexdigest()}"
+        with _lock:
+            if place != self.place:
+                self.place, self.known, self.new = place, _answers_in(*place), {}
+            return self.known
+
+    def add(self, digest: str, answer: Plain) -> None:
+        with _lock:
+            self.known[digest] = self.new[digest] = answer
+
+    def write(self) -> None:
+        """Adds the new answers to those on file, where other processes may have written meanwhile."""
+        with _lock:
+            if self.place is None or not self.new:
+                return
+            kept, name = self.place
+            found = list((_answers_in(kept, name) | self.new).items())[-_MOST_ON_DISK:]
+            kept.write(name, json.dumps(dict(found), separators=(",", ":")).encode())
+            self.new = {}
+
+
+def _answers_in(kept: Store, name: str) -> dict[str, Plain]:
+    return read_entry(kept, name, _checked, "no table of answers") or {}
+
+
+def _checked(data: Any) -> dict[str, Plain]:
+    if not isinstance(data, dict):
+        raise ValueError("a table has answers by digest")
+    return data  # type: ignore[reportUnknownVariableType]
+
+
+_entry = _Entry()
+
+
+def keep_answers() -> None:
+    """Writes what schemas found in this process to the disk cache, if that is on."""
+    if cache_is_on():
+        _entry.write()
+
+
+@dataclass
+class KeptAnswers(Generic[Answer]):
+    """The answers to questions of one kind.
+
+    - `kind`: a name for the kind of question.
+    - `most`: how many answers are kept in memory; one that is evicted is found again.
+    - `to_data`, `from_data`: an answer as data for JSON.
+    """
+
+    kind: str
+    most: int
+    to_data: Callable[[Answer], Plain]
+    from_data: Callable[[Plain], Answer]
+    _memory: Memo[Hashable, Answer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._memory = Memo(self.most)
+
+    def forget(self) -> None:
+        """Forgets the answers in memory."""
+        self._memory.clear()
+
+    def answer(self, asked: Sequence[Expr], about: Hashable, seconds: float, find: Callable[[], Answer]) -> Answer:
+        """The answer to a question, which `find` finds where it is not known.
+
+        - `asked`: the expressions that it is about.
+        - `about`: what it follows from besides; its `repr` identifies it.
+        - `seconds`: processor time from which on an answer is not kept on disk, because a clock may have cut it short.
+        """
+        key = (*asked, about)
+        try:
+            return self._memory[key]
+        except KeyError:
+            found = self._from_disk(asked, about, seconds, find) if cache_is_on() else find()
+        self._memory[key] = found
+        return found
+
+    def _from_disk(self, asked: Sequence[Expr], about: Hashable, seconds: float, find: Callable[[], Answer]) -> Answer:
+        digest = self._digest(asked, about)
+        known = {} if digest is None else _entry.read()
+        if digest in known:
+            try:
+                return self.from_data(known[digest])
+            except Exception as e:  # an answer that cannot be read is found again
+                raise_if_exhausted(e)
+                log_at(1, f"an answer in the cache is not used: {type(e).__name__}: {e}")
+        started = time.thread_time()
+        found = find()
+        if digest is not None and time.thread_time() - started < seconds:
+            _entry.add(digest, self.to_data(found))
+        return found
+
+    def _digest(self, asked: Sequence[Expr], about: Hashable) -> str | None:
+        """The digest of a question; None where its content does not show."""
+        if other_operators():
+            return None
+        try:
+            surroundings()
+            content = json.dumps([self.kind, repr(about), expressions_as_data(asked)])
+        except (NoContentError, LookupError):
+            return None
+        return blake2b(content.encode(), digest_size=_DIGEST).hexdigest()
+
+
+# --- proofs ---
+
+
+def _checked_reason(data: Plain) -> str:
+    if not isinstance(data, str):
+        raise ValueError("the reason why a proof fails is text")
+    return data
+
+
+_MOST_PROOFS = 1 << 14  # limit: proofs that are kept in memory; one that is evicted is made again
+_proofs = KeptAnswers[str]("proofs", _MOST_PROOFS, str, _checked_reason)
+
+
+def why_not_shown(left: Expr, right: Expr, leaves: Sequence[Expr], seconds: float) -> str:
+    """`verify_formal.prove.why_not_equal` of two expressions over the variables `leaves`, for the proposals of a
+    search. What checks a proposal proves it anew."""
+
+    def find() -> str:
+        # z3 and the prover are imported by nothing else here.
+        from relax_eg.rules.verify_formal.prove import why_not_equal
+
+        return why_not_equal(left, right, leaves, seconds)
+
+    return _proofs.answer((left, right, *leaves), (), seconds, find)
+
+
+# --- expressions as data ---
+
+
+class _NoObjects:
+    """The `ExternalObjects` of expressions that name no object of another library."""
+
+    def name_of(self, foreign: Foreign) -> Any:
+        raise NoContentError(f"a {type(foreign.value).__name__} has no name")
+
+    def foreign_of(self, name: Any) -> Foreign:
+        raise KeyError(name)
+
+    def array_name(self, data: ConstantData) -> str | None:
+        return None
+
+    def array_of(self, name: str) -> np.ndarray[Any, Any]:
+        raise KeyError(name)
+
+
+def expressions_as_data(values: Sequence[Expr | None]) -> Plain:
+    """Expressions as data for JSON. NoContentError for objects of other libraries in them."""
+    made = tuple_(tuple_(()) if e is None else e for e in values)
+    data, blob = pack((Module((Function("kept", (), (), made),)),), _NoObjects())
+    return [data, b64encode(blob).decode()]
+
+
+def data_as_expressions(data: Plain) -> tuple[Expr | None, ...]:
+    """The expressions that `expressions_as_data` wrote. Malformed data raises an exception."""
+    packed, blob = data
+    (module,) = unpack(packed, b64decode(blob), _NoObjects())
+    return tuple(None if e is tuple_(()) else e for e in module.main.result.args)
