@@ -4,8 +4,8 @@
 
 Each run is a process of its own; imports are not counted. The first process searches, the others read the cache. A last
 process finds the answers of rules alone, as after an edit of the program that changes none of the questions, and
-searches again. XLA is not run. The table shows seconds of wall time, and in brackets of processor time, which a busy machine changes less;
-for the processes that read the cache, the median.
+searches again. XLA is not run. The table shows seconds of wall time, and in brackets of processor time, which a busy
+machine changes less; for the processes that read the cache, the median.
 """
 
 from __future__ import annotations
