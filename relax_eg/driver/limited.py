@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,6 +19,7 @@ from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
+from relax_eg.driver.fissioned import in_loops, may_have_loops
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import Options, SearchSpec
 from relax_eg.errors import ExtractionError
@@ -72,21 +73,22 @@ class TriedProgram:
 
 
 class _Limited:
-    """The search for a program within a limit. It begins with the program that would be chosen without a limit
-    (`unlimited`; None: the one as written) and, if that does not fit, the one as written, the best one, and the best
-    ones with kernels through Pallas.
+    """The search for a program within a limit.
 
+    - `usual`: the program that would be chosen without a limit; None until it is known.
     - `base`: seconds per byte, from which the prices of a byte are made.
     - `everywhere`: whether bytes are also those at the largest sizes in bounds (`largest`).
     """
 
-    def __init__(self, search: Search, limit: int, unlimited: Entry | None, everywhere: bool = True) -> None:
+    usual: TriedProgram | None = None
+    base: float = 0.0
+
+    def __init__(self, search: Search, limit: int, everywhere: bool = True) -> None:
         self.search = search
         self.limit = limit
         self.aim = limit  # bytes aimed at: the limit, or more where no program keeps it
         self.allowed = MOST  # programs that may be tried
         self.tried: list[TriedProgram] = []
-        self.arranged = 0  # programs tried in an order
         self.aims_at_limit = True  # not for a front, whose programs are arranged at several sizes
         self.modes = _modes(search.options.profile)
         self.largest = largest_sizes(search.options) if everywhere else None
@@ -95,6 +97,11 @@ class _Limited:
         ] = {}  # by function and block: kernel bytes measured, prices raised
         written = CandidateProgram(None)
         self.written_seconds = [search.predicted_seconds(written, b) for b in search.options.bindings]
+
+    def begin(self, unlimited: Entry | None) -> None:
+        """Try the program that would be chosen without a limit (None: the one as written) and, if that does not fit,
+        the one as written, the best one, and the best ones with kernels through Pallas."""
+        search = self.search
         self.usual = self.try_program(unlimited)
         if not self.fits(self.usual):
             others = None, search.entry(), *map(search.entry, search.own_kernels)
@@ -211,13 +218,23 @@ class _Limited:
             else:
                 low = middle
 
+    def try_loops(self, entry: Entry | None) -> None:
+        """Try a program, or the one as written, in loops over pieces: as few pieces as are needed, or any number for a
+        front."""
+        for made in in_loops(self.search, entry):
+            for looped in made:
+                if self.is_full:
+                    return
+                if not self._is_hopeless(looped) and self.fits(self.try_program(looped)) and self.aims_at_limit:
+                    break
+
     def _is_hopeless(self, entry: Entry) -> bool:
         """Whether a program is predicted to need so much more than the limit, and more than another program, that it
         need not be compiled."""
         options = self.search.options
         if not self.aims_at_limit or options.execution == KERNELS or options.cost is not None:
             return False
-        enough = max(_HOPELESS * self.aim, self.smallest.footprint.bytes)
+        enough = max(_HOPELESS * self.aim, min((t.footprint.bytes for t in self.tried), default=0))
         return self.search.predicted_peak(entry, options.bindings) > enough
 
     def arrange(self) -> None:
@@ -270,13 +287,12 @@ class _Limited:
         known = next((t for t in self.tried if t.entry is not None and t.entry.module == entry.module), None)
         if known is not None:
             return known
-        self.arranged += 1
         self.tried.append(self._compile_and_measure(entry, self.modes[-1], 0.0))
         return self.tried[-1]
 
     def raise_at_peak(self) -> None:
         """Raise the price of the values alive at the peak, a few times."""
-        found = [t for t in self.tried if t.entry is not None and not _is_arranged(t)]
+        found = [t for t in self.tried if t.entry is not None and not _is_changed(t)]
         if not found:
             return  # the program as written is the cheapest at every price of a byte
         least = min(found, key=lambda t: t.footprint.bytes)
@@ -302,6 +318,8 @@ class _Limited:
         """Look for a program that fits, if none does yet: first with prices of a byte from low to high, then with
         higher prices at the peak."""
         if not self.fitting_programs:
+            for entry in {id(e): e for e in (None, self.usual and self.usual.entry)}.values():
+                self.try_loops(entry)
             self.search_prices(self.aim)
         if self.aims_at_limit:
             self.arrange()
@@ -343,12 +361,12 @@ class _Limited:
     @property
     def programs(self) -> int:
         """The number of different programs tried."""
-        return sum(t.mode == self.modes[0] and not _is_arranged(t) for t in self.tried)
+        return sum(t.mode == self.modes[0] and not _is_changed(t) for t in self.tried)
 
     @property
     def count(self) -> int:
-        """The number of programs tried, those in other orders included."""
-        return self.programs + self.arranged
+        """The number of programs tried, those in loops and in other orders included."""
+        return len({id(self.module_of(t.entry)) for t in self.tried})
 
     @property
     def is_full(self) -> bool:
@@ -358,27 +376,35 @@ class _Limited:
         return has_some and (self.search.limit_clock.is_over() or self.search.compiling.is_over())
 
 
-def fastest_within_limit(search: Search, unlimited: Entry | None) -> tuple[CandidateProgram, MemoryRow]:
-    """The fastest program within the limit, and how the limit was kept. `unlimited`: the program that would be chosen
-    without a limit; None: the one as written. ExtractionError if no program is within the limit."""
+def fastest_within_limit(search: Search, unlimited: Callable[[], Entry | None]) -> tuple[CandidateProgram, MemoryRow]:
+    """The fastest program within the limit, and how the limit was kept. `unlimited`: looks for the program that would
+    be chosen without a limit; None: the one as written. ExtractionError if no program is within the limit.
+
+    A large program is tried in loops over pieces before anything is searched: an interrupted search then has a program
+    within the limit.
+    """
     limit = search.options.memory_limit
     assert limit is not None
-    tries = _Limited(search, limit, unlimited)
+    tries = _Limited(search, limit)
     with tries.until_interrupted():
+        if may_have_loops(search, None) and search.predicted_peak(None, search.options.bindings) > limit:
+            tries.try_loops(None)
+        tries.begin(unlimited())
         if not tries.reach():
             tries.reach_least()
     if not tries.fitting_programs:
-        raise _error(search, limit, tries, _reachable_least(search, unlimited, tries.smallest))
+        raise _error(search, limit, tries, _reachable_least(search, tries))
     best = min(tries.fitting_programs, key=lambda t: (t.seconds, t.footprint.bytes))
     return CandidateProgram(best.entry, best.mode), _row(tries, best)
 
 
-def smallest_within_time(search: Search, unlimited: Entry | None) -> tuple[CandidateProgram, MemoryRow]:
+def smallest_within_time(search: Search, unlimited: Callable[[], Entry | None]) -> tuple[CandidateProgram, MemoryRow]:
     """The program that needs least memory among those found within the time limit, and what it needs. `unlimited`: as
     in `fastest_within_limit`. ExtractionError if no program is within the limit."""
     limit, options = search.options.time_limit, search.options
     assert limit is not None
-    tries = _tries_along_front(search, unlimited)
+    tries = _tries_along_front(search, unlimited())
+    assert tries.usual is not None
     usual = [search.predicted_seconds(CandidateProgram(tries.usual.entry), b) for b in options.bindings]
 
     def seconds(t: TriedProgram) -> list[float]:
@@ -402,7 +428,7 @@ def _rounded_up(seconds: float) -> str:
 
 
 def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
-    m, usual = best.footprint, tries.usual
+    m, usual = best.footprint, tries.usual or best
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
     without = usual.footprint.bytes
     kept = () if best.entry is None else best.entry.found.kept
@@ -441,28 +467,31 @@ def front(search: Search) -> list[TriedProgram]:
 
 
 def _tries_along_front(search: Search, unlimited: Entry | None, everywhere: bool = True) -> _Limited:
-    tries = _Limited(search, 1, unlimited, everywhere)
+    tries = _Limited(search, 1, everywhere)
     tries.allowed = _FRONT
     tries.aims_at_limit = False
+    tries.begin(unlimited)
     with tries.until_interrupted():
         tries.reach()
         tries.arrange_at_all_sizes()
     return tries
 
 
-def _reachable_least(search: Search, unlimited: Entry | None, least: TriedProgram) -> TriedProgram:
+def _reachable_least(search: Search, tried: _Limited) -> TriedProgram:
     """A program that a search with its bytes as the limit finds. What is extracted depends on the limit, so a search
     for fewer bytes may find a program that the search for exactly its bytes does not find."""
+    least, usual = tried.smallest, tried.usual
     while not search.limit_clock.is_over():
-        tries = _Limited(search, least.footprint.bytes, unlimited)
+        tries = _Limited(search, least.footprint.bytes)
+        tries.begin(usual and usual.entry)
         if tries.reach():
             break
         least = tries.smallest
     return least
 
 
-def _is_arranged(t: TriedProgram) -> bool:
-    return t.entry is not None and t.entry.found.again is not None
+def _is_changed(t: TriedProgram) -> bool:
+    return t.entry is not None and bool(t.entry.after_extraction)
 
 
 def bound_of(search: Search, tried: Sequence[TriedProgram]) -> LeastBytes:
