@@ -83,7 +83,7 @@ def goals(rows: Mapping[str, Sequence[Row]]) -> list[Row]:
 
 
 def _beside_checkpoint(front: Sequence[Point], other: Point | None) -> str:
-    """Whether a program of a front needs at most the bytes of `jax.checkpoint` in at most its time, if this is known."""
+    """Whether a program of a front needs at most the bytes of `jax.checkpoint` in its time, if this is known."""
     if other is None:
         return ""
     if other.time is None:
