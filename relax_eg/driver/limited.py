@@ -219,24 +219,27 @@ class _Limited:
     def try_loops(self, entry: Entry | None) -> None:
         """Try a program, or the one as written, in loops over pieces: as few pieces as are predicted to be needed, and
         more until one fits; or any number for a front."""
+        bindings = self.search.options.bindings
         for of_region in in_loops(self.search, entry):
             least, loops = math.inf, list(of_region)
+            if not loops or self._is_hopeless(loops[-1]) or self._is_beaten(loops[0], 0):
+                continue
             for looped in loops:
-                peak = self.search.predicted_peak(looped, self.search.options.bindings)
                 if self.is_full:
                     return
+                peak = self.search.predicted_peak(looped, bindings)
                 if peak > _FINER * least or (self.aims_at_limit and peak > self.aim and looped is not loops[-1]):
                     continue
                 least = peak
-                if self._is_slower(looped) or self._is_hopeless(looped):
-                    break
+                if self._is_beaten(looped, peak):
+                    continue
                 if self.fits(self._try_frugal(looped)) and self.aims_at_limit:
                     break
 
-    def _is_slower(self, entry: Entry) -> bool:
-        """Whether a program is predicted to be slower than one that fits."""
+    def _is_beaten(self, entry: Entry, peak: int) -> bool:
+        """Whether a program is predicted to be slower than one that fits, or that needs no more than its `peak`."""
         seconds = self._relative_seconds(entry, self.modes[-1])
-        return any(t.seconds <= seconds for t in self.fitting_programs)
+        return any(t.seconds <= seconds and (self.fits(t) or t.footprint.bytes <= peak) for t in self.tried)
 
     def _is_hopeless(self, entry: Entry | None) -> bool:
         """Whether a program is predicted to need so much more than the limit, and more than another program, that it
