@@ -9,7 +9,7 @@ itself does; their times are those of `jax.jit` with its usual options. "One pha
 without a limit, of which values are then computed again and whose steps are then brought into an order: the smallest.
 Both figures of a program of the front are of the executable that it runs; compiled as usual, its bytes are an upper
 bound. Times are medians of calls in turns, as shares of the time of the program as written. Programs that take more
-memory than a small machine has are compiled, but do not run. `--write` replaces the rows of the programs that were
+memory than a small machine has are compiled, but do not run; of whole models no e-graph is made. `--write` replaces the rows of the programs that were
 tried, holds all rows against the goals, and draws their fronts.
 """
 
@@ -48,12 +48,13 @@ HEADINGS = ("program", "way", "bytes beside arguments", "of as written", "time, 
 @dataclass(frozen=True)
 class Case:
     """A program with specs of its arguments, and the same program with `jax.checkpoint`, if it has gradients. `runs`:
-    whether it is small enough to be timed."""
+    whether it is small enough to be timed. `budget`: limits of the search."""
 
     fn: Callable[..., Any]
     specs: tuple[Any, ...]
     checkpointed: Callable[..., Any] | None = None
     runs: bool = True
+    budget: rx.Budget = rx.Budget()
 
 
 def perceptron(ps: Any, x: Any, y: Any, block: Callable[..., Any] = lambda w, x: jnp.tanh(x @ w)) -> Any:
@@ -123,10 +124,12 @@ def _attentions() -> dict[str, Case]:
 
 def _model(name: str, what: str, specs: tuple[Any, ...], runs: bool) -> dict[str, Case]:
     loss, block = training.LOSSES[name]
-    case = Case(training.step(loss), specs, training.step(loss, block), runs)
+    case = Case(training.step(loss), specs, training.step(loss, block), runs, rx.Budget() if runs else WITHOUT_SEARCH)
     return {f"{name}, training step, {what}": case}
 
 
+# Of whole models: loops and orders of the program as written alone, of which so much is compiled.
+WITHOUT_SEARCH = rx.Budget(nodes=0, extraction=45.0)
 _MOST_PLACES = 8192  # limit: of attentions that run: the scores of more take several GiB
 _LAYER = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))
 _BLOCK = ("256 256",) * 4 + ("256 1024", "1024 256")
@@ -198,7 +201,7 @@ def bytes_of(fn: Callable[..., Any], shapes: Any) -> int:
 def rows_of(name: str, case: Case, timed: bool) -> list[tuple[str, ...]]:
     """The rows of one program. `timed`: whether the programs run."""
     shapes = jax.tree.map(shape_of, case.specs)
-    front = rx.pareto(case.fn, *case.specs)
+    front = rx.pareto(case.fn, *case.specs, budget=case.budget)
     compiled = {"as written": jax.jit(case.fn)}
     sizes = {"as written": bytes_of(case.fn, shapes)}
     predicted = {"as written": front.written[1]}
@@ -206,10 +209,11 @@ def rows_of(name: str, case: Case, timed: bool) -> list[tuple[str, ...]]:
         compiled["jax.checkpoint"] = jax.jit(case.checkpointed)
         sizes["jax.checkpoint"] = bytes_of(case.checkpointed, shapes)
     least = front.points[0].program.report.after.call
-    phases = rx.pareto(rx.optimize(case.fn, *case.specs).module, rules=AGAIN_ALONE).points[-1]
-    label = "one phase after another"
-    compiled[label], sizes[label] = (lambda *args: phases.program(*jax.tree.leaves(args))), phases.bytes  # type: ignore[assignment]
-    predicted[label] = phases.program.report.after.call / least
+    if case.budget.nodes:
+        phases = rx.pareto(rx.optimize(case.fn, *case.specs).module, rules=AGAIN_ALONE).points[-1]
+        label = "one phase after another"
+        compiled[label], sizes[label] = (lambda *args: phases.program(*jax.tree.leaves(args))), phases.bytes  # type: ignore[assignment]
+        predicted[label] = phases.program.report.after.call / least
     for i, p in enumerate(front.points):
         rules = ", ".join(r for r in p.program.report.rules if "pieces" in r or r in _SAVING) or "algebra"
         label = f"front {i + 1}: {'as written' if not p.program.report.rules else rules}"

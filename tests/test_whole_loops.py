@@ -95,7 +95,7 @@ def test_a_step_keeps_a_limit_without_any_search() -> None:
     limit = int(0.6 * bytes_as_written())
     rules = rx.rules.default - "computed_again"
     best = rx.optimize(STEP, *specs(), memory_limit=limit, budget=NO_SEARCH, rules=rules)
-    assert best.report.memory.bytes <= limit and RULE in best.report.rules
+    assert best.report.memory is not None and best.report.memory.bytes <= limit and RULE in best.report.rules
     args = arguments(BATCH)
     assert_equal(best(*args), STEP(*args))
 
