@@ -9,8 +9,8 @@ itself does; their times are those of `jax.jit` with its usual options. "One pha
 without a limit, of which values are then computed again and whose steps are then brought into an order: the smallest.
 Both figures of a program of the front are of the executable that it runs; compiled as usual, its bytes are an upper
 bound. Times are medians of calls in turns, as shares of the time of the program as written. Programs that take more
-memory than a small machine has are compiled, but do not run; of whole models no e-graph is made. `--write` replaces the rows of the programs that were
-tried, holds all rows against the goals, and draws their fronts.
+memory than a small machine has are compiled, but do not run; of whole models no e-graph is made. `--write` replaces the
+rows of the programs that were tried, holds all rows against the goals, and draws their fronts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Case:
     specs: tuple[Any, ...]
     checkpointed: Callable[..., Any] | None = None
     runs: bool = True
-    budget: rx.Budget = rx.Budget()
+    budget: rx.Budget | None = None
 
 
 def perceptron(ps: Any, x: Any, y: Any, block: Callable[..., Any] = lambda w, x: jnp.tanh(x @ w)) -> Any:
@@ -124,7 +124,7 @@ def _attentions() -> dict[str, Case]:
 
 def _model(name: str, what: str, specs: tuple[Any, ...], runs: bool) -> dict[str, Case]:
     loss, block = training.LOSSES[name]
-    case = Case(training.step(loss), specs, training.step(loss, block), runs, rx.Budget() if runs else WITHOUT_SEARCH)
+    case = Case(training.step(loss), specs, training.step(loss, block), runs, None if runs else WITHOUT_SEARCH)
     return {f"{name}, training step, {what}": case}
 
 
@@ -209,7 +209,7 @@ def rows_of(name: str, case: Case, timed: bool) -> list[tuple[str, ...]]:
         compiled["jax.checkpoint"] = jax.jit(case.checkpointed)
         sizes["jax.checkpoint"] = bytes_of(case.checkpointed, shapes)
     least = front.points[0].program.report.after.call
-    if case.budget.nodes:
+    if case.budget is None:
         phases = rx.pareto(rx.optimize(case.fn, *case.specs).module, rules=AGAIN_ALONE).points[-1]
         label = "one phase after another"
         compiled[label], sizes[label] = (lambda *args: phases.program(*jax.tree.leaves(args))), phases.bytes  # type: ignore[assignment]
