@@ -100,13 +100,16 @@ def test_a_step_keeps_a_limit_without_any_search() -> None:
     assert_equal(best(*args), STEP(*args))
 
 
+@pytest.mark.slow
 def test_a_front_has_loops_of_several_numbers_of_pieces() -> None:
     front = rx.pareto(STEP, *specs(), budget=NO_SEARCH)
     assert sum(RULE in p.program.report.rules for p in front.points) > 1
     assert front.points[-1].bytes < 0.6 * front.written[0]
 
 
-@pytest.mark.parametrize("options", [{"numerics": "exact"}, {"rules": rx.rules.default - RULE}])
+@pytest.mark.parametrize(
+    "options", [{"numerics": "exact"}, pytest.param({"rules": rx.rules.default - RULE}, marks=pytest.mark.slow)]
+)
 def test_a_loop_needs_its_rule(options: dict[str, Any]) -> None:
     limit = int(0.6 * bytes_as_written())
     try:
