@@ -100,6 +100,19 @@ def test_a_step_keeps_a_limit_without_any_search() -> None:
     assert_equal(best(*args), STEP(*args))
 
 
+def test_an_interrupted_search_has_a_program_within_the_limit() -> None:
+    """A loop is found before rules are applied."""
+
+    def stop(stage: str, *_: Any) -> None:
+        if stage == "annotate":
+            raise KeyboardInterrupt
+
+    limit = int(0.6 * bytes_as_written())
+    with rx.debug.options(progress=stop):
+        best = rx.optimize(STEP, *specs(), memory_limit=limit)
+    assert best.report.memory is not None and best.report.memory.bytes <= limit and RULE in best.report.rules
+
+
 @pytest.mark.slow
 def test_a_front_has_loops_of_several_numbers_of_pieces() -> None:
     front = rx.pareto(STEP, *specs(), budget=NO_SEARCH)

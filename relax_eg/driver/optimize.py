@@ -204,12 +204,12 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
         log_at(1, f"{traced.name} is not cached: the clock stopped the search")
     elif place is not None:
         place.write(found)
-    candidate, chosen = search.entry().module, found.variants[0].module
+    chosen = found.variants[0].module
     dump_stages(
         traced.name,
         {
             "1_traced.txt": lambda: str(traced.module),
-            "2_candidate.txt": lambda: str(candidate),
+            "2_candidate.txt": lambda: str(search.entry().module),
             "3_chosen.txt": lambda: str(chosen),
             "report.txt": lambda: str(found.report),
             "report.json": found.report.to_json,
