@@ -42,4 +42,5 @@ def test_a_scatter_is_defined_as_it_is_computed(name: str) -> None:
     assert program is not None
     (found,) = evaluate(program, arrays, {})
     dims = jax.lax.ScatterDimensionNumbers(**dict(zip(NUMBERS, numbers, strict=True)))
-    assert np.allclose(found, jax.lax.scatter_add(*map(jnp.asarray, arrays), dims, mode="fill"), atol=1e-5)
+    operand, indices, updates = map(jnp.asarray, arrays)
+    assert np.allclose(found, jax.lax.scatter_add(operand, indices, updates, dims, mode="fill"), atol=1e-5)
