@@ -9,15 +9,14 @@ itself does; their times are those of `jax.jit` with its usual options. "One pha
 without a limit, of which values are then computed again and whose steps are then brought into an order: the smallest.
 Both figures of a program of the front are of the executable that it runs; compiled as usual, its bytes are an upper
 bound. Times are medians of calls in turns, as shares of the time of the program as written. Programs that take more
-memory than a small machine has are compiled, but do not run. `--write` replaces the rows of the programs that were
-tried, and draws the fronts of all rows.
+memory than a small machine has are compiled, but do not run; of whole models no e-graph is made. `--write` replaces the
+rows of the programs that were tried, holds all rows against the goals, and draws their fronts.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,12 +32,15 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import Quick, training, write_between
+from benchmarks.tradeoff_goals import HEADINGS as GOALS
+from benchmarks.tradeoff_goals import Row, goals, points
 from relax_eg.backend.accounting import FRUGAL
-from relax_eg.byte_units import format_bytes, parse_bytes
+from relax_eg.byte_units import format_bytes
 from relax_eg.measure.choice import fastest
 from relax_eg.shapes import parse_spec
 
 BEGIN, END = "<!-- python -m benchmarks.tradeoff --write: from here -->", "<!-- to here -->"
+GOALS_BEGIN, GOALS_END = "<!-- goals of benchmarks.tradeoff: from here -->", "<!-- goals: to here -->"
 PAGE, PLOT = Path("docs/memory.md"), Path("docs/tradeoff.svg")
 HEADINGS = ("program", "way", "bytes beside arguments", "of as written", "time, predicted", "time, measured")
 
@@ -46,12 +48,13 @@ HEADINGS = ("program", "way", "bytes beside arguments", "of as written", "time, 
 @dataclass(frozen=True)
 class Case:
     """A program with specs of its arguments, and the same program with `jax.checkpoint`, if it has gradients. `runs`:
-    whether it is small enough to be timed."""
+    whether it is small enough to be timed. `budget`: limits of the search."""
 
     fn: Callable[..., Any]
     specs: tuple[Any, ...]
     checkpointed: Callable[..., Any] | None = None
     runs: bool = True
+    budget: rx.Budget | None = None
 
 
 def perceptron(ps: Any, x: Any, y: Any, block: Callable[..., Any] = lambda w, x: jnp.tanh(x @ w)) -> Any:
@@ -121,10 +124,12 @@ def _attentions() -> dict[str, Case]:
 
 def _model(name: str, what: str, specs: tuple[Any, ...], runs: bool) -> dict[str, Case]:
     loss, block = training.LOSSES[name]
-    case = Case(training.step(loss), specs, training.step(loss, block), runs)
+    case = Case(training.step(loss), specs, training.step(loss, block), runs, None if runs else WITHOUT_SEARCH)
     return {f"{name}, training step, {what}": case}
 
 
+# Of whole models: loops and orders of the program as written alone, of which so much is compiled.
+WITHOUT_SEARCH = rx.Budget(nodes=0, extraction=45.0)
 _MOST_PLACES = 8192  # limit: of attentions that run: the scores of more take several GiB
 _LAYER = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))
 _BLOCK = ("256 256",) * 4 + ("256 1024", "1024 256")
@@ -196,7 +201,7 @@ def bytes_of(fn: Callable[..., Any], shapes: Any) -> int:
 def rows_of(name: str, case: Case, timed: bool) -> list[tuple[str, ...]]:
     """The rows of one program. `timed`: whether the programs run."""
     shapes = jax.tree.map(shape_of, case.specs)
-    front = rx.pareto(case.fn, *case.specs)
+    front = rx.pareto(case.fn, *case.specs, budget=case.budget)
     compiled = {"as written": jax.jit(case.fn)}
     sizes = {"as written": bytes_of(case.fn, shapes)}
     predicted = {"as written": front.written[1]}
@@ -204,10 +209,11 @@ def rows_of(name: str, case: Case, timed: bool) -> list[tuple[str, ...]]:
         compiled["jax.checkpoint"] = jax.jit(case.checkpointed)
         sizes["jax.checkpoint"] = bytes_of(case.checkpointed, shapes)
     least = front.points[0].program.report.after.call
-    phases = rx.pareto(rx.optimize(case.fn, *case.specs).module, rules=AGAIN_ALONE).points[-1]
-    label = "one phase after another"
-    compiled[label], sizes[label] = (lambda *args: phases.program(*jax.tree.leaves(args))), phases.bytes  # type: ignore[assignment]
-    predicted[label] = phases.program.report.after.call / least
+    if case.budget is None:
+        phases = rx.pareto(rx.optimize(case.fn, *case.specs).module, rules=AGAIN_ALONE).points[-1]
+        label = "one phase after another"
+        compiled[label], sizes[label] = (lambda *args: phases.program(*jax.tree.leaves(args))), phases.bytes  # type: ignore[assignment]
+        predicted[label] = phases.program.report.after.call / least
     for i, p in enumerate(front.points):
         rules = ", ".join(r for r in p.program.report.rules if "pieces" in r or r in _SAVING) or "algebra"
         label = f"front {i + 1}: {'as written' if not p.program.report.rules else rules}"
@@ -236,9 +242,6 @@ def rows_of(name: str, case: Case, timed: bool) -> list[tuple[str, ...]]:
         )
         for label in compiled
     ]
-
-
-Row = tuple[str, ...]
 
 
 def rows_on(page: str) -> dict[str, list[Row]]:
@@ -270,17 +273,15 @@ def plot(rows: dict[str, list[Row]], path: Path) -> None:
         for ax in axes.flat[len(rows) :]:
             ax.set_axis_off()
         for ax, (name, of_program) in zip(axes.flat, rows.items(), strict=False):
-            is_timed = all(row[5] for row in of_program)
-            times = {row[1]: _first_number(row[5] if is_timed else row[4]) for row in of_program}
-            sizes = {row[1]: parse_bytes(row[2].replace(" ", ""), "bytes") for row in of_program}
-            time, size = times["as written"] or 1.0, sizes["as written"]
-            points = {label: (t / time, 100 * sizes[label] / size) for label, t in times.items() if t is not None}
-            front = sorted(xy for label, xy in points.items() if label.startswith("front"))
+            known, is_timed = points(of_program)
+            size = known["as written"].bytes
+            at = {label: (p.time, 100 * p.bytes / size) for label, p in known.items() if p.time is not None}
+            front = sorted(xy for label, xy in at.items() if label.startswith("front"))
             line = "" if is_timed else "-"  # measured times are not in the order of predicted ones
             ax.plot(*zip(*front, strict=True), marker="o", markersize=3, linestyle=line, label="front")
             for label, marker in (("as written", "x"), ("jax.checkpoint", "+"), ("one phase after another", "^")):
-                if label in points:
-                    ax.plot(*points[label], marker, color="black", markersize=5, label=label)
+                if label in at:
+                    ax.plot(*at[label], marker, color="black", markersize=5, label=label)
             ax.set_title(name, fontsize=7)
             ax.set(yscale="log", xlabel="time, measured" if is_timed else "time, predicted")
             ax.set_ylabel("bytes, %")
@@ -292,9 +293,10 @@ def plot(rows: dict[str, list[Row]], path: Path) -> None:
         pyplot.close(figure)
 
 
-def _first_number(text: str) -> float | None:
-    found = re.match(r"[0-9.]+", text)
-    return None if found is None else float(found[0])
+def as_table(headings: Row, rows: list[Row]) -> str:
+    """Rows as a table of a page."""
+    lines = [f"| {' | '.join(row)} |" for row in (headings, *rows)]
+    return "\n".join((lines[0], "|" + "---|" * len(headings), *lines[1:]))
 
 
 def main(
@@ -317,9 +319,8 @@ def main(
         if write and not quick:
             known = rows_on(PAGE.read_text()) | {name: rows}
             kept = {n: known[n] for n in CASES if n in known}
-            lines = [f"| {' | '.join(row)} |" for row in (HEADINGS, *(r for of in kept.values() for r in of))]
-            lines.insert(1, "|" + "---|" * len(HEADINGS))
-            write_between(PAGE, BEGIN, END, "\n".join(lines))
+            write_between(PAGE, BEGIN, END, as_table(HEADINGS, [r for of in kept.values() for r in of]))
+            write_between(PAGE, GOALS_BEGIN, GOALS_END, as_table(GOALS, goals(kept)))
             plot(kept, PLOT)
     console.print(table)
 

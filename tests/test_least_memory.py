@@ -19,7 +19,8 @@ from programs import programs
 import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
-from relax_eg.driver.limited import bound_of, front
+from relax_eg.driver.limit_bounds import bound_of
+from relax_eg.driver.limited import front
 from relax_eg.driver.measured import Search
 from relax_eg.driver.options import read_options
 from relax_eg.driver.program_ends import traced_program
@@ -49,7 +50,7 @@ def searched(program: Any, specs: tuple[Any, ...], sizes: dict[str, int], withou
 def least(fn: Callable[..., Any], *specs: str, at: dict[str, int]) -> LeastBytes:
     search = searched(fn, specs, at)
     tried = front(search)
-    found = bound_of(search, tried)
+    found = bound_of(search, [t.footprint for t in tried])
     assert found.bytes <= min(t.footprint.bytes for t in tried)
     return found
 
@@ -89,7 +90,7 @@ def compare(program: Any, specs: tuple[Any, ...], seed: int, programs_each: int 
     sizes = {v: int(rng.integers(8, LARGEST)) for v in names}
     search = searched(program, specs, sizes)
     tried = front(search)
-    bound = bound_of(search, tried)
+    bound = bound_of(search, [t.footprint for t in tried])
     assert bound.bytes <= min(t.footprint.bytes for t in tried), f"{bound}\n{search.traced.module}"
     for _ in range(programs_each):
         made = any_program(search, random.Random(int(rng.integers(1 << 30))))

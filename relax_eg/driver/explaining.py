@@ -60,6 +60,11 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
         again = units.extract_again(extracted, share)
         if is_chosen():
             break
+    if not is_chosen() and is_limited:
+        raise ExplanationError(
+            f"{traced.name}: the search came to another program this time, or put its steps into loops "
+            "or an order after it, which are not on record; without a limit there is a derivation"
+        )
     if not is_chosen():
         raise ExplanationError(
             f"{traced.name}: the search came to another program this time, so there is nothing on record of the one "

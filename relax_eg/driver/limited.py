@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,22 +19,19 @@ from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
+from relax_eg.driver.fissioned import in_loops, may_have_loops
+from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
-from relax_eg.driver.options import Options, SearchSpec
+from relax_eg.driver.options import SearchSpec
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
-from relax_eg.extract.least_memory import KNOWN, NOTHING, RESULTS, LeastBytes, LeastMemory, most_of
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
-from relax_eg.memory.plan import corner_of
-from relax_eg.memory.steps import program_of
-from relax_eg.shapes import Dim, Proved, Scope, prove
-from relax_eg.shapes.relation import Relation
 
 MOST = 16  # limit: programs whose memory is determined for one memory limit
 # chosen: prices of a byte: the first, as a multiple of (seconds / bytes), the factor between prices, and their number
@@ -42,6 +39,7 @@ _FIRST, _FACTOR, _PRICES = 1 / 64, 8.0, 7
 # chosen: if nothing fits, the second sweep aims at this share of the least bytes so far
 _HALF = 0.5
 _CLOSER = 2  # limit: prices tried between the last that was too low and the first that fitted
+_FINER = 0.8  # chosen: a loop is tried if it is predicted to need at most that share of the bytes of those before
 _HOPELESS = 2.0  # chosen: predicted bytes, as a multiple of the limit, from which a program is not compiled
 _ROUNDS, _MORE = 3, 16.0  # chosen: rounds of raising the price at the peak, and the factor of each
 _FRONT = 24  # limit: programs tried for a front
@@ -72,21 +70,22 @@ class TriedProgram:
 
 
 class _Limited:
-    """The search for a program within a limit. It begins with the program that would be chosen without a limit
-    (`unlimited`; None: the one as written) and, if that does not fit, the one as written, the best one, and the best
-    ones with kernels through Pallas.
+    """The search for a program within a limit.
 
+    - `usual`: the program that would be chosen without a limit; None until it is known.
     - `base`: seconds per byte, from which the prices of a byte are made.
     - `everywhere`: whether bytes are also those at the largest sizes in bounds (`largest`).
     """
 
-    def __init__(self, search: Search, limit: int, unlimited: Entry | None, everywhere: bool = True) -> None:
+    usual: TriedProgram | None = None
+    base: float = 0.0
+
+    def __init__(self, search: Search, limit: int, everywhere: bool = True) -> None:
         self.search = search
         self.limit = limit
         self.aim = limit  # bytes aimed at: the limit, or more where no program keeps it
         self.allowed = MOST  # programs that may be tried
         self.tried: list[TriedProgram] = []
-        self.arranged = 0  # programs tried in an order
         self.aims_at_limit = True  # not for a front, whose programs are arranged at several sizes
         self.modes = _modes(search.options.profile)
         self.largest = largest_sizes(search.options) if everywhere else None
@@ -95,22 +94,28 @@ class _Limited:
         ] = {}  # by function and block: kernel bytes measured, prices raised
         written = CandidateProgram(None)
         self.written_seconds = [search.predicted_seconds(written, b) for b in search.options.bindings]
+
+    def begin(self, unlimited: Entry | None) -> None:
+        """Try the program that would be chosen without a limit (None: the one as written) and, if that does not fit,
+        the one as written, the best one, and the best ones with kernels through Pallas."""
+        search = self.search
         self.usual = self.try_program(unlimited)
         if not self.fits(self.usual):
             others = None, search.entry(), *map(search.entry, search.own_kernels)
             for entry in (e for e in others if e is not unlimited):
-                self.try_program(entry)
+                if not (self.fitting_programs and self._is_hopeless(entry)):
+                    self.try_program(entry)
         bindings = len(self.written_seconds)
         share = self.usual.seconds / max(self.usual.footprint.bytes, 1)
         self.base = share * (self.written_seconds[0] if bindings == 1 else bindings)
 
     def try_program(self, entry: Entry | None, held: float = 0.0) -> TriedProgram:
-        """A program compiled in the fastest mode in which it fits, or else in the mode that needs least. Programs tried
-        before are not compiled again."""
+        """A program compiled in the fastest mode in which it fits, or else in the mode that needs least, in which alone
+        a hopeless one is compiled. Programs tried before are not compiled again."""
         module = self.module_of(entry)
         found = [t for t in self.tried if module == self.module_of(t.entry)]
         if not found:
-            for mode in self.modes:
+            for mode in self.modes[-1:] if self._is_hopeless(entry) else self.modes:
                 found.append(self._compile_and_measure(entry, mode, held))
                 self.tried.append(found[-1])
                 if self.fits(found[-1]) and found[-1].seconds <= min(
@@ -211,13 +216,38 @@ class _Limited:
             else:
                 low = middle
 
-    def _is_hopeless(self, entry: Entry) -> bool:
+    def try_loops(self, entry: Entry | None) -> None:
+        """Try a program, or the one as written, in loops over pieces: as few pieces as are predicted to be needed, and
+        more until one fits; or any number for a front."""
+        bindings = self.search.options.bindings
+        for of_region in in_loops(self.search, entry):
+            least, loops = math.inf, list(of_region)
+            if not loops or self._is_hopeless(loops[-1]) or self._is_beaten(loops[0], 0):
+                continue
+            for looped in loops:
+                if self.is_full:
+                    return
+                peak = self.search.predicted_peak(looped, bindings)
+                if peak > _FINER * least or (self.aims_at_limit and peak > self.aim and looped is not loops[-1]):
+                    continue
+                least = peak
+                if self._is_beaten(looped, peak):
+                    continue
+                if self.fits(self._try_frugal(looped)) and self.aims_at_limit:
+                    break
+
+    def _is_beaten(self, entry: Entry, peak: int) -> bool:
+        """Whether a program is predicted to be slower than one that fits, or that needs no more than its `peak`."""
+        seconds = self._relative_seconds(entry, self.modes[-1])
+        return any(t.seconds <= seconds and (self.fits(t) or t.footprint.bytes <= peak) for t in self.tried)
+
+    def _is_hopeless(self, entry: Entry | None) -> bool:
         """Whether a program is predicted to need so much more than the limit, and more than another program, that it
         need not be compiled."""
         options = self.search.options
         if not self.aims_at_limit or options.execution == KERNELS or options.cost is not None:
             return False
-        enough = max(_HOPELESS * self.aim, self.smallest.footprint.bytes)
+        enough = max(_HOPELESS * self.aim, min((t.footprint.bytes for t in self.tried), default=0))
         return self.search.predicted_peak(entry, options.bindings) > enough
 
     def arrange(self) -> None:
@@ -227,12 +257,13 @@ class _Limited:
         for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
             goal, before = self.aim, 0
             for _ in range(_CLOSER + 1):
-                if self.search.arranging_clock.is_over():
+                has_some = bool(self.fitting_programs)
+                if self.search.arranging_clock.is_over() or (has_some and self.search.compiling.is_over()):
                     return
                 made = self.search.arranged(t.entry, goal, t.footprint.at, rate)
                 if made is None or made[1] == before:
                     break
-                before, tried = made[1], self._try_arranged(made[0])
+                before, tried = made[1], self._try_frugal(made[0])
                 if self.fits(tried):
                     break
                 goal = min(int(_LESS * goal * self.aim / tried.footprint.bytes), made[1] - 1)
@@ -248,7 +279,7 @@ class _Limited:
                 if made is None:
                     break
                 if made[1] != before:
-                    self._try_arranged(made[0])
+                    self._try_frugal(made[0])
                 before = made[1]
 
     def _worth_arranging(self) -> list[TriedProgram]:
@@ -266,17 +297,17 @@ class _Limited:
                 found.append(t)
         return found[:_ARRANGED]
 
-    def _try_arranged(self, entry: Entry) -> TriedProgram:
+    def _try_frugal(self, entry: Entry) -> TriedProgram:
+        """A program that was changed to need less, compiled in the mode that needs least."""
         known = next((t for t in self.tried if t.entry is not None and t.entry.module == entry.module), None)
         if known is not None:
             return known
-        self.arranged += 1
         self.tried.append(self._compile_and_measure(entry, self.modes[-1], 0.0))
         return self.tried[-1]
 
     def raise_at_peak(self) -> None:
         """Raise the price of the values alive at the peak, a few times."""
-        found = [t for t in self.tried if t.entry is not None and not _is_arranged(t)]
+        found = [t for t in self.tried if t.entry is not None and not _is_changed(t)]
         if not found:
             return  # the program as written is the cheapest at every price of a byte
         least = min(found, key=lambda t: t.footprint.bytes)
@@ -299,10 +330,14 @@ class _Limited:
                 return
 
     def reach(self) -> bool:
-        """Look for a program that fits, if none does yet: first with prices of a byte from low to high, then with
-        higher prices at the peak."""
-        if not self.fitting_programs:
-            self.search_prices(self.aim)
+        """Look for a program that fits, if the usual one does not: in loops over pieces, then with prices of a byte
+        from low to high, then with higher prices at the peak."""
+        assert self.usual is not None
+        if not self.fits(self.usual):
+            for entry in {id(e): e for e in (None, self.usual.entry)}.values():
+                self.try_loops(entry)
+            if not self.is_full:
+                self.search_prices(self.aim)
         if self.aims_at_limit:
             self.arrange()
         if not self.fitting_programs:
@@ -343,12 +378,12 @@ class _Limited:
     @property
     def programs(self) -> int:
         """The number of different programs tried."""
-        return sum(t.mode == self.modes[0] and not _is_arranged(t) for t in self.tried)
+        return len({id(self.module_of(t.entry)) for t in self.tried if not _is_changed(t)})
 
     @property
     def count(self) -> int:
-        """The number of programs tried, those in other orders included."""
-        return self.programs + self.arranged
+        """The number of programs tried, those in loops and in other orders included."""
+        return len({id(self.module_of(t.entry)) for t in self.tried})
 
     @property
     def is_full(self) -> bool:
@@ -358,27 +393,35 @@ class _Limited:
         return has_some and (self.search.limit_clock.is_over() or self.search.compiling.is_over())
 
 
-def fastest_within_limit(search: Search, unlimited: Entry | None) -> tuple[CandidateProgram, MemoryRow]:
-    """The fastest program within the limit, and how the limit was kept. `unlimited`: the program that would be chosen
-    without a limit; None: the one as written. ExtractionError if no program is within the limit."""
+def fastest_within_limit(search: Search, unlimited: Callable[[], Entry | None]) -> tuple[CandidateProgram, MemoryRow]:
+    """The fastest program within the limit, and how the limit was kept. `unlimited`: looks for the program that would
+    be chosen without a limit; None: the one as written. ExtractionError if no program is within the limit.
+
+    A large program is tried in loops over pieces before anything is searched: an interrupted search then has a program
+    within the limit.
+    """
     limit = search.options.memory_limit
     assert limit is not None
-    tries = _Limited(search, limit, unlimited)
+    tries = _Limited(search, limit)
     with tries.until_interrupted():
+        if may_have_loops(search, None) and search.predicted_peak(None, search.options.bindings) > limit:
+            tries.try_loops(None)
+        tries.begin(unlimited())
         if not tries.reach():
             tries.reach_least()
     if not tries.fitting_programs:
-        raise _error(search, limit, tries, _reachable_least(search, unlimited, tries.smallest))
+        raise _error(search, limit, tries, _reachable_least(search, tries))
     best = min(tries.fitting_programs, key=lambda t: (t.seconds, t.footprint.bytes))
     return CandidateProgram(best.entry, best.mode), _row(tries, best)
 
 
-def smallest_within_time(search: Search, unlimited: Entry | None) -> tuple[CandidateProgram, MemoryRow]:
+def smallest_within_time(search: Search, unlimited: Callable[[], Entry | None]) -> tuple[CandidateProgram, MemoryRow]:
     """The program that needs least memory among those found within the time limit, and what it needs. `unlimited`: as
     in `fastest_within_limit`. ExtractionError if no program is within the limit."""
     limit, options = search.options.time_limit, search.options
     assert limit is not None
-    tries = _tries_along_front(search, unlimited)
+    tries = _tries_along_front(search, unlimited())
+    assert tries.usual is not None
     usual = [search.predicted_seconds(CandidateProgram(tries.usual.entry), b) for b in options.bindings]
 
     def seconds(t: TriedProgram) -> list[float]:
@@ -402,7 +445,7 @@ def _rounded_up(seconds: float) -> str:
 
 
 def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
-    m, usual = best.footprint, tries.usual
+    m, usual = best.footprint, tries.usual or best
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
     without = usual.footprint.bytes
     kept = () if best.entry is None else best.entry.found.kept
@@ -413,27 +456,6 @@ def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
     return replace(row, largest=tries.largest, not_shown=larger)
 
 
-def largest_sizes(options: Options) -> dict[str, int] | None:
-    """The largest of all sizes; None if a size has no bound, all are known, or they may not be the largest together."""
-    at, scope = options.bindings[0], options.scope
-    if not at or any(scope.bounds(v)[1] is None for v in at):
-        return None
-    corner = corner_of(scope, at)
-    return None if corner is None else dict(corner)
-
-
-def larger_value(module: Module, scope: Scope, largest: Mapping[str, int]) -> str:
-    """The name of a value of a program that is not proved to have at most the bytes that it has at the largest sizes,
-    whatever the sizes in `scope`; "" if there is none."""
-    sizes = {x.bytes: x.name for x in program_of(module).values}
-    for d, name in sizes.items():
-        if d is None or not d.variables <= largest.keys():
-            return name
-        if not isinstance(prove(Relation(d, "<=", Dim.of(int(d.evaluate(largest)))), scope), Proved):
-            return name
-    return ""
-
-
 def front(search: Search) -> list[TriedProgram]:
     """Programs tried at prices of a byte from low to high, and at higher prices for what is alive at the peak, each
     compiled in every mode, and some of them with values computed again; the first is the program as written."""
@@ -441,44 +463,31 @@ def front(search: Search) -> list[TriedProgram]:
 
 
 def _tries_along_front(search: Search, unlimited: Entry | None, everywhere: bool = True) -> _Limited:
-    tries = _Limited(search, 1, unlimited, everywhere)
+    tries = _Limited(search, 1, everywhere)
     tries.allowed = _FRONT
     tries.aims_at_limit = False
+    tries.begin(unlimited)
     with tries.until_interrupted():
         tries.reach()
         tries.arrange_at_all_sizes()
     return tries
 
 
-def _reachable_least(search: Search, unlimited: Entry | None, least: TriedProgram) -> TriedProgram:
+def _reachable_least(search: Search, tried: _Limited) -> TriedProgram:
     """A program that a search with its bytes as the limit finds. What is extracted depends on the limit, so a search
     for fewer bytes may find a program that the search for exactly its bytes does not find."""
+    least, usual = tried.smallest, tried.usual
     while not search.limit_clock.is_over():
-        tries = _Limited(search, least.footprint.bytes, unlimited)
+        tries = _Limited(search, least.footprint.bytes)
+        tries.begin(usual and usual.entry)
         if tries.reach():
             break
         least = tries.smallest
     return least
 
 
-def _is_arranged(t: TriedProgram) -> bool:
-    return t.entry is not None and t.entry.found.again is not None
-
-
-def bound_of(search: Search, tried: Sequence[TriedProgram]) -> LeastBytes:
-    """The bytes that no program needs less than: those of the results, or of an operator that every program of the
-    search's e-graphs has."""
-    results = LeastBytes(min(t.footprint.results for t in tried), RESULTS)
-    given = [KNOWN if str(p.attr("name")) in search.weights else NOTHING for p in search.traced.module.main.params]
-    found: dict[tuple[int, ...], LeastBytes] = {}
-    for u in (e.units for e in search.entries):
-        graphs = {name: read.graph for name in u.functions if (read := u.graph_of(name)) is not None}
-        key = tuple(map(id, graphs.values()))
-        if key not in found:
-            least = LeastMemory(graphs, u.functions, search.options.profile.platform == "cpu")
-            main = u.module.main.name
-            found[key] = most_of([least.of_function(main, given, b) for b in search.options.bindings])
-    return most_of([results, min(found.values(), key=lambda n: n.bytes, default=NOTHING)])
+def _is_changed(t: TriedProgram) -> bool:
+    return t.entry is not None and bool(t.entry.after_extraction)
 
 
 def _kernel_of(e: Expr) -> Expr:
@@ -513,7 +522,7 @@ def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) 
         f"beside its arguments is {format_bytes(least.bytes)}{place}: {format_bytes(least.planned)} for values in "
         f"between, {format_bytes(least.results)} for results, {format_bytes(least.temporary)} inside executables\n"
         f"  at its peak: {peak}\n"
-        f"  {bound_of(search, tries.tried)}\n"
+        f"  {bound_of(search, [t.footprint for t in tries.tried])}\n"
         f"  accepted: memory_limit={least.bytes} or more, or smaller sizes"
         f"{stopped if search.limit_clock.ran_out else ''}"
     )

@@ -57,9 +57,10 @@ from relax_eg.measure.choice import fastest, random_argument
 
 if TYPE_CHECKING:
     from relax_eg.backend.gpu.target import GpuTarget
+    from relax_eg.driver.fissioned import Fissions
 
-# The steps of extraction that state an order and that keep values on the host (`rules.book.pieces`).
-COMPUTED_AGAIN, KEPT_ON_HOST = "computed_again", "kept_on_host"
+# The rules by which an extracted program is cut, ordered, and keeps values on the host (`rules.book.pieces`).
+ACCUMULATED, COMPUTED_AGAIN, KEPT_ON_HOST = "accumulated_over_pieces", "computed_again", "kept_on_host"
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
 _SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order
 # chosen: seconds for compiling programs under a limit or for a front, as a multiple of those of the budget's extraction
@@ -103,10 +104,15 @@ class Entry:
         made: Counter[str] = Counter()
         for o in self.found.outcomes:
             made.update(o.nodes_by_rule)
-        if self.found.again is not None:
-            made[COMPUTED_AGAIN] = self.found.again
-            made.update({KEPT_ON_HOST: len(self.found.kept)} if self.found.kept else {})
+        made.update(self.after_extraction)
         return tuple(r for r, _ in made.most_common())
+
+    @property
+    def after_extraction(self) -> dict[str, int]:
+        """How often rules were applied to the program after it had been extracted."""
+        again, kept, loops = self.found.again, len(self.found.kept), self.found.loops
+        found = {COMPUTED_AGAIN: again, KEPT_ON_HOST: kept or None, ACCUMULATED: loops or None}
+        return {rule: n for rule, n in found.items() if n is not None}
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,7 @@ class Search:
         # XLA compiles in threads of its own.
         self.compiling = Clock(_COMPILING * options.budget.extraction, timer=time.process_time)
         self.footprints: dict[tuple[Any, ...], Any] = {}  # of compiled programs, by mode and sizes
+        self.fissions: dict[Module, Fissions] = {}
         self.was_interrupted = False  # whether a search for less memory ended by an interruption
 
     @property
@@ -173,6 +180,13 @@ class Search:
                 self._entries_by_spec[spec] = self._extracted(self.entry(first).units, spec)
                 self.entries.append(self._entries_by_spec[spec])
         return self._entries_by_spec[spec]
+
+    @functools.cached_property
+    def as_written(self) -> Entry:
+        """The program as written, as one that a search found; nothing is searched for it."""
+        module = self.traced.module
+        units = Units(module, replace(self.options.searched(self.by_price), sharing=False), self.weights)
+        return Entry(self.by_price, units, SearchResult(module, {f.name: f for f in module}, Clock(0.0)), 0.0)
 
     def _searched(self, spec: SearchSpec, **more: Any) -> Entry:
         """A new search; `more`: further fields of its `Units`."""
@@ -253,12 +267,11 @@ class Search:
             made = self._arranger(entry, sizes, rate).within(limit, self.arranging_clock)
         if made is None:
             return None
-        base = entry or self.entry()
-        outcomes = [] if entry is None else base.found.outcomes
-        found = replace(base.found, module=made.module, outcomes=outcomes, again=made.again, kept=made.kept)
+        base = entry or self.as_written
+        found = replace(base.found, module=made.module, again=made.again, kept=made.kept)
         return replace(base, found=found), made.peak
 
-    def predicted_peak(self, entry: Entry, sizes: Sequence[Sizes]) -> int:
+    def predicted_peak(self, entry: Entry | None, sizes: Sequence[Sizes]) -> int:
         """The bytes that a program is predicted to need beside its arguments in one XLA program, at the sizes at which
         it needs most; 0 where that is not predicted."""
         return max(self._arranger(entry, at, 0.0).peak for at in sizes)

@@ -18,7 +18,7 @@ from relax_eg.backend.width import width_context
 from relax_eg.driver.cache import CachedResult, EntryPlace, place_of
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limited import fastest_within_limit, smallest_within_time
-from relax_eg.driver.measured import CandidateProgram, Decision, Search, check_measurable, time_candidates
+from relax_eg.driver.measured import CandidateProgram, Decision, Entry, Search, check_measurable, time_candidates
 from relax_eg.driver.options import KINDS, Execution, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.prices import closed_forms, moves_less, price_at
 from relax_eg.driver.program_ends import optimized_of, traced_program
@@ -206,12 +206,12 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
         log_at(1, f"{traced.name} is not cached: the clock stopped the search")
     elif place is not None:
         place.write(found)
-    candidate, chosen = search.entry().module, found.variants[0].module
+    chosen = found.variants[0].module
     dump_stages(
         traced.name,
         {
             "1_traced.txt": lambda: str(traced.module),
-            "2_candidate.txt": lambda: str(candidate),
+            "2_candidate.txt": lambda: str(search.entry().module),
             "3_chosen.txt": lambda: str(chosen),
             "report.txt": lambda: str(found.report),
             "report.json": found.report.to_json,
@@ -268,11 +268,14 @@ def _family(search: Search) -> tuple[Variant, ...]:
 def _within_limit(search: Search) -> Variant:
     """The program of lowest price within the memory limit, or of least memory within the time limit."""
     binding = search.options.bindings[0]
-    candidates = [CandidateProgram(search.entry(spec)) for spec in (search.by_price, *search.own_kernels)]
-    best = _cheapest(search, candidates)
-    is_chosen = _variant(search, best, (binding,)).chosen is not None
+
+    def unlimited() -> Entry | None:
+        candidates = [CandidateProgram(search.entry(spec)) for spec in (search.by_price, *search.own_kernels)]
+        best = _cheapest(search, candidates)
+        return best.entry if _variant(search, best, (binding,)).chosen is not None else None
+
     within = fastest_within_limit if search.options.time_limit is None else smallest_within_time
-    candidate, row = within(search, best.entry if is_chosen else None)
+    candidate, row = within(search, unlimited)
     variant = _variant(search, candidate, (binding,), always=candidate.entry is not None)
     return replace(variant, report=replace(variant.report, memory=row))
 

@@ -15,7 +15,8 @@ from relax_eg.argument_checks import FLAG, accepts, one_of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.width import width_context
 from relax_eg.byte_units import format_bytes, parse_bytes
-from relax_eg.driver.limited import TriedProgram, bound_of, front
+from relax_eg.driver.limit_bounds import bound_of
+from relax_eg.driver.limited import TriedProgram, front
 from relax_eg.driver.measured import CandidateProgram, Search, random_arguments
 from relax_eg.driver.optimize import holding_weights, optimized, weights_of
 from relax_eg.driver.options import KINDS, Sizes, read_options
@@ -193,7 +194,7 @@ def pareto(
             points = _timed(runs(CandidateProgram(None)), points, *given)
     written = min((t for t in tried if t.entry is None), key=lambda t: t.footprint.bytes)
     as_written = written.footprint.bytes, written.seconds / least
-    bound = bound_of(search, tried)
+    bound = bound_of(search, [t.footprint for t in tried])
     return ParetoFront(
         traced.name, dict(read.bindings[0]), tuple(points), as_written, len(tried), bound.bytes, bound.why
     )

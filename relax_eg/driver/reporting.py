@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from relax_eg.cache_folder import version_of
-from relax_eg.driver.measured import COMPUTED_AGAIN, KEPT_ON_HOST, Entry, Search
+from relax_eg.driver.measured import Entry, Search
 from relax_eg.driver.options import Options, Sizes
 from relax_eg.driver.prices import Prices, expected_of, with_details
 from relax_eg.driver.units import Outcome
@@ -69,9 +69,8 @@ def report_of(
         ):
             for k, v in part.items():
                 total[k] = total.get(k, 0) + v  # type: ignore[assignment]
-    if not kept and entry.found.again is not None:
-        used[COMPUTED_AGAIN] = entry.found.again
-        used |= {KEPT_ON_HOST: n} if (n := len(entry.found.kept)) else {}
+    for rule, n in ({} if kept else entry.after_extraction).items():
+        used[rule] = used.get(rule, 0) + n
     classes = {s.numerics for s in options.rules.schemas if s.name in used}
     # If rules over the reals are allowed, facts may hold over the reals only.
     classes |= {

@@ -126,8 +126,8 @@ class SearchResult:
     - `extraction`: the clock of extraction, which may be that of other runs as well.
     - `outcomes`: the result of each e-graph.
     - `recorded`: what explaining the outcome needs, if it is kept; `module` then has operators in place of kernels.
-    - `again`: the values that `module` computes again, if it states an order of its steps.
-    - `kept`: the values that it then keeps on the host, each with its name and bytes.
+    - `again`: the values that `module` computes again, if it states an order; `kept`: those kept on the host then.
+    - `loops`: the values that it computes in a loop over pieces that no e-graph has.
     """
 
     module: Module
@@ -137,6 +137,7 @@ class SearchResult:
     recorded: list[RecordedBlock] = field(default_factory=list[RecordedBlock])
     again: int | None = None
     kept: tuple[tuple[str, int], ...] = ()
+    loops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +330,8 @@ class Units:
         name, found, roots = place[0], run.result, [b.value for b in block.bindings]
         is_again = place in self._saturated
         if not is_again:
-            self._saturated[place] = self._saturate(
-                place, roots, scope, known, run, self._alternatives(roots, scope, known, run)
-            )
+            asked = self._alternatives(roots, scope, known, run)
+            self._saturated[place] = self._saturate(place, roots, scope, known, run, asked)
         # XLA hoists loop-invariant code out of the body of a loop.
         loop = run.loop_functions.get(name)
         is_hoisted = loop is not None and loop.is_body and run.options.profile.platform in PLATFORMS

@@ -22,7 +22,7 @@ from relax_eg.meshes.linearity import linear_operands
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import movement_operators
 from relax_eg.ops.sizes import product
-from relax_eg.rules.fission import axis_with_elements_ahead
+from relax_eg.rules.regions import axis_with_elements_ahead
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Read, loop_of, walk
 from relax_eg.tir.program import TensorProgram, dims_of

@@ -283,21 +283,23 @@ def _scatter(site: Site) -> Annotation:
 
 
 def _scatter_definition(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram | None:
-    """Each element plus all updates of its place."""
+    """Each element plus all updates of its place. Along batching axes, those at the same place."""
     x, indices, updates = buffers
     if site["kind"] != "add" or site["mode"] != "fill":
         return None
-    loops = tuple(loop(f"u{a}") for a in range(updates.rank))
-    batch = [v for a, v in enumerate(loops) if a not in site["update_window_dims"]]
-    windows = iter(site["update_window_dims"])
+    batches = [a for a in range(updates.rank) if a not in site["update_window_dims"]]
+    of = {
+        batches[k]: a for a, k in zip(site["operand_batching_dims"], site["scatter_indices_batching_dims"], strict=True)
+    }
 
     def element(*i: Dim) -> Scalar:
         here: Scalar = const(True, "bool")
+        loops = tuple(i[of[a]] if a in of else loop(f"u{a}") for a in range(updates.rank))
+        batch = [loops[a] for a in batches]
+        windows = iter(site["update_window_dims"])
         for axis, place in enumerate(i):
             index_map = site["scatter_dims_to_operand_dims"]
             if axis in site["operand_batching_dims"]:
-                of = site["scatter_indices_batching_dims"][site["operand_batching_dims"].index(axis)]
-                here = here & equal(Index(place), Index(batch[of]))
                 continue
             window = None if axis in site["inserted_window_dims"] else next(windows)
             at: Scalar = Index(ZERO if window is None else loops[window])
@@ -307,7 +309,7 @@ def _scatter_definition(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgra
                     here = here & within(0, start, x.shape[axis] - updates.shape[window] + 1)
                 at = start if window is None else start + at
             here = here & equal(Index(place), at)
-        over = tuple(zip(loops, updates.shape, strict=True))
+        over = tuple((v, d) for a, (v, d) in enumerate(zip(loops, updates.shape, strict=True)) if a not in of)
         return x[i] + reduce("sum", select(here, updates[loops], const(0, x.dtype)), over)
 
     return program("scatter", buffers, compute("out", x.shape, element))

@@ -21,7 +21,8 @@ from relax_eg.ir.module import pure_function
 from relax_eg.ops import api as op
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call
-from relax_eg.rules.fission import dimension_of, joined
+from relax_eg.rules.fission import joined
+from relax_eg.rules.regions import dimension_of
 from relax_eg.rules.schemas import ProgramQueries, as_tuple
 from relax_eg.rules.slicing import applied_again, with_sizes
 from relax_eg.shapes import Dim

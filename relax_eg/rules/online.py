@@ -77,6 +77,12 @@ class TotalsLaw:
     form: TotalsForm
     given: Mapping[int, bool]
 
+    def moved(self, to: Callable[[TotalsFactor], TotalsFactor]) -> TotalsLaw:
+        """The law with other followers."""
+        shift = None if self.form.shift is None else to(self.form.shift)
+        form = self.form._replace(factors=tuple(map(to, self.form.factors)), shift=shift)
+        return TotalsLaw(form, self.given)
+
 
 class Follower(NamedTuple):
     """What follows from totals: the axis of its result along which it has one value for all places of the dimension,

@@ -11,11 +11,11 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import Attrs, Expr
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.fused import program_at
-from relax_eg.ops.record import call
+from relax_eg.ops.record import TABLE, Site, call, definition_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.compose import substitute_variables
 from relax_eg.tir.expr import Reduce, Scalar, loop_of
-from relax_eg.tir.program import Stage
+from relax_eg.tir.program import TensorProgram
 
 
 def with_sizes(shape: Sequence[Dim], sizes: Mapping[int, Dim]) -> tuple[Dim, ...]:
@@ -56,16 +56,24 @@ def use_of(x: Expr) -> Use:
 
 
 @lru_cache(MANY_KEPT)
+def equations_of(use: Use) -> TensorProgram | None:
+    """What a use of an operator with one result computes, by equations or its definition; None if it has neither."""
+    name, operands, attrs, result = use
+    placed = program_at(*use)
+    found = placed.program if placed is not None else None
+    is_known = all(isinstance(a, Tensor) and a.shape is not None and a.dtype is not None for a in (*operands, result))
+    if found is None and is_known and name in TABLE:
+        found = definition_of(Site(name, operands, dict(attrs)))
+    return found if found is not None and len(found.inputs) == len(operands) else None
+
+
+@lru_cache(MANY_KEPT)
 def _same_equations(whole: Use, piece: Use, reduced: str) -> bool:
     """Returns whether two uses of an operator compute the same at each place that both have, but for the extent of the
     loop variable `reduced`. Where an axis of the piece has one place, that is place 0."""
-    stages: list[Sequence[Stage]] = []
-    for use in (whole, piece):
-        placed = program_at(*use)
-        if placed is None:
-            return False
-        stages.append(placed.program.stages)
-    if len(stages[0]) != len(stages[1]):
+    programs = [equations_of(use) for use in (whole, piece)]
+    stages = [p.stages for p in programs if p is not None]
+    if len(stages) < len(programs) or len(stages[0]) != len(stages[1]):
         return False
     for of_whole, of_piece in zip(*stages, strict=True):
         if of_whole.output.name != of_piece.output.name or of_whole.indices != of_piece.indices:

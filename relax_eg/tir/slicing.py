@@ -143,7 +143,8 @@ def _axes_read(
         place: int | None = None
         for p, at in enumerate(term.indices):
             if index is None or at != index:
-                if name in (at.variables if isinstance(at, Dim) else at.free):
+                # What an index reads at that place is a term of its own here.
+                if isinstance(at, Dim) and name in at.variables:
                     return None
             elif place is not None or program.buffers[term.buffer].shape[p] != extent:
                 return None

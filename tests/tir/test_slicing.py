@@ -44,10 +44,32 @@ def f(A: rx.Buffer("n m"), Y: rx.Buffer("n m")):
     Y[i, j] = select(i == 0, A[i, j], Y[i - 1, j] + A[i, j])
 """
 
+LOOKUP = """
+def f(T: rx.Buffer("v m"), I: rx.Buffer("n", "int64"), Y: rx.Buffer("n m")):
+    Y[i, j] = T[I[i], j]
+"""
+GATHERED = """
+def f(X: rx.Buffer("n m"), I: rx.Buffer("n", "int64"), Y: rx.Buffer("n")):
+    Y[i] = X[i, I[i]]
+"""
+OTHER_LOOKUP = """
+def f(T: rx.Buffer("v"), I: rx.Buffer("n+1", "int64"), Y: rx.Buffer("n")):
+    Y[i] = T[I[i + 1]]
+"""
+PLACED_LOOKUP = """
+def f(T: rx.Buffer("v"), I: rx.Buffer("n", "int64"), Y: rx.Buffer("n")):
+    Y[i] = T[I[i] + index(i)]
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "axis", "found"),
     [
+        (LOOKUP, 0, (None, 0)),
+        (LOOKUP, 1, (1, None)),
+        (GATHERED, 0, (0, 0)),
+        (OTHER_LOOKUP, 0, None),
+        (PLACED_LOOKUP, 0, None),
         (SOFTMAX, 0, (0,)),
         (SOFTMAX, 1, None),
         (MATMUL, 0, (0, None)),

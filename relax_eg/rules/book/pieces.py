@@ -23,20 +23,10 @@ from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
 from relax_eg.ops.ordering import AFTER
 from relax_eg.ops.transfers import FROM_HOST, ON_HOST
-from relax_eg.rules.fission import (
-    ORDERS,
-    SHAPED,
-    BodyAnswers,
-    CutRegion,
-    dimension_of,
-    dimensions_of,
-    extent_of,
-    in_a_loop,
-    joint_region,
-    readers_of,
-)
+from relax_eg.rules.fission import BodyAnswers, Finer, in_a_loop, readers_of
 from relax_eg.rules.halo import halo_of, with_halo
 from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxes, sums_of_rows, twice
+from relax_eg.rules.regions import ORDERS, SHAPED, CutRegion, dimension_of, dimensions_of, extent_of, joint_region
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_answers import RecordingAnswers
 from relax_eg.rules.schemas import MEMORY, ExtractionStep, Made, ProgramQueries, Schema
@@ -143,20 +133,22 @@ def _accumulated_in(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     about = _about(queries)
     best: dict[bool, tuple[int, int, CutRegion]] = {}  # by whether something is added up
     for along in dimensions_of(start):
+        if about(extent_of(start, along)) < _FEWEST:
+            continue
         region = joint_region(e, start, along, queries, ANCHORS)
         if region is None or about(region.extent) < _FEWEST:
             continue
         adds = any(region.dimensions[x].kind is not None for x in region.outputs)
         if len(region.outputs) == 1 and (has_own_axis or not adds):
             continue  # `_in_pieces` proposes that
-        saved, largest = queries.once((region, "saved"), functools.partial(_saved, region))
+        saved, largest = queries.once((region, "saved"), functools.partial(saved_by, region))
         is_large = largest >= max(queries.large_bytes, 1) and (adds or not queries.large_bytes)
         if saved > 0 and is_large and (adds not in best or saved > best[adds][0]):
             best[adds] = saved, largest, region
     return tuple(p for _, largest, region in best.values() for p in _in_counts(e, region, largest, queries, sums=True))
 
 
-def _saved(region: CutRegion, queries: ProgramQueries) -> tuple[int, int]:
+def saved_by(region: CutRegion, queries: ProgramQueries) -> tuple[int, int]:
     """The bytes of a region's values without those of its results, less these, and of the largest of the values."""
     about, outputs = _about(queries), {*region.outputs}
     inside = [about(bytes_of(x.annotation)) for x in region.dimensions if x not in outputs]
@@ -173,24 +165,24 @@ def _in_counts(e: Expr, region: CutRegion, largest: int, queries: ProgramQueries
     along other dimensions. `sums`: whether these may add up in another order."""
     extent, about = region.extent, _about(queries)
     if not queries.large_bytes:
-        counts = [_without_padding(extent, n) for n in _UNDER_LIMIT if about(extent) >= _LEAST * n]
+        counts = [without_padding(extent, n) for n in _UNDER_LIMIT if about(extent) >= _LEAST * n]
         if extent.is_const and extent.value <= _UNDER_LIMIT[-1]:  # such as the sequences of a batch, one by one
             counts.append(extent.value)
     else:
         count = PIECES
         while count < _MOST_PIECES and largest * _ROOM > count * queries.large_bytes:
             count *= 2
-        counts = [_without_padding(extent, count)]
+        counts = [without_padding(extent, count)]
     proposed: list[Expr] = []
     finest: tuple[Dim, Dim] | None = None
     for count in counts:
-        rows, number = _rows_of(extent, count, about(extent))
+        rows, number = rows_of(extent, count, about(extent))
         found = queries.once((region, count), functools.partial(in_a_loop, region, rows, number))
         if found is not None:
             proposed.append(found[e])
             finest = rows, number
     if finest is not None and not queries.large_bytes:
-        finer = functools.partial(_finer, sums=sums)
+        finer = FINER[sums]
         found = queries.once((region, "finer"), functools.partial(in_a_loop, region, *finest, finer=finer))
         proposed += [] if found is None else [found[e]]
     return tuple(proposed)
@@ -222,21 +214,25 @@ def _finer(step: BodyAnswers, sums: bool) -> Sequence[Expr] | None:
         region, extent = best[1], step.extent(best[1].extent)
         beside = max((n for x, n in sizes.items() if x not in region.dimensions), default=1)
         counts = [n for n in _UNDER_LIMIT if extent >= _LEAST * n] or [extent]
-        count = _without_padding(region.extent, next((n for n in counts if sizes[largest] <= n * beside), counts[-1]))
-        made = in_a_loop(region, *_rows_of(region.extent, count, extent), step)
+        count = without_padding(region.extent, next((n for n in counts if sizes[largest] <= n * beside), counts[-1]))
+        made = in_a_loop(region, *rows_of(region.extent, count, extent), step)
         if made is None:
             break
         roots = substitute_exprs(list(roots), made)
     return None if roots is at_first else roots
 
 
-def _rows_of(size: Dim, count: int, about: int) -> tuple[Dim, Dim]:
+# Cut what a step computes; by whether pieces may be added up, which is another order.
+FINER: dict[bool, Finer] = {sums: functools.partial(_finer, sums=sums) for sums in (False, True)}
+
+
+def rows_of(size: Dim, count: int, about: int) -> tuple[Dim, Dim]:
     """The rows of a piece, and the number of pieces: `count`, or one for each row where there are fewer rows. `about`:
     the value of `size` at the sizes of interest."""
     return (Dim.of(1), size) if about <= count else (ceildiv(size, count), Dim.of(count))
 
 
-def _without_padding(size: Dim, count: int) -> int:
+def without_padding(size: Dim, count: int) -> int:
     """The next number of pieces that divides a known size, if it is less than twice `count`."""
     if not size.is_const:
         return count

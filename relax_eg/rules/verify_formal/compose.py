@@ -106,6 +106,8 @@ class Composer:
             if value.ndim:
                 raise Unsupported("a constant tensor")
             return Const(value.item(), e.dtype)
+        if e.op == TUPLE_GET and e.args[0].op == VAR:  # a field of a parameter
+            return Read(f"{e.args[0].attr('name')}[{e.attr('index')}]", at, e.dtype)
         if e.op == TUPLE_GET:
             return self._element_at(e.args[0], at, e.attr("index"))
         if e.op in CORE and e.op != CALL_TIR:

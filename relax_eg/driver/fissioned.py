@@ -1,0 +1,161 @@
+"""Whole programs in which everything that a dimension runs through is computed in one loop over pieces of it, such as a
+training step over micro-batches.
+
+The rule `accumulated_over_pieces` proposes such loops for single results, and extraction chooses among them. In a large
+program that takes long, and all results have to be chosen from the same loop. So the loops around the largest values
+are also made of whole programs, without an e-graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+
+from relax_eg.backend.family import KERNELS
+from relax_eg.driver.measured import ACCUMULATED, Entry, Search
+from relax_eg.driver.options import Sizes
+from relax_eg.extract.cost import ASSUMED_SIZE
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import reachable_functions, substitute_exprs, without_calls
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.module import Binding, Function, Module
+from relax_eg.ir.outline import SMALLEST_PROGRAM
+from relax_eg.ops import bytes_of
+from relax_eg.rules.book.pieces import ANCHORS, FINER, rows_of, saved_by, without_padding
+from relax_eg.rules.fission import BodyAnswers, in_a_loop
+from relax_eg.rules.regions import CutRegion, dimensions_of, joint_region
+from relax_eg.rules.schemas import Made, ModuleAnswers, ProgramQueries
+from relax_eg.shapes import Dim
+
+_SHAPES = 6  # limit: large values of different shapes whose dimensions are tried
+_REGIONS = 3  # limit: regions that are cut
+_MOST_PIECES = 128  # limit: pieces of a dimension
+
+
+@dataclass
+class _AtSizes(ModuleAnswers):
+    """The answers about a module at sizes."""
+
+    sizes: Sizes = field(kw_only=True)
+
+    def extent(self, size: Dim) -> int:
+        return int(size.evaluate({v: self.sizes.get(v, ASSUMED_SIZE) for v in size.variables}))
+
+    def add(self, function: Function, suffix: str) -> Function:
+        stem, known = f"{function.name}_{suffix}", self.functions
+        made = replace(function, name=next(n for i in count() if (n := f"{stem}{i or ''}") not in known))
+        known[made.name] = made
+        return made
+
+
+@dataclass
+class _Answers(BodyAnswers):
+    """The answers about all values of a program; what schemas make of them is made once."""
+
+    known: dict[Hashable, object] = field(default_factory=dict[Hashable, object])
+
+    def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
+        if key not in self.known:
+            self.known[key] = make(self)
+        return self.known[key]  # type: ignore[return-value]
+
+
+class Fissions:
+    """The loops of one program.
+
+    - `module`: the program. Its calls are replaced by what they compute.
+    - `sizes`: the sizes at which loops are to save memory.
+    """
+
+    def __init__(self, module: Module, sizes: Sizes) -> None:
+        self.module = without_calls(module)
+        self._at = _AtSizes({f.name: f for f in self.module}, sizes=sizes)
+        main = self.module.main
+        is_one = len(main.blocks) == 1 and main.blocks[0].dataflow
+        self._answers = _Answers(self._at, roots=[b.value for b in main.blocks[0].bindings] if is_one else [])
+        self._made: dict[tuple[CutRegion, int, bool], Module | None] = {}
+
+    @cached_property
+    def regions(self) -> Sequence[CutRegion]:
+        """The regions that may be cut, those that save most first."""
+        asked, sizes = self._answers, dict[Expr, int]()
+        for x in asked.nodes:
+            if x.args and isinstance(x.annotation, Tensor) and x.annotation.shape is not None:
+                sizes[x] = asked.extent(bytes_of(x.annotation))
+        largest: dict[tuple[Dim, ...], Expr] = {}
+        for x in sorted(sizes, key=lambda x: -sizes[x]):
+            if len(largest) < _SHAPES:
+                largest.setdefault(x.shape, x)
+        found: dict[tuple[Expr, ...], tuple[int, CutRegion]] = {}
+        for x in largest.values():
+            for along in dimensions_of(x):
+                region = joint_region(None, x, along, asked, ANCHORS)
+                if region is not None and asked.extent(region.extent) > 1 and region.outputs not in found:
+                    found[region.outputs] = saved_by(region, asked)[0], region
+        best = sorted((f for f in found.values() if f[0] > 0), key=lambda f: -f[0])
+        return [region for _, region in best[:_REGIONS]]
+
+    def counts(self, region: CutRegion) -> list[int]:
+        """The numbers of pieces in which a region is cut, few first."""
+        extent, found, pieces = self._answers.extent(region.extent), list[int](), 2
+        while pieces <= min(extent, _MOST_PIECES):
+            found.append(without_padding(region.extent, pieces))
+            pieces *= 2
+        if extent <= _MOST_PIECES and extent not in found:
+            found.append(extent)
+        return sorted({*found})
+
+    def cut(self, region: CutRegion, pieces: int, is_finest: bool = False) -> Module | None:
+        """The program with a region in this many pieces. `is_finest`: whether what a step computes is cut further,
+        along other dimensions. None if that cannot be done."""
+        key = region, pieces, is_finest
+        if key not in self._made:
+            self._made[key] = self._cut(*key)
+        return self._made[key]
+
+    def _cut(self, region: CutRegion, pieces: int, is_finest: bool) -> Module | None:
+        rows, number = rows_of(region.extent, pieces, self._answers.extent(region.extent))
+        made = in_a_loop(region, rows, number, self._answers, FINER[True] if is_finest else None)
+        if made is None:
+            return None
+        main, (block,) = self.module.main, self.module.main.blocks
+        values = substitute_exprs([b.value for b in block.bindings], made)
+        bindings = tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))
+        main = replace(main, blocks=(replace(block, bindings=bindings),))
+        needed = reachable_functions(main.expressions(), self._at.functions)
+        return Module((main, *(f for f in needed if f.name != main.name)))
+
+
+def may_have_loops(search: Search, entry: Entry | None) -> bool:
+    """Whether a program, or the one as written (None), is computed in loops that no e-graph has: where the rules say
+    that these compute the same. Not for a small program, whose e-graph has them, and not where kernels are executables
+    of their own."""
+    options = search.options
+    module = search.traced.module if entry is None else entry.module
+    is_allowed = any(s.name == ACCUMULATED for s in options.rules.schemas)
+    is_large = sum(len(f.expressions()) for f in module) >= SMALLEST_PROGRAM
+    return is_allowed and is_large and options.execution != KERNELS and options.cost is None
+
+
+def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
+    """A program, or the one as written (None), in loops over pieces: for each of its regions, in few pieces first."""
+    if not may_have_loops(search, entry):
+        return
+    base = entry or search.as_written
+    if base.module not in search.fissions:
+        search.fissions[base.module] = Fissions(base.module, search.options.bindings[0])
+    of = search.fissions[base.module]
+
+    def entries(region: CutRegion) -> Iterator[Entry]:
+        counts = of.counts(region)
+        for pieces, is_finest in (*((n, False) for n in counts), *((n, True) for n in counts[-1:])):
+            with search.limit_clock.running():
+                made = of.cut(region, pieces, is_finest)
+            if made is not None:
+                yield replace(base, found=replace(base.found, module=made, loops=len(region.outputs)))
+
+    with search.limit_clock.running():
+        regions = of.regions
+    yield from map(entries, regions)
