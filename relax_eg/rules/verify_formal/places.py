@@ -1,0 +1,127 @@
+"""Few places, one by one: a sum over few of them is written out, and an index that is divided by a number has one of few
+remainders.
+
+The places of a window, the phases of a transposed convolution and the results of a tile are such places.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from relax_eg.rules.verify_formal.compose import dims_in
+from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards, at_least, in_range, simplified
+from relax_eg.rules.verify_formal.sums import Factor, Term
+from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import is_plain
+from relax_eg.tir.expr import Scalar, loop, walk
+
+if TYPE_CHECKING:
+    from relax_eg.rules.verify_formal.terms import Normalizer
+
+_MOST_PLACES = 16  # limit: places of a bound variable that are written out
+_MOST_REMAINDERS = 64  # limit: cases of the remainders of all indices of a result
+
+
+def written_out(t: Term, normal: Normalizer) -> list[Term] | None:
+    """`t` at each place of a bound variable whose place decides something: it is added to other variables, divided, or
+    an index of a constant. None if there is none of few places.
+
+    Of several such variables the one of the largest steps comes first: the others may decide nothing then."""
+    found: list[tuple[tuple[int, int], str, range]] = []
+    for name in t.bound:
+        places = _places(t, name)
+        step = max(_steps(t, name, normal.composer.constants), default=None) if places is not None else None
+        if places is not None and step is not None:
+            found.append((step, name, places))
+    if not found:
+        return None
+    _, name, places = max(found, key=lambda x: x[:2])
+    rest = Term(t.factors, t.guards, t.bound - {name})
+    return [normal.term_with(rest, {name: Dim.of(i)}) for i in places]
+
+
+def _places(t: Term, name: str) -> range | None:
+    """The places of a bound variable between the numbers by which it is bounded; None if it is not, or has many."""
+    v = Dim.var(name)
+    low = [-(g.dim - v).const for g in t.guards if g.op == ">=" and g.of is None and (g.dim - v).is_const]
+    high = [(g.dim + v).const for g in t.guards if g.op == ">=" and g.of is None and (g.dim + v).is_const]
+    if not low or not high:
+        return None
+    found = range(max(low), min(high) + 1)
+    return found if len(found) <= _MOST_PLACES else None
+
+
+def _steps(t: Term, name: str, constants: Mapping[str, object]) -> Iterator[tuple[int, int]]:
+    """By how much a step of a variable moves what its place decides: the degree, and the number."""
+    v = Dim.var(name)
+    for d, is_constant in _deciding(t.factors, t.guards, constants):
+        if name not in d.variables or (d is v and not is_constant):
+            continue
+        if is_plain(d) and len(d.variables) == 1 and not is_constant:
+            continue
+        for atoms, c in d.terms:
+            if any(a.name == name or any(name in x.variables for x in a.args) for a in atoms):
+                yield len(atoms), abs(c)
+
+
+def _deciding(
+    factors: Iterable[Factor], guards: Iterable[GuardLiteral], constants: Mapping[str, object]
+) -> Iterator[tuple[Dim, bool]]:
+    """The indices of elements, each with whether they are those of a constant, and the sizes in guards."""
+    for g in guards:
+        yield g.dim, False
+        if g.of is not None:
+            yield from _deciding((g.of,), (), constants)
+    for f in factors:
+        if f.kind == "read":
+            yield from ((d, f.name in constants) for d in f.dims)
+        for form in f.args:
+            for u, _ in form.terms:
+                yield from _deciding(u.factors, u.guards, constants)
+
+
+def remainder_cases(
+    terms: Iterable[Scalar], at: tuple[Dim, ...], shape: tuple[Dim, ...], facts: KnownGuards
+) -> Iterator[tuple[tuple[Dim, ...], list[GuardLiteral]]]:
+    """The cases of the remainders of indices `at` that `terms` divide by numbers, where `facts` hold: the indices, as a
+    multiple of the divisor and a remainder, and the guards that they lie in `shape`."""
+    divisors = [1] * len(at)
+    for d in dict.fromkeys(d for s in terms for t in walk(s) for d in dims_in(t)):
+        for top, by in _divisions(simplified(d, facts, frozenset())):
+            for axis, v in enumerate(at):
+                if v.is_const or not v.variables <= top.variables:
+                    continue
+                step = top.substitute({str(v): v + 1}) - top
+                if step.is_const:
+                    divisors[axis] = math.lcm(divisors[axis], by // math.gcd(by, step.value))
+    if math.prod(divisors) > _MOST_REMAINDERS:
+        divisors = [1] * len(at)
+    for rest in itertools.product(*map(range, divisors)):
+        places: list[Dim] = []
+        guards: list[GuardLiteral] = []
+        for axis, (v, n, by, r) in enumerate(zip(at, shape, divisors, rest, strict=True)):
+            if by == 1:
+                places.append(v)
+                guards += [] if v.is_const else in_range(v, n)
+            elif n.is_const and n.value <= by:
+                places.append(Dim.of(r))
+                guards.append(at_least(n - 1 - r))
+            else:
+                q = loop(f"q{axis}")
+                places.append(q * by + r)
+                guards += [at_least(q), at_least(n - 1 - q * by - r)]
+        if all(g.decided is not False for g in guards):
+            yield tuple(places), guards
+
+
+def _divisions(d: Dim) -> Iterator[tuple[Dim, int]]:
+    """What is divided by a number in a size, and the number."""
+    for atoms, _ in d.terms:
+        for a in atoms:
+            if a.op == "floordiv" and a.args[1].is_const and a.args[1].value > 1:
+                yield a.args[0], a.args[1].value
+            for x in a.args:
+                yield from _divisions(x)
