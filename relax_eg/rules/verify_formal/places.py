@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from relax_eg.rules.verify_formal.compose import dims_in
+from relax_eg.rules.verify_formal.compose import Unsupported, dims_in
 from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards, at_least, in_range, simplified
 from relax_eg.rules.verify_formal.sums import Factor, Term
 from relax_eg.shapes import Dim
@@ -25,15 +25,20 @@ _MOST_PLACES = 16  # limit: places of a bound variable that are written out
 _MOST_REMAINDERS = 64  # limit: cases of the remainders of all indices of a result
 
 
+# Which sums over few places are written out.
+Written = Literal["none", "deciding", "every"]
+
+
 def written_out(t: Term, normal: Normalizer) -> list[Term] | None:
-    """`t` at each place of a bound variable whose place decides something: it is added to other variables, divided, or
-    an index of a constant. None if there is none of few places.
+    """`t` at each place of a bound variable of few places, of those that `normal.written` names. A place decides
+    something if it is added to other variables, divided, or an index of a constant. None if there is no such variable.
 
     Of several such variables the one of the largest steps comes first: the others may decide nothing then."""
     found: list[tuple[tuple[int, int], str, range]] = []
+    least = None if normal.written == "deciding" else (0, 0)
     for name in t.bound:
         places = _places(t, name)
-        step = max(_steps(t, name, normal.composer.constants), default=None) if places is not None else None
+        step = max(_steps(t, name, normal.composer.constants), default=least) if places is not None else None
         if places is not None and step is not None:
             found.append((step, name, places))
     if not found:
@@ -84,11 +89,13 @@ def _deciding(
 
 
 def remainder_cases(
-    terms: Iterable[Scalar], at: tuple[Dim, ...], shape: tuple[Dim, ...], facts: KnownGuards
+    terms: Iterable[Scalar], at: tuple[Dim, ...], shape: tuple[Dim, ...], facts: KnownGuards, written: Written
 ) -> Iterator[tuple[tuple[Dim, ...], list[GuardLiteral]]]:
     """The cases of the remainders of indices `at` that `terms` divide by numbers, where `facts` hold: the indices, as a
-    multiple of the divisor and a remainder, and the guards that they lie in `shape`."""
-    divisors = [1] * len(at)
+    multiple of the divisor and a remainder, and the guards that they lie in `shape`. If every sum is written out, so is
+    every index of few places."""
+    is_few = [written == "every" and n.is_const and 1 < n.value <= _MOST_PLACES for n in shape]
+    divisors = [n.value if few else 1 for few, n in zip(is_few, shape, strict=True)]
     for d in dict.fromkeys(d for s in terms for t in walk(s) for d in dims_in(t)):
         for top, by in _divisions(simplified(d, facts, frozenset())):
             for axis, v in enumerate(at):
@@ -98,7 +105,7 @@ def remainder_cases(
                 if step.is_const:
                     divisors[axis] = math.lcm(divisors[axis], by // math.gcd(by, step.value))
     if math.prod(divisors) > _MOST_REMAINDERS:
-        divisors = [1] * len(at)
+        raise Unsupported("too many remainders of indices")
     for rest in itertools.product(*map(range, divisors)):
         places: list[Dim] = []
         guards: list[GuardLiteral] = []

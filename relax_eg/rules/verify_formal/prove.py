@@ -53,7 +53,7 @@ from relax_eg.rules.verify_formal.guards import (
 )
 from relax_eg.rules.verify_formal.matrices import OPERATORS as LINEAR_ALGEBRA
 from relax_eg.rules.verify_formal.matrices import same_matrices
-from relax_eg.rules.verify_formal.places import remainder_cases
+from relax_eg.rules.verify_formal.places import Written, remainder_cases
 from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import TermValues, modulus_of
@@ -370,8 +370,8 @@ def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuar
         if not why:
             return "real" if floats else "modular"
         reasons.append(why)
-    if _has_windows(instance):
-        why = _equal_place_by_place(left, right, at, base, Composer(claims=claims), instance)
+    for written in _WRITTEN if _has_windows(instance) else ():
+        why = _equal_place_by_place(left, right, at, base, Composer(claims=claims), instance, written)
         if not why:
             return "real" if floats else "modular"
         reasons.append(why)
@@ -468,31 +468,40 @@ def _is_total(e: Expr, facts: KnownGuards) -> bool:
     return not values.hazards
 
 
+_WRITTEN: tuple[Written, ...] = ("deciding", "every")
+
+
 def _equal_place_by_place(
-    left: Expr, right: Expr, at: tuple[Dim, ...], base: KnownGuards, composer: Composer, instance: Instance
+    left: Expr,
+    right: Expr,
+    at: tuple[Dim, ...],
+    base: KnownGuards,
+    composer: Composer,
+    instance: Instance,
+    written: Written,
 ) -> str:
     """Returns why elements `at` are not shown equal in some case of remainders of the indices, with sums over few
     places written out; "" if they are in all cases."""
-    whole = [composer.element(e, at) for e in (left, right)]
     inside = base.with_(_ranges(at, left.shape))
-    for places, guards in remainder_cases(whole, at, left.shape, inside):
-        a, b = (composer.element(e, places) for e in (left, right))
-        try:
-            why = _equal_in_all_cases(a, b, composer, base.with_(guards), instance, True)
-        except Unsupported as e:
-            why = str(e)
-        if why:
-            return why
+    try:
+        whole = [composer.element(e, at) for e in (left, right)]
+        for places, guards in remainder_cases(whole, at, left.shape, inside, written):
+            a, b = (composer.element(e, places) for e in (left, right))
+            why = _equal_in_all_cases(a, b, composer, base.with_(guards), instance, written)
+            if why:
+                return why
+    except Unsupported as e:
+        return str(e)
     return ""
 
 
 def _equal_in_all_cases(
-    a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards, instance: Instance, writes_out: bool = False
+    a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards, instance: Instance, written: Written = "none"
 ) -> str:
     """Returns why the terms are not shown equal in some case of empty axes of extremes; "" if they are in all cases."""
     accurately = instance.rule.numerics != "approximate"
     for x, y, inside in cases(a, b, composer, facts):
-        normal = Normalizer(composer, _with_positions(inside, composer, instance), writes_out)
+        normal = Normalizer(composer, _with_positions(inside, composer, instance), written)
         why = _equal_values(x, y, composer, normal, accurately)
         if why:
             return why

@@ -19,7 +19,7 @@ from relax_eg.rules.verify_formal.guards import (
     simplified,
     zero,
 )
-from relax_eg.rules.verify_formal.places import written_out
+from relax_eg.rules.verify_formal.places import Written, written_out
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, guard_variables
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
@@ -29,6 +29,7 @@ from relax_eg.tir.expr import is_loop, loop
 # limit: orders of bound variables that look alike which are tried to find the canonical one
 _MOST_ORDERS = 120
 _MOST_ROUNDS = 60  # limit: rounds of simplification of a term
+_MOST_WRITTEN_ROUNDS = 4000  # limit: the same if sums are written out; a round makes or simplifies one summand
 
 _ANY = loop("any")
 _THIS = loop("this")
@@ -39,13 +40,13 @@ class Normalizer:
 
     - `composer`: the composer that made the terms.
     - `facts`: the guards that hold at every point considered.
-    - `writes_out`: whether sums over few places are written out (`places`). Equal terms are then merged at once.
+    - `written`: which sums over few places are written out (`places`). If any is, equal terms are merged at once.
     """
 
-    def __init__(self, composer: Composer, facts: KnownGuards, writes_out: bool = False) -> None:
+    def __init__(self, composer: Composer, facts: KnownGuards, written: Written = "none") -> None:
         self.composer = composer
         self.facts = facts
-        self.writes_out = writes_out
+        self.written: Written = written
         self._given = set(facts.known)
         self._settled: dict[Term, list[tuple[Term, Fraction]]] = {}
         self._named: dict[Term, Term] = {}  # terms with canonical names
@@ -107,7 +108,7 @@ class Normalizer:
         total = Sum()
         for t, c, m in s.items():
             for made, by in self._settle_term(t):
-                total.add(self._one_of_equals(made) if self.writes_out else made, c * by, m * abs(by))
+                total.add(self._one_of_equals(made) if self.written != "none" else made, c * by, m * abs(by))
         return total
 
     def _one_of_equals(self, t: Term) -> Term:
@@ -123,7 +124,7 @@ class Normalizer:
         if found is None:
             done: list[tuple[Term, Fraction]] = []
             todo = [(term, Fraction(1))]
-            for _ in range(_MOST_ROUNDS):
+            for _ in range(_MOST_ROUNDS if self.written == "none" else _MOST_WRITTEN_ROUNDS):
                 if not todo:
                     break
                 t, c = todo.pop()
@@ -150,7 +151,7 @@ class Normalizer:
 
     def _write_out(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Replaces a sum over few places by its summands, if that is wanted."""
-        found = written_out(t, self) if self.writes_out else None
+        found = written_out(t, self) if self.written != "none" else None
         return None if found is None else [(made, Fraction(1)) for made in found]
 
     def _guards(self, t: Term) -> list[tuple[Term, Fraction]] | None:
