@@ -1,5 +1,5 @@
-"""Few places, one by one: a sum over few of them is written out, and an index that is divided by a number has one of few
-remainders.
+"""Few places, one by one: a sum over few of them is written out, and an index that is divided by a number has one of
+few remainders.
 
 The places of a window, the phases of a transposed convolution and the results of a tile are such places.
 """
@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from relax_eg.rules.verify_formal.compose import Unsupported, dims_in
-from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards, at_least, in_range, simplified
+from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards, at_least, simplified
 from relax_eg.rules.verify_formal.sums import Factor, Term
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
@@ -88,12 +89,23 @@ def _deciding(
                 yield from _deciding(u.factors, u.guards, constants)
 
 
+@dataclass(frozen=True)
+class RemainderCases:
+    """The cases of the remainders of indices.
+
+    - `guards`: guards that hold in every case.
+    - `cases`: the indices, each a multiple of a divisor and a remainder, with the guards that they lie in the shape.
+    """
+
+    guards: tuple[GuardLiteral, ...]
+    cases: tuple[tuple[tuple[Dim, ...], tuple[GuardLiteral, ...]], ...]
+
+
 def remainder_cases(
     terms: Iterable[Scalar], at: tuple[Dim, ...], shape: tuple[Dim, ...], facts: KnownGuards, written: Written
-) -> Iterator[tuple[tuple[Dim, ...], list[GuardLiteral]]]:
-    """The cases of the remainders of indices `at` that `terms` divide by numbers, where `facts` hold: the indices, as a
-    multiple of the divisor and a remainder, and the guards that they lie in `shape`. If every sum is written out, so is
-    every index of few places."""
+) -> RemainderCases:
+    """The cases of the remainders of indices `at` that `terms` divide by numbers, where `facts` hold. If every sum is
+    written out, so is every index of few places. Raises Unsupported if there are too many."""
     is_few = [written == "every" and n.is_const and 1 < n.value <= _MOST_PLACES for n in shape]
     divisors = [n.value if few else 1 for few, n in zip(is_few, shape, strict=True)]
     for d in dict.fromkeys(d for s in terms for t in walk(s) for d in dims_in(t)):
@@ -106,22 +118,20 @@ def remainder_cases(
                     divisors[axis] = math.lcm(divisors[axis], by // math.gcd(by, step.value))
     if math.prod(divisors) > _MOST_REMAINDERS:
         raise Unsupported("too many remainders of indices")
-    for rest in itertools.product(*map(range, divisors)):
-        places: list[Dim] = []
-        guards: list[GuardLiteral] = []
-        for axis, (v, n, by, r) in enumerate(zip(at, shape, divisors, rest, strict=True)):
-            if by == 1:
-                places.append(v)
-                guards += [] if v.is_const else in_range(v, n)
-            elif n.is_const and n.value <= by:
-                places.append(Dim.of(r))
-                guards.append(at_least(n - 1 - r))
-            else:
-                q = loop(f"q{axis}")
-                places.append(q * by + r)
-                guards += [at_least(q), at_least(n - 1 - q * by - r)]
-        if all(g.decided is not False for g in guards):
-            yield tuple(places), guards
+    first, *_ = found = [
+        [_place(axis, v, n, by, r) for axis, (v, n, by, r) in enumerate(zip(at, shape, divisors, rest, strict=True))]
+        for rest in itertools.product(*map(range, divisors))
+    ]
+    everywhere = tuple(g for d, n in first for g in ((at_least(d), at_least(n - 1 - d)) if not d.is_const else ()))
+    cases = [(tuple(d for d, _ in places), tuple(at_least(n - 1 - d) for d, n in places)) for places in found]
+    return RemainderCases(everywhere, tuple(c for c in cases if all(g.decided is not False for g in c[1])))
+
+
+def _place(axis: int, v: Dim, n: Dim, by: int, r: int) -> tuple[Dim, Dim]:
+    """Index `v` of an axis of `n` places whose remainder by a divisor is `r`, and `n`."""
+    if by == 1:
+        return v, n
+    return (Dim.of(r) if n.is_const and n.value <= by else loop(f"q{axis}") * by + r), n
 
 
 def _divisions(d: Dim) -> Iterator[tuple[Dim, int]]:

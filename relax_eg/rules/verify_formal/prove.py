@@ -35,9 +35,9 @@ from relax_eg.rules.conditions import Claim, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.rule import Instance, Rule, instances
 from relax_eg.rules.signature import Numerics
-from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision, may_cancel, may_have_masks
+from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_cancel, may_have_masks
 from relax_eg.rules.verify_formal.blocks import any_rank
-from relax_eg.rules.verify_formal.compare import same_sums
+from relax_eg.rules.verify_formal.compare import Sides, equal_values
 from relax_eg.rules.verify_formal.compose import POSITION, Composer, Unsupported, size_conditions
 from relax_eg.rules.verify_formal.empty_axes import cases
 from relax_eg.rules.verify_formal.existence import require_operators, require_sizes
@@ -56,7 +56,7 @@ from relax_eg.rules.verify_formal.matrices import same_matrices
 from relax_eg.rules.verify_formal.places import Written, remainder_cases
 from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
-from relax_eg.rules.verify_formal.values import TermValues, modulus_of
+from relax_eg.rules.verify_formal.values import TermValues
 from relax_eg.rules.verify_formal.words import same_words
 from relax_eg.shapes import Dim, Relation, Star
 from relax_eg.shapes.dim import is_plain
@@ -364,7 +364,7 @@ def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuar
     for composer in ([Composer(shared, claims)] if shared else []) + [Composer(claims=claims)]:
         a, b = composer.element(left, at), composer.element(right, at)
         try:
-            why = _equal_in_all_cases(a, b, composer, facts, instance)
+            why = _equal_in_all_cases(a, b, Sides.of(composer, facts), instance)
         except Unsupported as e:
             why = str(e)
         if not why:
@@ -485,44 +485,32 @@ def _equal_place_by_place(
     inside = base.with_(_ranges(at, left.shape))
     try:
         whole = [composer.element(e, at) for e in (left, right)]
-        for places, guards in remainder_cases(whole, at, left.shape, inside, written):
+        found = remainder_cases(whole, at, left.shape, inside, written)
+        sides = Sides.of(composer, base.with_(found.guards), written)
+        for places, guards in found.cases:
             a, b = (composer.element(e, places) for e in (left, right))
-            why = _equal_in_all_cases(a, b, composer, base.with_(guards), instance, written)
+            why = _equal_in_all_cases(a, b, sides, instance, guards)
             if why:
                 return why
+            if len(found.cases) > 1 and sides.left.hazards:  # they are noted in the first case that has them alone
+                return "an element of several cases may have no value"
     except Unsupported as e:
         return str(e)
     return ""
 
 
 def _equal_in_all_cases(
-    a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards, instance: Instance, written: Written = "none"
+    a: Scalar, b: Scalar, sides: Sides, instance: Instance, more: Sequence[GuardLiteral] = ()
 ) -> str:
-    """Returns why the terms are not shown equal in some case of empty axes of extremes; "" if they are in all cases."""
-    accurately = instance.rule.numerics != "approximate"
-    for x, y, inside in cases(a, b, composer, facts):
-        normal = Normalizer(composer, _with_positions(inside, composer, instance), written)
-        why = _equal_values(x, y, composer, normal, accurately)
+    """Returns why the terms are not shown equal in some case of empty axes of extremes, where `more` holds besides the
+    facts of `sides`; "" if they are in all cases."""
+    accurately, of = instance.rule.numerics != "approximate", sides.left
+    for x, y, inside in cases(a, b, of.composer, of.facts):
+        facts = _with_positions(inside, of.composer, instance)
+        own = sides if facts is of.facts else Sides.of(of.composer, facts, of.normal.written)
+        why = equal_values(x, y, own, facts.with_(more) if more else facts, accurately)
         if why:
             return why
-    return ""
-
-
-def _equal_values(a: Scalar, b: Scalar, composer: Composer, normal: Normalizer, accurately: bool) -> str:
-    """Returns why the terms are not shown equal, equally defined, and the right one as accurate; "" if they are."""
-    facts = normal.facts
-    left, right = TermValues(composer, facts, normal), TermValues(composer, facts, normal)
-    x, y = left.sum_of(a), right.sum_of(b)
-    if left.hazards != right.hazards:
-        return "not shown equally defined"
-    floats = is_float(a.dtype)
-    why = same_sums(x, y, facts, normal, modulus_of(a.dtype), floats and accurately)
-    if why or not accurately:
-        return why
-    if not keeps_precision(a, b):
-        return "the right side computes in a coarser float"
-    if right.fragile or (floats and not is_tame(normal.merge_equal_terms(y)) and a != b):
-        return "equal over the reals; nothing is known of the right side's accuracy"
     return ""
 
 

@@ -142,7 +142,8 @@ class Normalizer:
     def _step(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Returns one simplification of `t`, as a sum; None if there is none."""
         for step in (
-            self._guards, self._solve, self._factors, self._split, self._write_out, self._fuse, self._count, self._shift,
+            self._guards, self._solve, self._factors, self._split, self._write_out, self._fuse, self._count,
+            self._shift,
         ):  # fmt: skip
             found = step(t)
             if found is not None:
