@@ -8,13 +8,12 @@ and is proved equal for all sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
-from relax_eg.ir.heads import CORE, with_operands
+from relax_eg.ir.expr import CONSTANT, Expr, postorder
+from relax_eg.ir.heads import CORE
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, counts, movement_operators, site_of
@@ -24,6 +23,7 @@ from relax_eg.rules.index_maps.stacks import FEWEST, stacked
 from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of, whole
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.shared_parts import why_not_equal_over_shared
 from relax_eg.rules.value_trials import moved_values
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import functions_with_trait
@@ -222,72 +222,21 @@ def _is_known(e: Expr) -> bool:
 
 # --- proofs ---
 
-_known = Memo[tuple[Expr, Expr], str](_MOST_KNOWN)
-
 
 def _why_not_equal(left: Expr, right: Expr, seconds: float) -> str:
     """Why two expressions are not shown equal for all values of what they share; empty if they are. Many joined parts
     are proved one by one: the proof of a join grows faster than the number of its parts."""
     if not is_join(left) or len(left.args) < FEWEST:
-        return _why_not_equal_whole(left, right, seconds)
+        return why_not_equal_over_shared(left, right, seconds)
     axis, start = left.attr("axis"), Dim.of(0)
     for part in left.args:
         maps, shape = list(whole(right.shape).maps), list(right.shape)
         maps[axis], shape[axis] = AxisMap(axis, start), part.shape[axis]
-        why = _why_not_equal_whole(part, made_of(IndexView(tuple(maps), tuple(shape)), right), seconds)
+        why = why_not_equal_over_shared(part, made_of(IndexView(tuple(maps), tuple(shape)), right), seconds)
         if why:
             return why
         start = start + part.shape[axis]
     return ""
-
-
-def _why_not_equal_whole(left: Expr, right: Expr, seconds: float) -> str:
-    for leaves in _shared(left, right):
-        variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
-        a, b = (_over(x, variables) for x in (left, right))
-        if (a, b) not in _known:
-            from relax_eg.rules.verify_formal.prove import why_not_equal
-
-            _known[a, b] = why_not_equal(a, b, tuple(variables.values()), seconds)
-        if not _known[a, b]:
-            return ""
-    return "not shown equal"
-
-
-def _shared(left: Expr, right: Expr) -> Iterator[tuple[Expr, ...]]:
-    """The largest expressions that both sides have; then the same with positions expanded."""
-    both = set(postorder((left,))) & set(postorder((right,)))
-    tried: set[tuple[Expr, ...]] = set()
-    for is_expanded in (_never, lambda x: not _is_float(x)):
-        leaves: dict[Expr, None] = {}
-        todo = [left, right]
-        seen: set[Expr] = set()
-        while todo:
-            x = todo.pop()
-            if x in seen:
-                continue
-            seen.add(x)
-            is_array = x.ndim > 0 if x.op == CONSTANT else x.op == VAR or x.op in CORE
-            if x in both and (is_array or (x.args and not is_expanded(x))):
-                leaves[x] = None
-            else:
-                todo += x.args
-        found = tuple(leaves)
-        if found not in tried:
-            tried.add(found)
-            yield found
-
-
-def _is_float(e: Expr) -> bool:
-    return isinstance(e.annotation, Tensor) and is_float(e.dtype)
-
-
-def _over(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
-    made = dict(leaves)
-    for x in postorder((e,), stop=made.__contains__):
-        if x not in made:
-            made[x] = with_operands(x, tuple(made[a] for a in x.args)) if x.args else x
-    return made[e]
 
 
 def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:

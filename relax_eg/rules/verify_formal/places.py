@@ -106,15 +106,17 @@ def remainder_cases(
 ) -> RemainderCases:
     """The cases of the remainders of indices `at` that `terms` divide by numbers, where `facts` hold. If every sum is
     written out, so is every index of few places. Raises Unsupported if there are too many."""
-    is_few = [written == "every" and n.is_const and 1 < n.value <= _MOST_PLACES for n in shape]
-    divisors = [n.value if few else 1 for few, n in zip(is_few, shape, strict=True)]
+    divisors = [1] * len(at)
     for d in dict.fromkeys(d for s in terms for t in walk(s) for d in dims_in(t)):
-        for top, by in _divisions(simplified(d, facts, frozenset())):
-            for axis, v in enumerate(at):
-                if v.is_const or not v.variables <= top.variables:
-                    continue
+        d = simplified(d, facts, frozenset())
+        for axis, (v, n) in enumerate(zip(at, shape, strict=True)):
+            if v.is_const or d is v or not v.variables <= d.variables:
+                continue
+            if written == "every" and n.is_const and n.value <= _MOST_PLACES:
+                divisors[axis] = math.lcm(divisors[axis], n.value)
+            for top, by in _divisions(d):
                 step = top.substitute({str(v): v + 1}) - top
-                if step.is_const:
+                if v.variables <= top.variables and step.is_const:
                     divisors[axis] = math.lcm(divisors[axis], by // math.gcd(by, step.value))
     if math.prod(divisors) > _MOST_REMAINDERS:
         raise Unsupported("too many remainders of indices")

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from relax_eg.dtypes import FLOATS, is_float, kind
@@ -360,26 +361,49 @@ def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuar
         raise Unsupported("not shown to have the same bits")
     accurately = instance.rule.numerics != "approximate"
     reasons: list[str] = []
-    shared = _shared(left, right, facts)
-    for composer in ([Composer(shared, claims)] if shared else []) + [Composer(claims=claims)]:
-        a, b = composer.element(left, at), composer.element(right, at)
+    for equal in _ways(instance, left, right, at, base, claims):
         try:
-            why = _equal_in_all_cases(a, b, Sides.of(composer, facts), instance)
+            why = equal()
         except Unsupported as e:
             why = str(e)
         if not why:
             return "real" if floats else "modular"
         reasons.append(why)
-    for written in _WRITTEN if _has_windows(instance) else ():
-        why = _equal_place_by_place(left, right, at, base, Composer(claims=claims), instance, written)
-        if not why:
-            return "real" if floats else "modular"
-        reasons.append(why)
+    composer = Composer(claims=claims)
+    a, b = composer.element(left, at), composer.element(right, at)
     if floats and not _equal_elements(a, b, claims, facts.deadline, accurately):
         return "real"
     if is_axiom:
         return "axiom"
     raise Unsupported(reasons[-1])
+
+
+def _ways(
+    instance: Instance,
+    left: Expr,
+    right: Expr,
+    at: tuple[Dim, ...],
+    base: KnownGuards,
+    claims: Mapping[str, frozenset[str]],
+) -> Iterator[Callable[[], str]]:
+    """The ways in which elements `at` are compared over the reals, each a function that returns why they are not shown
+    equal. The places of windows are compared one by one, first those alone that decide something."""
+    facts = base.with_(_ranges(at, left.shape))
+    shared = _shared(left, right, facts)
+    is_by_places = _has_windows(instance)
+    if is_by_places:
+        yield partial(_equal_place_by_place, left, right, at, base, Composer(claims=claims), instance, "deciding")
+    for composer in ([Composer(shared, claims)] if shared else []) + [Composer(claims=claims)]:
+        yield partial(_equal_as_whole, left, right, at, facts, composer, instance)
+    if is_by_places:
+        yield partial(_equal_place_by_place, left, right, at, base, Composer(claims=claims), instance, "every")
+
+
+def _equal_as_whole(
+    left: Expr, right: Expr, at: tuple[Dim, ...], facts: KnownGuards, composer: Composer, instance: Instance
+) -> str:
+    a, b = composer.element(left, at), composer.element(right, at)
+    return _equal_in_all_cases(a, b, Sides.of(composer, facts), instance)
 
 
 def _has_windows(instance: Instance) -> bool:
@@ -468,9 +492,6 @@ def _is_total(e: Expr, facts: KnownGuards) -> bool:
     return not values.hazards
 
 
-_WRITTEN: tuple[Written, ...] = ("deciding", "every")
-
-
 def _equal_place_by_place(
     left: Expr,
     right: Expr,
@@ -483,19 +504,16 @@ def _equal_place_by_place(
     """Returns why elements `at` are not shown equal in some case of remainders of the indices, with sums over few
     places written out; "" if they are in all cases."""
     inside = base.with_(_ranges(at, left.shape))
-    try:
-        whole = [composer.element(e, at) for e in (left, right)]
-        found = remainder_cases(whole, at, left.shape, inside, written)
-        sides = Sides.of(composer, base.with_(found.guards), written)
-        for places, guards in found.cases:
-            a, b = (composer.element(e, places) for e in (left, right))
-            why = _equal_in_all_cases(a, b, sides, instance, guards)
-            if why:
-                return why
-            if len(found.cases) > 1 and sides.left.hazards:  # they are noted in the first case that has them alone
-                return "an element of several cases may have no value"
-    except Unsupported as e:
-        return str(e)
+    whole = [composer.element(e, at) for e in (left, right)]
+    found = remainder_cases(whole, at, left.shape, inside, written)
+    sides = Sides.of(composer, base.with_(found.guards), written)
+    for places, guards in found.cases:
+        a, b = (composer.element(e, places) for e in (left, right))
+        why = _equal_in_all_cases(a, b, sides, instance, guards)
+        if why:
+            return why
+        if len(found.cases) > 1 and sides.left.hazards:  # they are noted in the first case that has them alone
+            return "an element of several cases may have no value"
     return ""
 
 
