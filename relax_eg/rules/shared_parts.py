@@ -18,6 +18,7 @@ _known = Memo[tuple[Expr, Expr, Numerics], str](_MOST_KNOWN)
 def why_not_equal_over_shared(left: Expr, right: Expr, seconds: float, numerics: Numerics = "reassociate") -> str:
     """Why two expressions are not shown equal for all values of what they share, within `seconds` of processor time;
     empty if they are. `numerics`: the class that is shown."""
+    why = "they share nothing"
     for leaves in _shared(left, right):
         variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
         a, b = (_over(x, variables) for x in (left, right))
@@ -26,9 +27,10 @@ def why_not_equal_over_shared(left: Expr, right: Expr, seconds: float, numerics:
             from relax_eg.rules.verify_formal.prove import why_not_equal
 
             _known[a, b, numerics] = why_not_equal(a, b, tuple(variables.values()), seconds, numerics)
-        if not _known[a, b, numerics]:
+        why = _known[a, b, numerics]
+        if not why:
             return ""
-    return "not shown equal"
+    return why
 
 
 def _shared(left: Expr, right: Expr) -> Iterator[tuple[Expr, ...]]:
