@@ -22,10 +22,10 @@ from relax_eg.ops.low_rank import MOST_RANK, NEAR, ROUNDED
 from relax_eg.ops.record import operators_where
 from relax_eg.rules import winograd
 from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first, to_last
+from relax_eg.rules.layout_proofs import why_not_same_network
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import convolutions, networks_of_convolutions
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Propose, Schema, Trials
-from relax_eg.rules.shared_parts import why_not_equal_over_shared
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.window_forms import (
     all_ones,
@@ -266,7 +266,10 @@ _PROVING = 20.0  # limit: seconds of processor time of the proof of a step; tile
 
 
 def _prove(numerics: Numerics) -> Callable[[Expr, Expr, FactsOf], str]:
-    return lambda left, right, facts: why_not_equal_over_shared(left, right, _PROVING, numerics)
+    def is_large(n: Dim) -> bool:
+        return n.is_const and n.value > _LARGE
+
+    return lambda left, right, facts: why_not_same_network(left, right, is_large, _PROVING, numerics)
 
 
 def _schema(
