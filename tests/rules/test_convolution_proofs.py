@@ -1,7 +1,9 @@
 """Proofs of rules about convolutions: places are compared one by one, and what is wrong is not shown."""
 
 from dataclasses import replace
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ SECONDS = 60.0
 WINDOWS = {s.name: s for s in rx.rules.windows.schemas}
 
 
-def conv(image: tuple[int, ...], kernel: tuple[int, ...], *attrs: object, **more: object) -> Expr:
+def conv(image: tuple[int, ...], kernel: tuple[int, ...], *attrs: Any, **more: Any) -> Expr:
     x, w = var("x", Tensor(image, "float32")), var("w", Tensor(kernel, "float32"))
     return op.conv(x, w, *attrs, **more)
 
@@ -62,6 +64,29 @@ def test_tiles_of_four_over_two_axes_are_proved() -> None:
     node = conv((1, 8, 14, 14), (4, 8, 3, 3), 1, SAME)
     (proposed,) = proposals(WINDOWS["winograd_by_fours"], node)
     assert why_not(node, proposed, "approximate") == ""
+
+
+def _network() -> Expr:
+    """Two convolutions with a gate and a pooling, and a third by one element."""
+    x = var("x", Tensor((2, 8, 16, 16), "float32"))
+    e = op.relu(op.conv(x, var("w0", Tensor((12, 8, 3, 3), "float32")), 2, SAME))
+    e = op.reduce_window(e, "max", (1, 1, 2, 2), (1, 1, 1, 1), [(0, 0), (0, 0), (0, 1), (0, 1)])
+    e = op.multiply(e, op.sum(e, (2, 3), keepdims=True))
+    e = op.conv(e, var("w1", Tensor((12, 1, 3, 3), "float32")), 1, SAME, groups=12)
+    return op.conv(e, var("w2", Tensor((4, 12, 1, 1), "float32")))
+
+
+def test_a_network_with_channels_last_is_proved_image_by_image() -> None:
+    rule, node = WINDOWS["channels_last"], _network()
+    (proposed,) = proposals(rule, node)
+    assert rule.prove is not None
+    assert rule.prove(node, proposed, lambda _: frozenset()) == ""
+    wrong = op.flip(proposed, 2)
+    assert rule.prove(node, wrong, lambda _: frozenset())
+    # A step in the middle is wrong: what is proposed for another network.
+    x, w = node.args
+    other = op.conv(op.add(x, x), w)
+    assert rule.prove(other, proposed, lambda _: frozenset())
 
 
 def test_a_product_of_kernels_is_proved_and_its_rounded_factors_are_not() -> None:
@@ -121,9 +146,7 @@ def test_the_highest_precision_may_stand_for_another_but_not_the_other_way() -> 
 
 
 def test_a_derivation_says_that_a_step_is_proved() -> None:
-    def blurred(x: object, w: object) -> object:
-        import jax
-
+    def blurred(x: Any, w: Any) -> Any:
         return jax.lax.conv_general_dilated(x, w, (1, 1), SAME, feature_group_count=64)
 
     specs = rx.Tensor((1, 64, 56, 56), "float32"), rx.Tensor((64, 1, 3, 3), "float32")
