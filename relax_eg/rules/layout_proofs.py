@@ -12,6 +12,7 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ops import api as op
+from relax_eg.ops.record import TABLE
 from relax_eg.rules.channels_last import ChannelsLast, is_image, permuted, to_first, to_last
 from relax_eg.rules.shared_parts import why_not_equal_over_shared
 from relax_eg.rules.signature import Numerics
@@ -70,7 +71,7 @@ def _why_not_step(left: Expr, right: Expr, last: Mapping[Expr, Expr], seconds: f
     if len(windows) > _MOST_WINDOWS:
         return "several windows are read one after the other"
     # Extremes of windows have the same bits: they meet the same elements in the same order.
-    ways = dict.fromkeys((numerics,) if any(e.op == "conv" for e in windows) else ("exact", numerics))
+    ways = dict.fromkeys((numerics,) if any(TABLE[e.op].kernel is not None for e in windows) else ("exact", numerics))
     why = ""
     for way in ways:
         why = why_not_equal_over_shared(a, b, seconds, way)
