@@ -142,6 +142,7 @@ def _is_refused(name: str, at: Any, function: Callable[..., Any], args: tuple[An
             "target=1.5: one of a100, .* or a cost model .* is accepted",
         ),
         (lambda: rx.jit(product, dims=1.5), "dims=1.5: a list of specs, one for each argument, is accepted"),
+        (lambda: rx.jit(MODULE), "a module is no function; accepted: rx.optimize.module, at=....,"),
         (lambda: rx.jit(product, dims="b s"), "dims='b s': a list of specs"),
         (lambda: rx.load(None), "path=None: a path is accepted"),
         (lambda: rx.parse(None), "text=None: text is accepted"),

@@ -18,7 +18,7 @@ from relax_eg.cache_folder import store
 from relax_eg.ir.expr import const, var
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE
-from relax_eg.rules import kept_answers
+from relax_eg.rules import kept_answers, shared_parts
 from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data, keep_answers
 from relax_eg.store import StoreWarning
 
@@ -38,7 +38,7 @@ def another_process() -> None:
     """Forgets what this process knows."""
     for name in ("pointwise", "sum_products"):
         sys.modules[f"relax_eg.rules.book.{name}"]._known.forget()
-    kept_answers._proofs.forget()
+    shared_parts._kept.forget()
     kept_answers._entry.__init__()
 
 

@@ -18,6 +18,7 @@ from relax_eg.driver.time_limit import TimeLimit
 from relax_eg.dynamic.policy import Dynamic, Mode, read_policy
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError
+from relax_eg.ir.module import Module
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes import Scope
 from relax_eg.shapes.relation import Bounds
@@ -25,7 +26,7 @@ from relax_eg.shapes.relation import Bounds
 
 @accepts(
     **{k: v for k, v in KINDS.items() if k != "numerics"},  # a search that fails warns, and the function runs
-    fn=Kind(lambda x: x is None or callable(x), "a function"),
+    fn=Kind(lambda x: x is None or callable(x) or isinstance(x, Module), "a function"),
     dims=of_types("a list of specs, one for each argument,", list, tuple) | NONE,
 )
 def jit(
@@ -75,6 +76,11 @@ def jit(
         "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "settle": settle, "search": search,
         "memory_limit": memory_limit, "time_limit": time_limit, "budget": budget,
     }  # fmt: skip
+    if isinstance(fn, Module):
+        raise OptionError(
+            "jit: a module is no function; accepted: rx.optimize(module, at=...), which returns one for all its sizes, "
+            "or rx.jit of a function that calls what rx.optimize returned"
+        )
     if fn is None:
         return functools.partial(jit, dims=dims, **options, **jit_options)
     if memory_limit is not None:

@@ -41,7 +41,7 @@ from relax_eg.ops.deduction import annotation_from
 from relax_eg.ops.facts import FACTS, facts_of_dtype, impossible, with_implied
 from relax_eg.ops.interpret import Libraries, SharedValues, evaluate, step_limit
 from relax_eg.ops.libraries import library_of
-from relax_eg.rules import NUMERICS, Claim, Rule, RuleSet, ValueTest
+from relax_eg.rules import NUMERICS, Claim, Rule, RuleSet, Schema, ValueTest
 from relax_eg.rules.certificates import status
 from relax_eg.rules.conditions import key_of
 from relax_eg.rules.fact_rules import NONEMPTY
@@ -58,6 +58,7 @@ Compare = Callable[[list[Any], dict[str, int]], None]
 _SEEDS, _SEEDS_NEAR_NUMBERS = (0, 1), (2,)
 # How a fact of a value is known.
 _DERIVED = "derived from what is declared and from the operators"
+_PROVED = "the two sides are equal over the reals: proved for these shapes and for all values"
 # limit: loop steps of one evaluation, about a second; derivations with more are checked, but not evaluated
 _MOST_STEPS = 4_000
 
@@ -137,7 +138,7 @@ def replay(derivation: Derivation, libraries: Libraries | None = None, batched: 
         scope, name = scopes[part.function][part.block], part.function
         check = _Check(derivation, part, scope, facts.get(name, {}), strict.get(name, {}), exact, found)
         check.run()
-        Proposals(derivation, part, batched, check.facts_of, check.fail, check.record_facts).check()
+        Proposals(derivation, part, batched, check.facts_of, check.fail, check.record_proof).check()
         check.evaluate(libraries)
     if derivation.parts:
         _compare_ends(derivation, libraries, found)
@@ -248,9 +249,11 @@ class _Check:
         """The facts of `e`."""
         return self.known.among((*FACTS, NONEMPTY), e)
 
-    def record_facts(self, e: Equation, used: Mapping[Expr, frozenset[str]]) -> None:
+    def record_proof(self, e: Equation, used: Mapping[Expr, frozenset[str]]) -> None:
         """Adds the facts that the proof of a step was given to its conditions, without those that follow from others
-        of the same expression or from its dtype."""
+        of the same expression or from its dtype; and that it is proved, if its rule does not tell."""
+        if isinstance(e.rule, Schema) and not e.rule.must_prove:
+            self.found.conditions[e].append(_PROVED)
         for x, facts in used.items():
             known = facts - facts_of_dtype(x.dtype)
             for fact in sorted(f for f in known if not any(f in with_implied((g,)) for g in known - {f})):

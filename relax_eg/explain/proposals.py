@@ -1,6 +1,7 @@
-"""Checks steps by rules about whole nodes (schemas): the schema is asked again.
+"""Checks steps by rules about whole nodes (schemas): the step is proved, or the schema is asked again.
 
-A step passes only if the schema, asked about the left side with the same answers as before, proposes the right side. A
+A step that is not proved passes only if the schema, asked about the left side with the same answers as before, proposes
+the right side. A
 form of a function among these answers counts only if the derivation shows that it equals the function. The derivation
 shows this for the sizes at which the program runs the function. So such a step must start from a node of the program as
 written, or from an expression that was proposed for one, and a function that runs itself has no other forms.
@@ -32,7 +33,7 @@ class Proposals:
     - `batched`: applies a function to slices; None if nothing can.
     - `facts`: the facts of expressions.
     - `fail`: makes the error to be raised, from the use of a rule and a text.
-    - `record_facts`: is told the facts of expressions that the proof of a step was given.
+    - `record_proof`: is told that a step is proved, and the facts of expressions that its proof was given.
     - `written`: functions as written, by name.
     """
 
@@ -41,7 +42,7 @@ class Proposals:
     batched: Batched | None
     facts: FactsOf
     fail: Fail
-    record_facts: Callable[[Equation, Mapping[Expr, frozenset[str]]], None]
+    record_proof: Callable[[Equation, Mapping[Expr, frozenset[str]]], None]
     written: dict[str, Function] = field(init=False)
     _forms: dict[str, set[Values]] = field(init=False)
     _functions: dict[str, Function] = field(init=False)
@@ -92,10 +93,12 @@ class Proposals:
                 used[x] = self.facts(x) & schema.facts
                 return used[x]
 
-            if why := schema.prove(left, right, facts):
+            why = schema.prove(left, right, facts)
+            if not why:
+                self.record_proof(e, used)
+                return
+            if schema.must_prove:
                 raise self.fail(e, f"{left!r} is not shown to be equal to {right!r}: {why}")
-            self.record_facts(e, used)
-            return
         if e.answers is None:
             raise self.fail(e, "the derivation does not hold what the rule was told")
         if left.op not in schema.operators:

@@ -49,7 +49,7 @@ from relax_eg.rules.judge import (
 )
 from relax_eg.rules.rule import Instance, Rule, instances, require_instance
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, draw_under_guards
-from relax_eg.rules.schema_trials import first_difference
+from relax_eg.rules.schema_trials import first_difference, proved_proposals
 from relax_eg.rules.schemas import Schema
 from relax_eg.rules.suspects import size_suspects, sizes_near, special_suspects, suspects_among_all
 from relax_eg.rules.verdict import Verdict
@@ -381,12 +381,17 @@ def strengthen(verdict: Verdict) -> Verdict:
     """The verdict of a stronger check if `verdict` is "tested"; otherwise `verdict`.
 
     The status becomes "proved" or "axiom" if the formal checker proves or assumes the rule. Otherwise the rule is
-    tested at about `UNPROVED_SAMPLES` points per judge, unless it was. Schemas and rules that use library routines keep
-    their verdict.
+    tested at about `UNPROVED_SAMPLES` points per judge, unless it was. The verdict on a schema stays "tested"; it says
+    whether proposals are proved if the schema can prove them. Rules that use library routines keep their verdict.
     """
-    if verdict.status != "tested" or isinstance(verdict.rule, Schema) or _runs_library(verdict.rule):
-        return verdict
     started = time.perf_counter()
+    if isinstance(verdict.rule, Schema):
+        if verdict.status != "tested" or verdict.rule.prove is None or verdict.rule.must_prove:
+            return verdict
+        shown, why = proved_proposals(verdict.rule)
+        return replace(verdict, theory=shown, seconds=verdict.seconds + time.perf_counter() - started, unproved=why)
+    if verdict.status != "tested" or _runs_library(verdict.rule):
+        return verdict
     found, why = prove_formally(verdict, verdict.rule)
     if found is None and verdict.samples < UNPROVED_SAMPLES:
         found = check(verdict.rule, UNPROVED_SAMPLES)

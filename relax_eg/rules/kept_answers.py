@@ -164,32 +164,6 @@ class KeptAnswers(Generic[Answer]):
         return blake2b(content.encode(), digest_size=_DIGEST).hexdigest()
 
 
-# --- proofs ---
-
-
-def _checked_reason(data: Plain) -> str:
-    if not isinstance(data, str):
-        raise ValueError("the reason why a proof fails is text")
-    return data
-
-
-_MOST_PROOFS = 1 << 14  # limit: proofs that are kept in memory; one that is evicted is made again
-_proofs = KeptAnswers[str]("proofs", _MOST_PROOFS, str, _checked_reason)
-
-
-def why_not_shown(left: Expr, right: Expr, leaves: Sequence[Expr], seconds: float) -> str:
-    """`verify_formal.prove.why_not_equal` of two expressions over the variables `leaves`, for the proposals of a
-    search. What checks a proposal proves it anew."""
-
-    def find() -> str:
-        # z3 and the prover are imported by nothing else here.
-        from relax_eg.rules.verify_formal.prove import why_not_equal
-
-        return why_not_equal(left, right, leaves, seconds)
-
-    return _proofs.answer((left, right, *leaves), (), seconds, find)
-
-
 # --- expressions as data ---
 
 

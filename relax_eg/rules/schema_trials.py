@@ -9,6 +9,7 @@ difference refutes the schema.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,8 @@ from relax_eg.tir import Buffer, loops, program, stage, sum_
 
 PROGRAMS = 60  # limit: random programs on which a schema is tested
 _KERNEL_PROGRAMS = 400  # limit: programs of two operators each for a fusion step, which applies to few of them
+# limit: proposals that are tried to be proved, and seconds of processor time from which on no more are
+_MOST_PROOFS, _PROVING = 24, 15.0
 _VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
 
 
@@ -62,6 +65,23 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
             return right, f"{trial.module}\n  becomes\n{shown}\n  at\n{inputs}\n  {before} became {value}"
         right += 1
     return right, ""
+
+
+def proved_proposals(schema: Schema) -> tuple[str, str]:
+    """Which of the proposals for test programs are proved, as text: all, some or none of those that are tried; and why
+    one is not."""
+    assert schema.prove is not None
+    trials, shown, why = schema.trials or _by_operators(schema), 0, ""
+    tried, end = 0, time.thread_time() + _PROVING
+    for seed in range(PROGRAMS):
+        rng = np.random.default_rng(seed)
+        trial = trials[int(rng.integers(len(trials)))](rng)
+        for proposed in schema.proposals(trial.node, trial.queries):
+            reason = schema.prove(trial.node, proposed, trial.queries.facts)
+            tried, shown, why = tried + 1, shown + (not reason), why or reason
+        if tried >= _MOST_PROOFS or time.thread_time() > end:
+            break
+    return "" if not shown else "proposals proved" if shown == tried else "some proposals proved", why
 
 
 def _value(trial: Trial, e: Expr) -> tuple[Any, ...]:

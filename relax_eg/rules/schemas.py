@@ -226,6 +226,8 @@ class Schema:
     - `facts`: the facts of values on which its proposals may rely (keys of `ops.facts.FACTS`).
     - `prove`: returns why two expressions are not shown equal, given the facts of expressions; empty if they are. It
       checks steps of derivations; without it, `propose` is asked again.
+    - `must_prove`: whether a step that is not shown is refused. Otherwise `propose` is asked again about it, and the
+      verdict says whether the proposals for the test programs are shown.
     """
 
     name: str
@@ -238,6 +240,7 @@ class Schema:
     asks_again: bool = False
     facts: frozenset[str] = frozenset()
     prove: Callable[[Expr, Expr, FactsOf], str] | None = None
+    must_prove: bool = True
 
     @property
     def where(self) -> SourceLine:

@@ -28,7 +28,7 @@ class Verdict:
     - `seconds`: time spent; 0 for a verdict that was already known.
     - `problem`: text of the counterexample, or the reason for "refuted" or "missing".
     - `theory`: of a proof, "exact" (the same bits), "modular" (integers modulo 2^w) or "real"; of a tested library
-      rule, the numerics class that was measured.
+      rule, the numerics class that was measured; of a tested schema that can prove steps, whether proposals are proved.
     - `ranks`: ranks of `*b` blocks for which the proof holds ("all", "0 to 3", "").
     - `untested`: sizes that occur in the rule and are too large to test.
     - `every`: of an axiom, the dtypes of which every value was tested.

@@ -3,7 +3,8 @@
 Along an axis, the m results of a tile are A' ((G w) * (B' d)), for the m + 2 elements d of the image and the window w
 (A. Lavin and S. Gray, "Fast algorithms for convolutional neural networks", 2016). Over several axes each of the three
 linear maps is applied along one axis after the other, and the products over all channels are one matmul for each place
-of a tile. G w depends on the weight alone.
+of a tile. G w depends on the weight alone. All numbers of the maps are integers, so that they are exact in every dtype;
+the results of G are divided by integers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Scalar, compute, program
 
 WINDOW = 3  # given: elements of a window along an axis
-Rows = tuple[tuple[float, ...], ...]
+Rows = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,15 @@ class Tile:
 
     - `results`: the number of results of a tile, m.
     - `image`: B', m + 2 rows of m + 2.
-    - `kernel`: G, m + 2 rows of 3.
+    - `kernel`: G, m + 2 rows of 3, each times its divisor.
+    - `divisors`: the divisors of the rows of G.
     - `result`: A', m rows of m + 2.
     """
 
     results: int
     image: Rows
     kernel: Rows
+    divisors: tuple[int, ...]
     result: Rows
 
     @property
@@ -51,7 +54,8 @@ class Tile:
 TWO = Tile(
     2,
     ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-    ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+    ((1, 0, 0), (1, 1, 1), (1, -1, 1), (0, 0, 1)),
+    (1, 2, 2, 1),
     ((1, 1, 1, 0), (0, 1, -1, -1)),
 )
 # given: interpolation at 0, 1, -1, 2, -2 and infinity
@@ -65,14 +69,8 @@ FOUR = Tile(
         (0, 2, -1, -2, 1, 0),
         (0, 4, 0, -5, 0, 1),
     ),
-    (
-        (1 / 4, 0, 0),
-        (-1 / 6, -1 / 6, -1 / 6),
-        (-1 / 6, 1 / 6, -1 / 6),
-        (1 / 24, 1 / 12, 1 / 6),
-        (1 / 24, -1 / 12, 1 / 6),
-        (0, 0, 1),
-    ),
+    ((1, 0, 0), (-1, -1, -1), (-1, 1, -1), (1, 2, 4), (1, -2, 4), (0, 0, 1)),
+    (4, 6, 6, 24, 24, 1),
     ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
 )
 
@@ -109,9 +107,9 @@ def convolution(e: Expr, image: Expr, tile: Tile) -> Expr:
 def _kernel(w: Expr, tile: Tile) -> Expr:
     """The weight in the places of a tile: places, channels, output channels."""
     rank = w.ndim - 2
-    rows = const(np.asarray(tile.kernel, w.dtype).T)
+    rows, divisors = const(np.asarray(tile.kernel, w.dtype).T), const(np.asarray(tile.divisors, w.dtype))
     for _ in range(rank):  # the last axis becomes the first of those of the window
-        turned = op.matmul(w, rows, precision="highest")
+        turned = op.divide(op.matmul(w, rows, precision="highest"), divisors)
         w = op.permute_dims(turned, (0, 1, w.ndim - 1, *range(2, w.ndim - 1)))
     o, k = w.shape[:2]
     last_first = tuple(range(w.ndim - 1, 1, -1))
@@ -126,7 +124,7 @@ def _mapped(x: Expr, rows: Rows, axis: int, count: Dim | None = None, step: int 
     return op.concat([op.expand_dims(_sum(x, row, axis, count, step), (0,)) for row in rows], 0)
 
 
-def _sum(x: Expr, row: Sequence[float], axis: int, count: Dim | None, step: int) -> Expr:
+def _sum(x: Expr, row: Sequence[int], axis: int, count: Dim | None, step: int) -> Expr:
     """The sum of the elements along an axis times the numbers of `row`, from each of `count` places, or from 0."""
     shape = (*x.shape[:axis], *(() if count is None else (count,)), *x.shape[axis + 1 :])
     xs = Buffer("x", x.shape, str(x.dtype))
@@ -147,6 +145,6 @@ def _sum(x: Expr, row: Sequence[float], axis: int, count: Dim | None, step: int)
     return call_tir(replace(made, passed=passed), (x,), Tensor(shape, x.dtype), {v: Dim.var(v) for v in passed})
 
 
-def _added(total: Scalar, term: tuple[float, Scalar]) -> Scalar:
+def _added(total: Scalar, term: tuple[int, Scalar]) -> Scalar:
     value, x = term
     return total + (x if value == 1 else x * value) if value > 0 else total - (x if value == -1 else x * -value)

@@ -8,13 +8,12 @@ and is proved equal for all sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
-from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
-from relax_eg.ir.heads import CORE, with_operands
+from relax_eg.ir.expr import CONSTANT, Expr, postorder
+from relax_eg.ir.heads import CORE
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, counts, movement_operators, site_of
@@ -22,9 +21,9 @@ from relax_eg.rules.index_maps.inward import Inward, Undecided, is_join, is_padd
 from relax_eg.rules.index_maps.outward import mapped
 from relax_eg.rules.index_maps.stacks import FEWEST, stacked
 from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of, whole
-from relax_eg.rules.kept_answers import why_not_shown
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.shared_parts import why_not_equal_over_shared
 from relax_eg.rules.value_trials import moved_values
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import functions_with_trait
@@ -46,7 +45,7 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
     found: dict[Expr, None] = {}
     for form in _forms(e, queries):
         is_new = form is not e and form not in found and form.annotation == e.annotation
-        if is_new and _gains(e, form, queries) and not _why_not_equal(e, form, _kept_proof):
+        if is_new and _gains(e, form, queries) and not _why_not_equal(e, form, _PROVING, is_kept=True):
             found[form] = None
     return tuple(found) or None
 
@@ -223,78 +222,27 @@ def _is_known(e: Expr) -> bool:
 
 # --- proofs ---
 
-_Prover = Callable[[Expr, Expr, tuple[Expr, ...]], str]
 
-
-def _why_not_equal(left: Expr, right: Expr, prover: _Prover) -> str:
-    """Why `prover` does not show two expressions equal for all values of what they share; empty if it does. Many joined
-    parts are proved one by one: the proof of a join grows faster than the number of its parts."""
+def _why_not_equal(left: Expr, right: Expr, seconds: float, is_kept: bool) -> str:
+    """Why two expressions are not shown equal for all values of what they share; empty if they are. Many joined parts
+    are proved one by one: the proof of a join grows faster than the number of its parts. `is_kept`: proofs of other
+    searches count."""
     if not is_join(left) or len(left.args) < FEWEST:
-        return _why_not_equal_whole(left, right, prover)
+        return why_not_equal_over_shared(left, right, seconds, is_kept=is_kept)
     axis, start = left.attr("axis"), Dim.of(0)
     for part in left.args:
         maps, shape = list(whole(right.shape).maps), list(right.shape)
         maps[axis], shape[axis] = AxisMap(axis, start), part.shape[axis]
-        why = _why_not_equal_whole(part, made_of(IndexView(tuple(maps), tuple(shape)), right), prover)
+        of_part = made_of(IndexView(tuple(maps), tuple(shape)), right)
+        why = why_not_equal_over_shared(part, of_part, seconds, is_kept=is_kept)
         if why:
             return why
         start = start + part.shape[axis]
     return ""
 
 
-def _why_not_equal_whole(left: Expr, right: Expr, prover: _Prover) -> str:
-    for leaves in _shared(left, right):
-        variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
-        a, b = (_over(x, variables) for x in (left, right))
-        if not prover(a, b, tuple(variables.values())):
-            return ""
-    return "not shown equal"
-
-
-def _shared(left: Expr, right: Expr) -> Iterator[tuple[Expr, ...]]:
-    """The largest expressions that both sides have; then the same with positions expanded."""
-    both = set(postorder((left,))) & set(postorder((right,)))
-    tried: set[tuple[Expr, ...]] = set()
-    for is_expanded in (_never, lambda x: not _is_float(x)):
-        leaves: dict[Expr, None] = {}
-        todo = [left, right]
-        seen: set[Expr] = set()
-        while todo:
-            x = todo.pop()
-            if x in seen:
-                continue
-            seen.add(x)
-            is_array = x.ndim > 0 if x.op == CONSTANT else x.op == VAR or x.op in CORE
-            if x in both and (is_array or (x.args and not is_expanded(x))):
-                leaves[x] = None
-            else:
-                todo += x.args
-        found = tuple(leaves)
-        if found not in tried:
-            tried.add(found)
-            yield found
-
-
-def _is_float(e: Expr) -> bool:
-    return isinstance(e.annotation, Tensor) and is_float(e.dtype)
-
-
-def _over(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
-    made = dict(leaves)
-    for x in postorder((e,), stop=made.__contains__):
-        if x not in made:
-            made[x] = with_operands(x, tuple(made[a] for a in x.args)) if x.args else x
-    return made[e]
-
-
-def _kept_proof(left: Expr, right: Expr, leaves: tuple[Expr, ...]) -> str:
-    return why_not_shown(left, right, leaves, _PROVING)
-
-
 def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
-    from relax_eg.rules.verify_formal.prove import why_not_equal
-
-    return _why_not_equal(left, right, lambda a, b, leaves: why_not_equal(a, b, leaves, _CHECKING))
+    return _why_not_equal(left, right, _CHECKING, is_kept=False)
 
 
 index_maps = RuleSet(

@@ -22,9 +22,10 @@ from relax_eg.ops.low_rank import MOST_RANK, NEAR, ROUNDED
 from relax_eg.ops.record import operators_where
 from relax_eg.rules import winograd
 from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first, to_last
+from relax_eg.rules.layout_proofs import why_not_same_network
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import convolutions, networks_of_convolutions
-from relax_eg.rules.schemas import ProgramQueries, Propose, Schema, Trials
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, Propose, Schema, Trials
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.window_forms import (
     all_ones,
@@ -261,10 +262,21 @@ def _with_channels_last(e: Expr, queries: ProgramQueries) -> Expr:
     return queries.once("channels last", lambda _: _Network()).of(e, queries)
 
 
+_PROVING = 20.0  # limit: seconds of processor time of the proof of a step; tiles of four over two axes take about 5
+
+
+def _prove(numerics: Numerics) -> Callable[[Expr, Expr, FactsOf], str]:
+    def is_large(n: Dim) -> bool:
+        return n.is_const and n.value > _LARGE
+
+    return lambda left, right, facts: why_not_same_network(left, right, is_large, _PROVING, numerics)
+
+
 def _schema(
     name: str, doc: str, propose: Any, trials: Trials = convolutions, numerics: Numerics = "reassociate"
 ) -> Schema:
-    return Schema(name, doc, numerics, frozenset(("conv",)), propose, frozenset(("conv",)), (trials,))
+    conv = frozenset(("conv",))
+    return Schema(name, doc, numerics, conv, propose, conv, (trials,), prove=_prove(numerics), must_prove=False)
 
 
 windows = RuleSet(
@@ -276,6 +288,7 @@ windows = RuleSet(
         Schema(
             "channels_last", "a network of convolutions with channels last: one transpose at each end", "reassociate",
             frozenset(("conv", "layout")), _channels_last, _OPERATORS, (networks_of_convolutions,),
+            prove=_prove("reassociate"), must_prove=False,
         ),
         _schema(
             "blocks_as_matmul", "a convolution of windows of whole strides: a matmul of blocks", _blocks_as_matmul,

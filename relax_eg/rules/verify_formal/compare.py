@@ -4,15 +4,53 @@ a group is zero."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 
+from relax_eg.dtypes import is_float
+from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
+from relax_eg.rules.verify_formal.compose import Composer
 from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards, Summand
+from relax_eg.rules.verify_formal.places import Written
 from relax_eg.rules.verify_formal.sums import Factor, Sum, Term
 from relax_eg.rules.verify_formal.terms import Normalizer
+from relax_eg.rules.verify_formal.values import TermValues, modulus_of
 from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Scalar
 
 # chosen: largest allowed ratio of the absolute sum of the right side's summands to that of the left side's.
 _MASS = 2
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The values of both sides under facts, from one normalizer."""
+
+    left: TermValues
+    right: TermValues
+
+    @staticmethod
+    def of(composer: Composer, facts: KnownGuards, written: Written = "none") -> Sides:
+        normal = Normalizer(composer, facts, written)
+        return Sides(TermValues(composer, facts, normal), TermValues(composer, facts, normal))
+
+
+def equal_values(a: Scalar, b: Scalar, sides: Sides, facts: KnownGuards, accurately: bool) -> str:
+    """Returns why the terms are not shown equal, equally defined, and the right one as accurate where `facts` hold; ""
+    if they are."""
+    left, right, normal = sides.left, sides.right, sides.left.normal
+    x, y = left.sum_of(a), right.sum_of(b)
+    if left.hazards != right.hazards:
+        return "not shown equally defined"
+    floats = is_float(a.dtype)
+    why = same_sums(x, y, facts, normal, modulus_of(a.dtype), floats and accurately)
+    if why or not accurately:
+        return why
+    if not keeps_precision(a, b):
+        return "the right side computes in a coarser float"
+    if right.fragile or (floats and not is_tame(normal.merge_equal_terms(y)) and a != b):
+        return "equal over the reals; nothing is known of the right side's accuracy"
+    return ""
 
 
 class _Group:

@@ -8,6 +8,9 @@ have one variable.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
@@ -62,6 +65,7 @@ class Composer:
     - `shared_names`: names of expressions that are not expanded; reads of these names stand for their elements.
     - `claims`: facts of matrices and rows that pattern variables have; terms are made under them.
     - `opaque`: the definition of each opaque variable.
+    - `constants`: the values of the constant tensors that terms read, by the names of these reads.
     """
 
     def __init__(
@@ -70,7 +74,9 @@ class Composer:
         self.shared_names = dict(shared_names or {})
         self.claims = dict(claims or {})
         self.opaque: dict[str, Scalar] = {}
+        self.constants: dict[str, np.ndarray[Any, Any]] = {}
         self._names: dict[Scalar, str] = {}
+        self._constant_names: dict[Expr, str] = {}
         self._count = 0
         self._natural: set[str] = set()  # loop variables that are not negative
         self._extents: dict[str, Dim] = {}  # by loop variable that is below it
@@ -102,10 +108,7 @@ class Composer:
         if e in self.shared_names:
             return Read(self.shared_names[e], at, e.dtype)
         if e.op == CONSTANT:
-            value = constant_value(e)
-            if value.ndim:
-                raise Unsupported("a constant tensor")
-            return Const(value.item(), e.dtype)
+            return self._constant(e, at)
         if e.op == TUPLE_GET and e.args[0].op == VAR:  # a field of a parameter
             return Read(f"{e.args[0].attr('name')}[{e.attr('index')}]", at, e.dtype)
         if e.op == TUPLE_GET:
@@ -129,6 +132,27 @@ class Composer:
 
         name = made.outputs[output]
         return read(name, at, made.buffers[name].dtype)
+
+    def _constant(self, e: Expr, at: tuple[Dim, ...]) -> Scalar:
+        """Returns an element of a constant: a number where its place is known."""
+        value = constant_value(e)
+        if not value.ndim:
+            return Const(value.item(), e.dtype)
+        if e not in self._constant_names:
+            if kind(e.dtype) != "f" or not np.all(np.isfinite(value)):
+                raise Unsupported("a constant tensor")
+            self._constant_names[e] = f"constant {len(self.constants)}"
+            self.constants[self._constant_names[e]] = value
+        name = self._constant_names[e]
+        number = self.number_at(name, at)
+        return Read(name, at, e.dtype) if number is None else Const(number, e.dtype)
+
+    def number_at(self, name: str, at: Sequence[Dim]) -> float | None:
+        """Returns the element of a constant at a known place; None for another place or another tensor."""
+        value = self.constants.get(name)
+        if value is None or not all(d.is_const and 0 <= d.value < n for d, n in zip(at, value.shape, strict=True)):
+            return None
+        return float(value[tuple(d.value for d in at)])
 
     def _position(self, e: Expr, at: tuple[Dim, ...]) -> Scalar | None:
         """Returns the position of the one in a one-hot row; None for any other argmax."""

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from relax_eg.dtypes import FLOATS, is_float, kind
@@ -28,7 +29,6 @@ from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
-from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.attribute_variables import attribute_values, read_source
 from relax_eg.rules.check import keeps_accuracy
@@ -36,18 +36,12 @@ from relax_eg.rules.conditions import Claim, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.rule import Instance, Rule, instances
 from relax_eg.rules.signature import Numerics
-from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision, may_cancel, may_have_masks
+from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_cancel, may_have_masks
 from relax_eg.rules.verify_formal.blocks import any_rank
-from relax_eg.rules.verify_formal.compare import same_sums
-from relax_eg.rules.verify_formal.compose import (
-    POSITION,
-    Composer,
-    Unsupported,
-    promised_indices,
-    size_conditions,
-    unknown_promises,
-)
+from relax_eg.rules.verify_formal.compare import Sides, equal_values
+from relax_eg.rules.verify_formal.compose import POSITION, Composer, Unsupported, size_conditions
 from relax_eg.rules.verify_formal.empty_axes import cases
+from relax_eg.rules.verify_formal.existence import require_operators, require_sizes
 from relax_eg.rules.verify_formal.folds import Folds
 from relax_eg.rules.verify_formal.guards import (
     Deadline,
@@ -60,9 +54,10 @@ from relax_eg.rules.verify_formal.guards import (
 )
 from relax_eg.rules.verify_formal.matrices import OPERATORS as LINEAR_ALGEBRA
 from relax_eg.rules.verify_formal.matrices import same_matrices
+from relax_eg.rules.verify_formal.places import Written, remainder_cases
 from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
-from relax_eg.rules.verify_formal.values import TermValues, modulus_of
+from relax_eg.rules.verify_formal.values import TermValues
 from relax_eg.rules.verify_formal.words import same_words
 from relax_eg.shapes import Dim, Relation, Star
 from relax_eg.shapes.dim import is_plain
@@ -77,7 +72,6 @@ _OTHER_FLOATS = 6
 # limit: instances of a rule for each choice of operators; a rule with more is not proved, only tested
 _MOST_INSTANCES = 400
 _LARGEST_OPERAND = 4  # limit: axes of an operand
-_MOST_ALTERNATIVES = 4  # limit: conditions on sizes with alternatives, all cases of which are tried
 # Attributes that have finitely many values on operands of a given rank; all of them are tried.
 _CLOSED = frozenset({"axes", "axis", "keepdims", "reverse", "mode", "method", "precision"})
 # Attributes whose values are represented by variables, one for each axis.
@@ -229,10 +223,10 @@ def prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
 
 def _prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
     base = _facts(instance, deadline)
-    _require_sizes(instance, base)
+    require_sizes(instance, base)
     if instance.rule.numerics == "approximate" and _is_linear_algebra(instance) and _same_matrices(instance, deadline):
         return "real"
-    _require_operators(instance, base)
+    require_operators(instance, base)
     theories: set[_Outcome] = set()
     for left, right in zip(instance.left, instance.right, strict=True):
         theories.add(_prove_result(instance, left, right, base))
@@ -335,45 +329,6 @@ def _same_matrices(instance: Instance, deadline: Deadline) -> bool:
         return False
 
 
-def _require_sizes(instance: Instance, facts: KnownGuards) -> None:
-    """Raises Unsupported unless the right side's sizes are possible wherever those of the left side are, and the
-    contractions of both sides ask for the same precisions."""
-    held = set(size_conditions(instance.left))
-    for needed in size_conditions(instance.right):
-        if needed in held or any(facts.entails(g) for g in needed):
-            continue
-        fails = [g.negated() for g in needed]
-        if not all(facts.impossible([*fails, *case]) for case in _cases_of_sizes(instance.left)):
-            raise Unsupported(f"the right side may not exist: {' or '.join(g.key for g in needed)}")
-    asked = _precisions(instance.left) or {"None"}
-    if _precisions(instance.right) not in (set(), asked):
-        raise Unsupported("the matmuls of the sides ask for other precisions")
-
-
-def _cases_of_sizes(left: Sequence[Expr]) -> Iterator[tuple[GuardLiteral, ...]]:
-    """The cases that alternatives among the conditions of the left side leave."""
-    alternatives = [c for c in size_conditions(left) if len(c) > 1]
-    return itertools.product(*alternatives[:_MOST_ALTERNATIVES])
-
-
-def _require_operators(instance: Instance, facts: KnownGuards) -> None:
-    """Raises Unsupported unless the right side's operators exist on all values on which those of the left side do. Only
-    operators on promised positions do not exist on all values."""
-    if not unknown_promises(instance.right) <= unknown_promises(instance.left):
-        raise Unsupported("the right side uses an operator, the left does not, whose preconditions are not known here")
-    if not promised_indices(instance.right, facts.entails) <= promised_indices(instance.left, facts.entails):
-        raise Unsupported("the right side promises more of indices than the left")
-
-
-_LINEAR = operators_run_as("transposed_matmul")  # contractions that ask for no precision
-
-
-def _precisions(results: tuple[Expr, ...]) -> set[str]:
-    """Returns the precisions that contractions ask for; index equations do not mention them."""
-    attributes = [(e.op, dict(e.attrs)) for e in postorder(results)]
-    return {str(a.get("precision")) for op, a in attributes if op in _LINEAR or "precision" in a}
-
-
 def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards) -> _Outcome:
     try:
         return _prove_elements(instance, left, right, base)
@@ -406,21 +361,49 @@ def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuar
         raise Unsupported("not shown to have the same bits")
     accurately = instance.rule.numerics != "approximate"
     reasons: list[str] = []
-    shared = _shared(left, right, facts)
-    for composer in ([Composer(shared, claims)] if shared else []) + [Composer(claims=claims)]:
-        a, b = composer.element(left, at), composer.element(right, at)
+    for equal in _ways(instance, left, right, at, base, claims):
         try:
-            why = _equal_in_all_cases(a, b, composer, facts, instance)
+            why = equal()
         except Unsupported as e:
             why = str(e)
         if not why:
             return "real" if floats else "modular"
         reasons.append(why)
+    composer = Composer(claims=claims)
+    a, b = composer.element(left, at), composer.element(right, at)
     if floats and not _equal_elements(a, b, claims, facts.deadline, accurately):
         return "real"
     if is_axiom:
         return "axiom"
     raise Unsupported(reasons[-1])
+
+
+def _ways(
+    instance: Instance,
+    left: Expr,
+    right: Expr,
+    at: tuple[Dim, ...],
+    base: KnownGuards,
+    claims: Mapping[str, frozenset[str]],
+) -> Iterator[Callable[[], str]]:
+    """The ways in which elements `at` are compared over the reals, each a function that returns why they are not shown
+    equal. The places of windows are compared one by one, first those alone that decide something."""
+    facts = base.with_(_ranges(at, left.shape))
+    shared = _shared(left, right, facts)
+    is_by_places = _has_windows(instance)
+    if is_by_places:
+        yield partial(_equal_place_by_place, left, right, at, base, Composer(claims=claims), instance, "deciding")
+    for composer in ([Composer(shared, claims)] if shared else []) + [Composer(claims=claims)]:
+        yield partial(_equal_as_whole, left, right, at, facts, composer, instance)
+    if is_by_places:
+        yield partial(_equal_place_by_place, left, right, at, base, Composer(claims=claims), instance, "every")
+
+
+def _equal_as_whole(
+    left: Expr, right: Expr, at: tuple[Dim, ...], facts: KnownGuards, composer: Composer, instance: Instance
+) -> str:
+    a, b = composer.element(left, at), composer.element(right, at)
+    return _equal_in_all_cases(a, b, Sides.of(composer, facts), instance)
 
 
 def _has_windows(instance: Instance) -> bool:
@@ -509,31 +492,43 @@ def _is_total(e: Expr, facts: KnownGuards) -> bool:
     return not values.hazards
 
 
-def _equal_in_all_cases(a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards, instance: Instance) -> str:
-    """Returns why the terms are not shown equal in some case of empty axes of extremes; "" if they are in all cases."""
-    accurately = instance.rule.numerics != "approximate"
-    for x, y, inside in cases(a, b, composer, facts):
-        why = _equal_values(x, y, composer, _with_positions(inside, composer, instance), accurately)
+def _equal_place_by_place(
+    left: Expr,
+    right: Expr,
+    at: tuple[Dim, ...],
+    base: KnownGuards,
+    composer: Composer,
+    instance: Instance,
+    written: Written,
+) -> str:
+    """Returns why elements `at` are not shown equal in some case of remainders of the indices, with sums over few
+    places written out; "" if they are in all cases."""
+    inside = base.with_(_ranges(at, left.shape))
+    whole = [composer.element(e, at) for e in (left, right)]
+    found = remainder_cases(whole, at, left.shape, inside, written)
+    sides = Sides.of(composer, base.with_(found.guards), written)
+    for places, guards in found.cases:
+        a, b = (composer.element(e, places) for e in (left, right))
+        why = _equal_in_all_cases(a, b, sides, instance, guards)
         if why:
             return why
+        if len(found.cases) > 1 and sides.left.hazards:  # they are noted in the first case that has them alone
+            return "an element of several cases may have no value"
     return ""
 
 
-def _equal_values(a: Scalar, b: Scalar, composer: Composer, facts: KnownGuards, accurately: bool) -> str:
-    """Returns why the terms are not shown equal, equally defined, and the right one as accurate; "" if they are."""
-    normal = Normalizer(composer, facts)
-    left, right = TermValues(composer, facts, normal), TermValues(composer, facts, normal)
-    x, y = left.sum_of(a), right.sum_of(b)
-    if left.hazards != right.hazards:
-        return "not shown equally defined"
-    floats = is_float(a.dtype)
-    why = same_sums(x, y, facts, normal, modulus_of(a.dtype), floats and accurately)
-    if why or not accurately:
-        return why
-    if not keeps_precision(a, b):
-        return "the right side computes in a coarser float"
-    if right.fragile or (floats and not is_tame(normal.merge_equal_terms(y)) and a != b):
-        return "equal over the reals; nothing is known of the right side's accuracy"
+def _equal_in_all_cases(
+    a: Scalar, b: Scalar, sides: Sides, instance: Instance, more: Sequence[GuardLiteral] = ()
+) -> str:
+    """Returns why the terms are not shown equal in some case of empty axes of extremes, where `more` holds besides the
+    facts of `sides`; "" if they are in all cases."""
+    accurately, of = instance.rule.numerics != "approximate", sides.left
+    for x, y, inside in cases(a, b, of.composer, of.facts):
+        facts = _with_positions(inside, of.composer, instance)
+        own = sides if facts is of.facts else Sides.of(of.composer, facts, of.normal.written)
+        why = equal_values(x, y, own, facts.with_(more) if more else facts, accurately)
+        if why:
+            return why
     return ""
 
 

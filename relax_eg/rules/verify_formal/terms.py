@@ -19,6 +19,7 @@ from relax_eg.rules.verify_formal.guards import (
     simplified,
     zero,
 )
+from relax_eg.rules.verify_formal.places import Written, written_out
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, guard_variables
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
@@ -28,6 +29,7 @@ from relax_eg.tir.expr import is_loop, loop
 # limit: orders of bound variables that look alike which are tried to find the canonical one
 _MOST_ORDERS = 120
 _MOST_ROUNDS = 60  # limit: rounds of simplification of a term
+_MOST_WRITTEN_ROUNDS = 4000  # limit: the same if sums are written out; a round makes or simplifies one summand
 
 _ANY = loop("any")
 _THIS = loop("this")
@@ -38,14 +40,17 @@ class Normalizer:
 
     - `composer`: the composer that made the terms.
     - `facts`: the guards that hold at every point considered.
+    - `written`: which sums over few places are written out (`places`). If any is, equal terms are merged at once.
     """
 
-    def __init__(self, composer: Composer, facts: KnownGuards) -> None:
+    def __init__(self, composer: Composer, facts: KnownGuards, written: Written = "none") -> None:
         self.composer = composer
         self.facts = facts
+        self.written: Written = written
         self._given = set(facts.known)
         self._settled: dict[Term, list[tuple[Term, Fraction]]] = {}
         self._named: dict[Term, Term] = {}  # terms with canonical names
+        self._merged: dict[Term, Term] = {}  # by a term with canonical names, the one that stands for its equals
 
     # --- replacing variables ---
 
@@ -103,15 +108,23 @@ class Normalizer:
         total = Sum()
         for t, c, m in s.items():
             for made, by in self._settle_term(t):
-                total.add(made, c * by, m * abs(by))
+                total.add(self._one_of_equals(made) if self.written != "none" else made, c * by, m * abs(by))
         return total
+
+    def _one_of_equals(self, t: Term) -> Term:
+        """The term that stands for all terms that are equal to `t` up to the names of bound variables. Its own names
+        are fresh, so that no other term has them free."""
+        named = self.with_canonical_names(t)
+        if named not in self._merged:
+            self._merged[named] = self.with_fresh_names(t)
+        return self._merged[named]
 
     def _settle_term(self, term: Term) -> list[tuple[Term, Fraction]]:
         found = self._settled.get(term)
         if found is None:
             done: list[tuple[Term, Fraction]] = []
             todo = [(term, Fraction(1))]
-            for _ in range(_MOST_ROUNDS):
+            for _ in range(_MOST_ROUNDS if self.written == "none" else _MOST_WRITTEN_ROUNDS):
                 if not todo:
                     break
                 t, c = todo.pop()
@@ -128,11 +141,19 @@ class Normalizer:
 
     def _step(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Returns one simplification of `t`, as a sum; None if there is none."""
-        for step in (self._guards, self._solve, self._factors, self._split, self._fuse, self._count, self._shift):
+        for step in (
+            self._guards, self._solve, self._factors, self._split, self._write_out, self._fuse, self._count,
+            self._shift,
+        ):  # fmt: skip
             found = step(t)
             if found is not None:
                 return found
         return None
+
+    def _write_out(self, t: Term) -> list[tuple[Term, Fraction]] | None:
+        """Replaces a sum over few places by its summands, if that is wanted."""
+        found = written_out(t, self) if self.written != "none" else None
+        return None if found is None else [(made, Fraction(1)) for made in found]
 
     def _guards(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Drops guards that are decided or known. A term whose guards contradict one another is 0."""
@@ -195,6 +216,8 @@ class Normalizer:
         for n, f in enumerate(t.factors):
             dims = tuple(simplified(d, self.facts, t.guards) for d in f.dims)
             others = (*t.factors[:n], *t.factors[n + 1 :])
+            if f.kind == "read" and (number := self.composer.number_at(f.name, dims)) is not None:
+                return [(self._with(t, others), Fraction(number))] if number else []
             if f.kind == "dim" and (len(dims[0].terms) != 1 or dims[0].const or _power(dims[0]) != 1):
                 made: list[tuple[Term, Fraction]] = []
                 for atoms, c in (*dims[0].terms, ((), dims[0].const)):

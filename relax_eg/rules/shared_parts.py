@@ -1,0 +1,93 @@
+"""Proofs that two expressions are equal for all values of what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from relax_eg.dtypes import is_float
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
+from relax_eg.ir.heads import CORE, with_operands
+from relax_eg.memo import Memo
+from relax_eg.rules.kept_answers import KeptAnswers
+from relax_eg.rules.signature import Numerics
+
+_MOST_KNOWN = 1 << 14  # limit: proofs that are kept; one that is evicted is asked for again
+_known = Memo[tuple[Expr, Expr, Numerics], str](_MOST_KNOWN)
+
+
+def _checked_reason(data: Any) -> str:
+    if not isinstance(data, str):
+        raise ValueError("the reason why a proof fails is text")
+    return data
+
+
+_kept = KeptAnswers[str]("proofs", _MOST_KNOWN, str, _checked_reason)
+
+
+def why_not_equal_over_shared(
+    left: Expr, right: Expr, seconds: float, numerics: Numerics = "reassociate", is_kept: bool = False
+) -> str:
+    """Why two expressions are not shown equal for all values of what they share, within `seconds` of processor time;
+    empty if they are.
+
+    - `numerics`: the class that is shown.
+    - `is_kept`: whether proofs that searches made count, of other processes too. What checks a search makes its own.
+    """
+    why = "they share nothing"
+    for leaves in _shared(left, right):
+        variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
+        a, b = (_over(x, variables) for x in (left, right))
+        prove = partial(_why_not_equal, a, b, tuple(variables.values()), seconds, numerics)
+        if is_kept:
+            why = _kept.answer((a, b, *variables.values()), numerics, seconds, prove)
+        else:
+            why = _known.get_or_make((a, b, numerics), prove)
+        if not why:
+            return ""
+    return why
+
+
+def _why_not_equal(left: Expr, right: Expr, leaves: tuple[Expr, ...], seconds: float, numerics: Numerics) -> str:
+    # z3 and the prover are imported by nothing else here.
+    from relax_eg.rules.verify_formal.prove import why_not_equal
+
+    return why_not_equal(left, right, leaves, seconds, numerics)
+
+
+def _shared(left: Expr, right: Expr) -> Iterator[tuple[Expr, ...]]:
+    """The largest expressions that both sides have; then the same with positions expanded."""
+    both = set(postorder((left,))) & set(postorder((right,)))
+    tried: set[tuple[Expr, ...]] = set()
+    for is_expanded in (lambda _: False, lambda x: not _is_float(x)):
+        leaves: dict[Expr, None] = {}
+        todo = [left, right]
+        seen: set[Expr] = set()
+        while todo:
+            x = todo.pop()
+            if x in seen:
+                continue
+            seen.add(x)
+            is_array = x.ndim > 0 if x.op == CONSTANT else x.op == VAR or x.op in CORE
+            if x in both and (is_array or (x.args and not is_expanded(x))):
+                leaves[x] = None
+            else:
+                todo += x.args
+        found = tuple(leaves)
+        if found not in tried:
+            tried.add(found)
+            yield found
+
+
+def _is_float(e: Expr) -> bool:
+    return isinstance(e.annotation, Tensor) and is_float(e.dtype)
+
+
+def _over(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
+    made = dict(leaves)
+    for x in postorder((e,), stop=made.__contains__):
+        if x not in made:
+            made[x] = with_operands(x, tuple(made[a] for a in x.args)) if x.args else x
+    return made[e]
