@@ -80,6 +80,9 @@ PROGRAMS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (low_rank, (WIDE, WIDE, "1024 16 @ bfloat16", "16 1024 @ bfloat16")),
     (momentum, (WIDE,) * 3),
     (lambda a, b: jnp.trace(a @ b), (WIDE, WIDE)),
+    (lambda a, b: jnp.sum(a * b.T), (WIDE, WIDE)),  # no kernel both transposes and reduces
+    (lambda a, b: jnp.sum(a * b.T, 1), ("1024 1024",) * 2),
+    (lambda a: jnp.sum(a.T, 1), ("1024 1024",)),
     (lambda a, b, c: a @ b + a @ c, (WIDE,) * 3),
     (pooled, ("1000 384", "512 384", "1 128 @ int32", "384 384")),
     (encoded, ("1000 384", "512 384", "1 128 @ int32", "384 384")),
