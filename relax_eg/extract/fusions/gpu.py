@@ -441,7 +441,7 @@ class GpuKernels(GpuOperators):
             place.stored = end == k
             place.launches = int(first == k) + self._further_launches(k)
             if k in self.joined and self.joined[k] != k:
-                place.launches = 0
+                place.launches, place.beside = 0, self.joined[k]
             known = self._reads(members[first]) if first != k else dict[Expr, Dim]()
             reads = {s: d for s, d in self._reads(inside).items() if s not in known and lead.get(s, s) != first}
             if self.joined.get(k, k) != k:
@@ -450,6 +450,8 @@ class GpuKernels(GpuOperators):
             found[end].stored = True
             if self._is_unfinished(k):
                 self._finish(k, place)
+            if k.op == CONV and self._is_reordered(k):
+                place.workspace = place.workspace + self.bytes(k.args[1])
             if (beside := self._concatenated(k)) != 0:
                 place.launches += 1
                 place.bytes, place.workspace = place.bytes + 2 * beside, place.workspace + beside
