@@ -455,9 +455,11 @@ class GpuKernels(GpuOperators):
             if (beside := self._concatenated(k)) != 0:
                 place.launches += 1
                 place.bytes, place.workspace = place.bytes + 2 * beside, place.workspace + beside
-            for table in self._turned_tables(k):
+            longer = self._lengthened(k)
+            place.workspace = sum(map(self.bytes, longer), place.workspace)
+            for copied in (*self._turned_tables(k), *longer):
                 place.launches += 1
-                place.bytes = place.bytes + 2 * self.bytes(table)
+                place.bytes = place.bytes + 2 * self.bytes(copied)
         return found
 
     def _reads(self, inside: Sequence[Expr]) -> dict[Expr, Dim]:
