@@ -77,7 +77,7 @@ class Arranger:
         for v in walk(self.module.main, model, self.ahead):
             key = v.function.name, v.node
             self.seconds[key] = self.seconds.get(key, 0.0) + float(v.cost.seconds)
-        stored, self.temporary = stored_values(self.module, model, self.ahead)
+        stored, self.temporary, _ = stored_values(self.module, model, self.ahead)
         self.stored = {f.name: dict.fromkeys(read_whole(f)) | stored.get(f.name, {}) for f in self.module}
         self.parts: dict[str, _Part] = {}
         main = self._part(self.module.main)

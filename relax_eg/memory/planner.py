@@ -14,7 +14,7 @@ from relax_eg.ir import Expr, Module
 from relax_eg.memory.liveness import Liveness, Results, liveness
 from relax_eg.memory.placement import Layout
 from relax_eg.memory.plan import LAYOUTS, Plan, PlanOptions, corner_of, is_allowed, plan_in_order, usual_size
-from relax_eg.memory.program import MemoryProgram, Temporary
+from relax_eg.memory.program import Beside, MemoryProgram, Temporary
 from relax_eg.memory.proofs import SizeProofs
 from relax_eg.memory.schedule import Order, best_order
 from relax_eg.memory.steps import Stored, program_of
@@ -48,6 +48,7 @@ def lifetimes(
     ahead: Collection[Expr] = (),
     reorder: bool = True,
     temporary: Temporary | None = None,
+    beside: Beside | None = None,
 ) -> Liveness:
     """The lifetimes in a call at the sizes `at`, results included, as reports show them. Takes time nearly linear in
     the kernels that run.
@@ -55,12 +56,31 @@ def lifetimes(
     - `stored`, `ahead`: as in `program_of`.
     - `reorder`: whether kernels run in an order of low peak, as in a plan. If not, they run in the order of the text.
     - `temporary`: as in `program_of`; by default estimated from equations where kernels are reordered.
+    - `beside`: where kernels run in the order of the text, those that run with an earlier one, which they follow.
     """
     program = program_of(module, temporary, stored=stored, ahead=ahead)
     if reorder:
         program = program if temporary is not None else estimate_temporaries(program, at).of(program)
         program = program.reordered(best_order(program, [at]).steps)
+    elif beside:
+        program = program.reordered(_joined_order(program, beside))
     return liveness(program, "planned", at.keys())
+
+
+def _joined_order(program: MemoryProgram, beside: Beside) -> list[int]:
+    """The steps in an order in which those `beside` an earlier one of their region follow it, if it is after all that
+    they read."""
+    numbers = {(s.function, s.kernel): s.number for s in program.steps}
+    following: dict[int, list[int]] = {}
+    for s in program.steps:
+        first = beside.get((s.function, s.kernel))
+        after = None if first is None else numbers.get((s.function, first))
+        if after is None or program.steps[after].region != s.region:
+            continue
+        if all((w := program.writer[v]) is None or w < after for v in s.reads):
+            following.setdefault(after, []).append(s.number)
+    moved = {n for found in following.values() for n in found}
+    return [n for s in program.steps if s.number not in moved for n in (s.number, *following.get(s.number, ()))]
 
 
 _ALIASING = ("elements", "dtype", "bytes", "fits")

@@ -186,6 +186,8 @@ def viewed_value(e: Expr) -> Expr:
 
 # The bytes that a kernel needs besides its operands and results, by step; None if unknown.
 Temporary = Callable[[Step], "Dim | int | None"]
+# For kernels that run as a part of another one, by the name of their function, that one.
+Beside = Mapping[tuple[str, Expr], Expr]
 
 
 def equations_of(e: Expr) -> ProgramUse | None:

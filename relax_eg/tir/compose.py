@@ -174,8 +174,8 @@ def inline_stages(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
         if made is None:
             return read
         if read not in memo:
-            at = {str(loop_of(i)): index for i, index in zip(made.indices, read.indices, strict=True)}
-            memo[read] = substitute_variables(made.value, at)
+            at = {str(loop_of(i)): index for i, index in zip(made.indices, read.indices, strict=True) if index != i}
+            memo[read] = substitute_variables(made.value, at) if at else made.value
         return memo[read]
 
     return _rewrite(value, {}, instead, {})

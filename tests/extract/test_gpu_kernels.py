@@ -80,6 +80,9 @@ PROGRAMS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (low_rank, (WIDE, WIDE, "1024 16 @ bfloat16", "16 1024 @ bfloat16")),
     (momentum, (WIDE,) * 3),
     (lambda a, b: jnp.trace(a @ b), (WIDE, WIDE)),
+    (lambda a, b: jnp.sum(a * b.T), (WIDE, WIDE)),  # no kernel both transposes and reduces
+    (lambda a, b: jnp.sum(a * b.T, 1), ("1024 1024",) * 2),
+    (lambda a: jnp.sum(a.T, 1), ("1024 1024",)),
     (lambda a, b, c: a @ b + a @ c, (WIDE,) * 3),
     (pooled, ("1000 384", "512 384", "1 128 @ int32", "384 384")),
     (encoded, ("1000 384", "512 384", "1 128 @ int32", "384 384")),
@@ -97,6 +100,19 @@ def test_launches_and_bytes_are_those_that_xla_compiles(fn: Callable[..., Any], 
     assert made.predicted is not None
     assert made.predicted.launches == made.launches
     assert made.predicted.bytes == pytest.approx(made.bytes, rel=0.01)
+
+
+@with_plugin
+def test_weights_that_a_convolution_reorders_are_temporaries() -> None:
+    def convolved(x: Any, w: Any) -> Any:
+        dims = ("NHWC", "HWIO", "NHWC")
+        y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=dims)
+        return jax.lax.conv_general_dilated(jax.nn.relu(y), w, (1, 1), "SAME", dimension_numbers=dims)
+
+    best = rx.optimize(convolved, "1 7 7 512", "3 3 512 512", rules=NONE, target="h100")
+    (made,) = best.compile("h100").programs
+    assert made.predicted is not None and made.predicted.temporary_bytes is not None
+    assert made.predicted.temporary_bytes == pytest.approx(made.temporary_bytes, rel=0.05)
 
 
 @with_plugin
@@ -118,6 +134,35 @@ def test_joined_matmuls_of_few_columns_store_their_operands_side_by_side(columns
     assert made.predicted.launches == made.launches == 3 + (stored > 0)
     # The parts of the depth are float32.
     assert made.predicted.temporary_bytes == made.temporary_bytes == stored + parts * 8 * (1024 + columns) * 4
+
+
+@with_plugin
+@pytest.mark.parametrize("device", ["h100", "a100"])
+def test_operands_are_stored_with_zeros_where_parts_do_not_divide_the_depth(device: str) -> None:
+    best = rx.optimize(lambda x, w: x @ w, "256 5000", "5000 256", rules=NONE, target=device)
+    (made,) = best.compile(device).programs
+    assert made.predicted is not None
+    assert made.predicted.launches == made.launches == 4  # zeros behind both, the parts, and their sum
+    assert made.predicted.bytes == pytest.approx(made.bytes, rel=0.02)
+    assert made.predicted.temporary_bytes == pytest.approx(made.temporary_bytes, rel=0.02)
+
+
+@with_plugin
+def test_joined_matmuls_begin_together() -> None:
+    """What the second one's result becomes is held from there on, however late it is read."""
+
+    def attended(x: Any, q: Any, k: Any, v: Any) -> Any:
+        def heads(y: Any) -> Any:
+            return y.reshape(16, 128, 12, 32).transpose(0, 2, 1, 3)
+
+        weights = jax.nn.softmax(heads(x @ q) @ heads(x @ k).transpose(0, 1, 3, 2) * 0.1)
+        return (weights @ heads(x @ v)).transpose(0, 2, 1, 3)
+
+    best = rx.optimize(attended, "16 128 384", *("384 384",) * 3, rules=NONE, target="a100")
+    (made,) = best.compile("a100").programs
+    assert made.predicted is not None
+    scores, values = 16 * 12 * 128 * 128 * 4, 16 * 128 * 384 * 4
+    assert made.predicted.temporary_bytes == made.temporary_bytes == 2 * scores + values
 
 
 @with_plugin

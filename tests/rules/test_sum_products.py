@@ -17,6 +17,7 @@ import relax_eg as rx
 from benchmarks import laws
 from relax_eg.ir import Expr, postorder
 from relax_eg.ir.expr import VAR
+from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.format import expression_text
@@ -132,6 +133,8 @@ UNROUNDED: list[Callable[..., Any]] = [
     lambda m, a, b: m.mean((a @ b).T, 1),
     lambda m, a, b: m.sum((a @ b).astype("float32"), 0),
     lambda m, a, b: m.mean(a @ b + b[0], 0),
+    lambda m, a, b: m.trace(a @ b),
+    lambda m, a, b: m.sum(m.tril(a @ b), 1),
 ]
 
 
@@ -147,6 +150,21 @@ def test_what_is_summed_is_not_rounded_before(fn: Callable[..., Any]) -> None:
     precise = fn(np, *(values[x].astype(np.float64) for x in (a, b)))
     far = [np.max(np.abs(evaluate_expr(e, values, {"n": 40}) - precise)) for e in (root, form)]
     assert far[1] <= far[0] and far[1] <= 1e-3 * np.max(np.abs(precise))
+
+
+def test_one_form_goes_on_rounding_products() -> None:
+    """A loop that stores them then stores them in 16 bits."""
+    n, (a, b) = Dim.var("n"), root_of(lambda a, b: a * b, *("n n @ bfloat16",) * 2).args
+    diagonal = op.equal(op.iota((n,), 0), op.expand_dims(op.iota((n,), 0), 1))
+    rows = op.expand_dims(op.sum(op.multiply(a, b), (1,)), 1)
+    root = op.sum(op.astype(op.where(diagonal, rows, 0.0), "float32"), (0, 1))
+    wide = "sum(astype(a, dtype=float32) * astype(b, dtype=float32))"
+    assert {wide, "sum(astype(a * b, dtype=float32))"} <= set(proposals(root))
+
+
+def test_what_is_widened_is_transposed_before() -> None:
+    (form,) = proposals(wide_sum_of(lambda a, b, c: jnp.trace(a @ b)))
+    assert form == "sum(astype(a, dtype=float32) * astype(b.T, dtype=float32))"
 
 
 ROUNDED: list[Callable[..., Any]] = [

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from relax_eg.dtypes import itemsize
 from relax_eg.extract.fusions.gpu_operators import GpuOperators
 from relax_eg.extract.fusions.gpu_products import generation_of
-from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, REPEATS
+from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, PERMUTATIONS, REPEATS
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
@@ -220,6 +220,8 @@ class GpuKernels(GpuOperators):
             return (e,)
         if e.op in ORDERS and any(self._is_unfinished(s) for s in self.operands(e)):
             return kernels if e in self.keys else (e,)
+        if any(map(self._is_plain, kernels)) and self._meets_rows(e):
+            return (e,)
         in_rows = any(k in self.rows or self._is_reduction(k) for k in kernels)
         added = self._added(e) if in_rows else []
         if added and (len(kernels) > 1 or not self._is_held(e, added)):
@@ -250,7 +252,7 @@ class GpuKernels(GpuOperators):
         """Whether a value is stored because a kernel reduces an array that is computed from it: where it meets what an
         earlier reduction left, that, if the array is large; otherwise, if columns are reduced, the array there, and
         where it leaves the layout of what it is computed from."""
-        found = [k for k in kernels if self._is_reduction(k) and k not in self.rows and k not in self.inline]
+        found = [k for k in kernels if self._is_plain(k)]
         whole = max((self.size(self.source(a)) for k in found for a in k.args), default=0.0)
         is_large = 3 * whole / self.profile.bandwidth > _LAUNCH
         if e not in self.turned:
@@ -259,6 +261,24 @@ class GpuKernels(GpuOperators):
             return False
         less = [s for s in self.operands(e) if self.elements(s) < self.elements(e) and not self._is_argument(s)]
         return (bool(less) and not is_large) or self._is_from_rows(e)
+
+    def _is_plain(self, k: Expr) -> bool:
+        """Whether a kernel reduces, and no more than that meets the array that it reduces."""
+        return self._is_reduction(k) and k not in self.rows and k not in self.inline
+
+    def _meets_rows(self, e: Expr) -> bool:
+        """Whether a permutation that moves the last axis meets another array of its size: a kernel that reduces reads
+        no columns beside rows. Alone it is a layout."""
+        if e.op not in PERMUTATIONS or self.in_rows(e) is not e:
+            return False
+        x = e
+        while len(readers := self.readers.get(x, [])) == 1 and self._is_loop(readers[0]):
+            (r,) = readers
+            others = [s for s in self.operands(r) if s != x and s not in self.free]
+            if any(self.elements(s) == self.elements(e) for s in others):
+                return True
+            x = r
+        return False
 
     def _is_reduced(self, e: Expr) -> bool:
         """Whether a value is computed from the result of a reduction with a kernel of its own, and from numbers."""
@@ -421,7 +441,7 @@ class GpuKernels(GpuOperators):
             place.stored = end == k
             place.launches = int(first == k) + self._further_launches(k)
             if k in self.joined and self.joined[k] != k:
-                place.launches = 0
+                place.launches, place.beside = 0, self.joined[k]
             known = self._reads(members[first]) if first != k else dict[Expr, Dim]()
             reads = {s: d for s, d in self._reads(inside).items() if s not in known and lead.get(s, s) != first}
             if self.joined.get(k, k) != k:
@@ -430,12 +450,16 @@ class GpuKernels(GpuOperators):
             found[end].stored = True
             if self._is_unfinished(k):
                 self._finish(k, place)
+            if k.op == CONV and self._is_reordered(k):
+                place.workspace = place.workspace + self.bytes(k.args[1])
             if (beside := self._concatenated(k)) != 0:
                 place.launches += 1
                 place.bytes, place.workspace = place.bytes + 2 * beside, place.workspace + beside
-            for table in self._turned_tables(k):
+            longer = self._lengthened(k)
+            place.workspace = sum(map(self.bytes, longer), place.workspace)
+            for copied in (*self._turned_tables(k), *longer):
                 place.launches += 1
-                place.bytes = place.bytes + 2 * self.bytes(table)
+                place.bytes = place.bytes + 2 * self.bytes(copied)
         return found
 
     def _reads(self, inside: Sequence[Expr]) -> dict[Expr, Dim]:
@@ -507,7 +531,8 @@ class GpuKernels(GpuOperators):
                 open_to.setdefault(key, k)
             stores = [s for s in reads if self.elements(s) == extent and self.order[s] == newest]
             for s in stores[:1]:
-                joins = self._is_loop(s) and s in members and s not in self.home and not self._is_over_columns(k)
+                joins = self._is_loop(s) and s.op not in PERMUTATIONS and s in members and s not in self.home
+                joins = joins and not self._is_over_columns(k)
                 if k not in lead and joins and (is_reduction or s in self.results):
                     lead[k] = lead.get(s, s)
         return lead

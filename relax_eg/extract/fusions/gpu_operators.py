@@ -62,6 +62,12 @@ class GpuOperators(Operators):
             return Dim.of(0)
         return sum((self.bytes(m.args[1]) for m in members), Dim.of(0))
 
+    def _lengthened(self, k: Expr) -> tuple[Expr, ...]:
+        """The operands of a matmul that XLA stores with zeros at the end of its depth: both, where the parts into which
+        it is cut do not divide it."""
+        parts = self.parts.get(k, 1)
+        return () if parts == 1 or self.products[k].depth % parts == 0 else k.args
+
     def _is_stored(self, e: Expr) -> bool:
         """Whether a value is in memory before the function runs, but for its dtype and the order of its axes."""
         while (e := self.source(e)) in self.runs and (e.op == "astype" or e.op in PERMUTATIONS):

@@ -18,6 +18,7 @@ class KernelPlace:
     - `stored`: whether its value is stored.
     - `workspace`: bytes that its kernel needs besides its result.
     - `kept`: the bytes of its value in memory, where they are others than those of its type.
+    - `beside`: the matmul with which it is joined, if its kernel begins with that one.
     - `is_library`: whether it is in a kernel of a library, which computes operator by operator, block by block.
     - `inside`: on CPUs, for an operator that ends a kernel, the others in it, each with its elements that are computed.
     - `in_order`: whether it is a transpose of which XLA leaves the last axis in place.
@@ -30,6 +31,7 @@ class KernelPlace:
     stored: bool = False
     workspace: Dim = field(default_factory=lambda: Dim.of(0))
     kept: Dim | None = None
+    beside: Expr | None = None
     is_library: bool = False
     inside: tuple[tuple[Expr, Dim], ...] = ()
     in_order: bool = False

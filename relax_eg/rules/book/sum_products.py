@@ -63,6 +63,7 @@ _MOST_SHARED = 2
 _PROVING = 1.5
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation
 
+_PRODUCTS = ARITHMETIC - {"add", "subtract", "negative"}
 _FACTS = frozenset((NONEMPTY,))
 _OPERATORS = frozenset(
     name
@@ -105,7 +106,8 @@ def _is_bool(e: Expr) -> bool:
 
 def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
     """The region in which values with several readers are leaves, unless they are views, and the one in which they are
-    not. Where values are summed that a narrower float was rounded to before, the region without that rounding too."""
+    not. Where values are summed that a narrower float was rounded to before, the region without that rounding too, and
+    the one that goes on rounding products."""
 
     def is_shared(x: Expr) -> bool:
         return len(queries.readers(x)) > 1 and not is_view(x)
@@ -114,9 +116,10 @@ def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
     if cut is not None and cut.may_gain:
         yield cut
     if cut is not None and any(map(widens, cut.leaves)):
-        unrounded = region_of(e, is_shared, unrounded=True)
-        if unrounded is not None and unrounded.may_gain and _sums_anew(unrounded, cut):
-            yield unrounded
+        for is_cut in (is_shared, lambda x: is_shared(x) or _is_narrow_product(x, e)):
+            unrounded = region_of(e, is_cut, unrounded=True)
+            if unrounded is not None and unrounded.may_gain and _sums_anew(unrounded, cut):
+                yield unrounded
     through = region_of(e, lambda x: False)
     if through is not None and through.may_gain and (cut is None or through.leaves != cut.leaves):
         inside = set(through.nodes)
@@ -124,6 +127,11 @@ def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
         shared = (x for x in computed if any(r not in inside for r in queries.readers(x)))
         if sum(1 for _ in shared) <= _MOST_SHARED:
             yield through
+
+
+def _is_narrow_product(x: Expr, root: Expr) -> bool:
+    """Whether `x` multiplies elements in a float other than that of `root`."""
+    return x.op in _PRODUCTS and x.dtype != root.dtype and is_float(x.dtype)
 
 
 def _sums_anew(unrounded: Region, cut: Region) -> bool:

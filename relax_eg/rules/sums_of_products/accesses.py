@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from relax_eg.dtypes import itemsize
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
@@ -117,7 +118,7 @@ def aligned(access: Access, letters: Sequence[Letter]) -> Expr:
     order = sorted(range(len(access.letters)), key=lambda i: letters.index(access.letters[i]))
     value = access.value
     if order != list(range(len(order))):
-        value = op.permute_dims(value, order)
+        value = _reordered(value, order)
     missing = [i for i, x in enumerate(letters) if x not in access.letters]
     # Leading axes of size 1 need not be there: operators broadcast.
     lead = 0
@@ -125,6 +126,13 @@ def aligned(access: Access, letters: Sequence[Letter]) -> Expr:
         lead += 1
     missing = [i - lead for i in missing[lead:]]
     return op.expand_dims(value, missing) if missing else value
+
+
+def _reordered(value: Expr, order: Sequence[int]) -> Expr:
+    """`value` with its axes in another order. What is converted to more bytes is moved before, in fewer."""
+    if value.op == "astype" and itemsize(value.args[0].dtype) < itemsize(value.dtype):
+        return op.astype(op.permute_dims(value.args[0], order), value.dtype)
+    return op.permute_dims(value, order)
 
 
 def with_letters(term: ProductTerm, names: Mapping[Letter, Letter]) -> ProductTerm:

@@ -233,10 +233,10 @@ def widens(e: Expr) -> bool:
 
 
 def _has_sums(e: Expr, depth: int) -> bool:
-    """Whether `e` sums over axes, or adds up or is a view of at most `depth` operators of which one does."""
+    """Whether `e` sums over axes, or adds up, masks or is a view of at most `depth` operators of which one does."""
     if depth == 0 or terms_of(e) is None:
         return False
-    return sums(e) or ((e.op in _SUMS or is_view(e)) and any(_has_sums(a, depth - 1) for a in e.args))
+    return sums(e) or ((e.op in (*_SUMS, "where") or is_view(e)) and any(_has_sums(a, depth - 1) for a in e.args))
 
 
 _known_terms = Memo[tuple[Expr, bool], "tuple[_Product, ...] | None"](_MOST_KNOWN)
