@@ -102,7 +102,7 @@ class Grammar:
         self.signature = _signature(variables)
         self.declared_count = len(self.signature)
         self._declared = ", ".join(f"{n}: {s.text}" for n, s in self.signature.items())
-        self.signature.update(_fresh(self.signature))
+        self.signature.update(_fresh(self.signature, with_scalars=len(constants) > 0))
         ranks = {d.name: _BLOCK_RANK for s in self.signature.values() for d in s.dims if isinstance(d, Star)}
         annotations = {n: pattern_of(n, s, ranks, "float32") for n, s in self.signature.items()}
         for n, a in annotations.items():
@@ -308,9 +308,12 @@ def _signature(variables: str) -> dict[str, Spec]:
     return found
 
 
-def _fresh(signature: Mapping[str, Spec]) -> dict[str, Spec]:
-    """Variables with the specs of others, under names that no variable and no size has."""
+def _fresh(signature: Mapping[str, Spec], with_scalars: bool) -> dict[str, Spec]:
+    """Variables with the specs of others, and scalars for constants, under names that no variable and no size has."""
     specs = {(s.dims, s.dtype): s for s in reversed([*signature.values()]) if None not in s.dims}
+    if with_scalars:
+        dtypes = [s.dtype for s in signature.values() if s.dtype != "bool"]
+        specs = {((), d): Spec((), d, f"@ {d}" if d else "") for d in dtypes} | specs
     taken = {*signature, *re.findall(r"[^\W\d]\w*", " ".join(s.text for s in signature.values()))}
     names = (n for n in itertools.chain("uvwpqrtghef", (f"x{i}" for i in itertools.count())) if n not in taken)
     return {next(names): s for s in reversed(specs.values()) for _ in range(_FRESH)}

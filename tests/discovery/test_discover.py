@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from programs_with_laws import gated, shortest
@@ -384,6 +386,23 @@ def test_the_command(tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     assert "y * x = x * y" in " ".join(ran.output.split())
     assert "multiply_commutes_2" in save.read_text()
+
+
+def of_square(x):
+    return jnp.abs(x * x)
+
+
+def test_the_command_says_what_laws_save_on_a_function() -> None:
+    grammar = ["abs", "multiply", "--variables", "x: *b", "--size", "2", "--jobs", "1", "--known"]
+    on = ["--on", f"{__file__}:of_square", "--spec", "n 512", "--at", "n=256"]
+    ran = CliRunner().invoke(app, ["discover", *grammar, "none", *on])
+    assert ran.exit_code == 0, ran.output
+    assert re.search(r"of_square: .* us -> .* us \(\d+% less\) by abs_of_multiply", " ".join(ran.output.split()))
+    ran = CliRunner().invoke(app, ["discover", *grammar, "default", *on])
+    assert "of_square: the found laws save nothing besides those that are known" in " ".join(ran.output.split())
+    ran = CliRunner().invoke(app, ["discover", *grammar, "none", "--on", f"{__file__}:NUMBER"])
+    assert ran.exit_code == 1
+    assert "is int; a tensor program is accepted, a function" in " ".join(ran.output.split())
 
 
 def test_the_command_refuses_what_is_no_operator() -> None:
