@@ -97,11 +97,13 @@ class Mined:
     - `offers`: those that are proved, the largest saving first.
     - `fragments`: number of fragments that were looked at.
     - `unproved`: cheaper terms with equal values that were refuted or not proved, as formulas.
+    - `stopped`: why the search ended early; empty if it did not.
     """
 
     offers: tuple[Offer, ...]
     fragments: int
     unproved: tuple[str, ...] = ()
+    stopped: str = ""
 
     @property
     def source(self) -> str:
@@ -118,7 +120,7 @@ class Mined:
 
     def __str__(self) -> str:
         counts = f"{self.fragments} fragments, {len(self.offers)} laws, {len(self.unproved)} not proved"
-        return "\n".join([*map(str, self.offers), counts])
+        return "\n".join([*map(str, self.offers), counts, *([f"stopped: {self.stopped}"] if self.stopped else [])])
 
 
 @accepts(
@@ -145,7 +147,7 @@ def mine(
     - `at`: the sizes for which fragments are priced.
     - `target`: the device profile by which fragments are priced.
 
-    DiscoveryError if a size is missing in `at`.
+    A search that is interrupted by Ctrl-C returns what it has proved. DiscoveryError if a size is missing in `at`.
     """
     module = function if isinstance(function, Module) else trace(function, *specs)
     sizes = dict(at or {})
@@ -191,11 +193,16 @@ class Miner:
         fragments = self.hottest(module)
         offers: list[Offer] = []
         unproved: list[str] = []
-        for n, fragment in enumerate(fragments):
-            tell(expression_text(fragment.root)[:60], n, len(fragments))
-            self.look_at(fragment, module, offers, unproved)
+        done, stopped = 0, ""
+        try:
+            for fragment in fragments:
+                tell(expression_text(fragment.root)[:60], done, len(fragments))
+                self.look_at(fragment, module, offers, unproved)
+                done += 1
+        except KeyboardInterrupt:
+            stopped = "interrupted"
         offers.sort(key=lambda o: o.after - o.before)
-        return Mined(tuple(offers), len(fragments), tuple(unproved))
+        return Mined(tuple(offers), done, tuple(unproved), stopped)
 
     def price(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
         """Predicted seconds of an expression by itself."""

@@ -47,6 +47,17 @@ def test_constants_become_variables_where_the_law_holds_for_all_numbers() -> Non
     assert "a * 1.0 = a" in [o.text for o in found.offers]  # which no other number has
 
 
+def test_what_is_proved_is_left_by_an_interruption() -> None:
+    def stop(text: str, done: int, of: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    found = mine(clumsy, "n 512", "n 512", at={"n": 128}, tell=stop)
+    assert (found.stopped, found.fragments) == ("interrupted", 2)
+    assert "maximum(a, minimum(a, b)) = a" in [o.text for o in found.offers]
+    assert str(found).endswith("stopped: interrupted")
+
+
 def test_a_size_is_missing() -> None:
     with pytest.raises(DiscoveryError, match=r"no size `n`; fragments are priced at sizes: at=\{'n': 64\}"):
         mine(clumsy, "n 4", "n 4")
