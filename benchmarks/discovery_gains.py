@@ -1,7 +1,8 @@
 """What found laws save besides the rules that ship: on their own larger sides, and on the corpus.
 
     python -m benchmarks.discovery_gains [--rules found] [--only softmax] [--own] [--json docs/found_laws.json]
-    python -m benchmarks.discovery_gains --mine mined.py [--only softmax] [--libraries] [--size 2]
+    python -m benchmarks.discovery_gains --mine mined.py [--only softmax] [--as-written]
+                                         [--libraries] [--size 2]
 
 `--rules`: a file of rules or a folder of such, as `python -m benchmarks.discovery --save found` writes them; without it
 the laws of a small grammar are found first. Every program is searched twice, with the default rules and with the found
@@ -12,7 +13,8 @@ to the other. It *saves* the share of the time of one side, as the rules that sh
 other side as written does not take.
 
 `--mine` looks for cheaper terms in the fragments of what the rules that ship make of each program, and writes their
-laws to a file, for `--rules`. `--libraries`: of the functions of `benchmarks.library_cases`, with their gradients,
+laws to a file, for `--rules`; with `--as-written` in the programs as they are written, which takes less time, and
+without the laws of fragments on which the rules that ship reach the same. `--libraries`: of the functions of `benchmarks.library_cases`, with their gradients,
 instead of the corpus.
 """
 
@@ -127,24 +129,25 @@ def trace_or_module(made_of: Any, *specs: Any, **keywords: Any) -> Module:
     return made_of if isinstance(made_of, Module) else trace(made_of, *specs, **keywords)
 
 
-def mine_programs(asked: Mapping[str, Optimize], file: Path, size: int) -> None:
-    """Writes the laws that the programs could use after the rules that ship, and prints the share of a program's
-    predicted time that each saves there."""
+def mine_programs(asked: Mapping[str, Optimize], file: Path, size: int, rules: RuleSet) -> None:
+    """Writes the laws that the programs could use after some rules and that the rules that ship do not reach, and
+    prints the share of a program's predicted time that each saves there."""
     miner = Miner("cpu", size, "reassociate", 1, MINED_TERMS)
     offers: list[Offer] = []
     for name, optimize in asked.items():
         try:
-            best = optimize(corpus_rules())
+            best = optimize(rules)
             at = dict(best.report.at)
             miner.least = LEAST_SAVING * best.report.after.seconds
             found = miner.mined(best.module, at)
         except RelaxEgError as e:
             print(f"{name}: {str(e).splitlines()[0]}", flush=True)
             continue
-        for o in found.offers:
+        new = [o for o in found.offers if o.is_new]
+        for o in new:
             share = (o.before - o.after) / best.report.after.seconds
             print(f"{100 * share:4.0f}%  {name}: {o}", flush=True)
-        offers += found.offers
+        offers += new
         Mined(tuple(offers), 0).save(file)
     print(f"{len(offers)} laws from {len(asked)} programs")
 
@@ -156,13 +159,14 @@ def main(
     json_out: Annotated[Path | None, typer.Option("--json", help="with --own: write the new laws here")] = None,
     mine: Annotated[Path | None, typer.Option("--mine", help="mine the programs, and write the laws here")] = None,
     libraries: Annotated[bool, typer.Option("--libraries", help="functions of libraries as programs")] = False,
+    as_written: Annotated[bool, typer.Option("--as-written", help="with --mine: no search before it")] = False,
     size: Annotated[int, typer.Option("--size", help="with --mine: operators of a cheaper term")] = 2,
     quick: Quick = False,
 ) -> None:
     chosen = {n: p for n, p in (of_libraries() if libraries else of_corpus()).items() if only in n}
     asked = dict(islice(chosen.items(), QUICK_PROGRAMS if quick else None))
     if mine is not None:
-        mine_programs(asked, mine, size)
+        mine_programs(asked, mine, size, RuleSet("none") if as_written else corpus_rules())
         return
     found = rules_at(rules)
     if own:

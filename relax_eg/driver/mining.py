@@ -82,9 +82,14 @@ class Offer:
     known: float
     known_by: tuple[str, ...]
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the rules that ship make nothing of the fragment that is as fast."""
+        return self.after < _CHEAPER * self.known
+
     def __str__(self) -> str:
         told = f"{time(self.before)} -> {time(self.after)}, proved ({self.theory}), {self.numerics}"
-        if self.after >= _CHEAPER * self.known:
+        if not self.is_new:
             told += ", which the rules that ship reach too"
             told += f" by {', '.join(self.known_by)}" if self.known_by else ""
         return f"{self.text}      {told}" + (f"      {self.where}" if self.where else "")
@@ -162,8 +167,9 @@ def mine(
 
 @dataclass(frozen=True)
 class _Fragment:
-    """Part of a program: the root, its leaves, and what it costs at the sizes asked for."""
+    """Part of a program: its text by itself, the root, its leaves, and what it costs at the sizes asked for."""
 
+    text: str
     root: Expr
     leaves: tuple[Expr, ...]
     seconds: float
@@ -196,7 +202,7 @@ class Miner:
         done, stopped = 0, ""
         try:
             for fragment in fragments:
-                tell(expression_text(fragment.root)[:60], done, len(fragments))
+                tell(fragment.text[:60], done, len(fragments))
                 self.look_at(fragment, module, offers, unproved)
                 done += 1
         except KeyboardInterrupt:
@@ -218,9 +224,9 @@ class Miner:
                     root, params = _apart(e, leaves)
                     key = expression_text(root)
                     if key not in found:
-                        found[key] = _Fragment(e, leaves, self.price(root, params, self._at))
+                        found[key] = _Fragment(key, e, leaves, self.price(root, params, self._at))
         dear = [x for x in found.values() if x.seconds >= self.least]
-        return sorted(dear, key=lambda x: (-x.seconds, expression_text(x.root)))[:_MOST_FRAGMENTS]
+        return sorted(dear, key=lambda x: (-x.seconds, x.text))[:_MOST_FRAGMENTS]
 
     def look_at(self, fragment: _Fragment, module: Module, offers: list[Offer], unproved: list[str]) -> None:
         """Adds the law of a cheaper term for a fragment to `offers`, or to `unproved`."""
