@@ -56,7 +56,7 @@ def discover(
     html: Annotated[Path | None, typer.Option("--html", help="Write the report here.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the report as JSON here.")] = None,
     on: Annotated[
-        str, typer.Option("--on", help="A function, file.py:name: what the found laws save on it, with --spec and --at.")
+        str, typer.Option("--on", help="A function, file.py:name, on which the laws may save, with --spec and --at.")
     ] = "",
     spec: shared_options.Spec = None,
     at: shared_options.At = None,

@@ -128,6 +128,13 @@ def test_a_law_of_a_tensor_program_applies_at_other_sizes() -> None:
     assert best.report.matches["multiply_of_gated"]
 
 
+def test_sizes_that_are_not_there_for_all_numbers() -> None:
+    found = rx.discover("maximum", "x: n-3, y: n-3", 1)
+    assert texts(found) == {"maximum(x, x) = x", "maximum(y, x) = maximum(x, y)"}
+    with pytest.raises(DiscoveryError, match="no array has these sizes where axes have 2 to 64 elements"):
+        rx.discover("maximum", "x: n-99", 1)
+
+
 def test_the_semiring_of_shortest_paths() -> None:
     found = rx.discover([shortest, "minimum"], "a: m k, b: k n, c: k n, d: n p", 2)
     (law,) = [x for x in found.laws if x.text.startswith("shortest(shortest(a, b), d) = shortest(a, shortest(b, d))")]
