@@ -172,7 +172,9 @@ def measure_program(name: str, seconds: float) -> None:
     calls = {"ours": lambda: best(*args), "written": lambda: written(*args)}
     timings = measure(calls, seconds)
     times = " -> ".join(duration(timings.median(n)) for n in ("written", "ours"))
-    print(f"{name}: {times}, {timings.speedup('ours', 'written')} times as fast; predicted {best.report.before.call / best.report.after.call:.2f}")
+    print(
+        f"{name}: {times}, {timings.speedup('ours', 'written')} times as fast; predicted {best.report.before.call / best.report.after.call:.2f}"
+    )
 
 
 def main(

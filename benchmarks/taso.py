@@ -34,7 +34,7 @@ from jax import lax
 
 import relax_eg as rx
 from benchmarks import Quick
-from benchmarks.least_laws import equations_at
+from benchmarks.least_laws import Laws, equations_at
 from relax_eg.discovery.following import all_reached
 from relax_eg.egraph import Budget
 from relax_eg.errors import RelaxEgError
@@ -163,21 +163,26 @@ def _mean_kernel(words: list[str], given: dict[int, Any]) -> Any:
 
 
 def usable(found: str) -> RuleSet:
-    """Returns the rules that ship, without those for kernels and libraries, in both directions wherever both sides
-    bind all variables, and the laws of a folder of reports."""
-    more = [] if not found else list(equations_at(found))
+    """Returns the rules that ship, without those for kernels and libraries, and the laws of a folder of reports. Rules
+    that ship go in both directions where that brings no operator in: a rule against which everything is larger
+    without end proves nothing."""
+    laws = Laws(equations_at(found)).rules if found else {}
     ships = rx.rules.default - "library" - "fusion" - "memory"
     names = {r.name for r in ships}
     back = [b for r in ships if f"{r.name}_reversed" not in names and (b := backwards(r)) is not None]
-    return RuleSet("usable", [*ships, *back, *more])
+    return RuleSet("usable", [*ships, *back, *(r for own in laws.values() for r in own)])
 
 
 def backwards(r: Rule) -> Rule | None:
-    """Returns the other direction of a rule; None where its right side does not bind all variables."""
+    """Returns the other direction of a rule; None where that is no rule, or brings an operator in."""
     common = r.function, r.signature, r.attributes, r.numerics, r.phase, r.when, r.tags, r.doc, r.where
     made = Rule(f"{r.name}_reversed", *common, reverse=not r.reverse, sizes=r.sizes)
     try:
-        return made if next(instances(made, limit=1), None) is not None else None
+        instance = next(instances(made, limit=1), None)
+        if instance is None:
+            return None
+        here, there = ({e.op for e in postorder(s) if e.args} for s in (instance.left, instance.right))
+        return made if there <= here else None
     except RelaxEgError:
         return None
 

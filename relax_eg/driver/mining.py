@@ -45,6 +45,7 @@ _MOST_LEAVES = 4  # limit: variables of a fragment
 _MOST_FRAGMENTS = 16  # limit: fragments that are looked at, the costliest first
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
 _MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
+_MOST_WORK = 1 << 20  # limit: flops of a fragment whose numbers of elements stay as written, at one sample point
 _CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
 # given: operators of the kind of products and sums, and of functions of elements, which terms may have besides
 _OF_PRODUCTS = ("matmul", "multiply", "permute_dims(axes=(1,0))", "sum(axes=(0,))", "sum(axes=(1,))")
@@ -241,6 +242,8 @@ class Miner:
         at = {**self._at, **sizes}
         try:
             grammar, left = _grammar_of(root, params)
+            if grammar.work(left) > _MOST_WORK:
+                return
             table = TermTable(grammar, SamplePoints(grammar, False, 0))
             right = self._cheaper(table, left, fragment.seconds, at)
         except RelaxEgError:  # an operator that no grammar has

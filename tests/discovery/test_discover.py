@@ -261,6 +261,15 @@ def test_any_two_facts_that_an_array_can_have_are_no_contradiction() -> None:
     assert apart == known
 
 
+def test_what_differs_at_nan_holds_for_numbers() -> None:
+    found = rx.discover("where | not_equal", "x: *b, y: *b", 2)
+    conditions = {x.text: x.when for x in found.laws}
+    # Over the reals no number differs from itself; the side that stays would be NaN, or other than it was.
+    assert conditions["where(not_equal(x, x), y, u) = u for x finite"] == ("finite(x)",)
+    assert conditions["where(not_equal(x, y), x, y) = x"] == ()  # both are NaN
+    assert not differences(found.rules, 20)[1]
+
+
 def test_facts_that_hold_together_are_a_condition() -> None:
     found = rx.discover("maximum", "x: *b", 1, facts="x: integral positive", constants=(1,))
     conditions = {x.text: x.when for x in (*found.laws, *found.failed) if x.when}
