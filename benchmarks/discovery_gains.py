@@ -172,9 +172,8 @@ def measure_program(name: str, seconds: float) -> None:
     calls = {"ours": lambda: best(*args), "written": lambda: written(*args)}
     timings = measure(calls, seconds)
     times = " -> ".join(duration(timings.median(n)) for n in ("written", "ours"))
-    print(
-        f"{name}: {times}, {timings.speedup('ours', 'written')} times as fast; predicted {best.report.before.call / best.report.after.call:.2f}"
-    )
+    predicted = best.report.before.call / best.report.after.call
+    print(f"{name}: {times}, {timings.speedup('ours', 'written')} times as fast; predicted {predicted:.2f}")
 
 
 def main(
