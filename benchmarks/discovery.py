@@ -93,6 +93,7 @@ FAMILIES = {
         "d: n n, a: n p, c: p n", 2, (), "symmetric, diagonal",
     ),
     "joints": Family("concat(axis=0) | strided_slice | sum(axes=(1,))", "x: m n, y: k n", 3),
+    "joined elements": Family("concat(axis=0) | add | multiply | relu", "x: m n, y: k n, s:", 3),
     "reshapes": Family("reshape", "x: m n", 2),
     "broadcasts": Family("broadcast_to | add | multiply | where", "c: m n @ bool, x: m n, y: n, r: m 1, s:", 2),
     "sorting": Family("sort(axis=1) | max(axes=(1,)) | min(axes=(1,)) | flip(axes=(1,)) | negative", "x: m n", 3),

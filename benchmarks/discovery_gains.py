@@ -1,7 +1,9 @@
 """What found laws save besides the rules that ship: on their own larger sides, and on the corpus.
 
     python -m benchmarks.discovery_gains [--rules found] [--only softmax] [--own] [--json docs/found_laws.json]
-    python -m benchmarks.discovery_gains --mine mined.py [--only softmax] [--libraries] [--size 2]
+    python -m benchmarks.discovery_gains --mine mined.py [--only softmax] [--as-written]
+                                         [--libraries] [--size 2]
+    python -m benchmarks.discovery_gains --measure behind_the_beam,median_from_the_top
 
 `--rules`: a file of rules or a folder of such, as `python -m benchmarks.discovery --save found` writes them; without it
 the laws of a small grammar are found first. Every program is searched twice, with the default rules and with the found
@@ -12,8 +14,11 @@ to the other. It *saves* the share of the time of one side, as the rules that sh
 other side as written does not take.
 
 `--mine` looks for cheaper terms in the fragments of what the rules that ship make of each program, and writes their
-laws to a file, for `--rules`. `--libraries`: of the functions of `benchmarks.library_cases`, with their gradients,
-instead of the corpus.
+laws to a file, for `--rules`; with `--as-written` in the programs as they are written, which takes less time. Laws of
+fragments on which the rules that ship reach the same are left out. `--libraries`: of the functions of
+`benchmarks.library_cases`, with their gradients, instead of the corpus.
+
+`--measure` times programs of the corpus on this machine: as written, by `jax.jit`, and with the rules that ship.
 """
 
 from __future__ import annotations
@@ -26,13 +31,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
+import numpy as np
 import typer
 
 import relax_eg as rx
 from benchmarks import Quick
+from benchmarks.cases import array
 from benchmarks.corpus import CORPUS
 from benchmarks.corpus.fired import corpus_rules
 from benchmarks.found_rules import canonical, rules_at
+from benchmarks.timing import QUICK_SECONDS, duration, measure
 from relax_eg.discovery.following import reached
 from relax_eg.driver.mining import Mined, Miner, Offer
 from relax_eg.driver.ranking import LEAST_SAVING, Optimize, rank_by_savings, savings_of_rules
@@ -48,6 +57,7 @@ from relax_eg.rules.rule import instances
 QUICK_PROGRAMS = 2
 SIZE = 256  # of every axis, for prices
 MINED_TERMS = 4000  # of one size for a fragment
+SECONDS = 4.0  # of timing a program
 INSTANCES = 12  # of a law, of which the one with the fewest shapes is looked at
 
 
@@ -127,26 +137,43 @@ def trace_or_module(made_of: Any, *specs: Any, **keywords: Any) -> Module:
     return made_of if isinstance(made_of, Module) else trace(made_of, *specs, **keywords)
 
 
-def mine_programs(asked: Mapping[str, Optimize], file: Path, size: int) -> None:
-    """Writes the laws that the programs could use after the rules that ship, and prints the share of a program's
-    predicted time that each saves there."""
+def mine_programs(asked: Mapping[str, Optimize], file: Path, size: int, rules: RuleSet) -> None:
+    """Writes the laws that the programs could use after some rules and that the rules that ship do not reach, and
+    prints the share of a program's predicted time that each saves there."""
     miner = Miner("cpu", size, "reassociate", 1, MINED_TERMS)
     offers: list[Offer] = []
     for name, optimize in asked.items():
         try:
-            best = optimize(corpus_rules())
+            best = optimize(rules)
             at = dict(best.report.at)
             miner.least = LEAST_SAVING * best.report.after.seconds
             found = miner.mined(best.module, at)
         except RelaxEgError as e:
             print(f"{name}: {str(e).splitlines()[0]}", flush=True)
             continue
-        for o in found.offers:
+        new = [o for o in found.offers if o.is_new]
+        for o in new:
             share = (o.before - o.after) / best.report.after.seconds
             print(f"{100 * share:4.0f}%  {name}: {o}", flush=True)
-        offers += found.offers
+        offers += new
         Mined(tuple(offers), 0).save(file)
     print(f"{len(offers)} laws from {len(asked)} programs")
+
+
+def measure_program(name: str, seconds: float) -> None:
+    """Prints how long a program of the corpus takes as written and with the rules that ship."""
+    p = CORPUS[name]
+    at = dict.fromkeys(trace_or_module(p.made_of, *p.specs, **p.keywords).main.size_variables, SIZE)
+    rng = np.random.default_rng(0)
+    args = [array(s, {"n": SIZE, **at}, rng) for s in p.specs]
+    best, written = p.optimized(rules=corpus_rules(), at=at, measure=0), jax.jit(p.made_of)
+    for a, b in zip(jax.tree.leaves(best(*args)), jax.tree.leaves(written(*args)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
+    calls = {"ours": lambda: best(*args), "written": lambda: written(*args)}
+    timings = measure(calls, seconds)
+    times = " -> ".join(duration(timings.median(n)) for n in ("written", "ours"))
+    predicted = best.report.before.call / best.report.after.call
+    print(f"{name}: {times}, {timings.speedup('ours', 'written')} times as fast; predicted {predicted:.2f}")
 
 
 def main(
@@ -155,14 +182,20 @@ def main(
     own: Annotated[bool, typer.Option("--own", help="what the laws save by themselves")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="with --own: write the new laws here")] = None,
     mine: Annotated[Path | None, typer.Option("--mine", help="mine the programs, and write the laws here")] = None,
+    measured: Annotated[str, typer.Option("--measure", help="time these programs of the corpus")] = "",
     libraries: Annotated[bool, typer.Option("--libraries", help="functions of libraries as programs")] = False,
+    as_written: Annotated[bool, typer.Option("--as-written", help="with --mine: no search before it")] = False,
     size: Annotated[int, typer.Option("--size", help="with --mine: operators of a cheaper term")] = 2,
     quick: Quick = False,
 ) -> None:
+    if measured:
+        for name in measured.split(","):
+            measure_program(name, QUICK_SECONDS if quick else SECONDS)
+        return
     chosen = {n: p for n, p in (of_libraries() if libraries else of_corpus()).items() if only in n}
     asked = dict(islice(chosen.items(), QUICK_PROGRAMS if quick else None))
     if mine is not None:
-        mine_programs(asked, mine, size)
+        mine_programs(asked, mine, size, RuleSet("none") if as_written else corpus_rules())
         return
     found = rules_at(rules)
     if own:

@@ -21,6 +21,7 @@ from relax_eg.cli.common import (
     write_output,
 )
 from relax_eg.driver.mining import mine
+from relax_eg.driver.ranking import rank_by_savings
 from relax_eg.errors import OptionError
 from relax_eg.rules.signature import Numerics
 from relax_eg.tir import TensorProgram
@@ -54,9 +55,12 @@ def discover(
     save: Annotated[Path | None, typer.Option("--save", help="Write the rules here: laws.py.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write the report here.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the report as JSON here.")] = None,
+    on: Annotated[
+        str, typer.Option("--on", help="A function, file.py:name, on which the laws may save, with --spec and --at.")
+    ] = "",
     spec: shared_options.Spec = None,
     at: shared_options.At = None,
-    target: Annotated[str, typer.Option("--target", help="Of a function: the profile that prices fragments.")] = "cpu",
+    target: Annotated[str, typer.Option("--target", help="Of a function: the profile that prices it.")] = "cpu",
 ) -> None:
     """Find the laws of operators, prove them for all sizes, and write them as a file of rules.
 
@@ -65,7 +69,7 @@ def discover(
     proved."""
     asked = [_operator(o) for o in operators]
     if any(callable(o) for o in asked):
-        if len(asked) > 1 or html or json:
+        if len(asked) > 1 or html or json or on:
             raise OptionError(f"{operators[0]}: a function is looked at by itself; --save writes what is found")
         with progress_bar("discover") as tell:
             sizes = read_sizes(at or [], "--at")
@@ -76,6 +80,9 @@ def discover(
         print_text(mined)
         write_output("rules", save, mined.save)
         return
+    program = _operator(on)
+    if on and not callable(program):
+        raise OptionError(f"--on {on}: a function is accepted, file.py:name")
     limits = {} if terms is None else {"terms": terms}
     with progress_bar("discover") as tell:
         found = rx.discover(
@@ -94,6 +101,14 @@ def discover(
             **limits,
         )
     print_text(found)
+    if on:
+
+        def optimized(rules: rx.RuleSet) -> Any:
+            with rx.debug.options(least_gain=1):
+                return rx.optimize(program, *(spec or []), at=read_sizes(at or [], "--at"), target=target, rules=rules)
+
+        savings = rank_by_savings({on: optimized}, found.rules, _known(known) or rx.RuleSet("nothing"))
+        print_text("\n".join(map(str, savings)) or f"{on}: the found laws save nothing besides those that are known")
     write_output("rules", save, found.save)
     write_output("report", html, found.to_html)
     write_output("report", json, found.to_json)

@@ -71,14 +71,14 @@ class AskedFacts:
         for fact in self.single:
             own = able(fact, grammar)
             for group in [(i,) for i in own] + ([tuple(own)] if len(own) > 1 else []):
-                found[_condition(grammar, [(i, fact) for i in group])] = None
+                found[condition_of(grammar, [(i, fact) for i in group])] = None
         every = [(i, f) for i, facts in self.together.items() for f in facts]
         for claim in every:
-            found[_condition(grammar, [claim])] = None
+            found[condition_of(grammar, [claim])] = None
         for i, facts in self.together.items():
-            found[_condition(grammar, [(i, f) for f in facts])] = None
+            found[condition_of(grammar, [(i, f) for f in facts])] = None
         if every:
-            found[_condition(grammar, every)] = None
+            found[condition_of(grammar, every)] = None
         return list(found)
 
     def draws(self, grammar: Grammar, count: int) -> list[dict[int, tuple[str, ...]]]:
@@ -103,7 +103,9 @@ def able(fact: str, grammar: Grammar) -> list[int]:
     return [i for i, v in enumerate(grammar.declared) if is_float(v.dtype) and not impossible(fact, v.tensor)]
 
 
-def _condition(grammar: Grammar, claims: Sequence[tuple[int, str]]) -> Condition:
+def condition_of(grammar: Grammar, claims: Iterable[tuple[int, str]]) -> Condition:
+    """The condition that variables have facts: pairs of a variable and a key of a fact."""
+    claims = tuple(claims)
     when = tuple(f"{FACTS[f].name}({grammar.variables[i].attr('name')})" for i, f in claims)
     return Condition(when, frozenset(claims))
 

@@ -1,4 +1,4 @@
-"""Laws with fresh variables for repeated ones, and for subterms that both sides have.
+"""Laws with fresh variables for repeated ones, for constants, and for subterms that both sides have.
 
 A grammar has few variables, because terms grow with a power of their number. So a law of four variables is found as one
 of two, `where(c, x, y) + where(c, y, x) = where(c, x + y, y + x)`. Occurrences of a variable are told apart as long as
@@ -24,7 +24,7 @@ def generalised(c: EqualPair, table: TermTable) -> EqualPair:
     is_more = True
     while is_more:
         is_more = False
-        for more in (*_without_subterms(c, table), *_told_apart(c, table)):
+        for more in (*_without_subterms(c, table), *_without_constants(c, table), *_told_apart(c, table)):
             if _agrees(more, table):
                 c, is_more = more, True
                 break
@@ -52,6 +52,14 @@ def _without_subterms(c: EqualPair, table: TermTable) -> Iterator[EqualPair]:
     both = set(_subterms(c.left)) & set(_subterms(c.right))
     for t in sorted(both - {c.left, c.right}, key=lambda t: (-size_of(t), repr(t))):
         if (new := _fresh(c, t, table)) is not None:
+            yield replace(c, left=_replaced(c.left, t, new), right=_replaced(c.right, t, new))
+
+
+def _without_constants(c: EqualPair, table: TermTable) -> Iterator[EqualPair]:
+    """The pair with a variable for a constant of the left side."""
+    for t in dict.fromkeys(leaves_of(c.left)):
+        is_constant = t >= table.grammar.variable_count and t not in table.grammar.filled
+        if is_constant and (new := _fresh(c, t, table)) is not None:
             yield replace(c, left=_replaced(c.left, t, new), right=_replaced(c.right, t, new))
 
 

@@ -88,6 +88,7 @@ class Grammar:
       by number. The latter are results only: as operands, scalars broadcast.
     - `declared_count`, `variable_count`: the number of declared variables, and of all.
     - `operands`: the leaves of which terms are made.
+    - `declared_text`: the variables as text.
     - `filled`: of each constant in the shape of a variable, the constant and the variable.
 
     Raises DiscoveryError for an operator or a variable that is not accepted.
@@ -101,8 +102,8 @@ class Grammar:
     ) -> None:
         self.signature = _signature(variables)
         self.declared_count = len(self.signature)
-        self._declared = ", ".join(f"{n}: {s.text}" for n, s in self.signature.items())
-        self.signature.update(_fresh(self.signature))
+        self.declared_text = ", ".join(f"{n}: {s.text}" for n, s in self.signature.items())
+        self.signature.update(_fresh(self.signature, with_scalars=len(constants) > 0))
         ranks = {d.name: _BLOCK_RANK for s in self.signature.values() for d in s.dims if isinstance(d, Star)}
         annotations = {n: pattern_of(n, s, ranks, "float32") for n, s in self.signature.items()}
         for n, a in annotations.items():
@@ -289,7 +290,7 @@ class Grammar:
         return tuple(dict.fromkeys(v for x in self.variables for d in x.shape for v in sorted(d.variables)))
 
     def __str__(self) -> str:
-        return f"{' | '.join(map(str, self.forms))} over {self._declared}"
+        return f"{' | '.join(map(str, self.forms))} over {self.declared_text}"
 
 
 def _program_in(given: str | TensorProgram | OperatorForm) -> TensorProgram | None:
@@ -308,9 +309,12 @@ def _signature(variables: str) -> dict[str, Spec]:
     return found
 
 
-def _fresh(signature: Mapping[str, Spec]) -> dict[str, Spec]:
-    """Variables with the specs of others, under names that no variable and no size has."""
+def _fresh(signature: Mapping[str, Spec], with_scalars: bool) -> dict[str, Spec]:
+    """Variables with the specs of others, and scalars for constants, under names that no variable and no size has."""
     specs = {(s.dims, s.dtype): s for s in reversed([*signature.values()]) if None not in s.dims}
+    if with_scalars:
+        dtypes = [s.dtype for s in signature.values() if s.dtype != "bool"]
+        specs = {((), d): Spec((), d, f"@ {d}" if d else "") for d in dtypes} | specs
     taken = {*signature, *re.findall(r"[^\W\d]\w*", " ".join(s.text for s in signature.values()))}
     names = (n for n in itertools.chain("uvwpqrtghef", (f"x{i}" for i in itertools.count())) if n not in taken)
     return {next(names): s for s in reversed(specs.values()) for _ in range(_FRESH)}

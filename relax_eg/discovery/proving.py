@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from relax_eg.discovery.conditions import Condition
+from relax_eg.discovery.conditions import Condition, condition_of
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer, is_reversible
 from relax_eg.discovery.table import EqualPair
-from relax_eg.discovery.terms import leaves_of, operators_of, size_of
+from relax_eg.discovery.terms import Term, leaves_of, operators_of, size_of
 from relax_eg.discovery.typings import OF_MATRICES, Signature
 from relax_eg.discovery.values import SamplePoints
+from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.plain_data import read_json
@@ -39,6 +40,8 @@ WAYS_OF_LAWS: tuple[Way, ...] = ("prove", "test")  # given: with equations of al
 _HOLDS = {"prove": ("proved", "axiom"), "test": ("tested",)}
 MOST_JOBS = 256  # limit: processes
 _SECONDS = 30.0  # limit: seconds for the check and the proof of one rule in a process
+_HOLES = 0.25  # chosen: share of the elements of a variable that are NaN, where laws are tried with it
+_APART = 1e-2  # chosen: difference beyond rounding in float32, relative to the first side, or to 1
 _FILE = "verdicts.jsonl"  # of a run's folder: a line for each rule that was tried
 
 
@@ -88,7 +91,7 @@ class LawProver:
     def __init__(self, grammar: Grammar, writer: Writer, numerics: Numerics, jobs: int, folder: Path | None) -> None:
         self._grammar, self._writer = grammar, writer
         self._allowed: tuple[Numerics, ...] = CLASSES[: CLASSES.index(numerics) + 1]
-        self._bits = SamplePoints(grammar, True, 0)
+        self._bits, self._reals = (SamplePoints(grammar, bits, 0) for bits in (True, False))
         self._jobs, self._folder = jobs, folder
         self._known = _read(folder)
         self._stack = ExitStack()
@@ -152,21 +155,85 @@ class LawProver:
                 last[i] = _proof(v, _Attempt(p.source, p.numerics, None), p, "prove")
 
     def _attempts(self, c: EqualPair, name: str) -> list[_Attempt]:
-        """The texts to try, with their classes. Where the bits differ at sample points the class is not exact. A law in
-        both directions may be accurate in one alone. At the end, where no axis is empty: of an empty axis proofs of
-        extremes say nothing."""
-        classes: list[Numerics] = [n for n in self._allowed if n != "exact" or self._has_same_bits(c)]
+        """The texts to try, with their classes. Where the bits differ at sample points the class is not exact, and
+        variables are finite if the sides test for NaN and differ where it is. A law in both directions may be accurate
+        in one alone. At the end, where no axis is empty: of an empty axis proofs of extremes say nothing."""
+        has_same_bits, asked = self._has_same_bits(c), c
+        if not has_same_bits and self._tests_for_nan(c) and (finite := self._numbers_needed(c)):
+            before = c.condition or Condition(())
+            made = condition_of(self._grammar, [*sorted(before.claims), *((v, "finite") for v in finite)])
+            c = replace(
+                c, condition=replace(made, when=(*before.when, *made.when[len(before.claims) :]), sizes=before.sizes)
+            )
+        weaker = None if c is asked else c
+        classes: list[Numerics] = [n for n in self._allowed if n != "exact" or has_same_bits]
         tried: list[_Attempt] = []
         for n in classes:
-            tried += [_Attempt(text, n, None) for text in self._writer.general(c, name, n)]
-            if n == "reassociate" and size_of(c.left) == size_of(c.right) and is_reversible(c, self._grammar):
+            tried += [_Attempt(text, n, weaker) for text in self._writer.general(c, name, n)]
+            if n == "reassociate" and self._goes_both_ways(c):
                 for one in (c, replace(c, left=c.right, right=c.left)):
-                    tried += [_Attempt(text, n, None) for text in islice(self._writer.general(one, name, n, None), 1)]
+                    tried += [_Attempt(text, n, weaker) for text in islice(self._writer.general(one, name, n, None), 1)]
         sizes = self._sizes(c)
-        if c.condition is None and sizes and not self._is_pointwise(c):
-            inside = replace(c, condition=Condition(tuple(f"{n} >= 1" for n in sizes), sizes=frozenset(sizes)))
+        if asked.condition is None and sizes and not self._is_pointwise(c):
+            before = c.condition or Condition(())
+            when = (*before.when, *(f"{n} >= 1" for n in sizes))
+            inside = replace(c, condition=replace(before, when=when, sizes=frozenset(sizes)))
             tried += [_Attempt(text, classes[-1], inside) for text in self._writer.general(inside, name, classes[-1])]
         return tried
+
+    def _goes_both_ways(self, c: EqualPair) -> bool:
+        return size_of(c.left) == size_of(c.right) and is_reversible(c, self._grammar)
+
+    def _tests_for_nan(self, c: EqualPair) -> bool:
+        """Whether a truth value comes from one float alone, as of `x != x`. Over the reals it is always the same."""
+        g = self._grammar
+
+        def tests(t: Term) -> bool:
+            if isinstance(t, int):
+                return False
+            is_truth = g.type_of(t)[1] == "bool" and all(is_float(g.type_of(a)[1]) for a in t[1:])
+            return (is_truth and len(set(t[1:])) == 1) or any(map(tests, t[1:]))
+
+        return tests(c.left) or tests(c.right)
+
+    def _numbers_needed(self, c: EqualPair) -> list[int]:
+        """The variables for which NaN makes a difference: where elements of one are NaN, the side that is
+        rewritten is a number and the other is none, or another one."""
+        variables = self._grammar.variables
+        used = {v for v in leaves_of(c.left) if v < len(variables) and is_float(variables[v].dtype)}
+        return [v for v in sorted(used) if self._differs_at_nan(c, v)]
+
+    def _differs_at_nan(self, c: EqualPair, variable: int) -> bool:
+        variables = self._grammar.variables
+        sides = tuple(self._grammar.expression(t) for t in (c.left, c.right))
+        rng = np.random.default_rng(0)
+        for at, values in zip(self._reals.sizes, self._reals.values, strict=True):
+            drawn = list(values)
+            holes = rng.random(values[variable].shape) < _HOLES
+            drawn[variable] = np.where(holes, np.nan, values[variable])
+            count = len(holes)
+            held = np.ones(count, bool)
+            if c.condition is not None:
+                held = self._reals.columns_at(((), ""), c.condition, at, drawn)
+            env = {v: x.astype(numpy_dtype(v.dtype)) for v, x in zip(variables, drawn, strict=False)}
+            try:
+                with np.errstate(all="ignore"):
+                    a, b = (
+                        np.asarray(x).reshape(count, -1) for x in evaluate_points(sides, env, at, count, ordered=True)
+                    )
+            except RelaxEgError:
+                continue
+            is_number = np.ones(a.shape, bool)
+            if is_float(sides[0].dtype):
+                a, b = a.astype(np.float64), b.astype(np.float64)
+                is_number = np.isfinite(a) | (np.isfinite(b) & self._goes_both_ways(c))
+            with np.errstate(invalid="ignore"):
+                apart = (
+                    ~((a == b) | (np.abs(a - b) <= _APART * np.maximum(np.abs(a), 1))) if a.dtype != bool else a != b
+                )
+            if np.any((apart & is_number)[held]):
+                return True
+        return False
 
     def _sizes(self, c: EqualPair) -> list[str]:
         """The named sizes of the variables of a candidate."""

@@ -113,7 +113,8 @@ class _Typings:
         if len(values) == 1 and len(self._distinct) == 1 and not self._sized and not self._has_matrices():
             ((attribute, axes),) = values
             ops = list(dict.fromkeys(f.op for f, _, _ in self._axes))
-            numbers = [str(self._distinct[0][i]) for i in _axes_in(axes) if self._distinct[0][i].is_const]
+            shape = self._distinct[0]
+            numbers = [str(shape[i]) for i in _axes_in(axes) if i < len(shape) and shape[i].is_const]
             dims = f"*a {' '.join(numbers)} *c" if numbers else "*b"
             shapes = self._typed({n: dims if s else "" for n, s in self._shapes.items()})
             yield Signature(shapes, 1, "axes", f"{' | '.join(ops)}.{attribute}")

@@ -17,6 +17,7 @@ import numpy as np
 from relax_eg.discovery.conditions import AskedFacts, Condition
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.dtypes import is_float, is_integer
+from relax_eg.errors import DiscoveryError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, constant_value, var
 from relax_eg.ir.origin import SourceLine
@@ -36,6 +37,7 @@ _NEAR_ZERO = 1e-10  # chosen: values below it are rounding errors of zero; draws
 _DIGITS = 1e9  # chosen: values that round to the same multiple of 1/1e9 of a power of two are equal
 _SAME_SIZE = 2  # given: the least size at which axes have several elements
 _FIRST_SIZE = 2  # chosen: sizes of distinct axes count up from it
+_LARGEST_SIZE = 64  # limit: of the first axis, where variables have sizes such as n - 10
 
 
 class SamplePoints:
@@ -53,7 +55,7 @@ class SamplePoints:
         self._facts = facts or AskedFacts()
         self._given = self._facts.draws(grammar, _POINTS_OF_FACT)
         rng = np.random.default_rng(seed)
-        self.sizes = _sizes(grammar.size_variables)
+        self.sizes = _sizes(grammar)
         self.values: list[list[Array]] = []
         for at in self.sizes:
             plain = min(at.values(), default=_SAME_SIZE) >= _SAME_SIZE
@@ -164,15 +166,24 @@ class SamplePoints:
 _RULE = Rule("points", lambda: None, {}, {}, "exact", "algebra", (), frozenset(), "", SourceLine.of(SamplePoints))
 
 
-def _sizes(names: Sequence[str]) -> list[dict[str, int]]:
-    """Sizes that tell axes apart, the other way round, all one, and each axis empty while the others are not."""
+def _sizes(grammar: Grammar) -> list[dict[str, int]]:
+    """Sizes that tell axes apart, the other way round, all one, and each axis empty while the others are not; without
+    those at which a variable does not exist. DiscoveryError if none is left."""
+    names, dims = grammar.size_variables, {d for v in grammar.variables for d in v.shape}
     if not names:
         return [{}]
-    up = {n: _FIRST_SIZE + i for i, n in enumerate(names)}
-    down = dict(zip(names, reversed(up.values()), strict=True))
-    found = [up, *([down] if len(names) > 1 else [{n: _FIRST_SIZE + 1 for n in names}]), dict.fromkeys(names, 1)]
-    found += [{m: 0 if m == n else _FIRST_SIZE for m in names} for n in names]
-    return found
+    for first in range(_FIRST_SIZE, _LARGEST_SIZE + 1):
+        up = {n: first + i for i, n in enumerate(names)}
+        down = dict(zip(names, reversed(up.values()), strict=True))
+        found = [up, *([down] if len(names) > 1 else [{n: first + 1 for n in names}]), dict.fromkeys(names, 1)]
+        found += [{m: 0 if m == n else first for m in names} for n in names]
+        there = [at for at in found if all(d.evaluate(at) >= 0 for d in dims)]
+        if up in there:
+            return there
+    raise DiscoveryError(
+        f"variables: {grammar.declared_text}: no array has these sizes where axes have {_FIRST_SIZE} to "
+        f"{_LARGEST_SIZE} elements; accepted: sizes such as n, 2*n and n - 1"
+    )
 
 
 def operand(points: SamplePoints, t: tuple[Any, ...], i: int) -> Expr:

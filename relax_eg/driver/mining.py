@@ -2,7 +2,8 @@
 
 A fragment is an operator with some of what it reads, up to a few operators. Its leaves become variables and its sizes
 size variables, so a law that is proved holds for other sizes too. Terms over the fragment's operators, and a few others
-of their kind, are enumerated (`discovery.table`) until one has the fragment's values and a lower price.
+of their kind, are enumerated (`discovery.table`) until one has the fragment's values and a lower price. The pair is
+proved with variables for constants where it holds for all numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
+from relax_eg.discovery.generalising import generalised
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.discovery.laws import Writer, doc_of, file_text, load
 from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
@@ -32,6 +34,7 @@ from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, constant_value, post
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops.record import TABLE, call, operators_run_as
 from relax_eg.plain_data import write_file
+from relax_eg.reports import CostReport
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.signature import Numerics
@@ -42,6 +45,7 @@ _MOST_LEAVES = 4  # limit: variables of a fragment
 _MOST_FRAGMENTS = 16  # limit: fragments that are looked at, the costliest first
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
 _MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
+_MOST_WORK = 1 << 20  # limit: flops of a fragment whose numbers of elements stay as written, at one sample point
 _CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
 # given: operators of the kind of products and sums, and of functions of elements, which terms may have besides
 _OF_PRODUCTS = ("matmul", "multiply", "permute_dims(axes=(1,0))", "sum(axes=(0,))", "sum(axes=(1,))")
@@ -62,23 +66,34 @@ class Offer:
     - `text`: the law as a formula.
     - `source`: the function of its rule.
     - `numerics`: its class.
+    - `theory`: of its proof, as of a verdict.
     - `where`: the source line of the fragment; empty if it is not known.
     - `before`, `after`: predicted seconds of the fragment as written, and of the cheaper term.
     - `known`: predicted seconds of what the rules that ship make of the fragment.
+    - `known_by`: the names of the rules that ship by which they make it.
     """
 
     text: str
     source: str
     numerics: Numerics
+    theory: str
     where: str
     before: float
     after: float
     known: float
+    known_by: tuple[str, ...]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the rules that ship make nothing of the fragment that is as fast."""
+        return self.after < _CHEAPER * self.known
 
     def __str__(self) -> str:
-        times = f"{time(self.before)} -> {time(self.after)}"
-        more = "" if self.after < _CHEAPER * self.known else ", which the rules that ship reach too"
-        return f"{self.text}      {times}{more}" + (f"      {self.where}" if self.where else "")
+        told = f"{time(self.before)} -> {time(self.after)}, proved ({self.theory}), {self.numerics}"
+        if not self.is_new:
+            told += ", which the rules that ship reach too"
+            told += f" by {', '.join(self.known_by)}" if self.known_by else ""
+        return f"{self.text}      {told}" + (f"      {self.where}" if self.where else "")
 
 
 @dataclass(frozen=True)
@@ -88,11 +103,13 @@ class Mined:
     - `offers`: those that are proved, the largest saving first.
     - `fragments`: number of fragments that were looked at.
     - `unproved`: cheaper terms with equal values that were refuted or not proved, as formulas.
+    - `stopped`: why the search ended early; empty if it did not.
     """
 
     offers: tuple[Offer, ...]
     fragments: int
     unproved: tuple[str, ...] = ()
+    stopped: str = ""
 
     @property
     def source(self) -> str:
@@ -109,7 +126,7 @@ class Mined:
 
     def __str__(self) -> str:
         counts = f"{self.fragments} fragments, {len(self.offers)} laws, {len(self.unproved)} not proved"
-        return "\n".join([*map(str, self.offers), counts])
+        return "\n".join([*map(str, self.offers), counts, *([f"stopped: {self.stopped}"] if self.stopped else [])])
 
 
 @accepts(
@@ -136,7 +153,7 @@ def mine(
     - `at`: the sizes for which fragments are priced.
     - `target`: the device profile by which fragments are priced.
 
-    DiscoveryError if a size is missing in `at`.
+    A search that is interrupted by Ctrl-C returns what it has proved. DiscoveryError if a size is missing in `at`.
     """
     module = function if isinstance(function, Module) else trace(function, *specs)
     sizes = dict(at or {})
@@ -151,8 +168,9 @@ def mine(
 
 @dataclass(frozen=True)
 class _Fragment:
-    """Part of a program: the root, its leaves, and what it costs at the sizes asked for."""
+    """Part of a program: its text by itself, the root, its leaves, and what it costs at the sizes asked for."""
 
+    text: str
     root: Expr
     leaves: tuple[Expr, ...]
     seconds: float
@@ -182,11 +200,16 @@ class Miner:
         fragments = self.hottest(module)
         offers: list[Offer] = []
         unproved: list[str] = []
-        for n, fragment in enumerate(fragments):
-            tell(expression_text(fragment.root)[:60], n, len(fragments))
-            self.look_at(fragment, module, offers, unproved)
+        done, stopped = 0, ""
+        try:
+            for fragment in fragments:
+                tell(fragment.text[:60], done, len(fragments))
+                self.look_at(fragment, module, offers, unproved)
+                done += 1
+        except KeyboardInterrupt:
+            stopped = "interrupted"
         offers.sort(key=lambda o: o.after - o.before)
-        return Mined(tuple(offers), len(fragments), tuple(unproved))
+        return Mined(tuple(offers), done, tuple(unproved), stopped)
 
     def price(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
         """Predicted seconds of an expression by itself."""
@@ -202,9 +225,9 @@ class Miner:
                     root, params = _apart(e, leaves)
                     key = expression_text(root)
                     if key not in found:
-                        found[key] = _Fragment(e, leaves, self.price(root, params, self._at))
+                        found[key] = _Fragment(key, e, leaves, self.price(root, params, self._at))
         dear = [x for x in found.values() if x.seconds >= self.least]
-        return sorted(dear, key=lambda x: (-x.seconds, expression_text(x.root)))[:_MOST_FRAGMENTS]
+        return sorted(dear, key=lambda x: (-x.seconds, x.text))[:_MOST_FRAGMENTS]
 
     def look_at(self, fragment: _Fragment, module: Module, offers: list[Offer], unproved: list[str]) -> None:
         """Adds the law of a cheaper term for a fragment to `offers`, or to `unproved`."""
@@ -219,7 +242,10 @@ class Miner:
         at = {**self._at, **sizes}
         try:
             grammar, left = _grammar_of(root, params)
-            right = self._cheaper(grammar, left, fragment.seconds, at)
+            if grammar.work(left) > _MOST_WORK:
+                return
+            table = TermTable(grammar, SamplePoints(grammar, False, 0))
+            right = self._cheaper(table, left, fragment.seconds, at)
         except RelaxEgError:  # an operator that no grammar has
             return
         if right is None:
@@ -231,20 +257,26 @@ class Miner:
             return
         self._seen.add(law)
         with LawProver(grammar, writer, self._numerics, self._jobs, None) as prover:
-            (proof,) = prover.prove([(candidate, writer.name(candidate))], lambda *_: None)
-        if proof.outcome != "proved":
-            unproved.append(law)
-            return
+            for pair in dict.fromkeys((generalised(candidate, table), candidate)):
+                (proof,) = prover.prove([(pair, writer.name(pair))], lambda *_: None)
+                if proof.outcome == "proved":
+                    break
+            else:
+                unproved.append(law)
+                return
         after = self.price(grammar.expression(right), params, at)
         origin = next((f.origins[fragment.root] for f in module if fragment.root in f.origins), None)
         where = str(origin.lines[0]) if origin is not None and origin.lines else ""
         known = self._known(root, params, at)
         said = doc_of(proof.source) or law
-        offers.append(Offer(said, proof.source, proof.numerics, where, fragment.seconds, after, known))
+        offers.append(
+            Offer(said, proof.source, proof.numerics, proof.theory, where, fragment.seconds, after,
+                  known.after.seconds, tuple(known.rules))
+        )  # fmt: skip
 
-    def _cheaper(self, grammar: Grammar, left: Term, seconds: float, at: Mapping[str, int]) -> Term | None:
+    def _cheaper(self, table: TermTable, left: Term, seconds: float, at: Mapping[str, int]) -> Term | None:
         """A term with the values of `left` at the sample points and a lower price; None if there is none."""
-        table = TermTable(grammar, SamplePoints(grammar, False, 0))
+        grammar = table.grammar
         for n in range(self._size + 1):
             if n and table.next_count() > self._terms:
                 return None
@@ -263,12 +295,11 @@ class Miner:
                 return best
         return None
 
-    def _known(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
-        """Predicted seconds of what the rules that ship make of a fragment."""
+    def _known(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> CostReport:
+        """The report of what the rules that ship make of a fragment."""
         module = Module((Function("main", tuple(params), (), root),))
         binding = {v: at[v] for v in module.main.size_variables}
-        best = optimize(module, at=binding, target=self._target)
-        return best.report.after.seconds
+        return optimize(module, at=binding, target=self._target).report
 
 
 def _cuts(e: Expr) -> Iterator[tuple[Expr, ...]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from programs_with_laws import gated, shortest
@@ -124,6 +126,13 @@ def test_a_law_of_a_tensor_program_applies_at_other_sizes() -> None:
     with rx.debug.options(least_gain=1):
         best = rx.optimize(main, rules=found.rules)
     assert best.report.matches["multiply_of_gated"]
+
+
+def test_sizes_that_are_not_there_for_all_numbers() -> None:
+    found = rx.discover("maximum", "x: n-3, y: n-3", 1)
+    assert texts(found) == {"maximum(x, x) = x", "maximum(y, x) = maximum(x, y)"}
+    with pytest.raises(DiscoveryError, match="no array has these sizes where axes have 2 to 64 elements"):
+        rx.discover("maximum", "x: n-99", 1)
 
 
 def test_the_semiring_of_shortest_paths() -> None:
@@ -250,6 +259,15 @@ def test_any_two_facts_that_an_array_can_have_are_no_contradiction() -> None:
     known |= {frozenset(("nonpositive", f)) for f in ("positive", "one_hot", "positive_definite")}
     known |= {frozenset(("constant", f)) for f in ("one_hot", "positive_definite", "orthogonal", "invertible")}
     assert apart == known
+
+
+def test_what_differs_at_nan_holds_for_numbers() -> None:
+    found = rx.discover("where | not_equal", "x: *b, y: *b", 2)
+    conditions = {x.text: x.when for x in found.laws}
+    # Over the reals no number differs from itself; the side that stays would be NaN, or other than it was.
+    assert conditions["where(not_equal(x, x), y, u) = u for x finite"] == ("finite(x)",)
+    assert conditions["where(not_equal(x, y), x, y) = x"] == ()  # both are NaN
+    assert not differences(found.rules, 20)[1]
 
 
 def test_facts_that_hold_together_are_a_condition() -> None:
@@ -384,6 +402,23 @@ def test_the_command(tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     assert "y * x = x * y" in " ".join(ran.output.split())
     assert "multiply_commutes_2" in save.read_text()
+
+
+def of_square(x):
+    return jnp.abs(x * x)
+
+
+def test_the_command_says_what_laws_save_on_a_function() -> None:
+    grammar = ["abs", "multiply", "--variables", "x: *b", "--size", "2", "--jobs", "1", "--known"]
+    on = ["--on", f"{__file__}:of_square", "--spec", "n 512", "--at", "n=256"]
+    ran = CliRunner().invoke(app, ["discover", *grammar, "none", *on])
+    assert ran.exit_code == 0, ran.output
+    assert re.search(r"of_square: .* us -> .* us \(\d+% less\) by abs_of_multiply", " ".join(ran.output.split()))
+    ran = CliRunner().invoke(app, ["discover", *grammar, "default", *on])
+    assert "of_square: the found laws save nothing besides those that are known" in " ".join(ran.output.split())
+    ran = CliRunner().invoke(app, ["discover", *grammar, "none", "--on", f"{__file__}:NUMBER"])
+    assert ran.exit_code == 1
+    assert "is int; a tensor program is accepted, a function" in " ".join(ran.output.split())
 
 
 def test_the_command_refuses_what_is_no_operator() -> None:

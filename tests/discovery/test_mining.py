@@ -36,6 +36,28 @@ def test_the_sizes_of_a_program_become_variables() -> None:
     assert offer.known < offer.before  # the rules that ship have it
 
 
+def test_constants_become_variables_where_the_law_holds_for_all_numbers() -> None:
+    found = mine(lambda x, w: (x * 3.0) * w + w * 3.0, "n 512", "n 512", at={"n": 128}, size=2)
+    (offer,) = [o for o in found.offers if "+" in o.text]
+    assert offer.text == "a * b + b * w = b * (a + w)"
+    assert "w:" in offer.source  # in place of 3.0
+    assert "proved (real), reassociate, which the rules that ship reach too by " in str(offer)
+    found = mine(lambda x: jnp.where(x > 0.5, x, 0.5) * 1.0, "n 512", at={"n": 128}, size=1)
+    assert {o.text.rpartition(" = ")[2] for o in found.offers} == {"a", "maximum(a, w)"}
+    assert "a * 1.0 = a" in [o.text for o in found.offers]  # which no other number has
+
+
+def test_what_is_proved_is_left_by_an_interruption() -> None:
+    def stop(text: str, done: int, of: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    found = mine(clumsy, "n 512", "n 512", at={"n": 128}, tell=stop)
+    assert (found.stopped, found.fragments) == ("interrupted", 2)
+    assert [o.text for o in found.offers] == ["abs(a) * abs(a) = a * a"]
+    assert str(found).endswith("stopped: interrupted")
+
+
 def test_a_size_is_missing() -> None:
     with pytest.raises(DiscoveryError, match=r"no size `n`; fragments are priced at sizes: at=\{'n': 64\}"):
         mine(clumsy, "n 4", "n 4")
