@@ -186,6 +186,62 @@ def check_symbolic_sizes() -> None:
     np.testing.assert_allclose(unknown(x, w), jnp.tanh(x @ w), rtol=1e-4, atol=1e-5)
 
 
+def pooled(x: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
+    """Results with the batch, of it reversed, and of sums and maxima over it."""
+    h = jnp.tanh(x @ w)
+    return h, h[::-1] - h.mean(0), jax.nn.softmax(h, 0).max(0), jnp.cumsum(h, 0) * 2, h.sum()
+
+
+def check_padded_sizes() -> None:
+    """Batches that the devices do not divide are split: padded to the next multiple, and masked."""
+    w = arrays((32, 16))[0]
+    for mesh in MESHES[::2]:
+        best = rx.spread(
+            pooled, "b 32", "32 16", mesh=mesh, at={"b": 64}, target=SLOW, padded=["b"], inputs={"w": ", ".join("R" * len(mesh))}
+        )  # fmt: skip
+        assert set(best.input_placements[0].parts) == {0}, best.input_placements
+        run = best.jit(donate=("x",))
+        for b in (1, 7, 8, 13, 61):
+            x = arrays((b, 32))[0]
+            wanted = jax.jit(pooled)(x, w)
+            for found in (best(x, w), run(x, w), best.to_jax()(x, w)):
+                for one, two in zip(found, wanted, strict=True):
+                    np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5, err_msg=f"{b} on {mesh}")
+        assert best.check(x, w).passed
+    assert best.capacities({"b": 9}) == {"b": 16}  # type: ignore[attr-defined]
+    trained = rx.spread(
+        step, ("16 32", "32 16"), "b 16", "b 16", mesh={"x": 8}, at={"b": 64}, target=SLOW, state=("params",),
+        padded=["b"],
+    )  # fmt: skip
+    w1, w2, x, y = arrays((16, 32), (32, 16), (13, 16), (13, 16))
+    for one, two in zip(jax.tree.leaves(trained((w1, w2), x, y)), jax.tree.leaves(step((w1, w2), x, y)), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+
+
+def check_families() -> None:
+    """Each of several batches has placements of its own; the weights are where they are for all of them."""
+
+    def layer(x: jax.Array, w1: jax.Array, w2: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w1) @ w2
+
+    at = [{"b": 8}, {"b": 4096}]
+    best = rx.spread(
+        layer, "b 32", "32 64", "64 32", mesh={"x": 8}, at=at, target=SLOW, bounds=["b % 8 == 0"], outputs="R"
+    )
+    assert len(best.variants) == len(best.spreadings) == 2 and [dict(r.at) for r in best.spreadings] == at
+    small, large = best.spreadings
+    assert small.input_placements[1:] == large.input_placements[1:]
+    run = best.jit()
+    for b in (8, 64, 2048, 4096):
+        x, w1, w2 = arrays((b, 32), (32, 64), (64, 32))
+        served = best.spreadings[best.variant_of([x, w1, w2])]
+        assert served.at["b"] == (8 if b < 181 else 4096)
+        placed = best.place(x, w1, w2)[0]
+        assert placed[0].sharding.is_fully_replicated == (served.input_placements[0].parts == ("R",))
+        for found in (best(x, w1, w2), run(x, w1, w2)):
+            np.testing.assert_allclose(found, layer(x, w1, w2), rtol=1e-4, atol=1e-5)
+
+
 def looping(x: jax.Array, w: jax.Array) -> Any:
     """Branches inside of loops, one of them inside of another."""
 
