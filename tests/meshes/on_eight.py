@@ -196,9 +196,8 @@ def check_padded_sizes() -> None:
     """Batches that the devices do not divide are split: padded to the next multiple, and masked."""
     w = arrays((32, 16))[0]
     for mesh in MESHES[::2]:
-        best = rx.spread(
-            pooled, "b 32", "32 16", mesh=mesh, at={"b": 64}, target=SLOW, padded=["b"], inputs={"w": ", ".join("R" * len(mesh))}
-        )  # fmt: skip
+        given: Any = {"mesh": mesh, "at": {"b": 64}, "target": SLOW, "inputs": {"w": ", ".join("R" * len(mesh))}}
+        best = rx.spread(pooled, "b 32", "32 16", padded=["b"], **given)
         assert set(best.input_placements[0].parts) == {0}, best.input_placements
         run = best.jit(donate=("x",))
         for b in (1, 7, 8, 13, 61):

@@ -41,11 +41,13 @@ class SpreadCompilation:
         """Bytes that a call takes on each device."""
         return self.arguments + self.results + self.temporary - self.shared
 
-    def bytes_by_kind(self) -> dict[str, float]:
-        """Bytes of the results of all collectives of a call, by kind."""
+    def bytes_by_kind(self, beside: bool = False) -> dict[str, float]:
+        """Bytes of the results of all collectives of a call, by kind. `beside`: only of those beside which XLA launches
+        kernels, so that their sending overlaps with computing."""
         found: dict[str, float] = {}
         for c in self.collectives:
-            found[c.kind] = found.get(c.kind, 0.0) + c.bytes * c.times
+            if c.beside or not beside:
+                found[c.kind] = found.get(c.kind, 0.0) + c.bytes * c.times
         return found
 
 
