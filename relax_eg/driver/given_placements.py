@@ -40,7 +40,15 @@ def wanted_of(
     - `memory`: bytes that a device may have in memory.
     """
     given = {**_of_arrays(traced, scope, args, mesh), **_given_inputs(traced, scope, mesh, inputs)}
-    return Wanted(given, _given_outputs(traced, scope, mesh, outputs), _state(traced, state), memory)
+    found = Wanted(given, _given_outputs(traced, scope, mesh, outputs), _state(traced, state), memory)
+    for i, o in found.state:
+        there, back = found.inputs.get(i), found.outputs.get(o)
+        if there is not None and back is not None and there != back:
+            raise OptionError(
+                f"{traced.name}(): {traced.leaves[i].path} is state and is placed as {there}; result {o}, as which it "
+                f"comes back, is placed as {back}\n  accepted: one placement for both, or one of them not given"
+            )
+    return found
 
 
 def scope_of_padded(traced: Source, options: Options, padded: Sequence[str], mesh: DeviceMesh) -> Scope:

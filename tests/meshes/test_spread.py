@@ -131,6 +131,10 @@ def effects(x: jax.Array) -> jax.Array:
         (mlp, ("b 8", "8 8", "8 8"), {"padded": "b"}, "padded='b': ('b',), names of sizes, is accepted"),
         (mlp, ("b 8", "8 8", "8 8"), {"padded": ["b"], "numerics": "exact"}, "accepted: numerics='reassociate'"),
         (lambda x: jnp.fft.fft(x), ("b",), {"padded": ["b"]}, "accepted: sizes that are not padded"),
+        (
+            mlp, ("8 8", "8 8", "8 8"), {"state": ("x",), "inputs": {"x": "S[0]"}, "outputs": "R"},
+            "x is state and is placed as S[0]; result 0, as which it comes back, is placed as R",
+        ),
         (effects, ("8",), {}, "has effects, whose order across devices is not known"),
         (mlp, ("8 8", "8 8", "8 8"), {"memory_limit": 10}, "the least found on the mesh x=8 is"),
     ],
