@@ -97,6 +97,10 @@ class Spread(Optimized):
     def _placed(self, x: Any, sharding: Any) -> Any:
         return jax.device_put(x, sharding)
 
+    def _is_elsewhere(self, x: jax.Array, sharding: Any) -> bool:
+        """Whether an array is not where the function takes it."""
+        return not x.sharding.is_equivalent_to(sharding, x.ndim)
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(x, Tracer) for x in jax.tree_util.tree_leaves((args, kwargs))):
             return super().__call__(*args, **kwargs)
@@ -117,7 +121,7 @@ class Spread(Optimized):
             leaves = jax.tree_util.tree_leaves(args)
             variant = self.variant_of(leaves)
             for x, s, name, argument in zip(leaves, wanted[variant], program.names, program.arguments, strict=True):
-                if argument in donate and isinstance(x, jax.Array) and not x.sharding.is_equivalent_to(s, x.ndim):
+                if argument in donate and isinstance(x, jax.Array) and self._is_elsewhere(x, s):
                     raise OptionError(
                         f"{program.name}(): `{name}` is donated and is placed as {x.sharding}; the function takes it "
                         f"as {s}\n  accepted: place() brings arguments there"

@@ -46,7 +46,8 @@ def plan_over_mesh(name: str, module: Module, padded: Sequence[str]) -> Capacity
 
 
 class PaddedSpread(Spread):
-    """A function spread over a mesh, some sizes of which are padded. Traced calls and `to_jax` run at exact sizes."""
+    """A function spread over a mesh, some sizes of which are padded. Traced calls and `to_jax` run at exact sizes; as
+    written where a size is smaller than the number of devices."""
 
     @classmethod
     def padded_over(
@@ -60,7 +61,7 @@ class PaddedSpread(Spread):
         strategy = _AtMultiples(Family(program, best.variants))
         made = cls(best.solution, strategy, best.explain)
         made.mesh, made.spreadings = mesh, tuple(reports)
-        strategy.run_padded = made._run_padded
+        strategy.run_padded, strategy.least = made._run_padded, dict.fromkeys(padded, mesh.devices)
         made._plans = plans
         made._programs = Memo[Any, Any](_MOST_PROGRAMS)
         return made
@@ -74,10 +75,10 @@ class PaddedSpread(Spread):
         return {v: math.ceil(sizes[v] / n) * n for v in self._plans[0].dims}
 
     def _placed(self, x: Any, sharding: Any) -> Any:
-        shape = np.shape(x)
-        divided = all(n % math.prod(sharding.mesh.shape[a] for a in _names(s)) == 0
-                      for n, s in zip(shape, sharding.spec, strict=False))  # fmt: skip
-        return super()._placed(x, sharding) if divided else x
+        return super()._placed(x, sharding) if _is_divided(np.shape(x), sharding) else x
+
+    def _is_elsewhere(self, x: jax.Array, sharding: Any) -> bool:
+        return _is_divided(x.shape, sharding) and super()._is_elsewhere(x, sharding)
 
     def _jitted(self, variant: int, donated: tuple[int, ...]) -> Callable[..., Any]:
         known = list(dict.fromkeys(self._program.arguments))
@@ -121,9 +122,11 @@ class PaddedSpread(Spread):
 
 
 class _AtMultiples(Whole):
-    """Runs calls through `run_padded`, which a `PaddedSpread` sets, and traced ones at exact sizes."""
+    """Runs calls through `run_padded`, which a `PaddedSpread` sets, and traced ones at exact sizes, as written where a
+    size is below `least`."""
 
     run_padded: Callable[[Sequence[Any]], Any]
+    least: Mapping[str, int]
 
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return UNSEEN
@@ -133,12 +136,29 @@ class _AtMultiples(Whole):
 
     def run(self, arguments: list[Any]) -> Any:
         if any(isinstance(x, Tracer) for x in arguments):
-            return super().run(arguments)
+            args, kwargs = self.call_arguments(arguments)
+            return self.to_jax()(*args, **kwargs)
         return self.run_padded(self.check_arguments(arguments))
 
+    def to_jax(self) -> Callable[..., Any]:
+        chosen, program = super().to_jax(), self.program
 
-def _names(spec: Any) -> tuple[str, ...]:
-    return () if spec is None else spec if isinstance(spec, tuple) else (spec,)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            leaves = program.call_arrays(args, kwargs)
+            sizes = program.sizes([np.shape(x) for x in leaves])
+            if any(isinstance(sizes[v], int) and sizes[v] < n for v, n in self.least.items()):
+                return program.run_as_written(leaves)
+            return chosen(*args, **kwargs)
+
+        run.__name__ = program.name
+        return run
+
+
+def _is_divided(shape: Sequence[int], sharding: Any) -> bool:
+    """Whether the devices divide an array of this shape."""
+    sizes = sharding.mesh.shape
+    names = [() if p is None else p if isinstance(p, tuple) else (p,) for p in sharding.spec]
+    return all(n % math.prod(sizes[a] for a in over) == 0 for n, over in zip(shape, names, strict=False))
 
 
 def _enlarged(x: Any, shape: Sequence[int], sharding: Any) -> Any:

@@ -132,7 +132,9 @@ def effects(x: jax.Array) -> jax.Array:
         (mlp, ("b 8", "8 8", "8 8"), {"padded": ["b"], "numerics": "exact"}, "accepted: numerics='reassociate'"),
         (lambda x: jnp.fft.fft(x), ("b",), {"padded": ["b"]}, "accepted: sizes that are not padded"),
         (
-            mlp, ("8 8", "8 8", "8 8"), {"state": ("x",), "inputs": {"x": "S[0]"}, "outputs": "R"},
+            mlp,
+            ("8 8", "8 8", "8 8"),
+            {"state": ("x",), "inputs": {"x": "S[0]"}, "outputs": "R"},
             "x is state and is placed as S[0]; result 0, as which it comes back, is placed as R",
         ),
         (effects, ("8",), {}, "has effects, whose order across devices is not known"),
@@ -150,8 +152,8 @@ def test_weights_are_placed_alike_for_all_batches() -> None:
 
     def spread(at: Any) -> Any:
         return rx.spread(
-            mlp, f"b {D}", f"{D} {F}", f"{F} {D}", mesh={"x": 8}, at=at, target="h100", bounds=["b % 8 == 0"],
-            outputs="R", seconds=10.0,
+            mlp, "b 8192", "8192 28672", "28672 8192", mesh={"x": 8}, at=at, target="h100", bounds=["b % 8 == 0"],
+            seconds=10.0,
         ).spreadings  # fmt: skip
 
     at = [{"b": 8}, {"b": 65536}]
