@@ -88,22 +88,36 @@ def inserted(best: Any) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def check_drawn(count: int = 4, first: int = 0) -> None:
-    same = along_one = 0
+    same, along_one, wrong = 0, 0, list[str]()
     for seed in range(first, first + count):
         if seed % 100 == 0 and count > 100:  # given: programs between two lines of progress
-            print(f"{seed - first} of {count}", flush=True)
-        fn, arrays = drawn(seed)
-        mesh = MESHES[seed % len(MESHES)]
-        best = rx.spread(fn, *arrays, mesh=mesh, target=SLOW, seconds=SEARCH)
-        found, wanted = jax.tree.leaves(best(*arrays)), jax.tree.leaves(jax.jit(fn)(*arrays))
-        for x, y in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3, err_msg=f"seed {seed} on {mesh}")
-        # What only one of two branches sends counts half in prices, and once in XLA's text.
-        if len(mesh) == 1 and divides(seed) and all(s.times == int(s.times) for s in best.spreading.sent):
-            along_one += 1
-            priced, made = inserted(best)
-            same += priced == made
+            print(f"{seed - first} of {count}, {len(wrong)} wrong", flush=True)
+            jax.clear_caches()
+        try:
+            was_priced = compared(seed)
+        except Exception as e:  # the others are tried too
+            wrong.append(f"seed {seed} on {MESHES[seed % len(MESHES)]}: {type(e).__name__}: {str(e)[:2000]}")
+            continue
+        along_one += was_priced is not None
+        same += bool(was_priced)
+    assert not wrong, "\n".join(wrong)
     assert same >= 0.75 * along_one, (same, along_one)  # argsort and scans leave XLA a choice
+
+
+def compared(seed: int) -> bool | None:
+    """Compares a drawn program with itself on one device; tells whether XLA inserted what was priced, where that is
+    asked."""
+    fn, arrays = drawn(seed)
+    mesh = MESHES[seed % len(MESHES)]
+    best = rx.spread(fn, *arrays, mesh=mesh, target=SLOW, seconds=SEARCH)
+    found, wanted = jax.tree.leaves(best(*arrays)), jax.tree.leaves(jax.jit(fn)(*arrays))
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3)
+    # What only one of two branches sends counts half in prices, and once in XLA's text.
+    if len(mesh) > 1 or not divides(seed) or any(s.times != int(s.times) for s in best.spreading.sent):
+        return None
+    priced, made = inserted(best)
+    return priced == made
 
 
 def step(params: tuple[jax.Array, ...], x: jax.Array, y: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
