@@ -134,7 +134,10 @@ class Spread(Optimized):
         """A variant as one executable of JAX. `donated`: the positions of the arguments whose arrays are reused."""
         outs = jax.tree_util.tree_unflatten(self._program.out_tree, self.out_shardings_of(variant))
         ins = jax.tree_util.tree_unflatten(self._program.in_tree, self.in_shardings_of(variant))[0]
-        return jax.jit(self.to_jax(), in_shardings=ins, out_shardings=outs, donate_argnums=donated)
+        options = dict(self.variants[variant].compiler_options) or None
+        return jax.jit(
+            self.to_jax(), in_shardings=ins, out_shardings=outs, donate_argnums=donated, compiler_options=options
+        )
 
     def _positions(self, asked: str, donate: Sequence[str]) -> tuple[int, ...]:
         """The positions of the arguments `donate`. OptionError for a name that is no argument."""
@@ -161,5 +164,5 @@ class Spread(Optimized):
         report = self.spreadings[variant]
         return compile_spread(
             self.to_jax(), self._program, self.mesh, report.input_placements, report.output_placements, device,
-            report.at, self._positions("compile_spread", donate),
+            report.at, self._positions("compile_spread", donate), self.variants[variant].compiler_options,
         )  # fmt: skip

@@ -56,6 +56,8 @@ _MOST_BYTES = 1 << 60  # limit: bytes of a device's memory; a float holds them
 SECONDS = 60.0  # limit: seconds of the search for placements
 _PLAIN = 0.6  # limit: share of them for programs without stages, where there may be stages
 _LEFT = 0.2  # limit: share of them that has to be left for a program with stages
+# given: XLA joins a small matmul with large ones that read the same, and for that copies all their weights in each call.
+_ON_GPUS = {"xla_gpu_dot_merger_threshold_mb": "0"}
 AS_WRITTEN = RuleSet("none")  # the rules of `spread`, if others are not given: the algebra stays as it is
 
 _KINDS: Mapping[str, Kind] = {
@@ -317,7 +319,8 @@ def _searched(traced: Source, options: Options, asked: _Asked, seconds: float) -
     )  # fmt: skip
     ran_out = found.seconds >= left or any(c.ran_out for c in found.choices)
     is_whole = not ran_out and not (options.budget.seconds and search.was_stopped)
-    return CachedResult((Variant(module, lambda: traced.module, cost, WHOLE),), False), is_whole
+    compiled = _ON_GPUS if options.profile.platform == "gpu" else {}
+    return CachedResult((Variant(module, lambda: traced.module, cost, WHOLE, compiled),), False), is_whole
 
 
 def _joined(

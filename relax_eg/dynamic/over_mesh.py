@@ -118,7 +118,9 @@ class PaddedSpread(Spread):
 
         run.__name__ = self._program.name
         reused = [i + 1 for i, a in enumerate(self._program.arguments) if a in donated]
-        return jax.jit(run, out_shardings=tuple(self.out_shardings_of(variant)), donate_argnums=reused)
+        options = dict(self.variants[variant].compiler_options) or None
+        outs = tuple(self.out_shardings_of(variant))
+        return jax.jit(run, out_shardings=outs, donate_argnums=reused, compiler_options=options)
 
 
 class _AtMultiples(Whole):
