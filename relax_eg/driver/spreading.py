@@ -44,8 +44,9 @@ from relax_eg.ir.placements import DeviceMesh, MeshPlacement, part_text
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import log_at
 from relax_eg.meshes.emit import module_of
+from relax_eg.meshes.peak import order_of
 from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
-from relax_eg.meshes.search import Spreading, Wanted, order_of, spread_over
+from relax_eg.meshes.search import Spreading, Wanted, spread_over
 from relax_eg.meshes.sums import drop_useless_sums
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
@@ -56,7 +57,7 @@ _MOST_BYTES = 1 << 60  # limit: bytes of a device's memory; a float holds them
 SECONDS = 60.0  # limit: seconds of the search for placements
 _PLAIN = 0.6  # limit: share of them for programs without stages, where there may be stages
 _LEFT = 0.2  # limit: share of them that has to be left for a program with stages
-# given: XLA joins a small matmul with large ones that read the same, and for that copies all their weights in each call.
+# given: XLA joins a small matmul with large ones that read the same; for that it copies all their weights in each call.
 _ON_GPUS = {"xla_gpu_dot_merger_threshold_mb": "0"}
 AS_WRITTEN = RuleSet("none")  # the rules of `spread`, if others are not given: the algebra stays as it is
 
