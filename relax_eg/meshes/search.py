@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import ExtractionError
@@ -230,9 +230,9 @@ class _Search:
         best = first = None
         several, deadline = len(self.mesh.axes) > 1, self.deadline
         end = time.monotonic() + (_DESCENT if several else _ALONE) * (self.deadline - time.monotonic())
-        starts: list[Callable[[], Spreading | None]]
-        starts = [functools.partial(self._with_held, parts) for parts in self._textbook()]
-        starts = [*starts, self._in_turn, self._as_one] if several else [self._in_turn, *starts]
+        books = (functools.partial(self._with_held, parts) for parts in self._textbook())
+        starts: Iterable[Callable[[], Spreading | None]]
+        starts = itertools.chain(books, [self._in_turn, self._as_one]) if several else [self._in_turn, *books]
         for start in starts:
             if best is not None and time.monotonic() > end:
                 break
@@ -274,8 +274,12 @@ class _Search:
         """Yields parts of the inputs of a program with state along each axis, as textbooks have them: the data are
         split along their first dimension over all axes but the fastest, and there along their first or second one, or
         not at all. State is whole along the slower axes and split along its last dimension over the fastest, or free
-        there, or free along all. Few placements are left then."""
-        if not self.wanted.state or self.program.kept:
+        there, or free along all. Few placements are left then. For a program without state nothing is held."""
+        if self.program.kept:
+            return
+        if not self.wanted.state:
+            if len(self.mesh.axes) > 1:
+                yield {}
             return
         state = {self.program.inputs[i] for i, _ in self.wanted.state}
         given = {self.program.inputs[i] for i in self.wanted.inputs}
