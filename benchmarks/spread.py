@@ -5,7 +5,7 @@
 A textbook spreading is given by the placements of its inputs; everything else is chosen as well as the search can, so
 its figures are those of its best form. *data* splits the batch, *zero-3* the batch and the state, *tensor* the weights
 as Megatron has them, *sequence* the tokens, *expert* the experts of a mixture, *pipeline* the layers. `--compile` lets
-XLA compile the found spreading for eight described GPUs, where there are as many, and counts the collectives that it
+XLA compile the found spreading for 8 or 64 described GPUs, where there are as many, and counts the collectives that it
 inserts. `--json` keeps the rows, those of other runs too, and `--write` puts them into docs/spread.md.
 `benchmarks.spread_run` runs programs on devices.
 """
@@ -33,7 +33,8 @@ from benchmarks.models import gpt2_arguments, gpt2_step, resnet, resnet_specs
 from relax_eg.errors import RelaxEgError
 
 DTYPE = "bfloat16"
-MOST_COMPILED = 8  # described devices for which programs are compiled here
+MOST_COMPILED = 64  # described devices for which programs are compiled here
+FEWEST_DEVICES = 8  # of a mesh
 QUICK = ("mlp on 8", "block on 8")
 DOCUMENT = Path(__file__).parent.parent / "docs" / "spread.md"
 BEGIN, END = "<!-- python -m benchmarks.spread --write: from here -->", "<!-- to here -->"
@@ -188,7 +189,7 @@ def _programs(devices: int) -> dict[str, Case]:
         ),
         "llama-3-70b": Case(training(64), (weights(8192, 28672, "80"), large, large), training_books, step, 64),
     }  # fmt: skip
-    return found if devices > MOST_COMPILED else {n: c for n, c in found.items() if n != "llama-3-70b"}
+    return found if devices > FEWEST_DEVICES else {n: c for n, c in found.items() if n != "llama-3-70b"}
 
 
 def _cases() -> dict[str, Case]:
@@ -304,7 +305,7 @@ def markdown(rows: Sequence[Row]) -> str:
 def main(
     only: Annotated[str, typer.Option("--only", help="Cases whose names have this in them.")] = "",
     seconds: Annotated[float, typer.Option("--seconds", help="Seconds of a search for placements.")] = 60.0,
-    compiles: Annotated[bool, typer.Option("--compile", help="Let XLA compile for eight described GPUs.")] = False,
+    compiles: Annotated[bool, typer.Option("--compile", help="Let XLA compile for 8 and 64 described GPUs.")] = False,
     found_only: Annotated[bool, typer.Option("--found", help="Only what is found, not the textbook.")] = False,
     kept: Annotated[Path | None, typer.Option("--json", help="A file of rows, to which those of this run go.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the rows into docs/spread.md.")] = False,
