@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -169,7 +170,7 @@ def _enlarged(x: Any, shape: Sequence[int], sharding: Any) -> Any:
     if not any(w for _, w in widths):
         return jax.device_put(x, sharding)
     if is_key_array(x):
-        data = np.pad(np.asarray(jax.random.key_data(x)), [*widths, (0, 0)])
+        data = jnp.asarray(np.pad(np.asarray(jax.random.key_data(x)), [*widths, (0, 0)]))
         return jax.device_put(jax.random.wrap_key_data(data, impl=jax.random.key_impl(x)), sharding)
     return jax.device_put(np.pad(np.asarray(x), widths), sharding)
 
