@@ -87,7 +87,9 @@ def compile_spread(
         outs = jax.tree_util.tree_unflatten(program.out_tree, wanted)
         made = jax.jit(fn, out_shardings=outs, donate_argnums=tuple(donated))
         lowered = made.lower(*args, **kwargs)
-    options: dict[str, str | bool] = {**compiler_options, **({} if device == "cpu" else {"xla_gpu_autotune_level": "0"})}
+    options: dict[str, str | bool] = dict(compiler_options)
+    if device != "cpu":
+        options["xla_gpu_autotune_level"] = "0"
     try:
         executable = lowered.compile(compiler_options=options)
     except Exception as e:
