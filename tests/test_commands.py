@@ -54,7 +54,7 @@ HEAVY = {
     r"python -m relax_eg\.rules": "tests and proves every rule that ships: minutes",
     r"python -m benchmarks\.tradeoff.*": "searches for fronts of twenty programs, and times them",
     r".*python -m benchmarks\.spread_run": "eight devices, which have to be there when JAX starts",
-    r"python -m benchmarks\.(spread --compile|overlap)": "programs for eight described GPUs; tests/meshes has small ones",
+    r"python -m benchmarks\.(spread --compile|overlap)": "programs for described GPUs; tests/meshes has small ones",
     r"python -m benchmarks\.gpu_decode .*": "32 layers, searched for three numbers of sequences; times need a GPU",
     r"python -m benchmarks\.gpu_kernels --(search|run) .*": "a search for each kernel; times need a GPU",
     r"python -m benchmarks\.(triton|scale|prover).*": "many programs; tests of kernels and proofs have some",
