@@ -274,7 +274,8 @@ class _Search:
         """Yields parts of the inputs of a program with state along each axis, as textbooks have them: the data are
         split along their first dimension over all axes but the fastest, and there along their first or second one, or
         not at all. State is whole along the slower axes and split along its last dimension over the fastest, or free
-        there, or free along all. Few placements are left then. For a program without state nothing is held."""
+        there, or free along all; where a device has room for all of it, it is whole at first. Few placements are left
+        then. For a program without state nothing is held."""
         if self.program.kept:
             return
         if not self.wanted.state:
@@ -284,13 +285,17 @@ class _Search:
         state = {self.program.inputs[i] for i, _ in self.wanted.state}
         given = {self.program.inputs[i] for i in self.wanted.inputs}
         last = len(self.mesh.axes) - 1
-        for kind, part in itertools.product(("split", "whole", "free") if last else ("free",), (REPLICATED, 0, 1)):
+        kinds = list(itertools.product(("split", "whole", "free") if last else ("free",), (REPLICATED, 0, 1)))
+        if last and sum(self.program.values[v].bytes for v in state) < self.wanted.memory:
+            kinds.insert(0, ("data", 0))
+        for kind, part in kinds:
             held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
             for v in self.program.inputs:
                 rank = self.program.values[v].rank
                 if v in given or (v in state and (kind == "free" or not rank)):
                     continue
-                parts: list[Part] = [REPLICATED if v in state else 0] * last + [rank - 1 if v in state else part]
+                fast = part if v not in state else REPLICATED if kind == "data" else rank - 1
+                parts: list[Part] = [REPLICATED if v in state else 0] * last + [fast]
                 if all(p < rank for p in parts if isinstance(p, int)) and self._divide(v, parts):
                     whole = last if v in state and kind == "whole" else last + 1
                     for axis, p in enumerate(parts[:whole]):
