@@ -32,6 +32,7 @@ from relax_eg.shapes import Scope
 
 _BOUND = 1 / 3  # limit: share of the time that is left then for a bound
 _DESCENT = 0.5  # limit: share of the time for choices without integer programs
+_START = 0.4  # limit: share of the time left for starts that the next one may take
 _ALONE = 0.1  # limit: that on a mesh of one axis, for which the first integer program is the last
 _TREES = 6  # limit: trees in turn without a gain, in each of many descents
 _FAR = 1.2  # chosen: how much dearer than the best start one may be that is improved
@@ -236,7 +237,9 @@ class _Search:
         for start in starts:
             if best is not None and time.monotonic() > end:
                 break
-            self.deadline = deadline if best is None else end
+            now = time.monotonic()
+            alone = deadline if best is None else end
+            self.deadline = now + _START * (end - now) if several else alone
             try:
                 found = start()
             except ExtractionError:

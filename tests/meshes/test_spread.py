@@ -194,12 +194,12 @@ def test_on_several_axes_nothing_from_the_textbook_is_better() -> None:
     for name, inputs in {"found": {}, **textbook}.items():
         try:
             best = rx.spread(
-                train_step, *specs, mesh={"a": 2, "b": 4}, target="h100", state={"ps": 0}, memory_limit="150 MB",
-                seconds=3.0, inputs=inputs, pipeline=False,
+                train_step, *specs, mesh={"a": 2, "b": 4}, target="h100", state={"ps": 0}, memory_limit="200 MB",
+                seconds=6.0, inputs=inputs, pipeline=False,
             )  # fmt: skip
         except RelaxEgError:
             continue
-        assert best.spreading.memory <= 150e6
+        assert best.spreading.memory <= 200e6
         found[name] = best.spreading.total
     assert "data" not in found and len(found) > 2
     assert found["found"] <= min(found.values()) * 1.005, found  # given: the gap at which an integer program ends
