@@ -32,7 +32,6 @@ from relax_eg.shapes import Scope
 
 _BOUND = 1 / 3  # limit: share of the time that is left then for a bound
 _DESCENT = 0.5  # limit: share of the time for choices without integer programs
-_START = 0.4  # limit: share of the time left for starts that the next one may take
 _ALONE = 0.1  # limit: that on a mesh of one axis, for which the first integer program is the last
 _TREES = 6  # limit: trees in turn without a gain, in each of many descents
 _FAR = 1.2  # chosen: how much dearer than the best start one may be that is improved
@@ -216,7 +215,9 @@ class _Search:
                 self.bound = found.choices[0].bound
             best = self._better(best, found)
         if axes > 1:
-            best = self._improved(self._with_inputs_held(best))
+            if not self.wanted.state:  # which would stay where it is
+                best = self._with_inputs_held(best)
+            best = self._improved(best)
         if best.peak.bytes > self.wanted.memory:
             raise ExtractionError(
                 f"a device has {self.wanted.memory / 1e9:.4g} GB for this program; the least found on the mesh "
@@ -237,9 +238,7 @@ class _Search:
         for start in starts:
             if best is not None and time.monotonic() > end:
                 break
-            now = time.monotonic()
-            alone = deadline if best is None else end
-            self.deadline = now + _START * (end - now) if several else alone
+            self.deadline = deadline if best is None else end
             try:
                 found = start()
             except ExtractionError:
@@ -277,7 +276,7 @@ class _Search:
         """Yields parts of the inputs of a program with state along each axis, as textbooks have them: the data are
         split along their first dimension over all axes but the fastest, and there along their first or second one, or
         not at all. State is whole along the slower axes and split along its last dimension over the fastest, or free
-        there, or free along all; where a device has room for all of it, it is whole at first. Few placements are left
+        there, or free along all; where a device has room for all of it, it is whole, too. Few placements are left
         then. For a program without state nothing is held."""
         if self.program.kept:
             return
@@ -290,7 +289,7 @@ class _Search:
         last = len(self.mesh.axes) - 1
         kinds = list(itertools.product(("split", "whole", "free") if last else ("free",), (REPLICATED, 0, 1)))
         if last and sum(self.program.values[v].bytes for v in state) < self.wanted.memory:
-            kinds.insert(0, ("data", 0))
+            kinds.insert(1, ("data", 0))
         for kind, part in kinds:
             held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
             for v in self.program.inputs:
