@@ -35,6 +35,7 @@ _DESCENT = 0.5  # limit: share of the time for choices without integer programs
 _ALONE = 0.1  # limit: that on a mesh of one axis, for which the first integer program is the last
 _TREES = 6  # limit: trees in turn without a gain, in each of many descents
 _FAR = 1.2  # chosen: how much dearer than the best start one may be that is improved
+_ROOM = 0.5  # chosen: share of a device's memory that state may take where it is whole on each at first
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
@@ -276,7 +277,7 @@ class _Search:
         """Yields parts of the inputs of a program with state along each axis, as textbooks have them: the data are
         split along their first dimension over all axes but the fastest, and there along their first or second one, or
         not at all. State is whole along the slower axes and split along its last dimension over the fastest, or free
-        there, or free along all; where a device has room for all of it, it is whole, too. Few placements are left
+        there, or free along all; where it takes little of a device's memory, it is whole at first. Few placements are left
         then. For a program without state nothing is held."""
         if self.program.kept:
             return
@@ -287,9 +288,10 @@ class _Search:
         state = {self.program.inputs[i] for i, _ in self.wanted.state}
         given = {self.program.inputs[i] for i in self.wanted.inputs}
         last = len(self.mesh.axes) - 1
-        kinds = list(itertools.product(("split", "whole", "free") if last else ("free",), (REPLICATED, 0, 1)))
-        if last and sum(self.program.values[v].bytes for v in state) < self.wanted.memory:
-            kinds.insert(1, ("data", 0))
+        named: tuple[str, ...] = ("split", "whole", "free") if last else ("free",)
+        kinds = list(itertools.product(named, (REPLICATED, 0, 1)))
+        if last and sum(self.program.values[v].bytes for v in state) < _ROOM * self.wanted.memory:
+            kinds.insert(0, ("data", 0))
         for kind, part in kinds:
             held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
             for v in self.program.inputs:
