@@ -277,8 +277,8 @@ class _Search:
         """Yields parts of the inputs of a program with state along each axis, as textbooks have them: the data are
         split along their first dimension over all axes but the fastest, and there along their first or second one, or
         not at all. State is whole along the slower axes and split along its last dimension over the fastest, or free
-        there, or free along all; where it takes little of a device's memory, it is whole at first. Few placements are left
-        then. For a program without state nothing is held."""
+        there, or free along all; where it takes little of a device's memory, it is whole at first. Few placements are
+        left then. For a program without state nothing is held."""
         if self.program.kept:
             return
         if not self.wanted.state:
@@ -288,8 +288,8 @@ class _Search:
         state = {self.program.inputs[i] for i, _ in self.wanted.state}
         given = {self.program.inputs[i] for i in self.wanted.inputs}
         last = len(self.mesh.axes) - 1
-        named: tuple[str, ...] = ("split", "whole", "free") if last else ("free",)
-        kinds = list(itertools.product(named, (REPLICATED, 0, 1)))
+        named = ("split", "whole", "free") if last else ("free",)
+        kinds: list[tuple[str, Part]] = [(kind, part) for kind in named for part in (REPLICATED, 0, 1)]
         if last and sum(self.program.values[v].bytes for v in state) < _ROOM * self.wanted.memory:
             kinds.insert(0, ("data", 0))
         for kind, part in kinds:
