@@ -1,14 +1,13 @@
 """Programs spread over meshes of described devices: the placements found beside the textbook ones.
 
-    python -m benchmarks.spread [--quick] [--only mlp] [--seconds 60] [--compile] [--json rows.json] [--write] [--run]
+    python -m benchmarks.spread [--quick] [--only mlp] [--seconds 60] [--compile] [--json rows.json] [--write]
 
 A textbook spreading is given by the placements of its inputs; everything else is chosen as well as the search can, so
 its figures are those of its best form. *data* splits the batch, *zero-3* the batch and the state, *tensor* the weights
 as Megatron has them, *sequence* the tokens, *expert* the experts of a mixture, *pipeline* the layers. `--compile` lets
-XLA compile the found spreading for eight described GPUs, where there are as many, and counts the collectives that it
-inserts. `--json` keeps the rows, those of other runs too, and `--write` puts them into docs/spread.md. `--run` runs
-small programs on eight CPU devices instead, beside `jax.jit` with the same input shardings, which leaves all else to
-XLA's own propagation.
+XLA compile the found spreading for 8 or 64 described GPUs, where there are as many, and counts the collectives that it
+inserts. `--json` keeps the rows, those of other runs too, and `--write` puts them into docs/spread.md.
+`benchmarks.spread_run` runs programs on devices.
 """
 
 from __future__ import annotations
@@ -20,12 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -36,7 +33,8 @@ from benchmarks.models import gpt2_arguments, gpt2_step, resnet, resnet_specs
 from relax_eg.errors import RelaxEgError
 
 DTYPE = "bfloat16"
-MOST_COMPILED = 8  # described devices for which programs are compiled here
+MOST_COMPILED = 64  # described devices for which programs are compiled here
+FEWEST_DEVICES = 8  # of a mesh
 QUICK = ("mlp on 8", "block on 8")
 DOCUMENT = Path(__file__).parent.parent / "docs" / "spread.md"
 BEGIN, END = "<!-- python -m benchmarks.spread --write: from here -->", "<!-- to here -->"
@@ -191,7 +189,7 @@ def _programs(devices: int) -> dict[str, Case]:
         ),
         "llama-3-70b": Case(training(64), (weights(8192, 28672, "80"), large, large), training_books, step, 64),
     }  # fmt: skip
-    return found if devices > MOST_COMPILED else {n: c for n, c in found.items() if n != "llama-3-70b"}
+    return found if devices > FEWEST_DEVICES else {n: c for n, c in found.items() if n != "llama-3-70b"}
 
 
 def _cases() -> dict[str, Case]:
@@ -200,51 +198,6 @@ def _cases() -> dict[str, Case]:
         for mesh in MESHES
         for name, case in _programs(math.prod(mesh.values())).items()
     }
-
-
-def timed(rounds: int) -> Table:
-    """Median seconds of small programs on eight CPU devices, of both ways in turns, and the ratio."""
-    if len(jax.devices()) < MOST_COMPILED:
-        raise SystemExit(
-            f"--run needs {MOST_COMPILED} devices; JAX has {len(jax.devices())}\n  accepted: "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={MOST_COMPILED}"
-        )
-    d, f = 256, 1024
-    small = {name: spec.partition("@")[0] for name, spec in weights(d, f).items()}
-    stack = {name: spec.partition("@")[0] for name, spec in weights(d, f, "4").items()}
-    cases: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
-        "mlp": (mlp, (f"512 {d}", f"{d} {f}", f"{f} {d}"), {}),
-        "mlp, few rows": (mlp, (f"8 {d}", f"{d} {4 * f}", f"{4 * f} {d}"), {}),
-        "block": (lambda x, p: block(x, p, 8), (f"8 64 {d}", small), {}),
-        "mixture": (mixture, (f"256 {d}", f"{d} 8", f"8 {d} {f}", f"8 {f} {d}"), {}),
-        "training step": (training(8), (stack, f"8 64 {d}", f"8 64 {d}"), {"state": ("ps",)}),
-    }
-    table = Table("program", "placements of inputs", "spread, ms", "jax.jit, ms", "ratio of medians")
-    rng = np.random.default_rng(0)
-
-    def drawn(spec: str) -> jax.Array:
-        return jnp.asarray(rng.normal(size=[int(n) for n in spec.split()]) / 16, jnp.float32)
-
-    for name, (fn, specs, options) in cases.items():
-        arrays = jax.tree.map(drawn, specs)
-        best: Any = rx.spread(fn, *arrays, mesh={"x": MOST_COMPILED}, **options)
-        placed = best.place(*arrays)[0]
-        where = {"in_shardings": best.in_shardings}
-        ways = jax.jit(best.to_jax(), **where, out_shardings=best.out_shardings), jax.jit(fn, **where)
-        seconds: tuple[list[float], list[float]] = ([], [])
-        for way in ways:
-            jax.block_until_ready(way(*placed))
-        for _ in range(rounds):
-            for way, into in zip(ways, seconds, strict=True):
-                started = time.perf_counter()
-                jax.block_until_ready(way(*placed))
-                into.append(time.perf_counter() - started)
-        ours, theirs = (median(s) for s in seconds)
-        inputs = ", ".join(dict.fromkeys(map(str, best.input_placements)))
-        table.add_row(
-            name, inputs.replace("[", "\\["), f"{1e3 * ours:.3g}", f"{1e3 * theirs:.3g}", f"{ours / theirs:.2f}"
-        )
-    return table
 
 
 @dataclass(frozen=True)
@@ -257,7 +210,8 @@ class Row:
     - `gap`: to the bound, as a share.
     - `searched`: seconds of tracing and search; `limit`: those allowed.
     - `day`: when.
-    - `priced`, `inserted`: bytes of collectives by kind, where XLA compiled it; `compiled`: its bytes of a device.
+    - `priced`, `inserted`: bytes of collectives by kind, where XLA compiled it; `beside`: of these inserted, bytes of
+      those beside which it launches kernels; `compiled`: its bytes of a device.
     """
 
     program: str
@@ -274,6 +228,7 @@ class Row:
     priced: Mapping[str, float] | None = None
     inserted: Mapping[str, float] | None = None
     compiled: float = 0.0
+    beside: Mapping[str, float] | None = None
 
 
 def row_of(name: str, case: Case, label: str, options: Mapping[str, Any], seconds: float, compiles: bool) -> Row:
@@ -294,7 +249,8 @@ def row_of(name: str, case: Case, label: str, options: Mapping[str, Any], second
     if not compiles or r.devices > MOST_COMPILED:
         return found
     compiled = made.compile_spread("h100", donate=tuple(case.options.get("state", ())))
-    return replace(found, priced=r.sent_bytes(), inserted=compiled.bytes_by_kind(), compiled=compiled.memory)
+    return replace(found, priced=r.sent_bytes(), inserted=compiled.bytes_by_kind(), compiled=compiled.memory,
+                   beside=compiled.bytes_by_kind(beside=True))  # fmt: skip
 
 
 def table_of(rows: Sequence[Row]) -> Table:
@@ -349,18 +305,14 @@ def markdown(rows: Sequence[Row]) -> str:
 def main(
     only: Annotated[str, typer.Option("--only", help="Cases whose names have this in them.")] = "",
     seconds: Annotated[float, typer.Option("--seconds", help="Seconds of a search for placements.")] = 60.0,
-    compiles: Annotated[bool, typer.Option("--compile", help="Let XLA compile for eight described GPUs.")] = False,
+    compiles: Annotated[bool, typer.Option("--compile", help="Let XLA compile for 8 and 64 described GPUs.")] = False,
     found_only: Annotated[bool, typer.Option("--found", help="Only what is found, not the textbook.")] = False,
-    runs: Annotated[bool, typer.Option("--run", help="Run small programs on eight CPU devices.")] = False,
     kept: Annotated[Path | None, typer.Option("--json", help="A file of rows, to which those of this run go.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the rows into docs/spread.md.")] = False,
     quick: Quick = False,
 ) -> None:
     """Found and textbook placements: predicted seconds, memory of a device, bound and seconds of the search."""
     console = Console(width=140)
-    if runs:
-        console.print(timed(7 if quick else 31))
-        return
     known = [Row(**r) for r in json.loads(kept.read_text())] if kept is not None and kept.exists() else []
     rows = {(r.program, r.label): r for r in known}
     cases = _cases()
@@ -380,7 +332,7 @@ def main(
     console.print(table_of(ordered))
     for r in ordered:
         if r.priced is not None and r.inserted is not None:
-            console.print(f"{r.program}: priced {r.priced}, inserted {r.inserted}")
+            console.print(f"{r.program}: priced {r.priced}, inserted {r.inserted}, beside kernels {r.beside}")
             console.print(f"{r.program}: memory predicted {r.memory / 1e9:.3g} GB, XLA {r.compiled / 1e9:.3g} GB")
     if write and not quick:
         write_between(DOCUMENT, BEGIN, END, markdown(ordered))

@@ -43,6 +43,7 @@ _COMPILER_OPTIONS: Mapping[str, re.Pattern[str]] = {
     "xla_backend_optimization_level": _NUMBER,
     "xla_llvm_disable_expensive_passes": _FLAG,
     "xla_gpu_autotune_level": _NUMBER,
+    "xla_gpu_dot_merger_threshold_mb": _NUMBER,
     "xla_gpu_enable_command_buffer": re.compile(r"([A-Z0-9_]{1,40}(,|$))*"),
     "xla_gpu_enable_cublaslt": _FLAG,
     "xla_gpu_enable_latency_hiding_scheduler": _FLAG,

@@ -65,7 +65,18 @@ ROOMS: dict[str, set[str]] = {
     "reports": {"extract", "ir", "ops", "tir", "shapes"},
     "discovery": {"egraph", "rules", "reports", "extract", "ir", "ops", "tir", "shapes"},
     "frontends": {"ir", "ops", "tir", "shapes", "settings"},
-    "dynamic": {"backend", "vm", "explain.text", "reports.report", "ir", "ops", "tir", "shapes", "settings"},
+    "dynamic": {
+        "backend",
+        "vm",
+        "explain.text",
+        "reports.report",
+        "reports.spread",
+        "ir",
+        "ops",
+        "tir",
+        "shapes",
+        "settings",
+    },
     "measure": {"extract", "ops", "ir", "tir", "shapes", "processor"},
 }
 # May import everything.
@@ -84,7 +95,7 @@ OUTSIDE: dict[str, set[str]] = {
         "driver.measured",
         "driver.settling",
         "driver.pipelining",
-        "driver.spreading",
+        "driver.given_placements",
         "driver.optimize",
         "driver.background",
         "driver.jit_arguments",

@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("RELAX_EG_CACHE", "1")
     monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path / "cache"))
     # The entries of programs alone are looked at here, those of answers in tests/test_kept_answers.py.
-    monkeypatch.setattr("relax_eg.driver.optimize.keep_answers", lambda: None)
+    monkeypatch.setattr("relax_eg.driver.measured.keep_answers", lambda: None)
     yield tmp_path / "cache"
 
 

@@ -193,6 +193,7 @@ class Search:
         started = time.perf_counter()
         units = Units(self.traced.module, self.options.searched(spec), self.weights, **more)
         found = units.run()
+        keep_answers()
         self.entries.append(Entry(spec, units, found, time.perf_counter() - started))
         return self.entries[-1]
 

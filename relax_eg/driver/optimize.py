@@ -39,7 +39,6 @@ from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import dump as dump_stages
 from relax_eg.logs import dump_folder, log_at
 from relax_eg.rules import Numerics, RuleSet
-from relax_eg.rules.kept_answers import keep_answers
 from relax_eg.shapes.relation import Bounds, split_bounds
 
 
@@ -200,7 +199,6 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
         is_limited = options.memory_limit is not None or options.time_limit is not None
         variants = (_within_limit(search) if is_limited else _predicted(search),)
     found = CachedResult(variants, traced.effectful)
-    keep_answers()
     stopped = search.was_stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
     if place is not None and stopped:
         log_at(1, f"{traced.name} is not cached: the clock stopped the search")

@@ -146,7 +146,7 @@ def _run_pipeline(
             results = run_function(module, m.body, [*constants, *carry, *slices])
             return list(results[:n]), list(results[n:])
 
-        return jax.lax.scan(layer, carry, slices, reverse=reverse)
+        return jax.lax.scan(layer, carry, slices, length=layers, reverse=reverse)
 
     batched = jax.vmap(stage, ([0 if isinstance(d, int) else None for d in m.constants], 0, [0] * len(m.slices)))
 

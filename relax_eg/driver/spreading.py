@@ -6,19 +6,17 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-from jax.sharding import NamedSharding, PartitionSpec
-
-from relax_eg.argument_checks import FLAG, Kind, accepts, short_repr
+from relax_eg.argument_checks import FLAG, Kind, accepts
 from relax_eg.backend.family import WHOLE, Variant
 from relax_eg.backend.spread import Spread
 from relax_eg.backend.width import width_context
 from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.batching import batch_function
 from relax_eg.driver.cache import CachedResult, place_of
+from relax_eg.driver.given_placements import GivenPlacement, scope_of_padded, wanted_of
 from relax_eg.driver.measured import Search
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.origins import origins_of
@@ -26,7 +24,9 @@ from relax_eg.driver.pipelining import pipelined, pipelines
 from relax_eg.driver.prices import price_at
 from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
+from relax_eg.driver.spread_families import alike, variants_of
 from relax_eg.driver.units import Units
+from relax_eg.dynamic.over_mesh import PaddedSpread
 from relax_eg.egraph import Budget, Dump, EGraph, dump
 from relax_eg.errors import ExtractionError, OptionError
 from relax_eg.extract.cost import WholeCost
@@ -35,22 +35,21 @@ from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.jax.shard_maps import freeing
 from relax_eg.frontends.jax.trace import Traced
-from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.calls import callees_first
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import UNKNOWN, SourceLine
-from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part, part_text
+from relax_eg.ir.placements import DeviceMesh, MeshPlacement, part_text
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import log_at
 from relax_eg.meshes.emit import module_of
+from relax_eg.meshes.peak import order_of
 from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
-from relax_eg.meshes.search import Spreading, Wanted, order_of, spread_over
+from relax_eg.meshes.search import Spreading, Wanted, spread_over
 from relax_eg.meshes.sums import drop_useless_sums
-from relax_eg.ops.placing import check_placement
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
-from relax_eg.rules.kept_answers import keep_answers
 from relax_eg.shapes import Dim, Scope
 from relax_eg.shapes.relation import Bounds, split_bounds
 
@@ -58,10 +57,10 @@ _MOST_BYTES = 1 << 60  # limit: bytes of a device's memory; a float holds them
 SECONDS = 60.0  # limit: seconds of the search for placements
 _PLAIN = 0.6  # limit: share of them for programs without stages, where there may be stages
 _LEFT = 0.2  # limit: share of them that has to be left for a program with stages
+# given: XLA joins a small matmul with large ones that read the same; for that it copies all their weights in each call.
+_ON_GPUS = {"xla_gpu_dot_merger_threshold_mb": "0"}
 AS_WRITTEN = RuleSet("none")  # the rules of `spread`, if others are not given: the algebra stays as it is
 
-# A placement as users give it: text, or a `PartitionSpec`, or a `NamedSharding`.
-GivenPlacement = Any
 _KINDS: Mapping[str, Kind] = {
     "mesh": Kind(
         lambda x: isinstance(x, (str, Mapping, DeviceMesh)) or hasattr(x, "shape"),
@@ -83,6 +82,9 @@ _KINDS: Mapping[str, Kind] = {
         "True, False, or {'stage': 16}, microbatches for stages over an axis,",
     ),
     "free_shard_maps": FLAG,
+    "padded": Kind(
+        lambda x: isinstance(x, (list, tuple)) and all(isinstance(v, str) for v in x), "('b',), names of sizes,"
+    ),
     "state": Kind(
         lambda x: isinstance(x, (list, tuple, Mapping)), "('params',), or {'params': 1}, arguments and their results,"
     ),
@@ -116,13 +118,16 @@ def spread(
     seconds: float = SECONDS,
     free_shard_maps: bool = False,
     pipeline: bool | Mapping[str, int] = True,
+    padded: Sequence[str] = (),
     budget: Budget | None = None,
     **kwspecs: Any,
 ) -> Spread:
     """Spread a JAX function, or a module, over a mesh of devices: choose where each tensor is.
 
-    - `args`, `kwspecs`, `specs`, `target`, `at`, `bounds`, `numerics`, `facts`, `budget`: as those of `optimize`. An
-      array of the specs that has a `NamedSharding` over axes of the mesh keeps it.
+    - `args`, `kwspecs`, `specs`, `target`, `bounds`, `numerics`, `facts`, `budget`: as those of `optimize`. An array of
+      the specs that has a `NamedSharding` over axes of the mesh keeps it.
+    - `at`: the sizes to be best at. Of several bindings each has placements of its own, which serve the calls whose
+      sizes are nearest; arguments whose sizes do not vary (weights) are placed alike for all of them.
     - `rules`: the rules that may change the algebra, which is then chosen together with the placements; by default
       none. None: `relax_eg.rules.default`.
     - `mesh`: the names and sizes of its axes, `{"data": 4, "model": 2}`, or a mesh of JAX. The devices of the last axis
@@ -138,6 +143,8 @@ def spread(
       stays as written, its operands and results where its specs say.
     - `pipeline`: whether loops over layers may run as stages over an axis of the mesh, through which the batch passes
       in microbatches; `{"stage": 16}` says over which, with how many microbatches.
+    - `padded`: sizes that calls pad to the next multiple of the number of devices, so that arrays may be split along
+      them without a proof that the devices divide them.
 
     OptionError for a mesh or placements that do not fit; ExtractionError if nothing keeps the memory limit;
     TraceError, SpecError, BoundsError as `optimize`.
@@ -148,7 +155,8 @@ def spread(
     if budget is None and rules is AS_WRITTEN:
         budget = Budget(nodes=0, seconds=0.0)
     with freeing(free_shard_maps):
-        traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
+        named = specs_by_name(specs, kwspecs)
+        traced = traced_program(program, args, named, ranges, statements)
         _check_spreadable(traced)
 
     def options_of(traced: Source) -> Options:
@@ -158,50 +166,63 @@ def spread(
         return replace(found, family=False, sharing=False)  # a function's parameters have one placement for all calls
 
     options = options_of(traced)
-    if len(options.bindings) > 1:
-        raise OptionError(f"{traced.name}(): at has {len(options.bindings)} bindings; one is accepted with mesh=")
+    known = scope_of_padded(traced, options, padded, where)
     limit = (
         options.profile.memory
         if memory_limit is None
         else float(min(parse_bytes(memory_limit, "memory_limit"), _MOST_BYTES))
     )
-    given = {
-        **_of_arrays(traced, options.scope, args, where),
-        **_given_inputs(traced, options.scope, where, inputs or {}),
-    }
-    wanted = Wanted(given, _given_outputs(traced, options.scope, where, outputs), _state(traced, state), limit)
-    best: Spread | None = None
-    failed: ExtractionError | None = None
+    wanted = wanted_of(traced, known, where, args, inputs or {}, outputs, state, limit)
     microbatches = pipeline if isinstance(pipeline, Mapping) else {}
     with width_context(traced.wide):
         staged = list(pipelines(traced, where, microbatches)) if pipeline and isinstance(traced, Traced) else []
-        plain = seconds * (_PLAIN if staged else 1.0)
-        if not isinstance(pipeline, Mapping):
-            try:
-                best = _spread(traced, options, where, wanted, plain, free_shard_maps)
-            except ExtractionError as e:
-                failed = e
-        for p in staged:
-            # The other program computes as much on a device, without the bubble.
-            if best is not None and best.spreading.computing * p.longer >= best.spreading.total:
-                break
-            left = seconds - (time.monotonic() - started)
-            if left <= _LEFT * seconds and best is not None:
-                break
-            made = traced_program(pipelined(traced, p, where), args, kwspecs, ranges, statements)
-            assert isinstance(made, Traced)
-            made = replace(made, fn=traced.fn, name=traced.name)
-            left = seconds - (time.monotonic() - started)  # tracing counts
-            try:
-                found = _spread(made, options_of(made), where, wanted, max(left, 1.0), free_shard_maps, str(p))
-            except ExtractionError as e:
-                failed = failed or e
-                continue
-            if best is None or found.spreading.total < best.spreading.total:
-                best = found
-    if best is None:
-        raise failed or AssertionError("no program was tried")
-    return best
+
+        def cheapest(at: Sizes, given: Mapping[int, MeshPlacement], seconds: float) -> CachedResult:
+            """The cheapest program found at a binding, with these placements of inputs."""
+            started = time.monotonic()
+            best: CachedResult | None = None
+            failed: ExtractionError | None = None
+            asked = _Asked(where, replace(wanted, inputs=given), known, free_shard_maps)
+            plain = seconds * (_PLAIN if staged else 1.0)
+            if not isinstance(pipeline, Mapping):
+                try:
+                    best = _spread(traced, replace(options, bindings=(dict(at),)), asked, plain)
+                except ExtractionError as e:
+                    failed = e
+            for p in staged:
+                # The other program computes as much on a device, without the bubble.
+                if best is not None and _report_of(best).computing * p.longer >= _report_of(best).total:
+                    break
+                left = seconds - (time.monotonic() - started)
+                if left <= _LEFT * seconds and best is not None:
+                    break
+                made = traced_program(pipelined(traced, p, where), args, named, ranges, statements)
+                assert isinstance(made, Traced)
+                made = replace(made, fn=traced.fn, name=traced.name)
+                left = seconds - (time.monotonic() - started)  # tracing counts
+                own = replace(options_of(made), bindings=(dict(at),))
+                try:
+                    found = _spread(made, own, replace(asked, pipeline=str(p)), max(left, 1.0))
+                except ExtractionError as e:
+                    failed = failed or e
+                    continue
+                if best is None or _report_of(found).total < _report_of(best).total:
+                    best = found
+            if best is None:
+                raise failed or AssertionError("no program was tried")
+            return best
+
+        fixed = [i for i, x in enumerate(traced.leaves) if not any(d.variables for d in dims_of(x.annotation))]
+        each = alike(cheapest, options.bindings, wanted.inputs, fixed, seconds - (time.monotonic() - started))
+        best = optimized_of(traced, options, CachedResult(variants_of(each, options.bindings), False))
+    reports = [_report_of(x) for x in each]
+    return PaddedSpread.padded_over(best, where, reports, padded) if padded else Spread.of(best, where, reports)
+
+
+def _report_of(found: CachedResult) -> SpreadReport:
+    report = found.report.spread
+    assert report is not None
+    return report
 
 
 def _check_spreadable(traced: Source) -> None:
@@ -217,177 +238,67 @@ def _check_spreadable(traced: Source) -> None:
         )
 
 
-# --- what is given ---
-
-
-def _placement(mesh: DeviceMesh, given: GivenPlacement, what: str) -> MeshPlacement:
-    """A placement as users give it. OptionError if it is none of this mesh."""
-    if isinstance(given, MeshPlacement):
-        return given
-    if isinstance(given, str):
-        return MeshPlacement.parse(given)
-    spec = getattr(given, "spec", given)
-    if not isinstance(spec, (tuple, PartitionSpec)):
-        raise OptionError(
-            f"{what}: {short_repr(given)}; a text such as 'S[0], R', a PartitionSpec or a NamedSharding is accepted"
-        )
-    other = getattr(given, "mesh", None)
-    if other is not None and DeviceMesh.of(other) != mesh:
-        raise OptionError(f"{what}: its sharding is over the mesh {DeviceMesh.of(other)}; the mesh here is {mesh}")
-    parts: list[Part] = ["R"] * len(mesh.axes)
-    for d, names in enumerate(tuple(spec)):
-        for name in (names,) if isinstance(names, str) else names or ():
-            if name not in mesh.names:
-                raise OptionError(f"{what}: {spec} names the axis {name!r}; the mesh has {', '.join(mesh.names)}")
-            parts[mesh.names.index(name)] = d
-    return MeshPlacement(tuple(parts))
-
-
-def _checked(scope: Scope, mesh: DeviceMesh, placement: MeshPlacement, x: Any, what: str) -> MeshPlacement:
-    """`placement`, which a tensor has to be able to have with equal pieces, for all sizes. OptionError."""
-    assert isinstance(x, Tensor)
-    check_placement(mesh, placement, x, what)
-    for d, (size, pieces) in enumerate(zip(x.shape or (), placement.splits(x.ndim or 0, mesh), strict=True)):
-        if pieces > 1 and scope.equal(size % pieces, 0) is not True:
-            known = f"{size} is" if not size.variables else f"it is not proved that {size} is"
-            raise OptionError(
-                f"{what}: placement {placement} splits dimension {d} of {x.short} over {pieces} devices of the mesh "
-                f"{mesh}; {known} {'not ' if not size.variables else ''}a multiple of {pieces}\n  accepted: a size "
-                f"that is, by its value or by bounds='{size} % {pieces} == 0', or R"
-            )
-    return placement
-
-
-def _given_inputs(traced: Source, scope: Scope, mesh: DeviceMesh, given: Mapping[str, Any]) -> dict[int, MeshPlacement]:
-    found: dict[int, MeshPlacement] = {}
-    leaves = traced.leaves
-    for name, placement in given.items():
-        places = [i for i, x in enumerate(leaves) if name in (x.argument, x.path, x.name)]
-        if not places:
-            known = ", ".join(dict.fromkeys(x.argument for x in leaves))
-            raise OptionError(f"{traced.name}(): inputs has {short_repr(name)}; the arguments are {known}")
-        what = f"{traced.name}(): inputs[{name!r}]"
-        for i in places:
-            one = _placement(mesh, placement, what)
-            found[i] = _checked(scope, mesh, one, leaves[i].annotation, what)
-    return found
-
-
-def _of_arrays(traced: Source, scope: Scope, args: tuple[Any, ...], mesh: DeviceMesh) -> dict[int, MeshPlacement]:
-    """The placements of the arrays among the specs that have a `NamedSharding`."""
-    arrays = jax.tree_util.tree_leaves(args)
-    if len(arrays) != len(traced.leaves):
-        return {}
-    found: dict[int, MeshPlacement] = {}
-    for i, (x, leaf) in enumerate(zip(arrays, traced.leaves, strict=True)):
-        sharding = getattr(x, "sharding", None)
-        if isinstance(sharding, NamedSharding):
-            what = f"{traced.name}(): {leaf.path}"
-            found[i] = _checked(scope, mesh, _placement(mesh, sharding, what), leaf.annotation, what)
-    return found
-
-
-def _results(traced: Source) -> tuple[Any, ...]:
-    annotation = traced.module.main.annotation
-    return tuple(getattr(annotation, "fields", (annotation,)))
-
-
-def _given_outputs(traced: Source, scope: Scope, mesh: DeviceMesh, given: Any) -> dict[int, MeshPlacement]:
-    if given is None:
-        return {}
-    results = _results(traced)
-    each = given if isinstance(given, Mapping) else dict.fromkeys(range(len(results)), given)
-    found: dict[int, MeshPlacement] = {}
-    for i, placement in each.items():
-        if not isinstance(i, int) or not 0 <= i < len(results):
-            raise OptionError(
-                f"{traced.name}(): outputs has {short_repr(i)}; its results are numbered 0 to {len(results) - 1}"
-            )
-        what = f"{traced.name}(): outputs[{i}]"
-        found[i] = _checked(scope, mesh, _placement(mesh, placement, what), results[i], what)
-    return found
-
-
-def _state(traced: Source, state: Sequence[str] | Mapping[str, int]) -> list[tuple[int, int]]:
-    """Pairs (input, output) of arrays of the state. OptionError if an argument and its result differ."""
-    wanted = dict(state) if isinstance(state, Mapping) else {name: i for i, name in enumerate(state)}
-    results = _results(traced)
-    tree = traced.out_tree
-    is_tuple = tree.node_data() is not None and tree.node_data()[0] in (tuple, list)
-    children = [c.num_leaves for c in tree.children()] if is_tuple else [tree.num_leaves]
-    starts = [sum(children[:i]) for i in range(len(children) + 1)]
-    found: list[tuple[int, int]] = []
-    for name, position in wanted.items():
-        mine = [i for i, x in enumerate(traced.leaves) if x.argument == name]
-        if not mine:
-            known = ", ".join(dict.fromkeys(x.argument for x in traced.leaves))
-            raise OptionError(f"{traced.name}(): state has {short_repr(name)}; the arguments are {known}")
-        if not isinstance(position, int) or not 0 <= position < len(children):
-            raise OptionError(
-                f"{traced.name}(): state[{name!r}] is result {short_repr(position)}; it returns {len(children)}"
-            )
-        theirs = list(range(starts[position], starts[position + 1]))
-        differing = [
-            (traced.leaves[i].path, traced.leaves[i].annotation, results[o])
-            for i, o in zip(mine, theirs, strict=False)
-            if traced.leaves[i].annotation != results[o]
-        ]
-        if len(mine) != len(theirs) or differing:
-            text = (
-                f"{differing[0][0]} is {differing[0][1].short} and comes back as {differing[0][2].short}"
-                if differing
-                else f"the argument has {len(mine)} arrays and the result {len(theirs)}"
-            )
-            raise OptionError(f"{traced.name}(): state[{name!r}] is result {position}, but {text}")
-        found += list(zip(mine, theirs, strict=True))
-    return found
-
-
 # --- search ---
 
 
-def _spread(
-    traced: Source,
-    options: Options,
-    mesh: DeviceMesh,
-    wanted: Wanted,
-    seconds: float,
-    free_shard_maps: bool,
-    pipeline: str = "",
-) -> Spread:
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of the placements of a program.
+
+    - `mesh`, `wanted`: the mesh, and what has to be kept.
+    - `scope`: what is known of the sizes of arrays.
+    - `free_shard_maps`: as of `spread`.
+    - `pipeline`: the stages of the program; "": none.
+    """
+
+    mesh: DeviceMesh
+    wanted: Wanted
+    scope: Scope
+    free_shard_maps: bool
+    pipeline: str = ""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All of it as plain data."""
+        w = self.wanted
+        given = [sorted((i, str(p)) for i, p in each.items()) for each in (w.inputs, w.outputs)]
+        return (
+            str(self.mesh),
+            *given,
+            tuple(w.state),
+            w.memory,
+            self.scope.statements,
+            self.free_shard_maps,
+            self.pipeline,
+        )
+
+
+def _spread(traced: Source, options: Options, asked: _Asked, seconds: float) -> CachedResult:
     """A program with placements, from the cache or from a search."""
     started = time.perf_counter()
-    given = [sorted((i, str(p)) for i, p in each.items()) for each in (wanted.inputs, wanted.outputs)]
-    asked = str(mesh), *given, tuple(wanted.state), wanted.memory, free_shard_maps, pipeline
-    place = place_of(traced, options, ("spread", *asked))
+    place = place_of(traced, options, ("spread", *asked.key))
     known = None if place is None else place.read()
-    if known is None:
-        known, is_whole = _searched(traced, options, mesh, wanted, seconds, pipeline)
-        keep_answers()
-        if place is not None and is_whole:
-            place.write(known)
-        elif place is not None:
-            log_at(1, f"{traced.name} is not cached: the clock stopped the search")
-    else:
-        known = known.as_cached(time.perf_counter() - started)
-    report = known.report.spread
-    assert report is not None
-    inputs, outputs = ([MeshPlacement.parse(r.placement) for r in rows] for rows in (report.arguments, report.results))
-    return Spread.of(optimized_of(traced, options, known), mesh, report, inputs, outputs)
+    if known is not None:
+        return known.as_cached(time.perf_counter() - started)
+    known, is_whole = _searched(traced, options, asked, seconds)
+    if place is not None and is_whole:
+        place.write(known)
+    elif place is not None:
+        log_at(1, f"{traced.name} is not cached: the clock stopped the search")
+    return known
 
 
-def _searched(
-    traced: Source, options: Options, mesh: DeviceMesh, wanted: Wanted, seconds: float, pipeline: str
-) -> tuple[CachedResult, bool]:
+def _searched(traced: Source, options: Options, asked: _Asked, seconds: float) -> tuple[CachedResult, bool]:
     """A program with placements from a search, and whether the clock let it end."""
     started = time.perf_counter()
+    mesh, wanted = asked.mesh, asked.wanted
     search = Search(traced, options)
     entry = search.entry()
     taken = {o.place[0]: o.block.taken for o in entry.found.outcomes}
     program, dumps = _joined(entry.units, entry.found.module, taken, mesh)
     drop_useless_sums(program)
     left = max(1.0, seconds - (time.perf_counter() - started))
-    found = spread_over(program, mesh, options.profile, options.bindings[0], options.scope, wanted, left)
+    found = spread_over(program, mesh, options.profile, options.bindings[0], asked.scope, wanted, left)
 
     def with_origins(name: str, classes: dict[Expr, int]) -> Function:
         return _with_origins(entry.units, dumps[name], program.graphs[name].function, found, classes)
@@ -398,8 +309,8 @@ def _searched(
     module = module_of(found, entry.found.module, with_origins, batched)
     check_module(module)
     report = _report(traced, options, search, found, wanted.memory)
-    if pipeline:  # whose own constraints are nobody's
-        report = replace(report, pipeline=pipeline, kept={})
+    if asked.pipeline:  # whose own constraints are nobody's
+        report = replace(report, pipeline=asked.pipeline, kept={})
     after = ProgramCost(_rows(found))
     before = price_at(traced.module, options, options.bindings[0])
     cost = replace(
@@ -409,7 +320,8 @@ def _searched(
     )  # fmt: skip
     ran_out = found.seconds >= left or any(c.ran_out for c in found.choices)
     is_whole = not ran_out and not (options.budget.seconds and search.was_stopped)
-    return CachedResult((Variant(module, lambda: traced.module, cost, WHOLE),), False), is_whole
+    compiled = _ON_GPUS if options.profile.platform == "gpu" else {}
+    return CachedResult((Variant(module, lambda: traced.module, cost, WHOLE, compiled),), False), is_whole
 
 
 def _joined(

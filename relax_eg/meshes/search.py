@@ -14,19 +14,19 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.links import Collective, link_for
 from relax_eg.extract.profile import Profile
-from relax_eg.ir.expr import VAR
 from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.logs import log_at
 from relax_eg.meshes.axis import AxisSearch
 from relax_eg.meshes.axis_prices import cost_along
 from relax_eg.meshes.axis_program import AxisProgram
 from relax_eg.meshes.choices import AxisChoice, Demands, change_of
+from relax_eg.meshes.peak import Peak, order_of, peak_of
 from relax_eg.meshes.program import SpreadProgram
 from relax_eg.shapes import Scope
 
@@ -35,6 +35,7 @@ _DESCENT = 0.5  # limit: share of the time for choices without integer programs
 _ALONE = 0.1  # limit: that on a mesh of one axis, for which the first integer program is the last
 _TREES = 6  # limit: trees in turn without a gain, in each of many descents
 _FAR = 1.2  # chosen: how much dearer than the best start one may be that is improved
+_ROOM = 0.5  # chosen: share of a device's memory that state may take where it is whole on each at first
 _SWEEPS = 4  # limit: times that all axes are chosen anew
 _PRICES = 7  # limit: prices of a byte that are tried where memory does not suffice
 _FIRST_PRICE = 0.1  # chosen: the first of them, as a share of the cost over the memory of a device
@@ -66,20 +67,6 @@ class Sent:
     bytes: float
     times: float
     seconds: float
-
-
-@dataclass(frozen=True)
-class Peak:
-    """The moment at which a device has most bytes in memory.
-
-    - `bytes`: all of them.
-    - `inputs`: those of the inputs.
-    - `held`: the bytes of each value that is there, by value and part: inputs, and what was computed before.
-    """
-
-    bytes: float
-    inputs: float
-    held: Mapping[tuple[int, MeshPlacement], float]
 
 
 @dataclass
@@ -175,27 +162,6 @@ class Wanted:
     way: Mapping[int, int] | None = None
 
 
-def order_of(program: SpreadProgram, choice: AxisChoice) -> list[int]:
-    """The values that are computed, operands first."""
-    done: dict[int, None] = {}
-    starts = [*program.outputs, *(b for _, b in program.tied), *program.inputs]
-    for start in starts:
-        stack = [start]
-        while stack:
-            v = stack[-1]
-            if v in done or v not in choice.chosen:
-                stack.pop()
-                continue
-            children = program.values[v].ways[choice.chosen[v].way].children
-            waiting = [c for c in children if c not in done and c in choice.chosen]
-            if waiting:
-                stack += reversed(waiting)
-            else:
-                done[v] = None
-                stack.pop()
-    return list(done)
-
-
 def spread_over(
     program: SpreadProgram,
     mesh: DeviceMesh,
@@ -250,6 +216,8 @@ class _Search:
                 self.bound = found.choices[0].bound
             best = self._better(best, found)
         if axes > 1:
+            if not self.wanted.state:  # which would stay where it is
+                best = self._with_inputs_held(best)
             best = self._improved(best)
         if best.peak.bytes > self.wanted.memory:
             raise ExtractionError(
@@ -265,9 +233,9 @@ class _Search:
         best = first = None
         several, deadline = len(self.mesh.axes) > 1, self.deadline
         end = time.monotonic() + (_DESCENT if several else _ALONE) * (self.deadline - time.monotonic())
-        starts: list[Callable[[], Spreading | None]]
-        starts = [functools.partial(self._with_held, parts) for parts in self._textbook()]
-        starts = [*starts, self._in_turn, self._as_one] if several else [self._in_turn, *starts]
+        books = (functools.partial(self._with_held, parts) for parts in self._textbook())
+        starts: Iterable[Callable[[], Spreading | None]]
+        starts = itertools.chain(books, [self._in_turn, self._as_one]) if several else [self._in_turn, *books]
         for start in starts:
             if best is not None and time.monotonic() > end:
                 break
@@ -309,19 +277,29 @@ class _Search:
         """Yields parts of the inputs of a program with state along each axis, as textbooks have them: the data are
         split along their first dimension over all axes but the fastest, and there along their first or second one, or
         not at all. State is whole along the slower axes and split along its last dimension over the fastest, or free
-        there, or free along all. Few placements are left then."""
-        if not self.wanted.state or self.program.kept:
+        there, or free along all; where it takes little of a device's memory, it is whole at first. Few placements are
+        left then. For a program without state nothing is held."""
+        if self.program.kept:
+            return
+        if not self.wanted.state:
+            if len(self.mesh.axes) > 1:
+                yield {}
             return
         state = {self.program.inputs[i] for i, _ in self.wanted.state}
         given = {self.program.inputs[i] for i in self.wanted.inputs}
         last = len(self.mesh.axes) - 1
-        for kind, part in itertools.product(("split", "whole", "free") if last else ("free",), (REPLICATED, 0, 1)):
+        named = ("split", "whole", "free") if last else ("free",)
+        kinds: list[tuple[str, Part]] = [(kind, part) for kind in named for part in (REPLICATED, 0, 1)]
+        if last and sum(self.program.values[v].bytes for v in state) < _ROOM * self.wanted.memory:
+            kinds.insert(0, ("data", 0))
+        for kind, part in kinds:
             held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
             for v in self.program.inputs:
                 rank = self.program.values[v].rank
                 if v in given or (v in state and (kind == "free" or not rank)):
                     continue
-                parts: list[Part] = [REPLICATED if v in state else 0] * last + [rank - 1 if v in state else part]
+                fast = part if v not in state else REPLICATED if kind == "data" else rank - 1
+                parts: list[Part] = [REPLICATED if v in state else 0] * last + [fast]
                 if all(p < rank for p in parts if isinstance(p, int)) and self._divide(v, parts):
                     whole = last if v in state and kind == "whole" else last + 1
                     for axis, p in enumerate(parts[:whole]):
@@ -341,6 +319,15 @@ class _Search:
             return self._improved(self._in_turn(range(len(self.mesh.axes))))
         finally:
             self.held = {}
+
+    def _with_inputs_held(self, best: Spreading) -> Spreading:
+        """`best`, improved while its inputs stay where they are: programs that are solved in a fraction of the time."""
+        kept = self.held
+        self.held = {a: {v: c.part(v) for v in self.program.inputs} for a, c in enumerate(best.choices)}
+        try:
+            return self._improved(best)
+        finally:
+            self.held = kept
 
     def _least(self, best: Spreading | None) -> float:
         """A lower bound: the first axis while the others divide everything and send nothing, in any memory."""
@@ -474,76 +461,3 @@ class _Search:
         sending = sum(cost_along(s, c) - computing for s, c in zip(searches, choices, strict=True))
         peak = peak_of(self.program, self.mesh, choices, self.wanted.state)
         return Spreading(self.program, self.mesh, self.profile, choices, searches, computing + sending, 0.0, peak)
-
-
-def peak_of(
-    program: SpreadProgram,
-    mesh: DeviceMesh,
-    choices: Sequence[AxisChoice | None],
-    state: Sequence[tuple[int, int]] = (),
-) -> Peak:
-    """The memory of a device, from the life times of values that XLA is predicted to store: inputs, results of kernels,
-    what several operators read, and what collectives bring. Axes without a choice divide everything.
-
-    - `state`: pairs (input, output), by position: the output takes the place of the input, which is donated.
-    """
-    known = [c for c in choices if c is not None]
-    free = math.prod(n for c, n in zip(choices, mesh.sizes, strict=True) if c is None)
-    order = order_of(program, known[0])
-
-    def here(v: int, parts: Sequence[Part]) -> float:
-        pieces = math.prod(n for p, n in zip(parts, _sizes(choices, mesh), strict=True) if isinstance(p, int))
-        return program.values[v].bytes / pieces / free
-
-    def made(v: int) -> tuple[Part, ...]:
-        return tuple(c.part(v) for c in known)
-
-    place = {v: i for i, v in enumerate(order)}
-    last = dict(place)
-    readers: dict[int, int] = {}
-    for v in order:
-        for c in program.values[v].ways[known[0].chosen[v].way].children:
-            if c in last:
-                last[c] = max(last[c], place[v])
-                readers[c] = readers.get(c, 0) + 1
-    # What a loop slices is there until its last value comes about, and what it stacks from its first on.
-    spans: dict[str, tuple[int, int]] = {}
-    for v in order:
-        first, _ = spans.get(program.values[v].function, (place[v], 0))
-        spans[program.values[v].function] = first, place[v]
-    for v in order:
-        value = program.values[v]
-        for c in value.ways[known[0].chosen[v].way].children if value.parameter >= 0 else ():
-            if c in last and program.values[c].times < value.times:
-                last[c] = max(last[c], spans[value.function][1])
-    # What only passes a value on (a result of a function, a parameter) is that value's memory.
-    inputs = {v: here(v, made(v)) for v in program.inputs if v in place}
-    replaced = {program.outputs[o] for _, o in state}
-    held: dict[tuple[int, MeshPlacement], tuple[float, int, int]] = {}
-    for v in order:
-        value, way = program.values[v], program.values[v].ways[known[0].chosen[v].way]
-        end = len(order) if v in program.outputs and v not in replaced else last[v]
-        is_made = way.op not in (VAR, "parameter", "constant") and value.bytes > 0
-        is_stored = bool(way.cost.launches) or (readers.get(v, 0) > 1 and way.candidate >= 0)
-        is_stacked = way.op == "result" and value.times < program.values[way.children[-1]].times
-        if is_made and (is_stored or is_stacked):
-            start = spans[program.values[way.children[-1]].function][0] if is_stacked else place[v]
-            held[v, MeshPlacement(made(v))] = here(v, made(v)), start, end
-        for parts in itertools.product(*(sorted(c.needed.get(v, ()), key=str) for c in known)):
-            if parts != made(v) and here(v, parts) > here(v, made(v)):
-                held[v, MeshPlacement(parts)] = here(v, parts), place[v], last[v]
-    changes = [0.0] * (len(order) + 2)
-    for n, start, end in held.values():
-        changes[start] += n
-        changes[end + 1] -= n
-    alive = list(itertools.accumulate(changes))
-    top = max(range(len(alive)), key=alive.__getitem__)
-    total = sum(inputs.values())
-    there = {key: n for key, (n, start, end) in held.items() if start <= top <= end}
-    there |= {(v, MeshPlacement(made(v))): n for v, n in inputs.items()}
-    return Peak(total + alive[top], total, there)
-
-
-def _sizes(choices: Sequence[AxisChoice | None], mesh: DeviceMesh) -> Iterator[int]:
-    """The sizes of the axes for which there is a choice."""
-    return (n for c, n in zip(choices, mesh.sizes, strict=True) if c is not None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from relax_eg.byte_units import format_bytes
 from relax_eg.extract.figures import time
+from relax_eg.ir.placements import MeshPlacement
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -100,6 +101,16 @@ class SpreadReport:
     seconds: float = 0.0
     kept: Mapping[str, int] = field(default_factory=dict[str, int])
     pipeline: str = ""
+
+    @property
+    def input_placements(self) -> tuple[MeshPlacement, ...]:
+        """For each array of the arguments, in order."""
+        return tuple(MeshPlacement.parse(r.placement) for r in self.arguments)
+
+    @property
+    def output_placements(self) -> tuple[MeshPlacement, ...]:
+        """For each array of the results, in order."""
+        return tuple(MeshPlacement.parse(r.placement) for r in self.results)
 
     @property
     def total(self) -> float:

@@ -26,6 +26,7 @@ SLOW = replace(
 )  # fmt: skip
 FAR = replace(SLOW, name="far", links=((math.inf, 1e7, 1e-9),))  # whose devices send slowly
 MESHES: list[dict[str, int]] = [{"x": 8}, {"x": 4}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
+SEARCH = 1.0  # limit: seconds of a search; results do not depend on what it finds
 SIZES = [7, 8, 10, 12, 16, 24]  # most of which not all meshes divide
 STEPS: list[Callable[..., Any]] = [
     lambda a, b, w: jnp.tanh(a),
@@ -87,22 +88,36 @@ def inserted(best: Any) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def check_drawn(count: int = 4, first: int = 0) -> None:
-    same = along_one = 0
+    same, along_one, wrong = 0, 0, list[str]()
     for seed in range(first, first + count):
         if seed % 100 == 0 and count > 100:  # given: programs between two lines of progress
-            print(f"{seed - first} of {count}", flush=True)
-        fn, arrays = drawn(seed)
-        mesh = MESHES[seed % len(MESHES)]
-        best = rx.spread(fn, *arrays, mesh=mesh, target=SLOW)
-        found, wanted = jax.tree.leaves(best(*arrays)), jax.tree.leaves(jax.jit(fn)(*arrays))
-        for x, y in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3, err_msg=f"seed {seed} on {mesh}")
-        # What only one of two branches sends counts half in prices, and once in XLA's text.
-        if len(mesh) == 1 and divides(seed) and all(s.times == int(s.times) for s in best.spreading.sent):
-            along_one += 1
-            priced, made = inserted(best)
-            same += priced == made
+            print(f"{seed - first} of {count}, {len(wrong)} wrong", flush=True)
+            jax.clear_caches()
+        try:
+            was_priced = compared(seed)
+        except Exception as e:  # the others are tried too
+            wrong.append(f"seed {seed} on {MESHES[seed % len(MESHES)]}: {type(e).__name__}: {str(e)[:2000]}")
+            continue
+        along_one += was_priced is not None
+        same += bool(was_priced)
+    assert not wrong, "\n".join(wrong)
     assert same >= 0.75 * along_one, (same, along_one)  # argsort and scans leave XLA a choice
+
+
+def compared(seed: int) -> bool | None:
+    """Compares a drawn program with itself on one device; tells whether XLA inserted what was priced, where that is
+    asked."""
+    fn, arrays = drawn(seed)
+    mesh = MESHES[seed % len(MESHES)]
+    best = rx.spread(fn, *arrays, mesh=mesh, target=SLOW, seconds=SEARCH)
+    found, wanted = jax.tree.leaves(best(*arrays)), jax.tree.leaves(jax.jit(fn)(*arrays))
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3)
+    # What only one of two branches sends counts half in prices, and once in XLA's text.
+    if len(mesh) > 1 or not divides(seed) or any(s.times != int(s.times) for s in best.spreading.sent):
+        return None
+    priced, made = inserted(best)
+    return priced == made
 
 
 def step(params: tuple[jax.Array, ...], x: jax.Array, y: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
@@ -184,6 +199,64 @@ def check_symbolic_sizes() -> None:
     assert str(unknown.input_placements[0]) == "R"  # it is not proved that 8 divides b
     x, w = arrays((13, 32), (32, 16))
     np.testing.assert_allclose(unknown(x, w), jnp.tanh(x @ w), rtol=1e-4, atol=1e-5)
+
+
+def pooled(x: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
+    """Results with the batch, of it reversed, and of sums and maxima over it."""
+    h = jnp.tanh(x @ w)
+    return h, h[::-1] - h.mean(0), jax.nn.softmax(h, 0).max(0), jnp.cumsum(h, 0) * 2, h.sum()
+
+
+def check_padded_sizes() -> None:
+    """Batches that the devices do not divide are split: padded to the next multiple, and masked."""
+    w = arrays((32, 16))[0]
+    for mesh, sizes in ((MESHES[0], (1, 8, 13)), (MESHES[2], (13,))):
+        given = {"x": ", ".join(["S[0]"] * len(mesh))}
+        best = rx.spread(pooled, "b 32", "32 16", mesh=mesh, at={"b": 64}, target=SLOW, padded=["b"], inputs=given)
+        run = best.jit()
+        for b in sizes:
+            x = arrays((b, 32))[0]
+            wanted = jax.jit(pooled)(x, w)
+            for found in (best(x, w), run(x, w), jax.jit(best.to_jax())(x, w)):
+                for one, two in zip(found, wanted, strict=True):
+                    np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5, err_msg=f"{b} on {mesh}")
+        assert best.check(x, w).passed
+    assert best.capacities({"b": 9}) == {"b": 16}  # type: ignore[attr-defined]
+    trained = rx.spread(
+        step, ("16 32", "32 16"), "b 16", "b 16", mesh={"x": 8}, at={"b": 64}, target=SLOW, state=("params",),
+        padded=["b"],
+    )  # fmt: skip
+    w1, w2, x, y = arrays((16, 32), (32, 16), (13, 16), (13, 16))
+    wanted = jax.tree.leaves(step((w1, w2), x, y))
+    params = trained.place((w1, w2), x, y)[0][0]
+    for made in (trained((w1, w2), x, y), trained.jit(donate=("params",))(params, x, y)):
+        for one, two in zip(jax.tree.leaves(made), wanted, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+    assert all(x.is_deleted() for x in jax.tree.leaves(params))
+
+
+def check_families() -> None:
+    """Each of several batches has placements of its own; the weights are where they are for all of them."""
+
+    def layer(x: jax.Array, w1: jax.Array, w2: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w1) @ w2
+
+    at = [{"b": 8}, {"b": 4096}]
+    best = rx.spread(
+        layer, "b 32", "32 64", "64 32", mesh={"x": 8}, at=at, target=SLOW, bounds=["b % 8 == 0"], outputs="R"
+    )
+    assert len(best.variants) == len(best.spreadings) == 2 and [dict(r.at) for r in best.spreadings] == at
+    small, large = best.spreadings
+    assert small.input_placements[1:] == large.input_placements[1:]
+    run = best.jit()
+    for b in (8, 64, 2048, 4096):
+        x, w1, w2 = arrays((b, 32), (32, 64), (64, 32))
+        served = best.spreadings[best.variant_of([x, w1, w2])]
+        assert served.at["b"] == (8 if b < 181 else 4096)
+        placed = best.place(x, w1, w2)[0]
+        assert placed[0].sharding.is_fully_replicated == (served.input_placements[0].parts == ("R",))
+        for found in (best(x, w1, w2), run(x, w1, w2)):
+            np.testing.assert_allclose(found, layer(x, w1, w2), rtol=1e-4, atol=1e-5)
 
 
 def looping(x: jax.Array, w: jax.Array) -> Any:

@@ -127,6 +127,16 @@ def effects(x: jax.Array) -> jax.Array:
         (mlp, ("8 8", "8 8", "8 8"), {"outputs": "P[sum]"}, "is partial; R or S"),
         (mlp, ("8 8", "8 8", "8 8"), {"state": ("q",)}, "state has 'q'; the arguments are x, w1, w2"),
         (mlp, ("8 8", "8 16", "16 4"), {"state": ("x",)}, "comes back as"),
+        (mlp, ("b 8", "8 8", "8 8"), {"padded": ["c"]}, "padded has 'c'; its sizes are b"),
+        (mlp, ("b 8", "8 8", "8 8"), {"padded": "b"}, "padded='b': ('b',), names of sizes, is accepted"),
+        (mlp, ("b 8", "8 8", "8 8"), {"padded": ["b"], "numerics": "exact"}, "accepted: numerics='reassociate'"),
+        (lambda x: jnp.fft.fft(x), ("b",), {"padded": ["b"]}, "accepted: sizes that are not padded"),
+        (
+            mlp,
+            ("8 8", "8 8", "8 8"),
+            {"state": ("x",), "inputs": {"x": "S[0]"}, "outputs": "R"},
+            "x is state and is placed as S[0]; result 0, as which it comes back, is placed as R",
+        ),
         (effects, ("8",), {}, "has effects, whose order across devices is not known"),
         (mlp, ("8 8", "8 8", "8 8"), {"memory_limit": 10}, "the least found on the mesh x=8 is"),
     ],
@@ -135,6 +145,24 @@ def test_errors_name_both_sides(fn: Any, specs: tuple[str, ...], options: dict[s
     with pytest.raises(RelaxEgError) as caught:
         rx.spread(fn, *specs, mesh={"x": 8}, target="h100", **options)
     assert text in str(caught.value)
+
+
+def test_weights_are_placed_alike_for_all_batches() -> None:
+    """Where placements of their own differ, those are taken that slow the batches down least."""
+
+    def spread(at: Any) -> Any:
+        return rx.spread(
+            mlp, "b 8192", "8192 28672", "28672 8192", mesh={"x": 8}, at=at, target="h100", bounds=["b % 8 == 0"],
+            seconds=10.0,
+        ).spreadings  # fmt: skip
+
+    at = [{"b": 8}, {"b": 65536}]
+    alone = [spread(b)[0] for b in at]
+    assert alone[0].input_placements[1:] != alone[1].input_placements[1:], "the test needs placements that differ"
+    both = spread(at)
+    assert both[0].input_placements[1:] == both[1].input_placements[1:]
+    assert all(b.total >= a.total * 0.999 for a, b in zip(alone, both, strict=True))
+    assert both[0].total == pytest.approx(alone[0].total) or both[1].total == pytest.approx(alone[1].total)
 
 
 def test_descent_is_close_where_the_clock_leaves_no_more() -> None:
@@ -166,12 +194,12 @@ def test_on_several_axes_nothing_from_the_textbook_is_better() -> None:
     for name, inputs in {"found": {}, **textbook}.items():
         try:
             best = rx.spread(
-                train_step, *specs, mesh={"a": 2, "b": 4}, target="h100", state={"ps": 0}, memory_limit="150 MB",
-                seconds=5.0, inputs=inputs, pipeline=False,
+                train_step, *specs, mesh={"a": 2, "b": 4}, target="h100", state={"ps": 0}, memory_limit="200 MB",
+                seconds=6.0, inputs=inputs, pipeline=False,
             )  # fmt: skip
         except RelaxEgError:
             continue
-        assert best.spreading.memory <= 150e6
+        assert best.spreading.memory <= 200e6
         found[name] = best.spreading.total
     assert "data" not in found and len(found) > 2
     assert found["found"] <= min(found.values()) * 1.005, found  # given: the gap at which an integer program ends

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -195,12 +195,14 @@ class HloCollective:
     - `bytes`: bytes of its results on each device.
     - `times`: runs in a call of the program.
     - `group`: devices that take part together; 0 if the text does not say.
+    - `beside`: kernels that are launched between its start and its end, so that they run while it sends.
     """
 
     kind: str
     bytes: int
     times: int
     group: int
+    beside: int = 0
 
 
 def collectives(text: str) -> list[HloCollective]:
@@ -211,7 +213,8 @@ def collectives(text: str) -> list[HloCollective]:
 
 
 def _collectives(name: str, computations: Mapping[str, list[_Instruction]], times: int) -> Iterator[HloCollective]:
-    for at in computations.get(name, ()):
+    inside = computations.get(name, [])
+    for place, at in enumerate(inside):
         kind = at.opcode.removesuffix("-start")
         if at.opcode == "while":
             trips, body = _TRIPS.search(at.text), _BODY.search(at.text)
@@ -226,9 +229,16 @@ def _collectives(name: str, computations: Mapping[str, list[_Instruction]], time
             if at.opcode.endswith("-start") and kind != "all-reduce":  # its type has the operands too
                 operands = sum(_bytes(i.type) for i in computations[name] if i.name in set(at.operands))
                 size -= operands
-            yield HloCollective(kind, size, times, _group(at.text))
+            yield HloCollective(kind, size, times, _group(at.text), _beside(at, inside[place + 1 :]))
         elif at.opcode in _CALLS and (called := _CALLED.search(at.text)) is not None:
             yield from _collectives(called[1], computations, times)
+
+
+def _beside(start: _Instruction, later: Sequence[_Instruction]) -> int:
+    """The number of kernels of what comes `later` that are launched before the end of what `start` begins."""
+    ends = [i for i, at in enumerate(later) if at.opcode.endswith("-done") and start.name in at.operands]
+    between = later[: ends[0]] if ends and start.opcode.endswith("-start") else []
+    return sum(at.opcode not in _FREE and not at.opcode.endswith(("-start", "-done")) for at in between)
 
 
 def _group(text: str) -> int:

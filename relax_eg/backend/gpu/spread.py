@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -41,11 +42,13 @@ class SpreadCompilation:
         """Bytes that a call takes on each device."""
         return self.arguments + self.results + self.temporary - self.shared
 
-    def bytes_by_kind(self) -> dict[str, float]:
-        """Bytes of the results of all collectives of a call, by kind."""
+    def bytes_by_kind(self, beside: bool = False) -> dict[str, float]:
+        """Bytes of the results of all collectives of a call, by kind. `beside`: only of those beside which XLA launches
+        kernels, so that their sending overlaps with computing."""
         found: dict[str, float] = {}
         for c in self.collectives:
-            found[c.kind] = found.get(c.kind, 0.0) + c.bytes * c.times
+            if c.beside or not beside:
+                found[c.kind] = found.get(c.kind, 0.0) + c.bytes * c.times
         return found
 
 
@@ -58,6 +61,7 @@ def compile_spread(
     device: str,
     at: Mapping[str, int],
     donated: Sequence[int] = (),
+    compiler_options: Mapping[str, str] = MappingProxyType({}),
 ) -> SpreadCompilation:
     """What XLA makes of a function for as many devices as a mesh has. "cpu" stands for the CPUs that JAX has.
 
@@ -65,6 +69,7 @@ def compile_spread(
     - `inputs`, `outputs`: the placements of the arrays of arguments and results.
     - `at`: the sizes.
     - `donated`: the positions of the arguments whose arrays are reused.
+    - `compiler_options`: those of XLA.
     """
     devices = jax.devices("cpu") if device == "cpu" else described_devices(device, mesh.devices)
     with on_devices(devices):
@@ -82,7 +87,9 @@ def compile_spread(
         outs = jax.tree_util.tree_unflatten(program.out_tree, wanted)
         made = jax.jit(fn, out_shardings=outs, donate_argnums=tuple(donated))
         lowered = made.lower(*args, **kwargs)
-    options: dict[str, str | bool] = {} if device == "cpu" else {"xla_gpu_autotune_level": "0"}
+    options: dict[str, str | bool] = dict(compiler_options)
+    if device != "cpu":
+        options["xla_gpu_autotune_level"] = "0"
     try:
         executable = lowered.compile(compiler_options=options)
     except Exception as e:

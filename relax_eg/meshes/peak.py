@@ -1,0 +1,130 @@
+"""The memory of a device: the bytes that are there at once under a choice of placements."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from relax_eg.ir.expr import VAR
+from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part
+from relax_eg.meshes.choices import AxisChoice
+from relax_eg.meshes.program import SpreadProgram
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment at which a device has most bytes in memory.
+
+    - `bytes`: all of them.
+    - `inputs`: those of the inputs.
+    - `held`: the bytes of each value that is there, by value and part: inputs, and what was computed before.
+    """
+
+    bytes: float
+    inputs: float
+    held: Mapping[tuple[int, MeshPlacement], float]
+
+
+def order_of(program: SpreadProgram, choice: AxisChoice) -> list[int]:
+    """The values that are computed, operands first."""
+    done: dict[int, None] = {}
+    starts = [*program.outputs, *(b for _, b in program.tied), *program.inputs]
+    for start in starts:
+        stack = [start]
+        while stack:
+            v = stack[-1]
+            if v in done or v not in choice.chosen:
+                stack.pop()
+                continue
+            children = program.values[v].ways[choice.chosen[v].way].children
+            waiting = [c for c in children if c not in done and c in choice.chosen]
+            if waiting:
+                stack += reversed(waiting)
+            else:
+                done[v] = None
+                stack.pop()
+    return list(done)
+
+
+def peak_of(
+    program: SpreadProgram,
+    mesh: DeviceMesh,
+    choices: Sequence[AxisChoice | None],
+    state: Sequence[tuple[int, int]] = (),
+) -> Peak:
+    """The memory of a device, from the life times of values that XLA is predicted to store: inputs, results of kernels,
+    what several operators read, and what collectives bring. Axes without a choice divide everything.
+
+    - `state`: pairs (input, output), by position: the output takes the place of the input, which is donated.
+    """
+    known = [c for c in choices if c is not None]
+    free = math.prod(n for c, n in zip(choices, mesh.sizes, strict=True) if c is None)
+    order = order_of(program, known[0])
+
+    def here(v: int, parts: Sequence[Part]) -> float:
+        pieces = math.prod(n for p, n in zip(parts, _sizes(choices, mesh), strict=True) if isinstance(p, int))
+        return program.values[v].bytes / pieces / free
+
+    def made(v: int) -> tuple[Part, ...]:
+        return tuple(c.part(v) for c in known)
+
+    place = {v: i for i, v in enumerate(order)}
+    last = dict(place)
+    readers: dict[int, int] = {}
+    for v in order:
+        for c in program.values[v].ways[known[0].chosen[v].way].children:
+            if c in last:
+                last[c] = max(last[c], place[v])
+                readers[c] = readers.get(c, 0) + 1
+    # What a loop slices is there until its last value comes about, and what it stacks from its first on.
+    spans: dict[str, tuple[int, int]] = {}
+    for v in order:
+        first, _ = spans.get(program.values[v].function, (place[v], 0))
+        spans[program.values[v].function] = first, place[v]
+    for v in order:
+        value = program.values[v]
+        for c in value.ways[known[0].chosen[v].way].children if value.parameter >= 0 else ():
+            if c in last and program.values[c].times < value.times:
+                last[c] = max(last[c], spans[value.function][1])
+    # What only passes a value on (a result of a function, a parameter) is that value's memory.
+    inputs = {v: here(v, made(v)) for v in program.inputs if v in place}
+    replaced = {program.outputs[o] for _, o in state}
+    stored: dict[int, int] = {}  # values that are stored, and where they begin
+    for v in order:
+        value, way = program.values[v], program.values[v].ways[known[0].chosen[v].way]
+        is_made = way.op not in (VAR, "parameter", "constant") and value.bytes > 0
+        is_stored = bool(way.cost.launches) or (readers.get(v, 0) > 1 and way.candidate >= 0)
+        is_stacked = way.op == "result" and value.times < program.values[way.children[-1]].times
+        if is_made and (is_stored or is_stacked):
+            stored[v] = spans[program.values[way.children[-1]].function][0] if is_stacked else place[v]
+    # What a kernel computes on the way to its result reads when the kernel runs.
+    for v in reversed(order):
+        way = program.values[v].ways[known[0].chosen[v].way]
+        for c in way.children if v not in stored and way.candidate >= 0 and readers.get(v) else ():
+            if c in last:
+                last[c] = max(last[c], last[v])
+    held: dict[tuple[int, MeshPlacement], tuple[float, int, int]] = {}
+    for v in order:
+        end = len(order) if v in program.outputs and v not in replaced else last[v]
+        if v in stored:
+            held[v, MeshPlacement(made(v))] = here(v, made(v)), stored[v], end
+        for parts in itertools.product(*(sorted(c.needed.get(v, ()), key=str) for c in known)):
+            if parts != made(v) and here(v, parts) > here(v, made(v)):
+                held[v, MeshPlacement(parts)] = here(v, parts), place[v], last[v]
+    changes = [0.0] * (len(order) + 2)
+    for n, start, end in held.values():
+        changes[start] += n
+        changes[end + 1] -= n
+    alive = list(itertools.accumulate(changes))
+    top = max(range(len(alive)), key=alive.__getitem__)
+    total = sum(inputs.values())
+    there = {key: n for key, (n, start, end) in held.items() if start <= top <= end}
+    there |= {(v, MeshPlacement(made(v))): n for v, n in inputs.items()}
+    return Peak(total + alive[top], total, there)
+
+
+def _sizes(choices: Sequence[AxisChoice | None], mesh: DeviceMesh) -> Iterator[int]:
+    """The sizes of the axes for which there is a choice."""
+    return (n for c, n in zip(choices, mesh.sizes, strict=True) if c is not None)
