@@ -54,6 +54,7 @@ from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
 from relax_eg.measure.choice import fastest, random_argument
+from relax_eg.rules.kept_answers import keep_answers
 
 if TYPE_CHECKING:
     from relax_eg.backend.gpu.target import GpuTarget
