@@ -76,7 +76,7 @@ def jit(
         "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "settle": settle, "search": search,
         "memory_limit": memory_limit, "time_limit": time_limit, "budget": budget,
     }  # fmt: skip
-    if isinstance(fn, Module):
+    if isinstance(fn, Module) and not callable(fn):
         raise OptionError(
             "jit: a module is no function; accepted: rx.optimize(module, at=...), which returns one for all its sizes, "
             "or rx.jit of a function that calls what rx.optimize returned"
