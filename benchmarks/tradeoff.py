@@ -261,7 +261,7 @@ def rows_on(page: str) -> dict[str, list[Row]]:
 def plot(rows: dict[str, list[Row]], path: Path) -> None:
     """Draws the fronts, bytes against time as shares of those of the program as written: measured, or predicted where
     there is a program that was not timed."""
-    from matplotlib import pyplot  # only for plots
+    from matplotlib import pyplot, ticker  # only for plots
 
     pyplot.switch_backend("Agg")
     columns = 3
@@ -272,23 +272,24 @@ def plot(rows: dict[str, list[Row]], path: Path) -> None:
         )  # fmt: skip
         for ax in axes.flat[len(rows) :]:
             ax.set_axis_off()
+        shown: dict[str, Any] = {}  # for the legend, as not every program has all ways
         for ax, (name, of_program) in zip(axes.flat, rows.items(), strict=False):
             known, is_timed = points(of_program)
             size = known["as written"].bytes
             at = {label: (p.time, 100 * p.bytes / size) for label, p in known.items() if p.time is not None}
             front = sorted(xy for label, xy in at.items() if label.startswith("front"))
             line = "" if is_timed else "-"  # measured times are not in the order of predicted ones
-            ax.plot(*zip(*front, strict=True), marker="o", markersize=3, linestyle=line, label="front")
+            (shown["front"],) = ax.plot(*zip(*front, strict=True), marker="o", markersize=3, linestyle=line)
             for label, marker in (("as written", "x"), ("jax.checkpoint", "+"), ("one phase after another", "^")):
                 if label in at:
-                    ax.plot(*at[label], marker, color="black", markersize=5, label=label)
+                    (shown[label],) = ax.plot(*at[label], marker, color="black", markersize=5)
             ax.set_title(name, fontsize=7)
             ax.set(yscale="log", xlabel="time, measured" if is_timed else "time, predicted")
             ax.set_ylabel("bytes, %")
             ax.yaxis.set_major_formatter("{x:g}")
-            ax.yaxis.set_minor_formatter("")
+            ax.yaxis.set_minor_formatter(ticker.LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
             ax.grid(alpha=0.3)
-        axes[0, 0].legend(fontsize=6)
+        figure.legend(shown.values(), shown.keys(), fontsize=7, loc="outside lower right")
         figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
 
