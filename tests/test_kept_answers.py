@@ -39,7 +39,7 @@ def another_process() -> None:
     for name in ("pointwise", "sum_products"):
         sys.modules[f"relax_eg.rules.book.{name}"]._known.forget()
     shared_parts._kept.forget()
-    kept_answers._entry.__init__()
+    kept_answers._entries.__init__()
 
 
 def entry(folder: Path) -> Path:
@@ -90,12 +90,23 @@ def test_without_the_cache_nothing_is_written(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_processes_add_to_one_entry(folder: Path) -> None:
+def test_many_entries_become_one(folder: Path) -> None:
+    count = kept_answers._MOST_ENTRIES + 1
+    for i in range(count):
+        answers("a").answer([var("x", rx.Tensor("n"))], i, 1.0, lambda i=i: str(i))
+        keep_answers()
+    assert len(list(folder.glob("answers-*"))) == count
+    kept_answers._entries.__init__()
+    assert answers("a").answer([var("x", rx.Tensor("n"))], 3, 1.0, lambda: "anew") == "3"
+    assert len(json.loads(store().read(entry(folder).stem) or b"")) == count
+
+
+def test_processes_add_to_one_table(folder: Path) -> None:
     for name in "ab":
         answers(name).answer([var("x", rx.Tensor("n"))], name, 1.0, lambda: "found")
         keep_answers()
-        kept_answers._entry.__init__()
-    assert len(kept_answers._entry.read()) == 2
+        kept_answers._entries.__init__()
+    assert len(kept_answers._entries.read()) == 2
     assert answers("b").answer([var("x", rx.Tensor("n"))], "b", 1.0, lambda: "anew") == "found"
 
 
@@ -143,7 +154,7 @@ def test_an_answer_that_cannot_be_read_is_found_again(folder: Path) -> None:
     optimized(program)
     known = json.loads(store().read(entry(folder).stem) or b"")
     assert known
-    store().write(entry(folder).stem, json.dumps({key: ["not", "an answer"] for key in known}).encode())
+    store().write(entry(folder).stem, json.dumps(dict.fromkeys(known, '["not", "an answer"]')).encode())
     another_process()
     assert optimized(edited)[0] == wanted
 

@@ -120,7 +120,8 @@ def _read_block(*packed: Any) -> Block:
     return _read_function(*packed).blocks[0]
 
 
-def _read_expression(*packed: Any) -> Expr:
+def read_expression(*packed: Any) -> Expr:
+    """The expression of which `reduced_expression` packed the data, the bytes and the objects."""
     return _read_function(*packed).result
 
 
@@ -139,7 +140,7 @@ def reduced_block(block: Block) -> tuple[Any, ...]:
 
 
 def reduced_expression(e: Expr) -> tuple[Any, ...]:
-    return _read_expression, reduced_function(Function("expression", (), (), e))[1]
+    return read_expression, reduced_function(Function("expression", (), (), e))[1]
 
 
 @dataclass(slots=True)

@@ -42,8 +42,8 @@ CHECKER = (
 )  # fmt: skip
 # Names of files in rules/ that match `CHECKER` but on which no verdict depends.
 _NO_CHECKER = (
-    "__init__ __main__ certificates content fact_rules matching parameter_facts propagation replacements "
-    "schema_answers verification"
+    "__init__ __main__ certificates content fact_rules kept_answers matching parameter_facts propagation "
+    "replacements schema_answers verification"
 ).split()
 _PACKAGE = Path(__file__).parents[1]
 BOOKS = "relax_eg.rules.book."

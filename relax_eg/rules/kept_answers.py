@@ -1,8 +1,8 @@
 """Answers about expressions that schemas find by long searches and proofs, in memory and in the disk cache.
 
 An answer follows from expressions over variables, whatever program they come from, so a process that optimizes another
-program, or the same one after an edit, need not find it again. All answers are one entry of the cache, named after the
-versions of this package and of what it uses. `keep_answers` writes it, at the end of a search.
+program, or the same one after an edit, need not find it again. The answers of a search are one entry of the cache,
+which `keep_answers` writes at its end. Its name has the versions of this package and of what it uses.
 """
 
 from __future__ import annotations
@@ -17,23 +17,20 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from relax_eg.cache_folder import read_entry, store, surroundings
-from relax_eg.ir.expr import ConstantData, Expr, tuple_
-from relax_eg.ir.foreign import Foreign
-from relax_eg.ir.module import Function, Module
-from relax_eg.ir.packed import pack, unpack
+from relax_eg.ir.expr import Expr, tuple_
+from relax_eg.ir.packed import read_expression, reduced_expression
 from relax_eg.ir.tokens import NoContentError
 from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE
 from relax_eg.store import Store
 
-_MOST_ON_DISK = 1 << 13  # limit: answers in the entry, of some 400 bytes each; those that were found first are left out
+_MOST_ON_DISK = 1 << 13  # limit: answers in an entry, of some 400 bytes each; those that were found first are left out
+_MOST_ENTRIES = 64  # limit: entries of one version; more become one when they are read
 _DIGEST = 16  # chosen: bytes of the digest by which a question is known
 
-ANSWERS = "answers-"  # how the name of the entry begins
+ANSWERS = "answers-"  # how the names of entries begin
 
 Plain = Any  # data for JSON
 Answer = TypeVar("Answer")
@@ -50,54 +47,69 @@ def other_operators() -> list[str]:
     return [name for name, operator in TABLE.items() if _OPERATORS.get(name) is not operator]
 
 
-class _Entry:
-    """The answers of other processes and of this one, by the digest of the question."""
+class _Entries:
+    """The answers of other processes and of this one: JSON text by the digest of the question."""
 
     def __init__(self) -> None:
-        self.place: tuple[Store, str] | None = None  # the folder and the entry that was read
-        self.known: dict[str, Plain] = {}
-        self.new: dict[str, Plain] = {}
+        self.place: tuple[Store, str] | None = None  # the folder that was read, and how names of its entries begin
+        self.known: dict[str, str] = {}
+        self.new: dict[str, str] = {}
 
-    def read(self) -> dict[str, Plain]:
+    def read(self) -> dict[str, str]:
         """The answers on file. They are read once, and again where the folder of the cache changes."""
-        place = store(), f"{ANSWERS}{blake2b(repr(surroundings()).encode(), digest_size=_DIGEST).hexdigest()}"
+        place = store(), f"{ANSWERS}{_digest_of(repr(surroundings()))}-"
         with _lock:
             if place != self.place:
                 self.place, self.known, self.new = place, _answers_in(*place), {}
             return self.known
 
-    def add(self, digest: str, answer: Plain) -> None:
+    def add(self, digest: str, answer: str) -> None:
         with _lock:
             self.known[digest] = self.new[digest] = answer
 
     def write(self) -> None:
-        """Adds the new answers to those on file, where other processes may have written meanwhile."""
+        """Writes the new answers as an entry of their own, so that its cost does not grow with those on file."""
         with _lock:
-            if self.place is None or not self.new:
-                return
-            kept, name = self.place
-            found = list((_answers_in(kept, name) | self.new).items())[-_MOST_ON_DISK:]
-            kept.write(name, json.dumps(dict(found), separators=(",", ":")).encode())
-            self.new = {}
+            if self.place is not None and self.new:
+                _write(*self.place, self.new)
+                self.new = {}
 
 
-def _answers_in(kept: Store, name: str) -> dict[str, Plain]:
-    return read_entry(kept, name, _checked, "no table of answers") or {}
+def _answers_in(kept: Store, prefix: str) -> dict[str, str]:
+    """The answers of all entries of these names. Many entries become one."""
+    names = [path.stem for path, _ in kept.entries() if path.name.startswith(prefix)]
+    found: dict[str, str] = {}
+    for name in names:
+        found |= read_entry(kept, name, _checked, "no table of answers") or {}
+    if len(names) > _MOST_ENTRIES:
+        for name in names:
+            kept.remove(name)
+        _write(kept, prefix, dict(list(found.items())[-_MOST_ON_DISK:]))
+    return found
 
 
-def _checked(data: Any) -> dict[str, Plain]:
-    if not isinstance(data, dict):
+def _write(kept: Store, prefix: str, answers: dict[str, str]) -> None:
+    text = json.dumps(answers)
+    kept.write(f"{prefix}{_digest_of(text)}", text.encode())
+
+
+def _digest_of(text: str) -> str:
+    return blake2b(text.encode(), digest_size=_DIGEST).hexdigest()
+
+
+def _checked(data: Any) -> dict[str, str]:
+    if not isinstance(data, dict) or not all(isinstance(x, str) for x in data.values()):  # type: ignore[reportUnknownVariableType]
         raise ValueError("a table has answers by digest")
     return data  # type: ignore[reportUnknownVariableType]
 
 
-_entry = _Entry()
+_entries = _Entries()
 
 
 def keep_answers() -> None:
     """Writes what schemas found in this process to the disk cache, if that is on."""
     if cache_is_on():
-        _entry.write()
+        _entries.write()
 
 
 @dataclass
@@ -139,17 +151,17 @@ class KeptAnswers(Generic[Answer]):
 
     def _from_disk(self, asked: Sequence[Expr], about: Hashable, seconds: float, find: Callable[[], Answer]) -> Answer:
         digest = self._digest(asked, about)
-        known = {} if digest is None else _entry.read()
+        known = {} if digest is None else _entries.read()
         if digest in known:
             try:
-                return self.from_data(known[digest])
+                return self.from_data(json.loads(known[digest]))
             except Exception as e:  # an answer that cannot be read is found again
                 raise_if_exhausted(e)
                 log_at(1, f"an answer in the cache is not used: {type(e).__name__}: {e}")
         started = time.thread_time()
         found = find()
         if digest is not None and time.thread_time() - started < seconds:
-            _entry.add(digest, self.to_data(found))
+            _entries.add(digest, json.dumps(self.to_data(found), separators=(",", ":")))
         return found
 
     def _digest(self, asked: Sequence[Expr], about: Hashable) -> str | None:
@@ -161,37 +173,22 @@ class KeptAnswers(Generic[Answer]):
             content = json.dumps([self.kind, repr(about), expressions_as_data(asked)])
         except (NoContentError, LookupError):
             return None
-        return blake2b(content.encode(), digest_size=_DIGEST).hexdigest()
+        return _digest_of(content)
 
 
 # --- expressions as data ---
 
 
-class _NoObjects:
-    """The `ExternalObjects` of expressions that name no object of another library."""
-
-    def name_of(self, foreign: Foreign) -> Any:
-        raise NoContentError(f"a {type(foreign.value).__name__} has no name")
-
-    def foreign_of(self, name: Any) -> Foreign:
-        raise KeyError(name)
-
-    def array_name(self, data: ConstantData) -> str | None:
-        return None
-
-    def array_of(self, name: str) -> np.ndarray[Any, Any]:
-        raise KeyError(name)
-
-
 def expressions_as_data(values: Sequence[Expr | None]) -> Plain:
     """Expressions as data for JSON. NoContentError for objects of other libraries in them."""
-    made = tuple_(tuple_(()) if e is None else e for e in values)
-    data, blob = pack((Module((Function("kept", (), (), made),)),), _NoObjects())
+    data, blob, objects = reduced_expression(tuple_(tuple_(()) if e is None else e for e in values))[1]
+    if objects:
+        raise NoContentError(f"a {type(objects[0].value).__name__} has no name")
     return [data, b64encode(blob).decode()]
 
 
 def data_as_expressions(data: Plain) -> tuple[Expr | None, ...]:
     """The expressions that `expressions_as_data` wrote. Malformed data raises an exception."""
     packed, blob = data
-    (module,) = unpack(packed, b64decode(blob), _NoObjects())
-    return tuple(None if e is tuple_(()) else e for e in module.main.result.args)
+    made = read_expression(packed, b64decode(blob), [])
+    return tuple(None if e is tuple_(()) else e for e in made.args)
