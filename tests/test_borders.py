@@ -20,7 +20,9 @@ PACKAGE = ROOT / "relax_eg"
 NAME = PACKAGE.name
 
 # What all rooms may import.
-EVERYWHERE = {"errors", "dtypes", "logs", "byte_units", "limits", "plain_data", "argument_checks", "memo"}
+EVERYWHERE = {
+    "errors", "dtypes", "logs", "byte_units", "limits", "plain_data", "argument_checks", "memo", "thread_clock",
+}  # fmt: skip
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
@@ -30,6 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "byte_units": {"errors"},
     "limits": set(),
     "memo": set(),
+    "thread_clock": set(),
     "argument_checks": {"errors"},
     "plain_data": {"errors"},
     "settings": set(),
