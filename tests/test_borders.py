@@ -20,9 +20,7 @@ PACKAGE = ROOT / "relax_eg"
 NAME = PACKAGE.name
 
 # What all rooms may import.
-EVERYWHERE = {
-    "errors", "dtypes", "logs", "byte_units", "limits", "plain_data", "argument_checks", "memo", "thread_clock",
-}  # fmt: skip
+EVERYWHERE = {"errors", "dtypes", "logs", "byte_units", "limits", "plain_data", "argument_checks", "memo"}
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
@@ -32,7 +30,6 @@ ROOMS: dict[str, set[str]] = {
     "byte_units": {"errors"},
     "limits": set(),
     "memo": set(),
-    "thread_clock": set(),
     "argument_checks": {"errors"},
     "plain_data": {"errors"},
     "settings": set(),

@@ -37,7 +37,6 @@ from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim, Proved, Scope
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Bound, Guard, prove_partition
-from relax_eg.thread_clock import thread_seconds
 
 MOST = 6  # limit: variants of a family
 NOTHING_NEW, BY_CLOCK = "nothing new", "time limit"
@@ -189,7 +188,7 @@ class _Pool:
         specs = [(replace(spec, mode=mode.name), mode) for spec in ways for mode in modes]
         most = min(max(_WORK // max(1, search.entry().units.candidates), _FEWEST), _MOST_EXTRACTIONS)
         first = len(options.bindings) + 1 + min(_CORNERS, 2 ** len(self.varying))
-        deadline = thread_seconds() + options.budget.seconds
+        deadline = time.thread_time() + options.budget.seconds
         known = set[tuple[Module, SearchSpec]]()
         if not search.weights:
             known.add((search.entry().units.written, search.by_price))
@@ -201,7 +200,7 @@ class _Pool:
                 self.stop = NOTHING_NEW
             elif i >= most and not is_asked:
                 self.stop = f"limit of {most} extractions"
-            elif thread_seconds() > deadline and not is_asked:
+            elif time.thread_time() > deadline and not is_asked:
                 self.stop = BY_CLOCK
             if self.stop:
                 break

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from relax_eg.ir.expr import Expr
 from relax_eg.rules.schema_answers import Answers, RecordingAnswers
 from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
-from relax_eg.thread_clock import thread_seconds
 
 Proposal = tuple[Expr, Expr, str]  # a node, an equal expression, the rule
 
@@ -39,7 +39,7 @@ def proposals(
     """
     found: dict[Proposal, Answers] = {}
     for e in written:
-        if thread_seconds() >= deadline:
+        if time.thread_time() >= deadline:
             return found, False
         latest = e
         for schema in schemas:

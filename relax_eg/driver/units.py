@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from copy import copy
@@ -46,7 +47,6 @@ from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functi
 from relax_eg.rules.schema_answers import Answers, is_one_block
 from relax_eg.rules.schemas import MEMORY, FactsOf, Made, ProgramQueries, Schema
 from relax_eg.shapes import Dim, Scope
-from relax_eg.thread_clock import thread_seconds
 
 Place = tuple[str, int]  # a function, and the number of a block in it
 
@@ -256,7 +256,7 @@ class Units:
             options.unusable - called,
             options.preparable.scaled(share),
             loops,
-            thread_seconds(),
+            time.thread_time(),
             clock.spent,
             SearchResult(self.module, {}, clock),
         )
@@ -447,13 +447,13 @@ class Units:
             for a in e.args:
                 self._readers.setdefault(a, []).append(e)
         seconds = _ASKING * self.options.budget.seconds - self._spent(run)
-        found, is_all = proposals([e for e in nodes if e not in asked], schemas, self, thread_seconds() + seconds)
+        found, is_all = proposals([e for e in nodes if e not in asked], schemas, self, time.thread_time() + seconds)
         self._is_cut_short = self._is_cut_short or not is_all
         return found
 
     def _spent(self, run: _Run) -> float:
         """Seconds of processor time of a run without extraction."""
-        return thread_seconds() - run.started - (run.result.extraction.spent - run.extraction_before)
+        return time.thread_time() - run.started - (run.result.extraction.spent - run.extraction_before)
 
     def facts(self, e: Expr) -> frozenset[str]:
         return self._facts_of(e)

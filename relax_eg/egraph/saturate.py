@@ -34,7 +34,6 @@ from relax_eg.rules import PHASES, Instance, Rule, RuleSet
 from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
-from relax_eg.thread_clock import thread_seconds
 
 # limit: most rounds of the phases that have several; "library" prepares patterns, makes calls to routines, and matches
 # these calls.
@@ -195,7 +194,7 @@ class EGraph:
     @stage("saturate")
     def saturate(self, budget: Budget) -> Saturation:
         """Runs the phases. The result is deterministic unless the limit on this thread's computing time ends them."""
-        self._budget, self._started, self._tables = budget, thread_seconds(), None
+        self._budget, self._started, self._tables = budget, time.thread_time(), None
         self._growth.allow(budget.seconds)
         seconds: dict[str, float] = {}
         rounds = peak = 0
@@ -226,7 +225,7 @@ class EGraph:
             if (phase == "algebra" and skip_to_merge) or (phase == "simplify" and self._changes == simplified):
                 continue
             # The engine matches only against what is new, so a round without matches is a fixpoint.
-            before, began = self._changes, thread_seconds()
+            before, began = self._changes, time.thread_time()
             for _ in range(ROUNDS.get(phase, 1)):
                 at = self._changes
                 self._round(phase)
@@ -238,7 +237,7 @@ class EGraph:
                     break
             if phase == "simplify":
                 simplified = self._changes
-            spent = thread_seconds() - began
+            spent = time.thread_time() - began
             seconds[phase] = seconds.get(phase, 0.0) + spent
             nodes, found = self.nodes(self._sizes), self._changes - before
             log_at(2, f"{phase}: {nodes} nodes, {found} matches, {1000 * spent:.1f} ms")
@@ -290,7 +289,7 @@ class EGraph:
         return sizes.get("Leaf", 0) + sum(sizes.get(s, 0) for s in self.words.by_symbol)
 
     def _seconds_left(self) -> float:
-        return self._budget.seconds - (thread_seconds() - self._started)
+        return self._budget.seconds - (time.thread_time() - self._started)
 
     def _round(self, phase: str) -> None:
         """Runs the rules of `phase` once: all at once if their possible growth fits, else one by one, without those

@@ -8,12 +8,12 @@ computing in the calling thread, as in `Budget.seconds`.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from relax_eg.extract.solve import Solved, SolverEffort
-from relax_eg.thread_clock import thread_seconds
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Clock:
 
     seconds: float = math.inf
     ran_out: bool = False
-    timer: Callable[[], float] = thread_seconds
+    timer: Callable[[], float] = time.thread_time
     _spent: float = 0.0
     _since: float | None = None
 

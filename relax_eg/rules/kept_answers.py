@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,6 @@ from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE
 from relax_eg.store import Store
-from relax_eg.thread_clock import thread_seconds
 
 _MOST_ON_DISK = 1 << 13  # limit: answers in an entry, of some 400 bytes each; those that were found first are left out
 _MOST_ENTRIES = 64  # limit: entries of one version; more become one when they are read
@@ -158,9 +158,9 @@ class KeptAnswers(Generic[Answer]):
             except Exception as e:  # an answer that cannot be read is found again
                 raise_if_exhausted(e)
                 log_at(1, f"an answer in the cache is not used: {type(e).__name__}: {e}")
-        started = thread_seconds()
+        started = time.thread_time()
         found = find()
-        if digest is not None and thread_seconds() - started < seconds:
+        if digest is not None and time.thread_time() - started < seconds:
             _entries.add(digest, json.dumps(self.to_data(found), separators=(",", ":")))
         return found
 

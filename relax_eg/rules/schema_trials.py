@@ -9,6 +9,7 @@ difference refutes the schema.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,6 @@ from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.record import call
 from relax_eg.rules.schemas import ExtractionStep, ModuleAnswers, Schema, Trial, Trials, as_tuple
 from relax_eg.shapes import Dim
-from relax_eg.thread_clock import thread_seconds
 from relax_eg.tir import Buffer, loops, program, stage, sum_
 
 PROGRAMS = 60  # limit: random programs on which a schema is tested
@@ -72,14 +72,14 @@ def proved_proposals(schema: Schema) -> tuple[str, str]:
     one is not."""
     assert schema.prove is not None
     trials, shown, why = schema.trials or _by_operators(schema), 0, ""
-    tried, end = 0, thread_seconds() + _PROVING
+    tried, end = 0, time.thread_time() + _PROVING
     for seed in range(PROGRAMS):
         rng = np.random.default_rng(seed)
         trial = trials[int(rng.integers(len(trials)))](rng)
         for proposed in schema.proposals(trial.node, trial.queries):
             reason = schema.prove(trial.node, proposed, trial.queries.facts)
             tried, shown, why = tried + 1, shown + (not reason), why or reason
-        if tried >= _MOST_PROOFS or thread_seconds() > end:
+        if tried >= _MOST_PROOFS or time.thread_time() > end:
             break
     return "" if not shown else "proposals proved" if shown == tried else "some proposals proved", why
 

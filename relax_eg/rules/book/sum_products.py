@@ -8,6 +8,7 @@ for the device's rates and for the fewest flops, at the sizes for which the prog
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +38,6 @@ from relax_eg.rules.sums_of_products.region import (
 )
 from relax_eg.rules.value_trials import sums_of_products
 from relax_eg.shapes import Dim
-from relax_eg.thread_clock import thread_seconds
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Reduce
 from relax_eg.tir.functions import FUNCTIONS
@@ -255,7 +255,7 @@ def _forms_anew(question: _Question, seconds: Price) -> Iterator[Expr]:
 
     region = question.region
     try:
-        targets = sums_of_products(region, Deadline(thread_seconds() + _READING))
+        targets = sums_of_products(region, Deadline(time.thread_time() + _READING))
     except (Unsupported, OutOfTime, RelaxEgError):
         return
     tried = {region.root}

@@ -6,6 +6,7 @@ a product, a transpose, a multiple, a Kronecker product or a diagonal matrix is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -25,7 +26,6 @@ from relax_eg.rules.sums_of_products.region import Region, is_view, region_of, t
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
 from relax_eg.rules.verify_formal.guards import Deadline, OutOfTime
 from relax_eg.shapes import Dim, dim_max, dim_min
-from relax_eg.thread_clock import thread_seconds
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Scalar, Select, loop
 
 _READING = 1.0  # limit: seconds of processor time of reading a region
@@ -386,7 +386,7 @@ def _plain(e: Expr) -> SumOfProducts:
 
 def _terms_of_region(region: Region) -> SumOfProducts:
     try:
-        read, *_ = sums_of_products(region, Deadline(thread_seconds() + _READING))
+        read, *_ = sums_of_products(region, Deadline(time.thread_time() + _READING))
     except (Unsupported, OutOfTime, RelaxEgError):
         return _plain(region.root)
     return read if isinstance(read, SumOfProducts) else _plain(region.root)

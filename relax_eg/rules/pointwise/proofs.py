@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -22,7 +23,6 @@ from relax_eg.rules.rule import Instance, Rule
 from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.rules.verify_formal.prove import why_not_proved
 from relax_eg.shapes import Dim
-from relax_eg.thread_clock import thread_seconds
 
 _LENGTH = Dim.of(3)  # chosen: elements of the arrays on which terms are tested
 
@@ -48,7 +48,7 @@ def why_not_same(
         return "one side is infinite or no number where the other is not"
     instance = _instance(left, right, variables, facts)
     over_reals = replace(instance, rule=_OVER_REALS)  # accuracy is tested
-    why = why_not_proved(over_reals, Deadline(thread_seconds() + seconds))
+    why = why_not_proved(over_reals, Deadline(time.thread_time() + seconds))
     if why:
         return why
     try:

@@ -7,6 +7,7 @@ over all integers. A question that the prover does not answer counts as "no".
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,7 +23,6 @@ from relax_eg.shapes.interval import ANY
 from relax_eg.shapes.piecewise import compare_with_zero, select, with_arguments
 from relax_eg.shapes.prover import Prover
 from relax_eg.shapes.rewrite import simplify as simplified_under
-from relax_eg.thread_clock import thread_seconds
 
 _MILLISECONDS = 2_000  # limit: time of z3 for one question
 
@@ -130,13 +130,13 @@ class Deadline:
     end: float
 
     def check(self) -> None:
-        if thread_seconds() > self.end:
+        if time.thread_time() > self.end:
             raise OutOfTime
 
     @property
     def milliseconds(self) -> int:
         """The milliseconds that z3 may take for one question."""
-        return max(1, min(_MILLISECONDS, int(1000 * (self.end - thread_seconds()))))
+        return max(1, min(_MILLISECONDS, int(1000 * (self.end - time.thread_time()))))
 
 
 class KnownGuards:

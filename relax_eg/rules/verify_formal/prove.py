@@ -63,7 +63,6 @@ from relax_eg.shapes import Dim, Relation, Star
 from relax_eg.shapes.dim import is_plain
 from relax_eg.shapes.piecewise import normal_comparison
 from relax_eg.shapes.solver import Z3_LOCK
-from relax_eg.thread_clock import thread_seconds
 from relax_eg.tir.expr import Read, Scalar, loop
 
 LARGEST_RANK = 2  # limit: axes of a block
@@ -116,7 +115,7 @@ class Proof:
 def prove_rule(rule: Rule, seconds: float = SECONDS) -> Proof:
     """Tries to prove `rule` for all sizes, within about `seconds` of processor time."""
     started = time.perf_counter()
-    deadline = Deadline(thread_seconds() + seconds)
+    deadline = Deadline(time.thread_time() + seconds)
     count = 0
     theories: set[_Outcome] = set()
     reason = ""
@@ -269,7 +268,7 @@ def why_not_equal(
             guards += [Claim(f, str(params[x].attr("name"))) for f in sorted(found) if f != NONEMPTY]
     rule = replace(_EQUALITY, numerics=numerics)
     instance = Instance(rule, tuple(params.values()), (over[left],), (over[right],), tuple(guards))
-    deadline = Deadline(thread_seconds() + seconds)
+    deadline = Deadline(time.thread_time() + seconds)
     why = why_not_proved(instance, deadline)
     if numerics != "reassociate":
         return why
