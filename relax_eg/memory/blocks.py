@@ -125,24 +125,25 @@ def _beam_order(block: StepBlock) -> tuple[int, ...]:
             rest ^= 1 << (rest.bit_length() - 1)
     kept = [_Prefix(0, 0, 0, tuple(block.ready(0)), None, -1)]
     for _ in range(n):
-        found: dict[int, _Prefix] = {}
+        found: dict[int, tuple[int, int, _Prefix, int]] = {}  # by steps that ran: peak, live bytes, and the last step
         for b in kept:
             # Of many ready steps, try those that have been ready longest and those that became ready last.
             few = b.ready if len(b.ready) <= READY else (*b.ready[: READY // 2], *b.ready[-READY // 2 :])
             for i in few:
                 needed, left = block.run(i, b.done, b.live)
-                ran = b.done | 1 << i
-                peak = max(b.peak, needed)
-                if ran not in found or (peak, left) < (found[ran].peak, found[ran].live):
-                    fresh = [j for j in behind[i] if not block.nodes[j].after & ~ran]
-                    ready = (*(j for j in b.ready if j != i), *fresh)
-                    found[ran] = _Prefix(peak, left, ran, ready, b, i)
-        kept = sorted(found.values(), key=lambda b: (b.peak, b.live))[:width]
+                ran, figures = b.done | 1 << i, (max(b.peak, needed), left)
+                if ran not in found or figures < found[ran][:2]:
+                    found[ran] = *figures, b, i
+        kept = []
+        for ran, (peak, live, b, i) in sorted(found.items(), key=lambda f: f[1][:2])[:width]:
+            fresh = [j for j in behind[i] if not block.nodes[j].after & ~ran]
+            at = b.ready.index(i)
+            kept.append(_Prefix(peak, live, ran, (*b.ready[:at], *b.ready[at + 1 :], *fresh), b, i))
     order: list[int] = []
-    at = kept[0]
-    while at.before is not None:
-        order.append(at.step)
-        at = at.before
+    last = kept[0]
+    while last.before is not None:
+        order.append(last.step)
+        last = last.before
     return tuple(reversed(order))
 
 
