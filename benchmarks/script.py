@@ -141,7 +141,7 @@ def outcome(text: str) -> Outcome:
         stage = 2
         x = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
         wanted = np.asarray(evaluate(module, [x]))
-        best = rx.optimize(module, settle="off")
+        best = rx.optimize(module, measure="off")
         stage = 3
         found = np.asarray(best(jax.numpy.asarray(x)))
         if not np.allclose(found, wanted, rtol=2e-4, atol=2e-5, equal_nan=True):

@@ -56,7 +56,7 @@ class SizeRow:
 
 @dataclass(frozen=True, slots=True)
 class SettledRow:
-    """What the first calls found out about the chosen program and the one as written (`settle`).
+    """What the first calls found out about the chosen program and the one as written (`measure`).
 
     - `at`: the sizes of the calls.
     - `runs`: the name of the program that runs from then on.
@@ -126,7 +126,7 @@ class Statistics:
     - `compile_seconds`: wall time of all compilations.
     - `evicted`: number of executables that were dropped.
     - `exact`: what cannot run at capacity, by operator and source line, program, or sizes, with the reason.
-    - `settled`: what the first calls found out, by combination of sizes (`settle`).
+    - `settled`: what the first calls found out, by combination of sizes (`measure`).
     - `is_settling`: whether calls still find out which program is faster.
     - `stored`: the executables of the file that the function was loaded from.
     """

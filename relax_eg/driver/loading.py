@@ -21,7 +21,7 @@ from relax_eg.backend.stored import Stored, default_device_key, mismatch
 from relax_eg.driver.learning import on_this_machine
 from relax_eg.driver.prices import ByProfile, call_predictor, expected_of
 from relax_eg.driver.running import make_runnable
-from relax_eg.driver.settling import OFF, SETTLE_KIND, Settle, SettleMode
+from relax_eg.driver.settling import FIRST_CALLS, OFF, Settle, SettleMode
 from relax_eg.dynamic.policy import DYNAMIC_KIND, Dynamic, Mode, check_one_program, read_policy
 from relax_eg.errors import ArtifactError, DeviceError
 from relax_eg.extract.profile import Profile
@@ -40,21 +40,22 @@ _EXECUTABLES: tuple[Executables, ...] = ("compile", "trust")
 @accepts(
     path=PATH,
     dynamic=DYNAMIC_KIND | NONE,
-    settle=SETTLE_KIND,
+    measure=FIRST_CALLS,
     executables=one_of(*_EXECUTABLES),
 )
 def load(
     path: str | Path,
     *,
     dynamic: Mode | Dynamic | None = None,
-    settle: SettleMode | Settle | None = None,
+    measure: SettleMode | Settle | None = None,
     executables: Executables = "compile",
 ) -> Optimized:
     """The optimized function that `best.save(path)` wrote: it runs, reports, prepares and checks as before, and nothing
     is searched.
 
     - `dynamic`: that of `optimize`; what it leaves out is as it was when the function was saved.
-    - `settle`: that of `optimize`; None is "off" where executables of the file run here.
+    - `measure`: that of `optimize`, which alone times programs ahead; None is "off" where executables of the file run
+      here.
     - `executables`: "trust" lets calls run the executables of the file that were made for this kind of device, by these
       versions of JAX and XLA; all other calls are compiled. They are machine code: trust only those who wrote the file.
       "compile" gives nothing of them to XLA. `best.statistics()` tells which there are, and which serve calls.
@@ -94,7 +95,7 @@ def load(
     with saved.program.width_context():
         loaded = _loaded(stored) if executables == "trust" else _left_unused(stored)
     serves = any(p.compiled for p in loaded)
-    trials = OFF if serves and settle is None else Settle.of(settle)
+    trials = OFF if serves and measure is None else Settle.of(measure)
     best = make_runnable(saved, no_explanation(name), policy, predict, trials)
     if loaded:
         best.use_loaded(loaded)

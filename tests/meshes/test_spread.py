@@ -225,7 +225,7 @@ def test_a_spread_is_found_in_the_cache(options: dict[str, Any], tmp_path: Any, 
 
 
 def test_options_that_exclude_each_other() -> None:
-    with pytest.raises(OptionError, match="mesh= and measure: one of them is accepted"):
+    with pytest.raises(OptionError, match="mesh= and measure=2: one of them is accepted"):
         rx.optimize(mlp, "8 8", "8 8", "8 8", mesh={"x": 2}, measure=2)
 
 
