@@ -110,7 +110,7 @@ def specs(m: Sizes, layers: int | None = None) -> tuple[Any, ...]:
 
 def cost_report(
     name: str, target: str, batches: tuple[int, ...] = BATCHES, layers: int | None = None, **options: Any
-) -> rx.CostReport:
+) -> rx.types.CostReport:
     """Returns the cost report of a model's decode step at these batch sizes, after `CACHED` tokens. `layers`: the
     number of layers, if fewer than the model has."""
     m = MODELS[name]
@@ -136,7 +136,7 @@ def main(
     if quick:
         chosen, devices = chosen[:1], devices[:1]
     for name in chosen:
-        reports: list[rx.CostReport] = []
+        reports: list[rx.types.CostReport] = []
         for device in devices:
             started = time.perf_counter()
             with rx.debug.options(cache=False):

@@ -117,17 +117,17 @@ def _add_to(x: np.ndarray, y: np.ndarray) -> None:  # type: ignore[type-arg]
 
 def register() -> None:
     """Registers the functions of the host that the texts call."""
-    rx.register_function("bench.exp", np.exp, replace=True)
-    rx.register_function("bench.reshape", lambda x, shape, order: np.reshape(x, shape, order), replace=True)
-    rx.register_function("bench.exp_into", _exp_into, replace=True)
-    rx.register_function("bench.double_in_place", _double, replace=True)
-    rx.register_function("bench.first", lambda pair: pair[0], replace=True)
-    rx.register_function("bench.both", lambda x: (np.exp(x), np.tanh(x)), replace=True)
-    rx.register_function("bench.scaled", _scaled, replace=True)
-    rx.register_function("bench.size", np.shape, replace=True)
-    rx.register_function("bench.effect", lambda x: (), replace=True)
-    rx.register_function("bench.both_into", _both_into, replace=True)
-    rx.register_function("bench.add_to", _add_to, replace=True)
+    rx.script.register_function("bench.exp", np.exp, replace=True)
+    rx.script.register_function("bench.reshape", lambda x, shape, order: np.reshape(x, shape, order), replace=True)
+    rx.script.register_function("bench.exp_into", _exp_into, replace=True)
+    rx.script.register_function("bench.double_in_place", _double, replace=True)
+    rx.script.register_function("bench.first", lambda pair: pair[0], replace=True)
+    rx.script.register_function("bench.both", lambda x: (np.exp(x), np.tanh(x)), replace=True)
+    rx.script.register_function("bench.scaled", _scaled, replace=True)
+    rx.script.register_function("bench.size", np.shape, replace=True)
+    rx.script.register_function("bench.effect", lambda x: (), replace=True)
+    rx.script.register_function("bench.both_into", _both_into, replace=True)
+    rx.script.register_function("bench.add_to", _add_to, replace=True)
 
 
 def outcome(text: str) -> Outcome:

@@ -190,7 +190,7 @@ def test_a_report_tells_what_is_expected(monkeypatch: pytest.MonkeyPatch) -> Non
     assert r.expected.gain == pytest.approx(r.before.call / r.after.call)
     line = f"predicted of a call: {r.expected}"
     assert [x for x in str(r).splitlines() if x.startswith("predicted of a call")] == [line]
-    assert rx.CostReport.from_json(r.to_json()).expected == r.expected
+    assert rx.types.CostReport.from_json(r.to_json()).expected == r.expected
     assert rx.optimize(lambda x: x + 1, "8", target=HERE).report.expected is None
 
 

@@ -84,7 +84,7 @@ def test_algebra_is_chosen_with_the_placement() -> None:
     assert best.spreading.rules and best.spreading.total < best.spreading.one_device / 8
     assert str(best.module).count("annotate_sharding") > 3
     assert best.report.spread == best.spreading and "mesh x=8" in best.report.target
-    again = rx.CostReport.from_json(best.report.to_json())
+    again = rx.types.CostReport.from_json(best.report.to_json())
     assert again.spread is not None and again.spread.sent == best.spreading.sent
 
 
