@@ -78,8 +78,8 @@ _HOMES = {
 # The modules of names that were here in earlier releases.
 MOVED = {
     **dict.fromkeys(("List", "Option", "Tree", "data_type", "data_types", "items_of", "list_of"), "data"),
-    **dict.fromkeys(("Never", "Ref", "TypeVar", "local", "new_ref", "output", "read_ref", "shape", "sym_var"), "script"),
-    **dict.fromkeys(("register_function", "workspace", "write_ref"), "script"),
+    **dict.fromkeys(("Never", "Ref", "TypeVar", "local", "new_ref", "output", "read_ref", "shape"), "script"),
+    **dict.fromkeys(("register_function", "sym_var", "workspace", "write_ref"), "script"),
     "CostReport": "types",
 }
 
@@ -99,8 +99,8 @@ __all__ = [
     "call_dps_library",
     "call_tir",
     "compare",
-    "dataflow",
     "data",
+    "dataflow",
     "debug",
     "discover",
     "errors",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +13,21 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 _MOST_SIZES = 20  # limit: sizes shown in the text; the JSON has all
+
+
+class Tally:
+    """A counter that several threads increment without a lock: `tick()` is one step of C."""
+
+    def __init__(self) -> None:
+        self.tick = itertools.count().__next__
+        self._reads, self._lock = 0, threading.Lock()
+
+    @property
+    def total(self) -> int:
+        """Number of ticks so far."""
+        with self._lock:  # a read calls `tick`, too, and is subtracted
+            self._reads += 1
+            return self.tick() - self._reads + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from relax_eg.backend.jax_library import is_plain
 from relax_eg.backend.loaded import LoadedProgram, LoadedPrograms, load_executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import module_check
-from relax_eg.backend.stored import Stored, default_device_key, mismatch
+from relax_eg.backend.runtime import CallParts
+from relax_eg.backend.stored import Stored, StoredArray, StoredProgram, default_device_key
 from relax_eg.driver.learning import on_this_machine
 from relax_eg.driver.prices import ByProfile, call_predictor, expected_of
 from relax_eg.driver.running import make_runnable
@@ -151,12 +152,35 @@ def _check_agrees(best: Optimized, p: LoadedProgram, path: str | Path) -> None:
         if dict(here.capacities) != dict(p.stored.capacities):
             p.compiled, p.why_not = (), "calls at its sizes run at other capacities"
             return
-        why = mismatch(here, p.stored)
+        why = _mismatch(here, p.stored)
     if why:
         raise ArtifactError(
             f"load: {path} {why}\n  accepted: executables that were made of the program beside them; with "
             "executables='compile' they are left unused"
         )
+
+
+def _mismatch(here: CallParts, program: StoredProgram) -> str:
+    """Why executables contradict the program beside them, of which calls run `here`; "" where they fit it.
+
+    Names and weak types are not compared.
+    """
+    at = ", ".join(f"{v}={n}" for v, n in program.at.items())
+    where = f"has executables for {program.key.device}{f' at {at}' if at else ''}"
+    if (here.variant, here.execution) != (program.variant, program.execution):
+        return f"{where} of variant {program.variant} ({program.execution}), and variant {here.variant} serves calls"
+    takes = here.takes()
+    if len(takes) != len(program.executables):
+        return f"{where}, {len(program.executables)} for a call that runs {len(takes)}"
+    for (_, arrays), executable in zip(takes, program.executables, strict=True):
+        given, taken = (list(map(str, side)) for side in (map(StoredArray.of, arrays), executable.arguments))
+        if given != taken:
+            return f"{where}; `{executable.name}` takes {_listed(taken)}, and the program gives it {_listed(given)}"
+    return ""
+
+
+def _listed(arrays: Sequence[str]) -> str:
+    return ", ".join(arrays) or "nothing"
 
 
 def _as_expected_here(v: Variant, p: Profile) -> Variant:

@@ -128,9 +128,8 @@ def optimize(
     traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
     options = read_options(
         traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights_of(program, traced, weights),
-        facts=facts, numerics=numerics,
-        budget=budget, measure=measure if isinstance(measure, int) else 0, execution=execution, memory_limit=memory_limit,
-        time_limit=time_limit,
+        facts=facts, numerics=numerics, budget=budget, measure=measure if isinstance(measure, int) else 0,
+        execution=execution, memory_limit=memory_limit, time_limit=time_limit,
     )  # fmt: skip
     named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
     chosen = Dynamic.of(dynamic)

@@ -284,7 +284,7 @@ def output(*values: Any) -> None:
 
 
 def sym_var() -> Any:
-    """`n = rx.script.sym_var()` declares a size variable. The declaration is optional; it defines the name for editors."""
+    """`n = rx.script.sym_var()` declares a size variable. The line is optional: it defines the name for editors."""
     _raise_not_executable("sym_var")
 
 

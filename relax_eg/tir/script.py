@@ -30,8 +30,8 @@ def tensor_program(
 
     Parameters are buffers, sizes (`n: int`) and, last, the outputs: buffers that are written. `rx.script.local(shape)`
     and `rx.script.workspace(shape)` declare temporaries, the latter in device memory. `name`: the program's name, by
-    default the function's. TensorProgramError, with the line, for text that cannot be read, for reads out of range at some sizes,
-    and for outputs not written exactly once.
+    default the function's. TensorProgramError, with the line, for text that cannot be read, for reads out of range
+    at some sizes, and for outputs not written exactly once.
     """
     del name  # read from the text
     if function is None:
