@@ -311,7 +311,7 @@ def all_sizes(value: Any) -> set[str]:
     return {v for d in dims_of(value.annotation) for v in d.variables} | sizes_in_data(value.annotation)
 
 
-def untold(where: str, name: str, size: str) -> ShapeError:
+def unknown_size_error(where: str, name: str, size: str) -> ShapeError:
     """Returns the error for data in which no tensor tells a size that is needed."""
     problem = f"{where}: no tensor in {name} tells the size `{size}`, which is needed"
     return ShapeError(f"{problem}\n  accepted: data with such a tensor, or another parameter that has the size")

@@ -12,7 +12,7 @@ its attribute variables. An instance is two programs over the same typed variabl
 instances.
 
 Instances are enumerated in a fixed order (`instances`). An attribute variable ranges over the values of an attribute
-on operands of up to `MAX_OPERAND_RANK` axes, or over operators (`read_source`). There is no instance where the rule's
+on operands of up to four axes, or over operators (`read_source`). There is no instance where the rule's
 function returns None or its sides cannot be formed.
 """
 
@@ -390,7 +390,6 @@ def check_parameters(rule: Rule) -> None:
 
 # --- the instances of a rule ---
 
-MAX_OPERAND_RANK = 4  # limit: axes of an operand
 _MOST_VALUES = 64  # limit: attribute values tried in one group
 _MOST_FAILURES = 8  # limit: values without any instance after which a group ends
 # given: the most informative ranks come first, because a rule is printed with the first, and a short test covers few.
