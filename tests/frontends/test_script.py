@@ -86,14 +86,14 @@ def test_what_is_called_is_computed() -> None:
 
 def test_words_are_read_whatever_stands_before_them() -> None:
     from relax_eg import data, script
-    from relax_eg.script import output, shape
+    from relax_eg.script import output
 
     @rx.function
     def main(x: rx.Tensor("n 4")):
         m = script.sym_var()
         with rx.dataflow():
-            y = rx.match_cast(x, rx.Tensor((m, 4)))
-            z = rx.op.reshape(y, shape(4, m))
+            y = rx.match_cast(x, rx.Tensor((m, 4), "float32"))
+            z = rx.op.reshape(y, (4, m))
             output(z)
         match data.Option.Some(z):
             case rx.data.Option.Some(found):
