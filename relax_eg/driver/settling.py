@@ -94,9 +94,10 @@ class Settle:
             return measure
         if isinstance(measure, int):
             return OFF
-        if measure is None and (measure := os.environ.get("RELAX_EG_MEASURE") or "auto") not in _MODES:
-            raise OptionError(f"RELAX_EG_MEASURE={measure}: one of {', '.join(_MODES)} is accepted")
-        return cls(mode=measure)  # type: ignore[reportArgumentType]
+        usual: Any = os.environ.get("RELAX_EG_MEASURE") or "auto"
+        if measure is None and usual not in _MODES:
+            raise OptionError(f"RELAX_EG_MEASURE={usual}: one of {', '.join(_MODES)} is accepted")
+        return cls(mode=measure or usual)
 
     def doubts(self, reports: Iterable[CostReport]) -> bool:
         """Whether the predicted gains of chosen programs are to be settled."""
