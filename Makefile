@@ -15,6 +15,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
 	&& echo $$p && break; done)
 
+# Compiled modules are kept, also where the environment says otherwise: tests start many processes, and without them each
+# would take another second and a half.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test slow docs bench clean
 
 demo: $(READY)
@@ -23,6 +27,7 @@ demo: $(READY)
 test: $(READY)
 	@echo "== lint (ruff)"
 	@$(BIN)/ruff check .
+	@$(BIN)/python -m compileall -q -j 2 relax_eg benchmarks
 	@echo "== types (pyright, strict), and tests (pytest, without those marked slow) at the same time"
 	@mkdir -p build; $(BIN)/pyright > build/types.txt & types=$$!; \
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"; tests=$$?; \

@@ -20,6 +20,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE
 from relax_eg.rules import kept_answers, shared_parts
 from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data, keep_answers
+from relax_eg.rules.reductions import proofs
 from relax_eg.store import StoreWarning
 
 SPECS = ("n 64", "64 64", "64 64")
@@ -38,7 +39,8 @@ def another_process() -> None:
     """Forgets what this process knows."""
     for name in ("pointwise", "sum_products"):
         sys.modules[f"relax_eg.rules.book.{name}"]._known.forget()
-    shared_parts._kept.forget()
+    shared_parts._known.forget()
+    proofs._known.forget()
     kept_answers._entries.__init__()
 
 
@@ -88,6 +90,24 @@ def test_without_the_cache_nothing_is_written(folder: Path) -> None:
     with rx.debug.options(cache=False):
         optimized(program)
     assert list(folder.iterdir()) == []
+
+
+def test_what_checks_a_search_finds_its_own_answers(folder: Path) -> None:
+    x, kept = var("x", rx.Tensor("n")), answers("a")
+    assert kept.answer([x], (), 1.0, lambda: "by a search") == "by a search"
+    with rx.debug.options(cache=False):
+        assert kept.answer([x], (), 1.0, lambda: "by a check") == "by a check"
+    assert kept.answer([x], (), 1.0, lambda: "anew") == "by a search"
+
+
+def test_proofs_of_a_search_are_made_again_where_it_is_explained(folder: Path) -> None:
+    best = rx.optimize(lambda x: jnp.max(jnp.exp(x) * 2.0), "n 64", at={"n": 256}, rules=rx.rules.reductions)
+    assert best.report.rules
+    asked: list[Any] = []
+    anew = proofs._why_not_anew
+    with patch.object(proofs, "_why_not_anew", lambda *args: asked.append(args) or anew(*args)):
+        best.explain()
+    assert asked
 
 
 def test_many_entries_become_one(folder: Path) -> None:

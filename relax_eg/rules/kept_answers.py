@@ -2,7 +2,8 @@
 
 An answer follows from expressions over variables, whatever program they come from, so a process that optimizes another
 program, or the same one after an edit, need not find it again. The answers of a search are one entry of the cache,
-which `keep_answers` writes at its end. Its name has the versions of this package and of what it uses.
+which `keep_answers` writes at its end. Its name has the versions of this package and of what it uses. Where the cache
+is off, no answer that was found with it counts: what checks a search turns it off.
 """
 
 from __future__ import annotations
@@ -141,11 +142,12 @@ class KeptAnswers(Generic[Answer]):
         - `about`: what it follows from besides; its `repr` identifies it.
         - `seconds`: processor time from which on an answer is not kept on disk, because a clock may have cut it short.
         """
-        key = (*asked, about)
+        is_on = cache_is_on()
+        key = (is_on, *asked, about)
         try:
             return self._memory[key]
         except KeyError:
-            found = self._from_disk(asked, about, seconds, find) if cache_is_on() else find()
+            found = self._from_disk(asked, about, seconds, find) if is_on else find()
         self._memory[key] = found
         return found
 
@@ -174,6 +176,13 @@ class KeptAnswers(Generic[Answer]):
         except (NoContentError, LookupError):
             return None
         return _digest_of(content)
+
+
+def checked_reason(data: Any) -> str:
+    """The reason why a proof fails, from data."""
+    if not isinstance(data, str):
+        raise ValueError("the reason why a proof fails is text")
+    return data
 
 
 # --- expressions as data ---

@@ -4,47 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
 
 from relax_eg.dtypes import is_float
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ir.heads import CORE, with_operands
-from relax_eg.memo import Memo
-from relax_eg.rules.kept_answers import KeptAnswers
+from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
 from relax_eg.rules.signature import Numerics
 
 _MOST_KNOWN = 1 << 14  # limit: proofs that are kept; one that is evicted is asked for again
-_known = Memo[tuple[Expr, Expr, Numerics], str](_MOST_KNOWN)
+_known = KeptAnswers[str]("proofs", _MOST_KNOWN, str, checked_reason)
 
 
-def _checked_reason(data: Any) -> str:
-    if not isinstance(data, str):
-        raise ValueError("the reason why a proof fails is text")
-    return data
-
-
-_kept = KeptAnswers[str]("proofs", _MOST_KNOWN, str, _checked_reason)
-
-
-def why_not_equal_over_shared(
-    left: Expr, right: Expr, seconds: float, numerics: Numerics = "reassociate", is_kept: bool = False
-) -> str:
+def why_not_equal_over_shared(left: Expr, right: Expr, seconds: float, numerics: Numerics = "reassociate") -> str:
     """Why two expressions are not shown equal for all values of what they share, within `seconds` of processor time;
-    empty if they are.
-
-    - `numerics`: the class that is shown.
-    - `is_kept`: whether proofs that searches made count, of other processes too. What checks a search makes its own.
-    """
+    empty if they are. `numerics`: the class that is shown."""
     why = "they share nothing"
     for leaves in _shared(left, right):
         variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
         a, b = (_over(x, variables) for x in (left, right))
         prove = partial(_why_not_equal, a, b, tuple(variables.values()), seconds, numerics)
-        if is_kept:
-            why = _kept.answer((a, b, *variables.values()), numerics, seconds, prove)
-        else:
-            why = _known.get_or_make((a, b, numerics), prove)
+        why = _known.answer((a, b, *variables.values()), (numerics, seconds), seconds, prove)
         if not why:
             return ""
     return why

@@ -45,7 +45,7 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
     found: dict[Expr, None] = {}
     for form in _forms(e, queries):
         is_new = form is not e and form not in found and form.annotation == e.annotation
-        if is_new and _gains(e, form, queries) and not _why_not_equal(e, form, _PROVING, is_kept=True):
+        if is_new and _gains(e, form, queries) and not _why_not_equal(e, form, _PROVING):
             found[form] = None
     return tuple(found) or None
 
@@ -223,18 +223,17 @@ def _is_known(e: Expr) -> bool:
 # --- proofs ---
 
 
-def _why_not_equal(left: Expr, right: Expr, seconds: float, is_kept: bool) -> str:
+def _why_not_equal(left: Expr, right: Expr, seconds: float) -> str:
     """Why two expressions are not shown equal for all values of what they share; empty if they are. Many joined parts
-    are proved one by one: the proof of a join grows faster than the number of its parts. `is_kept`: proofs of other
-    searches count."""
+    are proved one by one: the proof of a join grows faster than the number of its parts."""
     if not is_join(left) or len(left.args) < FEWEST:
-        return why_not_equal_over_shared(left, right, seconds, is_kept=is_kept)
+        return why_not_equal_over_shared(left, right, seconds)
     axis, start = left.attr("axis"), Dim.of(0)
     for part in left.args:
         maps, shape = list(whole(right.shape).maps), list(right.shape)
         maps[axis], shape[axis] = AxisMap(axis, start), part.shape[axis]
         of_part = made_of(IndexView(tuple(maps), tuple(shape)), right)
-        why = why_not_equal_over_shared(part, of_part, seconds, is_kept=is_kept)
+        why = why_not_equal_over_shared(part, of_part, seconds)
         if why:
             return why
         start = start + part.shape[axis]
@@ -242,7 +241,7 @@ def _why_not_equal(left: Expr, right: Expr, seconds: float, is_kept: bool) -> st
 
 
 def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
-    return _why_not_equal(left, right, _CHECKING, is_kept=False)
+    return _why_not_equal(left, right, _CHECKING)
 
 
 index_maps = RuleSet(

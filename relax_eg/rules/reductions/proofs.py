@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ir.heads import with_operands
-from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
 from relax_eg.rules.schemas import FactsOf
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
@@ -21,8 +21,7 @@ _MOST_STEPS = 3  # limit: operators between a leaf and others of which it is see
 _MOST_OPERATORS = 64  # limit: operators of a lemma; most have fewer than 12
 _MOST_KNOWN = 1 << 12  # limit: lemmas whose proofs are kept; one that is evicted is proved again
 
-Key = tuple[Expr, Expr, tuple[frozenset[str], ...], frozenset[Expr], Numerics]
-_known = Memo[Key, str](_MOST_KNOWN)
+_known = KeptAnswers[str]("lemmas of reductions", _MOST_KNOWN, str, checked_reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +73,22 @@ def _why_not_over(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
         if e not in made:
             made[e] = with_operands(e, tuple(made[a] for a in e.args)) if e.args else e
     facts = tuple(facts_of(x) for x in lemma.leaves)
-    nonempty = frozenset(r for r in map(_range, _sizes(lemma)) if NONEMPTY in facts_of(r))
-    key = made[lemma.left], made[lemma.right], facts, nonempty, numerics
-    if key not in _known:
-        # z3 and the prover are imported by nothing else here.
-        from relax_eg.rules.verify_formal.prove import why_not_equal
+    nonempty = [size for size in _sizes(lemma) if NONEMPTY in facts_of(_range(size))]
+    asked = made[lemma.left], made[lemma.right], *variables.values()
+    known = dict(zip(variables.values(), facts, strict=True)) | {_range(n): frozenset((NONEMPTY,)) for n in nonempty}
+    about = tuple(tuple(sorted(f)) for f in facts), tuple(nonempty), numerics
+    return _known.answer(asked, about, _PROVING, lambda: _why_not_anew(asked, numerics, known))
 
-        known = {x: frozenset((NONEMPTY,)) for x in nonempty} | dict(zip(variables.values(), facts, strict=True))
-        try:
-            _known[key] = why_not_equal(key[0], key[1], tuple(variables.values()), _PROVING, numerics, known)
-        except RelaxEgError as e:
-            _known[key] = str(e)
-    return _known[key]
+
+def _why_not_anew(asked: Sequence[Expr], numerics: Numerics, known: Mapping[Expr, frozenset[str]]) -> str:
+    # z3 and the prover are imported by nothing else here.
+    from relax_eg.rules.verify_formal.prove import why_not_equal
+
+    left, right, *variables = asked
+    try:
+        return why_not_equal(left, right, tuple(variables), _PROVING, numerics, known)
+    except RelaxEgError as e:
+        return str(e)
 
 
 def _is_small(lemma: Lemma) -> bool:
