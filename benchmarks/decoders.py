@@ -22,7 +22,7 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.llama import MODELS, Sizes
-from relax_eg.extract import figures
+from relax_eg import figures
 
 Params = dict[str, Any]
 BATCHES, CACHED, DTYPE = (1, 2, 4, 8, 16, 32, 64), 1024, "bfloat16"

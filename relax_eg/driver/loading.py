@@ -26,6 +26,7 @@ from relax_eg.driver.settling import FIRST_CALLS, OFF, Settle, SettleMode
 from relax_eg.dynamic.policy import DYNAMIC_KIND, Dynamic, Mode, check_one_program, read_policy
 from relax_eg.errors import ArtifactError, DeviceError
 from relax_eg.extract.profile import Profile
+from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.ir.module import Module
@@ -165,7 +166,7 @@ def _mismatch(here: CallParts, program: StoredProgram) -> str:
 
     Names and weak types are not compared.
     """
-    at = ", ".join(f"{v}={n}" for v, n in program.at.items())
+    at = binding_text(program.at)
     where = f"has executables for {program.key.device}{f' at {at}' if at else ''}"
     if (here.variant, here.execution) != (program.variant, program.execution):
         return f"{where} of variant {program.variant} ({program.execution}), and variant {here.variant} serves calls"

@@ -27,6 +27,7 @@ from relax_eg.driver.varying import spec_of_any
 from relax_eg.errors import OptionError
 from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.report import MeasuredRow
+from relax_eg.figures import binding_text
 from relax_eg.logs import fallback, log_at
 from relax_eg.measure.timing import median_ranks
 from relax_eg.memo import Memo
@@ -416,7 +417,7 @@ class Settling(Generic[C]):
         assert trial.winner is not None
         winner, o = self._contestants[trial.winner], trial.outcome
         self._untried.clear()  # this may be the nearest one
-        at = ", ".join(f"{v}={n}" for v, n in trial.at.items())
+        at = binding_text(trial.at)
         ratio = "" if o is None else f"; the chosen program is {o.speedup:.2f} times as fast as the one as written"
         log_at(1, f"settled{' at ' + at if at else ''}: {winner.label}{ratio}, {how}")
         over = [t for t in list(self._trials.values()) if t.winner is not None]

@@ -14,8 +14,8 @@ import relax_eg as rx
 from relax_eg.cli import app
 from relax_eg.driver.ablation import ablate
 from relax_eg.errors import OptionError
-from relax_eg.extract.figures import time
 from relax_eg.extract.report import MeasuredRow
+from relax_eg.figures import time
 from relax_eg.reports.align import Column
 from relax_eg.reports.curves import curves_over_bindings
 from relax_eg.reports.short import highlights
