@@ -22,7 +22,7 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.llama import MODELS, Sizes
-from relax_eg.extract import figures
+from relax_eg import figures
 
 Params = dict[str, Any]
 BATCHES, CACHED, DTYPE = (1, 2, 4, 8, 16, 32, 64), 1024, "bfloat16"
@@ -110,7 +110,7 @@ def specs(m: Sizes, layers: int | None = None) -> tuple[Any, ...]:
 
 def cost_report(
     name: str, target: str, batches: tuple[int, ...] = BATCHES, layers: int | None = None, **options: Any
-) -> rx.CostReport:
+) -> rx.types.CostReport:
     """Returns the cost report of a model's decode step at these batch sizes, after `CACHED` tokens. `layers`: the
     number of layers, if fewer than the model has."""
     m = MODELS[name]
@@ -136,7 +136,7 @@ def main(
     if quick:
         chosen, devices = chosen[:1], devices[:1]
     for name in chosen:
-        reports: list[rx.CostReport] = []
+        reports: list[rx.types.CostReport] = []
         for device in devices:
             started = time.perf_counter()
             with rx.debug.options(cache=False):

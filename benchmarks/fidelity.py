@@ -350,7 +350,7 @@ def show_settled(console: Console, work: Sequence[tuple[Program, dict[str, int]]
             console.print(f"{len(work) - len(verdicts)} programs are left out: the budget is spent")
             break
         given: Any = {"at": at, "target": p, "weights": program.weights, "facts": program.facts}
-        best = rx.optimize(program.fn, *program.specs, settle="auto", **given)
+        best = rx.optimize(program.fn, *program.specs, measure="auto", **given)
         traced = traced_program(program.fn, program.specs)
         options = read_options(traced, **given)
         args, kwargs = random_arguments(traced, dict(options.facts), options.bindings[0])

@@ -90,7 +90,7 @@ def chosen_programs(subject: Subject, programs: Path | None, target: Any) -> dic
     if programs is None or not saved(programs, subject, WHOLE).exists():
         return searched(subject, target)
     paths = {way: saved(programs, subject, way) for way in WAYS}
-    return {way: rx.load(path, settle="off") for way, path in paths.items() if path.exists()}
+    return {way: rx.load(path, measure="off") for way, path in paths.items() if path.exists()}
 
 
 def program_of(subject: Subject, programs: Path | None, target: str, way: str) -> rx.types.Optimized:
@@ -98,7 +98,7 @@ def program_of(subject: Subject, programs: Path | None, target: str, way: str) -
     if way == WRITTEN:
         return as_written(subject, target)
     path = None if programs is None else saved(programs, subject, way)
-    return subject.optimize(way, target) if path is None or not path.exists() else rx.load(path, settle="off")
+    return subject.optimize(way, target) if path is None or not path.exists() else rx.load(path, measure="off")
 
 
 # --- compiled ---

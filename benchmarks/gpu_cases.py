@@ -92,7 +92,7 @@ class Subject:
             "execution": KERNELS if way == KERNELS else WHOLE,
             "target": target,
             "at": self.at or None,
-            "settle": "off",
+            "measure": "off",
             "dynamic": "exact",
         }
         return rx.optimize(given, *specs, weights=self.weights, **options)

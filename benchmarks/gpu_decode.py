@@ -126,7 +126,7 @@ def measured(batch: int, sizes: Sizes, params: Any, programs: Path) -> dict[str,
     calls = {WRITTEN: _stepping(functools.partial(jax.jit(asked.fn, donate_argnums=1), params), caches, ids, position)}
     for way in OURS:
         if saved(programs, asked, way).exists():
-            best = rx.load(saved(programs, asked, way), settle="off")
+            best = rx.load(saved(programs, asked, way), measure="off")
             first = len(jax.tree.leaves(params))
             best.donate(range(first, first + len(jax.tree.leaves(caches))))
             calls[way] = _stepping(best.prepare(params), caches, ids, position)

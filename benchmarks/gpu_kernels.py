@@ -122,7 +122,7 @@ def _row(form: Form, at: Mapping[str, int], device: str, made: GpuProgram) -> Ro
 def searched(form: Form) -> rx.types.Optimized:
     """A case in kernels without cuDNN, at prices at which no kernel of ours loses."""
     return rx.optimize(
-        form.fn, *form.specs, rules=OWN_RULES, execution="kernels", target=OURS_ALONE, at=form.at[0], settle="off",
+        form.fn, *form.specs, rules=OWN_RULES, execution="kernels", target=OURS_ALONE, at=form.at[0], measure="off",
         dynamic="exact",
     )  # fmt: skip
 
@@ -188,7 +188,7 @@ def timed(chosen: Sequence[Form], folder: Path, seconds: float, end: float) -> I
 
 
 def _compiled_pair(form: Form, at: Mapping[str, int], path: Path) -> tuple[dict[str, Callable[[], Any]], Pallas]:
-    module = rx.load(path, settle="off").module
+    module = rx.load(path, measure="off").module
     pallas = Pallas.for_default_device(True)
     assert pallas is not None
     args = [_argument(p.annotation, at, n) for n, p in enumerate(module.main.params)]

@@ -37,12 +37,12 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick, memory_tvm, models, scale
 from benchmarks.timing import QUICK_SECONDS, measure
+from relax_eg import figures
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import kernel_footprint, whole_footprint
 from relax_eg.backend.kernel_calls import Call
 from relax_eg.backend.kernels import InKernels
 from relax_eg.byte_units import format_bytes
-from relax_eg.extract import figures
 from relax_eg.memory import Plan
 
 QUICK_CASE = "resnet block"
@@ -231,7 +231,7 @@ def row(name: str, case: Case, tell: Callable[[str], None]) -> Row:
     plans: list[tuple[Plan, Mapping[str, int]]] = []
     calls: dict[str, Call] = {}
     for sizes in (*case.sizes, case.sizes[0]):
-        at = figures.sizes(sizes)
+        at = figures.binding_text(sizes)
         is_new = at not in calls
         with settled():
             call, seen = watched(best, sizes)

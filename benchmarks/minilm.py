@@ -86,7 +86,7 @@ def main(
     batches: Annotated[str, typer.Option(help="comma-separated batch sizes")] = "",
     short: Annotated[bool, typer.Option("--short", help="batch 1, short texts and some long ones")] = False,
     execution: Annotated[str, typer.Option(help="whole, or kernels")] = "whole",
-    choose: Annotated[int, typer.Option("--measure", help="programs timed to choose one; 0: by price")] = 0,
+    choose: Annotated[int, typer.Option("--measure", help="programs timed ahead; 0: the first calls choose")] = 0,
     target: Annotated[str | None, typer.Option(help="a device profile, or its file; default: this machine")] = None,
     seconds: Annotated[float, typer.Option(help="of timing, for each setting")] = 2.0,
     quick: Quick = False,
@@ -115,8 +115,8 @@ def main(
         # Lengths between those of `at` are timed too, beside a `jax.jit` that compiles for each.
         best = rx.optimize(
             minilm.encode, params, "b s @ int32", "b s @ int32",
-            weights=("params",), at=sizes, target=target, measure=choose, dynamic="exact" if short else "auto",
-            execution=execution,  # type: ignore[arg-type]
+            weights=("params",), at=sizes, target=target, dynamic="exact" if short else "auto",
+            measure=choose or "auto", execution=execution,  # type: ignore[arg-type]
         )  # fmt: skip
         ours = best.prepare(params)
         for v in best.variants:

@@ -110,7 +110,7 @@ class Module:
 """  # noqa: E501
 PROGRAM = """\
 def fused(X: R.Buffer("n 64"), Z: R.Buffer("n")):
-    Y = rx.local("n 64")
+    Y = rx.script.local("n 64")
     Y[i, j] = X[i, j] * 2.0 + exp(X[i, j])
     Z[i] = 0.0
     Z[i] += Y[i, k] * Y[i, k]
@@ -285,7 +285,7 @@ def _report(folder: Path) -> Format:
     best = uncached(chain, *SPECS, bounds={"n": (1, 4096)})
 
     def read(path: Path) -> None:
-        found = rx.CostReport.from_json(path)
+        found = rx.types.CostReport.from_json(path)
         print(found, rx.compare(found, found), file=io.StringIO())
         found.to_html()
         found.to_json()

@@ -64,7 +64,7 @@ def main(
     timed = [jax.numpy.asarray(x) for x in windows(tokenizer, sentences, b, s)]
     calls: dict[str, Any] = {WRITTEN: lambda: written(params, *timed)}
     specs = "b s @ int32", "b s @ int32"
-    options: dict[str, Any] = {"at": {"b": b, "s": s}, "target": target, "dynamic": "exact", "settle": "off"}
+    options: dict[str, Any] = {"at": {"b": b, "s": s}, "target": target, "dynamic": "exact", "measure": "off"}
     ours = rx.optimize(minilm.encode, params, *specs, weights=("params",), **options).prepare(params)
     calls[OURS] = lambda: ours(*timed)
     rows: dict[str, list[str]] = {name: ["1", "1", ""] for name in calls}

@@ -117,17 +117,17 @@ def _add_to(x: np.ndarray, y: np.ndarray) -> None:  # type: ignore[type-arg]
 
 def register() -> None:
     """Registers the functions of the host that the texts call."""
-    rx.register_function("bench.exp", np.exp, replace=True)
-    rx.register_function("bench.reshape", lambda x, shape, order: np.reshape(x, shape, order), replace=True)
-    rx.register_function("bench.exp_into", _exp_into, replace=True)
-    rx.register_function("bench.double_in_place", _double, replace=True)
-    rx.register_function("bench.first", lambda pair: pair[0], replace=True)
-    rx.register_function("bench.both", lambda x: (np.exp(x), np.tanh(x)), replace=True)
-    rx.register_function("bench.scaled", _scaled, replace=True)
-    rx.register_function("bench.size", np.shape, replace=True)
-    rx.register_function("bench.effect", lambda x: (), replace=True)
-    rx.register_function("bench.both_into", _both_into, replace=True)
-    rx.register_function("bench.add_to", _add_to, replace=True)
+    rx.script.register_function("bench.exp", np.exp, replace=True)
+    rx.script.register_function("bench.reshape", lambda x, shape, order: np.reshape(x, shape, order), replace=True)
+    rx.script.register_function("bench.exp_into", _exp_into, replace=True)
+    rx.script.register_function("bench.double_in_place", _double, replace=True)
+    rx.script.register_function("bench.first", lambda pair: pair[0], replace=True)
+    rx.script.register_function("bench.both", lambda x: (np.exp(x), np.tanh(x)), replace=True)
+    rx.script.register_function("bench.scaled", _scaled, replace=True)
+    rx.script.register_function("bench.size", np.shape, replace=True)
+    rx.script.register_function("bench.effect", lambda x: (), replace=True)
+    rx.script.register_function("bench.both_into", _both_into, replace=True)
+    rx.script.register_function("bench.add_to", _add_to, replace=True)
 
 
 def outcome(text: str) -> Outcome:
@@ -141,7 +141,7 @@ def outcome(text: str) -> Outcome:
         stage = 2
         x = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
         wanted = np.asarray(evaluate(module, [x]))
-        best = rx.optimize(module, settle="off")
+        best = rx.optimize(module, measure="off")
         stage = 3
         found = np.asarray(best(jax.numpy.asarray(x)))
         if not np.allclose(found, wanted, rtol=2e-4, atol=2e-5, equal_nan=True):

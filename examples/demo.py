@@ -52,12 +52,12 @@ def main() -> None:
     raise typer.Exit(1 if failures else 0)
 
 
-def write_page(report: rx.CostReport, derivation: str, path: Path) -> None:
+def write_page(report: rx.types.CostReport, derivation: str, path: Path) -> None:
     """One page on the sentence encoder: before and after, on three devices, and without one set of rules at a time."""
     params, _ = minilm.load()
     specs = (params, "b s @ int32", "b s @ int32")
     at = report.at
-    devices: list[rx.CostReport] = []
+    devices: list[rx.types.CostReport] = []
     for target in DEVICES:
         with step(f"optimizing for {target}, at {at_text([dict(at)])}"):
             options = {"weights": ("params",), "at": at, "target": target}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _TYPE_CHECKING:
-    from relax_eg import debug, errors, rules, types
+    from relax_eg import data, debug, errors, rules, script, types
     from relax_eg.discovery.search import discover
     from relax_eg.driver.ablation import ablate
     from relax_eg.driver.jit import jit
@@ -23,37 +23,22 @@ if _TYPE_CHECKING:
     from relax_eg.egraph import Budget
     from relax_eg.frontends import trace
     from relax_eg.frontends.onnx.graph import from_onnx
-    from relax_eg.frontends.script import dataflow, function, new_ref, output, read_ref, shape, sym_var, write_ref
+    from relax_eg.frontends.script import dataflow, function
     from relax_eg.frontends.stablehlo.reading import from_stablehlo
-    from relax_eg.ir import (
-        Callable,
-        Module,
-        Never,
-        Object,
-        Ref,
-        Shape,
-        Tensor,
-        Tuple,
-        TypeVar,
-        call_dps_library,
-        call_tir,
-        match_cast,
-    )
-    from relax_eg.ir.data import List, Option, Tree, data_type, data_types, items_of, list_of
+    from relax_eg.ir import Callable, Module, Object, Shape, Tensor, Tuple, call_dps_library, call_tir, match_cast
     from relax_eg.memory import plan_memory
     from relax_eg.ops import api as op
-    from relax_eg.ops.host_functions import register_function
     from relax_eg.ops.text import parse
-    from relax_eg.reports import CostReport, compare
+    from relax_eg.reports import compare
     from relax_eg.rules import RuleSet
     from relax_eg.rules.verification import verify
     from relax_eg.shapes import prove
-    from relax_eg.tir.script import Buffer, local, tensor_program, workspace
+    from relax_eg.tir.script import Buffer, tensor_program
 
     __version__: str
 
 # The modules among the names, and the modules of the others.
-_MODULES = {"debug": "debug", "errors": "errors", "op": "ops.api", "rules": "rules", "types": "types"}
+_MODULES = {"op": "ops.api"} | {name: name for name in ("data", "debug", "errors", "rules", "script", "types")}
 _HOMES = {
     "ablate": "driver.ablation",
     "Budget": "egraph",
@@ -62,80 +47,59 @@ _HOMES = {
     "call_tir": "ir",
     "Callable": "ir",
     "compare": "reports",
-    "CostReport": "reports",
-    "data_type": "ir.data",
-    "data_types": "ir.data",
     "dataflow": "frontends.script",
     "discover": "discovery.search",
     "Dynamic": "dynamic.policy",
     "from_onnx": "frontends.onnx.graph",
     "from_stablehlo": "frontends.stablehlo.reading",
     "function": "frontends.script",
-    "items_of": "ir.data",
     "jit": "driver.jit",
-    "List": "ir.data",
-    "list_of": "ir.data",
     "load": "driver.loading",
-    "local": "tir.script",
     "match_cast": "ir",
     "Module": "ir",
-    "Never": "ir",
-    "new_ref": "frontends.script",
     "Object": "ir",
     "optimize": "driver.optimize",
-    "Option": "ir.data",
-    "output": "frontends.script",
     "pareto": "driver.pareto",
     "parse": "ops.text",
     "plan_memory": "memory",
     "prove": "shapes",
     "quantize": "driver.quantize",
-    "read_ref": "frontends.script",
-    "Ref": "ir",
-    "register_function": "ops.host_functions",
     "RuleSet": "rules",
     "Settle": "driver.settling",
-    "shape": "frontends.script",
     "Shape": "ir",
     "spread": "driver.spreading",
-    "sym_var": "frontends.script",
     "Tensor": "ir",
     "tensor_program": "tir.script",
     "trace": "frontends",
-    "Tree": "ir.data",
     "Tuple": "ir",
-    "TypeVar": "ir",
     "verify": "rules.verification",
     "why_not": "driver.why",
-    "workspace": "tir.script",
-    "write_ref": "frontends.script",
+}
+# The modules of names that were here in earlier releases.
+MOVED = {
+    **dict.fromkeys(("List", "Option", "Tree", "data_type", "data_types", "items_of", "list_of"), "data"),
+    **dict.fromkeys(("Never", "Ref", "TypeVar", "local", "new_ref", "output", "read_ref", "shape"), "script"),
+    **dict.fromkeys(("register_function", "sym_var", "workspace", "write_ref"), "script"),
+    "CostReport": "types",
 }
 
 __all__ = [
     "Budget",
     "Buffer",
     "Callable",
-    "CostReport",
     "Dynamic",
-    "List",
     "Module",
-    "Never",
     "Object",
-    "Option",
-    "Ref",
     "RuleSet",
     "Settle",
     "Shape",
     "Tensor",
-    "Tree",
     "Tuple",
-    "TypeVar",
     "ablate",
     "call_dps_library",
     "call_tir",
     "compare",
-    "data_type",
-    "data_types",
+    "data",
     "dataflow",
     "debug",
     "discover",
@@ -143,34 +107,24 @@ __all__ = [
     "from_onnx",
     "from_stablehlo",
     "function",
-    "items_of",
     "jit",
-    "list_of",
     "load",
-    "local",
     "match_cast",
-    "new_ref",
     "op",
     "optimize",
-    "output",
     "pareto",
     "parse",
     "plan_memory",
     "prove",
     "quantize",
-    "read_ref",
-    "register_function",
     "rules",
-    "shape",
+    "script",
     "spread",
-    "sym_var",
     "tensor_program",
     "trace",
     "types",
     "verify",
     "why_not",
-    "workspace",
-    "write_ref",
 ]
 
 
@@ -182,7 +136,8 @@ def __getattr__(name: str) -> _Any:
     elif name == "__version__":
         found = _installed_version()
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        now = f"; it is {__name__}.{MOVED[name]}.{name} now" if name in MOVED else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{now}")
     globals()[name] = found
     return found
 

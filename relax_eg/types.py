@@ -22,7 +22,7 @@ from relax_eg.explain.text import Explanation
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
 from relax_eg.memory import Plan
-from relax_eg.reports import Comparison
+from relax_eg.reports import Comparison, CostReport
 from relax_eg.reports.quantization import QuantizationReport
 from relax_eg.reports.spread import SpreadReport
 from relax_eg.shapes import Proved, Refuted, Unknown
@@ -34,6 +34,7 @@ __all__ = [
     "Certificate",
     "Check",
     "Comparison",
+    "CostReport",
     "Discovery",
     "Explanation",
     "GpuCompilation",

@@ -19,7 +19,7 @@ from lanes import EXAMPLES_OF, ONE_OF, SLOW
 
 os.environ["RELAX_EG_CACHE"] = "0"
 # Tests look at the chosen program; those of `settle` ask for it.
-os.environ["RELAX_EG_SETTLE"] = "off"
+os.environ["RELAX_EG_MEASURE"] = "off"
 # Prices of tests are those of the profile that ships; tests of calibration ask for it.
 os.environ["RELAX_EG_CALIBRATE"] = "off"
 # With the extra `cuda` and without cuDNN, JAX prints a traceback at its first look for devices unless it is told this.

@@ -62,9 +62,9 @@ def test_the_first_call_does_not_wait(gate: threading.Event) -> None:
     assert serves_chosen(fast, a, b) and len(fast.optimized) == 1
 
 
-@pytest.mark.parametrize("settle", ["off", "auto", "always"])
-def test_what_follows_the_search_is_what_settles(settle: Any, gate: threading.Event) -> None:
-    fast = rx.jit(trace_of_product, search="background", settle=settle)
+@pytest.mark.parametrize("measure", ["off", "auto", "always"])
+def test_what_follows_the_search_is_what_settles(measure: Any, gate: threading.Event) -> None:
+    fast = rx.jit(trace_of_product, search="background", measure=measure)
     a, b = arrays((64, 64), (64, 64))
     wanted = fast(a, b)
     gate.set()
@@ -74,8 +74,8 @@ def test_what_follows_the_search_is_what_settles(settle: Any, gate: threading.Ev
         assert np.allclose(fast(a, b), wanted, rtol=1e-3)
     assert fast._settling is None
     assert not [r for r in fast.statistics().settled if r.how == "failed"]
-    if settle != "auto":  # by the expected gain, which is uncertain for such small matrices
-        assert bool(fast.statistics().settled) == (settle == "always")
+    if measure != "auto":  # by the expected gain, which is uncertain for such small matrices
+        assert bool(fast.statistics().settled) == (measure == "always")
 
 
 def test_one_program_for_all_lengths(gate: threading.Event) -> None:

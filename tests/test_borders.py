@@ -20,7 +20,7 @@ PACKAGE = ROOT / "relax_eg"
 NAME = PACKAGE.name
 
 # What all rooms may import.
-EVERYWHERE = {"errors", "dtypes", "logs", "byte_units", "limits", "plain_data", "argument_checks", "memo"}
+EVERYWHERE = {"errors", "dtypes", "logs", "byte_units", "figures", "limits", "plain_data", "argument_checks", "memo"}
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
@@ -28,6 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "dtypes": {"errors"},
     "logs": {"errors", "argument_checks"},
     "byte_units": {"errors"},
+    "figures": set(),
     "limits": set(),
     "memo": set(),
     "argument_checks": {"errors"},
@@ -80,7 +81,7 @@ ROOMS: dict[str, set[str]] = {
     "measure": {"extract", "ops", "ir", "tir", "shapes", "processor"},
 }
 # May import everything.
-CONDUCTORS = {"driver", "cli", "__init__", "__main__", "debug", "run", "types"}
+CONDUCTORS = {"driver", "cli", "__init__", "__main__", "data", "debug", "run", "script", "types"}
 
 # A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").
 OUTSIDE: dict[str, set[str]] = {

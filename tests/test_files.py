@@ -175,7 +175,7 @@ def test_a_version_of_many_digits(tmp_path: Path) -> None:
 READERS: list[tuple[Callable[[Path], Any], type[RelaxEgError]]] = [
     (UnaidedCertificate.load, ExplanationError),
     (Profile.from_json, OptionError),
-    (rx.CostReport.from_json, OptionError),
+    (rx.types.CostReport.from_json, OptionError),
     (read_verdicts, RuleError),
     (read_egraph, ExtractionError),
     (lambda path: load_plan(path, rx.trace(chain, *SPECS)), MemoryPlanError),

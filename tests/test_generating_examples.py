@@ -22,7 +22,7 @@ WHISPER = Whisper(mels=8, width=16, heads=2, layers=1, places=64, context=32, vo
 LLAVA = Llava(Tower(28, 14, 1, 16, 32, 2), Decoder(1, 16, 32, 4, 2, 4, 40))
 CAPACITY: dict[str, Any] = {
     "weights": ("params",),
-    "settle": "off",
+    "measure": "off",
     "dynamic": rx.Dynamic(mode="capacity", capacities="bound", padded=True),
 }
 IN_PLACE: dict[str, Any] = {

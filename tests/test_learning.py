@@ -190,14 +190,14 @@ def test_a_report_tells_what_is_expected(monkeypatch: pytest.MonkeyPatch) -> Non
     assert r.expected.gain == pytest.approx(r.before.call / r.after.call)
     line = f"predicted of a call: {r.expected}"
     assert [x for x in str(r).splitlines() if x.startswith("predicted of a call")] == [line]
-    assert rx.CostReport.from_json(r.to_json()).expected == r.expected
+    assert rx.types.CostReport.from_json(r.to_json()).expected == r.expected
     assert rx.optimize(lambda x: x + 1, "8", target=HERE).report.expected is None
 
 
 @pytest.mark.parametrize(("doubt", "settles"), [(0.01, False), (2.0, True)])
 def test_what_is_settled_follows_from_the_interval(doubt: float, settles: bool) -> None:
     p = replace(HERE, doubts={"programs": doubt, "kinds": 0.01})
-    best = rx.optimize(lambda a, b, v: (a @ b) @ v, "512 512", "512 512", "512", target=p, settle="auto")
+    best = rx.optimize(lambda a, b, v: (a @ b) @ v, "512 512", "512 512", "512", target=p, measure="auto")
     assert (best.report.expected.low < 1) == settles
     a, v = jnp.ones((512, 512)), jnp.ones(512)
     for _ in range(5):

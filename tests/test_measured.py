@@ -119,7 +119,7 @@ def test_what_cannot_be_timed(program: Any, specs: Any, options: Any, text: str)
 
 @pytest.mark.parametrize("measure", [-1, 17, True, 2.0, "all"])
 def test_how_many(measure: Any) -> None:
-    with pytest.raises(OptionError, match=r"measure=.*: how many programs to time, 0 to 16, is accepted"):
+    with pytest.raises(OptionError, match=r"measure=.*: .*programs to time ahead, 0 to 16, or a Settle, is accepted"):
         rx.optimize(lora, *LORA, at={"b": 8}, measure=measure)
 
 

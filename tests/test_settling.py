@@ -1,4 +1,4 @@
-"""`settle`: the first calls find out which of two programs is faster, and later calls run only that one."""
+"""`measure`: the first calls find out which of two programs is faster, and later calls run only that one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SPECS = (f"{N} {N}", f"{N} {N}", f"{N}")
 def test_a_wrong_prediction_is_found_out() -> None:
     best = rx.optimize(cheap, *SPECS, target=Wrong())
     assert 1 < best.report.predicted_gain < 2
-    best = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
+    best = rx.optimize(cheap, *SPECS, target=Wrong(), measure="auto")
     args = arguments()
     results = call_until(settled(best), lambda: best(*args))
     assert winner(best) == "as written"
@@ -92,13 +92,13 @@ def test_a_wrong_prediction_is_found_out() -> None:
 
 
 def test_a_right_prediction_stays() -> None:
-    best = rx.optimize(dear, *SPECS, settle=ALWAYS)
+    best = rx.optimize(dear, *SPECS, measure=ALWAYS)
     call_until(settled(best), lambda: best(*arguments()))
     assert winner(best) == "by price"
 
 
 def test_large_gains_cost_nothing() -> None:
-    best = rx.optimize(dear, *SPECS, settle="auto")
+    best = rx.optimize(dear, *SPECS, measure="auto")
     assert best.report.predicted_gain > 2
     threads = threading.active_count()
     best(*arguments())
@@ -107,7 +107,7 @@ def test_large_gains_cost_nothing() -> None:
 
 
 def test_jit_settles_its_first_sizes() -> None:
-    fast = rx.jit(cheap, target=Wrong(), settle="auto")
+    fast = rx.jit(cheap, target=Wrong(), measure="auto")
     args = arguments()
     call_until(lambda: fast.report is not None and any(r.chosen for r in fast.report.measured), lambda: fast(*args))
     assert winner(fast) == "as written"
@@ -121,7 +121,7 @@ def test_jit_settles_its_first_sizes() -> None:
 
 
 def test_the_first_sizes_run_the_winner_after_other_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = rx.jit(cheap, target=Wrong(), settle="auto")
+    fast = rx.jit(cheap, target=Wrong(), measure="auto")
     args = arguments()
     call_until(lambda: fast.report is not None and any(r.chosen for r in fast.report.measured), lambda: fast(*args))
     fast(*arguments(33))
@@ -134,7 +134,7 @@ def test_the_first_sizes_run_the_winner_after_other_sizes(monkeypatch: pytest.Mo
 
 
 def test_exact_sizes_under_jit_after_settling() -> None:
-    fast = rx.jit(cheap, target=Wrong(), settle="auto", dynamic="exact")
+    fast = rx.jit(cheap, target=Wrong(), measure="auto", dynamic="exact")
     args = arguments()
     call_until(lambda: fast.report is not None and any(r.chosen for r in fast.report.measured), lambda: fast(*args))
     for n in (N, 33, N, 33):
@@ -145,9 +145,9 @@ def test_exact_sizes_under_jit_after_settling() -> None:
 
 def test_prepared_weights_and_capacities_settle(tmp_path: Path) -> None:
     """Each executable has a trial of its own; after three that agree, all sizes are settled."""
-    best = rx.optimize(cheap, "n n", "n n", "n", at={"n": N}, weights=("a",), target=Wrong(), settle="auto")
+    best = rx.optimize(cheap, "n n", "n n", "n", at={"n": N}, weights=("a",), target=Wrong(), measure="auto")
     best.save(tmp_path / "cheap.rxa")
-    loaded = rx.load(tmp_path / "cheap.rxa", settle="auto")
+    loaded = rx.load(tmp_path / "cheap.rxa", measure="auto")
     of = {n: arguments(n) for n in (N, 2 * N, 3 * N)}
     for function in (best, loaded):
         for n, args in of.items():
@@ -162,7 +162,7 @@ def test_prepared_weights_and_capacities_settle(tmp_path: Path) -> None:
 def test_calls_of_sizes_that_are_settled_look_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of other sizes, and those that JAX traces, are still told apart."""
     for dynamic in ("exact", "auto"):
-        best = rx.optimize(cheap, "n n", "n n", "n", at={"n": N}, target=Wrong(), settle="auto", dynamic=dynamic)
+        best = rx.optimize(cheap, "n n", "n n", "n", at={"n": N}, target=Wrong(), measure="auto", dynamic=dynamic)
         args = arguments()
         call_until(functools.partial(was_timed_at, best, N), functools.partial(best, *args))
         for _ in range(3):  # other calls do not end it
@@ -231,7 +231,7 @@ def test_sizes_without_a_trial_run_what_the_nearest_runs() -> None:
 
 
 def test_arrays_may_be_given_away() -> None:
-    fast = rx.jit(lambda x, y: (x + y) * 2.0 - y, donate_argnums=0, settle=ALWAYS)
+    fast = rx.jit(lambda x, y: (x + y) * 2.0 - y, donate_argnums=0, measure=ALWAYS)
     y = jnp.ones(1000)
     results = [fast(jnp.full(1000, float(i)), y) for i in range(60)]
     for i, r in enumerate(results):
@@ -239,7 +239,7 @@ def test_arrays_may_be_given_away() -> None:
 
 
 def test_threads() -> None:
-    best = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
+    best = rx.optimize(cheap, *SPECS, target=Wrong(), measure="auto")
     args = arguments()
     expected, wrong = np.asarray(cheap(*args)), list[Any]()
 
@@ -257,24 +257,37 @@ def test_threads() -> None:
 
 
 def test_nothing_is_tried_under_a_trace_or_when_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    best = rx.optimize(cheap, *SPECS, target=Wrong(), settle="always")
+    best = rx.optimize(cheap, *SPECS, target=Wrong(), measure="always")
     args = arguments()
     np.testing.assert_allclose(jax.jit(best)(*args), cheap(*args), rtol=1e-3, atol=1e-5)
-    off = rx.optimize(cheap, *SPECS, target=Wrong(), settle="off")
-    monkeypatch.setenv("RELAX_EG_SETTLE", "off")
+    off = rx.optimize(cheap, *SPECS, target=Wrong(), measure="off")
+    monkeypatch.setenv("RELAX_EG_MEASURE", "off")
     by_environment = rx.optimize(cheap, *SPECS, target=Wrong())
-    for function in (best, off, by_environment):
+    none_ahead = rx.optimize(cheap, *SPECS, target=Wrong(), measure=0)
+    for function in (best, off, by_environment, none_ahead):
         for _ in range(3 if function is not best else 0):
             function(*args)
         assert not function.report.measured
-    assert off._settling is None and by_environment._settling is None  # type: ignore[reportPrivateUsage]
+    assert all(f._settling is None for f in (off, by_environment, none_ahead))  # type: ignore[reportPrivateUsage]
 
 
-def test_wrong_options() -> None:
+def test_wrong_options(monkeypatch: pytest.MonkeyPatch) -> None:
     for call, text in (
         (
-            lambda: rx.optimize(cheap, *SPECS, settle="sometimes"),  # type: ignore[reportArgumentType]
-            "settle='sometimes': one of 'auto', 'always', 'off', or a Settle is accepted",
+            lambda: rx.optimize(cheap, *SPECS, measure="sometimes"),  # type: ignore[reportArgumentType]
+            "measure='sometimes': one of 'auto', 'always', 'off', how many programs to time ahead, 0 to 16, or",
+        ),
+        (
+            lambda: rx.jit(cheap, measure=3),  # type: ignore[reportArgumentType]
+            "measure=3: one of 'auto', 'always', 'off', or a Settle, is accepted",
+        ),
+        (
+            lambda: rx.load("cheap.rxe", measure=3),  # type: ignore[reportArgumentType]
+            "measure=3: one of 'auto', 'always', 'off', or a Settle, is accepted",
+        ),
+        (
+            lambda: rx.Settle(mode="sometimes"),  # type: ignore[reportArgumentType]
+            "Settle(mode='sometimes'): one of auto, always, off is accepted",
         ),
         (lambda: rx.Settle(calls=3), "Settle(calls=3): a number >= 10 is accepted"),
         (lambda: rx.Settle(seconds=0), "Settle(seconds=0): a number above 0 is accepted"),
@@ -282,30 +295,33 @@ def test_wrong_options() -> None:
         with pytest.raises(rx.errors.OptionError) as raised:
             call()
         assert text in str(raised.value)
+    monkeypatch.setenv("RELAX_EG_MEASURE", "3")
+    with pytest.raises(rx.errors.OptionError, match="RELAX_EG_MEASURE=3: one of auto, always, off is accepted"):
+        rx.jit(cheap)
 
 
 def test_what_was_settled_is_known_to_the_next_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
     args = arguments()
     with rx.debug.options(cache=True):
-        best = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
+        best = rx.optimize(cheap, *SPECS, target=Wrong(), measure="auto")
         call_until(settled(best), lambda: best(*args))
-        again = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
+        again = rx.optimize(cheap, *SPECS, target=Wrong(), measure="auto")
         again(*args)
         assert again.report.measured == best.report.measured  # after one call
-        fast = rx.jit(cheap, target=Wrong(), settle="auto")
+        fast = rx.jit(cheap, target=Wrong(), measure="auto")
         fast(*args)
         assert fast.report is not None
         for entry in tmp_path.iterdir():  # what is damaged is measured again
             entry.write_bytes(entry.read_bytes()[:-1] + b"?")
         with pytest.warns(UserWarning, match="is ignored: its checksum does not fit"):
-            third = rx.optimize(cheap, *SPECS, target=Wrong(), settle="auto")
+            third = rx.optimize(cheap, *SPECS, target=Wrong(), measure="auto")
             third(*args)
         assert not third.report.measured
 
 
 def test_the_first_calls_of_several_threads_settle_once() -> None:
-    fast = rx.jit(dear, settle="auto")  # a large gain: nothing is tried after the first call
+    fast = rx.jit(dear, measure="auto")  # a large gain: nothing is tried after the first call
     args, failed = arguments(), list[BaseException]()
 
     def work() -> None:

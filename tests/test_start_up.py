@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import operator
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +62,14 @@ def test_each_public_name_has_one_home() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'relax_eg' has no attribute 'optimise'"):
         rx.optimise  # type: ignore[reportAttributeAccessIssue]  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(rx.__dict__["MOVED"]))
+def test_the_error_about_an_old_name_says_the_new_one(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'; it is relax_eg[.].*[.]{name} now") as raised:
+        getattr(rx, name)
+    (now,) = re.findall(r"it is relax_eg[.](\S+) now", str(raised.value))
+    assert operator.attrgetter(now)(rx) is not None
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:

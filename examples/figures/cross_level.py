@@ -16,7 +16,7 @@ def mm(X: rx.Buffer(("n", 128), "f32"), W: rx.Buffer((128, 256), "f32"), Y: rx.B
 
 @rx.function
 def main(x: rx.Tensor(("n", 128), "f32"), w: rx.Tensor((128, 256), "f32")):
-    n = rx.sym_var()
+    n = rx.script.sym_var()
     with rx.dataflow():
         lv0: rx.Tensor((n, 256), "f32") = rx.call_tir(mm, [x, w], rx.Tensor((n, 256), "f32"))
         lv1: rx.Tensor((n, 256), "f32") = rx.op.relu(lv0)

@@ -12,11 +12,11 @@ def subfn(s: rx.Shape(["n", "m"])) -> rx.Tensor(("n * m",), "f32"):
 
 @rx.function
 def main(x: rx.Tensor(("n",), "f32"), y: rx.Shape(ndim=2)):
-    n = rx.sym_var()
+    n = rx.script.sym_var()
     f0: rx.Callable([rx.Shape(["n", "m"])], rx.Tensor(("n * m",), "f32")) = subfn
-    lv0 = f0(rx.shape(n, 4))
-    lv1 = subfn(rx.shape(3, 4))
-    lv2 = subfn(rx.shape(n + 1, 4))
+    lv0 = f0(rx.script.shape(n, 4))
+    lv1 = subfn(rx.script.shape(3, 4))
+    lv2 = subfn(rx.script.shape(n + 1, 4))
     lv3 = subfn(y)
     return x, lv0, lv1, lv2, lv3
 

@@ -12,7 +12,7 @@ from relax_eg.rules.schemas import ModuleAnswers
 
 @rx.tensor_program
 def mm_split_k(X: rx.Buffer("n 2048"), W: rx.Buffer("2048 4096"), Y: rx.Buffer("n 4096")):
-    P = rx.workspace("8 n 4096")
+    P = rx.script.workspace("8 n 4096")
     P[s, i, j] = rx.sum(X[i, s * 256 + k] * W[s * 256 + k, j], over=(k, 256))
     Y[i, j] = rx.sum(P[s, i, j], over=(s, 8))
 

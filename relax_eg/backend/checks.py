@@ -14,7 +14,7 @@ from typing import Any
 
 from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.ir.annotations import Annotation, Callable, Data, Shape, Tensor, Tuple, dims_of, named_sizes
-from relax_eg.ir.data import FunctionValue, all_sizes, map_annotated, sizes_in_data, untold
+from relax_eg.ir.data import FunctionValue, all_sizes, map_annotated, sizes_in_data, unknown_size_error
 from relax_eg.ir.expr import MATCH_CAST, Expr
 from relax_eg.ir.module import Function
 from relax_eg.limits import ELEMENTS, KEPT
@@ -82,7 +82,7 @@ class Fit:
         """ShapeError where a size inside of data is not among `sizes`, because no tensor tells it."""
         for i, a in self._data:
             if missing := sorted(sizes_in_data(a) - sizes.keys()):
-                raise untold(where, self._named[i][0], missing[0])
+                raise unknown_size_error(where, self._named[i][0], missing[0])
 
     def _collect(self, name: str, a: Annotation, value: Any, shapes: list[Sequence[Any]]) -> None:
         """Appends the shapes in `value` to `shapes`, in the order of the patterns. ShapeError where `value` has another

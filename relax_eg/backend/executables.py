@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 import jax
 
+from relax_eg.backend.statistics import Tally
 from relax_eg.backend.width import has_x64
 from relax_eg.logs import fallback
 
@@ -66,21 +67,6 @@ class Holder(Protocol):
     def oldest_use(self) -> int | None: ...
 
     def evict_oldest(self) -> None: ...
-
-
-class Tally:
-    """A counter that several threads increment without a lock: `tick()` is one step of C."""
-
-    def __init__(self) -> None:
-        self.tick = itertools.count().__next__
-        self._reads, self._lock = 0, threading.Lock()
-
-    @property
-    def total(self) -> int:
-        """Number of ticks so far."""
-        with self._lock:  # a read calls `tick`, too, and is subtracted
-            self._reads += 1
-            return self.tick() - self._reads + 1
 
 
 @dataclass(eq=False)

@@ -22,13 +22,12 @@ from relax_eg.backend.lower import run_block
 from relax_eg.backend.pallas.choice import Pallas, Preferred
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.dtypes import RECORDS, numpy_dtype
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_in, dims_of
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, postorder
 from relax_eg.ir.module import Binding, Block, Module
 from relax_eg.memory import Plan, Step, Tree, Value, leaves, operands_of
 from relax_eg.ops.fused import VIEWS
 from relax_eg.ops.keys import argument_dtype
-from relax_eg.shapes import Dim
 
 VIEW = "view"
 # chosen: largest number of elements of a constant that is compiled into the kernels that read it, not passed to them
@@ -471,10 +470,4 @@ def _operand_key(e: Expr, place: Mapping[Expr, int]) -> Any:
 
 def _size_names(e: Expr) -> frozenset[str]:
     """The size variables that an expression mentions in its own attributes and annotation."""
-    return frozenset[str]().union(*(d.variables for d in (*dims_of(e.annotation), *_dims_in(e.attrs))))
-
-
-def _dims_in(value: Any) -> list[Dim]:
-    if isinstance(value, Dim):
-        return [value]
-    return [d for v in value for d in _dims_in(v)] if isinstance(value, tuple) else []  # type: ignore[reportUnknownVariableType]
+    return frozenset[str]().union(*(d.variables for d in (*dims_of(e.annotation), *dims_in(e.attrs))))

@@ -23,6 +23,7 @@ import numpy as np
 
 from relax_eg.dtypes import RECORDS
 from relax_eg.errors import LibraryError, RelaxEgError
+from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple, substitute
 from relax_eg.ir.expr import Expr, node, var
 from relax_eg.ir.steps import is_sized
@@ -282,7 +283,7 @@ def _compared_with_pattern(library: Library, operands: Sequence[Tensor], attrs: 
         got, right = np.asarray(got), np.asarray(right)
         off = _difference(got, right)
         if not off <= _tolerance(right.dtype.name):
-            at = ", ".join(f"{v}={n}" for v, n in sizes.items())
+            at = binding_text(sizes)
             which = f"result {i}: " if many else ""
             return (
                 f"library `{library.name}` ({_version_and_place(library)}) does not compute its pattern, at {at}: "

@@ -10,8 +10,7 @@ import jax
 from jax.core import ShapedArray
 from jax.sharding import SingleDeviceSharding
 
-from relax_eg.backend.executables import Tally
-from relax_eg.backend.statistics import StoredRow
+from relax_eg.backend.statistics import StoredRow, Tally
 from relax_eg.backend.stored import StoredExecutable, StoredProgram
 from relax_eg.backend.trees import tree_of_data
 from relax_eg.errors import DeviceError

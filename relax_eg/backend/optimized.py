@@ -103,7 +103,7 @@ class Optimized(Runtime):
 
     @property
     def report(self) -> CostReport:
-        """The report, with what is known by now: what the first calls measured (`settle`), and what cannot run at
+        """The report, with what is known by now: what the first calls measured (`measure`), and what cannot run at
         capacity, if capacities were asked for or it was tried."""
         report, why = self.variants[0].report, self.strategy.at_exact_sizes()
         measured = (*self.measured, *(row for ready in self._bound for row in ready.measured))

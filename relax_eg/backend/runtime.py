@@ -322,7 +322,7 @@ class Runtime:
 
     @property
     def measured(self) -> tuple[MeasuredRow, ...]:
-        """What the calls so far measured (`settle`)."""
+        """What the calls so far measured (`measure`)."""
         settling = self._settling
         return self._measured if settling is None else settling.rows
 

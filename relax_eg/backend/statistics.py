@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
+
+from relax_eg.figures import binding_text, count_text, time
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 _MOST_SIZES = 20  # limit: sizes shown in the text; the JSON has all
+
+
+class Tally:
+    """A counter that several threads increment without a lock: `tick()` is one step of C."""
+
+    def __init__(self) -> None:
+        self.tick = itertools.count().__next__
+        self._reads, self._lock = 0, threading.Lock()
+
+    @property
+    def total(self) -> int:
+        """Number of ticks so far."""
+        with self._lock:  # a read calls `tick`, too, and is subtracted
+            self._reads += 1
+            return self.tick() - self._reads + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +75,7 @@ class SizeRow:
 
 @dataclass(frozen=True, slots=True)
 class SettledRow:
-    """What the first calls found out about the chosen program and the one as written (`settle`).
+    """What the first calls found out about the chosen program and the one as written (`measure`).
 
     - `at`: the sizes of the calls.
     - `runs`: the name of the program that runs from then on.
@@ -76,11 +95,11 @@ class SettledRow:
     high: float
 
     def __str__(self) -> str:
-        where = f"settled at {_sizes(self.at)}" if self.at else "settled"
+        where = f"settled at {binding_text(self.at)}" if self.at else "settled"
         which = "the program as written" if self.runs == "as written" else "the chosen program"
         if self.how == "failed":
             return f"{where}: {which} runs; the other program could not be run"
-        how = f"in {self.calls} calls and {_time(self.seconds)}" if self.how == "timed" else "by an earlier process"
+        how = f"in {self.calls} calls and {time(self.seconds)}" if self.how == "timed" else "by an earlier process"
         ratio = f"{self.speedup:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
         return f"{where} {how}: {which} runs; the chosen one is {ratio} as the one as written"
 
@@ -107,10 +126,10 @@ class StoredRow:
     why_not: str
 
     def __str__(self) -> str:
-        where = f" at {_sizes(self.at)}" if self.at else ""
-        padded = f", padded to {_sizes(self.capacities)}" if self.capacities else ""
-        made = f"{_several(self.executables, 'executable')} of the file for {self.device}{where}{padded}"
-        return f"{made}: {f'not used: {self.why_not}' if self.why_not else _several(self.calls, 'call')}"
+        where = f" at {binding_text(self.at)}" if self.at else ""
+        padded = f", padded to {binding_text(self.capacities)}" if self.capacities else ""
+        made = f"{count_text(self.executables, 'executable')} of the file for {self.device}{where}{padded}"
+        return f"{made}: {f'not used: {self.why_not}' if self.why_not else count_text(self.calls, 'call')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +145,7 @@ class Statistics:
     - `compile_seconds`: wall time of all compilations.
     - `evicted`: number of executables that were dropped.
     - `exact`: what cannot run at capacity, by operator and source line, program, or sizes, with the reason.
-    - `settled`: what the first calls found out, by combination of sizes (`settle`).
+    - `settled`: what the first calls found out, by combination of sizes (`measure`).
     - `is_settling`: whether calls still find out which program is faster.
     - `stored`: the executables of the file that the function was loaded from.
     """
@@ -172,9 +191,10 @@ class Statistics:
             other = "other " if any(not row.why_not for row in self.stored) else ""
             yield Text(f"JAX compiles it for each {other}combination of sizes that is called")
             return
+        calls = f"{count_text(self.calls, 'call')} of {count_text(len(self.sizes), 'size')}"
         yield Text(
-            f"{_several(self.calls, 'call')} of {_several(len(self.sizes), 'size')}, {100 * self.waste:.0f}% padding; "
-            f"{_several(self.compilations, 'executable')} compiled in {self.compile_seconds:.2f} s"
+            f"{calls}, {100 * self.waste:.0f}% padding; "
+            f"{count_text(self.compilations, 'executable')} compiled in {self.compile_seconds:.2f} s"
             + (f", {self.evicted} of them dropped" if self.evicted else "")
         )
         for what, why in self.exact.items():
@@ -188,7 +208,7 @@ class Statistics:
             for r in self.executables:
                 seconds = "" if r.seconds is None else f"{r.seconds * 1e3:.3g} ms"
                 memory = [f"{n / 1e6:.3g} MB" for n in r.memory] if r.memory else [""] * 3
-                made = f"{r.kind} {_sizes(r.at)}", r.why, str(r.calls), f"{r.compile_seconds:.2f} s", seconds
+                made = f"{r.kind} {binding_text(r.at)}", r.why, str(r.calls), f"{r.compile_seconds:.2f} s", seconds
                 table.add_row(*made, *memory)
             yield table
         if self.sizes:
@@ -199,8 +219,8 @@ class Statistics:
                 table.add_column(column, justify="right")
             most = sorted(self.sizes, key=lambda r: -r.calls)
             for r in most[:_MOST_SIZES]:
-                where = "exactly" if r.exact else _sizes(r.capacities)
-                table.add_row(_sizes(r.sizes), where, str(r.calls), f"{100 * r.waste:.0f}%")
+                where = "exactly" if r.exact else binding_text(r.capacities)
+                table.add_row(binding_text(r.sizes), where, str(r.calls), f"{100 * r.waste:.0f}%")
             if len(most) > _MOST_SIZES:
                 table.add_row(f"and {len(most) - _MOST_SIZES} more", "", "", "", style="dim")
             yield table
@@ -209,15 +229,3 @@ class Statistics:
         from relax_eg.reports.text import rendered_text
 
         return rendered_text(self, width=120)
-
-
-def _sizes(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{v}={n}" for v, n in sizes.items())
-
-
-def _time(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def _several(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"

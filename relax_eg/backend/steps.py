@@ -102,7 +102,7 @@ class _Compiled:
         return _unpacked(self._jitted(_Static(tuple(sorted(sizes.items()))), *_packed(tuple(values))))
 
 
-def owned(results: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
+def without_aliases(results: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
     """Results of a block, each an array of its own: an operand that is also a result, or one array that is two, would
     have two owners, and one of them may give it away."""
     seen = {id(x) for x in jax.tree_util.tree_leaves(given)}
@@ -161,7 +161,7 @@ class StepPrograms(Programs):
         sizes = sorted(missing_sizes(inside, known))
 
         def run(given: tuple[Any, ...], bound: dict[str, int]) -> Any:
-            return owned(run_block(self.module, block, dict(zip(reads, given, strict=True)), bound), given)
+            return without_aliases(run_block(self.module, block, dict(zip(reads, given, strict=True)), bound), given)
 
         compiled = _Compiled(self.executables, run)
         if device is not None:

@@ -5,11 +5,11 @@ The machine code of an executable is bytes that only XLA reads. All else is desc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jaxlib
@@ -17,10 +17,6 @@ import jaxlib
 from relax_eg.limits import FEW_KEPT
 from relax_eg.processor import processor_flags, processor_name
 from relax_eg.settings import settings_now
-
-if TYPE_CHECKING:
-    from relax_eg.backend.runtime import CallParts
-
 
 _RELIES = ("compute capability", "instruction sets")  # what the code for GPUs and CPUs relies on
 
@@ -182,26 +178,3 @@ def device_key(device: Any, name: str = "") -> DeviceKey:
 @lru_cache(FEW_KEPT)
 def _digest(flags: tuple[str, ...]) -> str:
     return blake2b(" ".join(flags).encode(), digest_size=8).hexdigest()
-
-
-def mismatch(here: CallParts, program: StoredProgram) -> str:
-    """Why executables contradict the program beside them, of which calls run `here`; "" where they fit it.
-
-    Names and weak types are not compared.
-    """
-    at = ", ".join(f"{v}={n}" for v, n in program.at.items())
-    where = f"has executables for {program.key.device}{f' at {at}' if at else ''}"
-    if (here.variant, here.execution) != (program.variant, program.execution):
-        return f"{where} of variant {program.variant} ({program.execution}), and variant {here.variant} serves calls"
-    takes = here.takes()
-    if len(takes) != len(program.executables):
-        return f"{where}, {len(program.executables)} for a call that runs {len(takes)}"
-    for (_, arrays), executable in zip(takes, program.executables, strict=True):
-        given, taken = (list(map(str, side)) for side in (map(StoredArray.of, arrays), executable.arguments))
-        if given != taken:
-            return f"{where}; `{executable.name}` takes {_listed(taken)}, and the program gives it {_listed(given)}"
-    return ""
-
-
-def _listed(arrays: Sequence[str]) -> str:
-    return ", ".join(arrays) or "nothing"

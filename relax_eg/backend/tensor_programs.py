@@ -33,6 +33,7 @@ from relax_eg.backend.scalar_functions import (
 from relax_eg.backend.tiles import Tiles, tiles
 from relax_eg.dtypes import WIDE
 from relax_eg.errors import BoundsError, RelaxEgError, ShapeError
+from relax_eg.figures import binding_text
 from relax_eg.ops.keys import dtype_name
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, Stage, TensorProgram, loop_of
@@ -207,7 +208,7 @@ class Lowering:
         for buffer, array in zip(program.parameters, arrays, strict=True):
             shape = self.shape(buffer.shape)
             if tuple(array.shape) != shape:
-                at = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+                at = binding_text(self.sizes)
                 raise ShapeError(f"{program.name}: {buffer} is {shape} at {at or 'these sizes'}; got {array.shape}")
             if dtype_name(array) != buffer.dtype:
                 raise ShapeError(f"{program.name}: {buffer} got an array of {dtype_name(array)}")
@@ -235,7 +236,7 @@ class Lowering:
         extents = tuple(dim.evaluate(self.sizes) for dim in dims)
         for dim, extent in zip(dims, extents, strict=True):
             if isinstance(extent, int) and extent < 0:
-                at = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+                at = binding_text(self.sizes)
                 raise BoundsError(f"{self.program.name}: the size {dim} is {extent} at {at}")
         return extents
 

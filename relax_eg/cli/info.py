@@ -16,6 +16,7 @@ from relax_eg.backend.steps import InSteps
 from relax_eg.byte_units import format_bytes
 from relax_eg.cli.common import command, out
 from relax_eg.driver.loading import load
+from relax_eg.figures import binding_text
 
 
 @command
@@ -71,12 +72,12 @@ def _variants(found: Saved) -> Table:
 def _executables(found: Saved) -> Table:
     table = _table("device", "kind", "platform", "sizes", "variant", right=("executables", "launches", "bytes"))
     for p in found.stored.programs:
-        padded = f", padded to {_sizes(p.capacities)}" if p.capacities else ""
+        padded = f", padded to {binding_text(p.capacities)}" if p.capacities else ""
         row = (
             p.key.device,
             p.key.kind,
             f"{p.key.platform} {p.key.capability}".strip(),
-            f"{_sizes(p.at)}{padded}",
+            f"{binding_text(p.at) or 'its own'}{padded}",
             str(p.variant),
             str(len(p.executables)),
             str(p.launches) if p.key.platform == "gpu" else "",
@@ -93,10 +94,6 @@ def _table(*columns: str, right: tuple[str, ...]) -> Table:
     for column in right:
         table.add_column(column, justify="right")
     return table
-
-
-def _sizes(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{v}={n}" for v, n in sizes.items()) or "its own"
 
 
 def _versions(versions: Mapping[str, str]) -> str:

@@ -1,9 +1,9 @@
 """Programs whose steps run in a stated order, some of them several times, to need less memory in one XLA program.
 
 XLA orders a program by itself and merges a value with its second computation. `arranged` decides both: by the values
-that XLA is predicted to store, it looks for an order of low peak and for values to compute again (`memory.again`), and
-states both in the program (`memory.pinned`). The operator that states them is the identity: without it the program is
-the one that was extracted.
+that XLA is predicted to store, it looks for an order of low peak and for values to compute again
+(`memory.rematerialization`), and states both in the program (`memory.pinned`). The operator that states them is the
+identity: without it the program is the one that was extracted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import UNKNOWN
 from relax_eg.ir.partition import static_expressions
 from relax_eg.ir.scopes import called_functions
-from relax_eg.memory.again import Arrangement, ArrangementProblem, arrange
 from relax_eg.memory.pinned import read_whole, with_order, without_order
+from relax_eg.memory.rematerialization import Arrangement, ArrangementProblem, arrange
 from relax_eg.memory.schedule import best_order
 from relax_eg.memory.steps import program_of
 

@@ -19,6 +19,7 @@ from relax_eg.backend.gpu.target import GpuTarget, target_for
 from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.backend.program import abstract_array
 from relax_eg.errors import DeviceError
+from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import postorder
 from relax_eg.ops.libraries import Library, library_of
@@ -75,7 +76,7 @@ def _verdict(rule: Rule, library: Library, target: GpuTarget) -> CompiledVerdict
     tested, shown = 0, ""
     for instance in instances(rule, limit=_INSTANCES):
         for sizes in draws.draw_sizes(instance, rng, _SIZES, least=2):
-            at = ", ".join(f"{v}={n}" for v, n in sizes.items())
+            at = binding_text(sizes)
             try:
                 text = _compiled(instance, library, sizes, target)
             except DeviceError as e:

@@ -28,6 +28,7 @@ from relax_eg.extract.numbers import evaluate
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.extract.report import AS_WRITTEN, Crossover, Curve, Series
 from relax_eg.extract.weights import FRUGAL, prepared_bytes
+from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
@@ -212,7 +213,7 @@ class _Pool:
                     known.add((entry.module, spec))
                     self._add(CandidateProgram(entry, mode))
             quiet = 0 if before > _NEWS * min(float(c[i]) for c in self.costs) else quiet + 1
-            sizes = ", ".join(f"{v}={n}" for v, n in point.items())
+            sizes = binding_text(point)
             log_at(2, f"family: extracted at {sizes}, {len(self.programs)} programs")
             report_progress("family", self.extractions, len(self.programs))
         self.stop = self.stop or NOTHING_NEW

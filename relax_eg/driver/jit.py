@@ -13,7 +13,7 @@ from relax_eg.driver.background import Search, read_search
 from relax_eg.driver.jit_weights import JittedWithWeights
 from relax_eg.driver.jitted import Jitted
 from relax_eg.driver.options import KINDS, Facts, Sizes, Target
-from relax_eg.driver.settling import Settle, SettleMode
+from relax_eg.driver.settling import FIRST_CALLS, Settle, SettleMode
 from relax_eg.driver.time_limit import TimeLimit
 from relax_eg.dynamic.policy import Dynamic, Mode, read_policy
 from relax_eg.egraph import Budget
@@ -25,7 +25,8 @@ from relax_eg.shapes.relation import Bounds
 
 
 @accepts(
-    **{k: v for k, v in KINDS.items() if k != "numerics"},  # a search that fails warns, and the function runs
+    **{k: v for k, v in KINDS.items() if k not in ("numerics", "measure")},  # a search that fails warns, and `fn` runs
+    measure=FIRST_CALLS,
     fn=Kind(lambda x: x is None or callable(x) or isinstance(x, Module), "a function"),
     dims=of_types("a list of specs, one for each argument,", list, tuple) | NONE,
 )
@@ -41,7 +42,7 @@ def jit(
     numerics: Numerics = "reassociate",
     facts: Facts | None = None,
     dynamic: Mode | Dynamic = "auto",
-    settle: SettleMode | Settle | None = None,
+    measure: SettleMode | Settle | None = None,
     search: Search = "first call",
     memory_limit: int | str | None = None,
     time_limit: float | str | None = None,
@@ -63,6 +64,7 @@ def jit(
       alone is computed at the first call with these very arrays of JAX and kept as long as the arrays are. It is not
       kept for numpy arrays, which may change, nor where JAX traces the call.
     - `facts`: what is known of the values of arguments, as `optimize` takes it; positions count as in `static_argnums`.
+    - `measure`: that of `optimize`, which alone times programs ahead of the calls.
     - `search`: "first call" searches when a call needs a program. "background" runs such calls as written, under
       `jax.jit`, until a thread has found and compiled it; `fast.wait()` waits for that. Calls that JAX traces search
       themselves.
@@ -73,7 +75,7 @@ def jit(
     """
     options: dict[str, Any] = {
         "rules": rules, "target": target, "at": at, "bounds": bounds, "weights": weights, "numerics": numerics,
-        "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "settle": settle, "search": search,
+        "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "measure": measure, "search": search,
         "memory_limit": memory_limit, "time_limit": time_limit, "budget": budget,
     }  # fmt: skip
     if isinstance(fn, Module) and not callable(fn):

@@ -86,7 +86,7 @@ class Jitted:
         self._written = self._executables.jit(fn, **jit)
         # What runs the function optimized for the very shapes of a call.
         self._exactly: Any = self._exactly_once_searched if self._background.is_on else self._jitted
-        self._settle, self._measured, self._settled_rows = Settle.of(options["settle"]), (), ()
+        self._settle, self._measured, self._settled_rows = Settle.of(options["measure"]), (), ()
         self._settling: Settling[JitContestant] | None = None
         # What runs calls of the first sizes, and their key: the optimized function, or, where that was found slower or
         # is the one as written, `_rival`.

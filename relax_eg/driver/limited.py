@@ -24,11 +24,11 @@ from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
 from relax_eg.errors import ExtractionError
-from relax_eg.extract.figures import count_text
 from relax_eg.extract.footprint import Footprint, MemoryRow
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
+from relax_eg.figures import count_text
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress

@@ -17,14 +17,16 @@ from relax_eg.backend.jax_library import is_plain
 from relax_eg.backend.loaded import LoadedProgram, LoadedPrograms, load_executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import module_check
-from relax_eg.backend.stored import Stored, default_device_key, mismatch
+from relax_eg.backend.runtime import CallParts
+from relax_eg.backend.stored import Stored, StoredArray, StoredProgram, default_device_key
 from relax_eg.driver.learning import on_this_machine
 from relax_eg.driver.prices import ByProfile, call_predictor, expected_of
 from relax_eg.driver.running import make_runnable
-from relax_eg.driver.settling import OFF, SETTLE_KIND, Settle, SettleMode
+from relax_eg.driver.settling import FIRST_CALLS, OFF, Settle, SettleMode
 from relax_eg.dynamic.policy import DYNAMIC_KIND, Dynamic, Mode, check_one_program, read_policy
 from relax_eg.errors import ArtifactError, DeviceError
 from relax_eg.extract.profile import Profile
+from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.ir.module import Module
@@ -40,21 +42,22 @@ _EXECUTABLES: tuple[Executables, ...] = ("compile", "trust")
 @accepts(
     path=PATH,
     dynamic=DYNAMIC_KIND | NONE,
-    settle=SETTLE_KIND,
+    measure=FIRST_CALLS,
     executables=one_of(*_EXECUTABLES),
 )
 def load(
     path: str | Path,
     *,
     dynamic: Mode | Dynamic | None = None,
-    settle: SettleMode | Settle | None = None,
+    measure: SettleMode | Settle | None = None,
     executables: Executables = "compile",
 ) -> Optimized:
     """The optimized function that `best.save(path)` wrote: it runs, reports, prepares and checks as before, and nothing
     is searched.
 
     - `dynamic`: that of `optimize`; what it leaves out is as it was when the function was saved.
-    - `settle`: that of `optimize`; None is "off" where executables of the file run here.
+    - `measure`: that of `optimize`, which alone times programs ahead; None is "off" where executables of the file run
+      here.
     - `executables`: "trust" lets calls run the executables of the file that were made for this kind of device, by these
       versions of JAX and XLA; all other calls are compiled. They are machine code: trust only those who wrote the file.
       "compile" gives nothing of them to XLA. `best.statistics()` tells which there are, and which serve calls.
@@ -94,7 +97,7 @@ def load(
     with saved.program.width_context():
         loaded = _loaded(stored) if executables == "trust" else _left_unused(stored)
     serves = any(p.compiled for p in loaded)
-    trials = OFF if serves and settle is None else Settle.of(settle)
+    trials = OFF if serves and measure is None else Settle.of(measure)
     best = make_runnable(saved, no_explanation(name), policy, predict, trials)
     if loaded:
         best.use_loaded(loaded)
@@ -150,12 +153,35 @@ def _check_agrees(best: Optimized, p: LoadedProgram, path: str | Path) -> None:
         if dict(here.capacities) != dict(p.stored.capacities):
             p.compiled, p.why_not = (), "calls at its sizes run at other capacities"
             return
-        why = mismatch(here, p.stored)
+        why = _mismatch(here, p.stored)
     if why:
         raise ArtifactError(
             f"load: {path} {why}\n  accepted: executables that were made of the program beside them; with "
             "executables='compile' they are left unused"
         )
+
+
+def _mismatch(here: CallParts, program: StoredProgram) -> str:
+    """Why executables contradict the program beside them, of which calls run `here`; "" where they fit it.
+
+    Names and weak types are not compared.
+    """
+    at = binding_text(program.at)
+    where = f"has executables for {program.key.device}{f' at {at}' if at else ''}"
+    if (here.variant, here.execution) != (program.variant, program.execution):
+        return f"{where} of variant {program.variant} ({program.execution}), and variant {here.variant} serves calls"
+    takes = here.takes()
+    if len(takes) != len(program.executables):
+        return f"{where}, {len(program.executables)} for a call that runs {len(takes)}"
+    for (_, arrays), executable in zip(takes, program.executables, strict=True):
+        given, taken = (list(map(str, side)) for side in (map(StoredArray.of, arrays), executable.arguments))
+        if given != taken:
+            return f"{where}; `{executable.name}` takes {_listed(taken)}, and the program gives it {_listed(given)}"
+    return ""
+
+
+def _listed(arrays: Sequence[str]) -> str:
+    return ", ".join(arrays) or "nothing"
 
 
 def _as_expected_here(v: Variant, p: Profile) -> Variant:

@@ -26,8 +26,8 @@ from relax_eg.dtypes import is_float, is_integer
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import profile
-from relax_eg.extract.figures import time
 from relax_eg.extract.report import price_program
+from relax_eg.figures import time
 from relax_eg.frontends import trace
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, constant_value, postorder, var

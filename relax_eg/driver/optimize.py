@@ -60,8 +60,7 @@ def optimize(
     dynamic: Mode | Dynamic = "auto",
     memory_limit: int | str | None = None,
     time_limit: float | str | None = None,
-    measure: int = 0,
-    settle: SettleMode | Settle | None = None,
+    measure: SettleMode | int | Settle | None = None,
     budget: Budget | None = None,
     mesh: Any = None,
     **kwspecs: Any,
@@ -101,15 +100,15 @@ def optimize(
       capacities, which take the true sizes as arguments; "auto", capacities for sizes that are neither in `at` nor
       called often; or a `Dynamic`, which also says which capacities, how many executables are kept, and whether they
       are compiled in the background (`docs/dynamic.md`).
-    - `measure`: how many programs are timed beside the one as written, at each of `at` and on random arguments, each
-      compiled by XLA as usual or in one of the profile's modes. A call then runs what was fastest at the nearest of
-      `at`, as the guards of `best.variants` say; if two sizes have different winners, a few sizes between them are
-      timed, too. With 0, price decides.
-    - `settle`: whether the first calls find out if the chosen program is faster than the one as written. With "auto"
-      (usual) they do where the interval of the predicted gain (`report.expected`) contains 1: the program as written is
-      compiled in a thread, and the two take turns on the calls until it is known; "always"; "off", the prediction
-      decides; or a `Settle`, which also limits the calls and seconds. What was found is in `best.report` and
-      `best.statistics()`. The environment variable `RELAX_EG_SETTLE` sets the usual mode (`docs/devices.md`).
+    - `measure`: what is decided by the clock. With "auto" (usual) the first calls find out if the chosen program is
+      faster than the one as written, where the interval of the predicted gain (`report.expected`) contains 1: the
+      program as written is compiled in a thread, and the two take turns on the calls until it is known. "always": they
+      do so for any gain; "off": the prediction decides; a `Settle` also limits the calls and seconds. What was found is
+      in `best.report` and `best.statistics()`. The environment variable `RELAX_EG_MEASURE` sets the usual mode
+      (`docs/devices.md`). With a number, so many programs are timed ahead, beside the one as written, at each of `at`
+      and on random arguments, each compiled by XLA as usual or in one of the profile's modes; 0 is "off". A call then
+      runs what was fastest at the nearest of `at`, as the guards of `best.variants` say; if two sizes have different
+      winners, a few sizes between them are timed, too.
     - `budget`: limits of the search.
     - `mesh`: a mesh of devices, `{"data": 4, "model": 2}`: placements are chosen together with the algebra, and the
       result is a `Spread`. `memory_limit` is then that of each device, all its bytes together. `rx.spread` does the
@@ -129,13 +128,12 @@ def optimize(
     traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
     options = read_options(
         traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights_of(program, traced, weights),
-        facts=facts, numerics=numerics,
-        budget=budget, measure=measure, execution=execution, memory_limit=memory_limit,
-        time_limit=time_limit,
+        facts=facts, numerics=numerics, budget=budget, measure=measure if isinstance(measure, int) else 0,
+        execution=execution, memory_limit=memory_limit, time_limit=time_limit,
     )  # fmt: skip
     named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
     chosen = Dynamic.of(dynamic)
-    settling = Settle.of(settle) if not measure and memory_limit is None and time_limit is None else OFF
+    settling = Settle.of(measure) if memory_limit is None and time_limit is None else OFF
     found = traced.cast_variables if traced.in_steps else ()
     policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named, found)
     given = [a for a in traced.arguments.names if a not in options.weights]
@@ -145,13 +143,13 @@ def optimize(
     return holding_weights(best, program)
 
 
-def check_with_mesh(weights: Any, execution: str, time_limit: Any, measure: int) -> None:
+def check_with_mesh(weights: Any, execution: str, time_limit: Any, measure: Any) -> None:
     """OptionError for options that a program on a mesh does not have."""
     for name, is_given in (
         ("weights", bool(weights)),
         (f"execution={execution!r}", execution != "whole"),
         ("time_limit", time_limit is not None),
-        ("measure", bool(measure)),
+        (f"measure={measure!r}", measure not in (None, "auto", "off", 0)),
     ):
         if is_given:
             raise OptionError(f"mesh= and {name}: one of them is accepted")

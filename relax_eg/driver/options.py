@@ -15,7 +15,7 @@ from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.at_hand import profile_at_hand
 from relax_eg.driver.learning import on_this_machine
-from relax_eg.driver.settling import SETTLE_KIND
+from relax_eg.driver.settling import MEASURE
 from relax_eg.driver.time_limit import TimeLimit
 from relax_eg.dynamic.policy import DYNAMIC_KIND
 from relax_eg.egraph import Budget
@@ -49,7 +49,6 @@ Facts = Mapping[str | int, str | Sequence[str]]
 Execution = Literal["whole", "kernels", "auto"]
 AUTO = "auto"
 
-MOST_MEASURED = 16  # limit: programs that `measure` may time
 _FAR = 4096  # limit: largest size considered for a variable without an upper bound
 _TIMES_LEAST = 64  # limit: the same, as a multiple of the least size
 _CORNERED = 3  # limit: varying sizes of a family that get a corner in which they alone are large
@@ -70,7 +69,7 @@ class Options:
     - `numerics`: the classes of rules allowed.
     - `budget`: limits of the search.
     - `sharing`: whether repeated blocks become functions.
-    - `measure`: how many programs are timed.
+    - `measure`: how many programs are timed ahead of the calls.
     - `cost`: the user's cost model; None: the profile prices.
     - `execution`: how the program is executed; "auto": extraction chooses.
     - `family`: whether several programs may be found, each for some of the sizes.
@@ -211,12 +210,8 @@ KINDS: Mapping[str, Kind] = {
     "facts": of_types("{'x': 'positive'}", Mapping) | NONE,
     "budget": of_types("a Budget", Budget) | NONE,
     "execution": one_of(*EXECUTIONS, AUTO),
-    "measure": Kind(
-        lambda x: isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= MOST_MEASURED,
-        f"how many programs to time, 0 to {MOST_MEASURED},",
-    ),
+    "measure": MEASURE,
     "dynamic": DYNAMIC_KIND,
-    "settle": SETTLE_KIND,
 }  # fmt: skip
 
 
@@ -231,7 +226,7 @@ def read_options(
     facts: Facts | None = None,
     numerics: str = "reassociate",
     budget: Budget | None = None,
-    measure: Any = 0,
+    measure: int = 0,
     execution: Any = WHOLE,
     memory_limit: Any = None,
     time_limit: Any = None,
@@ -242,10 +237,6 @@ def read_options(
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
-    if not isinstance(measure, int) or isinstance(measure, bool) or not 0 <= measure <= MOST_MEASURED:
-        raise OptionError(
-            f"measure={short_repr(measure)}: how many programs to time, 0 to {MOST_MEASURED}, is accepted"
-        )
     if memory_limit is not None and time_limit is not None:
         raise OptionError("time_limit and memory_limit: one of them is accepted; rx.pareto finds what lies between")
     _check_execution(

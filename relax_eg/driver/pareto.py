@@ -26,6 +26,7 @@ from relax_eg.errors import OptionError
 from relax_eg.extract.footprint import Footprint
 from relax_eg.extract.least_memory import RESULTS, LeastBytes
 from relax_eg.extract.report import AS_WRITTEN, MeasuredRow
+from relax_eg.figures import binding_text
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
@@ -101,7 +102,7 @@ class ParetoFront:
         return [p for p in self.points if p.slower <= share][-1]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        sizes = ", ".join(f"{k}={v}" for k, v in self.at.items())
+        sizes = binding_text(self.at)
         table = Table(title=f"{self.name}({sizes}): memory against time", title_justify="left")
         timed = any(p.measured for p in self.points)
         table.add_column("program")

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import jax
 import numpy as np
 
-from relax_eg.argument_checks import Kind, short_repr
+from relax_eg.argument_checks import Kind, short_repr, within
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, is_tracing
 from relax_eg.backend.statistics import SettledRow
 from relax_eg.backend.width import has_x64
@@ -27,13 +27,15 @@ from relax_eg.driver.varying import spec_of_any
 from relax_eg.errors import OptionError
 from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.report import MeasuredRow
+from relax_eg.figures import binding_text
 from relax_eg.logs import fallback, log_at
 from relax_eg.measure.timing import median_ranks
 from relax_eg.memo import Memo
 from relax_eg.reports import CostReport
 
 SettleMode = Literal["auto", "always", "off"]
-SETTLE: tuple[SettleMode, ...] = ("auto", "always", "off")
+_MODES: tuple[SettleMode, ...] = ("auto", "always", "off")
+_MOST_MEASURED = 16  # limit: programs that `measure` may time ahead of the calls
 LOOKS = (8, 12, 20)  # chosen: pairs of calls after which the interval of their ratio is looked at, before the last
 CERTAINTY = 0.95  # chosen: confidence of the decision as a whole
 # chosen: a ratio beyond which, and pairs in a row after which, no interval is needed. Of two equal programs one wins 5
@@ -63,7 +65,7 @@ Key = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Settle:
-    """How a function finds out whether its chosen program is faster: `optimize(..., settle=Settle(...))`.
+    """How the first calls find out whether the chosen program is faster: `optimize(..., measure=Settle(...))`.
 
     - `mode`: "auto", where the interval of the predicted gain (`report.expected`) contains 1; "always"; or "off", the
       prediction decides.
@@ -78,19 +80,25 @@ class Settle:
     seconds: float = 2.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mode, str) or self.mode not in SETTLE:  # type: ignore[reportUnnecessaryIsInstance]
-            raise OptionError(f"settle={short_repr(self.mode)}: {', '.join(map(repr, SETTLE))} or a Settle is accepted")
+        if not isinstance(self.mode, str) or self.mode not in _MODES:  # type: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"Settle(mode={short_repr(self.mode)}): one of {', '.join(_MODES)} is accepted")
         if type(self.calls) is not int or self.calls < 2 * _FEW:
             raise OptionError(f"Settle(calls={short_repr(self.calls)}): a number >= {2 * _FEW} is accepted")
         if type(self.seconds) not in (int, float) or not 0 < self.seconds < math.inf:  # type: ignore[reportUnnecessaryIsInstance]
             raise OptionError(f"Settle(seconds={short_repr(self.seconds)}): a number above 0 is accepted")
 
     @classmethod
-    def of(cls, given: SettleMode | Settle | None) -> Settle:
-        """`given`, or what the environment variable `RELAX_EG_SETTLE` says. OptionError."""
-        if isinstance(given, Settle):
-            return given
-        return cls(mode=given or os.environ.get("RELAX_EG_SETTLE", "") or "auto")  # type: ignore[reportArgumentType]
+    def of(cls, measure: SettleMode | Settle | int | None) -> Settle:
+        """Returns what the first calls do under an option `measure`. A number of programs that are timed ahead leaves
+        nothing to them; None is the mode that the environment variable `RELAX_EG_MEASURE` names. OptionError."""
+        if isinstance(measure, Settle):
+            return measure
+        if isinstance(measure, int):
+            return OFF
+        usual: Any = os.environ.get("RELAX_EG_MEASURE") or "auto"
+        if measure is None and usual not in _MODES:
+            raise OptionError(f"RELAX_EG_MEASURE={usual}: one of {', '.join(_MODES)} is accepted")
+        return cls(mode=measure or usual)
 
     def doubts(self, reports: Iterable[CostReport]) -> bool:
         """Whether the predicted gains of chosen programs are to be settled."""
@@ -409,7 +417,7 @@ class Settling(Generic[C]):
         assert trial.winner is not None
         winner, o = self._contestants[trial.winner], trial.outcome
         self._untried.clear()  # this may be the nearest one
-        at = ", ".join(f"{v}={n}" for v, n in trial.at.items())
+        at = binding_text(trial.at)
         ratio = "" if o is None else f"; the chosen program is {o.speedup:.2f} times as fast as the one as written"
         log_at(1, f"settled{' at ' + at if at else ''}: {winner.label}{ratio}, {how}")
         over = [t for t in list(self._trials.values()) if t.winner is not None]
@@ -464,7 +472,12 @@ def _start(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="relax_eg settle").start()
 
 
-SETTLE_KIND = Kind(
-    lambda x: x is None or isinstance(x, Settle) or (isinstance(x, str) and x in SETTLE),
-    f"one of {', '.join(map(repr, SETTLE))}, or a Settle",
+# The kinds of the option `measure`: of functions that time no programs ahead of the calls, and of those that do.
+FIRST_CALLS = Kind(
+    lambda x: x is None or isinstance(x, Settle) or (isinstance(x, str) and x in _MODES),
+    f"one of {', '.join(map(repr, _MODES))}, or a Settle,",
+)
+MEASURE = Kind(
+    (FIRST_CALLS | within("programs", 0, _MOST_MEASURED)).fits,
+    f"one of {', '.join(map(repr, _MODES))}, how many programs to time ahead, 0 to {_MOST_MEASURED}, or a Settle,",
 )

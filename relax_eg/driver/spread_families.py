@@ -24,7 +24,7 @@ _FIRST = 0.5  # limit: share of the seconds for the searches in which each bindi
 Given = Mapping[int, MeshPlacement]
 
 
-def alike(
+def with_equal_placements(
     search: Callable[[Sizes, Given, float], CachedResult],
     bindings: Sequence[Sizes],
     given: Given,

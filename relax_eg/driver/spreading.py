@@ -24,7 +24,7 @@ from relax_eg.driver.pipelining import pipelined, pipelines
 from relax_eg.driver.prices import price_at
 from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
-from relax_eg.driver.spread_families import alike, variants_of
+from relax_eg.driver.spread_families import variants_of, with_equal_placements
 from relax_eg.driver.units import Units
 from relax_eg.dynamic.over_mesh import PaddedSpread
 from relax_eg.egraph import Budget, Dump, EGraph, dump
@@ -33,7 +33,7 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.report import OperatorRow, ProgramCost
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
-from relax_eg.frontends.jax.shard_maps import freeing
+from relax_eg.frontends.jax.shard_maps import on_global_view
 from relax_eg.frontends.jax.trace import Traced
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.calls import callees_first
@@ -154,7 +154,7 @@ def spread(
     ranges, statements = split_bounds(bounds)
     if budget is None and rules is AS_WRITTEN:
         budget = Budget(nodes=0, seconds=0.0)
-    with freeing(free_shard_maps):
+    with on_global_view(free_shard_maps):
         named = specs_by_name(specs, kwspecs)
         traced = traced_program(program, args, named, ranges, statements)
         _check_spreadable(traced)
@@ -213,7 +213,9 @@ def spread(
             return best
 
         fixed = [i for i, x in enumerate(traced.leaves) if not any(d.variables for d in dims_of(x.annotation))]
-        each = alike(cheapest, options.bindings, wanted.inputs, fixed, seconds - (time.monotonic() - started))
+        each = with_equal_placements(
+            cheapest, options.bindings, wanted.inputs, fixed, seconds - (time.monotonic() - started)
+        )
         best = optimized_of(traced, options, CachedResult(variants_of(each, options.bindings), False))
     reports = [_report_of(x) for x in each]
     return PaddedSpread.padded_over(best, where, reports, padded) if padded else Spread.of(best, where, reports)

@@ -19,6 +19,7 @@ from relax_eg.explain.nearest import Attempt, Graph, Nearest
 from relax_eg.explain.record import Firing, signature_of
 from relax_eg.explain.steps import equation
 from relax_eg.extract.cost import WholeCost
+from relax_eg.figures import binding_text
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.expr import Expr, postorder
@@ -192,7 +193,7 @@ class _Answer:
         if not places:
             return WhyNot(self.rule, "not chosen", "", "", ("in the e-graph, but other choices were cheaper",))
         source, match, (before, after) = min(places, key=lambda p: p[2][1] - p[2][0])
-        at = ", ".join(f"{k}={v}" for k, v in self.options.bindings[0].items())
+        at = binding_text(self.options.bindings[0])
         against = f"{_time(after)} against {_time(before)}{f', at {at}' if at else ''}"
         if _time(after) == _time(before):
             why = f"in the e-graph, but nothing is gained: {against}"

@@ -18,7 +18,7 @@ from relax_eg.dynamic.softmax import IDIOMS
 from relax_eg.dynamic.special import BEHAVIOURS
 from relax_eg.dynamic.step import CapacityStep, NotPredicated, OperatorUse
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, substitute
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_in, dims_of, substitute
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.control import Run, arguments_of, runs_of, steps_of
 from relax_eg.ir.expr import (
@@ -208,7 +208,7 @@ class _FunctionAnalysis:
         if e.op == MATCH_CAST or e.op in RUNNING:
             return False
         annotations = [self.annotation(x) for x in (e, *e.args)]
-        dims = [d for a in annotations for d in dims_of(a)] + [d for _, v in e.attrs for d in _dims_in(v)]
+        dims = [d for a in annotations for d in dims_of(a)] + [d for _, v in e.attrs for d in dims_in(v)]
         return not any(self.whole.moves(d.substitute(self.sizes)) for d in dims) and all(map(_is_known, annotations))
 
     def record_exact(self, e: Expr, reason: str) -> None:
@@ -399,12 +399,6 @@ def _is_known(annotation: Annotation) -> bool:
     if isinstance(annotation, Tuple):
         return all(map(_is_known, annotation.fields))
     return not isinstance(annotation, Tensor) or annotation.shape is not None
-
-
-def _dims_in(value: Any) -> list[Dim]:
-    if isinstance(value, Dim):
-        return [value]
-    return [d for v in value for d in _dims_in(v)] if isinstance(value, tuple) else []  # type: ignore[reportUnknownVariableType]
 
 
 def _operator_label(e: Expr) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from relax_eg.backend.executables import Executable, Tally
+from relax_eg.backend.executables import Executable
+from relax_eg.backend.statistics import Tally
 from relax_eg.dynamic.fitting import CapacityFit
 
 UNCHANGED = CapacityFit((), ())

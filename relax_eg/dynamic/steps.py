@@ -21,7 +21,7 @@ from relax_eg.backend.executables import Executable, Executables, compile_execut
 from relax_eg.backend.lower import device_named
 from relax_eg.backend.program import abstract_array
 from relax_eg.backend.statistics import ExecutableRow, SizeRow, Statistics
-from relax_eg.backend.steps import OnDevice, StepPrograms, owned
+from relax_eg.backend.steps import OnDevice, StepPrograms, without_aliases
 from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.fitting import CapacityFit, Jit, make_fit, shape_at, unpadded
 from relax_eg.dynamic.loops import GrowingLoop, growth_of
@@ -403,7 +403,7 @@ class _Part:
             for i, x in zip((*donated, *others), (*taken, *rest), strict=True):
                 leaves[i] = x
             made = run(leaves, true)
-            return made if self.outputs is None else owned(made, leaves)
+            return made if self.outputs is None else without_aliases(made, leaves)
 
         arguments = [given[i] for i in donated], [given[i] for i in others], scalars
         more = {"donate_argnums": (0,)} if donated else {}

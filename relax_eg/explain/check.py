@@ -30,6 +30,7 @@ from relax_eg.explain.values import (
     numbers_in,
     stand_in_value,
 )
+from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, with_sizes
 from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.calls import signature as function_annotation
@@ -152,7 +153,7 @@ def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> 
     def compare(given: list[Any], sizes: dict[str, int]) -> None:
         a, b = (evaluate(m, given, sizes=sizes, libraries=libraries or stand_in_value) for m in (d.written, d.chosen))
         if why := compare_values(a, b, d.numerics[-1]):
-            at = _sizes_text(sizes)
+            at = binding_text(sizes) or "its sizes"
             raise ExplanationError(f"{d.name}: the chosen program and the one as written differ at {at}: {why}")
         if is_informative(a):
             deviations.append(deviation(a, b))
@@ -207,10 +208,6 @@ def _check_facts(d: Derivation) -> None:
             lacking.append(str(error))
     if len(lacking) == len(_SEEDS):
         raise ExplanationError(f"{d.name}: {lacking[0]}; a derivation from facts that nothing has says nothing")
-
-
-def _sizes_text(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "its sizes"
 
 
 class _Check:
@@ -418,7 +415,7 @@ class _Check:
         x, y = values.of(a), values.of(b)
         near = [values.of(v) for v in (() if e is None else e.operands)]
         if problem := compare_values(x, y, self.loosest if e is None else e.rule.numerics, near):
-            raise self.fail(e, f"the values differ at {_sizes_text(sizes)}: {problem}")
+            raise self.fail(e, f"the values differ at {binding_text(sizes) or 'its sizes'}: {problem}")
         if e is not None and is_informative(x):
             key = e, e.pairs.index((a, b))
             self.found.deviations[key] = max(self.found.deviations.get(key, 0.0), deviation(x, y))

@@ -44,6 +44,7 @@ from relax_eg.extract.matmuls import (
 from relax_eg.extract.numbers import Number, choose, evaluate, is_column, maximum, minimum, truncate
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import Placed, walk
+from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
 from relax_eg.ir.control import alternatives, arguments_of, group_arguments, runs_of, steps_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, COND, SCAN, postorder
@@ -461,7 +462,7 @@ class WholeCost:
             of_library = library.cost
 
             def price(at: Mapping[str, Number], flops: Number, moved: Number) -> NodeCost:
-                text = ", ".join(f"{v}={n}" for v, n in at.items())
+                text = binding_text(at)
                 found = of_library(flops, moved, p)
                 return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {text}"))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relax_eg.byte_units import format_bytes
+from relax_eg.figures import binding_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class MemoryRow:
         kept = f"; kept on the host: {', '.join(f'{v} ({format_bytes(n)})' for v, n in self.kept)}" if self.kept else ""
         where = ""
         if self.largest is not None:
-            at = ", ".join(f"{v}={n}" for v, n in self.largest.items())
+            at = binding_text(self.largest)
             shown = "no size in bounds has larger values: proved"
             where = f"; at {at} as well ({f'`{self.not_shown}` may be larger elsewhere' if self.not_shown else shown})"
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from relax_eg.extract import figures
+from relax_eg import figures
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import KernelPart, Memory
 from relax_eg.extract.numbers import gap, truncate

@@ -268,12 +268,12 @@ def _bound_names(body: Iterable[ast.stmt]) -> list[str]:
 
 
 def _raise_not_executable(name: str) -> NoReturn:
-    raise ScriptError(f"rx.{name} has a meaning only where it is read\n  accepted: {_READ}")
+    raise ScriptError(f"`{name}` has a meaning only where it is read\n  accepted: {_READ}")
 
 
 def dataflow() -> AbstractContextManager[None]:
     """`with rx.dataflow():` opens a region of a script without effects. Its outputs are the names that its last line,
-    `rx.output(names)`, lists; without that line, the names that later lines use."""
+    `rx.script.output(names)`, lists; without that line, the names that later lines use."""
     _raise_not_executable("dataflow")
 
 
@@ -284,29 +284,28 @@ def output(*values: Any) -> None:
 
 
 def sym_var() -> Any:
-    """`n = rx.sym_var()` declares a size variable in a script. The declaration is optional; it defines the name for
-    editors."""
+    """`n = rx.script.sym_var()` declares a size variable. The line is optional: it defines the name for editors."""
     _raise_not_executable("sym_var")
 
 
 def new_ref(value: Any) -> Any:
-    """`r = rx.new_ref(value)` makes a mutable cell in a script."""
+    """`r = rx.script.new_ref(value)` makes a mutable cell in a script."""
     del value
     _raise_not_executable("new_ref")
 
 
 def read_ref(ref: Any) -> Any:
-    """`rx.read_ref(r)` is the value in a mutable cell, in a script."""
+    """`rx.script.read_ref(r)` is the value in a mutable cell, in a script."""
     del ref
     _raise_not_executable("read_ref")
 
 
 def write_ref(ref: Any, value: Any) -> None:
-    """`rx.write_ref(r, value)` puts another value into a mutable cell, in a script."""
+    """`rx.script.write_ref(r, value)` puts another value into a mutable cell, in a script."""
     del ref, value
     _raise_not_executable("write_ref")
 
 
 def shape(*sizes: int | str | Dim) -> Expr:
-    """A shape as a value: `rx.shape("n", 4)`."""
+    """A shape as a value: `rx.script.shape("n", 4)`."""
     return shape_value(sizes)

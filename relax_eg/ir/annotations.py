@@ -370,6 +370,15 @@ def dims_of(annotation: Annotation) -> tuple[Dim, ...]:
     return tuple(found)
 
 
+def dims_in(value: Any) -> tuple[Dim, ...]:
+    """Returns every size in an attribute's value: a size, those of an annotation (`dims_of`), or those in a tuple."""
+    if isinstance(value, Dim):
+        return (value,)
+    if isinstance(value, Annotation):
+        return dims_of(value)
+    return tuple(d for v in value for d in dims_in(v)) if isinstance(value, tuple) else ()  # type: ignore[reportUnknownVariableType]
+
+
 def is_first_order(annotation: Annotation) -> bool:
     """Whether values with this annotation consist of tensors and shapes, so that XLA programs can take and return
     them."""

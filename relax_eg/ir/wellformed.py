@@ -7,7 +7,7 @@ import keyword
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, NoReturn, cast
+from typing import NoReturn
 
 from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
 from relax_eg.ir.annotations import (
@@ -18,6 +18,7 @@ from relax_eg.ir.annotations import (
     Ref,
     Tuple,
     data_types_of,
+    dims_in,
     dims_of,
     inside,
     named_sizes,
@@ -47,7 +48,7 @@ from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
 from relax_eg.limits import CALL_DEPTH, CALLS, KEPT
 from relax_eg.logs import stage
-from relax_eg.shapes import Binder, Dim
+from relax_eg.shapes import Binder
 from relax_eg.shapes.relation import read_statement
 
 
@@ -268,7 +269,7 @@ class _FunctionCheck:
         if e.op != MATCH_CAST:  # a match_cast may define sizes
             self._known_sizes(e, self._sizes_of(e.annotation))
         for _, value in e.attrs:
-            self._known_sizes(e, _sizes_in(value))
+            self._known_sizes(e, {v for d in dims_in(value) for v in d.variables})
 
     def _variable(self, e: Expr) -> None:
         name = e.attr("name")
@@ -354,16 +355,6 @@ class _FunctionCheck:
         origin = None if e is None else self.function.origins.get(e)
         where = f"function `{self.function.name}`, {self.place}" + (f" ({origin})" if origin else "")
         raise WellFormedError(f"{where}: {problem}" + ("" if e is None or e.op == VAR else f"\n  in {_node_text(e)}"))
-
-
-def _sizes_in(value: Any) -> frozenset[str]:
-    if isinstance(value, Dim):
-        return value.variables
-    if isinstance(value, Annotation):
-        return frozenset(v for d in dims_of(value) for v in d.variables)
-    if isinstance(value, tuple):
-        return frozenset(v for item in cast("tuple[Any, ...]", value) for v in _sizes_in(item))
-    return frozenset()
 
 
 @lru_cache(KEPT)

@@ -18,7 +18,7 @@ from relax_eg.ir.calls import rebuilt, substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_get
 from relax_eg.ir.heads import CONTROL, CORE, STATIC, with_operands
 from relax_eg.ir.module import Binding, Function, Module
-from relax_eg.memory.again import ArrangementProblem
+from relax_eg.memory.rematerialization import ArrangementProblem
 from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of, get, pattern_kind, site_of
 from relax_eg.ops.ordering import AFTER

@@ -1,6 +1,6 @@
 """Functions of the host by name, and their calls on numpy arrays.
 
-    @rx.register_function("my.scale")
+    @rx.script.register_function("my.scale")
     def scale(x):                       # numpy arrays, shapes as tuples of integers, text, numbers
         return x * 2
 
@@ -73,7 +73,7 @@ def run_host_call(call: Expr, args: Sequence[Any], sizes: Mapping[str, int]) -> 
         known = ", ".join(sorted(HOST_FUNCTIONS)) or "none"
         raise HostError(
             f'no function of the host is named "{name}"; registered are: {known}\n'
-            f'  accepted: rx.register_function("{name}", function) before the call'
+            f'  accepted: rx.script.register_function("{name}", function) before the call'
         )
     convention = attrs.get("convention", "value")
     try:
@@ -171,7 +171,8 @@ def _assert(condition: Any, *args: Any) -> tuple[()]:
 def _function(name: str) -> Callable[..., Any]:
     found = HOST_FUNCTIONS.get(name, BUILTINS.get(name))
     if found is None:
-        raise HostError(f'no function of the host is named "{name}"; rx.register_function("{name}", function) makes it')
+        makes = f'rx.script.register_function("{name}", function) makes it'
+        raise HostError(f'no function of the host is named "{name}"; {makes}')
     return found
 
 

@@ -16,7 +16,7 @@ from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError
 from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
-from relax_eg.ir.data import Cell, DataValue, FunctionValue, map_annotated, map_data, sizes_in_data, untold
+from relax_eg.ir.data import Cell, DataValue, FunctionValue, map_annotated, map_data, sizes_in_data, unknown_size_error
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,
@@ -337,7 +337,7 @@ class _Interpreter(Evaluator):
             map_annotated("value", e.annotation, args[0], keep)
         self.bind("match_cast", [("value", e.annotation, args[0]), *found.values()], sizes)
         if inside - sizes.keys():
-            raise untold("match_cast", "value", min(inside - sizes.keys()))
+            raise unknown_size_error("match_cast", "value", min(inside - sizes.keys()))
         return args[0]
 
     def library(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:

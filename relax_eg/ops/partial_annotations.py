@@ -13,23 +13,20 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from relax_eg.dtypes import RECORDS
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.lattice import join
+from relax_eg.ops.site import Site
 from relax_eg.shapes import Dim
-
-if TYPE_CHECKING:
-    from relax_eg.ops.record import Site
 
 _MARK = "\u0294"  # ends the variable of an unknown size: a letter like a question mark that no user's name has
 _COMBINATIONS = 1000  # chosen: largest number of combinations of dtypes and ranks that are all tried
 MAX_RANK = 12  # limit: greatest rank that is tried here and that annotations in the e-graph have
 _DTYPES = tuple(d.name for d in RECORDS.values() if not d.only_moved)
 
-Deduction = Callable[["Site"], Annotation]
+Deduction = Callable[[Site], Annotation]
 
 
 def is_unknown(size: Dim) -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from relax_eg.argument_checks import FLAG, NONE, TEXT, accepts, sequence_of
 from relax_eg.errors import OptionError
-from relax_eg.extract.figures import sizes
 from relax_eg.extract.report import AS_WRITTEN
+from relax_eg.figures import binding_text
 from relax_eg.reports.align import AlignedRow, Column, rows_of
 from relax_eg.reports.report import CostReport
 from relax_eg.reports.serialization import write_text
@@ -161,7 +161,7 @@ def _labels(reports: Sequence[CostReport]) -> list[str]:
     facets: list[list[str]] = [
         [r.name for r in reports],
         [r.target for r in reports],
-        [sizes(r.at) for r in reports],
+        [binding_text(r.at) for r in reports],
         [r.execution for r in reports],
         [r.rule_set for r in reports],
         [f"release {r.versions.get('relax-eg', 'unknown')}" for r in reports],
@@ -208,7 +208,9 @@ def _statements(reports: Sequence[CostReport], by: str, rows: Sequence[AlignedRo
         found.append(f"prices are of different ways to execute ({ways}): times can be compared, launches cannot")
     assumed = [r for r in reports if r.assumed_at]
     if assumed:
-        found.append(f"sizes were assumed, not given, in {len(assumed)} of {len(reports)}: {sizes(assumed[0].at)}")
+        found.append(
+            f"sizes were assumed, not given, in {len(assumed)} of {len(reports)}: {binding_text(assumed[0].at)}"
+        )
     if unproved := [r for r in reports if r.not_proved]:
         from relax_eg.reports.text import not_proved
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relax_eg.extract.detail import KernelPart
-from relax_eg.extract.figures import integer_text, si, sizes, time
+from relax_eg.figures import binding_text, integer_text, si, time
 from relax_eg.reports.align import AlignedRow
 from relax_eg.reports.short import measured_seconds, ratio
 from relax_eg.reports.text import figures_table
@@ -49,10 +49,10 @@ def headline(c: Comparison) -> str:
     first = c.columns[0].report
     names = dict.fromkeys(x.report.name for x in c.columns)
     targets = {x.report.target for x in c.columns}
-    ats = {sizes(x.report.at) for x in c.columns}
+    ats = {binding_text(x.report.at) for x in c.columns}
     told = [", ".join(names)]
     told += [first.target] if len(targets) == 1 else []
-    told += [f"at {sizes(first.at)}"] if len(ats) == 1 and first.at else []
+    told += [f"at {binding_text(first.at)}"] if len(ats) == 1 and first.at else []
     return ", ".join(told)
 
 

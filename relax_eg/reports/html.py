@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from relax_eg.extract.figures import integer_text, si, sizes, time
+from relax_eg.figures import binding_text, integer_text, si, time
 from relax_eg.reports import compare_text, plots, text
 from relax_eg.reports.align import Column
 from relax_eg.reports.compare import Comparison, compare
@@ -204,7 +204,9 @@ def _comparison_data(c: Comparison, heading: str, number: int, with_figures: boo
         "left_out": len(by_cost) - MOST_BARS,
         "key": plots.key([(i, x.label) for i, x in enumerate(c.columns)]),
         "figures": _figures(c) if with_figures else [],
-        "notes": [{"label": f"{r.name}, {r.target}, {sizes(r.at)}", "lines": text.note_lines(r)} for r in c.reports],
+        "notes": [
+            {"label": f"{r.name}, {r.target}, {binding_text(r.at)}", "lines": text.note_lines(r)} for r in c.reports
+        ],
         "kernels": [_kernels(x) for x in c.columns],
         "has": {
             "measured": any(x.measured is not None for x in c.columns),
@@ -258,7 +260,7 @@ def _figures(c: Comparison) -> list[PlotFigure]:
     found.append(("Memory over the program", plots.memory_plot(numbered), plots.key(labels), note))
     for curve in [*(x for r in c.reports for x in r.curves), *curves_over_bindings(c.columns)]:
         series = plots.key([(i, s.label) for i, s in enumerate(curve.series)])
-        others = sizes(curve.at)
+        others = binding_text(curve.at)
         heading = f"Cost over {curve.variable}" + (f", at {others}" if others else "")
         crossings = "; ".join(f"from {curve.variable}={x.size} on {x.after}" for x in curve.crossovers)
         found.append((heading, plots.curve_plot(curve), series, crossings or "The order is the same at all sizes."))

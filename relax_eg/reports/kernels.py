@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relax_eg.extract.detail import KernelPart
-from relax_eg.extract.figures import integer_text, si, time
+from relax_eg.figures import integer_text, si, time
 from relax_eg.reports.text import figures_table
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
-from relax_eg.extract.figures import si, time
 from relax_eg.extract.report import Curve, DeviceRow
+from relax_eg.figures import si, time
 from relax_eg.reports.align import Column
 from relax_eg.reports.roofline import kernel_roofline, roofline
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from relax_eg.extract.figures import si, sizes, time
+from relax_eg.figures import binding_text, si, time
 from relax_eg.reports.text import figures_table, rendered_text
 
 _WIDTH = 120  # chosen: columns of a report as text
@@ -87,7 +87,7 @@ class QuantizationReport:
             f"bytes of all weights: {si(self.before)} -> {si(self.after)}, {self.before / self.after:.2f} times less"
         )
         yield Text(f"relative error of the results on the calibration data: {self.error:.3g}")
-        at = f", at {sizes(self.at)}" if self.at else ""
+        at = f", at {binding_text(self.at)}" if self.at else ""
         yield Text(
             f"predicted of a call: {time(self.seconds_before)} -> {time(self.seconds_after)} ({self.target}{at})"
         )

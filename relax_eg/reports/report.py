@@ -55,7 +55,7 @@ class CostReport:
     - `runner_up`: the program that came closest to the chosen one; None if there is no other program.
     - `searched_for`: the search that found the program, and how the program is compiled.
     - `compiler_options`: options with which XLA compiles the program, besides the usual ones.
-    - `measured`: times from `measure=k` at each binding of this report, or of the first calls (`settle`) at their
+    - `measured`: times from `measure=k` at each binding of this report, or of the first calls (`measure`) at their
       sizes; the program as written first.
     - `execution`: how the program is executed: "whole", "kernels" or "in steps".
     - `kernels`: the kernels that hold several operators, if the program is executed in kernels.

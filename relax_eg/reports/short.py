@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relax_eg.extract.figures import sizes, time
+from relax_eg.figures import binding_text, time
 from relax_eg.reports.align import AlignedRow, Column
 from relax_eg.reports.roofline import roofline
 
@@ -54,7 +54,7 @@ def _gain_sentence(c: Comparison) -> str:
     x, y = measured or told
     how = f"measured (predicted: {ratio(*told)})" if measured else "predicted"
     where = f" on {here.report.target}" if here.report.target == base.report.target else ""
-    where += f", at {sizes(here.report.at)}" if here.report.at == base.report.at and here.report.at else ""
+    where += f", at {binding_text(here.report.at)}" if here.report.at == base.report.at and here.report.at else ""
     if abs(y - x) <= _SAME * x:
         return f"A call takes {time(y)} {how}, {base.label} and {here.label} alike{where}."
     return f"A call takes {time(y)} ({here.label}) instead of {time(x)} ({base.label}): {ratio(x, y)}, {how}{where}."

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relax_eg.byte_units import format_bytes
-from relax_eg.extract.figures import time
+from relax_eg.figures import time
 from relax_eg.ir.placements import MeshPlacement
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from relax_eg.extract.family_rows import family_lines
-from relax_eg.extract.figures import count_text, integer_text, si, sizes, time
 from relax_eg.extract.report import KernelRow, OperatorRow, ProgramCost, RuleRow, SelectedRow
+from relax_eg.figures import binding_text, count_text, integer_text, si, time
 
 if TYPE_CHECKING:
     from relax_eg.reports.report import CostReport
@@ -39,7 +39,7 @@ def figures_table(names: str, *figures: str, no_wrap: bool = False) -> Table:
 
 def report(r: CostReport) -> RenderResult:
     """The printed form of a report."""
-    title = f"{r.name}   {r.target}, {r.execution}" + (f", at {sizes(r.at)}" if r.at else "")
+    title = f"{r.name}   {r.target}, {r.execution}" + (f", at {binding_text(r.at)}" if r.at else "")
     yield Text(title + (" (sizes assumed: none were given)" if r.assumed_at else ""), style="bold")
     table = figures_table("", "as written", "chosen", "ratio")
     b, a = r.before, r.after
@@ -77,7 +77,7 @@ def note_lines(r: CostReport) -> list[str]:
         lines.append(f"predicted of a call: {r.expected}")
     bindings = list({str(row.at): row.at for row in r.measured}.values())
     for at in bindings:
-        where = f" at {sizes(at)}" if len(bindings) > 1 else ""
+        where = f" at {binding_text(at)}" if len(bindings) > 1 else ""
         lines.append(f"measured{where}: " + "; ".join(str(row) for row in r.measured if row.at == at))
     if r.executions:
         each = ", ".join(f"{execution} {time(seconds)}" for execution, seconds in r.executions.items())

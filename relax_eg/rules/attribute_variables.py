@@ -5,17 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relax_eg.dtypes import NUMBERS
-from relax_eg.errors import OperatorError
+from relax_eg.errors import OperatorError, RuleError
 from relax_eg.ir.expr import Expr
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops import api
 from relax_eg.ops.record import TABLE, call, get
-
-if TYPE_CHECKING:
-    from relax_eg.rules.rule import Rule
 
 Values = list[Any]
 
@@ -107,14 +104,14 @@ def operator_function(name: str) -> Callable[..., Expr]:
     return getattr(api, name, None) or (lambda *args, **attributes: call(name, args, attributes))
 
 
-def attribute_values(rule: Rule, source: str, rank: int) -> Values:
-    """The values of `source` (`read_source`) on operands of `rank` axes. Raises RuleError if a rule cannot range over
-    it."""
+def attribute_values(error: Callable[[str], RuleError], source: str, rank: int) -> Values:
+    """The values of `source` (`read_source`) on operands of `rank` axes. Raises `error(text)` if a rule cannot range
+    over it."""
     names, attribute = read_source(source)
     try:
         records = [get(n) for n in names]
     except OperatorError as e:
-        raise rule.error(f"attrs: {source!r}: {e}") from None
+        raise error(f"attrs: {source!r}: {e}") from None
     if not attribute:
         return list(names)
     found: dict[str, Values] = {}
@@ -123,7 +120,7 @@ def attribute_values(rule: Rule, source: str, rank: int) -> Values:
         known &= {a for a in known if attribute_domain(name, a) is not None}
         if attribute not in known:
             accepted = ", ".join(f"{name}.{a}" for a in sorted(known)) or "none of this operator"
-            raise rule.error(f"attrs: {source!r} is not an attribute that a rule can range over; accepted: {accepted}")
+            raise error(f"attrs: {source!r} is not an attribute that a rule can range over; accepted: {accepted}")
         domain = attribute_domain(name, attribute)
         assert domain is not None
         found |= {repr(v): v for v in domain(rank)}

@@ -12,7 +12,7 @@ its attribute variables. An instance is two programs over the same typed variabl
 instances.
 
 Instances are enumerated in a fixed order (`instances`). An attribute variable ranges over the values of an attribute
-on operands of up to `MAX_OPERAND_RANK` axes, or over operators (`read_source`). There is no instance where the rule's
+on operands of up to four axes, or over operators (`read_source`). There is no instance where the rule's
 function returns None or its sides cannot be formed.
 """
 
@@ -390,7 +390,6 @@ def check_parameters(rule: Rule) -> None:
 
 # --- the instances of a rule ---
 
-MAX_OPERAND_RANK = 4  # limit: axes of an operand
 _MOST_VALUES = 64  # limit: attribute values tried in one group
 _MOST_FAILURES = 8  # limit: values without any instance after which a group ends
 # given: the most informative ranks come first, because a rule is printed with the first, and a short test covers few.
@@ -440,7 +439,7 @@ def _groups(rule: Rule, ranks: Iterable[int], dtypes: Sequence[str], operators: 
         key=lambda o: (max(o, default=0) - min(o, default=0), sum(map(_OPERAND_RANKS.index, o))),
     )
     sources = [s for n, s in rule.attributes.items() if n not in operators]
-    domains = {o: [attribute_values(rule, s, r) for s, r in zip(sources, o, strict=True)] for o in operands}
+    domains = {o: [attribute_values(rule.error, s, r) for s, r in zip(sources, o, strict=True)] for o in operands}
     for o, dtype, b in itertools.product(operands, dtypes, blocks):
         yield _Group(b, dtype, _combinations(rule, domains[o], operators))
 
@@ -473,7 +472,7 @@ def instances(
     """
     floats = tuple(dtypes or rule.dtypes) if rule.has_open_dtype else ("float32",)
     for source in rule.attributes.values():
-        attribute_values(rule, source, 0)  # RuleError for a source that is none, before others are formed
+        attribute_values(rule.error, source, 0)  # RuleError for a source that is none, before others are formed
     for operators in rule.operator_choices:
         yield from _in_turn(rule, list(_groups(rule, ranks, floats, operators)), limit)
 
@@ -505,7 +504,7 @@ def require_instance(rule: Rule) -> Instance:
 def _no_instance_reason(rule: Rule) -> str:
     """The reason why the first instance cannot be formed, as text."""
     blocks = tuple(1 for _ in rule.block_names)
-    attributes = {n: next(iter(attribute_values(rule, s, 2)), None) for n, s in rule.attributes.items()}
+    attributes = {n: next(iter(attribute_values(rule.error, s, 2)), None) for n, s in rule.attributes.items()}
     problem = rule.problem(blocks, rule.dtypes[0], attributes)
     if problem:
         return f": {problem}"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from relax_eg.shapes.facts import Facts, is_fresh
 from relax_eg.shapes.interval import Interval
-
-Point = Mapping[str, int]
 
 _TRIES = 24  # limit: points drawn per call of `samples`, by default
 _TRIES_NEAR = 200  # limit: points drawn if none near the target size fits

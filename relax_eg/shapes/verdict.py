@@ -22,10 +22,6 @@ Path: TypeAlias = Literal[
     "enumeration",
     "z3",
 ]
-PATHS: tuple[Path, ...] = (
-    *("memo", "canonical", "interval", "congruence", "assumption"),
-    *("rewriting", "cases", "lemma", "residues", "points", "enumeration", "z3"),
-)
 
 
 class _Answer:

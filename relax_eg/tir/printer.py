@@ -18,7 +18,8 @@ INDENT = "    "
 def program_text(program: TensorProgram, prefix: str = "rx", called: str | None = None) -> str:
     """Returns the text of `program`.
 
-    - `prefix`: written before names of the language: `prefix.name`.
+    - `prefix`: written before names of the language: `prefix.name`; before those in `relax_eg.script`, where the prefix
+      is that of the package: `rx.script.name`.
     - `called`: name of the function; by default the program's name, or `program` if that is no identifier.
     """
     if called is None:
@@ -71,7 +72,8 @@ def _fresh_names(program: TensorProgram) -> Iterator[str]:
 def _declaration(prefix: str, what: str, buffer: Buffer) -> str:
     dims = " ".join(_word(size) for size in buffer.shape)
     dtype = "" if buffer.dtype == "float32" else f', "{buffer.dtype}"'
-    return f'{prefix}.{what}("{dims}"{dtype})'
+    room = ".script" if prefix == "rx" and what != "Buffer" else ""
+    return f'{prefix}{room}.{what}("{dims}"{dtype})'
 
 
 def _word(size: Dim) -> str:

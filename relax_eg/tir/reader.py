@@ -27,9 +27,12 @@ from relax_eg.tir.substitute import substitute
 from relax_eg.tir.text import index_text
 from relax_eg.tir.values import BINARY, Value, ValueReader, last_name, loop_named
 
-PARAMETER = 'a buffer `X: rx.Buffer("n 128", "float32")`, a workspace `P: rx.workspace("n 128")` or a size `n: int`'
+PARAMETER = (
+    'a buffer `X: rx.Buffer("n 128", "float32")`, a workspace `P: rx.script.workspace("n 128")` or a size `n: int`'
+)
 STATEMENT = (
-    'an equation `Y[i, j] = value`, a sum `Y[i, j] += value`, `T = rx.local("n 4")`, `P = rx.workspace("n 4")`, '
+    'an equation `Y[i, j] = value`, a sum `Y[i, j] += value`, `T = rx.script.local("n 4")`, '
+    '`P = rx.script.workspace("n 4")`, '
     "a named value `x = value`, or `for i, j in rx.grid(n, 4):`"
 )
 # given: the initial element of a fold
@@ -296,7 +299,7 @@ class _ProgramReader:
         name = target.value.id if isinstance(target.value, ast.Name) else ""
         buffer = self.buffers.get(name)
         if buffer is None:
-            wanted = f'a parameter, or `{name or "T"} = rx.local("n 4")` before'
+            wanted = f'a parameter, or `{name or "T"} = rx.script.local("n 4")` before'
             self.fail(target, f"`{ast.unparse(target.value)}` is no buffer that can be written", wanted)
         return buffer
 

@@ -28,10 +28,10 @@ def tensor_program(
         def mm(X: rx.Buffer("n k"), W: rx.Buffer("k m"), Y: rx.Buffer("n m")):
             Y[i, j] = rx.sum(X[i, l] * W[l, j], over=(l, k))
 
-    Parameters are buffers, sizes (`n: int`) and, last, the outputs: buffers that are written. `rx.local(shape)` and
-    `rx.workspace(shape)` declare temporaries, the latter in device memory. `name`: the program's name, by default the
-    function's. TensorProgramError, with the line, for text that cannot be read, for reads out of range at some sizes,
-    and for outputs not written exactly once.
+    Parameters are buffers, sizes (`n: int`) and, last, the outputs: buffers that are written. `rx.script.local(shape)`
+    and `rx.script.workspace(shape)` declare temporaries, the latter in device memory. `name`: the program's name, by
+    default the function's. TensorProgramError, with the line, for text that cannot be read, for reads out of range
+    at some sizes, and for outputs not written exactly once.
     """
     del name  # read from the text
     if function is None:
@@ -71,6 +71,8 @@ def _declaration_function(what: str) -> Callable[..., Any]:
 Buffer = _declaration_function("Buffer")
 Buffer.__doc__ = 'A buffer parameter of a tensor program: `X: rx.Buffer("n 128", "float32")`.'
 workspace = _declaration_function("workspace")
-workspace.__doc__ = 'A temporary in device memory: `P = rx.workspace("8 n 4096")`; as a parameter, one that is passed.'
+workspace.__doc__ = (
+    'A temporary in device memory: `P = rx.script.workspace("8 n 4096")`; as a parameter, one that is passed.'
+)
 local = _declaration_function("local")
-local.__doc__ = 'A temporary of a tensor program: `T = rx.local("n 128", "float32")`.'
+local.__doc__ = 'A temporary of a tensor program: `T = rx.script.local("n 128", "float32")`.'

@@ -210,7 +210,7 @@ class ValueReader:
         buffer = self.buffers.get(at.value.id)
         if buffer is None:
             known = ", ".join(self.buffers) or "none"
-            wanted = f"a parameter, or {at.value.id} = rx.local(...) before; buffers here: {known}"
+            wanted = f"a parameter, or {at.value.id} = rx.script.local(...) before; buffers here: {known}"
             self.fail(at, f"the buffer {at.value.id} is unknown", wanted)
         parts = at.slice.elts if isinstance(at.slice, ast.Tuple) else [at.slice]
         for part in parts:

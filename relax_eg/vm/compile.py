@@ -132,7 +132,7 @@ class ModuleCompiler:
         self.mentions = Counter(e.attr("name") for f in module for e in f.expressions() if e.op == FUNCTION)
         self.is_placed = any(copied_to(e) is not None for f in module for e in f.expressions())
         names = {v for f in module for v in (*f.size_variables, *f.cast_variables)}
-        self.mark = "_"  # what ends no size's name, with a number behind it
+        self.mark = "_"  # begins the numbered suffix of new names of sizes; no name of the module contains it
         while any(self.mark in v for v in names):
             self.mark += "_"
         self.unchecked = {f.name for f in module if not f.size_variables} - set(_checked_functions(module))
@@ -202,8 +202,8 @@ class _FunctionCompiler:
         self.registers: list[Any] = []
         self.constants: dict[Expr, int] = {}
         self.code: list[Instruction] = []
-        self.labels: list[int] = []  # the place of each label
-        self.regions: dict[int, PlannedRegion] = {}  # by place
+        self.labels: list[int] = []  # the index of the instruction at each label
+        self.regions: dict[int, PlannedRegion] = {}  # by the index of the instruction
         self.branch: Branch = ()  # the labels of the branches that are being compiled
         self.inlined = 0
         self.places: dict[Expr, str] = {}  # the devices of variables, where they are known

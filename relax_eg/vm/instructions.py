@@ -359,8 +359,8 @@ class Advance(Instruction):
     sizes: Sizes
 
 
-_READ = ("source", "value", "callee", "cell", "storage")  # fields that name a register
-_READ_MANY = ("reads", "args", "fields", "captured", "values", "allocated")  # and several
+_READ = ("source", "value", "callee", "cell", "storage")  # names of the fields that hold one register
+_READ_MANY = ("reads", "args", "fields", "captured", "values", "allocated")  # and of those that hold several
 
 
 def read_registers(i: Instruction) -> list[int]:

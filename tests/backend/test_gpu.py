@@ -234,7 +234,7 @@ OWN = "by price with kernels through Pallas"
 
 @with_plugin
 def test_one_program_contains_a_kernel_of_ours_and_xlas(tmp_path: Path) -> None:
-    options: Any = {"at": {"s": 2048}, "target": "h100", "weights": ("p",), "settle": "off"}
+    options: Any = {"at": {"s": 2048}, "target": "h100", "weights": ("p",), "measure": "off"}
     best = rx.optimize(block, *BLOCK, **options)
     assert (best.report.execution, best.report.searched_for) == ("whole", OWN)
     operators = [e.op for e in best.module.main.expressions()]
@@ -254,7 +254,7 @@ def test_one_program_contains_a_kernel_of_ours_and_xlas(tmp_path: Path) -> None:
 def test_a_kernel_inside_a_program_that_does_not_compile_is_left_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     from relax_eg.backend.pallas import programs
 
-    best = rx.optimize(block, *BLOCK, at={"s": 2048}, target="h100", settle="off")
+    best = rx.optimize(block, *BLOCK, at={"s": 2048}, target="h100", measure="off")
     monkeypatch.setattr(programs.triton, "CompilerParams", lambda **_: 1 / 0)
     (found,) = best.compile("h100").programs
     assert best.report.searched_for.endswith("with kernels through Pallas") and "Pallas" not in found.kinds
@@ -270,7 +270,7 @@ def test_where_kernels_of_ours_are_lowered_in_one_program(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Pallas, "for_default_device", classmethod(interpreting))
     specs: Any = dict.fromkeys("qkvo", "1024 1024"), "s 1024"
-    options: Any = {"at": {"s": 2048}, "target": "h100", "settle": "off", "dynamic": "exact"}
+    options: Any = {"at": {"s": 2048}, "target": "h100", "measure": "off", "dynamic": "exact"}
     best = rx.optimize(block, *specs, weights=("p",), **options)
     assert best.report.searched_for == OWN
     p = {n: 0.03 * jax.random.normal(jax.random.key(i), (1024, 1024)) for i, n in enumerate("qkvo")}
@@ -484,7 +484,7 @@ def test_the_mode_that_is_chosen_is_what_is_compiled(launch: float) -> None:
     def summed(x: Any, w: Any, v: Any) -> Any:
         return chained(x @ w + x @ v, w)
 
-    best = rx.optimize(summed, *specs, target=target, settle="off")
+    best = rx.optimize(summed, *specs, target=target, measure="off")
     (made,), is_off = best.compile("h100").programs, launch < 1
     assert best.report.compiler_options == (off.options if is_off else {})
     assert dict(made.executables[0].options).items() >= best.report.compiler_options.items()

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 AT = {"s": 2048}
 SCORES = 16 * 2048 * 2048  # elements
-OPTIONS: dict[str, Any] = {"at": AT, "settle": "off", "dynamic": "exact"}
+OPTIONS: dict[str, Any] = {"at": AT, "measure": "off", "dynamic": "exact"}
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:

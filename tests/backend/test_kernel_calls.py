@@ -192,7 +192,7 @@ def test_random_keys_and_booleans_have_no_storage_of_others() -> None:
 def test_a_workspace_that_was_lifted_is_no_argument() -> None:
     @rx.tensor_program
     def halves(X: rx.Buffer("n 8"), Y: rx.Buffer("n")):  # type: ignore[no-untyped-def]
-        P = rx.workspace("2 n")
+        P = rx.script.workspace("2 n")
         P[s, i] = rx.sum(X[i, s * 4 + k], over=(k, 4))  # type: ignore[name-defined]  # noqa: F821
         Y[i] = rx.sum(P[s, i], over=(s, 2))  # type: ignore[name-defined]  # noqa: F821
 

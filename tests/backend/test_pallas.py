@@ -36,7 +36,7 @@ DEVICE = MULTIPROCESSORS["h100"]
 def decoded_matmul(
     X: rx.Buffer("n 32*g"), words: rx.Buffer("4*g m", "uint32"), scales: rx.Buffer("g m"), Y: rx.Buffer("n m")
 ):
-    W = rx.local("32*g m")
+    W = rx.script.local("32*g m")
     nibble = (words[i // 8, j] >> cast(index(i % 8 * 4), "uint32")) & const(15, "uint32")
     W[i, j] = (cast(nibble, "float32") - 8.0) * scales[i // 32, j]
     Y[i, j] = rx.sum(X[i, k] * W[k, j], over=(k, 32 * g))
@@ -46,24 +46,24 @@ def decoded_matmul(
 def attention(
     Q: rx.Buffer("2*g n d"), K: rx.Buffer("g m d"), V: rx.Buffer("g m e"), C: rx.Buffer(""), Y: rx.Buffer("2*g n e")
 ):
-    S = rx.local("2*g n m")
+    S = rx.script.local("2*g n m")
     S[a, i, j] = rx.sum(Q[a, i, k] * K[a // 2, j, k], over=(k, d)) * C[()]
-    L = rx.local("2*g n m")
+    L = rx.script.local("2*g n m")
     L[a, i, j] = select(i + 40 >= j, S[a, i, j], const(-1e30, "float32"))
-    M = rx.local("2*g n")
+    M = rx.script.local("2*g n")
     M[a, i] = rx.max(L[a, i, j], over=(j, m))
-    E = rx.local("2*g n m")
+    E = rx.script.local("2*g n m")
     E[a, i, j] = exp(L[a, i, j] - M[a, i])
-    T = rx.local("2*g n")
+    T = rx.script.local("2*g n")
     T[a, i] = rx.sum(E[a, i, j], over=(j, m))
-    P = rx.local("2*g n m")
+    P = rx.script.local("2*g n m")
     P[a, i, j] = E[a, i, j] / T[a, i]
     Y[a, i, j] = rx.sum(P[a, i, k] * V[a // 2, k, j], over=(k, m))
 
 
 @rx.tensor_program
 def split_k(X: rx.Buffer("n 192"), W: rx.Buffer("192 m"), Y: rx.Buffer("n m")):
-    P = rx.workspace("6 n m")
+    P = rx.script.workspace("6 n m")
     P[s, i, j] = rx.sum(X[i, s * 32 + k] * W[s * 32 + k, j], over=(k, 32))
     Y[i, j] = rx.maximum(rx.sum(P[s, i, j], over=(s, 6)), 0.0)
 
@@ -72,7 +72,7 @@ def split_k(X: rx.Buffer("n 192"), W: rx.Buffer("192 m"), Y: rx.Buffer("n m")):
 def normed_lookup(
     X: rx.Buffer("n k"), codes: rx.Buffer("k m", "uint8"), table: rx.Buffer("16"), Y: rx.Buffer("n m", "float16")
 ):
-    R = rx.local("n")
+    R = rx.script.local("n")
     R[i] = rsqrt(rx.sum(X[i, c] * X[i, c], over=(c, k)))
     low = cast(codes[c, j] & const(15, "uint8"), "int32")
     Y[i, j] = cast(rx.sum(X[i, c] * R[i] * table[low], over=(c, k)), "float16")

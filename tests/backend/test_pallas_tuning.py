@@ -28,11 +28,11 @@ SIZES = {"n": 70, "m": 96}
 
 @rx.tensor_program
 def average(X: rx.Buffer("n m"), V: rx.Buffer("m 40"), Y: rx.Buffer("n 40")):
-    M = rx.local("n")
+    M = rx.script.local("n")
     M[i] = rx.max(X[i, j], over=(j, m))  # noqa: F821
-    E = rx.local("n m")
+    E = rx.script.local("n m")
     E[i, j] = exp(X[i, j] - M[i])  # noqa: F821
-    T = rx.local("n")
+    T = rx.script.local("n")
     T[i] = rx.sum(E[i, j], over=(j, m))  # noqa: F821
     Y[i, k] = rx.sum(E[i, j] / T[i] * V[j, k], over=(j, m))  # noqa: F821
 

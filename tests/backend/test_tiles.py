@@ -85,7 +85,7 @@ PROGRAMS: dict[str, tuple[TensorProgram, dict[str, int]]] = {
     "a stage before and one after": (
         read(
             'X: rx.Buffer("n k"), W: rx.Buffer("k m", "int8"), Y: rx.Buffer("n m"), Z: rx.Buffer("n m")',
-            'R = rx.local("n")',
+            'R = rx.script.local("n")',
             "R[i] = sum(X[i, k] * X[i, k], over=k)",
             "Y[i, j] = sum(X[i, k] * R[i] * (cast(W[k, j], 'float32') + 1.0), over=k)",
             "Z[i, j] = exp(-abs(Y[i, j])) + R[i]",

@@ -120,7 +120,7 @@ def test_a_law_of_a_tensor_program_applies_at_other_sizes() -> None:
     def main(a: rx.Tensor("64"), b: rx.Tensor("64"), c: rx.Tensor("64")):
         with rx.dataflow():
             y = a * rx.call_tir(gated, (b, c))
-            rx.output(y)
+            rx.script.output(y)
         return y
 
     with rx.debug.options(least_gain=1):

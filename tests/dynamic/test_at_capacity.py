@@ -427,7 +427,7 @@ def remember(cache: Array, x: Array) -> Array:
 
 def remembering(**options: Any) -> Any:
     dynamic = rx.Dynamic(**{"mode": "capacity", "capacities": 8, "padded": True, "donated": ["cache"], **options})
-    return optimized(remember, "t 8", "8", bounds={"t": (1, 100)}, dynamic=dynamic, settle="off")
+    return optimized(remember, "t 8", "8", bounds={"t": (1, 100)}, dynamic=dynamic, measure="off")
 
 
 def test_a_cache_stays_where_it_is_until_its_capacity_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -323,7 +323,7 @@ def test_the_report_says_what_was_cut() -> None:
     busiest = max(report.searched, key=lambda r: r.nodes)
     assert f"busiest rules: {busiest.rule} ({busiest.matches} matches, {busiest.nodes} new nodes" in text
     assert [r["rule"] for r in report.as_data()["searched"]] == sorted(rows)
-    assert rx.CostReport.from_json(report.to_json()).searched == report.searched
+    assert rx.types.CostReport.from_json(report.to_json()).searched == report.searched
 
 
 @pytest.mark.parametrize("nodes", [30, 100, 1000])

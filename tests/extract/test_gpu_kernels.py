@@ -290,6 +290,6 @@ def test_of_programs_that_wait_for_dispatch_the_one_with_less_work_is_chosen() -
         at={"n": 4096},
         target="h100",
         execution="kernels",
-        settle="off",
+        measure="off",
     )
     assert best.report.after.flops < best.report.before.flops / 32

@@ -104,7 +104,7 @@ OTHER: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-def report_of(fn: Callable[..., Any], target: str = "cpu", **options: Any) -> rx.CostReport:
+def report_of(fn: Callable[..., Any], target: str = "cpu", **options: Any) -> rx.types.CostReport:
     return rx.optimize(fn, *[f"{N} {N}"] * 3, rules=NONE, target=target, **options).report
 
 

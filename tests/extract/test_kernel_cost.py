@@ -126,7 +126,7 @@ def test_bias_and_residual_are_computed_with_a_matrix_times_a_vector() -> None:
 def test_a_workspace_is_written_by_a_kernel_of_its_own() -> None:
     @rx.tensor_program
     def mm_split_k(X: rx.Buffer("64 2048"), W: rx.Buffer("2048 64"), Y: rx.Buffer("64 64")):
-        P = rx.workspace("8 64 64")
+        P = rx.script.workspace("8 64 64")
         P[s, i, j] = rx.sum(X[i, s * 256 + k] * W[s * 256 + k, j], over=(k, 256))  # noqa: F821
         Y[i, j] = rx.sum(P[s, i, j], over=(s, 8))  # noqa: F821
 

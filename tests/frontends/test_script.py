@@ -58,7 +58,7 @@ def test_operators_infix_constants_and_sizes() -> None:
 def test_other_functions_programs_and_libraries_come_along() -> None:
     @rx.function
     def main(x: rx.Tensor(("n", 4), "f32")):
-        n = rx.sym_var()
+        n = rx.script.sym_var()
         with rx.dataflow():
             h = rx.call_tir(double, [layer(x)], rx.Tensor((n, HIDDEN)))
             y = rx.call_dps_library("my.norm", (h,), rx.Tensor("n 8"), attrs={"eps": 1e-5})
@@ -75,13 +75,45 @@ def test_what_is_called_is_computed() -> None:
     def main(x: rx.Tensor("n 4")):
         with rx.dataflow():
             y = rx.call_tir(double, (layer(x),))
-            rx.output(y)
+            rx.script.output(y)
         return y
 
     wanted = 2 * np.maximum(X @ W, 0)
     np.testing.assert_allclose(evaluate(main, [X]), wanted, rtol=1e-5)
     np.testing.assert_allclose(run(main, X), wanted, rtol=1e-5)
     np.testing.assert_allclose(rx.optimize(layer, at={"n": 64})(X), wanted / 2, rtol=1e-5)
+
+
+def test_words_are_read_whatever_stands_before_them() -> None:
+    from relax_eg import data, script
+    from relax_eg.script import output
+
+    @rx.function
+    def main(x: rx.Tensor("n 4")):
+        m = script.sym_var()
+        with rx.dataflow():
+            y = rx.match_cast(x, rx.Tensor((m, 4), "float32"))
+            z = rx.op.reshape(y, (4, m))
+            output(z)
+        match data.Option.Some(z):
+            case rx.data.Option.Some(found):
+                return found
+            case rx.data.Option.Nothing():
+                return z
+
+    assert rx.parse(str(main)) == main
+    np.testing.assert_allclose(run(main, X), X.reshape(4, 3))
+
+
+def test_the_error_about_an_old_name_in_a_script_says_the_new_one() -> None:
+    says = r"`rx.List.Nil` is not there: .* no attribute 'List'; it is relax_eg.data.List now"
+    with pytest.raises(ScriptError, match=says):
+
+        @rx.function
+        def main(x: rx.Tensor("n 4")):
+            match rx.List.Nil():
+                case _:
+                    return x
 
 
 def test_names_may_be_bound_again_and_fields_unpacked() -> None:
@@ -242,7 +274,7 @@ def test_what_is_no_function_is_refused() -> None:
         def main(x):
             return x
 
-    with pytest.raises(ScriptError, match=r"rx\.dataflow has a meaning only where it is read"):
+    with pytest.raises(ScriptError, match="`dataflow` has a meaning only where it is read"):
         rx.dataflow()
     with pytest.raises(RelaxEgError, match="its text is not at hand"):
         exec("@rx.function\ndef f(x: rx.Tensor('n')):\n    return x\n", {"rx": rx})

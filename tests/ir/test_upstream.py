@@ -118,14 +118,14 @@ def test_a_name_that_is_not_registered_is_an_error_when_it_runs() -> None:
 
 
 def test_a_result_that_differs_from_its_annotation() -> None:
-    rx.register_function("bench.wide", lambda x: x.astype(np.float64), replace=True)
+    rx.script.register_function("bench.wide", lambda x: x.astype(np.float64), replace=True)
     text = program('return R.call_pure_packed("bench.wide", x, sinfo_args=R.Tensor((n, 8), "float32"))')
     with pytest.raises(HostError, match=r'"bench.wide" gives float64\[2, 8\], annotated float32 \[2, 8\]'):
         evaluate(parse(text), [X])
 
 
 def test_a_function_of_the_host_that_raises() -> None:
-    @rx.register_function("bench.fails", replace=True)
+    @rx.script.register_function("bench.fails", replace=True)
     def fails(x: np.ndarray) -> None:  # type: ignore[type-arg]
         raise ValueError("three is a crowd")
 
@@ -143,11 +143,11 @@ def test_an_assertion() -> None:
 
 def test_registering() -> None:
     with pytest.raises(OptionError, match="another function has this name; replace=True is accepted"):
-        rx.register_function("bench.exp", np.tanh)
+        rx.script.register_function("bench.exp", np.tanh)
     with pytest.raises(OptionError, match="a function is accepted"):
-        rx.register_function("bench.number", 3)  # type: ignore[call-overload]
+        rx.script.register_function("bench.number", 3)  # type: ignore[call-overload]
     with pytest.raises(OptionError, match="are this package's"):
-        rx.register_function("relax_eg.print", np.tanh)
+        rx.script.register_function("relax_eg.print", np.tanh)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_as_many_bytes_of_narrower_elements_do_not_share_for_xla() -> None:
 
 ATTENTION = parse_program("""
 def attention(Q: rx.Buffer("128 64"), K: rx.Buffer("128 64"), V: rx.Buffer("128 64"), Y: rx.Buffer("128 64")):
-    S = rx.workspace("128 128")
+    S = rx.script.workspace("128 128")
     S[i, j] = exp(sum(Q[i, k] * K[j, k], over=k) / 8.0)
     Y[i, c] = sum(S[i, j] * V[j, c], over=j) / sum(S[i, l], over=l)
 """)

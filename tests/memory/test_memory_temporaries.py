@@ -108,7 +108,7 @@ def test_what_ends_where_the_result_is_counts_nothing() -> None:
 
 STATED = parse_program("""
 def attention(Q: rx.Buffer("n 64"), K: rx.Buffer("n 64"), V: rx.Buffer("n 64"), Y: rx.Buffer("n 64")):
-    S = rx.workspace("n n")
+    S = rx.script.workspace("n n")
     S[i, j] = exp(sum(Q[i, k] * K[j, k], over=k) / 8.0)
     Y[i, c] = sum(S[i, j] * V[j, c], over=j) / sum(S[i, l], over=l)
 """)

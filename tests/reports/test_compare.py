@@ -14,8 +14,8 @@ import relax_eg as rx
 from relax_eg.cli import app
 from relax_eg.driver.ablation import ablate
 from relax_eg.errors import OptionError
-from relax_eg.extract.figures import time
 from relax_eg.extract.report import MeasuredRow
+from relax_eg.figures import time
 from relax_eg.reports.align import Column
 from relax_eg.reports.curves import curves_over_bindings
 from relax_eg.reports.short import highlights
@@ -23,16 +23,16 @@ from tests.reports.programs import attention, line
 
 
 @pytest.fixture(scope="module")
-def chosen() -> rx.CostReport:
+def chosen() -> rx.types.CostReport:
     return attention(execution="kernels").report
 
 
 @pytest.fixture(scope="module")
-def unfused() -> rx.CostReport:
+def unfused() -> rx.types.CostReport:
     return attention(execution="kernels", rules=rx.rules.default - rx.rules.fusion).report
 
 
-def test_one_report_is_held_against_the_program_as_written(chosen: rx.CostReport) -> None:
+def test_one_report_is_held_against_the_program_as_written(chosen: rx.types.CostReport) -> None:
     found = rx.compare(chosen)
     assert [c.label for c in found.columns] == ["as written", "chosen"] and found.by == "line"
     assert sum(r.seconds(0) for r in found.rows) == pytest.approx(chosen.before.seconds)
@@ -43,7 +43,7 @@ def test_one_report_is_held_against_the_program_as_written(chosen: rx.CostReport
     assert f"{chosen.predicted_gain:.3g}x faster" in text
 
 
-def test_the_rule_set_that_is_missing_is_the_cause(chosen: rx.CostReport, unfused: rx.CostReport) -> None:
+def test_the_rule_set_that_is_missing_is_the_cause(chosen: rx.types.CostReport, unfused: rx.types.CostReport) -> None:
     found = rx.compare(chosen, unfused, against="default")
     column = [c.label for c in found.columns].index("default - fusion")
     (row,) = [r for r in found.rows if r.where == line("softmax")]
@@ -53,7 +53,7 @@ def test_the_rule_set_that_is_missing_is_the_cause(chosen: rx.CostReport, unfuse
     assert re.search(r"rules used less: .*fuse_stages x\d", " ".join(str(found).split()))
 
 
-def test_a_program_that_the_first_calls_gave_up_is_called_so(chosen: rx.CostReport) -> None:
+def test_a_program_that_the_first_calls_gave_up_is_called_so(chosen: rx.types.CostReport) -> None:
     def rows(is_faster: bool) -> tuple[MeasuredRow, ...]:
         ratio = (2.0, 1.9, 2.1) if is_faster else (0.8, 0.7, 0.9)
         return (
@@ -75,7 +75,7 @@ def test_a_program_that_was_kept_as_written_is_called_so() -> None:
     assert dict(highlights(rx.compare(report)))["Runs"].startswith("The program as written: no other was predicted")
 
 
-def test_two_programs_in_short(chosen: rx.CostReport) -> None:
+def test_two_programs_in_short(chosen: rx.types.CostReport) -> None:
     told = dict(highlights(rx.compare(chosen)))
     assert list(told) == ["Gained", "Changed", "Where time still goes"]
     before, after = chosen.before.seconds, chosen.after.seconds
@@ -97,7 +97,7 @@ def test_two_programs_in_short(chosen: rx.CostReport) -> None:
     assert highlights(rx.compare(chosen, as_written=False)) == []
 
 
-def test_what_did_not_pay_in_short(chosen: rx.CostReport) -> None:
+def test_what_did_not_pay_in_short(chosen: rx.types.CostReport) -> None:
     kept = replace(chosen, after=chosen.before)
     assert list(dict(highlights(rx.compare(kept)))) == ["Gained", "Where time still goes"]
     assert "as written and chosen alike" in dict(highlights(rx.compare(kept)))["Gained"]
@@ -106,7 +106,7 @@ def test_what_did_not_pay_in_short(chosen: rx.CostReport) -> None:
     assert "x slower, predicted" in told["Gained"] and " more predicted at " in told["Changed"]
 
 
-def test_several_programs_in_short(chosen: rx.CostReport, unfused: rx.CostReport) -> None:
+def test_several_programs_in_short(chosen: rx.types.CostReport, unfused: rx.types.CostReport) -> None:
     found = rx.compare(chosen, unfused, replace(chosen, rule_set="again"), labels=["all", "unfused", "again"])
     told = dict(highlights(found))
     slower = unfused.after.seconds / chosen.after.seconds
@@ -114,7 +114,7 @@ def test_several_programs_in_short(chosen: rx.CostReport, unfused: rx.CostReport
     assert "on all" in told["Where time goes"] and "on again of the predicted time" in told["Where time goes"]
 
 
-def test_a_kernel_of_several_lines_is_divided_among_them(chosen: rx.CostReport) -> None:
+def test_a_kernel_of_several_lines_is_divided_among_them(chosen: rx.types.CostReport) -> None:
     part = next(p for p in chosen.after.parts if len(p.operators) > 1)
     lines = line("softmax"), line("return")
     whole = replace(chosen.after, parts=(replace(part, lines=lines),))
@@ -136,7 +136,7 @@ def test_devices_and_sizes_are_named_as_causes() -> None:
     assert all("at other sizes" in r.causes[1] for r in found.changes(1))
 
 
-def test_reports_of_different_programs_say_what_can_be_compared(chosen: rx.CostReport) -> None:
+def test_reports_of_different_programs_say_what_can_be_compared(chosen: rx.types.CostReport) -> None:
     def other(x: rx.Tensor, w: rx.Tensor) -> rx.Tensor:
         return (x @ w) @ w
 
@@ -164,7 +164,7 @@ def test_cost_over_the_bindings_of_a_report() -> None:
     assert curves_over_bindings(rx.compare(attention()).columns) == []
 
 
-def test_another_release_is_a_cause_where_prices_differ(chosen: rx.CostReport) -> None:
+def test_another_release_is_a_cause_where_prices_differ(chosen: rx.types.CostReport) -> None:
     part, *rest = chosen.after.parts
     dearer = replace(chosen.after, parts=(replace(part, seconds=2 * part.seconds), *rest))
     later = replace(chosen, after=dearer, versions={**chosen.versions, "relax-eg": "9.0"})
@@ -173,18 +173,18 @@ def test_another_release_is_a_cause_where_prices_differ(chosen: rx.CostReport) -
     assert any("priced by release 9.0" in causes for causes in row.causes)
 
 
-def test_json_of_a_comparison(chosen: rx.CostReport, unfused: rx.CostReport, tmp_path: Path) -> None:
+def test_json_of_a_comparison(chosen: rx.types.CostReport, unfused: rx.types.CostReport, tmp_path: Path) -> None:
     rx.compare(chosen, unfused).to_json(tmp_path / "c.json")
     data = json.loads((tmp_path / "c.json").read_text())
     assert data["schema"] == "relax_eg.comparison/1"
     assert [c["label"] for c in data["columns"]] == ["default", "default - fusion"]
-    assert [rx.CostReport.from_data(r) for r in data["reports"]] == [chosen, unfused]
+    assert [rx.types.CostReport.from_data(r) for r in data["reports"]] == [chosen, unfused]
     assert [c["report"] for c in data["columns"]] == [0, 1]
     three = rx.compare(chosen, unfused, as_written=True)
     assert [c.label for c in three.columns] == ["as written", "default", "default - fusion"]
 
 
-def test_bad_input(chosen: rx.CostReport) -> None:
+def test_bad_input(chosen: rx.types.CostReport) -> None:
     with pytest.raises(OptionError, match="compare\\(\\) takes one report or more"):
         rx.compare()
     with pytest.raises(OptionError, match="argument 2 is a int; a CostReport, what optimize returned, or the path"):
@@ -195,7 +195,7 @@ def test_bad_input(chosen: rx.CostReport) -> None:
         rx.compare(chosen, labels=["a"], against="b")
 
 
-def test_on_the_command_line(chosen: rx.CostReport, unfused: rx.CostReport, tmp_path: Path) -> None:
+def test_on_the_command_line(chosen: rx.types.CostReport, unfused: rx.types.CostReport, tmp_path: Path) -> None:
     paths = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
     for report, path in zip((chosen, unfused), paths, strict=True):
         report.to_json(path)

@@ -30,11 +30,11 @@ def best() -> rx.types.Optimized:
 
 
 @pytest.fixture(scope="module")
-def kernels() -> rx.CostReport:
+def kernels() -> rx.types.CostReport:
     return attention(execution="kernels").report
 
 
-def test_parts_add_up_to_the_totals(best: rx.types.Optimized, kernels: rx.CostReport) -> None:
+def test_parts_add_up_to_the_totals(best: rx.types.Optimized, kernels: rx.types.CostReport) -> None:
     for report in (*best.report.at_each(), kernels):
         for cost in (report.before, report.after):
             now = [p for p in cost.parts if not p.ahead]
@@ -44,7 +44,7 @@ def test_parts_add_up_to_the_totals(best: rx.types.Optimized, kernels: rx.CostRe
             assert sum(p.launches for p in now) == cost.launches
 
 
-def test_every_part_stands_for_a_line_of_the_user(best: rx.types.Optimized, kernels: rx.CostReport) -> None:
+def test_every_part_stands_for_a_line_of_the_user(best: rx.types.Optimized, kernels: rx.types.CostReport) -> None:
     known = {line("q, k, v ="), line("softmax"), line("return")}
     for report in (best.report, kernels):
         for part in (*report.before.parts, *report.after.parts):
@@ -66,7 +66,7 @@ def test_the_users_lines_are_quoted(best: rx.types.Optimized) -> None:
     assert row.code in str(rx.compare(best))
 
 
-def test_a_value_that_a_rule_made_has_the_line_of_what_it_equals(kernels: rx.CostReport) -> None:
+def test_a_value_that_a_rule_made_has_the_line_of_what_it_equals(kernels: rx.types.CostReport) -> None:
     (fused,) = [p for p in kernels.after.parts if "softmax" in p.operators and len(p.operators) > 1]
     assert "matmul" in fused.operators and line("softmax") in fused.lines
     rules = set(fused.rule.split(", "))
@@ -207,15 +207,15 @@ def test_one_report_for_each_binding(best: rx.types.Optimized) -> None:
     assert reports[1].after.seconds < reports[0].after.seconds and reports[0].after == best.report.after
 
 
-def test_a_report_survives_a_file(best: rx.types.Optimized, kernels: rx.CostReport, tmp_path: Path) -> None:
+def test_a_report_survives_a_file(best: rx.types.Optimized, kernels: rx.types.CostReport, tmp_path: Path) -> None:
     for report in (best.report, kernels):
         report.to_json(tmp_path / "r.json")
-        again = rx.CostReport.from_json(tmp_path / "r.json")
+        again = rx.types.CostReport.from_json(tmp_path / "r.json")
         assert again == report and again.more is None
         assert again.to_json() == report.to_json()
 
 
-def test_reports_follow_their_schema(best: rx.types.Optimized, kernels: rx.CostReport) -> None:
+def test_reports_follow_their_schema(best: rx.types.Optimized, kernels: rx.types.CostReport) -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     for report in (best.report, kernels):
         jsonschema.validate(json.loads(report.to_json()), schema())
@@ -227,12 +227,12 @@ def test_reports_follow_their_schema(best: rx.types.Optimized, kernels: rx.CostR
 def test_the_schema_in_the_documents_is_current() -> None:
     shown = (ROOT / "docs" / "report.schema.json").read_text()
     assert shown == text(), "python -m relax_eg.reports.schema > docs/report.schema.json writes it anew"
-    names = {f.name for f in fields(rx.CostReport)} - {"more"}
+    names = {f.name for f in fields(rx.types.CostReport)} - {"more"}
     assert names <= json.loads(shown)["properties"].keys()
 
 
 def test_an_older_release_is_read_and_compared(best: rx.types.Optimized) -> None:
-    old = rx.CostReport.from_json(DATA / "report_0_1.json")
+    old = rx.types.CostReport.from_json(DATA / "report_0_1.json")
     assert old.name == "attend" and old.before.parts == () and old.roofline is None
     assert "compared by operator" in str(rx.compare(old, best.report))
     assert "a report of release 0.1.0 has none" in str(rx.compare(old, best.report))
@@ -244,9 +244,9 @@ def test_unknown_fields_survive_a_round_trip(best: rx.types.Optimized) -> None:
     data["before"]["parts"][0]["tile"] = [16, 16]
     data["after"]["memory"]["moments"][-1]["bank"] = 2
     data["searched"][0]["certificates"] = ["a"]
-    read = rx.CostReport.from_data(data)
+    read = rx.types.CostReport.from_data(data)
     assert read == best.report
-    assert json.loads(rx.CostReport.from_json(read.to_json()).to_json()) == data
+    assert json.loads(rx.types.CostReport.from_json(read.to_json()).to_json()) == data
     assert "fields that this release does not know" in str(rx.compare(read))
     assert json.loads(rx.compare(read).to_json())["reports"][0]["energy"] == {"joules": 3.5}
     # What was there twice stays where it was, also when something else of the report changes.
@@ -269,10 +269,10 @@ def test_bad_files_are_told(best: rx.types.Optimized, tmp_path: Path, change: An
     path = tmp_path / "bad.json"
     path.write_text(change(best.report.to_json()))
     with pytest.raises(OptionError) as e:
-        rx.CostReport.from_json(path)
+        rx.types.CostReport.from_json(path)
     assert said in str(e.value) and str(path) in str(e.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"none\.json cannot be read: No such file"):
-        rx.CostReport.from_json(tmp_path / "none.json")
+        rx.types.CostReport.from_json(tmp_path / "none.json")

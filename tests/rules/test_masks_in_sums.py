@@ -34,7 +34,7 @@ def test_scores_keep_their_digits(name: str, is_float: bool) -> None:
 
     mask = "16 @ float32" if is_float else "16 @ bool"
     with rx.debug.options(cache=False, least_gain=1):
-        best = rx.optimize(largest, "16 8", "16 8", mask, "16", numerics="reassociate", target="cpu", settle="off")
+        best = rx.optimize(largest, "16 8", "16 8", mask, "16", numerics="reassociate", target="cpu", measure="off")
     rng = np.random.default_rng(0)
     q, k, b = (rng.standard_normal(s).astype(np.float32) for s in ((16, 8), (16, 8), 16))
     m = (rng.random(16) < 0.6).astype(np.float32 if is_float else np.bool_)
@@ -52,7 +52,7 @@ def test_sums_of_masked_scores_keep_their_digits() -> None:
         return (scores * mask[None, :]).sum(-1) / mask.sum()
 
     with rx.debug.options(cache=False, least_gain=1):
-        best = rx.optimize(mean, "16 8", "16 8", "16 @ bool", numerics="reassociate", target="cpu", settle="off")
+        best = rx.optimize(mean, "16 8", "16 8", "16 @ bool", numerics="reassociate", target="cpu", measure="off")
     rng = np.random.default_rng(0)
     q, k = (rng.standard_normal((16, 8)).astype(np.float32) for _ in range(2))
     m = rng.random(16) < 0.6

@@ -21,27 +21,27 @@ NONE = ModuleAnswers({})
 # 16,384 float32 scores, kept between the two passes of a softmax.
 ATTENTION = parse_program("""
 def attention(Q: rx.Buffer("128 64"), K: rx.Buffer("128 64"), V: rx.Buffer("128 64"), Y: rx.Buffer("128 64")):
-    S = rx.workspace("128 128")
+    S = rx.script.workspace("128 128")
     S[i, j] = exp(sum(Q[i, k] * K[j, k], over=k) / 8.0)
     Y[i, c] = sum(S[i, j] * V[j, c], over=j) / sum(S[i, l], over=l)
 """)
 SPLIT_K = parse_program("""
 def mm_split_k(X: rx.Buffer("n 2048"), W: rx.Buffer("2048 64"), Y: rx.Buffer("n 64")):
-    P = rx.workspace("8 n 64")
+    P = rx.script.workspace("8 n 64")
     P[s, i, j] = sum(X[i, s*256 + k] * W[s*256 + k, j], over=(k, 256))
     Y[i, j] = sum(P[s, i, j], over=(s, 8))
 """)
 STREAM_K = parse_program("""
 def mm_stream_k(X: rx.Buffer("n 32*k"), W: rx.Buffer("32*k m"), k: int, Y: rx.Buffer("n m")):
-    P = rx.workspace("2 n m")
+    P = rx.script.workspace("2 n m")
     P[0, i, j] = sum(X[i, r] * W[r, j], over=(r, 8*k))
     P[1, i, j] = sum(X[i, 8*k + r] * W[8*k + r, j], over=(r, 24*k))
     Y[i, j] = P[0, i, j] + P[1, i, j]
 """)
 TWO_PASS = parse_program("""
 def variance(X: rx.Buffer("n m"), Y: rx.Buffer("n")):
-    Mean = rx.workspace("n")
-    T = rx.local("n")
+    Mean = rx.script.workspace("n")
+    T = rx.script.local("n")
     Mean[i] = sum(X[i, r], over=r) / float32(m)
     T[i] = sum((X[i, r] - Mean[i])**2, over=(r, m))
     Y[i] = T[i] / float32(m)

@@ -163,7 +163,7 @@ def test_outputs_are_what_no_stage_reads() -> None:
     both = program("p", (A,), total, square, outputs=("S", "Q"))
     assert both.outputs == ("S", "Q")
     assert both.sizes == {"m", "k"}
-    assert 'S = rx.local("m")' in str(program("p", (A,), total, square))
+    assert 'S = rx.script.local("m")' in str(program("p", (A,), total, square))
 
 
 def _over(value, shape=(M,), indices=(H,), dtype="float32", inputs=(A, B, INTS)):

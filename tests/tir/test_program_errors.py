@@ -26,14 +26,14 @@ REFUSED: list[tuple[str, str]] = [
     (HEAD + "for i in range(n + 1):\n        Y[i] = V[0]", "elements up to n + 1 are written, beyond its size n"),
     (WHOLE + "Y[i, 0] = X[i, 0]", "elements 1 to k of axis 1 are not written"),
     (WHOLE + "pass", "`f` writes no parameter"),
-    (HEAD + "T = rx.local('n')\n    Y[i] = V[0]", "T: (n) float32 is not written at all"),
+    (HEAD + "T = rx.script.local('n')\n    Y[i] = V[0]", "T: (n) float32 is not written at all"),
     ('def f(Y: rx.Buffer("n"), X: rx.Buffer("n")):\n    Y[i] = 1', "X stands after the output Y and is not written"),
     # races
     (HEAD + "Y[i // 2] = X[i, 0]", "a race: the index of axis 0 in Y[i // 2] is i//2, so elements may be"),
     (WHOLE + "Y[i, i] = X[i, 0]", "a race: the index of axis 1 in Y[i, i] is used twice, so elements off the diagonal"),
     (HEAD + "for i, j in rx.grid(n, k):\n        Y[i] = X[i, j]", "a race: every j writes Y[i]"),
-    (HEAD + "T = rx.local('n')\n    T[i] = 0\n    Y[i] = T[i]\n    T[i] += V[0]", "a race: T is written here, after Y "
-     "was computed from it"),
+    (HEAD + "T = rx.script.local('n')\n    T[i] = 0\n    Y[i] = T[i]\n    T[i] += V[0]",
+     "a race: T is written here, after Y was computed from it"),
     # extents
     (HEAD + "Y[i] = sum(X[i, r % 2], over=r)", "nothing tells the extent of r: it is the whole index of no axis"),
     (HEAD + "Y[i] = sum(X[i, r] + X[r, 0], over=r)", "two extents are told of r: k by axis 1 of X, n by axis 0 of X"),

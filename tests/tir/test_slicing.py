@@ -9,8 +9,8 @@ from relax_eg.tir.slicing import sliced_input_axes
 
 SOFTMAX = """
 def f(X: rx.Buffer("n m"), Y: rx.Buffer("n m")):
-    M = rx.local("n")
-    E = rx.local("n m")
+    M = rx.script.local("n")
+    E = rx.script.local("n m")
     M[i] = max(X[i, j], over=j)
     E[i, j] = exp(X[i, j] - M[i])
     Y[i, j] = E[i, j] / sum(E[i, k], over=k)

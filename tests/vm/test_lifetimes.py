@@ -49,7 +49,7 @@ def test_arrays_are_freed(tmp_path: Path) -> None:
         live.append(sum(x.shape == (ELEMENTS,) for x in jax.live_arrays()))
         return np.int32(0)
 
-    rx.register_function("tests.live", count, replace=True)
+    rx.script.register_function("tests.live", count, replace=True)
     with without_checks():
         best = rx.optimize(rx.parse(CHAIN))
     assert stepped_functions(best.module)

@@ -153,5 +153,5 @@ def test_a_cast_that_rounds_stays() -> None:
     text = '@R.function\ndef main(x: R.Tensor((2,), "float32")):\n    y = R.astype(x, "float16")\n'
     module = rx.parse(text + '    return R.astype(y, "float32")\n')
     x = np.float32([0.1, 3.14159])
-    best = rx.optimize(module, settle="off")
+    best = rx.optimize(module, measure="off")
     np.testing.assert_array_equal(best(x), x.astype(np.float16).astype(np.float32))

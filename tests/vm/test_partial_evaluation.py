@@ -159,7 +159,7 @@ def main(x: R.Tensor(("n",), "float32"), c: R.Tensor(("n",), "float32"), xs: Lis
 def test_bodies_have_the_sizes_of_their_callers() -> None:
     """Functions have names of their own for sizes, and `match_cast`s that are evaluated twice name two."""
     x, c = np.float32([0.5, 0.1, 0.3]), np.float32([0.2, 0.4, 0.1])
-    made, spent = check(parse(SIZED), [x, c, rx.list_of(rx.List, [x, c])])
+    made, spent = check(parse(SIZED), [x, c, rx.data.list_of(rx.data.List, [x, c])])
     assert spent >= 8
     assert not any(e.op == "make_closure" for f in made for e in f.expressions())
     assert {f.name for f in made}.isdisjoint({"twice", "larger"})
@@ -171,7 +171,7 @@ def test_calls_that_check_their_arguments_stay() -> None:
     text = SIZED.replace('main(x: R.Tensor(("n",), "float32"), c', 'main(x: R.Tensor(ndim=1, dtype="float32"), c')
     lines = text.split("    y = twice(")[0] + "    return twice(lambda v: v + 1.0, x)\n"
     x = np.float32([0.5, 0.1, 0.3])
-    made, _ = check(parse(lines), [x, x, rx.list_of(rx.List, [])])
+    made, _ = check(parse(lines), [x, x, rx.data.list_of(rx.data.List, [])])
     assert "twice" in {f.name for f in made}
 
 

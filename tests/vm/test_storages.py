@@ -52,7 +52,7 @@ def instructions(run: Any, name: str, kind: type[Instruction]) -> list[Any]:
 
 def test_what_is_planned_is_what_runs() -> None:
     module, live = parse(CHAIN), list[int]()
-    rx.register_function("tests.held", lambda: np.int32(live.append(_living()) or 0), replace=True)
+    rx.script.register_function("tests.held", lambda: np.int32(live.append(_living()) or 0), replace=True)
     run = runner(module)
     n = 4 * N
     # b is written in the place of nothing, since a is read later; d in that of b, which is read for the last time.
@@ -81,7 +81,7 @@ def _living() -> int:
 def test_blocks_at_capacity_take_over_storages() -> None:
     """What only blocks read stays at capacity, and its storage is taken over there as at exact sizes."""
     live = list[int]()
-    rx.register_function("tests.held", lambda: np.int32(live.append(_living()) or 0), replace=True)
+    rx.script.register_function("tests.held", lambda: np.int32(live.append(_living()) or 0), replace=True)
     run, kept = at_capacity(CHAIN)
     assert [i.donates for i in instructions(run, "deeper", RunRegion) if i.donates]
     x = jax.numpy.linspace(0.0, 1.0, N)
@@ -117,7 +117,7 @@ def main(x: R.Tensor(("n",), "float32"), k: R.Tensor((4, "n"), "float32")):
 
 @pytest.mark.parametrize("mode", ["exact", "capacity", "auto"])
 def test_values_with_two_names_and_arguments_are_not_given_away(mode: str) -> None:
-    rx.register_function("tests.held", lambda: np.int32(0), replace=True)
+    rx.script.register_function("tests.held", lambda: np.int32(0), replace=True)
     module = parse(TWICE)
     best = rx.optimize(module, rules=rx.RuleSet("none"), dynamic=mode)
     for n in (2000, 2001, 3000):

@@ -79,7 +79,7 @@ def _function(walk: Walk, closed: Any, line: Line, single: bool = False) -> Func
     inner = walk.child(len(jaxpr.invars))
     params = [var(f"x{i}", inner.annotation_of(v.aval)) for i, v in enumerate(jaxpr.invars)]
     outputs = inner.run(jaxpr, [inner.constant(c) for c in consts], params, line)
-    return make_function("body", params, inner, outputs, single=single)
+    return make_function("body", params, inner.steps, outputs, inner.origins, inner.taken, single)
 
 
 def bodies(

@@ -22,7 +22,7 @@ _freed: ContextVar[bool] = ContextVar("relax_eg_freed_shard_maps", default=False
 
 
 @contextmanager
-def freeing(on: bool) -> Generator[None]:
+def on_global_view(on: bool) -> Generator[None]:
     """A context in which traces read `shard_map` on the global view."""
     token = _freed.set(on)
     try:
@@ -32,7 +32,7 @@ def freeing(on: bool) -> Generator[None]:
 
 
 def freed_jaxpr(eqn: Any) -> Any:
-    """The closed jaxpr of a `shard_map` equation on the global view; None outside of `freeing`."""
+    """The closed jaxpr of a `shard_map` equation on the global view; None outside of `on_global_view`."""
     if eqn.primitive.name != "shard_map" or not _freed.get():
         return None
     return jax.make_jaxpr(_global_view(eqn.params))(

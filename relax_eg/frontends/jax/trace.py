@@ -199,7 +199,7 @@ def _module(traced: Traced) -> Module:
     forms = [with_jax_annotation(p, a, traced.sizes) for p, a in zip(params, wanted, strict=True)]
     given = [p if form is None else form for p, form in zip(params, forms, strict=True)]
     outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], given)
-    function = make_function(identifier, params, walk, outputs)
+    function = make_function(identifier, params, walk.steps, outputs, walk.origins, walk.taken)
     # The statements that may have decided comparisons of sizes in the function.
     assume = (*Scope.from_constraints(traced.sizes.declared_constraints).statements, *traced.assume)
     return Module((replace(function, assume=assume), *walk.functions.added))

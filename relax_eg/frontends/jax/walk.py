@@ -147,7 +147,7 @@ class Walk:
     def _exported(self, eqn: Any, operands: list[Expr], caller: Line) -> list[Expr] | None:
         """The results of a function that `jax.export` wrote; None if it cannot be read, or computes with 64-bit numbers
         in a trace without them."""
-        from relax_eg.frontends.stablehlo.reading import exported_function  # which imports this module
+        from relax_eg.frontends.stablehlo.evaluate import exported_function  # which most programs do not need
 
         try:
             function, wide = exported_function(eqn.params["exported"])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from relax_eg.dtypes import dtype_of
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.quantized import matmul_of_integers
-from relax_eg.frontends.onnx.rotary import rotate, turned
+from relax_eg.frontends.onnx.rotary import rotate, rows_at
 from relax_eg.frontends.onnx.values import Value
 from relax_eg.frontends.onnx.widths import computed_in_float32
 from relax_eg.ir.expr import Expr
@@ -228,7 +228,7 @@ def _grouped(n: OnnxNode) -> list[Value]:
             given = op.iota((batch, rows), 1, given.dtype) + op.getitem(given, (0, 0))
         at = places if given is None else given
         interleaved = n.flag("rotary_interleaved")
-        q, k = (rotate(n, x, turned(n, at, n[7], n[8]), interleaved) for x in (q, k))
+        q, k = (rotate(n, x, rows_at(n, at, n[7], n[8]), interleaved) for x in (q, k))
     else:
         n.ignore_attributes("rotary_interleaved")
         for i in (7, 8, 9):

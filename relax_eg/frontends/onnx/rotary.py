@@ -7,7 +7,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 
 
-def turned(n: OnnxNode, places: Expr, cos: Expr, sin: Expr) -> tuple[Expr, Expr]:
+def rows_at(n: OnnxNode, places: Expr, cos: Expr, sin: Expr) -> tuple[Expr, Expr]:
     """The rows of both tables at `places` (B, S), as (B, 1, S, R / 2)."""
     if cos.ndim != 2 or cos.shape != sin.shape:
         raise n.error(f"tables of {cos.tensor.short} and {sin.tensor.short}", "two of one shape (positions, R / 2)")
@@ -52,7 +52,7 @@ def _rotary(n: OnnxNode) -> Expr:
     batch, _, rows, _ = whole.shape
     if places.ndim == 1:
         places = op.reshape(places, (1, 1)) + op.iota((batch, rows), 1, places.dtype)
-    y = rotate(n, whole, turned(n, places, cos, sin), interleaved)
+    y = rotate(n, whole, rows_at(n, places, cos, sin), interleaved)
     return op.reshape(op.permute_dims(y, (0, 2, 1, 3)), x.shape) if x.ndim == 3 else y
 
 

@@ -11,11 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 from jax.core import max_dim, min_dim
 
+from relax_eg.dtypes import WIDE
 from relax_eg.errors import StableHloError
 from relax_eg.frontends.stablehlo.operations import OPERATIONS, Use
-from relax_eg.frontends.stablehlo.parsing import HloModule, HloOp, HloRegion, Unreadable
+from relax_eg.frontends.stablehlo.parsing import HloModule, HloOp, HloRegion, Unreadable, parse_module
 
 MOST_KNOWN = 64  # limit: elements of an array that is computed while the module is read; shapes have fewer
 _CALL = ("func.call", "stablehlo.composite")
@@ -74,6 +76,21 @@ def as_function(module: HloModule) -> Callable[..., Any]:
         return results[0] if len(results) == 1 else tuple(results)
 
     return run
+
+
+def exported_function(exported: export.Exported) -> tuple[Callable[..., Any], bool]:
+    """A JAX function of the flat arguments of an exported one, and whether it computes with 64-bit numbers.
+    StableHloError if not all of it can be read."""
+    if exported.nr_devices != 1:
+        raise StableHloError(f"{exported.fun_name}: exported for {exported.nr_devices} devices\n  accepted: one")
+    if exported.ordered_effects or exported.unordered_effects:
+        raise StableHloError(f"{exported.fun_name}: it has effects\n  accepted: a function without effects")
+    module = parse_module(exported.mlir_module())
+    check_operations(module, exported.fun_name)
+    if len(module.main.params) != len(exported.in_avals):
+        platforms = ", ".join(exported.platforms)
+        raise StableHloError(f"{exported.fun_name}: exported for {platforms}\n  accepted: one platform")
+    return as_function(module), not module.dtypes.isdisjoint(WIDE)
 
 
 def _array(value: Any) -> Any:

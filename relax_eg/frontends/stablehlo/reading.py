@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from relax_eg.dtypes import WIDE
 from relax_eg.errors import StableHloError
 from relax_eg.frontends.jax.trace import trace_function
 from relax_eg.frontends.specs import identifier
-from relax_eg.frontends.stablehlo.evaluate import as_function, check_operations
+from relax_eg.frontends.stablehlo.evaluate import as_function, check_operations, exported_function
 from relax_eg.frontends.stablehlo.parsing import HloRegion, parse_module
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.module import Module
@@ -58,21 +58,6 @@ def from_stablehlo(source: Any, *, inputs: Sequence[str] | None = None) -> Modul
     main.__signature__ = inspect.Signature(parameters)  # type: ignore[reportFunctionMemberAccess]
     with jax.enable_x64(True) if wide else nullcontext():
         return trace_function(main, tuple(specs), name=label).module
-
-
-def exported_function(exported: export.Exported) -> tuple[Callable[..., Any], bool]:
-    """A JAX function of the flat arguments of an exported one, and whether it computes with 64-bit numbers.
-    StableHloError if not all of it can be read."""
-    if exported.nr_devices != 1:
-        raise StableHloError(f"{exported.fun_name}: exported for {exported.nr_devices} devices\n  accepted: one")
-    if exported.ordered_effects or exported.unordered_effects:
-        raise StableHloError(f"{exported.fun_name}: it has effects\n  accepted: a function without effects")
-    module = parse_module(exported.mlir_module())
-    check_operations(module, exported.fun_name)
-    if len(module.main.params) != len(exported.in_avals):
-        platforms = ", ".join(exported.platforms)
-        raise StableHloError(f"{exported.fun_name}: exported for {platforms}\n  accepted: one platform")
-    return as_function(module), not module.dtypes.isdisjoint(WIDE)
 
 
 def _loaded(source: Any) -> tuple[Any, str]:

@@ -201,7 +201,7 @@ def _attribute_values(rule: Rule, source: str, rank: int) -> list[Any]:
     if source in _OF_STEPS:
         name = source.rpartition(".")[2]
         return [tuple(AnyStep(name, i) for i in range(r)) for r in range(rank + 1)]
-    return list({repr(v): v for r in range(rank + 1) for v in attribute_values(rule, source, r)}.values())
+    return list({repr(v): v for r in range(rank + 1) for v in attribute_values(rule.error, source, r)}.values())
 
 
 def _ranks(rule: Rule) -> str:

@@ -1,4 +1,4 @@
-"""Formats figures for reports: seconds, counts with a unit prefix, shares."""
+"""Formats figures for people: seconds, counts with a unit prefix, shares."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def time(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
-def sizes(at: Mapping[str, int]) -> str:
-    """A binding as text: b=1, s=128."""
+def binding_text(at: Mapping[str, int]) -> str:
+    """A binding of sizes as text: b=1, s=128."""
     return ", ".join(f"{k}={v}" for k, v in at.items())

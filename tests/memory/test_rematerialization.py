@@ -26,9 +26,9 @@ from relax_eg.extract.devices import profile
 from relax_eg.ir import Module
 from relax_eg.ir.calls import without_calls
 from relax_eg.ir.wellformed import check
-from relax_eg.memory import again
-from relax_eg.memory.again import ArrangementProblem, arrange
+from relax_eg.memory import rematerialization
 from relax_eg.memory.pinned import without_order
+from relax_eg.memory.rematerialization import ArrangementProblem, arrange
 from relax_eg.memory.steps import program_of
 from relax_eg.ops import TABLE
 from relax_eg.ops import api as op
@@ -92,7 +92,7 @@ def test_peaks_of_arrangements_are_those_of_their_runs(module: Module, size: int
         program = program_of(module)
     except MemoryPlanError:
         return
-    with patch.object(again, "_LEAST_KEPT", 1):  # all of these programs' values are small
+    with patch.object(rematerialization, "_LEAST_KEPT", 1):  # all of these programs' values are small
         p = ArrangementProblem.of(program, sizes, [float(s.number % 3 + 1) for s in program.steps], False, rate)
     order = tuple(range(len(program.steps)))
     before = p.timeline(order).peak
