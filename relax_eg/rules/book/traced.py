@@ -7,10 +7,8 @@ written for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from relax_eg.ir.expr import tuple_get
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
 from relax_eg.rules.rule_set import RuleSet
@@ -83,14 +81,6 @@ def square_of_inverse_log_of_sum(x: Any) -> Any:
 # --- densities and distribution functions ---
 
 
-@_rule("w: *b, k:", tags=("erf",), check=False)
-def normal_distribution_in_parts(w: Any, k: Any) -> Any:
-    """1 + erf(w) near 0, 2 - erfc(|w|) above and erfc(|w|) below = erfc(-w): jax.scipy.special.ndtr"""
-    z = op.abs(w)
-    tails = op.where(op.greater(w, 0.0), 2.0 - op.erfc(z), op.erfc(z))
-    return op.where(op.less(z, k), 1.0 + op.erf(w), tails), op.erfc(-w)
-
-
 @_rule("x: *b, s:, t:", tags=("exp", "where"), check=False)
 def exponentials_to_both_sides(x: Any, s: Any, t: Any) -> Any:
     """where(x <= 0, s exp(x), t - s exp(-x)) = where(x <= 0, e, t - e) for e = s exp(-|x|): one exponential"""
@@ -104,60 +94,79 @@ def exponential_of_log1p(c: Any, x: Any) -> Any:
     return op.exp(-(c + op.log1p(x))), op.exp(-c) / (1.0 + x)
 
 
-@_rule("c:, x: *b", when="nonnegative(x)", tags=("exp", "log"), check=False)
-def exponential_of_twice_log1p(c: Any, x: Any) -> Any:
-    """exp(-(c + 2 log(1 + x))) = exp(-c) / (1 + x)^2 for x >= 0"""
-    return op.exp(-(c + 2.0 * op.log1p(x))), op.exp(-c) / ((1.0 + x) * (1.0 + x))
+def _times_exponential(x: Any, z: Any) -> Any:
+    """x exp(-z) by the root of the power, which is normal wherever the product is."""
+    root = op.exp(-0.5 * z)
+    return (x * root) * root
 
 
-# --- sorts and the lookups after them ---
+@_rule("x: *b, z: *b, c:", when="nonnegative(x)", tags=("exp", "log"), check=False)
+def exponential_of_log_and_more(x: Any, z: Any, c: Any) -> Any:
+    """exp(log(x) - z - c) = x exp(-(z + c)) for x >= 0"""
+    return op.exp(op.log(x) - z - c), _times_exponential(x, z + c)
 
 
-def _order(x: Any, axis: int, dtype: str) -> Any:
-    """The places of the sorted elements: jnp.argsort."""
-    places = op.iota(x.shape, axis, dtype)
-    return tuple_get(call("sort", (x, places), {"axis": axis}), 1)
+@_rule("x: *b, z: *b, c:", tags=("exp", "log", "where"), check=False)
+def density_of_log(x: Any, z: Any, c: Any) -> Any:
+    """exp(log(x) - z - c), and 0 where x < 0 = x exp(-(z + c)), and 0 there: the gamma density"""
+    is_inside = op.greater_equal(x, 0.0)
+    log = op.log(op.where(is_inside, x, 1.0)) - z - c
+    return op.exp(op.where(is_inside, log, -_INFINITY)), op.where(is_inside, _times_exponential(x, z + c), 0.0)
 
 
-@_rule("x: *b, y: *b", attrs={"axis": "sort.axis"}, phase="simplify", numerics="exact", tags=("sort",), check=False)
-def sorted_keys_alone(x: Any, y: Any, axis: int) -> Any:
-    """the keys of a sort of pairs = the sorted keys"""
-    return tuple_get(call("sort", (x, y), {"axis": axis}), 0), op.sort(x, axis)
+# --- slopes of extremes, elements at places ---
 
 
-def _lookups(dtype: str) -> None:
-    at = f" @ {dtype}" if dtype else ""
-    suffix = f"_of_{dtype}" if dtype else ""
-
-    def in_own_order(x: Any) -> Any:
-        return op.take(x, _order(x, 0, "int32"), 0, mode="clip"), op.sort(x, 0)
-
-    def in_order(x: Any, y: Any) -> Any:
-        return (
-            op.take(y, _order(x, 0, "int32"), 0, mode="clip"),
-            tuple_get(call("sort", (x, y), {"axis": 0}), 1),
-        )
-
-    def rows_in_order(x: Any, y: Any, m: str) -> Any:
-        return (
-            op.take_along_axis(y, _order(x, x.ndim - 1, "int32"), x.ndim - 1, mode=m),
-            tuple_get(call("sort", (x, y), {"axis": x.ndim - 1}), 1),
-        )
-
-    laws: dict[str, tuple[Callable[..., Any], str, dict[str, str], str]] = {
-        "sorted_by_lookup": (in_own_order, f"x: n{at}", {}, "x[argsort(x)] = sort(x)"),
-        "in_order_of_keys": (in_order, f"x: n{at}, y: n{at}", {}, "y[argsort(x)] = the values of a sort of pairs"),
-        "rows_in_order_of_keys": (
-            rows_in_order, f"x: *b n{at}, y: *b n{at}", {"m": "gather.mode"},
-            "take_along_axis(y, argsort(x)) = the values of a sort of pairs",
-        ),
-    }  # fmt: skip
-    for name, (law, shapes, attrs, doc) in laws.items():
-        _rule(shapes, attrs=attrs, name=name + suffix, doc=doc, tags=("sort",), check=False)(law)
+@_rule("x: *b, y: *b", attrs={"f": "maximum | minimum"}, numerics="exact", tags=("where", "variants"), check=False)
+def slope_of_extreme(x: Any, y: Any, f: Any) -> Any:
+    """the slope of f(x, y) in x, 1/2 where x = y, as autodiff divides it = a choice"""
+    return _slope(x, y, f, x), _choice_of_slopes(x, y, f)
 
 
-_lookups("")
-_lookups("int32")
+@_rule("x: *b, y:", attrs={"f": "maximum | minimum"}, numerics="exact", tags=("where", "variants"), check=False)
+def slope_of_limit(x: Any, y: Any, f: Any) -> Any:
+    """the slope of f(x, y) in x for a number y, 1/2 where x = y, as autodiff divides it = a choice"""
+    return _slope(x, y, f, x), _choice_of_slopes(x, y, f)
+
+
+def _slope(x: Any, y: Any, f: Any, of: Any) -> Any:
+    extreme = f(x, y)
+    return op.astype(op.equal(of, extreme), x.dtype) / op.where(op.equal(y if of is x else x, extreme), 2.0, 1.0)
+
+
+def _choice_of_slopes(x: Any, y: Any, f: Any) -> Any:
+    wins = op.greater(x, y) if f.__name__ == "maximum" else op.less(x, y)
+    return op.where(wins, 1.0, op.where(op.equal(x, y), 0.5, 0.0))
+
+
+def _places(i: Any) -> Any:
+    return op.reshape(i, (*i.shape, 1))
+
+
+@_rule("i: *b 1 @ int32, u: *b 1", sizes="n", attrs={"m": "scatter.mode"}, tags=("scatter", "one-hot"), check=False)
+def scattered_one_of_each_row(i: Any, u: Any, n: Any, m: str) -> Any:
+    """one number of each row, written into zeros at a computed place = a choice by place: the derivative of a lookup in
+    each row"""
+    if m == "clip":
+        return None
+    batch, last = u.shape[:-1], u.ndim - 1
+    axes = tuple(range(last))
+    made = call("scatter", (op.broadcast_to(0.0, (*batch, n)), _places(i), u), {
+        "kind": "add", "mode": m, "inserted_window_dims": (last,), "scatter_dims_to_operand_dims": (last,),
+        "operand_batching_dims": axes, "scatter_indices_batching_dims": axes,
+    })  # fmt: skip
+    return made, op.where(op.equal(i, op.iota((*[1] * last, n), last, "int32")), u, 0.0)
+
+
+@_rule("x: m n", attrs={"f": "argmax | argmin"}, when="n >= 1", tags=("max", "argmax", "variants"), check=False)
+def element_at_extreme(x: Any, f: Any) -> Any:
+    """the element of each row where the extreme is = the extreme, as vmap looks it up"""
+    at = op.expand_dims(f(x, 1), 1)
+    read = call("gather", (x, at), {
+        "slice_sizes": (1, 1), "mode": "clip", "offset_dims": (1,), "start_index_map": (1,),
+        "operand_batching_dims": (0,), "start_indices_batching_dims": (0,),
+    })  # fmt: skip
+    return read, (op.max if f.__name__ == "argmax" else op.min)(x, 1, keepdims=True)
 
 
 # --- Fourier transforms of real signals ---
