@@ -15,7 +15,7 @@ from relax_eg.rules.rule_set import RuleSet
 
 traced = RuleSet("traced")
 _rule = traced.rule
-_INFINITY = float("inf")
+_INFINITY, _MISSING = float("inf"), float("nan")
 
 # --- logarithms of sums of exponentials, and their slopes ---
 
@@ -158,15 +158,51 @@ def scattered_one_of_each_row(i: Any, u: Any, n: Any, m: str) -> Any:
     return made, op.where(op.equal(i, op.iota((*[1] * last, n), last, "int32")), u, 0.0)
 
 
-@_rule("x: m n", attrs={"f": "argmax | argmin"}, when="n >= 1", tags=("max", "argmax", "variants"), check=False)
-def element_at_extreme(x: Any, f: Any) -> Any:
-    """the element of each row where the extreme is = the extreme, as vmap looks it up"""
-    at = op.expand_dims(f(x, 1), 1)
-    read = call("gather", (x, at), {
-        "slice_sizes": (1, 1), "mode": "clip", "offset_dims": (1,), "start_index_map": (1,),
-        "operand_batching_dims": (0,), "start_indices_batching_dims": (0,),
+@_rule("i: 1 @ int32, u:", sizes="n", attrs={"m": "scatter.mode"}, tags=("scatter", "one-hot"), check=False)
+def scattered_alone(i: Any, u: Any, n: Any, m: str) -> Any:
+    """one number, written into zeros at a computed place = a choice by place: the derivative of one lookup"""
+    if m == "clip":
+        return None
+    made = call("scatter", (op.broadcast_to(0.0, (n,)), i, u), {
+        "kind": "add", "mode": m, "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,),
     })  # fmt: skip
-    return read, (op.max if f.__name__ == "argmax" else op.min)(x, 1, keepdims=True)
+    return made, op.where(op.equal(op.iota((n,), 0, "int32"), i), u, 0.0)
+
+
+# --- counts, and sums without what is no number ---
+
+
+@_rule("c: *b @ bool", attrs={"a": "sum.axes"}, tags=("sum", "any"), check=False)
+def count_as_float(c: Any, a: tuple[int, ...]) -> Any:
+    """the sum of true values as floats = their count: what is counted both ways is counted once"""
+    number = op.astype(c, "int32")
+    return op.sum(op.astype(number, "float32"), a), op.astype(op.sum(number, a), "float32")
+
+
+@_rule("x: *b", tags=("sum",), check=False)
+def sum_of_centred_numbers(x: Any) -> Any:
+    """the sum of numbers minus their mean, NaN left out of both = 0: the derivative of nanvar"""
+    is_missing, every, ones = op.not_equal(x, x), tuple(range(x.ndim)), (1,) * x.ndim
+    if not every:
+        return None
+    count = op.sum(op.astype(op.astype(op.logical_not(is_missing), "int32"), x.dtype), every)
+    total = op.sum(op.where(is_missing, 0.0, x), every)
+    mean = op.broadcast_to(total, ones) / op.broadcast_to(count, ones)
+    return op.sum(op.where(is_missing, 0.0, x - mean), every), op.full((), 0.0, x.dtype)
+
+
+# --- sorts ---
+
+
+@_rule("x: n", when="n >= 1", tags=("sort", "any"), check=False)
+def sort_that_shows_what_is_missing(x: Any) -> Any:
+    """NaN for all, if any is NaN, else sort(x) = the same by the last of sort(x), where NaN is: jnp.median"""
+    ordered, n = op.sort(x), x.shape[0]
+    last = op.strided_slice(ordered, (n - 1,), (n,))
+    return (
+        op.where(op.any(op.not_equal(x, x), 0), _MISSING, ordered),
+        op.where(op.not_equal(last, last), _MISSING, ordered),
+    )
 
 
 # --- Fourier transforms of real signals ---
