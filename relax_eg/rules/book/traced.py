@@ -11,6 +11,7 @@ from typing import Any
 
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
+from relax_eg.rules.book.contraction import eye_mask
 from relax_eg.rules.rule_set import RuleSet
 
 traced = RuleSet("traced")
@@ -167,6 +168,42 @@ def scattered_alone(i: Any, u: Any, n: Any, m: str) -> Any:
         "kind": "add", "mode": m, "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,),
     })  # fmt: skip
     return made, op.where(op.equal(op.iota((n,), 0, "int32"), i), u, 0.0)
+
+
+def _on_diagonal(kind: str) -> None:
+    def scattered(v: Any, m: str) -> Any:
+        n = v.shape[0]
+        at = op.expand_dims(op.iota((n,), 0, "int32"), 1)
+        made = call("scatter", (op.broadcast_to(0.0, (n, n)), op.concat([at, at], 1), v), {
+            "kind": kind, "mode": m, "inserted_window_dims": (0, 1), "scatter_dims_to_operand_dims": (0, 1),
+        })  # fmt: skip
+        return made, op.where(eye_mask(n), v, 0.0)
+
+    _rule(
+        "v: n", attrs={"m": "scatter.mode"}, name=f"scattered_on_diagonal_by_{kind}", tags=("scatter", "diagonal"),
+        doc="a vector, written into the diagonal of zeros = a choice by place: the derivative of diag", check=False,
+    )(scattered)  # fmt: skip
+
+
+_on_diagonal("add")
+_on_diagonal("set")
+
+
+def _of_transposed(low: bool, turn: bool) -> None:
+    def solved(a: Any, b: Any) -> Any:
+        turned = op.triangular_solve(op.swapaxes(a, -1, -2), b, lower=low, transpose_a=turn)
+        return turned, op.triangular_solve(a, b, lower=not low, transpose_a=not turn)
+
+    side, way = "lower" if low else "upper", "_back" if turn else ""
+    _rule(
+        "a: *b n n, b: *b n k", name=f"solve_{side}_transposed{way}", numerics="exact", tags=("solve", "variants"),
+        doc="a system of a transposed triangle = that of the triangle, read the other way: no transpose", check=False,
+    )(solved)  # fmt: skip
+
+
+for _low in (False, True):
+    for _turn in (False, True):
+        _of_transposed(_low, _turn)
 
 
 # --- counts, and sums without what is no number ---
