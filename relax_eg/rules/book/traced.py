@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from relax_eg.ir.expr import const, tuple_get
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
 from relax_eg.rules.book.contraction import eye_mask
@@ -170,6 +171,35 @@ def scattered_alone(i: Any, u: Any, n: Any, m: str) -> Any:
     return made, op.where(op.equal(op.iota((n,), 0, "int32"), i), u, 0.0)
 
 
+_ROWS = {"update_window_dims": (1,), "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,)}
+_OF_ROWS = {
+    "inserted_window_dims": (1,), "scatter_dims_to_operand_dims": (1,), "operand_batching_dims": (0,),
+    "scatter_indices_batching_dims": (0,),
+}  # fmt: skip
+
+
+def _into(name: str, shapes: str, attrs: dict[str, Any]) -> None:
+    def added(x: Any, i: Any, u: Any, m: str) -> Any:
+        more = {"kind": "add", "mode": m, **attrs}
+        zeros = op.broadcast_to(0.0, x.shape)
+        return x + call("scatter", (zeros, i, u), more), call("scatter", (x, i, u), more)
+
+    def subtracted(x: Any, i: Any, u: Any, m: str) -> Any:
+        more = {"kind": "add", "mode": m, **attrs}
+        zeros = op.broadcast_to(0.0, x.shape)
+        return x - call("scatter", (zeros, i, u), more), call("scatter", (x, i, -u), more)
+
+    for law, sign in ((added, "added"), (subtracted, "subtracted")):
+        _rule(
+            shapes, attrs={"m": "scatter.mode"}, name=f"{name}_{sign}", tags=("scatter", "variants"),
+            doc="x and numbers scattered into zeros, added = scattered into x", check=False,
+        )(law)  # fmt: skip
+
+
+_into("scattered_rows", "x: n k, i: m 1 @ int32, u: m k", _ROWS)
+_into("scattered_elements", "x: n k, i: n m 1 @ int32, u: n m", _OF_ROWS)
+
+
 def _on_diagonal(kind: str) -> None:
     def scattered(v: Any, m: str) -> Any:
         n = v.shape[0]
@@ -216,6 +246,24 @@ def count_as_float(c: Any, a: tuple[int, ...]) -> Any:
     return op.sum(op.astype(number, "float32"), a), op.astype(op.sum(number, a), "float32")
 
 
+@_rule("x: *b @ int32, y: *b @ int32", attrs={"a": "sum.axes"}, numerics="exact", tags=("sum",), check=False)
+def counts_at_once(x: Any, y: Any, a: tuple[int, ...]) -> Any:
+    """sum(x) + sum(y) = sum(x + y) for integers: one pass"""
+    return op.sum(x, a) + op.sum(y, a), op.sum(x + y, a)
+
+
+@_rule("c: n @ bool", sizes="k", when="k <= n", numerics="exact", tags=("sort", "cumsum", "scatter"), check=False)
+def places_of_true_values(c: Any, k: Any) -> Any:
+    """the first places of true values, by running sums of counts = by a sort: jnp.nonzero of a given size"""
+    n = c.shape[0]
+    before = op.maximum(0, op.cumsum(op.astype(c, "int32"), 0))
+    counts = call("scatter", (
+        op.broadcast_to(const(0), (k,)), op.expand_dims(before, 1), op.broadcast_to(const(1), (n,))
+    ), {"kind": "add", "mode": "fill", "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,)})  # fmt: skip
+    places = op.sort(op.where(c, op.iota((n,), 0, "int32"), op.dim_value(n, "int32")))
+    return op.cumsum(counts, 0), op.strided_slice(places, (0,), (k,))
+
+
 @_rule("x: *b", tags=("sum",), check=False)
 def sum_of_centred_numbers(x: Any) -> Any:
     """the sum of numbers minus their mean, NaN left out of both = 0: the derivative of nanvar"""
@@ -231,15 +279,28 @@ def sum_of_centred_numbers(x: Any) -> Any:
 # --- sorts ---
 
 
-@_rule("x: n", when="n >= 1", tags=("sort", "any"), check=False)
+@_rule("x: *b n", when="n >= 1", tags=("sort", "any"), check=False)
 def sort_that_shows_what_is_missing(x: Any) -> Any:
-    """NaN for all, if any is NaN, else sort(x) = the same by the last of sort(x), where NaN is: jnp.median"""
-    ordered, n = op.sort(x), x.shape[0]
-    last = op.strided_slice(ordered, (n - 1,), (n,))
-    return (
-        op.where(op.any(op.not_equal(x, x), 0), _MISSING, ordered),
-        op.where(op.not_equal(last, last), _MISSING, ordered),
-    )
+    """NaN for a whole row, if any of it is NaN, else sort(x) = the same by the last of sort(x), where NaN is: quantiles"""
+    ordered, last, n = op.sort(x), x.ndim - 1, x.shape[-1]
+    end = op.strided_slice(ordered, [0] * last + [n - 1], x.shape)
+    found = op.any(op.not_equal(x, x), last)
+    is_missing = op.expand_dims(found, last) if last else found
+    return op.where(is_missing, _MISSING, ordered), op.where(op.not_equal(end, end), _MISSING, ordered)
+
+
+def _alone(dtype: str) -> None:
+    def sorted_alone(x: Any, y: Any) -> Any:
+        return tuple_get(call("sort", (x, y), {"axis": x.ndim - 1}), 1), y
+
+    _rule(
+        f"x: *b 1 @ {dtype}, y: *b 1 @ int32", name=f"sort_of_one_{dtype}", phase="simplify", numerics="exact",
+        doc="a sort of one pair = the pair", tags=("sort", "variants"), check=False,
+    )(sorted_alone)  # fmt: skip
+
+
+_alone("int32")
+_alone("float32")
 
 
 # --- Fourier transforms of real signals ---
