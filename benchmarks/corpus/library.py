@@ -28,8 +28,8 @@ def positive_rates(raw, counts):
 
 @program("n", "n")
 def paired_comparison(ours, theirs):
-    """The gradients of what two players' strengths are worth together, on a scale of logarithms."""
-    return jax.grad(lambda a, b: jnp.sum(jnp.logaddexp(a, b) ** 2), (0, 1))(ours, theirs)
+    """How a team's strength, a sum on a scale of logarithms, depends on one of two players."""
+    return jax.grad(lambda a: jnp.sum(jnp.logaddexp(a, theirs)))(ours) * theirs
 
 
 @program("n", "n")
@@ -63,10 +63,11 @@ def robust_centre(x, rows):
     return jnp.abs(x - jnp.median(x)), rows - jnp.quantile(rows, 0.75, axis=1, keepdims=True)
 
 
-@program("51")
-def median_gradient(x):
-    """How the median moves with each of the values."""
-    return jax.grad(lambda x: jnp.median(x) ** 2)(x)
+@program("51", "6 21")
+def median_gradient(x, rows):
+    """How the median moves with each of the values, and how medians of rows do."""
+    of_rows = jax.grad(lambda r: jnp.sum(jnp.median(r, axis=1) ** 2))(rows)
+    return jax.grad(lambda x: jnp.median(x) ** 2)(x), of_rows
 
 
 @program("n n")
@@ -104,17 +105,6 @@ def first_peaks(x):
 def tied_embedding_gradient(table, ids, target):
     """The gradient of a table that is read by words and decays."""
     return jax.grad(lambda t: jnp.sum((t[ids] - target) ** 2) + 0.1 * jnp.sum(t * t))(table)
-
-
-@program("n 32", "n @ int32")
-def cross_entropy_gradient(logits, labels):
-    """The gradient of the cross entropy of labels that are given as numbers."""
-
-    def loss(logits):
-        scores = jax.nn.log_softmax(logits)
-        return -jnp.take_along_axis(scores, labels[:, None], 1).mean()
-
-    return jax.grad(loss)(logits)
 
 
 @program("n 24")

@@ -57,13 +57,6 @@ def slope_of_log_of_sum(x: Any, y: Any) -> Any:
     return op.exp(_without_infinity(x) - _without_infinity(_log_of_sum(x, y))), _sigmoid(apart)
 
 
-@_rule("x: *b, y: *b", tags=("exp", "log"), check=False)
-def other_slope_of_log_of_sum(x: Any, y: Any) -> Any:
-    """exp(y - log(exp(x) + exp(y))) = 1 / (1 + exp(x - y)): the derivative of logaddexp in the other operand"""
-    apart = op.where(op.equal(y, _INFINITY), _INFINITY, y - x)
-    return op.exp(_without_infinity(y) - _without_infinity(_log_of_sum(x, y))), _sigmoid(apart)
-
-
 @_rule("x: *b", tags=("exp", "log", "tanh"), check=False)
 def tanh_of_softplus(x: Any) -> Any:
     """tanh(log(exp(x) + 1)) = p / (p + q) for e = exp(-|x|), where p = 1 + 2 e and q = 2 e e for x >= 0, p = e (e + 2)
@@ -116,48 +109,16 @@ def density_of_log(x: Any, z: Any, c: Any) -> Any:
     return op.exp(op.where(is_inside, log, -_INFINITY)), op.where(is_inside, _times_exponential(x, z + c), 0.0)
 
 
-# --- slopes of extremes, elements at places ---
-
-
-@_rule("x: *b, y: *b", attrs={"f": "maximum | minimum"}, numerics="exact", tags=("where", "variants"), check=False)
-def slope_of_extreme(x: Any, y: Any, f: Any) -> Any:
-    """the slope of f(x, y) in x, 1/2 where x = y, as autodiff divides it = a choice"""
-    return _slope(x, y, f, x), _choice_of_slopes(x, y, f)
+# --- slopes of limits, and what lookups have as derivatives ---
 
 
 @_rule("x: *b, y:", attrs={"f": "maximum | minimum"}, numerics="exact", tags=("where", "variants"), check=False)
 def slope_of_limit(x: Any, y: Any, f: Any) -> Any:
     """the slope of f(x, y) in x for a number y, 1/2 where x = y, as autodiff divides it = a choice"""
-    return _slope(x, y, f, x), _choice_of_slopes(x, y, f)
-
-
-def _slope(x: Any, y: Any, f: Any, of: Any) -> Any:
-    extreme = f(x, y)
-    return op.astype(op.equal(of, extreme), x.dtype) / op.where(op.equal(y if of is x else x, extreme), 2.0, 1.0)
-
-
-def _choice_of_slopes(x: Any, y: Any, f: Any) -> Any:
+    limited = f(x, y)
+    slope = op.astype(op.equal(x, limited), x.dtype) / op.where(op.equal(y, limited), 2.0, 1.0)
     wins = op.greater(x, y) if f.__name__ == "maximum" else op.less(x, y)
-    return op.where(wins, 1.0, op.where(op.equal(x, y), 0.5, 0.0))
-
-
-def _places(i: Any) -> Any:
-    return op.reshape(i, (*i.shape, 1))
-
-
-@_rule("i: *b 1 @ int32, u: *b 1", sizes="n", attrs={"m": "scatter.mode"}, tags=("scatter", "one-hot"), check=False)
-def scattered_one_of_each_row(i: Any, u: Any, n: Any, m: str) -> Any:
-    """one number of each row, written into zeros at a computed place = a choice by place: the derivative of a lookup in
-    each row"""
-    if m == "clip":
-        return None
-    batch, last = u.shape[:-1], u.ndim - 1
-    axes = tuple(range(last))
-    made = call("scatter", (op.broadcast_to(0.0, (*batch, n)), _places(i), u), {
-        "kind": "add", "mode": m, "inserted_window_dims": (last,), "scatter_dims_to_operand_dims": (last,),
-        "operand_batching_dims": axes, "scatter_indices_batching_dims": axes,
-    })  # fmt: skip
-    return made, op.where(op.equal(i, op.iota((*[1] * last, n), last, "int32")), u, 0.0)
+    return slope, op.where(wins, 1.0, op.where(op.equal(x, y), 0.5, 0.0))
 
 
 @_rule("i: 1 @ int32, u:", sizes="n", attrs={"m": "scatter.mode"}, tags=("scatter", "one-hot"), check=False)
@@ -169,6 +130,18 @@ def scattered_alone(i: Any, u: Any, n: Any, m: str) -> Any:
         "kind": "add", "mode": m, "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,),
     })  # fmt: skip
     return made, op.where(op.equal(op.iota((n,), 0, "int32"), i), u, 0.0)
+
+
+@_rule("i: 1 @ int32, u: m", sizes="n", attrs={"m": "scatter.mode"}, tags=("scatter", "one-hot"), check=False)
+def scattered_column(i: Any, u: Any, n: Any, m: str) -> Any:
+    """one column, written into zeros at a computed place = a choice by place"""
+    if m == "clip":
+        return None
+    made = call("scatter", (op.broadcast_to(0.0, (u.shape[0], n)), i, u), {
+        "kind": "add", "mode": m, "update_window_dims": (0,), "inserted_window_dims": (1,),
+        "scatter_dims_to_operand_dims": (1,),
+    })  # fmt: skip
+    return made, op.where(op.equal(op.iota((1, n), 1, "int32"), i), op.expand_dims(u, 1), 0.0)
 
 
 _ROWS = {"update_window_dims": (1,), "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,)}
@@ -301,16 +274,3 @@ def _alone(dtype: str) -> None:
 
 _alone("int32")
 _alone("float32")
-
-
-# --- Fourier transforms of real signals ---
-
-
-@_rule("x: *b n @ float32", when="n >= 1", tags=("fft",), check=False)
-def transform_of_real(x: Any) -> Any:
-    """fft(x) = [rfft(x), its conjugate turned around] for real x"""
-    n, last = x.shape[-1], x.ndim - 1
-    half = op.fft(x, "rfft", (n,))
-    begin, end = [0] * last + [1], [*x.shape[:-1], n - n // 2]
-    rest = op.conj(op.flip(op.strided_slice(half, begin, end), last))
-    return op.fft(op.astype(x, "complex64"), "fft", (n,)), op.concat([half, rest], last)
