@@ -252,14 +252,23 @@ def sum_of_centred_numbers(x: Any) -> Any:
 # --- sorts ---
 
 
-@_rule("x: *b n", when="n >= 1", tags=("sort", "any"), check=False)
-def sort_that_shows_what_is_missing(x: Any) -> Any:
-    """NaN for a whole row, if any of it is NaN, else sort(x) = the same by the last of sort(x), where NaN is: quantiles"""
-    ordered, last, n = op.sort(x), x.ndim - 1, x.shape[-1]
-    end = op.strided_slice(ordered, [0] * last + [n - 1], x.shape)
-    found = op.any(op.not_equal(x, x), last)
-    is_missing = op.expand_dims(found, last) if last else found
+def _sort_with_missing(x: Any, is_missing: Any) -> Any:
+    ordered, last = op.sort(x), x.ndim - 1
+    end = op.strided_slice(ordered, [0] * last + [x.shape[-1] - 1], x.shape)
     return op.where(is_missing, _MISSING, ordered), op.where(op.not_equal(end, end), _MISSING, ordered)
+
+
+@_rule("x: n", when="n >= 1", tags=("sort", "any"), check=False)
+def sort_that_shows_what_is_missing(x: Any) -> Any:
+    """NaN for all, if any is NaN, else sort(x) = the same by the last of sort(x), where NaN is: jnp.median"""
+    return _sort_with_missing(x, op.any(op.not_equal(x, x), 0))
+
+
+@_rule("x: *b m n", when="n >= 1", tags=("sort", "any"), check=False)
+def sort_that_shows_what_rows_miss(x: Any) -> Any:
+    """NaN for a whole row, if any of it is NaN, else sort(x) = the same by the last of sort(x): jnp.quantile of rows"""
+    last = x.ndim - 1
+    return _sort_with_missing(x, op.expand_dims(op.any(op.not_equal(x, x), last), last))
 
 
 def _alone(dtype: str) -> None:
