@@ -206,7 +206,7 @@ def measure_program(name: str, seconds: float) -> None:
 
 def main(
     rules: Annotated[str, typer.Option("--rules", help="a file of rules, or a folder of such")] = "",
-    only: Annotated[str, typer.Option("--only", help="programs whose name contains this")] = "",
+    only: Annotated[str, typer.Option("--only", help="programs whose name contains this, or one of 'a|b'")] = "",
     own: Annotated[bool, typer.Option("--own", help="what the laws save by themselves")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="with --own: write the new laws here")] = None,
     mine: Annotated[Path | None, typer.Option("--mine", help="mine the programs, and write the laws here")] = None,
@@ -223,7 +223,7 @@ def main(
             measure_program(name, QUICK_SECONDS if quick else SECONDS)
         return
     programs = of_libraries() if libraries else of_functions() if functions else of_corpus()
-    chosen = {n: p for n, p in programs.items() if only in n}
+    chosen = {n: p for n, p in programs.items() if any(part in n for part in only.split("|"))}
     asked = dict(islice(chosen.items(), QUICK_PROGRAMS if quick else None))
     if mine is not None:
         mine_programs(asked, mine, size, RuleSet("none") if as_written else corpus_rules())
