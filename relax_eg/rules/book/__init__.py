@@ -32,7 +32,9 @@ from relax_eg.rules.book.windows import windows
 from relax_eg.rules.book.workspace import workspace
 from relax_eg.rules.rule_set import RuleSet
 
-algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *orders, *traced, *elementwise])
+algebra = RuleSet(
+    "algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *orders, *traced, *elementwise]
+)
 libraries = RuleSet("libraries", [*calls, *forms])
 default = RuleSet(
     "default",
