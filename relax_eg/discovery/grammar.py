@@ -327,9 +327,7 @@ def _routine(library: Library, attributes: Mapping[str, Any]) -> OperatorForm:
             "accepted: a value for each, and no sizes"
         )
     if not 1 <= arity <= _MOST_ARITY:
-        raise DiscoveryError(
-            f"library `{library.name}` takes {arity} operands; 1 to {_MOST_ARITY} are accepted"
-        )
+        raise DiscoveryError(f"library `{library.name}` takes {arity} operands; 1 to {_MOST_ARITY} are accepted")
     return OperatorForm(library.name, arity, tuple(attributes.items()), is_library=True)
 
 
