@@ -144,9 +144,10 @@ def scattered_column(i: Any, u: Any, n: Any, m: str) -> Any:
     return made, op.where(op.equal(op.iota((1, n), 1, "int32"), i), op.expand_dims(u, 1), 0.0)
 
 
-# given: dimension numbers of what the derivatives of `table[i]` and of `jnp.take_along_axis` write
+# given: dimension numbers of what the derivative of `table[i]` writes
 _ROWS = {"update_window_dims": (1,), "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,)}
-_OF_ROWS = {  # given: see above
+# given: dimension numbers of what the derivative of `jnp.take_along_axis` writes
+_OF_ROWS = {
     "inserted_window_dims": (1,), "scatter_dims_to_operand_dims": (1,), "operand_batching_dims": (0,),
     "scatter_indices_batching_dims": (0,),
 }  # fmt: skip
