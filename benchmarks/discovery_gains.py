@@ -2,7 +2,8 @@
 
     python -m benchmarks.discovery_gains [--rules found] [--only softmax] [--own] [--json docs/found_laws.json]
     python -m benchmarks.discovery_gains --mine mined.py [--only softmax] [--as-written]
-                                         [--libraries] [--size 2]
+                                         [--libraries] [--functions] [--size 2]
+    python -m benchmarks.discovery_gains --book traced,orders --functions [--only median]
     python -m benchmarks.discovery_gains --measure behind_the_beam,median_from_the_top
 
 `--rules`: a file of rules or a folder of such, as `python -m benchmarks.discovery --save found` writes them; without it
@@ -16,7 +17,10 @@ other side as written does not take.
 `--mine` looks for cheaper terms in the fragments of what the rules that ship make of each program, and writes their
 laws to a file, for `--rules`; with `--as-written` in the programs as they are written, which takes less time. Laws of
 fragments on which the rules that ship reach the same are left out. `--libraries`: of the functions of
-`benchmarks.library_cases`, with their gradients, instead of the corpus.
+`benchmarks.library_cases`, with their gradients, instead of the corpus; `--functions`: the functions of JAX that
+`benchmarks.coverage` counts (`benchmarks/functions`), and their gradients.
+
+`--book`: the found laws are those of these books, and what ships without them is known.
 
 `--measure` times programs of the corpus on this machine: as written, by `jax.jit`, and with the rules that ship.
 """
@@ -24,7 +28,7 @@ fragments on which the rules that ship reach the same are left out. `--libraries
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -133,6 +137,30 @@ def of_libraries() -> dict[str, Optimize]:
     return found
 
 
+def of_functions(names: Collection[str] | None = None) -> dict[str, Optimize]:
+    """Returns JAX's own functions and their gradients, those with these names or all that can be traced, at `SIZE` for
+    every free size."""
+    from benchmarks.functions import GROUPS
+    from benchmarks.library_cases.case import Use
+
+    def optimized(module: Module, rules: RuleSet) -> Any:
+        at = dict.fromkeys(module.main.size_variables, SIZE)
+        with rx.debug.options(least_gain=1, cache=False):
+            return rx.optimize(module, at=at, rules=rules, target="cpu")
+
+    found: dict[str, Optimize] = {}
+    for name, (fn, specs) in (f for functions in GROUPS.values() for f in functions.items()):
+        for called, made in ((name, fn), (f"{name}, gradient", Use(fn, specs).gradient)):
+            if names is not None and called not in names:
+                continue
+            try:
+                found[called] = partial(optimized, trace(made, *specs))
+            except (RelaxEgError, TypeError, ValueError):  # of integers there is no gradient
+                if names is not None:
+                    raise
+    return found
+
+
 def trace_or_module(made_of: Any, *specs: Any, **keywords: Any) -> Module:
     return made_of if isinstance(made_of, Module) else trace(made_of, *specs, **keywords)
 
@@ -178,12 +206,14 @@ def measure_program(name: str, seconds: float) -> None:
 
 def main(
     rules: Annotated[str, typer.Option("--rules", help="a file of rules, or a folder of such")] = "",
-    only: Annotated[str, typer.Option("--only", help="programs whose name contains this")] = "",
+    only: Annotated[str, typer.Option("--only", help="programs whose name contains this, or one of 'a|b'")] = "",
     own: Annotated[bool, typer.Option("--own", help="what the laws save by themselves")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="with --own: write the new laws here")] = None,
     mine: Annotated[Path | None, typer.Option("--mine", help="mine the programs, and write the laws here")] = None,
     measured: Annotated[str, typer.Option("--measure", help="time these programs of the corpus")] = "",
     libraries: Annotated[bool, typer.Option("--libraries", help="functions of libraries as programs")] = False,
+    functions: Annotated[bool, typer.Option("--functions", help="JAX's own functions as programs")] = False,
+    books: Annotated[str, typer.Option("--book", help="take the laws of these books, and know the others")] = "",
     as_written: Annotated[bool, typer.Option("--as-written", help="with --mine: no search before it")] = False,
     size: Annotated[int, typer.Option("--size", help="with --mine: operators of a cheaper term")] = 2,
     quick: Quick = False,
@@ -192,16 +222,22 @@ def main(
         for name in measured.split(","):
             measure_program(name, QUICK_SECONDS if quick else SECONDS)
         return
-    chosen = {n: p for n, p in (of_libraries() if libraries else of_corpus()).items() if only in n}
+    programs = of_libraries() if libraries else of_functions() if functions else of_corpus()
+    chosen = {n: p for n, p in programs.items() if any(part in n for part in only.split("|"))}
     asked = dict(islice(chosen.items(), QUICK_PROGRAMS if quick else None))
     if mine is not None:
         mine_programs(asked, mine, size, RuleSet("none") if as_written else corpus_rules())
         return
-    found = rules_at(rules)
+    known = corpus_rules()
+    if books:
+        found = RuleSet("books", [r for name in books.split(",") for r in getattr(rx.rules, name)])
+        known = RuleSet("known", [r for r in known if r not in list(found)], known.schemas)
+    else:
+        found = rules_at(rules)
     if own:
         show_own(found, only, json_out)
         return
-    savings = rank_by_savings(asked, found, corpus_rules())
+    savings = rank_by_savings(asked, found, known)
     for s in savings:
         print(s)
     for name, share in savings_of_rules(savings).items():

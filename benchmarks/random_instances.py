@@ -1,6 +1,6 @@
 """Whether the two sides of laws have equal values at random instances, evaluated by JAX.
 
-    python -m benchmarks.random_instances [--rules found] [--count 2000] [--only sum] [--quick]
+    python -m benchmarks.random_instances [--rules found] [--book traced] [--count 2000] [--only sum] [--quick]
 
 The checker and the prover of rules know operators by their index equations. Here JAX's own functions compute them, in
 float64, for many draws at once, so nothing but the statement of the law is shared. Floats are drawn as multiples of a
@@ -8,8 +8,8 @@ quarter up to 3, integers from their whole range; with zeros, both signs, and ti
 conditions of the law, at sizes from 0 on and several ranks. Of such numbers sums, products and extremes are exact, and
 both sides must be the same bits up to what rounding elsewhere explains.
 
-`--rules`: a file of rules or a folder of such, as `python -m benchmarks.discovery --save found` writes them; without
-it, the proved laws that ship.
+`--rules`: a file of rules or a folder of such, as `python -m benchmarks.discovery --save found` writes them. `--book`:
+a book that ships, its tested laws too. Without both: the proved laws that ship.
 """
 
 from __future__ import annotations
@@ -212,9 +212,13 @@ def main(
     rules: Annotated[str, typer.Option("--rules", help="a file of rules, or a folder of such")] = "",
     count: Annotated[int, typer.Option("--count", help="random instances of each law")] = COUNT,
     only: Annotated[str, typer.Option("--only", help="laws whose name contains this")] = "",
+    book: Annotated[str, typer.Option("--book", help="a book that ships")] = "",
     quick: Quick = False,
 ) -> None:
-    chosen = list(rules_at(rules)) if rules else [r for r in rx.rules.default if status(r).holds_everywhere]
+    if book:
+        chosen = list(getattr(rx.rules, book))
+    else:
+        chosen = list(rules_at(rules)) if rules else [r for r in rx.rules.default if status(r).holds_everywhere]
     chosen = [r for r in chosen if not r.reverse and only in r.name][: QUICK_RULES if quick else None]
     started = time.perf_counter()
     total = compare_all(chosen, QUICK_COUNT if quick else count)

@@ -15,6 +15,7 @@ from benchmarks.corpus import (
     images,
     integers,
     kernels,
+    library,
     losses,
     masks,
     norms,
@@ -30,7 +31,7 @@ from benchmarks.corpus.program import Program, programs
 SUBJECTS = (
     attention, norms, losses, convolutions, statistics, kernels, graphs, signals, control, algebra, recommenders,
     probabilistic, optimisers, integers, images, masks, ranking,
-    formulas, exported,
+    library, formulas, exported,
 )  # fmt: skip
 CORPUS: dict[str, Program] = programs()
 

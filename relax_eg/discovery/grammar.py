@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import math
 import re
@@ -18,10 +19,11 @@ from relax_eg.discovery.terms import Term
 from relax_eg.dtypes import is_complex, is_float, is_integer, is_key
 from relax_eg.errors import DiscoveryError, OperatorError, RelaxEgError, SpecError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, const, constant_value, var
+from relax_eg.ir.expr import Expr, const, constant_value, postorder, var
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api
 from relax_eg.ops.fused import equations_at
+from relax_eg.ops.libraries import LIBRARIES, Library, call_library, inline_libraries
 from relax_eg.ops.record import REQUIRED, Operator, call, get, strict_sizes
 from relax_eg.rules.attribute_variables import attribute_domain
 from relax_eg.rules.signature import pattern_of
@@ -33,31 +35,39 @@ _MOST_ARITY = 3  # limit: operands of an operator; terms grow with the power of 
 _MOST_AXES = 3  # limit: axes of a value; without a limit outer products never end
 _FRESH = 2  # limit: fresh variables of a type, by which a law is generalised
 _WORK_SIZE = 8  # chosen: size of every axis at which the work of terms is compared
-_NAME = re.compile(r"\s*([^\W\d]\w*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_NAME = re.compile(r"\s*([^\W\d][\w.]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 Attributes = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class OperatorForm:
-    """An operator with its attributes, or a tensor program.
+    """An operator with its attributes, a tensor program, or a library routine with its attributes.
 
-    - `op`: name of the operator, or of the tensor program.
+    - `op`: name of the operator, of the tensor program, or of the routine.
     - `arity`: number of operands.
     - `attributes`: the attributes that are given; sizes as a tuple of `Dim`.
     - `program`: the tensor program; None for an operator.
+    - `is_library`: whether it is a routine, which means its definition (`RuleSet.library`).
     """
 
     op: str
     arity: int
     attributes: Attributes = ()
     program: TensorProgram | None = None
+    is_library: bool = False
+
+    @property
+    def is_operator(self) -> bool:
+        return self.program is None and not self.is_library
 
     @property
     def has_equations(self) -> bool:
         """Whether its laws can be proved; those of other operators are tested only."""
         if self.program is not None:
             return True
+        if self.is_library:  # of a routine's code nothing is proved
+            return False
         record = get(self.op)
         return record.equations is not None or record.definition is not None
 
@@ -65,6 +75,10 @@ class OperatorForm:
         """The use on these operands. Raises OperatorError if it does not exist."""
         if self.program is not None:
             return call_tir(self.program, operands)
+        if self.is_library:
+            made = call_library(self.op, *operands, **dict(self.attributes))
+            inline_libraries([made])  # whether its definition takes operands of these sizes
+            return made
         return call(self.op, operands, dict(self.attributes))
 
     def __str__(self) -> str:
@@ -159,6 +173,8 @@ class Grammar:
                 )
             return [OperatorForm(given.name, len(given.parameters), program=given)]
         name, attributes = _read_operator(given)
+        if name in LIBRARIES:
+            return [_routine(LIBRARIES[name], attributes)]
         record = _record(name)
         arity = (2 if record.moves == "join" else 1) if record.variadic else len(record.parameters)
         if not 1 <= arity <= _MOST_ARITY:
@@ -245,13 +261,9 @@ class Grammar:
             return None
         if not (is_float(made.dtype) or is_integer(made.dtype) or made.dtype == "bool"):
             return None
-        placed = equations_at(made.op, tuple(x.annotation for x in made.args), made.attrs, a)
-        work = None if placed is None else count(placed.program)
         at = {v: _WORK_SIZE for d in (*a.shape, *(d for t in operands for d in t[0])) for v in d.variables}
-        sizes = {**at, **({} if placed is None else {v: int(d.evaluate(at)) for v, d in placed.sizes.items()})}
-        elements = math.prod(int(d.evaluate(at)) for d in a.shape)
-        # A choice or a copy of an element is an instruction as well as a sum.
-        self._works[form, operands] = elements if work is None else max(int(work.flops.evaluate(sizes)), elements)
+        inside = postorder(inline_libraries([made]))
+        self._works[form, operands] = sum(_flops(x, at) for x in inside if x.args and isinstance(x.annotation, Tensor))
         return a.shape, a.dtype
 
     def work(self, t: Term) -> int:
@@ -291,6 +303,32 @@ class Grammar:
 
     def __str__(self) -> str:
         return f"{' | '.join(map(str, self.forms))} over {self.declared_text}"
+
+
+def _flops(e: Expr, at: Mapping[str, int]) -> int:
+    """The flops of one use of an operator at these sizes. A choice or a copy of an element is an instruction as well as
+    a sum."""
+    placed = equations_at(e.op, tuple(x.annotation for x in e.args), e.attrs, e.annotation)
+    elements = math.prod(int(d.evaluate(at)) for d in e.shape)
+    if placed is None:
+        return elements
+    sizes = {**at, **{v: int(d.evaluate(at)) for v, d in placed.sizes.items()}}
+    return max(int(count(placed.program).flops.evaluate(sizes)), elements)
+
+
+def _routine(library: Library, attributes: Mapping[str, Any]) -> OperatorForm:
+    """A routine as terms have it. Raises DiscoveryError."""
+    arity = len(inspect.signature(library.pattern).parameters) - len(library.attributes) - len(library.sizes)
+    if library.sizes or set(attributes) != set(library.attributes):
+        wanted = ", ".join((*library.attributes, *library.size_names)) or "none"
+        given = ", ".join(attributes) or "none"
+        raise DiscoveryError(
+            f"library `{library.name}` takes attributes {wanted}, and {given} are given; "
+            "accepted: a value for each, and no sizes"
+        )
+    if not 1 <= arity <= _MOST_ARITY:
+        raise DiscoveryError(f"library `{library.name}` takes {arity} operands; 1 to {_MOST_ARITY} are accepted")
+    return OperatorForm(library.name, arity, tuple(attributes.items()), is_library=True)
 
 
 def _program_in(given: str | TensorProgram | OperatorForm) -> TensorProgram | None:

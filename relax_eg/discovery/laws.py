@@ -48,7 +48,7 @@ class Writer:
     # --- names and texts ---
 
     def name(self, c: EqualPair) -> str:
-        stem = self._stem(c)
+        stem = re.sub(r"\W", "_", self._stem(c))
         name, n = stem, 1
         while name in self._names:
             n += 1
@@ -123,17 +123,20 @@ class Writer:
             return repr(value), _HIGHEST if value >= 0 else 0
         form = g.forms[t[0]]
         parts = [self._code(a, s, names) for a in t[1:]]
-        if form.op in _INFIX and not form.attributes and form.program is None:
+        if form.op in _INFIX and not form.attributes and form.is_operator:
             sign, level = _INFIX[form.op]
             a, b = parts
             left = a[0] if a[1] >= level else f"({a[0]})"
             right = b[0] if b[1] > level else f"({b[0]})"
             return f"{left} {sign} {right}", level
-        if form.op == "negative" and form.program is None:
+        if form.op == "negative" and form.is_operator:
             return f"-{parts[0][0] if parts[0][1] == _HIGHEST else f'({parts[0][0]})'}", 3
         inside = ", ".join(p for p, _ in parts)
         if form.program is not None:
             return f"rx.call_tir({form.op}, ({inside}{',' if len(parts) == 1 else ''}))", _HIGHEST
+        if form.is_library:
+            more = "".join(f", {k}={v!r}" for k, v in form.attributes)
+            return f'op.library("{form.op}", {inside}{more})', _HIGHEST
         return self._operator_code(form, inside, len(g.type_of(t[1])[0]), s, names), _HIGHEST
 
     def _filled_code(self, t: int, names: Sequence[str]) -> str:

@@ -244,7 +244,7 @@ class LawProver:
     def _is_pointwise(self, c: EqualPair) -> bool:
         """Whether every operator keeps the shape of its operands."""
         forms = [self._grammar.forms[n] for n in (*operators_of(c.left), *operators_of(c.right))]
-        return all(f.program is None and not f.attributes and f.op not in OF_MATRICES for f in forms)
+        return all(f.is_operator and not f.attributes and f.op not in OF_MATRICES for f in forms)
 
     def _has_same_bits(self, c: EqualPair) -> bool:
         params = self._grammar.variables

@@ -18,7 +18,7 @@ import numpy as np
 from relax_eg.discovery.conditions import Condition
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.terms import Order, Term, leaves_of, order
-from relax_eg.discovery.values import SamplePoints, operand, wide_form
+from relax_eg.discovery.values import SamplePoints, operand, use
 from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
 from relax_eg.ops.interpret import evaluate_points
@@ -194,7 +194,7 @@ class TermTable:
         inner = [self._values_of(a) for a in term[1:]]
         types = [self.grammar.type_of(a) for a in term[1:]]
         params = [operand(self.points, t, i) for i, t in enumerate(types)]
-        root = wide_form(self.points, self.grammar.forms[term[0]]).on(params)
+        root = use(self.points, self.grammar.forms[term[0]], params)
         found: list[Array] = []
         for b, at in enumerate(self.points.sizes):
             env = {p: np.asarray(v[b]) for p, v in zip(params, inner, strict=True)}
@@ -213,7 +213,7 @@ class TermTable:
         for k in lists:
             count *= len(k.terms)
         params = [operand(self.points, key[0], i) for i, key in enumerate(chosen)]
-        root = wide_form(self.points, self.grammar.forms[number]).on(params)
+        root = use(self.points, self.grammar.forms[number], params)
         stacks = [[k.stacked(b) for b in range(len(self.points.sizes))] for k in lists]
         elements = max(
             sum(len(v[0]) * _elements(t, at) for v, at in zip(self.points.values, self.points.sizes, strict=True)), 1

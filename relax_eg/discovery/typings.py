@@ -62,7 +62,7 @@ class _Typings:
     def found(self) -> Iterator[Signature]:
         texts = {n: self._text(n) for n in self._shapes}
         has_block = any("*" in t and t != "*b" for t in texts.values())
-        if self._distinct and not has_block and all(f.program is None for f in self._forms):
+        if self._distinct and not has_block and all(f.is_operator for f in self._forms):
             if not condition_sizes(self._c):
                 yield from self._pointwise()
                 yield from self._any_axes()
@@ -76,7 +76,7 @@ class _Typings:
         return str(self._grammar.signature[name].text).partition("@")[0].strip()
 
     def _typed(self, texts: dict[str, str], open_dtype: str = "") -> str:
-        has_program = any(f.program is not None for f in self._forms)
+        has_program = not all(f.is_operator for f in self._forms)
         parts: list[str] = []
         for n, dims in texts.items():
             wanted = self._grammar.signature[n].dtype or ("float32" if has_program else open_dtype)

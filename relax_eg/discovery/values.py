@@ -22,6 +22,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, constant_value, var
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import has_fact, with_facts
+from relax_eg.ops.libraries import inline_libraries
 from relax_eg.rules.rule import Instance, Rule
 from relax_eg.rules.samples import integers, special
 from relax_eg.tir.substitute import widened
@@ -191,12 +192,14 @@ def operand(points: SamplePoints, t: tuple[Any, ...], i: int) -> Expr:
     return var(f"x{i}", points.leaf_type(t))
 
 
-def wide_form(points: SamplePoints, form: OperatorForm) -> OperatorForm:
-    """A form as it is computed at the points: over the reals, tensor programs have float64."""
-    if points.bits:
-        return form
-    attributes = tuple(
-        (k, "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v) for k, v in form.attributes
-    )
-    program = None if form.program is None else widened(form.program)
-    return replace(form, attributes=attributes, program=program)
+def use(points: SamplePoints, form: OperatorForm, params: Sequence[Expr]) -> Expr:
+    """The use of a form on variables as it is computed at the points: over the reals, tensor programs have float64; a
+    library routine is its definition."""
+    if not points.bits:
+        attributes = tuple(
+            (k, "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v) for k, v in form.attributes
+        )
+        program = None if form.program is None else widened(form.program)
+        form = replace(form, attributes=attributes, program=program)
+    (made,) = inline_libraries([form.on(params)])
+    return made

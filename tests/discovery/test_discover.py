@@ -429,3 +429,34 @@ def test_the_command_refuses_what_is_no_operator() -> None:
 
 
 NUMBER = 3
+
+
+routines = rx.RuleSet("routines")
+
+
+@routines.library("laws.gram", shapes="a: m k", target=lambda a: a @ a.T)
+def gram(a):
+    """A A'"""
+    return a @ a.T
+
+
+@routines.library("laws.scaled", shapes="a: m k", attrs={"y": "integer_pow.y"}, target=lambda a, y: a**y)
+def scaled(a, y):
+    """a ** y"""
+    return rx.op.integer_pow(a, y)
+
+
+def test_laws_of_library_routines() -> None:
+    found = rx.discover("laws.gram | permute_dims(axes=(1,0)) | negative | matmul", "a: m k", 2)
+    said = {law.text.partition(" for ")[0] for law in found.tested}
+    assert {"laws.gram(a).T = laws.gram(a)", "laws.gram(-a) = laws.gram(a)"} <= said
+    assert any("a @ a.T" in text for text in said)
+    assert 'op.library("laws.gram", ' in found.source
+    assert not [v for v in rx.verify(found.rules) if v.status == "refuted"]
+
+
+def test_attributes_of_library_routines() -> None:
+    found = rx.discover("laws.scaled(y=2) | negative", "a: m k", 2)
+    assert "laws.scaled(-a, y=2) = laws.scaled(a, y=2)" in [law.text for law in found.tested]
+    with pytest.raises(DiscoveryError, match=r"library `laws\.scaled` takes attributes y, and none are given"):
+        rx.discover("laws.scaled", "a: m k", 2)

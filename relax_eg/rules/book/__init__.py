@@ -26,12 +26,15 @@ from relax_eg.rules.book.splitting import splitting
 from relax_eg.rules.book.sum_products import sum_products
 from relax_eg.rules.book.sums import sums
 from relax_eg.rules.book.systems import systems
+from relax_eg.rules.book.traced import traced
 from relax_eg.rules.book.values import values
 from relax_eg.rules.book.windows import windows
 from relax_eg.rules.book.workspace import workspace
 from relax_eg.rules.rule_set import RuleSet
 
-algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *orders, *elementwise])
+algebra = RuleSet(
+    "algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *orders, *traced, *elementwise]
+)
 libraries = RuleSet("libraries", [*calls, *forms])
 default = RuleSet(
     "default",
@@ -85,6 +88,7 @@ __all__ = [
     "sum_products",
     "sums",
     "systems",
+    "traced",
     "values",
     "windows",
     "workspace",

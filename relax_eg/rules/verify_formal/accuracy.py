@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from relax_eg.dtypes import dtype_of, is_float
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.ops.record import movement_operators, operators_run_as
 from relax_eg.rules.rule import Instance
@@ -115,7 +116,7 @@ def may_have_masks(instance: Instance) -> bool:
     exact = {p for p in instance.params if not is_float(p.dtype)}
     sums: set[Expr] = set()
     for e in postorder(instance.left):
-        if e.op == VAR:
+        if e.op == VAR or not isinstance(e.annotation, Tensor):
             continue
         if not e.args or numbers.issuperset(e.args):
             numbers.add(e)
