@@ -28,7 +28,22 @@ from relax_eg.tir.expr import Read, loop_of, walk
 from relax_eg.tir.program import TensorProgram, dims_of
 from relax_eg.tir.slicing import dimensions
 
+_FEWEST_IN_RING = 2  # given: operands of what is computed by pieces: one that goes round, one that stays
 _VIEWS = movement_operators("view")  # equations of some divide positions, so splits follow from the two shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """How an operator is computed in as many pieces as there are devices, while these send pieces on to a neighbour.
+
+    - `passed`: the operand whose pieces go round; None: the sums of pieces of the result do.
+    - `axes`: the axis of each operand that the pieces divide; None for an operand that they leave whole.
+    - `axis`: the axis of the result that they divide.
+    """
+
+    passed: int | None
+    axes: tuple[int | None, ...]
+    axis: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +57,7 @@ class SplitStrategy:
       of devices has to divide this size.
     - `halo`: the rows of the first operand that each device gets from a neighbour, where places are read at a constant
       distance. XLA makes a collective-permute of that.
+    - `ring`: the pieces in which it is computed; None: it is computed at once.
     - `whole`: nothing is split: each device computes all of it, of partial sums that of its own.
     """
 
@@ -50,6 +66,7 @@ class SplitStrategy:
     extents: tuple[Dim, ...] = ()
     merged: Dim | None = None
     halo: int = 0
+    ring: Ring | None = None
 
     @property
     def whole(self) -> bool:
@@ -95,6 +112,41 @@ def _strategies(
         parts = tuple(PARTIAL_SUM if i in summed else REPLICATED for i in range(len(operands)))
         found[SplitStrategy(parts, PARTIAL_SUM)] = None
     return tuple(found)
+
+
+def rings(op: str, operands: Sequence[Annotation], attrs: Attrs, result: Annotation) -> tuple[SplitStrategy, ...]:
+    """The strategies of one use of an operator that sums products (a matmul) in which devices send pieces while they
+    compute. They follow from two loops of its equations:
+
+    - one over an axis of the result that one operand alone has, and another one over an axis of the result: the pieces
+      of that operand go round, and each device computes its part of the other axis for one piece after the other;
+    - one over an axis of the result, and a reduced one: each device adds its share of a piece of the result to the sum
+      that its neighbour sends, and passes that on."""
+    placed = None if op in CORE else program_at(op, tuple(operands), attrs, result)
+    has_sizes = any(isinstance(x, Dim) for _, v in attrs for x in (v if isinstance(v, tuple) else (v,)))
+    if placed is None or not _FEWEST_IN_RING <= len(operands) == len(placed.program.inputs) or has_sizes:
+        return ()
+    shapes, made = [_shape(a) for a in operands], _shape(result)
+    known = dimensions(placed.program)
+    if not any(d.kind == "sum" and d.is_product for d in known):
+        return ()
+    found: list[SplitStrategy] = []
+    for pieces in (d for d in known if d.output is not None):
+        i, having = pieces.output, [p for p, place in enumerate(pieces.inputs) if place is not None]
+        for other in known:
+            o = other.output
+            split = [REPLICATED if place is None else place for place in other.inputs]
+            if o is None and other.kind == "sum" and other.is_product and all(isinstance(split[p], int) for p in having):
+                extents = [shapes[p][a] for p, a in enumerate(other.inputs) if a is not None]
+                ring = Ring(None, pieces.inputs, i)
+                found.append(SplitStrategy(tuple(split), i, (made[i], extents[0]), ring=ring))
+            elif o is not None and o != i and len(having) == 1 and other.inputs[having[0]] is None:
+                q = having[0]
+                parts = [pieces.inputs[q] if p == q else x for p, x in enumerate(split)]
+                if parts.count(REPLICATED) == 0:
+                    ring = Ring(q, pieces.inputs, i)
+                    found.append(SplitStrategy(tuple(parts), o, (made[o], made[i]), ring=ring))  # type: ignore[arg-type]
+    return tuple(dict.fromkeys(found))
 
 
 def _gathering(program: TensorProgram) -> list[tuple[int, tuple[int | None, ...]]]:

@@ -25,8 +25,11 @@ SLOW = replace(
     cache_bandwidth=1e9, launch=1e-9, links=((math.inf, 1e9, 1e-9),), tiles=(), matmul_half=(1.0, 1.0, 1.0),
 )  # fmt: skip
 FAR = replace(SLOW, name="far", links=((math.inf, 1e7, 1e-9),))  # whose devices send slowly
+FAST_LINKS = replace(SLOW, name="fast links", links=((math.inf, 4e9, 1e-9),))
 MESHES: list[dict[str, int]] = [{"x": 8}, {"x": 4}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
 SEARCH = 1.0  # limit: seconds of a search; results do not depend on what it finds
+EQUATIONS = ["mk,kn->mn", "km,kn->mn", "mk,nk->nm", "bmk,bkn->bmn", "bmk,kn->bmn"]
+PRODUCTS = 16  # chosen: draws of products, each with a gradient
 SIZES = [7, 8, 10, 12, 16, 24]  # most of which not all meshes divide
 STEPS: list[Callable[..., Any]] = [
     lambda a, b, w: jnp.tanh(a),
@@ -184,6 +187,39 @@ def check_partial_sums() -> None:
         assert priced == made, (priced, made)
         for a, b in zip(best(*given), program(*given), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def check_matmuls_by_pieces() -> None:
+    """Drawn products over drawn meshes, whose operands are split so that pieces of them, or of a sum, have to go round
+    along one axis."""
+    rng, by_pieces = np.random.default_rng(0), 0
+    for draw in range(PRODUCTS):
+        equation, mesh = EQUATIONS[draw % len(EQUATIONS)], MESHES[draw % len(MESHES)]
+        *given, made = equation.replace("->", ",").split(",")
+        sizes = {c: int(rng.choice([16, 32, 48])) for c in "bmkn"}
+        x, w = arrays(*(tuple(sizes[c] for c in of) for of in given))
+        at = int(rng.integers(len(mesh)))
+        is_sum, out = bool(rng.integers(2)), str(rng.choice(["m", "n"]))
+        along = [[str(rng.choice([c for c in made if c != out]))] * 3 for _ in mesh]
+        along[at] = ["k", "k", out] if is_sum else ["m", "n", out]
+        x_at, w_at, out_at = (
+            ", ".join(f"S[{of.index(p[i])}]" if p[i] in of else "R" for p in along) for i, of in enumerate((*given, made))
+        )
+
+        def product(x: jax.Array, w: jax.Array, equation: str = equation) -> jax.Array:
+            return jnp.einsum(equation, x, w)
+
+        best = rx.spread(product, x, w, mesh=mesh, target=FAST_LINKS, inputs={"x": x_at, "w": w_at}, outputs=out_at)
+        what = f"{equation} on {mesh}, {x_at} and {w_at} to {out_at}"
+        np.testing.assert_allclose(best(x, w), product(x, w), rtol=1e-4, atol=1e-5, err_msg=what)
+        turned = jax.grad(lambda x, best=best: jnp.sum(best.to_jax()(x, w) ** 2))(x)  # type: ignore[misc]
+        wanted = jax.grad(lambda x: jnp.sum(product(x, w) ** 2))(x)
+        np.testing.assert_allclose(turned, wanted, rtol=1e-3, atol=1e-4, err_msg=what)
+        if any(s.kind == "collective-permute" for s in best.spreading.sent):
+            by_pieces += 1
+            priced, sent = inserted(best)
+            assert priced == sent, (what, priced, sent)
+    assert by_pieces >= PRODUCTS / 2, by_pieces
 
 
 def check_symbolic_sizes() -> None:
