@@ -1,0 +1,110 @@
+"""Statements that a strategy computes what its operator computes, as equalities of two expressions, and their proofs.
+
+A part of a result is compared with the operator on parts of its operands, for an interval of any place and length: so
+the statement holds of each device, for any number of devices, and for pieces that are not equal. A partial result is
+compared in two parts of any lengths; more of them follow one after the other. The sizes are variables where the
+annotations have variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Annotation, Tensor, substitute
+from relax_eg.ir.expr import Attrs, Expr, var
+from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM
+from relax_eg.meshes.strategies import SplitStrategy
+from relax_eg.ops import api as op
+from relax_eg.ops.record import call
+from relax_eg.shapes import Dim
+
+_JOINED = {PARTIAL["sum"]: op.add, PARTIAL["max"]: op.maximum, PARTIAL["min"]: op.minimum}
+_BEFORE, _OWN, _AFTER = (Dim.var(f"places_{name}") for name in ("before", "own", "after"))
+Statement = tuple[Expr, Expr, tuple[Expr, ...]]  # two sides, and what they hold for all values of
+
+
+def statement(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy: SplitStrategy) -> Statement | None:
+    """The statement that a strategy of operator `name` is right; None if there is none here: of what reads rows of
+    neighbours, goes round in pieces, or is split along a size that is no variable and has fewer than 3 places."""
+    if strategy.halo or strategy.ring is not None or not all(isinstance(a, Tensor) and a.shape is not None for a in operands):
+        return None
+    try:
+        return _passing(name, operands, attrs, strategy) if strategy.passes else _split(name, operands, attrs, strategy)
+    except RelaxEgError:  # the operator is not defined on the parts
+        return None
+
+
+def why_not_proved(said: Statement, seconds: float) -> str:
+    """Why a statement is not proved within `seconds` of processor time; empty if it is."""
+    from relax_eg.rules.verify_formal.prove import why_not_equal  # z3 and the prover: nothing else here needs them
+
+    left, right, leaves = said
+    return why_not_equal(left, right, leaves, seconds)
+
+
+def _passing(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy: SplitStrategy) -> Statement:
+    """An operator of sums of operands is the sum of the operator."""
+    one, two = ([var(f"{side}{i}", a) for i, a in enumerate(operands)] for side in "xy")
+    summed = [p == PARTIAL_SUM for p in strategy.operands]
+    total = [op.add(x, y) if s else x for x, y, s in zip(one, two, summed, strict=True)]
+    rest = [y if s else x for x, y, s in zip(one, two, summed, strict=True)]
+    leaves = (*one, *(y for y, s in zip(two, summed, strict=True) if s))
+    return call(name, total, dict(attrs)), op.add(call(name, one, dict(attrs)), call(name, rest, dict(attrs))), leaves
+
+
+def _split(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy: SplitStrategy) -> Statement | None:
+    if not strategy.extents:
+        return None
+    extent, is_part = strategy.extents[0], isinstance(strategy.result, int)
+    # Each device has a place; what lies before and after may be empty, if the parts are not to make up the whole.
+    before, own, after = _BEFORE + (0 if is_part else 1), _OWN + 1, _AFTER
+    sizes: dict[str, Dim] = {}
+    if str(extent) in extent.variables:
+        sizes = {str(extent): before + own + after if is_part else before + own}
+    elif extent.is_const and int(extent) >= 3:  # given: a place before, one after, and one's own
+        before, after = Dim.of(1), Dim.of(1 if is_part else 0)
+        own = extent - before - after
+    else:
+        return None
+    whole = extent.substitute(sizes)
+    full = [substitute(a, sizes) for a in operands]
+    leaves = [var(f"x{i}", a) for i, a in enumerate(full)]
+    given = {k: _substituted(v, sizes) for k, v in attrs}
+    result = call(name, leaves, given)
+
+    def interval(x: Expr, axis: int, start: Dim, length: Dim) -> Expr:
+        each = x.shape[axis] // whole  # places of the axis for each that is split
+        begin, end = [Dim.of(0)] * x.ndim, list(x.shape)
+        begin[axis], end[axis] = start * each, (start + length) * each
+        return op.strided_slice(x, begin, end)
+
+    def on(start: Dim, length: Dim) -> Expr:
+        parts = [
+            interval(x, p, start, length) if isinstance(p, int) else x
+            for x, p in zip(leaves, strategy.operands, strict=True)
+        ]
+        mine = dict(given)
+        if isinstance(strategy.result, int):
+            mine = {k: _shortened(v, result.shape, strategy.result, whole, length) for k, v in given.items()}
+        return call(name, parts, mine)
+
+    if isinstance(strategy.result, int):
+        return interval(result, strategy.result, before, own), on(before, own), tuple(leaves)
+    joined = _JOINED[strategy.result](on(Dim.of(0), before), on(before, own))
+    return result, joined, tuple(leaves)
+
+
+def _substituted(value: Any, sizes: Mapping[str, Dim]) -> Any:
+    if isinstance(value, Dim):
+        return value.substitute(sizes)
+    return tuple(_substituted(v, sizes) for v in value) if isinstance(value, tuple) else value
+
+
+def _shortened(value: Any, shape: Sequence[Dim], axis: int, whole: Dim, length: Dim) -> Any:
+    """An attribute that has the sizes of the result, for so many of the `whole` places along an axis."""
+    sizes = isinstance(value, tuple) and len(value) == len(shape) and all(isinstance(v, Dim) for v in value)
+    if not sizes or value[axis] != shape[axis]:
+        return value
+    return (*value[:axis], shape[axis] // whole * length, *value[axis + 1 :])
