@@ -171,11 +171,12 @@ class AxisPrices:
     def fits(self, v: int, s: SplitStrategy) -> bool:
         """Whether every device gets a place along each size that a strategy splits, and merged axes are divided
         without rest, as is proved for all sizes."""
-        n = self.n
-        for choice, k in self.others:
+        n, earlier = self.n, len(self.others) - len(self.later)
+        for i, (choice, k) in enumerate(self.others):
             chosen = None if choice is None else choice.chosen.get(v)
             n *= k if chosen is not None and chosen.strategy == s else 1
-            if chosen is not None and (s.ring or chosen.strategy.ring) and not _go_together(s, chosen.strategy):
+            ordered = (s,) if chosen is None else (chosen.strategy, s) if i < earlier else (s, chosen.strategy)
+            if not _go_together(*ordered):
                 return False
         if s.merged is not None and not self.scope.equal(s.merged % n, 0):
             return False
@@ -218,10 +219,18 @@ class AxisPrices:
         return self.scope.equal(d % n, 0) is True and int(d.evaluate(self.binding)) >= n
 
 
-def _go_together(one: SplitStrategy, two: SplitStrategy) -> bool:
-    """Whether a value may be computed by two strategies along two axes, of which one is by pieces: the other one splits
-    an axis of the result."""
-    return (one.ring is None or two.ring is None) and isinstance(one.result, int) and isinstance(two.result, int)
+def _go_together(*each: SplitStrategy) -> bool:
+    """Whether a value may be computed by these strategies along axes in the order of the mesh. Beside one by pieces
+    others split axes of the result; where a faster axis of the mesh splits the axis of the pieces too, the parts that
+    devices have would have to be exchanged."""
+    rings = [i for i, s in enumerate(each) if s.ring is not None]
+    if not rings or len(each) == 1:
+        return True
+    (first, *more), ring = rings, each[rings[0]].ring
+    assert ring is not None
+    return not more and all(isinstance(s.result, int) for s in each) and ring.axis not in (
+        s.result for s in each[first + 1 :]
+    )
 
 
 def cost_along(prices: AxisPrices, choice: AxisChoice) -> float:

@@ -136,8 +136,8 @@ def _in_ring(
     chosen: ChosenWay,
     here: Callable[[int, Sequence[Part]], float],
 ) -> float:
-    """Bytes on a device, while it computes a value by pieces along one axis, beside those of operands and result: two
-    pieces that go round, and what is brought into another order.
+    """Bytes on a device, while it computes a value by pieces along one axis, beside those of operands and result: a
+    second piece that goes round, and what is brought into another order; of a result this comes after all pieces.
 
     `here(v, parts)`: the bytes of a value in these parts."""
     ring, children = chosen.strategy.ring, program.values[v].ways[chosen.way].children
@@ -146,8 +146,8 @@ def _in_ring(
     result = here(v, [c.part(v) for c in choices])
     each = [here(x, [c.chosen[v].strategy.operands[i] for c in choices]) for i, x in enumerate(children)]
     if ring.passed is not None:
-        return 2 * each[ring.passed] + result
-    return 2 * result + sum(b for b, axis in zip(each, ring.axes, strict=True) if axis is not None)
+        return max(each[ring.passed], result)
+    return result + sum(b for b, axis in zip(each, ring.axes, strict=True) if axis is not None)
 
 
 def _sizes(choices: Sequence[AxisChoice | None], mesh: DeviceMesh) -> Iterator[int]:
