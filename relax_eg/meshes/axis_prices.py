@@ -228,8 +228,10 @@ def _go_together(*each: SplitStrategy) -> bool:
         return True
     (first, *more), ring = rings, each[rings[0]].ring
     assert ring is not None
-    return not more and all(isinstance(s.result, int) for s in each) and ring.axis not in (
-        s.result for s in each[first + 1 :]
+    return (
+        not more
+        and all(isinstance(s.result, int) for s in each)
+        and ring.axis not in (s.result for s in each[first + 1 :])
     )
 
 

@@ -279,7 +279,8 @@ class _Emitted:
         shapes = [x.shape[m:] if x is not None else () for x, m in zip(given, mapped, strict=True)]
         cuts = ring.axes if ring.passed is None else (None,) * len(operands)
         shapes = [[k // n if i == d else k for i, k in enumerate(x)] for x, d in zip(shapes, cuts, strict=True)]
-        params = [var(f"p{i}", Tensor(tuple(x), e.dtype)) for i, (x, e) in enumerate(zip(shapes, operands, strict=True))]
+        pairs = zip(shapes, operands, strict=True)
+        params = [var(f"p{i}", Tensor(tuple(x), e.dtype)) for i, (x, e) in enumerate(pairs)]
         one = self.applied(v, way, params) if None not in given else None
         wanted = tuple(k // n if i in dims else k for i, k in enumerate(result.shape))
         if one is not None and one.annotation == Tensor(wanted, result.dtype):

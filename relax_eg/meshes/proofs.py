@@ -28,7 +28,8 @@ Statement = tuple[Expr, Expr, tuple[Expr, ...]]  # two sides, and what they hold
 def statement(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy: SplitStrategy) -> Statement | None:
     """The statement that a strategy of operator `name` is right; None if there is none here: of what reads rows of
     neighbours, goes round in pieces, or is split along a size that is no variable and has fewer than 3 places."""
-    if strategy.halo or strategy.ring is not None or not all(isinstance(a, Tensor) and a.shape is not None for a in operands):
+    known = all(isinstance(a, Tensor) and a.shape is not None for a in operands)
+    if strategy.halo or strategy.ring is not None or not known:
         return None
     try:
         return _passing(name, operands, attrs, strategy) if strategy.passes else _split(name, operands, attrs, strategy)

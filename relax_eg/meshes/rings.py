@@ -29,6 +29,7 @@ from relax_eg.ops import api as op
 from relax_eg.shapes import Dim
 
 Numbers = np.ndarray[Any, Any]
+Built = tuple[Expr, Function]
 
 
 def add_rings(program: SpreadProgram, mesh: DeviceMesh, profile: Profile) -> None:
@@ -106,7 +107,7 @@ class RingLoop:
     batch: Batch
     placed: Callable[[Expr, int | None], Expr]
 
-    def built(self, operands: Sequence[Expr]) -> tuple[Expr, Function] | None:
+    def built(self, operands: Sequence[Expr]) -> Built | None:
         """The result, with the devices in front, and the function of a step. Where an operand is passed on, the result
         has its pieces behind the devices. None if the operator cannot be batched."""
         each = self.batch(self.piece, self.mapped, Dim.of(self.n))
@@ -117,7 +118,7 @@ class RingLoop:
             return self._passing_operand(each, operands, (device - step) % self.n)
         return self._passing_sums(each, operands, (device + self.n - 1 - step) % self.n)
 
-    def _passing_operand(self, each: Function, operands: Sequence[Expr], order: Numbers) -> tuple[Expr, Function] | None:
+    def _passing_operand(self, each: Function, operands: Sequence[Expr], order: Numbers) -> Built | None:
         """`order` (device, piece): the step in which a device computes a piece."""
         q = self.ring.passed
         assert q is not None
@@ -136,7 +137,7 @@ class RingLoop:
         found = self._ordered(by_device, order)
         return None if found is None else (self.placed(found, None), body)
 
-    def _passing_sums(self, each: Function, operands: Sequence[Expr], order: Numbers) -> tuple[Expr, Function] | None:
+    def _passing_sums(self, each: Function, operands: Sequence[Expr], order: Numbers) -> Built | None:
         """`order` (device, step): the piece that a device computes in a step."""
         divided = [axis is not None for axis in self.ring.axes]
         first: list[Expr] = []

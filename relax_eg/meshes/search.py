@@ -116,9 +116,7 @@ class Spreading:
                 here, often, seconds = search.passed(v, way, chosen.strategy)
                 if often:
                     times = value.times * often
-                    found.append(
-                        Sent(v, (axis,), "collective-permute", part, part, here, times, seconds * value.times)
-                    )
+                    found.append(Sent(v, (axis,), "collective-permute", part, part, here, times, seconds * value.times))
                 for part in sorted(choice.needed.get(v, ()), key=str):
                     before = choice.source(v, part)
                     kind = None if before is None else change_of(before, part)

@@ -131,21 +131,23 @@ def rings(op: str, operands: Sequence[Annotation], attrs: Attrs, result: Annotat
     if not any(d.kind == "sum" and d.is_product for d in known):
         return ()
     found: list[SplitStrategy] = []
-    for pieces in (d for d in known if d.output is not None):
+    for pieces in known:
         i, having = pieces.output, [p for p, place in enumerate(pieces.inputs) if place is not None]
+        if i is None:
+            continue
         for other in known:
-            o = other.output
-            split = [REPLICATED if place is None else place for place in other.inputs]
-            if o is None and other.kind == "sum" and other.is_product and all(isinstance(split[p], int) for p in having):
-                extents = [shapes[p][a] for p, a in enumerate(other.inputs) if a is not None]
-                ring = Ring(None, pieces.inputs, i)
-                found.append(SplitStrategy(tuple(split), i, (made[i], extents[0]), ring=ring))
+            o, split = other.output, [REPLICATED if place is None else place for place in other.inputs]
+            if o is None and other.kind == "sum" and other.is_product:
+                if all(isinstance(split[p], int) for p in having):
+                    reduced = next(shapes[p][a] for p, a in enumerate(other.inputs) if a is not None)
+                    ring = Ring(None, pieces.inputs, i)
+                    found.append(SplitStrategy(tuple(split), i, (made[i], reduced), ring=ring))
             elif o is not None and o != i and len(having) == 1 and other.inputs[having[0]] is None:
-                q = having[0]
-                parts = [pieces.inputs[q] if p == q else x for p, x in enumerate(split)]
-                if parts.count(REPLICATED) == 0:
-                    ring = Ring(q, pieces.inputs, i)
-                    found.append(SplitStrategy(tuple(parts), o, (made[o], made[i]), ring=ring))  # type: ignore[arg-type]
+                (q,) = having
+                ring, own = Ring(q, pieces.inputs, i), pieces.inputs[q]
+                parts = [own if p == q and own is not None else x for p, x in enumerate(split)]
+                if REPLICATED not in parts:
+                    found.append(SplitStrategy(tuple(parts), o, (made[o], made[i]), ring=ring))
     return tuple(dict.fromkeys(found))
 
 

@@ -16,7 +16,7 @@ from relax_eg.ops import api as op
 from relax_eg.shapes import Dim
 
 ROWS, WIDTH, INNER = 16384, 4096, 14336
-SEQUENCE: Any = {"mesh": {"x": 8}, "target": "h100", "inputs": {"x": "S[0]"}, "outputs": "S[0]", "memory_limit": "600 MB"}
+COLUMNS_AND_ROWS = {"x": "S[0]", "w1": "S[1]", "w2": "S[0]"}
 
 
 def tensor(name: str, *shape: int) -> Expr:
@@ -53,13 +53,18 @@ def layer(x: jax.Array, w1: jax.Array, w2: jax.Array) -> jax.Array:
     return jax.nn.relu(jnp.tanh(x) @ w1) @ w2
 
 
+def spread(*specs: str, inputs: dict[str, str]) -> Any:
+    return rx.spread(
+        layer, *specs, mesh={"x": 8}, target="h100", inputs=inputs, outputs="S[0]", memory_limit="600 MB"
+    )  # fmt: skip
+
+
 LAYER = f"{ROWS} {WIDTH} @bfloat16", f"{WIDTH} {INNER} @bfloat16", f"{INNER} {WIDTH} @bfloat16"
 
 
 def test_tokens_that_are_split_go_round_and_xla_sends_beside_kernels() -> None:
     """A layer with columns of the first weight and rows of the second on each device, tokens split around it."""
-    placed = {"x": "S[0]", "w1": "S[1]", "w2": "S[0]"}
-    best = rx.spread(layer, *LAYER, **{**SEQUENCE, "inputs": placed})
+    best = spread(*LAYER, inputs=COLUMNS_AND_ROWS)
     sent = best.spreading.sent
     assert [s.kind for s in sent] == ["collective-permute"] * 2 and all(s.times == 7 for s in sent), best.spreading
     piece = ROWS * WIDTH * 2 / 8
@@ -72,10 +77,10 @@ def test_tokens_that_are_split_go_round_and_xla_sends_beside_kernels() -> None:
 
 def test_what_can_be_gathered_earlier_does_not_go_round() -> None:
     """Weights that are split at rest: XLA gathers those of the second matmul beside the first."""
-    best = rx.spread(layer, *LAYER, **{**SEQUENCE, "inputs": {"x": "S[0]", "w1": "R", "w2": "S[1]"}})
+    best = spread(*LAYER, inputs={"x": "S[0]", "w1": "R", "w2": "S[1]"})
     assert [s.kind for s in best.spreading.sent] == ["all-gather"], best.spreading
 
 
 def test_small_matmuls_are_not_cut() -> None:
-    best = rx.spread(layer, "64 64", "64 128", "128 64", **{**SEQUENCE, "inputs": {"x": "S[0]", "w1": "S[1]", "w2": "S[0]"}})
+    best = spread("64 64", "64 128", "128 64", inputs=COLUMNS_AND_ROWS)
     assert "collective-permute" not in {s.kind for s in best.spreading.sent}
