@@ -27,7 +27,7 @@ Statement = tuple[Expr, Expr, tuple[Expr, ...]]  # two sides, and what they hold
 
 def statement(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy: SplitStrategy) -> Statement | None:
     """The statement that a strategy of operator `name` is right; None if there is none here: of what reads rows of
-    neighbours, goes round in pieces, or is split along a size that is no variable and has fewer than 3 places."""
+    neighbours, goes round in pieces (which follows from two others), or is split along a size of 0 or 1."""
     known = all(isinstance(a, Tensor) and a.shape is not None for a in operands)
     if strategy.halo or strategy.ring is not None or not known:
         return None
@@ -61,18 +61,24 @@ def _split(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy: Sp
     extent, is_part = strategy.extents[0], isinstance(strategy.result, int)
     # Each device has a place; what lies before and after may be empty, if the parts are not to make up the whole.
     before, own, after = _BEFORE + (0 if is_part else 1), _OWN + 1, _AFTER
-    sizes: dict[str, Dim] = {}
+    whole = before + own + after if is_part else before + own
+    full, given = list(operands), dict(attrs)
     if str(extent) in extent.variables:
-        sizes = {str(extent): before + own + after if is_part else before + own}
-    elif extent.is_const and int(extent) >= 3:  # given: a place before, one after, and one's own
-        before, after = Dim.of(1), Dim.of(1 if is_part else 0)
-        own = extent - before - after
+        sizes = {str(extent): whole}
+        full = [substitute(a, sizes) for a in operands]
+        given = {k: _substituted(v, sizes) for k, v in attrs}
+    elif extent.is_const and int(extent) > 1:  # any other size does as well
+        full = [
+            _resized(a, p, extent, whole) if isinstance(p, int) else a
+            for a, p in zip(operands, strategy.operands, strict=True)
+        ]
+        made = call(name, [var(f"x{i}", a) for i, a in enumerate(operands)], given)
+        if isinstance(strategy.result, int):
+            d = made.shape[strategy.result]
+            given = {k: _changed(v, made.shape, strategy.result, d // extent * whole) for k, v in attrs}
     else:
         return None
-    whole = extent.substitute(sizes)
-    full = [substitute(a, sizes) for a in operands]
     leaves = [var(f"x{i}", a) for i, a in enumerate(full)]
-    given = {k: _substituted(v, sizes) for k, v in attrs}
     result = call(name, leaves, given)
 
     def interval(x: Expr, axis: int, start: Dim, length: Dim) -> Expr:
@@ -88,7 +94,8 @@ def _split(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy: Sp
         ]
         mine = dict(given)
         if isinstance(strategy.result, int):
-            mine = {k: _shortened(v, result.shape, strategy.result, whole, length) for k, v in given.items()}
+            places = result.shape[strategy.result] // whole * length
+            mine = {k: _changed(v, result.shape, strategy.result, places) for k, v in given.items()}
         return call(name, parts, mine)
 
     if isinstance(strategy.result, int):
@@ -103,9 +110,15 @@ def _substituted(value: Any, sizes: Mapping[str, Dim]) -> Any:
     return tuple(_substituted(v, sizes) for v in value) if isinstance(value, tuple) else value
 
 
-def _shortened(value: Any, shape: Sequence[Dim], axis: int, whole: Dim, length: Dim) -> Any:
-    """An attribute that has the sizes of the result, for so many of the `whole` places along an axis."""
+def _resized(a: Annotation, axis: int, extent: Dim, whole: Dim) -> Annotation:
+    """An annotation with an axis of so many times `whole` places as it has of `extent`."""
+    assert isinstance(a, Tensor) and a.shape is not None
+    return Tensor((*a.shape[:axis], a.shape[axis] // extent * whole, *a.shape[axis + 1 :]), a.dtype)
+
+
+def _changed(value: Any, shape: Sequence[Dim], axis: int, size: Dim) -> Any:
+    """An attribute that has the sizes of the result, with another size along an axis."""
     sizes = isinstance(value, tuple) and len(value) == len(shape) and all(isinstance(v, Dim) for v in value)
     if not sizes or value[axis] != shape[axis]:
         return value
-    return (*value[:axis], shape[axis] // whole * length, *value[axis + 1 :])
+    return (*value[:axis], size, *value[axis + 1 :])
