@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Annotation, Tensor, substitute
+from relax_eg.ir.annotations import Annotation, Tensor, dims_of, substitute
 from relax_eg.ir.expr import Attrs, Expr, var
 from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM
 from relax_eg.meshes.strategies import SplitStrategy
@@ -29,7 +29,7 @@ def statement(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy:
     """The statement that a strategy of operator `name` is right; None if there is none here: of what reads rows of
     neighbours, goes round in pieces (which follows from two others), or is split along a size of 0 or 1."""
     known = all(isinstance(a, Tensor) and a.shape is not None for a in operands)
-    if strategy.halo or strategy.ring is not None or not known:
+    if strategy.halo or strategy.ring is not None or not known or any(d == 0 for a in operands for d in dims_of(a)):
         return None
     try:
         return _passing(name, operands, attrs, strategy) if strategy.passes else _split(name, operands, attrs, strategy)

@@ -19,10 +19,10 @@ from relax_eg.ir.heads import CORE
 from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM, REPLICATED, Part
 from relax_eg.limits import MANY_KEPT
 from relax_eg.meshes.linearity import linear_operands
-from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import movement_operators
 from relax_eg.ops.sizes import product
 from relax_eg.rules.regions import axis_with_elements_ahead
+from relax_eg.rules.slicing import equations_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Read, loop_of, walk
 from relax_eg.tir.program import TensorProgram, dims_of
@@ -88,12 +88,12 @@ def _strategies(
     op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation
 ) -> tuple[SplitStrategy, ...]:
     whole = SplitStrategy((REPLICATED,) * len(operands), REPLICATED)
-    placed = None if op in CORE else program_at(op, operands, attrs, result)
-    if placed is None or len(placed.program.inputs) != len(operands):
+    program = _equations(op, operands, attrs, result)
+    if program is None:
         return (whole,)
     found = dict.fromkeys((whole,))
     shapes = [_shape(a) for a in operands]
-    for d in dimensions(placed.program):
+    for d in dimensions(program):
         if d.kind is not None and d.kind not in PARTIAL:
             continue
         parts = tuple(REPLICATED if place is None else place for place in d.inputs)
@@ -102,13 +102,13 @@ def _strategies(
             found[SplitStrategy(parts, PARTIAL[str(d.kind)], extents[:1])] = None
         else:
             found[SplitStrategy(parts, d.output, (_shape(result)[d.output],))] = None
-    for axis, inputs in _gathering(placed.program):
+    for axis, inputs in _gathering(program):
         parts = tuple(REPLICATED if place is None else place for place in inputs)
         found[SplitStrategy(parts, axis, (_shape(result)[axis],))] = None
-    found |= dict.fromkeys(_shifted(placed.program))
+    found |= dict.fromkeys(_shifted(program))
     if op in _VIEWS and len(operands) == 1:
         found |= dict.fromkeys(_regrouped(shapes[0], _shape(result)))
-    for summed in linear_operands(placed.program):
+    for summed in linear_operands(program):
         parts = tuple(PARTIAL_SUM if i in summed else REPLICATED for i in range(len(operands)))
         found[SplitStrategy(parts, PARTIAL_SUM)] = None
     return tuple(found)
@@ -122,12 +122,12 @@ def rings(op: str, operands: Sequence[Annotation], attrs: Attrs, result: Annotat
       of that operand go round, and each device computes its part of the other axis for one piece after the other;
     - one over an axis of the result, and a reduced one: each device adds its share of a piece of the result to the sum
       that its neighbour sends, and passes that on."""
-    placed = None if op in CORE else program_at(op, tuple(operands), attrs, result)
+    program = _equations(op, tuple(operands), attrs, result)
     has_sizes = any(isinstance(x, Dim) for _, v in attrs for x in (v if isinstance(v, tuple) else (v,)))
-    if placed is None or not _FEWEST_IN_RING <= len(operands) == len(placed.program.inputs) or has_sizes:
+    if program is None or len(operands) < _FEWEST_IN_RING or has_sizes:
         return ()
     shapes, made = [_shape(a) for a in operands], _shape(result)
-    known = dimensions(placed.program)
+    known = dimensions(program)
     if not any(d.kind == "sum" and d.is_product for d in known):
         return ()
     found: list[SplitStrategy] = []
@@ -149,6 +149,14 @@ def rings(op: str, operands: Sequence[Annotation], attrs: Attrs, result: Annotat
                 if REPLICATED not in parts:
                     found.append(SplitStrategy(tuple(parts), o, (made[o], made[i]), ring=ring))
     return tuple(dict.fromkeys(found))
+
+
+def _equations(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> TensorProgram | None:
+    """What an operator of tensors computes, in any precision, by its equations or its definition; None if it has
+    neither."""
+    if op in CORE:
+        return None
+    return equations_of((op, operands, tuple((k, None if k == "precision" else v) for k, v in attrs), result))
 
 
 def _gathering(program: TensorProgram) -> list[tuple[int, tuple[int | None, ...]]]:
