@@ -117,7 +117,7 @@ class _Emitted:
         for c in self.found.choices:
             part = c.part(v)
             needed = c.needed.get(v, {REPLICATED})
-            stays = part == PARTIAL_SUM and (part in needed or c.chosen[v].strategy.passes)
+            stays = part == PARTIAL_SUM and (part in needed or c.chosen[v].strategy.takes_sums)
             if part in PARTIAL.values() and not stays:
                 part = REPLICATED if REPLICATED in needed else min(needed, key=str)
             found.append(part)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Annotation, Tensor, dims_of, substitute
+from relax_eg.ir.annotations import Annotation, Tensor, substitute
 from relax_eg.ir.expr import Attrs, Expr, var
 from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM
 from relax_eg.meshes.strategies import SplitStrategy
@@ -29,12 +29,14 @@ def statement(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy:
     """The statement that a strategy of operator `name` is right; None if there is none here: of what reads rows of
     neighbours, goes round in pieces (which follows from two others), or is split along a size of 0 or 1."""
     known = all(isinstance(a, Tensor) and a.shape is not None for a in operands)
-    if strategy.halo or strategy.ring is not None or not known or any(d == 0 for a in operands for d in dims_of(a)):
+    if strategy.halo or strategy.ring is not None or not known:
         return None
+    of = _passing if strategy.passes else _split
     try:
-        return _passing(name, operands, attrs, strategy) if strategy.passes else _split(name, operands, attrs, strategy)
+        found = of(name, operands, attrs, strategy)
     except RelaxEgError:  # the operator is not defined on the parts
         return None
+    return None if found is None or any(d == 0 for e in (found[0], *found[2]) for d in e.shape) else found
 
 
 def why_not_proved(said: Statement, seconds: float) -> str:
@@ -79,7 +81,12 @@ def _split(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy: Sp
     else:
         return None
     leaves = [var(f"x{i}", a) for i, a in enumerate(full)]
-    result = call(name, leaves, given)
+    # What a sum adds to: each part has a share of that.
+    others = [
+        var(f"y{i}", a) if p == PARTIAL_SUM else x
+        for i, (a, p, x) in enumerate(zip(full, strategy.operands, leaves, strict=True))
+    ]
+    result = call(name, [x if x is y else op.add(x, y) for x, y in zip(leaves, others, strict=True)], given)
 
     def interval(x: Expr, axis: int, start: Dim, length: Dim) -> Expr:
         each = x.shape[axis] // whole  # places of the axis for each that is split
@@ -87,10 +94,10 @@ def _split(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy: Sp
         begin[axis], end[axis] = start * each, (start + length) * each
         return op.strided_slice(x, begin, end)
 
-    def on(start: Dim, length: Dim) -> Expr:
+    def on(of: Sequence[Expr], start: Dim, length: Dim) -> Expr:
         parts = [
             interval(x, p, start, length) if isinstance(p, int) else x
-            for x, p in zip(leaves, strategy.operands, strict=True)
+            for x, p in zip(of, strategy.operands, strict=True)
         ]
         mine = dict(given)
         if isinstance(strategy.result, int):
@@ -99,9 +106,9 @@ def _split(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy: Sp
         return call(name, parts, mine)
 
     if isinstance(strategy.result, int):
-        return interval(result, strategy.result, before, own), on(before, own), tuple(leaves)
-    joined = _JOINED[strategy.result](on(Dim.of(0), before), on(before, own))
-    return result, joined, tuple(leaves)
+        return interval(result, strategy.result, before, own), on(leaves, before, own), tuple(leaves)
+    joined = _JOINED[strategy.result](on(leaves, Dim.of(0), before), on(others, before, own))
+    return result, joined, tuple(dict.fromkeys((*leaves, *others)))
 
 
 def _substituted(value: Any, sizes: Mapping[str, Dim]) -> Any:

@@ -10,7 +10,7 @@ operator is named here but those that regroup axes, whose equations divide posit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from relax_eg.ir.annotations import Annotation, Tensor
@@ -24,7 +24,7 @@ from relax_eg.ops.sizes import product
 from relax_eg.rules.regions import axis_with_elements_ahead
 from relax_eg.rules.slicing import equations_of
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Read, loop_of, walk
+from relax_eg.tir.expr import Apply, Read, Reduce, loop_of, walk
 from relax_eg.tir.program import TensorProgram, dims_of
 from relax_eg.tir.slicing import dimensions
 
@@ -73,9 +73,14 @@ class SplitStrategy:
         return not self.extents
 
     @property
-    def passes(self) -> bool:
-        """Whether operands that are partial sums make a partial sum."""
+    def takes_sums(self) -> bool:
+        """Whether operands are partial sums; the result is one, too."""
         return PARTIAL_SUM in self.operands
+
+    @property
+    def passes(self) -> bool:
+        """Whether operands that are partial sums alone make a partial sum."""
+        return self.takes_sums and self.whole
 
 
 def strategies(op: str, operands: Sequence[Annotation], attrs: Attrs, result: Annotation) -> tuple[SplitStrategy, ...]:
@@ -106,6 +111,7 @@ def _strategies(
         parts = tuple(REPLICATED if place is None else place for place in inputs)
         found[SplitStrategy(parts, axis, (_shape(result)[axis],))] = None
     found |= dict.fromkeys(_shifted(program))
+    found |= dict.fromkeys(_accumulated(program))
     if op in _VIEWS and len(operands) == 1:
         found |= dict.fromkeys(_regrouped(shapes[0], _shape(result)))
     for summed in linear_operands(program):
@@ -183,6 +189,27 @@ def _gathering(program: TensorProgram) -> list[tuple[int, tuple[int | None, ...]
         if all(len(p) == 1 and -1 not in p for p in places.values()):
             found.append((axis, tuple(next(iter(places.get(b.name, {None}))) for b in program.inputs)))
     return [(axis, inputs) for axis, inputs in found if any(p is not None for p in inputs)]
+
+
+def _accumulated(program: TensorProgram) -> list[SplitStrategy]:
+    """The strategies of a program that adds a sum to an input (a scatter): each device adds the terms of which it has
+    the operands. The input is a partial sum then, of which one device has all."""
+    stage = program.stages[-1]
+    terms = stage.value.args if isinstance(stage.value, Apply) and stage.value.fn == "add" else ()
+    sums = [t for t in terms if isinstance(t, Reduce) and t.kind == "sum"]
+    to = [t.buffer for t in terms if isinstance(t, Read) and all(isinstance(i, Dim) for i in t.indices)]
+    if len(program.stages) > 1 or stage.scans or len(terms) != len((*sums, *to)) or len(sums) != 1 or len(to) != 1:
+        return []
+    if any(isinstance(t, Read) and t.buffer == to[0] for t in walk(sums[0])):
+        return []
+    found: list[SplitStrategy] = []
+    for d in dimensions(replace(program, stages=(replace(stage, value=sums[0]),))):
+        pairs = list(zip(program.inputs, d.inputs, strict=True))
+        extents = [b.shape[place] for b, place in pairs if place is not None]
+        if d.output is None and d.kind == "sum" and extents:
+            parts = [PARTIAL_SUM if b.name == to[0] else REPLICATED if place is None else place for b, place in pairs]
+            found.append(SplitStrategy(tuple(parts), PARTIAL_SUM, tuple(extents[:1])))
+    return found
 
 
 def _shifted(program: TensorProgram) -> list[SplitStrategy]:

@@ -190,6 +190,29 @@ def check_partial_sums() -> None:
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def check_gradients_of_lookups() -> None:
+    """Of a table that is looked up, with a loss that picks places: each device adds what its part of the batch gives."""
+
+    def loss(t: jax.Array, ids: jax.Array) -> jax.Array:
+        shares = jax.nn.log_softmax(jnp.tanh(t[ids[:, :-1]]) @ t.T, -1)
+        return -jnp.mean(jnp.take_along_axis(shares, ids[:, 1:, None], -1))
+
+    (t,), ids = arrays((24, 16)), jnp.asarray(np.random.default_rng(0).integers(0, 24, (64, 5)), jnp.int32)
+    for mesh in (MESHES[0], MESHES[2]):
+        rows, whole = (", ".join([part] * len(mesh)) for part in ("S[0]", "R"))
+        best = rx.spread(
+            jax.value_and_grad(loss), t, ids, mesh=mesh, target=FAR, inputs={"t": whole, "ids": rows}, outputs=whole
+        )
+        for a, b in zip(best(t, ids), jax.value_and_grad(loss)(t, ids), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+        assert all(s.bytes <= t.nbytes for s in best.spreading.sent), best.spreading
+        if len(mesh) == 1:
+            sums = [s.what for s in best.spreading.sent if s.before == "P[sum]"]
+            assert sums == ["sum () float32", "add (24, 16) float32"], best.spreading
+            priced, made = inserted(best)
+            assert priced == made, (priced, made)
+
+
 def check_matmuls_by_pieces() -> None:
     """Drawn products over drawn meshes, whose operands are split so that pieces of them, or of a sum, have to go round
     along one axis."""

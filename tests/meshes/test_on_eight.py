@@ -11,7 +11,7 @@ from compiling import FLAGS
 
 PROGRAM = Path(__file__).parent / "on_eight.py"
 CHECKS = ["drawn", "state_comes_back_where_it_was", "given_shardings_are_kept", "partial_sums",
-          "matmuls_by_pieces", "symbolic_sizes", "padded_sizes", "families", "loops_and_branches", "shard_maps",
+          "gradients_of_lookups", "matmuls_by_pieces", "symbolic_sizes", "padded_sizes", "families", "loops_and_branches", "shard_maps",
           "pipelines"]  # fmt: skip
 
 
