@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relax_eg.argument_checks import FLAG, Kind, accepts
+from relax_eg.argument_checks import FLAG, Kind, accepts, short_repr
 from relax_eg.backend.family import WHOLE, Variant
 from relax_eg.backend.spread import Spread
 from relax_eg.backend.width import width_context
@@ -152,6 +152,10 @@ def spread(
     """
     started = time.monotonic()
     where = DeviceMesh.of(mesh)
+    if not where.axes:
+        raise OptionError(
+            f"mesh={short_repr(mesh)} is one device\n  accepted: a mesh with axes, {{'data': 8}} or 'gpu:4, data=4'"
+        )
     ranges, statements = split_bounds(bounds)
     if budget is None and rules is AS_WRITTEN:
         budget = Budget(nodes=0, seconds=0.0)

@@ -191,7 +191,7 @@ def check_partial_sums() -> None:
 
 
 def check_gradients_of_lookups() -> None:
-    """Of a table that is looked up, with a loss that picks places: each device adds what its part of the batch gives."""
+    """Of a table that is looked up, with a loss that picks places: each device adds what its batch gives."""
 
     def loss(t: jax.Array, ids: jax.Array) -> jax.Array:
         shares = jax.nn.log_softmax(jnp.tanh(t[ids[:, :-1]]) @ t.T, -1)
@@ -254,6 +254,14 @@ def check_matmuls_by_pieces() -> None:
             assert priced == sent or len(mesh) > 1, (what, priced, sent)
             assert priced["collective-permute"] <= sent["collective-permute"], (what, priced, sent)
     assert by_pieces >= PRODUCTS / 2, by_pieces
+
+
+def check_meshes_that_begin_at_a_device() -> None:
+    x, w = arrays((16, 8), (8, 8))
+    best = rx.spread(lambda x, w: jnp.tanh(x @ w), x, w, mesh="cpu:4, x=4", target=SLOW, inputs={"x": "S[0]"})
+    found = best(x, w)
+    assert {d.id for d in found.sharding.device_set} == {4, 5, 6, 7}
+    np.testing.assert_allclose(found, jnp.tanh(x @ w), rtol=1e-5)
 
 
 def check_symbolic_sizes() -> None:
