@@ -261,7 +261,7 @@ def check_meshes_that_begin_at_a_device() -> None:
     best = rx.spread(lambda x, w: jnp.tanh(x @ w), x, w, mesh="cpu:4, x=4", target=SLOW, inputs={"x": "S[0]"})
     found = best(x, w)
     assert {d.id for d in found.sharding.device_set} == {4, 5, 6, 7}
-    np.testing.assert_allclose(found, jnp.tanh(x @ w), rtol=1e-5)
+    np.testing.assert_allclose(found, jnp.tanh(x @ w), rtol=1e-4, atol=1e-6)
 
 
 def check_symbolic_sizes() -> None:
