@@ -81,14 +81,13 @@ class UpstreamForms:
     def reads(self, at: ast.expr) -> Function[[ast.Call, Annotation | None], Expr] | None:
         """Returns the reader of a call, if it is one of the forms."""
         path = dotted_name(at.func) if isinstance(at, ast.Call) else None
-        name = "" if path is None else path.removeprefix("op.")
-        if isinstance(at, ast.Call) and name == "annotate_sharding" and self._names_device(at):
+        if path is not None and isinstance(at, ast.Call) and self._names_device(at):
             return self._on_device
-        return self.forms.get(name)
+        return None if path is None else self.forms.get(path.removeprefix("op."))
 
     def _names_device(self, at: ast.Call) -> bool:
-        """Whether an `annotate_sharding` places a value on one device: its mesh has no axes."""
-        given = [*at.args[1:2], *(k.value for k in at.keywords if k.arg == "mesh")]
+        """Whether a call places a value on one device: its mesh has no axes."""
+        given = [k.value for k in at.keywords if k.arg == "mesh"]
         if not given or not isinstance(given[0], ast.Constant) or not isinstance(given[0].value, str):
             return False
         try:
@@ -260,7 +259,8 @@ class UpstreamForms:
     def _on_device(self, at: ast.Call, declared: Annotation | None) -> Expr:
         """`R.annotate_sharding(x, mesh="cpu:1", placement="")`, which is `R.to_vdevice(x, "cpu:1")`."""
         wanted = 'R.annotate_sharding(x, mesh="cpu:1", placement="")'
-        mesh, *rest = [*at.args[1:], *self.reader.keywords(at).values()]
+        said = self.reader.keywords(at)
+        mesh, rest = said["mesh"], [*at.args[1:], *(v for k, v in said.items() if k != "mesh")]
         if not at.args or any(not isinstance(p, ast.Constant) or p.value != "" for p in rest):
             raise self.source.error(at, "on one device a value is whole", wanted)
         return self._copied(at, mesh, declared, wanted)
