@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relax_eg.argument_checks import FLAG, Kind, accepts
+from relax_eg.argument_checks import FLAG, Kind, accepts, short_repr
 from relax_eg.backend.family import WHOLE, Variant
 from relax_eg.backend.spread import Spread
 from relax_eg.backend.width import width_context
@@ -46,6 +46,7 @@ from relax_eg.logs import log_at
 from relax_eg.meshes.emit import module_of
 from relax_eg.meshes.peak import order_of
 from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
+from relax_eg.meshes.rings import add_rings
 from relax_eg.meshes.search import Spreading, Wanted, spread_over
 from relax_eg.meshes.sums import drop_useless_sums
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
@@ -151,6 +152,10 @@ def spread(
     """
     started = time.monotonic()
     where = DeviceMesh.of(mesh)
+    if not where.axes:
+        raise OptionError(
+            f"mesh={short_repr(mesh)} is one device\n  accepted: a mesh with axes, {{'data': 8}} or 'gpu:4, data=4'"
+        )
     ranges, statements = split_bounds(bounds)
     if budget is None and rules is AS_WRITTEN:
         budget = Budget(nodes=0, seconds=0.0)
@@ -299,6 +304,7 @@ def _searched(traced: Source, options: Options, asked: _Asked, seconds: float) -
     taken = {o.place[0]: o.block.taken for o in entry.found.outcomes}
     program, dumps = _joined(entry.units, entry.found.module, taken, mesh)
     drop_useless_sums(program)
+    add_rings(program, mesh, options.profile)
     left = max(1.0, seconds - (time.perf_counter() - started))
     found = spread_over(program, mesh, options.profile, options.bindings[0], asked.scope, wanted, left)
 

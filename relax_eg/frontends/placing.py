@@ -18,7 +18,7 @@ from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Ref, inside
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.devices import ATTRIBUTE, copied_to, device_name, device_of, is_copied, to_device
+from relax_eg.ir.devices import ATTRIBUTE, copied_to, device_of, is_copied, to_device
 from relax_eg.ir.expr import (
     CALL,
     CLOSURE,
@@ -37,6 +37,7 @@ from relax_eg.ir.heads import LEAVES, with_operands
 from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.memory import outputs_of, tensor_bytes
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.placements import device_name
 from relax_eg.ir.steps import calls_value, is_data_dependent, passed_functions, stepped_functions
 
 TYPICAL = 128  # chosen: elements of a size that is not known; only the ratios of bytes count

@@ -1,36 +1,23 @@
 """Devices that a program names, and copies of values to them.
 
-A device is named by its platform and number: "cpu:1", "gpu:0". A copy, `R.to_vdevice(x, "cpu:1")`, is a call of a
-function of the host and so a step. A function is on the device that its attribute `vdevice` names.
+A device is named by its platform and number, "cpu:1" or "gpu:0": it is a mesh without axes (`ir.placements`). A copy,
+`R.to_vdevice(x, "cpu:1")`, is a call of a function of the host and so a step. A function is on the device that its
+attribute `vdevice` names.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 
-from relax_eg.argument_checks import short_repr
 from relax_eg.errors import SpecError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.host_calls import HOST, OWN, host_call, is_host_call
 from relax_eg.ir.module import Function
+from relax_eg.ir.placements import device_name
 
 TO_DEVICE = OWN + "to_device"
 ATTRIBUTE = "vdevice"  # of a function
-ACCEPTED = '"cpu", "cpu:1", "gpu:0", R.device("gpu", 0) or I.vdevice("cuda", 0)'
-# given: names of Relax's targets, and of platforms of JAX
-_PLATFORMS = {"llvm": "cpu", "c": "cpu", "cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "gpu": "gpu", "tpu": "tpu"}
-_NAME = re.compile(r"([a-z_]+)(?::(\d{1,4}))?(?::\w+)?")
-
-
-def device_name(text: object) -> str:
-    """Returns a device by the name that it has here: "llvm" is "cpu:0", "cuda:1" is "gpu:1". SpecError for another
-    text."""
-    found = _NAME.fullmatch(text) if isinstance(text, str) else None
-    if found is None or found[1] not in _PLATFORMS:
-        raise SpecError(f"{short_repr(text)} names no device\n  accepted: {ACCEPTED}")
-    return f"{_PLATFORMS[found[1]]}:{int(found[2] or 0)}"
 
 
 def written_device(node: ast.expr) -> str:

@@ -1,8 +1,9 @@
-"""Placements: where the elements of a tensor are on a mesh of devices.
+"""Placements: where the elements of a tensor are: on one device, or on a mesh of devices.
 
-A mesh has named axes. Along each of them a tensor is replicated, split along one of its dimensions, or a partial sum:
-each device has a tensor of the full shape, and these combined are the value. The text is Relax's: `S[0], R` is split
-along dimension 0 over the first axis of the mesh and replicated over the second.
+A device is named by its platform and number, "cpu:1"; it is a mesh without axes, on which a tensor is whole. A mesh has
+named axes, and may begin at a device: "gpu:4, data=4". Along each axis a tensor is replicated, split along one of its
+dimensions, or a partial sum: each device has a tensor of the full shape, and these combined are the value. The text is
+Relax's: `S[0], R` is split along dimension 0 over the first axis of the mesh and replicated over the second.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.argument_checks import short_repr
-from relax_eg.errors import OptionError
+from relax_eg.errors import OptionError, SpecError
 
 # A part of a placement: a dimension (>= 0) along which the tensor is split, or one of these words.
 Part = int | str
@@ -21,6 +22,10 @@ REPLICATED = "R"
 PARTIAL_SUM = "P[sum]"
 PARTIAL: Mapping[str, str] = {kind: f"P[{kind}]" for kind in ("sum", "max", "min")}
 
+ACCEPTED = '"cpu", "cpu:1", "gpu:0", R.device("gpu", 0) or I.vdevice("cuda", 0)'
+# given: names of Relax's targets, and of platforms of JAX
+_PLATFORMS = {"llvm": "cpu", "c": "cpu", "cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "gpu": "gpu", "tpu": "tpu"}
+_DEVICE = re.compile(r"([a-z_]+)(?::(\d{1,4}))?(?::\w+)?")
 _MOST_DEVICES = 1 << 20  # limit: devices along an axis; no machine has as many
 _DIGITS = 7  # limit: digits of a size in a text: those of `_MOST_DEVICES`
 _SPLIT = re.compile(r"S\[(\d+)\]")
@@ -30,24 +35,32 @@ _ACCEPTED = "'R', 'S[dimension]', 'P[sum]', 'P[max]' or 'P[min]' for each axis o
 
 @dataclass(frozen=True, slots=True)
 class DeviceMesh:
-    """A mesh of devices: the names and sizes of its axes, the slowest first."""
+    """A mesh of devices.
+
+    - `axes`: the names and sizes of its axes, the slowest first; without any it is one device.
+    - `device`: its first device, "gpu:4"; "": the first that JAX has.
+    """
 
     axes: tuple[tuple[str, int], ...]
+    device: str = ""
 
     @staticmethod
     def of(given: Any) -> DeviceMesh:
-        """The mesh of a mapping `{"x": 8}`, of a text "x=8, y=4", of a mesh of JAX, or of a `DeviceMesh`.
-        OptionError for anything else."""
+        """The mesh of a mapping `{"x": 8}`, of a text "x=8, y=4", "gpu:4, x=4" or "cpu:1", of a mesh of JAX, or of a
+        `DeviceMesh`. OptionError for anything else."""
         if isinstance(given, DeviceMesh):
             return given
         shape = getattr(given, "shape", given)
         pairs: list[tuple[Any, Any]] = []
+        device = ""
         if isinstance(shape, Mapping):
             pairs = list(shape.items())  # type: ignore[reportUnknownArgumentType, reportUnknownMemberType]
         elif isinstance(shape, str):
-            named = [part.partition("=") for part in shape.split(",")]
+            first, *rest = shape.split(",")
+            device = device_name(first.strip()) if _is_device(first.strip()) else ""
+            named = [part.partition("=") for part in (rest if device else [first, *rest])]
             pairs = [(n.strip(), _number(size.strip())) for n, _, size in named]
-        good = bool(pairs) and all(
+        good = bool(pairs or device) and all(
             isinstance(n, str)
             and _NAME.fullmatch(n)
             and isinstance(k, int)
@@ -60,7 +73,7 @@ class DeviceMesh:
                 f"mesh={short_repr(given)}: axes with different names and sizes >= 1 are accepted, {{'data': 8}} or "
                 "'data=8, model=4'"
             )
-        return DeviceMesh(tuple(pairs))
+        return DeviceMesh(tuple(pairs), device)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,7 +100,7 @@ class DeviceMesh:
         return found
 
     def __str__(self) -> str:
-        return ", ".join(f"{n}={k}" for n, k in self.axes)
+        return ", ".join([*([self.device] if self.device else []), *(f"{n}={k}" for n, k in self.axes)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +111,10 @@ class MeshPlacement:
 
     @staticmethod
     def parse(text: str) -> MeshPlacement:
-        """The placement of a text such as "S[0], R". OptionError says what is accepted."""
+        """The placement of a text such as "S[0], R", which is empty for one device. OptionError says what is
+        accepted."""
         parts: list[Part] = []
-        for word in text.split(","):
+        for word in text.split(",") if text.strip() else ():
             w = word.strip()
             split = _SPLIT.fullmatch(w)
             if split is None and w not in (REPLICATED, *PARTIAL.values()):
@@ -126,6 +140,21 @@ class MeshPlacement:
 
     def __str__(self) -> str:
         return ", ".join(f"S[{p}]" if isinstance(p, int) else p for p in self.parts)
+
+
+def device_name(text: object) -> str:
+    """Returns a device by the name that it has here: "llvm" is "cpu:0", "cuda:1" is "gpu:1". SpecError for another
+    text."""
+    found = _DEVICE.fullmatch(text) if isinstance(text, str) else None
+    if found is None or found[1] not in _PLATFORMS:
+        raise SpecError(f"{short_repr(text)} names no device\n  accepted: {ACCEPTED}")
+    return f"{_PLATFORMS[found[1]]}:{int(found[2] or 0)}"
+
+
+def _is_device(text: str) -> bool:
+    """Whether a text names a device."""
+    found = _DEVICE.fullmatch(text)
+    return found is not None and found[1] in _PLATFORMS
 
 
 def _number(text: str) -> int | str:

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from relax_eg.dtypes import RECORDS
-from relax_eg.errors import OperatorError, SpecError
+from relax_eg.errors import OperatorError, OptionError, SpecError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
 from relax_eg.ir.calls import call_annotation, call_sizes
 from relax_eg.ir.devices import to_device, written_device
 from relax_eg.ir.expr import ALLOC_STORAGE, CALL, FUNCTION, SHAPE, Expr, const, node, shape_value, tuple_
 from relax_eg.ir.host_calls import OWN, PROGRAM, Convention, host_call
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
+from relax_eg.ir.placements import DeviceMesh
 from relax_eg.ir.reader import dotted_name
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ir.vm_builtins import VmBuiltins
@@ -80,7 +81,19 @@ class UpstreamForms:
     def reads(self, at: ast.expr) -> Function[[ast.Call, Annotation | None], Expr] | None:
         """Returns the reader of a call, if it is one of the forms."""
         path = dotted_name(at.func) if isinstance(at, ast.Call) else None
+        if path is not None and isinstance(at, ast.Call) and self._names_device(at):
+            return self._on_device
         return None if path is None else self.forms.get(path.removeprefix("op."))
+
+    def _names_device(self, at: ast.Call) -> bool:
+        """Whether a call places a value on one device: its mesh has no axes."""
+        given = [k.value for k in at.keywords if k.arg == "mesh"]
+        if not given or not isinstance(given[0], ast.Constant) or not isinstance(given[0].value, str):
+            return False
+        try:
+            return not DeviceMesh.of(given[0].value).axes
+        except OptionError:  # said where the operator is read
+            return False
 
     def _step(self, at: ast.Call, call: Expr, declared: Annotation | None) -> Expr:
         self.values.check_declared(at, call.annotation, declared)
@@ -243,14 +256,26 @@ class UpstreamForms:
     def _same(self, at: ast.Call, declared: Annotation | None) -> Expr:
         return self.values.expression(at.args[0], declared)
 
+    def _on_device(self, at: ast.Call, declared: Annotation | None) -> Expr:
+        """`R.annotate_sharding(x, mesh="cpu:1", placement="")`, which is `R.to_vdevice(x, "cpu:1")`."""
+        wanted = 'R.annotate_sharding(x, mesh="cpu:1", placement="")'
+        said = self.reader.keywords(at)
+        mesh, rest = said["mesh"], [*at.args[1:], *(v for k, v in said.items() if k != "mesh")]
+        if not at.args or any(not isinstance(p, ast.Constant) or p.value != "" for p in rest):
+            raise self.source.error(at, "on one device a value is whole", wanted)
+        return self._copied(at, mesh, declared, wanted)
+
     def _to_device(self, at: ast.Call, declared: Annotation | None) -> Expr:
         wanted = 'R.to_vdevice(x, "cpu:1")'
         said = [*at.args[1:], *self.reader.keywords(at).values()]
         if not at.args or len(said) != 1:
             raise self.source.error(at, "a value and a device are needed", wanted)
+        return self._copied(at, said[0], declared, wanted)
+
+    def _copied(self, at: ast.Call, device: ast.expr, declared: Annotation | None, wanted: str) -> Expr:
         x = self.values.expression(at.args[0], declared)
         try:
-            made = to_device(x, written_device(said[0]))
+            made = to_device(x, written_device(device))
         except SpecError as error:
             raise self.source.at_position(at, error, wanted) from None
         return self._step(at, made, declared)

@@ -55,10 +55,21 @@ class AxisPrices:
         return found
 
     def strategy_seconds(self, v: int, way: ValueWay, s: SplitStrategy) -> float:
-        """Seconds of one run of a way by a strategy, on each device."""
+        """Seconds of one run of a way by a strategy, on each device, without what is sent meanwhile."""
         if not way.cost.seconds:
             return 0.0
-        value = self.program.values[v]
+        work, moving, split, pieces = self._shares(v, way, s)
+        sizes = self._sizes(v, way)
+        here = sum(b / d for b, d in zip(sizes, pieces, strict=True)) / max(1.0, sum(sizes))
+        return float(way.cost.seconds) - work + max(work / split, moving * here)
+
+    def _sizes(self, v: int, way: ValueWay) -> list[float]:
+        """Bytes of the operands of a way, then of its result, on one device."""
+        return [*(self.program.values[c].bytes for c in way.children), self.program.values[v].bytes]
+
+    def _shares(self, v: int, way: ValueWay, s: SplitStrategy) -> tuple[float, float, float, list[float]]:
+        """Seconds of a way on one device without launches, those that its bytes take alone, and into how many parts a
+        strategy splits the work, each operand and the result."""
         split = 1.0
         pieces = [1.0] * (len(way.children) + 1)  # of the operands, then of the result
         for choice, n in self.others:
@@ -73,12 +84,8 @@ class AxisPrices:
             split *= self.n / self._imbalance(s)
             for i, p in enumerate((*s.operands, s.result)):
                 pieces[i] *= self.n if isinstance(p, int) else 1
-        sizes = [*(self.program.values[c].bytes for c in way.children), value.bytes]
-        here = sum(b / d for b, d in zip(sizes, pieces, strict=True)) / max(1.0, sum(sizes))
-        cost, launch = way.cost, float(way.cost.launches) * self.profile.launch
-        work = max(0.0, float(cost.seconds) - launch)
-        moving = min(work, float(cost.bytes) / self.profile.bandwidth)
-        return min(float(cost.seconds), launch) + max(work / split, moving * here)
+        work = max(0.0, float(way.cost.seconds) - float(way.cost.launches) * self.profile.launch)
+        return work, min(work, float(way.cost.bytes) / self.profile.bandwidth), split, pieces
 
     def _imbalance(self, s: SplitStrategy) -> float:
         """How much more the device with most places has than an equal share."""
@@ -119,28 +126,63 @@ class AxisPrices:
         )  # fmt: skip
         return seconds if around == 1 else seconds + self.link.seconds("all-gather", self.n * around, full * around)
 
-    def halo_bytes(self, way: ValueWay, s: SplitStrategy) -> float:
-        """Bytes that each device gets from a neighbour to compute a value by a strategy."""
+    def passed(self, v: int, way: ValueWay, s: SplitStrategy) -> tuple[float, int, float]:
+        """What each device sends to a neighbour in one run of a way by a strategy: the bytes of each time, how often,
+        and the seconds that this takes beyond those of computing."""
+        if s.ring is not None:
+            piece, times = self._in_ring(v, way, s), self.n - 1
+            return piece, times, self._ring_seconds(v, way, s, piece) - self.strategy_seconds(v, way, s)
         if not s.halo:
-            return 0.0
+            return 0.0, 0, 0.0
         rows = float(s.extents[0].evaluate(self.binding))
-        return self.program.values[way.children[0]].bytes / self.divided(way.children[0]) * s.halo / rows
+        here = self.program.values[way.children[0]].bytes / self.divided(way.children[0]) * s.halo / rows
+        return here, 1, self.link.seconds("collective-permute", self.n, here)
 
-    def halo_seconds(self, way: ValueWay, s: SplitStrategy) -> float:
-        """Seconds of what neighbours send for one run of a way by a strategy."""
-        return self.link.seconds("collective-permute", self.n, self.halo_bytes(way, s))
+    def _in_ring(self, v: int, way: ValueWay, s: SplitStrategy) -> float:
+        """Bytes of a piece that goes round."""
+        assert s.ring is not None
+        pieces = self._shares(v, way, s)[3]
+        of = -1 if s.ring.passed is None else s.ring.passed
+        return self._sizes(v, way)[of] / pieces[of]
+
+    def _ring_seconds(self, v: int, way: ValueWay, s: SplitStrategy, piece: float) -> float:
+        """Seconds of one run of a strategy by pieces: each is computed while the one before is sent. Then, or before,
+        what does not go round is brought from the order of the pieces into its own."""
+        assert s.ring is not None
+        n, bandwidth = self.n, self.profile.bandwidth
+        work, moving, split, pieces = self._shares(v, way, s)
+        sizes = self._sizes(v, way)
+        each = [b / d for b, d in zip(sizes, pieces, strict=True)]
+        if s.ring.passed is None:
+            turned = sum(b for b, axis in zip(each, s.ring.axes, strict=False) if axis is not None)
+            read = [b / (n if axis is not None else 1) for b, axis in zip(each, s.ring.axes, strict=False)]
+            added = 3 * piece / bandwidth  # given: two operands and a sum
+            read.append(piece)
+        else:
+            turned, added = each[-1], 0.0
+            read = [*each[:-1], each[-1] / n]
+        computing = max(work / split / n, moving * sum(read) / max(1.0, sum(sizes)))
+        computing += float(way.cost.launches) * self.profile.launch + added
+        sending = self.link.seconds("collective-permute", n, piece)
+        return computing + (n - 1) * max(computing, sending) + 2 * turned / bandwidth  # given: read, and written
 
     # --- what is possible ---
 
     def fits(self, v: int, s: SplitStrategy) -> bool:
         """Whether every device gets a place along each size that a strategy splits, and merged axes are divided
         without rest, as is proved for all sizes."""
-        n = self.n
-        for choice, k in self.others:
+        n, earlier = self.n, len(self.others) - len(self.later)
+        for i, (choice, k) in enumerate(self.others):
             chosen = None if choice is None else choice.chosen.get(v)
             n *= k if chosen is not None and chosen.strategy == s else 1
+            ordered = (s,) if chosen is None else (chosen.strategy, s) if i < earlier else (s, chosen.strategy)
+            if not _go_together(*ordered):
+                return False
         if s.merged is not None and not self.scope.equal(s.merged % n, 0):
             return False
+        if s.ring is not None:  # equal pieces, whatever else splits them
+            every = self.n * math.prod(k for _, k in self.others)
+            return all(not d.variables and int(d) % every == 0 for d in s.extents)
         if s.halo and s.halo * n > int(s.extents[0].evaluate(self.binding)):
             return False  # more than the neighbour has
         return all(int(d.evaluate(self.binding)) >= n and self._at_least(d, n) for d in s.extents)
@@ -177,6 +219,22 @@ class AxisPrices:
         return self.scope.equal(d % n, 0) is True and int(d.evaluate(self.binding)) >= n
 
 
+def _go_together(*each: SplitStrategy) -> bool:
+    """Whether a value may be computed by these strategies along axes in the order of the mesh. Beside one by pieces
+    others split axes of the result; where a faster axis of the mesh splits the axis of the pieces too, the parts that
+    devices have would have to be exchanged."""
+    rings = [i for i, s in enumerate(each) if s.ring is not None]
+    if not rings or len(each) == 1:
+        return True
+    (first, *more), ring = rings, each[rings[0]].ring
+    assert ring is not None
+    return (
+        not more
+        and all(isinstance(s.result, int) for s in each)
+        and ring.axis not in (s.result for s in each[first + 1 :])
+    )
+
+
 def cost_along(prices: AxisPrices, choice: AxisChoice) -> float:
     """Seconds of a choice: all computation, and the collectives along this axis."""
     total = 0.0
@@ -184,7 +242,7 @@ def cost_along(prices: AxisPrices, choice: AxisChoice) -> float:
         value = prices.program.values[v]
         way = value.ways[chosen.way]
         total += value.times * prices.strategy_seconds(v, way, chosen.strategy)
-        total += value.times * prices.halo_seconds(way, chosen.strategy)
+        total += value.times * prices.passed(v, way, chosen.strategy)[2]
         for part in choice.needed.get(v, ()):
             before = choice.source(v, part)
             if before is not None:

@@ -44,7 +44,7 @@ class AxisProgram:
                     continue
                 for s in way.strategies_along(prices.axis):
                     if self._allowed(v, s, v in inputs):
-                        seconds = value.times * (prices.strategy_seconds(v, way, s) + prices.halo_seconds(way, s))
+                        seconds = value.times * (prices.strategy_seconds(v, way, s) + prices.passed(v, way, s)[2])
                         seconds += _EPSILON * (1 + s.passes)  # of equals, sums that end early
                         column = self._column(seconds, v, self._bytes(v, s.result))
                         mine.append((column, ChosenWay(j, s)))

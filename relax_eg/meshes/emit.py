@@ -20,7 +20,9 @@ from relax_eg.ir.expr import COND, FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tup
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM, REPLICATED, MeshPlacement, Part
 from relax_eg.meshes.program import FOLLOWED, FunctionGraph, ValueWay
+from relax_eg.meshes.rings import RingLoop
 from relax_eg.meshes.search import Spreading
+from relax_eg.meshes.strategies import Ring
 from relax_eg.ops import api as op
 from relax_eg.shapes import Dim
 
@@ -40,8 +42,9 @@ def module_of(
       cannot be.
     """
     names = [n for n in found.program.graphs if n in found.program.parameters]
-    made = {name: _Emitted(found, name, origins, batch).function() for name in names}
-    others = {f.name: f for f in chosen if f.name not in made}
+    emitted = [_Emitted(found, name, origins, batch) for name in names]
+    made = {e.name: e.function() for e in emitted}
+    others = {f.name: f for f in chosen if f.name not in made} | {f.name: f for e in emitted for f in e.steps}
     roots = [e for f in made.values() for e in f.expressions()]
     return Module((*made.values(), *reachable_functions(roots, others)))
 
@@ -61,6 +64,7 @@ class _Emitted:
         self.at: dict[tuple[int, Parts], Expr] = {}
         self.calls: dict[int, Expr] = {}
         self.made: dict[Expr, int] = {}  # the class of an expression
+        self.steps: list[Function] = []  # of loops over pieces
         self.backs = {b: a for a, b in reversed(self.program.tied) if self.is_chosen(a)}
 
     def function(self) -> Function:
@@ -113,7 +117,7 @@ class _Emitted:
         for c in self.found.choices:
             part = c.part(v)
             needed = c.needed.get(v, {REPLICATED})
-            stays = part == PARTIAL_SUM and (part in needed or c.chosen[v].strategy.passes)
+            stays = part == PARTIAL_SUM and (part in needed or c.chosen[v].strategy.takes_sums)
             if part in PARTIAL.values() and not stays:
                 part = REPLICATED if REPLICATED in needed else min(needed, key=str)
             found.append(part)
@@ -225,6 +229,10 @@ class _Emitted:
         operands = [self.at[c, self.operand(v, i)] for i, c in enumerate(way.children)]
         if way.candidate < 0:  # a field of a tuple
             return operands[0]
+        for a, c in enumerate(self.found.choices):
+            ring = c.chosen[v].strategy.ring
+            if ring is not None:
+                return self.in_ring(v, way, operands, a, ring)
         if PARTIAL_SUM in (home := self.home(v)):
             return self.batched(v, way, operands, home)
         return self.applied(v, way, operands)
@@ -250,6 +258,75 @@ class _Emitted:
         left = [tuple(REPLICATED if q == PARTIAL_SUM else q for q in p) for p in parts]
         whole = [self.brought(x, p, q) for x, p, q in zip(operands, parts, left, strict=True)]
         return self.on_first(self.applied(v, way, whole), tuple(REPLICATED for _ in home), home)
+
+    def in_ring(self, v: int, way: ValueWay, operands: Sequence[Expr], a: int, ring: Ring) -> Expr:
+        """The expression that computes a value by pieces that go round along axis `a` of the mesh."""
+        n, home = self.found.mesh.sizes[a], self.home(v)
+        parts = [self.operand(v, i) for i in range(len(operands))]
+        result = self.program.values[v].annotation
+        assert isinstance(result, Tensor) and result.shape is not None
+
+        def placed(x: Expr, i: int | None) -> Expr:
+            """Operand `i`, or the result, with axes more in front, the devices first."""
+            ahead = x.ndim - (len(result.shape or ()) if i is None else operands[i].ndim)
+            of = home if i is None else parts[i]
+            where = (0 if b == a else p + ahead if isinstance(p, int) else p for b, p in enumerate(of))
+            return op.annotate_sharding(x, self.mesh, str(MeshPlacement(tuple(where))))
+
+        dims = (home[a],) if ring.passed is None else (home[a], ring.axis)
+        given = [self.pieces(x, p, [a]) for x, p in zip(operands, parts, strict=True)]
+        mapped = tuple(isinstance(p[a], int) for p in parts)
+        shapes = [x.shape[m:] if x is not None else () for x, m in zip(given, mapped, strict=True)]
+        cuts = ring.axes if ring.passed is None else (None,) * len(operands)
+        shapes = [[k // n if i == d else k for i, k in enumerate(x)] for x, d in zip(shapes, cuts, strict=True)]
+        pairs = zip(shapes, operands, strict=True)
+        params = [var(f"p{i}", Tensor(tuple(x), e.dtype)) for i, (x, e) in enumerate(pairs)]
+        one = self.applied(v, way, params) if None not in given else None
+        wanted = tuple(k // n if i in dims else k for i, k in enumerate(result.shape))
+        if one is not None and one.annotation == Tensor(wanted, result.dtype):
+            cut = [self.cut(x, d, p, a) for x, d, p in zip(given, cuts, parts, strict=True) if x is not None]
+            loop = RingLoop(f"{self.name}_pieces_{v}", pure_function("piece", params, [one]), mapped, ring, n,
+                            self.batch, placed)  # fmt: skip
+            made = loop.built(cut)
+            if made is not None:
+                self.steps.append(made[1])
+                return self.joined(made[0], dims, home, a)
+        whole = [
+            self.annotated(x, (*p[:a], REPLICATED, *p[a + 1 :])) if i == ring.passed else x
+            for i, (x, p) in enumerate(zip(operands, parts, strict=True))
+        ]
+        return self.applied(v, way, whole)
+
+    def ahead(self, d: Part, parts: Parts, a: int) -> int:
+        """Into how many pieces the axes of the mesh before `a` split dimension `d`."""
+        return math.prod(n for n, p in zip(self.found.mesh.sizes[:a], parts[:a], strict=True) if p == d)
+
+    def cut(self, e: Expr, d: int | None, parts: Parts, a: int) -> Expr:
+        """`e`, which has an axis of devices in front, with one more behind that for the pieces along axis `a` of the
+        mesh of dimension `d`; as it is without one."""
+        if d is None:
+            return e
+        n, ahead = self.found.mesh.sizes[a], self.ahead(d, parts, a)
+        devices, *rest = e.shape
+        size = rest[d] // (ahead * n)
+        split = op.reshape(e, (devices, *rest[:d], Dim.of(ahead), Dim.of(n), size, *rest[d + 1 :]))
+        moved = op.permute_dims(split, [0, d + 2, *(i for i in range(1, split.ndim) if i != d + 2)])
+        return op.reshape(moved, (devices, Dim.of(n), *rest[:d], size * ahead, *rest[d + 1 :]))
+
+    def joined(self, e: Expr, dims: Sequence[Part], parts: Parts, a: int) -> Expr:
+        """`e`, whose first axes are pieces along axis `a` of the mesh of dimensions `dims` of a value, as the value."""
+        shape, order, merged = list(e.shape[: len(dims)]), list[int](), list[Dim]()
+        for d, size in enumerate(e.shape[len(dims) :]):
+            if d in dims:
+                ahead = self.ahead(d, parts, a)
+                order += [len(shape), dims.index(d), len(shape) + 1]
+                shape += [Dim.of(ahead), size // ahead]
+                merged.append(size * self.found.mesh.sizes[a])
+            else:
+                order.append(len(shape))
+                shape.append(size)
+                merged.append(size)
+        return op.reshape(op.permute_dims(op.reshape(e, shape), order), merged)
 
     def pieces(self, e: Expr, parts: Parts, ahead: Sequence[int]) -> Expr | None:
         """`e`, which is in placement `parts`, with an axis in front for each axis of the mesh in `ahead` over which it

@@ -195,7 +195,7 @@ class _Pieces:
             whole = all(int(x) % self.batch == 0 for x in s.extents if not x.variables)
             free = [a for a, p, q in zip(e.args, operands, s.operands, strict=True) if p != q]
             open_ = all(self._may_have_batch(self.resolved(a)) for a in free)
-            if fits and same and whole and open_ and not s.whole and not s.halo:
+            if fits and same and whole and open_ and not s.whole and not s.halo and not s.takes_sums:
                 found.append((len(free), s))
         return min(found, key=lambda f: f[0])[1] if found else None
 

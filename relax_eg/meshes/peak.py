@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from relax_eg.ir.expr import VAR
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part
-from relax_eg.meshes.choices import AxisChoice
+from relax_eg.meshes.choices import AxisChoice, ChosenWay
 from relax_eg.meshes.program import SpreadProgram
 
 
@@ -117,12 +117,37 @@ def peak_of(
     for n, start, end in held.values():
         changes[start] += n
         changes[end + 1] -= n
+    for v in order:
+        during = sum(_in_ring(program, known, v, c.chosen[v], here) for c in known)
+        changes[place[v]] += during
+        changes[place[v] + 1] -= during
     alive = list(itertools.accumulate(changes))
     top = max(range(len(alive)), key=alive.__getitem__)
     total = sum(inputs.values())
     there = {key: n for key, (n, start, end) in held.items() if start <= top <= end}
     there |= {(v, MeshPlacement(made(v))): n for v, n in inputs.items()}
     return Peak(total + alive[top], total, there)
+
+
+def _in_ring(
+    program: SpreadProgram,
+    choices: Sequence[AxisChoice],
+    v: int,
+    chosen: ChosenWay,
+    here: Callable[[int, Sequence[Part]], float],
+) -> float:
+    """Bytes on a device, while it computes a value by pieces along one axis, beside those of operands and result: a
+    second piece that goes round, and what is brought into another order; of a result this comes after all pieces.
+
+    `here(v, parts)`: the bytes of a value in these parts."""
+    ring, children = chosen.strategy.ring, program.values[v].ways[chosen.way].children
+    if ring is None:
+        return 0.0
+    result = here(v, [c.part(v) for c in choices])
+    each = [here(x, [c.chosen[v].strategy.operands[i] for c in choices]) for i, x in enumerate(children)]
+    if ring.passed is not None:
+        return max(each[ring.passed], result)
+    return result + sum(b for b, axis in zip(each, ring.axes, strict=True) if axis is not None)
 
 
 def _sizes(choices: Sequence[AxisChoice | None], mesh: DeviceMesh) -> Iterator[int]:

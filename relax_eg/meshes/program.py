@@ -36,7 +36,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import RUNNING
 from relax_eg.ir.module import Function
 from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
-from relax_eg.meshes.strategies import SplitStrategy, strategies
+from relax_eg.meshes.strategies import SplitStrategy, rings, strategies
 from relax_eg.ops import bytes_of
 from relax_eg.ops.placing import ANNOTATE_SHARDING
 from relax_eg.shapes import Dim
@@ -95,6 +95,7 @@ class ValueWay:
     - `cost`: its price on one device.
     - `candidate`: its number in the e-graph; -1 for what only passes a value on.
     - `made_by`: the rule that proposed it.
+    - `rings`: strategies by pieces, of which `meshes.rings` makes those of use strategies.
     """
 
     op: str
@@ -104,6 +105,7 @@ class ValueWay:
     candidate: int = -1
     made_by: str = ""
     along: tuple[tuple[SplitStrategy, ...], ...] = ()
+    rings: tuple[SplitStrategy, ...] = ()
 
     def strategies_along(self, axis: int) -> tuple[SplitStrategy, ...]:
         """Its strategies along an axis of the mesh."""
@@ -415,7 +417,8 @@ class _Joining:
         if all(s.whole for s in found) and children and value.rank and k.op not in (TUPLE, TUPLE_GET):
             what = str(k.site.attrs["name"]) if k.op == CALL_DPS_LIBRARY else k.op
             self.found.opaque[what] = self.found.opaque.get(what, 0) + 1
-        value.ways.append(ValueWay(k.op, children, found, cost, i, k.made_by))
+        pieces = () if k.op in RUNNING else rings(k.op, k.site.operands, attrs, value.annotation)
+        value.ways.append(ValueWay(k.op, children, found, cost, i, k.made_by, rings=pieces))
 
     def _keep(self, name: str, what: str, theirs: DeviceMesh, accepted: str = "") -> None:
         """Counts a node that its author has placed over a mesh. OptionError if that is not the mesh here."""

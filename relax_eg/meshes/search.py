@@ -56,7 +56,7 @@ class Sent:
     - `before`, `after`: the parts.
     - `bytes`: bytes of its result on a device; of an all-to-all and a reduce-scatter too.
     - `times`: how often a call runs it.
-    - `seconds`: of all these.
+    - `seconds`: of all these; of pieces that are sent while others are computed, those beyond computing.
     """
 
     value: int
@@ -112,12 +112,11 @@ class Spreading:
             value = self.program.values[v]
             for axis, (choice, search) in enumerate(zip(self.choices, self.searches, strict=True)):
                 chosen = choice.chosen[v]
-                if chosen.strategy.halo:
-                    way, part = value.ways[chosen.way], chosen.strategy.result
-                    here, seconds = search.halo_bytes(way, chosen.strategy), search.halo_seconds(way, chosen.strategy)
-                    found.append(
-                        Sent(v, (axis,), "collective-permute", part, part, here, value.times, seconds * value.times)
-                    )
+                way, part = value.ways[chosen.way], chosen.strategy.result
+                here, often, seconds = search.passed(v, way, chosen.strategy)
+                if often:
+                    times = value.times * often
+                    found.append(Sent(v, (axis,), "collective-permute", part, part, here, times, seconds * value.times))
                 for part in sorted(choice.needed.get(v, ()), key=str):
                     before = choice.source(v, part)
                     kind = None if before is None else change_of(before, part)

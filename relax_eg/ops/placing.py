@@ -35,11 +35,18 @@ def on_devices(devices: Sequence[Any]) -> Generator[None]:
 
 
 def jax_mesh(mesh: DeviceMesh) -> Any:
-    """The mesh of JAX: the first devices that JAX has, or those of `on_devices`. DeviceError if these are too few."""
+    """The mesh of JAX: those of `on_devices`, or the devices that JAX has from the mesh's first one on. DeviceError if
+    these are too few."""
     import jax
 
     devices = _devices.get()
-    return _jax_mesh(mesh, tuple(jax.devices()) if devices is None else devices)
+    if devices is None:
+        platform, _, first = mesh.device.partition(":")
+        try:
+            devices = tuple(jax.devices(platform or None)[int(first or 0) :])
+        except RuntimeError:  # no such platform
+            devices = ()
+    return _jax_mesh(mesh, devices)
 
 
 @lru_cache(FEW_KEPT)
@@ -69,6 +76,9 @@ def jax_sharding(mesh: DeviceMesh, placement: MeshPlacement, rank: int) -> Any:
 def check_placement(mesh: DeviceMesh, placement: MeshPlacement, x: Tensor, what: str) -> None:
     """OptionError unless a value of a program may have this placement: it has a part for each axis of the mesh, its
     dimensions exist and are not smaller than the axes that split them, and nothing is partial."""
+    if not mesh.axes:
+        copied = f"in a program's text R.to_vdevice(x, {str(mesh)!r}) copies to it"
+        raise OptionError(f"{what}: {mesh} is one device\n  accepted: a mesh with axes, such as 'data=4'; {copied}")
     if len(placement.parts) != len(mesh.axes):
         raise OptionError(f"{what}: placement {placement} has {len(placement.parts)} parts; one for each of {mesh}")
     if placement.is_partial:

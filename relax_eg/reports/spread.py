@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from relax_eg.byte_units import format_bytes
 from relax_eg.figures import time
-from relax_eg.ir.placements import MeshPlacement
+from relax_eg.ir.placements import DeviceMesh, MeshPlacement
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -230,6 +230,6 @@ class SpreadReport:
 def _share(placement: str, mesh: str) -> float:
     """The share of a tensor that a device holds."""
     found = 1.0
-    for part, axis in zip(placement.split(", "), mesh.split(", "), strict=True):
-        found /= int(axis.partition("=")[2]) if part.startswith("S") else 1
+    for part, size in zip(placement.split(", "), DeviceMesh.of(mesh).sizes, strict=True):
+        found /= size if part.startswith("S") else 1
     return found

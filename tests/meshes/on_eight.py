@@ -6,6 +6,7 @@ number 500 on.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable
@@ -25,8 +26,11 @@ SLOW = replace(
     cache_bandwidth=1e9, launch=1e-9, links=((math.inf, 1e9, 1e-9),), tiles=(), matmul_half=(1.0, 1.0, 1.0),
 )  # fmt: skip
 FAR = replace(SLOW, name="far", links=((math.inf, 1e7, 1e-9),))  # whose devices send slowly
+MULTIPLYING = replace(SLOW, name="multiplying", bandwidth=1e12, cache_bandwidth=1e12)  # which takes all the time
 MESHES: list[dict[str, int]] = [{"x": 8}, {"x": 4}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
 SEARCH = 1.0  # limit: seconds of a search; results do not depend on what it finds
+EQUATIONS = ["mk,kn->mn", "km,kn->mn", "mk,nk->nm", "bmk,bkn->bmn", "bmk,kn->bmn"]
+PRODUCTS = 16  # chosen: draws of products, each with a gradient
 SIZES = [7, 8, 10, 12, 16, 24]  # most of which not all meshes divide
 STEPS: list[Callable[..., Any]] = [
     lambda a, b, w: jnp.tanh(a),
@@ -139,13 +143,13 @@ def check_state_comes_back_where_it_was() -> None:
     assert best.input_placements[:2] == best.output_placements[:2]
     run = best.jit(donate=("params",))
     params, _ = best.place((w1, w2), x, y)[0][:2]
-    wanted: Any = (w1, w2)
+    wanted: Any = tuple(arrays((16, 32), (32, 16)))  # where w is whole on each device, JAX places it without a copy
     for _ in range(3):
         params, loss = run(params, x, y)
         wanted, known = step(wanted, x, y)
         np.testing.assert_allclose(loss, known, rtol=1e-5)
     try:
-        run((w1, w2), x, y)
+        run(wanted, x, y)
     except rx.errors.OptionError as e:
         assert "is donated and is placed as" in str(e) and "the function takes it as" in str(e)
     else:
@@ -184,6 +188,80 @@ def check_partial_sums() -> None:
         assert priced == made, (priced, made)
         for a, b in zip(best(*given), program(*given), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def check_gradients_of_lookups() -> None:
+    """Of a table that is looked up, with a loss that picks places: each device adds what its batch gives."""
+
+    def loss(t: jax.Array, ids: jax.Array) -> jax.Array:
+        shares = jax.nn.log_softmax(jnp.tanh(t[ids[:, :-1]]) @ t.T, -1)
+        return -jnp.mean(jnp.take_along_axis(shares, ids[:, 1:, None], -1))
+
+    (t,), ids = arrays((24, 16)), jnp.asarray(np.random.default_rng(0).integers(0, 24, (64, 5)), jnp.int32)
+    for mesh in (MESHES[0], MESHES[2]):
+        rows, whole = (", ".join([part] * len(mesh)) for part in ("S[0]", "R"))
+        best = rx.spread(
+            jax.value_and_grad(loss), t, ids, mesh=mesh, target=FAR, inputs={"t": whole, "ids": rows}, outputs=whole
+        )
+        for a, b in zip(best(t, ids), jax.value_and_grad(loss)(t, ids), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+        assert all(s.bytes <= t.nbytes for s in best.spreading.sent), best.spreading
+        if len(mesh) == 1:
+            sums = [s.what for s in best.spreading.sent if s.before == "P[sum]"]
+            assert sums == ["sum () float32", "add (24, 16) float32"], best.spreading
+            priced, made = inserted(best)
+            assert priced == made, (priced, made)
+
+
+def check_matmuls_by_pieces() -> None:
+    """Drawn products over drawn meshes, whose operands are split so that pieces of them, or of a sum, have to go round
+    along one axis."""
+    rng, by_pieces = np.random.default_rng(0), 0
+    for draw in range(PRODUCTS):
+        equation, mesh = EQUATIONS[draw % len(EQUATIONS)], MESHES[draw % len(MESHES)]
+        *given, made = equation.replace("->", ",").split(",")
+        sizes = {c: int(rng.choice([16, 32, 48])) for c in "bmkn"}
+        x, w = arrays(*(tuple(sizes[c] for c in of) for of in given))
+        at = int(rng.integers(len(mesh)))
+        is_sum, out = bool(rng.integers(2)), str(rng.choice(["m", "n"]))
+        along = [[str(rng.choice([c for c in made if c != out]))] * 3 for _ in mesh]
+        along[at] = ["k", "k", out] if is_sum else ["m", "n", out]
+        x_at, w_at, out_at = (
+            ", ".join(f"S[{of.index(p[i])}]" if p[i] in of else "R" for p in along)
+            for i, of in enumerate((*given, made))
+        )
+        product = functools.partial(jnp.einsum, equation)
+        best = rx.spread(
+            lambda x, w, product=product: product(x, w),
+            x,
+            w,
+            mesh=mesh,
+            target=MULTIPLYING,
+            inputs={"x": x_at, "w": w_at},
+            outputs=out_at,
+        )
+        what = f"{equation} on {mesh}, {x_at} and {w_at} to {out_at}"
+        np.testing.assert_allclose(best(x, w), product(x, w), rtol=1e-4, atol=1e-5, err_msg=what)
+        turned, wanted = (
+            jax.vjp(fn, x, w)[1](jnp.ones([sizes[c] for c in made], jnp.float32)) for fn in (best.to_jax(), product)
+        )
+        for one, two in zip(turned, wanted, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4, err_msg=what)
+        if any(s.kind == "collective-permute" for s in best.spreading.sent):
+            by_pieces += 1
+            priced, sent = inserted(best)
+            # On several axes XLA may permute devices for other changes of parts, too.
+            assert priced == sent or len(mesh) > 1, (what, priced, sent)
+            assert priced["collective-permute"] <= sent["collective-permute"], (what, priced, sent)
+    assert by_pieces >= PRODUCTS / 2, by_pieces
+
+
+def check_meshes_that_begin_at_a_device() -> None:
+    x, w = arrays((16, 8), (8, 8))
+    best = rx.spread(lambda x, w: jnp.tanh(x @ w), x, w, mesh="cpu:4, x=4", target=SLOW, inputs={"x": "S[0]"})
+    found = best(x, w)
+    assert {d.id for d in found.sharding.device_set} == {4, 5, 6, 7}
+    np.testing.assert_allclose(found, jnp.tanh(x @ w), rtol=1e-4, atol=1e-6)
 
 
 def check_symbolic_sizes() -> None:

@@ -11,7 +11,8 @@ from compiling import FLAGS
 
 PROGRAM = Path(__file__).parent / "on_eight.py"
 CHECKS = ["drawn", "state_comes_back_where_it_was", "given_shardings_are_kept", "partial_sums",
-          "symbolic_sizes", "padded_sizes", "families", "loops_and_branches", "shard_maps", "pipelines"]  # fmt: skip
+          "gradients_of_lookups", "matmuls_by_pieces", "meshes_that_begin_at_a_device", "symbolic_sizes",
+          "padded_sizes", "families", "loops_and_branches", "shard_maps", "pipelines"]  # fmt: skip
 
 
 def test_on_eight_devices() -> None:

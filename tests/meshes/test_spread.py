@@ -224,6 +224,15 @@ def test_a_spread_is_found_in_the_cache(options: dict[str, Any], tmp_path: Any, 
     assert str(other.input_placements[0]) == "S[0]"
 
 
+def test_a_device_alone_is_no_mesh_to_spread_over() -> None:
+    with pytest.raises(OptionError, match="mesh='gpu:1' is one device"):
+        rx.spread(mlp, "8 8", "8 8", "8 8", mesh="gpu:1", target="h100")
+    best = rx.spread(mlp, "8 8", "8 8", "8 8", mesh="cpu:63, x=2", target="h100")
+    assert best.spreading.mesh == "cpu:63, x=2" and "<svg" in best.spreading.to_html()
+    with pytest.raises(DeviceError, match="the mesh cpu:63, x=2 has 2 devices; JAX has 0 here"):
+        _ = best.in_shardings
+
+
 def test_options_that_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="mesh= and measure=2: one of them is accepted"):
         rx.optimize(mlp, "8 8", "8 8", "8 8", mesh={"x": 2}, measure=2)

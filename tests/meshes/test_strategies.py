@@ -110,6 +110,13 @@ def test_text_of_placements_and_meshes() -> None:
     assert str(p) == "S[1], P[sum]" and p.splits(2, mesh) == (1, 4) and p.is_partial
 
 
+def test_a_mesh_may_begin_at_a_device() -> None:
+    mesh, alone = DeviceMesh.of("cuda:4, data=2, model=2"), DeviceMesh.of("cpu:1")
+    assert (str(mesh), mesh.device, mesh.sizes) == ("gpu:4, data=2, model=2", "gpu:4", (2, 2))
+    assert DeviceMesh.of(str(mesh)) == mesh != DeviceMesh.of("data=2, model=2")
+    assert (str(alone), alone.axes, alone.devices) == ("cpu:1", (), 1) and MeshPlacement.parse("").parts == ()
+
+
 @pytest.mark.parametrize("given", [{}, {"x": 0}, "x", {"x": True}, 8, "x=2, x=4"])
 def test_other_meshes_are_refused(given: object) -> None:
     with pytest.raises(OptionError, match=r"axes with different names and sizes >= 1 are accepted"):
@@ -127,3 +134,5 @@ def test_annotations_that_do_not_fit_are_refused() -> None:
     }.items():
         with pytest.raises(OperatorError, match=text):
             op.annotate_sharding(x, "a=8, b=2", placement)
+    with pytest.raises(OperatorError, match="cpu:1 is one device"):
+        op.annotate_sharding(x, "cpu:1", "")

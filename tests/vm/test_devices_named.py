@@ -80,6 +80,16 @@ def test_what_is_said_is_kept() -> None:
     assert 'R.to_vdevice(lv, "gpu:1")' in str(same)
 
 
+def test_a_device_is_a_mesh_without_axes() -> None:
+    same = [
+        rx.parse(text(f"y = {said}\n    return y"))
+        for said in ('R.to_vdevice(x, "cpu:1")', 'R.annotate_sharding(x, mesh="llvm:1", placement="")')
+    ]
+    assert same[0] == same[1] and rx.parse(str(same[0])) == same[0]
+    with pytest.raises(rx.errors.RelaxEgError, match="on one device a value is whole"):
+        rx.parse(text('return R.annotate_sharding(x, mesh="cpu:1", placement="S[0]")'))
+
+
 def test_the_default_device_alone_needs_no_steps() -> None:
     module = rx.parse(text('y = R.to_vdevice(R.exp(x), "llvm:0")\n    return R.hint_on_device(y + 1.0, R.cpu(0))'))
     with without_checks():
