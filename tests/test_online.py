@@ -65,6 +65,16 @@ def test_few_queries_of_many_keys_need_a_share_of_the_memory(fn: Any) -> None:
     checked(fn, best, specs, (8192, 8192, 8192))
 
 
+def test_gradients_along_keys_have_a_loop_that_takes_totals_of_another() -> None:
+    """The gradient of a softmax subtracts a total, which scales no sum."""
+    step = jax.grad(lambda *args: jnp.sum(attention(*args) ** 2), (0, 1, 2))
+    specs = ("4 16", "8192 16", "8192 16", "8192")
+    results, scores = 2 * 8192 * 16 * 4, 4 * 8192 * 4  # bytes
+    best: Any = rx.optimize(step, *specs, memory_limit=results + scores)
+    assert RULE.name in best.report.rules and str(best.module).count("R.scan") >= 2
+    checked(step, best, specs, (8192, 8192))
+
+
 def test_pieces_of_keys_are_right_at_every_length() -> None:
     """Lengths that the pieces divide and that they do not."""
     specs, at = (f"{MANY} 16", "n 16", "n 16", "n"), {"n": 2048}
@@ -117,5 +127,10 @@ def test_scores_that_grow_from_piece_to_piece_do_not_overflow(direction: int) ->
     ],
 )
 def test_what_a_total_does_not_scale_is_not_accumulated_beside_it(raised: Expr) -> None:
-    made, queries = proposals(op.matmul(raised, V))
-    assert not made and not queries.functions
+    """It has a loop of its own, which takes the total as it is at the end."""
+    e = op.matmul(raised, V)
+    made, queries = proposals(e)
+    args = [np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((2, 4), (64, 4), (64, 3))]
+    assert made and all(len(f.result.args) == 1 for f in queries.functions.values())
+    for p in made:
+        np.testing.assert_allclose(value(p, queries, args), value(e, queries, args), rtol=1e-4, atol=1e-4)

@@ -19,7 +19,7 @@ from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
-from relax_eg.driver.fissioned import in_loops, may_have_loops
+from relax_eg.driver.fissioned import in_loops, is_large
 from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
@@ -330,14 +330,17 @@ class _Limited:
                 return
 
     def reach(self) -> bool:
-        """Look for a program that fits, if the usual one does not: in loops over pieces, then with prices of a byte
-        from low to high, then with higher prices at the peak."""
+        """Look for a program that fits, if the usual one does not: with prices of a byte from low to high, in loops
+        over pieces, which come first in a large program, then with higher prices at the peak."""
         assert self.usual is not None
         if not self.fits(self.usual):
-            for entry in {id(e): e for e in (None, self.usual.entry)}.values():
+            programs = {id(e): e for e in (None, self.usual.entry)}.values()
+            for entry in (e for e in programs if is_large(self.module_of(e))):
                 self.try_loops(entry)
             if not self.is_full:
                 self.search_prices(self.aim)
+            for entry in (e for e in programs if not is_large(self.module_of(e))):
+                self.try_loops(entry)
         if self.aims_at_limit:
             self.arrange()
         if not self.fitting_programs:
@@ -404,7 +407,7 @@ def fastest_within_limit(search: Search, unlimited: Callable[[], Entry | None]) 
     assert limit is not None
     tries = _Limited(search, limit)
     with tries.until_interrupted():
-        if may_have_loops(search, None) and search.predicted_peak(None, search.options.bindings) > limit:
+        if is_large(search.traced.module) and search.predicted_peak(None, search.options.bindings) > limit:
             tries.try_loops(None)
         tries.begin(unlimited())
         if not tries.reach():
