@@ -3,22 +3,30 @@
 A step that uses nothing of the step before computes its results from its slices alone: each operator of the body
 becomes a tensor program with one more axis, the steps. A value to which each step adds such a result is the sum over
 that axis; likewise products and extremes.
+
+Proofs go operator by operator. If an operator, applied to the pieces of some values, is shown to give the pieces of
+what it gives of the whole values, then these pieces stand for its result in what follows. So a proof is as long as its
+longest step. Of the padding of the last pieces nothing is known: a value of its own stands for the results there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import call_sizes, inline_call
 from relax_eg.ir.control import arguments_of, group_arguments, runs_of, steps_of
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, SCAN, TUPLE, TUPLE_GET, Expr, postorder, tuple_
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, SCAN, TUPLE, TUPLE_GET, Expr, postorder, tuple_, var
 from relax_eg.ir.heads import CORE, with_operands
 from relax_eg.ir.module import Function
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.record import definition_of, position_promises, preconditions, program_of, site_of
+from relax_eg.rules.shared_parts import why_not_equal_over_shared
+from relax_eg.rules.slicing import joined, pieces_of
+from relax_eg.rules.slicing import with_sizes as with_lengths
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Scalar
 from relax_eg.tir.expr import Read, Reduce, loop, walk
@@ -33,6 +41,9 @@ _OVER_STEPS = {
     "maximum": (op.max, "max"),
     "minimum": (op.min, "min"),
 }
+
+
+_PROVING = 3.0  # limit: seconds of processor time of the proof of one operator
 
 
 class StepsDepend(Exception):
@@ -52,15 +63,26 @@ def without_loops(e: Expr, functions: Mapping[str, Function], kept: Collection[E
     """Returns `e` with its loops written without one, but for those among `kept`, the other side of a proof.
     StepsDepend if that cannot be done."""
     precisions = {p for x in kept for p in _precisions(x)}
-    return _Rewriting(functions, precisions).of((e,), kept)[0]
+    by_operator: dict[str, list[Expr]] = {}
+    for x in kept:
+        by_operator.setdefault(x.op, []).append(x)
+    return _Rewriting(functions, precisions, by_operator).of((e,), kept)[0]
 
 
 @dataclass(frozen=True)
 class _Rewriting:
-    """Loops of a module's `functions` written without one. `precisions`: those that products in them may ask for."""
+    """Loops written without one.
+
+    - `functions`: those of the module.
+    - `precisions`: those that products in loops may ask for.
+    - `known`: the values of the other side, by operator.
+    - `wholes`: by value in all steps, the value of the other side of which it is the pieces.
+    """
 
     functions: Mapping[str, Function]
     precisions: Collection[str]
+    known: Mapping[str, Sequence[Expr]]
+    wholes: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])
 
     def of(self, roots: Sequence[Expr], kept: Collection[Expr] = ()) -> list[Expr]:
         done: dict[Expr, Expr] = {}
@@ -88,7 +110,9 @@ class _Rewriting:
         fixed, carried = len(parts.constants), len(parts.carry)
         totals = body.params[fixed : fixed + carried]
         made = {p: _Value(a, False) for p, a in zip(body.params, parts.constants, strict=False)}
-        made |= {p: _Value(a, True) for p, a in zip(body.params[fixed + carried :], parts.xs, strict=True)}
+        for p, a in zip(body.params[fixed + carried :], parts.xs, strict=True):
+            made[p] = _Value(a, True)
+            self._note_pieces(a, length)
         pieces = list(map(_added, results[:carried], totals, parts.carry))
         for x in postorder((*pieces, *results[carried:])):
             if x in totals:
@@ -120,14 +144,59 @@ class _Rewriting:
             raise StepsDepend(f"{x.op} asks for another precision")
         if not program.sizes <= sizes.keys():
             raise StepsDepend("a step has sizes that its operands do not determine")
-        placed = with_sizes(program, {v: sizes[v] for v in program.sizes})
         has_steps = any(a.has_steps for a in args)
-        if has_steps:
-            placed = _with_steps(placed, [a.has_steps for a in args], length)
-        known = {str(d) for b in placed.inputs for d in b.shape}
-        passed = tuple(sorted(placed.sizes - known))
-        given = [a.whole for a in args] if placed.inputs else []
-        return _Value(call_tir(replace(placed, passed=passed), given, None, {v: Dim.var(v) for v in passed}), has_steps)
+        if not has_steps and args and all(sizes[v] == Dim.var(v) for v in program.sizes):
+            made = with_operands(x, tuple(a.whole for a in args))
+        else:
+            placed = with_sizes(program, {v: sizes[v] for v in program.sizes})
+            placed = _with_steps(placed, [a.has_steps for a in args], length) if has_steps else placed
+            known = {str(d) for b in placed.inputs for d in b.shape}
+            passed = tuple(sorted(placed.sizes - known))
+            given = [a.whole for a in args] if placed.inputs else []
+            made = call_tir(replace(placed, passed=passed), given, None, {v: Dim.var(v) for v in passed})
+        in_steps = made if has_steps else op.broadcast_to(made, (length, *made.shape))
+        pieces = self._as_pieces(x, args, in_steps, length)
+        return _Value(made, has_steps) if pieces is None else _Value(pieces, True)
+
+    def _note_pieces(self, a: Expr, length: Dim) -> None:
+        """Notes that a loop's operand is a value of the other side, cut in pieces."""
+        for x in postorder((a,), stop=self.is_known):
+            if self.is_known(x):
+                for axis in _axes_of_pieces(x, a, length):
+                    if a == pieces_of(x, axis, a.shape[1 + axis], length):
+                        self.wholes[a] = x
+
+    def is_known(self, x: Expr) -> bool:
+        return x in self.known.get(x.op, ())
+
+    def _as_pieces(self, x: Expr, args: Sequence[_Value], made: Expr, length: Dim) -> Expr | None:
+        """The result `made` of an operator in all steps, as the pieces of what it gives of whole values; None if this
+        is not shown."""
+        given = [self.wholes.get(v.whole) if v.has_steps else v.whole for v in args]
+        for whole in self.known.get(x.op, ()):
+            if list(whole.args) != given or whole.dtype != x.dtype:
+                continue
+            for axis in _axes_of_pieces(whole, made, length):
+                rows = made.shape[1 + axis]
+                more = rows * length - whole.shape[axis]
+                if why_not_equal_over_shared(whole, joined(whole, axis, made, rows, length, more), _PROVING, "exact"):
+                    continue
+                padded = whole
+                if more != 0:
+                    padding = Tensor(with_lengths(whole.shape, {axis: more}), whole.dtype)
+                    padded = op.concat([whole, var(f"padding {len(self.wholes)}", padding)], axis)
+                pieces = pieces_of(padded, axis, rows, length)
+                self.wholes[pieces] = whole
+                return pieces
+        return None
+
+
+def _axes_of_pieces(whole: Expr, pieces: Expr, length: Dim) -> list[int]:
+    """The axes along which a value may be cut in `length` pieces of these shapes."""
+    if pieces.ndim != whole.ndim + 1 or pieces.shape[0] != length:
+        return []
+    differing = [i for i, d in enumerate(whole.shape) if pieces.shape[1 + i] != d]
+    return differing if len(differing) == 1 else []
 
 
 def _precisions(x: Expr) -> list[str]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
-from relax_eg.ir.calls import inline_call, rebuilt, without_calls
+from relax_eg.ir.calls import inline_call, reachable_functions, rebuilt, without_calls
 from relax_eg.ir.control import group_arguments, scan
 from relax_eg.ir.expr import SCAN, VAR, Expr, postorder, rebuild
 from relax_eg.ir.heads import with_operands
@@ -44,15 +44,14 @@ def largest(x: Any, w: Any) -> Any:
     return jnp.max(jnp.abs(x @ w), axis=0)
 
 
-def proposals(rule: str, fn: Callable[..., Any], specs: tuple[Any, ...], result: int = 0) -> list[Proposed]:
-    """The proposals of a rule for a result of a function, under a memory limit."""
+def proposals(rule: str, fn: Callable[..., Any], specs: tuple[Any, ...]) -> list[Proposed]:
+    """The proposals of a rule for all values of a function, under a memory limit."""
     main = without_calls(rx.trace(fn, *specs)).main
-    results = inline_call(main, main.params)
-    queries = ModuleAnswers({}, (), postorder(results), 0.0)
-    schema, e = PIECES[rule], results[result]
-    found = schema.proposals(e, queries)
-    assert found and all(any(x.op == SCAN for x in postorder((p,))) for p in found)
-    return [(schema, e, p, queries.functions) for p in found]
+    nodes = postorder(inline_call(main, main.params))
+    queries, schema = ModuleAnswers({}, (), nodes, 0.0), PIECES[rule]
+    found = [(e, p) for e in nodes if e.op in schema.operators for p in schema.proposals(e, queries)]
+    assert found and all(any(x.op == SCAN for x in postorder((p,))) for _, p in found)
+    return [(schema, e, p, queries.functions) for e, p in found]
 
 
 def why_not(proposed: Proposed, functions: dict[str, Function] | None = None) -> str:
@@ -65,17 +64,22 @@ CASES: dict[str, tuple[Any, ...]] = {
     "rows of an attention": ("computed_in_pieces", attention, ("n 8", "m 8", "m 4")),
     "rows of a hidden layer that pieces divide": ("computed_in_pieces", hidden, ("64 4", "4 32", "32 4")),
     "rows of a hidden layer that pieces do not divide": ("computed_in_pieces", hidden, ("67 4", "4 32", "32 4")),
-    "a loss": ("accumulated_over_pieces", STEP, (["8 8"] * 2, "n 8"), 0),
-    "gradients of weights": ("accumulated_over_pieces", STEP, (["8 8"] * 2, "n 8"), 1),
-    "gradients over a batch that pieces do not divide": ("accumulated_over_pieces", STEP, (["8 8"] * 2, "67 8"), 2),
-    "extremes": ("accumulated_over_pieces", largest, ("n 4", "4 32")),
+    "gradients of weights": ("accumulated_over_pieces", STEP, (["8 8"] * 2, "n 8")),
+    "gradients over a batch that pieces do not divide": ("accumulated_over_pieces", STEP, (["8 8"] * 2, "67 8")),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_proposal_is_proved(name: str) -> None:
-    for proposed in proposals(*CASES[name]):
+    """All but trees of loops."""
+    found = [p for p in proposals(*CASES[name]) if not _is_tree(p)]
+    assert found
+    for proposed in found:
         assert why_not(proposed) == ""
+
+
+def _is_tree(proposed: Proposed) -> bool:
+    return len(reachable_functions([proposed[2]], proposed[3])) > 1
 
 
 Change = Callable[[Expr], Expr]
@@ -105,7 +109,7 @@ WRONG: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_another_body_is_not_proved(name: str) -> None:
-    proposed = proposals(*CASES["gradients of weights"])[0]
+    proposed = next(p for p in proposals(*CASES["gradients of weights"]) if p[1].op == "sum")
     change, reason = WRONG[name]
     assert why_not(proposed) == "" and reason in why_not(proposed, _changed(proposed[3], change))
 
@@ -129,7 +133,7 @@ def scan_of(x: Expr, reverse: bool = False, first: int = 0, flipped: bool = Fals
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_another_loop_is_not_proved(name: str) -> None:
-    schema, e, made, functions = proposals(*CASES["gradients of weights"])[0]
+    schema, e, made, functions = next(p for p in proposals(*CASES["gradients of weights"]) if p[1].op == "sum")
     change, reason = LOOPS[name]
     (other,) = rebuild([made], lambda x, args: change(with_operands(x, args) if args else x))
     assert other is not made and reason in why_not((schema, e, other, functions))
@@ -138,7 +142,7 @@ def test_another_loop_is_not_proved(name: str) -> None:
 def test_rows_have_the_same_bits() -> None:
     """What is computed in rows is of class `exact`: what is equal over the reals alone is not enough."""
     schema, e, made, functions = proposals(*CASES["rows of a hidden layer that pieces divide"])[0]
-    turned = _changed(functions, lambda x: op.subtract(x, op.full((), 0, x.dtype)) if x.op == "matmul" else x)
+    turned = _changed(functions, lambda x: op.divide(op.multiply(x, 3), 3) if x.op == "matmul" else x)
     assert why_not((schema, e, made, functions)) == "" and why_not((schema, e, made, turned)) != ""
 
 
@@ -150,6 +154,10 @@ def test_totals_that_steps_use_are_tested_alone() -> None:
 
     found = [why_not(p) for p in proposals("accumulated_over_pieces", over_keys, ("4 8", "m 8", "m 4"))]
     assert any("the step before" in why or "more than a total" in why for why in found)
+
+
+def test_extremes_are_tested_alone() -> None:
+    assert all("may be empty" in why_not(p) for p in proposals("accumulated_over_pieces", largest, ("n 4", "4 32")))
 
 
 @pytest.mark.slow
