@@ -97,10 +97,12 @@ class _Limited:
 
     def begin(self, unlimited: Entry | None) -> None:
         """Try the program that would be chosen without a limit (None: the one as written) and, if that does not fit,
-        the one as written, the best one, and the best ones with kernels through Pallas."""
+        the one as written, in loops if it is large, the best one, and the best ones with kernels through Pallas."""
         search = self.search
         self.usual = self.try_program(unlimited)
         if not self.fits(self.usual):
+            if is_large(search.traced.module):
+                self.try_loops(None)
             others = None, search.entry(), *map(search.entry, search.own_kernels)
             for entry in (e for e in others if e is not unlimited):
                 if not (self.fitting_programs and self._is_hopeless(entry)):
@@ -334,12 +336,12 @@ class _Limited:
         over pieces, which come first in a large program, then with higher prices at the peak."""
         assert self.usual is not None
         if not self.fits(self.usual):
-            programs = {id(e): e for e in (None, self.usual.entry)}.values()
-            for entry in (e for e in programs if is_large(self.module_of(e))):
+            programs = {self.module_of(e): e for e in (None, self.usual.entry)}
+            for entry in (e for m, e in programs.items() if is_large(m)):
                 self.try_loops(entry)
             if not self.is_full:
                 self.search_prices(self.aim)
-            for entry in (e for e in programs if not is_large(self.module_of(e))):
+            for entry in (e for m, e in programs.items() if not is_large(m)):
                 self.try_loops(entry)
         if self.aims_at_limit:
             self.arrange()
