@@ -129,7 +129,7 @@ class _Passes:
         for i in range(_PASSES):
             if i == len(self._made):
                 known = [r for r in self._made if r is not None]
-                totals = frozenset(x for r in known for x in r.outputs if r.dimensions[x].output is None)
+                totals = frozenset(x for r in known for x, d in r.dimensions.items() if d.output is None)
                 self._made.append(self._make(totals) if totals else None)
             region = self._made[i]
             if region is None or e is None or e in region.outputs:
