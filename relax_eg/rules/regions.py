@@ -201,11 +201,11 @@ def _region_of(
             continue
         needed.add(x)
         totals |= online.totals_of(x)
-        given = online.laws[x].given if x in online.laws else {}
+        followers = online.laws[x].given if x in online.laws else {}
         needed.update(
             a
             for i, (a, place) in enumerate(zip(x.args, d.inputs, strict=True))
-            if i not in given and reads_piece(inside, a, place)
+            if i not in followers and reads_piece(inside, a, place)
         )
     if not outputs:
         return None
