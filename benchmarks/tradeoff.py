@@ -129,7 +129,7 @@ def _model(name: str, what: str, specs: tuple[Any, ...], runs: bool) -> dict[str
 
 
 # Of whole models: loops and orders of the program as written alone, of which so much is compiled.
-WITHOUT_SEARCH = rx.Budget(nodes=0, extraction=45.0)
+WITHOUT_SEARCH = rx.Budget(nodes=0, extraction=90.0)
 _MOST_PLACES = 8192  # limit: of attentions that run: the scores of more take several GiB
 _LAYER = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))
 _BLOCK = ("256 256",) * 4 + ("256 1024", "1024 256")

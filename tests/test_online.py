@@ -13,6 +13,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import inline_call, without_calls
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ir.module import Module
 from relax_eg.ops import api as op
@@ -21,6 +22,7 @@ from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.piece_trials import softmaxes
 from relax_eg.rules.schema_trials import first_difference, main_of
 from relax_eg.rules.schemas import ModuleAnswers
+from relax_eg.shapes import Dim
 
 RULE = next(s for s in pieces.schemas if s.name == "accumulated_over_pieces")
 MANY = 128  # queries
@@ -63,6 +65,27 @@ def test_few_queries_of_many_keys_need_a_share_of_the_memory(fn: Any) -> None:
     best: Any = rx.optimize(fn, *specs, memory_limit=scores // 2)
     assert RULE.name in best.report.rules and "carry=" in str(best.module)
     checked(fn, best, specs, (8192, 8192, 8192))
+
+
+def test_gradients_along_keys_have_a_loop_that_takes_totals_of_another() -> None:
+    """The gradient of a softmax subtracts a total, which scales no sum: it is known when the loop begins."""
+    step = jax.grad(lambda *args: jnp.sum(attention(*args) ** 2), (0, 1, 2))
+    main = without_calls(rx.trace(step, "3 16", "70 16", "70 16", "70")).main
+    queries = ModuleAnswers({}, (), postorder(inline_call(main, main.params)), 0.0)
+    rng = np.random.default_rng(0)
+    args = [rng.standard_normal(s).astype(np.float32) for s in ((3, 16), (70, 16), (70, 16), (70,))]
+    found = 0
+    for e in queries.nodes:
+        if e.op != "matmul" or Dim.of(16) not in e.shape:
+            continue
+        for p in RULE.proposals(e, queries):
+            ours, theirs = (
+                np.asarray(evaluate(Module((main_of(main.params, x), *queries.functions.values())), args))
+                for x in (p, e)
+            )
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+            found += Dim.of(70) in e.shape  # the gradients of keys and values
+    assert found >= 4
 
 
 def test_pieces_of_keys_are_right_at_every_length() -> None:
@@ -117,5 +140,10 @@ def test_scores_that_grow_from_piece_to_piece_do_not_overflow(direction: int) ->
     ],
 )
 def test_what_a_total_does_not_scale_is_not_accumulated_beside_it(raised: Expr) -> None:
-    made, queries = proposals(op.matmul(raised, V))
-    assert not made and not queries.functions
+    """It has a loop of its own, which takes the total as it is at the end."""
+    e = op.matmul(raised, V)
+    made, queries = proposals(e)
+    args = [np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((2, 4), (64, 4), (64, 3))]
+    assert made
+    for p in made:
+        np.testing.assert_allclose(value(p, queries, args), value(e, queries, args), rtol=1e-4, atol=1e-4)

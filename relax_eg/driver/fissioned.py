@@ -1,20 +1,21 @@
 """Whole programs in which everything that a dimension runs through is computed in one loop over pieces of it, such as a
 training step over micro-batches.
 
-The rule `accumulated_over_pieces` proposes such loops for single results, and extraction chooses among them. In a large
-program that takes long, and all results have to be chosen from the same loop. So the loops around the largest values
-are also made of whole programs, without an e-graph.
+The rules `computed_in_pieces` and `accumulated_over_pieces` propose such loops for single results, in few numbers of
+pieces, and extraction chooses among them. In a large program that takes long, and all results have to be chosen from
+the same loop. So the loops around the largest values are also made of whole programs, without an e-graph, in any number
+of pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 
 from relax_eg.backend.family import KERNELS
-from relax_eg.driver.measured import ACCUMULATED, Entry, Search
+from relax_eg.driver.measured import ACCUMULATED, IN_PIECES, Entry, Search
 from relax_eg.driver.options import Sizes
 from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.ir.annotations import Tensor
@@ -62,14 +63,22 @@ class _Answers(BodyAnswers):
         return self.known[key]  # type: ignore[return-value]
 
 
+def rule_of(region: CutRegion) -> str:
+    """The rule that says that a region computes the same in a loop."""
+    adds = any(region.dimensions[x].kind is not None for x in region.outputs)
+    return ACCUMULATED if adds else IN_PIECES
+
+
 class Fissions:
     """The loops of one program.
 
     - `module`: the program. Its calls are replaced by what they compute.
     - `sizes`: the sizes at which loops are to save memory.
+    - `rules`: those that may be used.
     """
 
-    def __init__(self, module: Module, sizes: Sizes) -> None:
+    def __init__(self, module: Module, sizes: Sizes, rules: Collection[str] = (IN_PIECES, ACCUMULATED)) -> None:
+        self._rules = rules
         self.module = without_calls(module)
         self._at = _AtSizes({f.name: f for f in self.module}, sizes=sizes)
         main = self.module.main
@@ -92,7 +101,9 @@ class Fissions:
         for x in largest.values():
             for along in dimensions_of(x):
                 region = joint_region(None, x, along, asked, ANCHORS)
-                if region is not None and asked.extent(region.extent) > 1 and region.outputs not in found:
+                if region is None or rule_of(region) not in self._rules or region.outputs in found:
+                    continue
+                if asked.extent(region.extent) > 1:
                     found[region.outputs] = saved_by(region, asked)[0], region
         best = sorted((f for f in found.values() if f[0] > 0), key=lambda f: -f[0])
         return [region for _, region in best[:_REGIONS]]
@@ -117,7 +128,8 @@ class Fissions:
 
     def _cut(self, region: CutRegion, pieces: int, is_finest: bool) -> Module | None:
         rows, number = rows_of(region.extent, pieces, self._answers.extent(region.extent))
-        made = in_a_loop(region, rows, number, self._answers, FINER[True] if is_finest else None)
+        finer = FINER[ACCUMULATED in self._rules] if is_finest else None
+        made = in_a_loop(region, rows, number, self._answers, finer)
         if made is None:
             return None
         main, (block,) = self.module.main, self.module.main.blocks
@@ -128,24 +140,21 @@ class Fissions:
         return Module((main, *(f for f in needed if f.name != main.name)))
 
 
-def may_have_loops(search: Search, entry: Entry | None) -> bool:
-    """Whether a program, or the one as written (None), is computed in loops that no e-graph has: where the rules say
-    that these compute the same. Not for a small program, whose e-graph has them, and not where kernels are executables
-    of their own."""
-    options = search.options
-    module = search.traced.module if entry is None else entry.module
-    is_allowed = any(s.name == ACCUMULATED for s in options.rules.schemas)
-    is_large = sum(len(f.expressions()) for f in module) >= SMALLEST_PROGRAM
-    return is_allowed and is_large and options.execution != KERNELS and options.cost is None
+def is_large(module: Module) -> bool:
+    """Whether loops of a program are tried before its e-graph is made."""
+    return sum(len(f.expressions()) for f in module) >= SMALLEST_PROGRAM
 
 
 def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
-    """A program, or the one as written (None), in loops over pieces: for each of its regions, in few pieces first."""
-    if not may_have_loops(search, entry):
+    """A program, or the one as written (None), in loops over pieces where the rules say that these compute the same:
+    for each of its regions, in few pieces first. None where kernels are executables of their own."""
+    options = search.options
+    rules = {s.name for s in options.rules.schemas} & {IN_PIECES, ACCUMULATED}
+    if not rules or options.execution == KERNELS or options.cost is not None:
         return
     base = entry or search.as_written
     if base.module not in search.fissions:
-        search.fissions[base.module] = Fissions(base.module, search.options.bindings[0])
+        search.fissions[base.module] = Fissions(base.module, options.bindings[0], rules)
     of = search.fissions[base.module]
 
     def entries(region: CutRegion) -> Iterator[Entry]:
@@ -154,7 +163,8 @@ def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
             with search.limit_clock.running():
                 made = of.cut(region, pieces, is_finest)
             if made is not None:
-                yield replace(base, found=replace(base.found, module=made, loops=len(region.outputs)))
+                loops = {rule_of(region): len(region.outputs)}
+                yield replace(base, found=replace(base.found, module=made, loops=loops))
 
     with search.limit_clock.running():
         regions = of.regions

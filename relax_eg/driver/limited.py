@@ -19,7 +19,7 @@ from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
-from relax_eg.driver.fissioned import in_loops, may_have_loops
+from relax_eg.driver.fissioned import in_loops, is_large
 from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
@@ -97,10 +97,12 @@ class _Limited:
 
     def begin(self, unlimited: Entry | None) -> None:
         """Try the program that would be chosen without a limit (None: the one as written) and, if that does not fit,
-        the one as written, the best one, and the best ones with kernels through Pallas."""
+        the one as written, in loops if it is large, the best one, and the best ones with kernels through Pallas."""
         search = self.search
         self.usual = self.try_program(unlimited)
         if not self.fits(self.usual):
+            if is_large(search.traced.module):
+                self.try_loops(None)
             others = None, search.entry(), *map(search.entry, search.own_kernels)
             for entry in (e for e in others if e is not unlimited):
                 if not (self.fitting_programs and self._is_hopeless(entry)):
@@ -330,14 +332,17 @@ class _Limited:
                 return
 
     def reach(self) -> bool:
-        """Look for a program that fits, if the usual one does not: in loops over pieces, then with prices of a byte
-        from low to high, then with higher prices at the peak."""
+        """Look for a program that fits, if the usual one does not: with prices of a byte from low to high, in loops
+        over pieces, which come first in a large program, then with higher prices at the peak."""
         assert self.usual is not None
         if not self.fits(self.usual):
-            for entry in {id(e): e for e in (None, self.usual.entry)}.values():
+            programs = {self.module_of(e): e for e in (None, self.usual.entry)}
+            for entry in (e for m, e in programs.items() if is_large(m)):
                 self.try_loops(entry)
             if not self.is_full:
                 self.search_prices(self.aim)
+            for entry in (e for m, e in programs.items() if not is_large(m)):
+                self.try_loops(entry)
         if self.aims_at_limit:
             self.arrange()
         if not self.fitting_programs:
@@ -404,7 +409,7 @@ def fastest_within_limit(search: Search, unlimited: Callable[[], Entry | None]) 
     assert limit is not None
     tries = _Limited(search, limit)
     with tries.until_interrupted():
-        if may_have_loops(search, None) and search.predicted_peak(None, search.options.bindings) > limit:
+        if is_large(search.traced.module) and search.predicted_peak(None, search.options.bindings) > limit:
             tries.try_loops(None)
         tries.begin(unlimited())
         if not tries.reach():

@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from relax_eg.driver.fissioned import Fissions
 
 # The rules by which an extracted program is cut, ordered, and keeps values on the host (`rules.book.pieces`).
-ACCUMULATED, COMPUTED_AGAIN, KEPT_ON_HOST = "accumulated_over_pieces", "computed_again", "kept_on_host"
+IN_PIECES, ACCUMULATED = "computed_in_pieces", "accumulated_over_pieces"
+COMPUTED_AGAIN, KEPT_ON_HOST = "computed_again", "kept_on_host"
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
 _SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order
 # chosen: seconds for compiling programs under a limit or for a front, as a multiple of those of the budget's extraction
@@ -111,8 +112,7 @@ class Entry:
     @property
     def after_extraction(self) -> dict[str, int]:
         """How often rules were applied to the program after it had been extracted."""
-        again, kept, loops = self.found.again, len(self.found.kept), self.found.loops
-        found = {COMPUTED_AGAIN: again, KEPT_ON_HOST: kept or None, ACCUMULATED: loops or None}
+        found = {COMPUTED_AGAIN: self.found.again, KEPT_ON_HOST: len(self.found.kept) or None, **self.found.loops}
         return {rule: n for rule, n in found.items() if n is not None}
 
 

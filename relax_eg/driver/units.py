@@ -127,7 +127,7 @@ class SearchResult:
     - `outcomes`: the result of each e-graph.
     - `recorded`: what explaining the outcome needs, if it is kept; `module` then has operators in place of kernels.
     - `again`: the values that `module` computes again, if it states an order; `kept`: those kept on the host then.
-    - `loops`: the values that it computes in a loop over pieces that no e-graph has.
+    - `loops`: by rule, the values that it computes in a loop over pieces that no e-graph has.
     """
 
     module: Module
@@ -137,7 +137,7 @@ class SearchResult:
     recorded: list[RecordedBlock] = field(default_factory=list[RecordedBlock])
     again: int | None = None
     kept: tuple[tuple[str, int], ...] = ()
-    loops: int = 0
+    loops: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from relax_eg.rules.online import Totals, at_the_end, carried_on, given_to
 from relax_eg.rules.regions import ORDERS, RESULT, CutRegion, extent_of, form_of, reads_piece, unused_size
 from relax_eg.rules.schema_answers import RecordingAnswers
 from relax_eg.rules.schemas import Made, ProgramQueries, as_tuple
-from relax_eg.rules.slicing import applied_again, with_sizes
+from relax_eg.rules.slicing import applied_again, joined, pieces_of, with_sizes
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import identity
 from relax_eg.tir.slicing import Dimension
@@ -180,7 +180,7 @@ def _in_a_loop(
     body = replace(body, result=as_tuple(body.result))
     if not sliced or missing_sizes(body):
         return None
-    xs = [_pieces(arg, place, rows * n, count, more * n) for arg, place, n in sliced]
+    xs = [pieces_of(arg, place, rows * n, count) for arg, place, n in sliced]
     first = [op.full(t.shape, identity(str(region.dimensions[x].kind), t.dtype), t.dtype) for x, t in totals.items()]
     value = scan(function_ref(queries.add(body, "in_pieces")), list(whole), first, xs, length=count)
     last = Totals(online, lambda x: x)
@@ -232,19 +232,3 @@ def _places(x: Expr, axis: int, padded: Dim, unit: Dim, times: Dim, sliced: Slic
         return op.iota(shape, x.attr("axis"), x.dtype)
     here = _sliced(op.iota((padded * times,), 0, x.dtype), 0, unit, times, sliced)
     return op.broadcast_to(op.reshape(here, [size if i == axis else 1 for i in range(x.ndim)]), shape)
-
-
-def _pieces(x: Expr, axis: int, rows: Dim, count: Dim, more: Dim) -> Expr:
-    """Returns `x` cut along `axis` and stacked, with zeros at its end."""
-    if more != 0 and x.shape[axis] != rows * count:
-        widths = [(Dim.of(0), more if i == axis else Dim.of(0)) for i in range(x.ndim)]
-        x = op.pad(x, widths, op.zeros((), x.dtype))
-    apart = (*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
-    return op.permute_dims(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
-
-
-def joined(e: Expr, axis: int, stacked: Expr, rows: Dim, count: Dim, more: Dim) -> Expr:
-    """Returns `e` from its stacked pieces, without the results of the padding."""
-    ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
-    whole = op.reshape(op.permute_dims(stacked, ahead), with_sizes(e.shape, {axis: rows * count}))
-    return op.strided_slice(whole, [Dim.of(0)] * e.ndim, e.shape) if more != 0 else whole

@@ -21,10 +21,9 @@ from relax_eg.ir.module import pure_function
 from relax_eg.ops import api as op
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call
-from relax_eg.rules.fission import joined
 from relax_eg.rules.regions import dimension_of
 from relax_eg.rules.schemas import ProgramQueries, as_tuple
-from relax_eg.rules.slicing import applied_again, with_sizes
+from relax_eg.rules.slicing import applied_again, joined, with_sizes
 from relax_eg.shapes import Dim
 from relax_eg.tir.slicing import Window, windows, without_padding
 

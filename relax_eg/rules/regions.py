@@ -31,6 +31,7 @@ RESULT = var("result", Object())  # among the readers of a result of a step
 SHAPED = ("broadcast_to", "reshape", "full")  # operators whose attribute `shape` is the result's
 _MOST = 8192  # limit: operators of a region
 _MOST_OF_ONE = 512  # limit: operators of a region that is another one for each of its nodes
+_PASSES = 3  # limit: loops over the same dimension of which each uses totals of those before
 ORDERS = movement_operators("view", "order")  # operators that keep every element, in another place
 
 
@@ -93,7 +94,8 @@ def joint_region(
     the same dimension and can be computed in the same loop.
 
     Results that reduce the dimension are outputs, and so are nodes of the operators `stacked` that are read outside.
-    None if `e` is no output, or without `e` if there is none.
+    If `e` needs totals of that region, the region is the one that is computed after these, in a loop of its own. None
+    if `e` is no output, or without `e` if there is none.
     """
     known = queries.once("regions", _no_regions)
     extent, kinds = extent_of(start, along), tuple(stacked)
@@ -102,33 +104,58 @@ def joint_region(
         if grown.finer is not None:
             start, along, extent = grown.finer
             continue
-        region = _region_of(grown.found, extent, queries, stacked)
+        passes = _Passes(grown.found, extent, queries, stacked)
         if not grown.is_closed:
-            return region if region is not None and (e is None or e in region.outputs) else None
-        known |= {(x, d, extent, kinds): region for x, d in grown.found.items()}
-    region = known[start, along, extent, kinds]
-    return region if region is not None and (e is None or e in region.outputs) else None
+            return passes.with_output(e)
+        known |= dict.fromkeys(((x, d, extent, kinds) for x, d in grown.found.items()), passes)
+    return known[start, along, extent, kinds].with_output(e)
 
 
-def _no_regions(_: ProgramQueries) -> dict[tuple[Expr, Dimension, Dim, tuple[str, ...]], CutRegion | None]:
+def _no_regions(_: ProgramQueries) -> dict[tuple[Expr, Dimension, Dim, tuple[str, ...]], _Passes]:
     return {}
 
 
+class _Passes:
+    """The regions of connected nodes, of which each uses totals of those before; made on first use."""
+
+    def __init__(
+        self, grown: Mapping[Expr, Dimension], extent: Dim, queries: ProgramQueries, stacked: Sequence[str]
+    ) -> None:
+        self._make = functools.partial(_region_of, grown, extent, queries, stacked)
+        self._made = [self._make()]
+
+    def with_output(self, e: Expr | None) -> CutRegion | None:
+        """The first region that has `e` as an output, or without `e` the first; None if there is none."""
+        for i in range(_PASSES):
+            if i == len(self._made):
+                known = [r for r in self._made if r is not None]
+                totals = frozenset(x for r in known for x, d in r.dimensions.items() if d.output is None)
+                self._made.append(self._make(totals) if totals else None)
+            region = self._made[i]
+            if region is None or e is None or e in region.outputs:
+                return region
+        return None
+
+
 def _region_of(
-    grown: Mapping[Expr, Dimension], extent: Dim, queries: ProgramQueries, stacked: Sequence[str]
+    grown: Mapping[Expr, Dimension],
+    extent: Dim,
+    queries: ProgramQueries,
+    stacked: Sequence[str],
+    given: frozenset[Expr] = frozenset(),
 ) -> CutRegion | None:
-    """The region of connected nodes. None if it has no outputs."""
+    """The region of connected nodes. None if it has no outputs. `given`: totals that are known before."""
     inside: dict[Expr, Dimension] = {}
     online = OnlineSums(inside)
-    order = queries.once("order", _order_of)
+    order = queries.once(("order", given), functools.partial(_order_of, given=given))
     made = 0  # the places of the nodes inside, as bits
     late: set[Expr] = set()  # nodes inside that are results of the loop, or follow from totals
 
     def is_after(x: Expr) -> bool:
         """Whether a node needs a result of the loop, so that it runs after it, or follows from totals."""
-        return x in late or (x not in inside and bool(order.above[order.place[x]] & made))
+        return x in late or (x not in inside and x not in given and bool(order.above[order.place[x]] & made))
 
-    todo = [order.place[x] for x in grown if x in order.place]
+    todo = [order.place[x] for x in grown if x in order.place and x not in given]
     heapify(todo)
     last = -1
     while todo:
@@ -174,11 +201,11 @@ def _region_of(
             continue
         needed.add(x)
         totals |= online.totals_of(x)
-        given = online.laws[x].given if x in online.laws else {}
+        followers = online.laws[x].given if x in online.laws else {}
         needed.update(
             a
             for i, (a, place) in enumerate(zip(x.args, d.inputs, strict=True))
-            if i not in given and reads_piece(inside, a, place)
+            if i not in followers and reads_piece(inside, a, place)
         )
     if not outputs:
         return None
@@ -187,19 +214,20 @@ def _region_of(
 
 @dataclass(frozen=True)
 class _Order:
-    """The nodes of a program: their places, and by place, the nodes that each needs, as bits."""
+    """The nodes of a program: their places, and by place, the nodes that each needs for other things than what is
+    given, as bits."""
 
     place: Mapping[Expr, int]
     above: Sequence[int]
 
 
-def _order_of(queries: ProgramQueries) -> _Order:
+def _order_of(queries: ProgramQueries, given: frozenset[Expr]) -> _Order:
     place = {x: i for i, x in enumerate(queries.nodes)}
     above: list[int] = []
     for x in queries.nodes:
         needed = 0
         for a in x.args:
-            needed |= above[place[a]] | 1 << place[a]
+            needed |= 0 if a in given else above[place[a]] | 1 << place[a]
         above.append(needed)
     return _Order(place, above)
 

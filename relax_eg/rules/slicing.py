@@ -10,6 +10,7 @@ from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import Attrs, Expr
 from relax_eg.limits import MANY_KEPT
+from relax_eg.ops import api as op
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import TABLE, Site, call, definition_of
 from relax_eg.shapes import Dim
@@ -92,3 +93,20 @@ def _with_extent(value: Scalar, reduced: str) -> Scalar:
         return value
     over = tuple((v, Dim.of(1) if loop_of(v) == reduced else extent) for v, extent in value.over)
     return Reduce(value.kind, over, value.body)
+
+
+def pieces_of(x: Expr, axis: int, rows: Dim, count: Dim) -> Expr:
+    """Returns `x` cut along `axis` in `count` pieces of `rows` places and stacked, with zeros at its end."""
+    more = rows * count - x.shape[axis]
+    if more != 0:
+        widths = [(Dim.of(0), more if i == axis else Dim.of(0)) for i in range(x.ndim)]
+        x = op.pad(x, widths, op.zeros((), x.dtype))
+    apart = (*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
+    return op.permute_dims(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
+
+
+def joined(e: Expr, axis: int, stacked: Expr, rows: Dim, count: Dim, more: Dim) -> Expr:
+    """Returns `e` from its stacked pieces, without the results of the padding."""
+    ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
+    whole = op.reshape(op.permute_dims(stacked, ahead), with_sizes(e.shape, {axis: rows * count}))
+    return op.strided_slice(whole, [Dim.of(0)] * e.ndim, e.shape) if more != 0 else whole

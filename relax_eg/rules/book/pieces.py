@@ -29,7 +29,9 @@ from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxe
 from relax_eg.rules.regions import ORDERS, SHAPED, CutRegion, dimension_of, dimensions_of, extent_of, joint_region
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_answers import RecordingAnswers
-from relax_eg.rules.schemas import MEMORY, ExtractionStep, Made, ProgramQueries, Schema
+from relax_eg.rules.schemas import MEMORY, ExtractionStep, FactsOf, Made, ProgramQueries, Schema
+from relax_eg.rules.shared_parts import why_not_equal_over_shared
+from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir.slicing import Dimension
 
@@ -41,6 +43,7 @@ _ROOM = 2  # chosen: approximate number of arrays of the size of a piece that ar
 _LEAST = 2  # chosen: least elements of the axis in a piece under a memory limit, at the sizes of interest
 _MOST_CUT = 3  # limit: regions of a step that are cut further
 _MOST = 48  # limit: operators of one result computed in pieces together
+_PROVING = 20.0  # limit: seconds of processor time of the proof of a step
 
 Nodes = dict[Expr, Dimension]  # readers first
 
@@ -330,6 +333,10 @@ def _once(e: Expr, queries: ProgramQueries) -> Expr | None:
     return None if value is e else value
 
 
+def _prove(numerics: Numerics) -> Callable[[Expr, Expr, FactsOf], str]:
+    return lambda left, right, facts: why_not_equal_over_shared(left, right, _PROVING, numerics)
+
+
 pieces = RuleSet(
     "pieces",
     schemas=(
@@ -359,6 +366,8 @@ pieces = RuleSet(
             _in_pieces,
             frozenset(ANCHORS),
             (rows, batches, images),
+            prove=_prove("exact"),
+            must_prove=False,
         ),
         Schema(
             "accumulated_over_pieces",
@@ -368,6 +377,8 @@ pieces = RuleSet(
             _accumulated,
             frozenset(ANCHORS) | ORDERS,
             (sums_of_rows, softmaxes),
+            prove=_prove("reassociate"),
+            must_prove=False,
         ),
         Schema(
             "computed_one_by_one",
@@ -377,6 +388,8 @@ pieces = RuleSet(
             _one_by_one,
             frozenset(ANCHORS),
             (rows, batches),
+            prove=_prove("exact"),
+            must_prove=False,
         ),
     ),
 )

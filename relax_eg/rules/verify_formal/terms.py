@@ -142,8 +142,8 @@ class Normalizer:
     def _step(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Returns one simplification of `t`, as a sum; None if there is none."""
         for step in (
-            self._guards, self._solve, self._factors, self._split, self._write_out, self._fuse, self._count,
-            self._shift,
+            self._guards, self._solve, self._factors, self._split, self._write_out, self._fuse, self._quotient,
+            self._count, self._shift,
         ):  # fmt: skip
             found = step(t)
             if found is not None:
@@ -327,6 +327,26 @@ class Normalizer:
 
     def _within(self, name: str, args: tuple[Dim, ...]) -> frozenset[str]:
         return self.composer.closure((name,) if not args else frozenset[str]().union(*(x.variables for x in args)))
+
+    def _quotient(self, t: Term) -> list[tuple[Term, Fraction]] | None:
+        """Drops a bound `v` that is in no factor and has one value, a quotient: `0 <= k - e*v < e`."""
+        used = self.composer.closure(frozenset[str]().union(*(f.variables for f in t.factors)))
+        for name in sorted(t.bound - used):
+            v = Dim.var(name)
+            about = [g for g in t.guards if name in self.composer.closure(guard_variables(g))]
+            if any(g.op != ">=" or g.of is not None for g in about):
+                continue
+            for low, high in itertools.permutations(about, 2):
+                by = low.dim + high.dim + 1
+                top = low.dim + by * v
+                if name in self.composer.closure(by.variables | top.variables):
+                    continue
+                rest = [(g.dim, self.coefficient(g.dim, name)) for g in about if g is not low and g is not high]
+                if all(c in (1, -1) for _, c in rest):
+                    bounds = {top + (d - v) * by if c == 1 else (d + v + 1) * by - 1 - top for d, c in rest}
+                    guards = t.guards.difference(about) | {at_least(d) for d in (by - 1, *bounds)}
+                    return [(Term(t.factors, guards, t.bound - {name}), Fraction(1))]
+        return None
 
     def _count(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Counts a bound variable that is in no factor: multiplies its term by the number of its values."""
