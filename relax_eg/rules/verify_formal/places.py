@@ -112,7 +112,7 @@ def remainder_cases(
         for axis, (v, n) in enumerate(zip(at, shape, strict=True)):
             if v.is_const or d is v or not v.variables <= d.variables:
                 continue
-            if written == "every" and n.is_const and n.value <= _MOST_PLACES:
+            if written == "every" and n.is_const and 0 < n.value <= _MOST_PLACES:
                 divisors[axis] = math.lcm(divisors[axis], n.value)
             for top, by in _divisions(d):
                 step = top.substitute({str(v): v + 1}) - top
