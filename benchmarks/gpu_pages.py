@@ -164,7 +164,7 @@ def write_compiled(rows: Sequence[CompiledRow], when: str) -> None:
         if winning := [r for r in compared if r.by_hand_wins]:
             lines.append(f"Of {len(winning)} whose form by hand wins by {WORTH_FINDING:g}, not within "
                          f"{NEAR_BEST:g} of it: {_by_way(winning, CompiledRow.missed)}.")  # fmt: skip
-        lines.append(f"As written in both ways: {', '.join(same)}." if same else "")
+        lines.append(f"The same figures as written in both ways: {', '.join(same)}." if same else "")
         of = {c: [r.name for r in here if r.commit == c] for c in dict.fromkeys(r.commit for r in here)}
         most = max(of, key=lambda c: len(of[c]))
         told = [f"{c}: {', '.join(names)}" for c, names in of.items() if c != most]

@@ -202,8 +202,9 @@ def extract_kernels(read: Dump, request: BlockRequest) -> ExtractedBlock:
     if options.own_kernels:
         options = replace(options, profile=without_dispatch(options.profile))
     models = [kernel_cost(options, b, request.functions, request.unusable) for b in request.bindings]
-    for model in models if options.own_kernels else ():
-        model.own_share = _OWN_SHARE
+    for model in models:
+        model.by_equations = True
+        model.own_share = _OWN_SHARE if options.own_kernels else model.own_share
 
     def kernels(weights: set[str], once: float | None) -> Callable[[], ChosenKernels]:
         def make() -> ChosenKernels:

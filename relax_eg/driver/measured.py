@@ -353,8 +353,12 @@ class Search:
 
     def is_worthwhile(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
         """Whether replacing the program as written by a candidate pays."""
-        calls = [(self.predicted_seconds(CandidateProgram(None), b), self.doubted_seconds(v, b)) for b in bindings]
-        least = 1 / NO_WORSE if self.is_sparing(v, bindings) else least_gain(self.options)
+        sparing, doubt = self.is_sparing(v, bindings), self.doubt(v)
+        if sparing and v.entry is not None and v.entry.spec.own_kernels:
+            doubt /= OWN_KERNELS_DOUBT  # memory is saved for certain
+        seconds = self.predicted_seconds
+        calls = [(seconds(CandidateProgram(None), b), doubt * seconds(v, b)) for b in bindings]
+        least = 1 / NO_WORSE if sparing else least_gain(self.options)
         if not self.is_no_dearer(v, bindings):
             if self.is_in_kernels_on_gpu:
                 return False

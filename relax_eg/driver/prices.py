@@ -44,7 +44,7 @@ WAITING, WAITING_FOR_HOST = "waiting for dispatch", "waiting for copies to and f
 NEVER_SLOWER = 1.05
 # given: seconds and temporary bytes of kernels on a GPU, over those of the function as written as one XLA program
 NO_WORSE = 1.03
-_FEW_BYTES = 1 << 16  # chosen: temporary bytes that are not compared
+_FEW_BYTES = 1 << 16  # chosen: programs that need at most so many temporary bytes are not compared by them
 # given: times fewer temporary bytes with which a program replaces the one as written if it takes no longer
 SPARING = 16
 # chosen: predicted speedup from which on one XLA program may need more temporary bytes on a GPU than the one as written
@@ -157,9 +157,7 @@ def _model_anew(module: Module, options: PriceOptions, binding: Mapping[str, Num
         model = WithOwnKernels(options.profile, binding, functions, options.cost)
         model.own_seconds = own_seconds
         return model
-    model = kernel_cost(options, binding, functions)
-    model.operators_inside = operators_inside
-    return model
+    return kernel_cost(options, binding, functions)
 
 
 def kernel_cost(
@@ -168,9 +166,10 @@ def kernel_cost(
     functions: Mapping[str, Function],
     unusable: frozenset[str] = frozenset(),
 ) -> KernelCost:
-    """The model of a program in kernels, which knows what the room of Pallas leaves to XLA."""
+    """The model of a program in kernels, which knows what the room of Pallas leaves to XLA, and the operators that XLA
+    gets."""
     model = KernelCost(options.profile, binding, functions, options.cost, unusable)
-    model.own_seconds = own_seconds
+    model.own_seconds, model.operators_inside = own_seconds, operators_inside
     return model
 
 
@@ -310,7 +309,7 @@ def device_cost(
 def is_no_dearer(candidate: tuple[float, int], written: tuple[float, int]) -> bool:
     """Whether a program takes no longer on a GPU than the function as written as one XLA program, and needs no more
     temporary memory; both as `device_cost`."""
-    return candidate[0] <= NO_WORSE * written[0] and candidate[1] <= NO_WORSE * written[1] + _FEW_BYTES
+    return candidate[0] <= NO_WORSE * written[0] and candidate[1] <= max(NO_WORSE * written[1], _FEW_BYTES)
 
 
 def is_sparing(temporary: int, written: int) -> bool:

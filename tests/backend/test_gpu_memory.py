@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
+from relax_eg.driver.prices import NO_WORSE, OWN_KERNELS_DOUBT, is_no_dearer
 
 pytestmark = [
     pytest.mark.xla_defaults,
@@ -64,6 +65,9 @@ def test_a_program_that_stores_little_takes_the_place_of_one_that_takes_as_long(
     assert best.report.before.memory.temporary >= 2 * SCORES
     assert best.report.after.memory.temporary == 0
     assert 1 < best.report.predicted_gain < 1.15  # little else speaks for it
+    even = rx.optimize(causal, *heads(128, "float32"), target="a100", **OPTIONS)
+    assert even.report.after.memory.temporary == 0
+    assert 1 / NO_WORSE < even.report.predicted_gain < OWN_KERNELS_DOUBT  # nothing but memory speaks for it
     many = rx.optimize(causal, *heads(128, "float32"), target="h100", **OPTIONS)
     assert many.report.kept_as_written  # its kernel would take much longer
 
@@ -72,3 +76,23 @@ def test_the_choice_of_a_program_that_stores_little_is_explained() -> None:
     best = rx.optimize(attention, *heads(64, "bfloat16"), target="rtx4090", execution="kernels", **OPTIONS)
     assert best.report.searched_for.startswith("with a byte in memory at ")
     assert "in kernels, each composed of the equations of its operators" in str(best.explain())
+
+
+def test_of_kernels_that_cost_the_same_by_equations_the_one_that_stores_less_is_chosen() -> None:
+    """Products of bfloat16 as float32 are twice the bytes, which XLA stores before it adds them up."""
+    n = 4096
+    best = rx.optimize(
+        lambda a, b: jnp.trace(a @ b), *(f"{n} {n} @ bfloat16",) * 2, target="h100", execution="kernels", settle="off"
+    )
+    (made,) = best.compile("h100").programs
+    assert not best.report.kept_as_written
+    assert "matmul" not in str(best.module)
+    assert made.temporary_bytes <= NO_WORSE * 2 * n * n
+
+
+def test_temporary_bytes_are_compared_unless_both_programs_need_few() -> None:
+    few, some, more = 48 << 10, 184 << 10, 224 << 10
+    assert is_no_dearer((1.0, few), (1.0, 0))
+    assert not is_no_dearer((1.0, more), (1.0, some))
+    assert not is_no_dearer((1.0, more), (1.0, few))
+    assert is_no_dearer((1.0, some), (1.0, some))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
+from benchmarks.llama_layer import Layer, Widths
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import PROFILES
@@ -143,7 +144,7 @@ def test_operands_are_stored_with_zeros_where_parts_do_not_divide_the_depth(devi
     (made,) = best.compile(device).programs
     assert made.predicted is not None
     assert made.predicted.launches == made.launches == 4  # zeros behind both, the parts, and their sum
-    assert made.predicted.bytes == pytest.approx(made.bytes, rel=0.02)
+    assert made.predicted.bytes == pytest.approx(made.bytes, rel=0.01)
     assert made.predicted.temporary_bytes == pytest.approx(made.temporary_bytes, rel=0.02)
 
 
@@ -293,3 +294,25 @@ def test_of_programs_that_wait_for_dispatch_the_one_with_less_work_is_chosen() -
         measure="off",
     )
     assert best.report.after.flops < best.report.before.flops / 32
+
+
+@with_plugin
+@pytest.mark.parametrize(
+    ("rows", "dtype", "device"),
+    [
+        (1, "bfloat16", "a100"),  # keys and values are sums of products, computed where they are appended
+        (1, "float32", "h100"),
+        (8, "bfloat16", "rtx4090"),  # parts of a matmul are added up twice, and stored on an A100
+        (8, "float32", "a100"),
+        (0, "bfloat16", "a100"),  # keys are turned by the kernel that rotates them
+    ],
+)
+def test_layers_of_a_decoder_have_the_kernels_that_xla_compiles(rows: int, dtype: str, device: str) -> None:
+    layer = Layer(Widths(4096, 32, 8, 14336), dtype)
+    kind, fn = ("decode", layer.decode) if rows else ("prefill", layer.prefill)
+    at = {"b": rows, "t": 1024} if rows else {"b": 1, "s": 2048}
+    best = rx.optimize(fn, *layer.specs(kind), rules=NONE, target=device, at=at, settle="off", dynamic="exact")
+    (made,) = best.compile(device, at=at).programs
+    assert made.predicted is not None
+    assert made.predicted.launches == made.launches
+    assert made.predicted.bytes == pytest.approx(made.bytes, rel=0.02)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from relax_eg.dtypes import itemsize
 from relax_eg.extract.fusions.gpu_operators import GpuOperators
-from relax_eg.extract.fusions.gpu_products import generation_of
+from relax_eg.extract.fusions.gpu_products import block_bandwidth, generation_of
 from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, PERMUTATIONS, REPEATS
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.profile import Profile
@@ -35,9 +35,9 @@ _IN_BRANCHES = "erfc"  # given: the function that XLA computes in branches, each
 _DEAR_FLOPS = 20.0  # chosen: flops of an element of these
 _HALF = 3.0  # chosen: flops of an element in 16 bits, which XLA converts to float32 and back
 _LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
+_LAUNCHED = 1e-6  # given: seconds of a launch in XLA's model of fusions (kKernelLaunchOverhead)
 _LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
 _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
-_HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its registers (XLA's DoesTileFitsInRegisters)
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
@@ -96,18 +96,6 @@ class GpuKernels(GpuOperators):
         found = {e}
         return found if above and self._reaches(e, above, self.elements(whole), found) else set()
 
-    def _chain_above(self, e: Expr, elements: float) -> set[Expr]:
-        """The values of so many elements from which `e` is computed element by element."""
-        found, todo = set[Expr](), [e]
-        while todo:
-            x = todo.pop()
-            if x in found or self.elements(x) != elements:
-                continue
-            found.add(x)
-            if x in self.runs and self._is_loop(x):
-                todo += self.operands(x)
-        return found - self.free
-
     def _reaches(self, e: Expr, above: set[Expr], elements: float, found: set[Expr]) -> bool:
         """Whether all readers of `e`, through operators on as few elements, meet a value of `above`. Adds these
         operators to `found`."""
@@ -144,22 +132,6 @@ class GpuKernels(GpuOperators):
                 return
             self.home[r] = e
             self.last[e] = last = r
-
-    def _is_argument(self, e: Expr) -> bool:
-        """Whether a value is in memory before the function runs, or is that under another shape, or a number."""
-        if e in self.runs:
-            return (e.op in REPEATS and self._is_argument(self.source(e.args[0]))) or self._is_number(e)
-        return True
-
-    def _repeated(self, e: Expr) -> Expr:
-        """The value whose elements `e` repeats, or `e`."""
-        while e in self.runs and e.op in REPEATS and not self._is_number(e):
-            e = self.source(e.args[0])
-        return e
-
-    def _is_number(self, e: Expr) -> bool:
-        """Whether a value is one number, repeated."""
-        return e in self.free and (e.op == CONSTANT or (e.op in REPEATS and self._is_number(self.source(e.args[0]))))
 
     def _take_operands(self, e: Expr) -> None:
         """The operators on a matmul's operands that its kernel takes in."""
@@ -208,7 +180,7 @@ class GpuKernels(GpuOperators):
             self.ends[converted] = e
             return (converted,)
         if not self._is_loop(e) and e not in self.inline:
-            return (e,)
+            return self._appends(e) or (e,)
         if e in self.results or not readers:
             return (e,)
         if not all(self._takes(r, e) for r in readers):
@@ -219,19 +191,37 @@ class GpuKernels(GpuOperators):
         if e.op in PARTS and not self.keys.isdisjoint(self.operands(e)):
             return (e,)
         if e.op in ORDERS and any(self._is_unfinished(s) for s in self.operands(e)):
-            return kernels if e in self.keys else (e,)
+            return kernels if e in self.keys or e in self.turned_keys else (e,)
+        if e.op == "concat" and self._is_joint_repeated(e, kernels):
+            return (e,)
         if any(map(self._is_plain, kernels)) and self._meets_rows(e):
             return (e,)
         in_rows = any(k in self.rows or self._is_reduction(k) for k in kernels)
         added = self._added(e) if in_rows else []
-        if added and (len(kernels) > 1 or not self._is_held(e, added)):
+        if added and not self._is_held(e, added):
             return (e,)
+        if added and len(kernels) > 1:
+            return kernels if self._is_added_again(e, kernels, added) else (e,)
         if e in self.inline:
             self.rows |= {*kernels}
         if self._is_weight_of_rows(e) or (self.rows.issuperset(kernels) and self._is_of_arguments(e)):
             self.once.add(e)
             return kernels
         return kernels if e in self.free or e in self.inline or self._is_worth(e, kernels) else (e,)
+
+    def _appends(self, e: Expr) -> tuple[Expr, ...]:
+        """The kernel that computes a sum of products because it appends that to an array; empty if there is none."""
+        if e not in self.sums or e in self.results:
+            return ()
+        kernels = {k for r in self.readers.get(e, ()) for k in self.kernels[r]}
+        return tuple(kernels) if len(kernels) == 1 and all(k.op == "concat" for k in kernels) else ()
+
+    def _is_joint_repeated(self, e: Expr, kernels: Sequence[Expr]) -> bool:
+        """Whether kernels would compute a joint several times over for a reduction, or from keys in another order."""
+        if all(self._demand(e, k) <= self.elements(e) for k in kernels):
+            return False
+        below = self._chain_below(e) if self.turned_keys else set[Expr]()
+        return any(map(self._is_reduction, kernels)) or not self.turned_keys.isdisjoint(below)
 
     def _is_of_arguments(self, e: Expr) -> bool:
         """Whether a value is computed element by element from arguments of no more elements: a kernel of rows computes
@@ -326,21 +316,18 @@ class GpuKernels(GpuOperators):
         above = self._chain_above(e, self.elements(e))
         return any(s in self.inline for x in above if x in self.runs for s in self.operands(x))
 
-    def _added(self, e: Expr) -> list[Expr]:
-        """The matmuls whose parts are added up for each element of `e`."""
-        found, todo = list[Expr](), [e]
-        while todo:
-            for s in self.operands(todo.pop()):
-                if self._is_unfinished(s):
-                    found.append(s)
-                elif s in self.runs and len(self.readers[s]) == 1 and self._is_loop(s):
-                    todo += [s] if self.elements(s) == self.elements(e) and s not in self.results else []
-        return found
-
-    def _is_held(self, e: Expr, added: Iterable[Expr]) -> bool:
-        """Whether the registers of a block hold a row of `e` with the parts of matmuls that are added up there."""
-        row = 2 ** math.ceil(math.log2(max(1.0, self._value(dims_of(e.annotation)[-1])))) if e.shape else 1
-        return row * max(self.parts[s] for s in added) <= _HELD
+    def _is_added_again(self, e: Expr, kernels: Sequence[Expr], added: Iterable[Expr]) -> bool:
+        """Whether adding up the parts of matmuls in each kernel takes no longer than storing the sums. A kernel of rows
+        has a block for each; the first of two kernels that reduce stores the sums beside its result."""
+        if sum(k in self.rows or self._is_reduction(k) for k in kernels) > 1:
+            return False
+        memory, size = self.profile.bandwidth, self.size(e)
+        parts = sum(self._partial(s) * self.size(s) for s in added)
+        parts += sum(self.size(s) for s in self.operands(e) if s not in added and not self._is_number(s))
+        rows = self.elements(e) / max(1.0, self._value(dims_of(e.annotation)[-1]))
+        in_rows = min(memory, rows * block_bandwidth(self.profile.name))
+        each = [in_rows if k in self.rows else memory for k in kernels]
+        return sum(parts / b for b in each) <= _LAUNCHED + (parts + size) / memory + sum(size / b for b in each)
 
     def _converted(self, e: Expr) -> Expr | None:
         """The reduction of which only `e` converts the result; None if there is none."""
@@ -532,7 +519,7 @@ class GpuKernels(GpuOperators):
             stores = [s for s in reads if self.elements(s) == extent and self.order[s] == newest]
             for s in stores[:1]:
                 joins = self._is_loop(s) and s.op not in PERMUTATIONS and s in members and s not in self.home
-                joins = joins and not self._is_over_columns(k)
+                joins = joins and not self._is_over_columns(k) and not (self.elements(k) <= 1 and self._added(s))
                 if k not in lead and joins and (is_reduction or s in self.results):
                     lead[k] = lead.get(s, s)
         return lead

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from relax_eg.extract.fusions.gpu_products import SMALL, Product, parts_of_depth
-from relax_eg.extract.fusions.operators import MATMULS, ORDERS, PARTS, PERMUTATIONS, Operators
+from relax_eg.extract.fusions.operators import MATMULS, ORDERS, PARTS, PERMUTATIONS, REPEATS, Operators
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
 from relax_eg.shapes import Dim
 
 _FEW = 2.0  # given: times the bytes of a result up to which its parts are read again rather than stored as their sum
 _FRAGMENT = 128  # given: columns of which a matmul of joined operands takes multiples (kMinConcatFragmentSize)
+_HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its registers (XLA's DoesTileFitsInRegisters)
 _MANY = 32  # given: elements that a reduction adds up from which on it asks for its axes innermost: those of a warp
 
 
@@ -25,6 +26,7 @@ class GpuOperators(Operators):
     - `parts`: into how many parts the depth of a matmul is cut, by matmul that is no sum of products.
     - `turned`: the values that XLA stores with an axis innermost that is not their last one.
     - `keys`: the permutations of matmuls' results that become layouts, so that each slice of theirs adds up its parts.
+    - `turned_keys`: those of results of at most `_FEW` times their bytes in parts, which their slices' kernels compute.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class GpuOperators(Operators):
         self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
         self.turned = self._turned()
         # Keys are computed in the layout of their transpose.
-        behind = (e for k in self.parts for e in self._behind_transpose(k) if e.op in PERMUTATIONS)
-        self.keys = {e for e in behind if self._summed(e) > _FEW and all(r.op in PARTS for r in self.readers[e])}
+        behind = [e for k in self.parts for e in self._behind_transpose(k) if e.op in PERMUTATIONS]
+        behind = [e for e in behind if all(r.op in PARTS for r in self.readers[e])]
+        self.keys = {e for e in behind if self._summed(e) > _FEW}
+        self.turned_keys = {e for e in behind if e not in self.keys and any(map(self._is_unfinished, self.operands(e)))}
 
     def _joined_products(self) -> dict[Expr, Expr]:
         """For matmuls that are joined, the first of each group, by matmul."""
@@ -155,3 +159,57 @@ class GpuOperators(Operators):
         if not self._is_reduction(k) or k.op in MATMULS or "axes" not in dict(k.attrs):
             return False
         return self.source(k.args[0]) in self.turned and len(dims_of(k.args[0].annotation)) - 1 in k.attr("axes")
+
+    def _is_argument(self, e: Expr) -> bool:
+        """Whether a value is in memory before the function runs, or is that under another shape, or a number."""
+        if e in self.runs:
+            return (e.op in REPEATS and self._is_argument(self.source(e.args[0]))) or self._is_number(e)
+        return True
+
+    def _repeated(self, e: Expr) -> Expr:
+        """The value whose elements `e` repeats, or `e`."""
+        while e in self.runs and e.op in REPEATS and not self._is_number(e):
+            e = self.source(e.args[0])
+        return e
+
+    def _is_number(self, e: Expr) -> bool:
+        """Whether a value is one number, repeated."""
+        return e in self.free and (e.op == CONSTANT or (e.op in REPEATS and self._is_number(self.source(e.args[0]))))
+
+    def _chain_above(self, e: Expr, elements: float) -> set[Expr]:
+        """The values of so many elements from which `e` is computed element by element."""
+        found, todo = set[Expr](), [e]
+        while todo:
+            x = todo.pop()
+            if x in found or self.elements(x) != elements:
+                continue
+            found.add(x)
+            if x in self.runs and self._is_loop(x):
+                todo += self.operands(x)
+        return found - self.free
+
+    def _chain_below(self, e: Expr) -> set[Expr]:
+        """The values from which `e` is computed element by element."""
+        found, todo = set[Expr](), [e]
+        while todo:
+            for s in self.operands(todo.pop()):
+                if s not in found:
+                    found.add(s)
+                    todo += [s] if s in self.runs and self._is_loop(s) else []
+        return found
+
+    def _added(self, e: Expr) -> list[Expr]:
+        """The matmuls whose parts are added up for each element of `e`."""
+        found, todo = list[Expr](), [e]
+        while todo:
+            for s in self.operands(todo.pop()):
+                if self._is_unfinished(s):
+                    found.append(s)
+                elif s in self.runs and len(self.readers[s]) == 1 and self._is_loop(s):
+                    todo += [s] if self.elements(s) == self.elements(e) and s not in self.results else []
+        return found
+
+    def _is_held(self, e: Expr, added: Iterable[Expr]) -> bool:
+        """Whether the registers of a block hold a row of `e` with the parts of matmuls that are added up there."""
+        row = 2 ** math.ceil(math.log2(max(1.0, self._value(dims_of(e.annotation)[-1])))) if e.shape else 1
+        return row * max(self.parts[s] for s in added) <= _HELD

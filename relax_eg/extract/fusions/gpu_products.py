@@ -19,6 +19,9 @@ _WEIGHTS = {
     "blackwell": (100.0, 0.0848863, 189.711, 1.21563e8),
 }
 _GENERATIONS = {"h100": "hopper", "h200": "hopper", "b200": "blackwell"}
+# given: clocks/s of GPUs by the data sheets; of others those of an A100
+_CLOCKS = {"h100": 1.98e9, "h200": 1.98e9, "a100": 1.41e9, "b200": 1.97e9, "rtx4090": 2.52e9, "l4": 2.04e9}
+_READ = 32  # given: bytes that a block reads in a clock, in XLA's model of fusions
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,11 @@ class Product:
 def generation_of(name: str) -> str:
     """The generation of the GPU whose profile has this name, as XLA weighs parts by it."""
     return next((g for n, g in _GENERATIONS.items() if n in name), "ampere")
+
+
+def block_bandwidth(name: str) -> float:
+    """Bytes/s that a block reads at most, on the GPU whose profile has this name."""
+    return _READ * next((clock for n, clock in _CLOCKS.items() if n in name), _CLOCKS["a100"])
 
 
 def parts_of_depth(m: Product, name: str, cores: float) -> int:

@@ -180,7 +180,8 @@ def kernel_of(
 
 
 def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[KernelCost]) -> Composed:
-    """A function that returns the seconds of the composed program of a kernel at each binding."""
+    """A function that returns the seconds of the composed program of a kernel at each binding, as it is compiled where
+    that is known."""
 
     def composed(outputs: tuple[int, ...], members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
         loaded = {x: var(f"x{x}", graph.annotations[x]) for x in loads}
@@ -195,7 +196,7 @@ def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[Kern
             graph.composed[key] = composed(outputs, members, loads)
         call = graph.composed[key]
         site = site_of(call)
-        return [m.price(site, call.annotation).seconds for m in models]
+        return [m.compiled_price(site, call.annotation).seconds for m in models]
 
     return seconds
 

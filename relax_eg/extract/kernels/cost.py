@@ -113,6 +113,7 @@ class KernelCost(WholeCost):
     own_share = 1.0  # share of the price of a kernel through Pallas that it is charged
     # The operators inside a kernel, by which GPUs' kernels are priced as XLA compiles them; None: by their equations.
     operators_inside: Inside | None = None
+    by_equations = False  # whether `price` is by equations even so, which takes less time
 
     @property
     def fuses_into_matmuls(self) -> bool:
@@ -198,7 +199,7 @@ class KernelCost(WholeCost):
         model = super().inside(function, site)
         if isinstance(model, KernelCost):
             model.own_seconds, model.own_share = self.own_seconds, self.own_share
-            model.operators_inside = self.operators_inside
+            model.operators_inside, model.by_equations = self.operators_inside, self.by_equations
             if model.waits != self.waits:
                 model.set_waits(self.waits)
         return model
@@ -233,10 +234,9 @@ class KernelCost(WholeCost):
             return NodeCost(seconds=VIEW)
         if self.cost is not None:
             return super()._price(site, result)
-        compiled = self.compiled(site, result)
+        compiled = None if self.by_equations else self._price_compiled(site, result)
         if compiled is not None:
-            found = sum((v.cost for v in walk(*compiled)), NodeCost())
-            return replace(found, seconds=self.with_dispatch(found.seconds), wakes=False)
+            return compiled
         placed = _program_at(site, result)
         if placed is not None:
             return self._price_program(site.op, placed)
@@ -247,6 +247,23 @@ class KernelCost(WholeCost):
         if site.op in WITHOUT_KERNEL and site.op not in CONTROL:
             return found  # a call: the operators that it runs are kernels of their own
         return NodeCost(found.flops, found.bytes, 1, self.with_dispatch(found.seconds))
+
+    @property
+    def knows_compiled(self) -> bool:
+        """Whether kernels have prices of what XLA makes of them."""
+        on_gpu = self.profile.platform == "gpu" and self.cost is None
+        return self.operators_inside is not None and on_gpu and not self._columns
+
+    def compiled_price(self, site: Site, result: Annotation) -> NodeCost:
+        """The cost of a kernel as XLA compiles it, where that is known, whether or not `price` is by equations."""
+        return (self._price_compiled(site, result) if self.by_equations else None) or self.price(site, result)
+
+    def _price_compiled(self, site: Site, result: Annotation) -> NodeCost | None:
+        compiled = self.compiled(site, result)
+        if compiled is None:
+            return None
+        found = sum((v.cost for v in walk(*compiled)), NodeCost())
+        return replace(found, seconds=self.with_dispatch(found.seconds), wakes=False)
 
     def _price_program(self, op: str, placed: ProgramUse, pallas: bool = True) -> NodeCost:
         """The cost of a tensor program as an executable. Each of its workspaces adds a launch, because a kernel writes
@@ -266,9 +283,7 @@ class KernelCost(WholeCost):
     def compiled(self, site: Site, result: Annotation) -> tuple[Function, WholeCost] | None:
         """The operators of the XLA program that a kernel on a GPU is, at the binding, with the model that prices them;
         None where they are not known: of loops, and of what does not go through XLA."""
-        if self.operators_inside is None or self.profile.platform != "gpu" or self.cost is not None:
-            return None
-        if self._columns or site.op in RUNNING | VIEWS:
+        if self.operators_inside is None or not self.knows_compiled or site.op in RUNNING | VIEWS:
             return None
         if (library := library_of(site)) is not None and not library.name.startswith("xla."):
             return None

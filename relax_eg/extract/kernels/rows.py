@@ -277,7 +277,8 @@ class WayRows:
         if self.composed is None or id(state) in checked:
             return False
         ops = [self.graph.candidates[x][k].op for x, k in state.members.items()]
-        if len(ops) == 1 and ops != [CALL_TIR]:  # an operator is priced as it is; a program may hold several
+        # An operator is priced as it is, but for what is compiled of it; a program may hold several.
+        if len(ops) == 1 and ops != [CALL_TIR] and not self.models[0].knows_compiled:
             return False
         checked.add(id(state))
         found = self._weighed(self.composed((c,), state.members, state.loads))
