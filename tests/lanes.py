@@ -170,7 +170,6 @@ SLOW = (
     "tests/test_python_sizes.py::test_library_functions_may_look_at_sizes[interp]",
     "tests/test_python_sizes.py::test_no_tracer_leaks[options0]",
     "tests/test_quantize.py::test_images_are_bytes_too[static]",
-    "tests/test_splitting.py::test_parts_add_up[bfloat16]",
     "tests/test_time_limit.py::test_a_time_that_nothing_keeps_names_the_least",
     "tests/test_time_limit.py::test_in_the_shell",
     "tests/test_time_limit.py::test_more_time_needs_no_more_memory",

@@ -82,7 +82,7 @@ SMALL = {
     "relax_eg.extract.helper": [],
 }
 # Tools of others, that are there or not.
-TOOLS = ("mkdocs", "pip", "pytest", "venv")
+TOOLS = ("compileall", "mkdocs", "pip", "pytest", "venv")
 # What stands for something else in a command line.
 PLACEHOLDERS = {"RULE": "matmul_vector_associates", "path": "trace.json"}
 

@@ -391,10 +391,11 @@ class Search:
         takes no longer (`is_no_dearer`). True on other devices."""
         if not self.is_priced_on_gpu or v.entry is None:
             return True
+        in_kernels = v.entry.spec.execution == KERNELS
         pairs = [(self.on_device(v, b), self.on_device(CandidateProgram(None), b)) for b in bindings]
-        if v.entry.spec.execution != KERNELS:  # one XLA program has to gain more than that
+        if not in_kernels:  # one XLA program has to gain more than that
             pairs = [((0.0, ours), written) for (_, ours), written in pairs]
-        return all(is_no_dearer(*pair) for pair in pairs)
+        return all(is_no_dearer(*pair, in_kernels) for pair in pairs)
 
     def is_sparing(self, v: CandidateProgram, bindings: Sequence[Sizes]) -> bool:
         """Whether a candidate with kernels through Pallas needs a small part of the temporary memory on a GPU that the

@@ -44,7 +44,7 @@ WAITING, WAITING_FOR_HOST = "waiting for dispatch", "waiting for copies to and f
 NEVER_SLOWER = 1.05
 # given: seconds and temporary bytes of kernels on a GPU, over those of the function as written as one XLA program
 NO_WORSE = 1.03
-_FEW_BYTES = 1 << 16  # chosen: programs that need at most so many temporary bytes are not compared by them
+_FEW_BYTES = 1 << 16  # chosen: temporary bytes that are not compared
 # given: times fewer temporary bytes with which a program replaces the one as written if it takes no longer
 SPARING = 16
 # chosen: predicted speedup from which on one XLA program may need more temporary bytes on a GPU than the one as written
@@ -306,10 +306,13 @@ def device_cost(
     return price_at(module, there, binding, weights).seconds, 0 if memory is None else memory.temporary or 0
 
 
-def is_no_dearer(candidate: tuple[float, int], written: tuple[float, int]) -> bool:
+def is_no_dearer(candidate: tuple[float, int], written: tuple[float, int], in_kernels: bool) -> bool:
     """Whether a program takes no longer on a GPU than the function as written as one XLA program, and needs no more
-    temporary memory; both as `device_cost`."""
-    return candidate[0] <= NO_WORSE * written[0] and candidate[1] <= max(NO_WORSE * written[1], _FEW_BYTES)
+    temporary memory; both as `device_cost`. One program may need a few bytes more, such as for products that it merges;
+    one `in_kernels` only if it needs few altogether."""
+    most = NO_WORSE * written[1]
+    most = max(most, _FEW_BYTES) if in_kernels else most + _FEW_BYTES
+    return candidate[0] <= NO_WORSE * written[0] and candidate[1] <= most
 
 
 def is_sparing(temporary: int, written: int) -> bool:

@@ -117,14 +117,13 @@ def test_what_fits_nowhere_is_refused_with_what_it_takes() -> None:
 
 
 def test_what_the_room_refuses_is_priced_as_xlas() -> None:
-    """Keys of over 2**31 elements have no 32-bit positions, so XLA computes the scores, in memory, as written."""
+    """Keys of over 2**31 elements have no 32-bit positions, so XLA computes the scores, in memory."""
     fn = lambda q, k, v: jax.nn.softmax(q @ k.transpose(0, 2, 1)) @ v  # noqa: E731
     options: Any = {"execution": "kernels", "target": "h100", "rules": rx.rules.default - "cudnn_attention"}
     for keys in (1 << 12, 1 << 25):
         best = rx.optimize(
             fn, "16 512 64 @ bfloat16", "16 s 64 @ bfloat16", "16 s 64 @ bfloat16", at={"s": keys}, **options
         )
-        assert best.report.kept_as_written == (keys == 1 << 25)
         assert (best.report.after.launches == 1) == (keys == 1 << 12)
 
 

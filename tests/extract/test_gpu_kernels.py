@@ -311,7 +311,7 @@ def test_layers_of_a_decoder_have_the_kernels_that_xla_compiles(rows: int, dtype
     layer = Layer(Widths(4096, 32, 8, 14336), dtype)
     kind, fn = ("decode", layer.decode) if rows else ("prefill", layer.prefill)
     at = {"b": rows, "t": 1024} if rows else {"b": 1, "s": 2048}
-    best = rx.optimize(fn, *layer.specs(kind), rules=NONE, target=device, at=at, settle="off", dynamic="exact")
+    best = rx.optimize(fn, *layer.specs(kind), rules=NONE, target=device, at=at, measure="off", dynamic="exact")
     (made,) = best.compile(device, at=at).programs
     assert made.predicted is not None
     assert made.predicted.launches == made.launches
