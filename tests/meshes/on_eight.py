@@ -30,7 +30,7 @@ MULTIPLYING = replace(SLOW, name="multiplying", bandwidth=1e12, cache_bandwidth=
 MESHES: list[dict[str, int]] = [{"x": 8}, {"x": 4}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
 SEARCH = 1.0  # limit: seconds of a search; results do not depend on what it finds
 EQUATIONS = ["mk,kn->mn", "km,kn->mn", "mk,nk->nm", "bmk,bkn->bmn", "bmk,kn->bmn"]
-PRODUCTS = 16  # chosen: draws of products, each with a gradient
+PRODUCTS = 4  # chosen: draws of products, each with a gradient
 SIZES = [7, 8, 10, 12, 16, 24]  # most of which not all meshes divide
 STEPS: list[Callable[..., Any]] = [
     lambda a, b, w: jnp.tanh(a),
