@@ -199,8 +199,9 @@ class _Limited:
         specs = self.search.by_price, *self.search.own_kernels[:1]
 
         def fits_at(price: float) -> bool:
-            entries = [e for e in (self.entry_at_price(price, s) for s in specs) if not self._is_hopeless(e)]
-            return any([self.fits(self.try_program(e, price)) for e in entries])
+            entries = (self.entry_at_price(price, s) for s in specs)
+            left = [e for e in entries if not self._is_hopeless(e) and not self._is_beaten(e, 0)]
+            return any([self.fits(self.try_program(e, price)) for e in left])
 
         # The highest price first: an interrupted search then has a program within the limit soon, if there is one.
         fits_at(prices[-1])
@@ -339,7 +340,7 @@ class _Limited:
             programs = {self.module_of(e): e for e in (None, self.usual.entry)}
             for entry in (e for m, e in programs.items() if is_large(m)):
                 self.try_loops(entry)
-            if not self.is_full:
+            if not self.is_full and not self.is_as_fast_as_usual:
                 self.search_prices(self.aim)
             for entry in (e for m, e in programs.items() if not is_large(m)):
                 self.try_loops(entry)
@@ -379,6 +380,12 @@ class _Limited:
     def smallest(self) -> TriedProgram:
         """The program tried that needs least."""
         return min(self.tried, key=lambda t: t.footprint.bytes)
+
+    @property
+    def is_as_fast_as_usual(self) -> bool:
+        """Whether a program fits that is predicted to take no longer than the one that would be chosen without a
+        limit: a byte with a price makes none faster."""
+        return self.usual is not None and any(t.seconds <= self.usual.seconds for t in self.fitting_programs)
 
     @property
     def programs(self) -> int:
