@@ -16,7 +16,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	&& echo $$p && break; done)
 
 # Compiled modules are kept, also where the environment says otherwise: tests start many processes, and without them each
-# would take another second and a half.
+# would take more than a second longer.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test slow docs bench clean
