@@ -64,6 +64,7 @@ _COPIES = operators_run_as("copy", "transfer")
 _FUSED_SHARE = 0.3
 ASSUMED_SIZE = 128  # chosen: value of a size variable that is not bound
 ASSUMED_TRIPS = 16  # chosen: steps of a `while_loop`, whose number does not follow from types
+_NUMBER = 8  # given: bytes read and written to count a step
 # chosen: factor on the work of a call inside a loop's steps, because XLA makes smaller library fusions inside loops.
 # The factors seen are 1.1 to 1.3.
 _IN_A_LOOP = 1.15
@@ -123,6 +124,7 @@ class WholeCost:
         self._running: frozenset[str] = frozenset()  # functions being priced: a recursive call adds nothing
         self._around: tuple[Number, ...] = ()  # steps of the loops around the priced function, innermost first
         self.constants: Mapping[str, int] = {}  # per parameter: the number of loops around in which it is constant
+        self.sliced: frozenset[str] = frozenset()  # parameters of which each step of a scan reads its own part
 
     @property
     def fuses_into_matmuls(self) -> bool:
@@ -189,6 +191,9 @@ class WholeCost:
             )
             model._running = self._running | {function.name}
             model.by_operator = self.by_operator
+            if site.op == SCAN:
+                whole = site["constants"] + site["carry"]
+                model.sliced = frozenset(str(p.attr("name")) for p in function.params[whole:])
             if same:
                 model.constants = same
                 model._around = enclosing_loops(site, self.evaluate(self.times(site)), self._around)
@@ -256,7 +261,7 @@ class WholeCost:
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in RUNNING:
-            return self._price_run(site)
+            return self._price_run(site, result)
         if self.cost is not None and site.op not in WITHOUT_KERNEL:
             return price_each_binding(self.cost, site, result, self.binding, self._columns)
         if (library := _registered(site, result)) is not None:
@@ -349,7 +354,21 @@ class WholeCost:
         matmul = Matmul(self.number(c.flops, sizes), rows, columns, depth, c.dtype)
         return price_contraction(self.profile, matmul, c.windowed, c.transposed)
 
-    def _price_run(self, site: Site) -> NodeCost:
+    def loop_amounts(self, site: Site, result: Annotation) -> Amounts:
+        """What a scan on a GPU launches and moves beside the kernels of its steps.
+
+        Before the first step it stores its state, memory for stacked results, and the number of the step. Each step
+        writes its part of every stacked result, and adds to the number."""
+        if site.op != SCAN or self.profile.platform != "gpu" or not self.knows_fusions:
+            return Amounts()
+        steps, first, carried = self.times(site), site["constants"], site["carry"]
+        state = site.operands[first : first + carried]
+        stacked = result.fields[carried:] if isinstance(result, Tuple) else ()
+        parts = sum(map(bytes_of, stacked), NONE)
+        moved = 2 * sum(map(bytes_of, state), NONE) + 3 * parts + _NUMBER * (1 + steps)
+        return Amounts(NONE, moved, (len(stacked) + 1) * steps + Dim.of(len(state) + len(stacked) + 1))
+
+    def _price_run(self, site: Site, result: Annotation) -> NodeCost:
         """The cost of a call or control node, including everything that its functions do."""
         found, steps = NodeCost(), 1.0
         for function, times, model in self.trips(site):
@@ -358,7 +377,11 @@ class WholeCost:
         seconds = found.seconds
         if site.op in LOOPS:
             slower = _IN_A_LOOP if self.profile.platform == "cpu" and _is_map(site) else 1.0
-            seconds = slower * seconds + steps * self.profile.step
+            own = self.loop_amounts(site, result)
+            launches, moved = self.evaluate(own.launches), self.evaluate(own.bytes)
+            found = replace(found, bytes=found.bytes + moved, launches=found.launches + launches)
+            seconds = slower * seconds + steps * self.profile.step + launches * self.profile.launch
+            seconds += self.profile.move(moved)
         elif site.op == COND:
             seconds += self.profile.step
         elif site.op == CALL:

@@ -41,12 +41,18 @@ _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by tak
 
 
 class GpuKernels(GpuFurther):
-    """The kernels of a function on the GPU `profile`; `expressions` and `value` as in `Operators`."""
+    """The kernels of a function on the GPU `profile`; `expressions` and `value` as in `Operators`, `sliced` as in
+    `GpuOperators`."""
 
     def __init__(
-        self, function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
+        self,
+        function: Function,
+        expressions: Sequence[Expr],
+        profile: Profile,
+        value: Callable[[Dim], float],
+        sliced: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(function, expressions, profile, value)
+        super().__init__(function, expressions, profile, value, sliced)
         self.flops = self._flops_inside()
         self.inline: set[Expr] = set()
         self.meets: set[Expr] = set()  # the operators in which the result of such a reduction meets its array
