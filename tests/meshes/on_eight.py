@@ -1,7 +1,7 @@
-"""Run by `test_on_eight.py` in a process that has eight CPU devices. Prints the name of each check that passed.
+"""Programs spread over eight devices of the host platform: results are those of one, and what XLA sends was priced.
 
-Programs, meshes and sizes are drawn; `python tests/meshes/on_eight.py 2000` draws that many, `2000 500` those from
-number 500 on.
+`tests/test_devices.py` runs the checks. Programs, meshes and sizes are drawn; with eight devices, `python
+tests/meshes/on_eight.py 2000` draws that many, `2000 500` those from number 500 on.
 """
 
 from __future__ import annotations
@@ -435,10 +435,4 @@ def check_pipelines() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        check_drawn(*map(int, sys.argv[1:3]))
-    else:
-        for name, check in list(globals().items()):
-            if name.startswith("check_"):
-                check()
-                print(name.removeprefix("check_"))
+    check_drawn(*map(int, sys.argv[1:3]))
