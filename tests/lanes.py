@@ -197,6 +197,7 @@ SLOW = (
     "tests/test_pieces.py::test_one_proposal_for_a_large_value",
     "tests/test_python_sizes.py::test_library_functions_may_look_at_sizes[interp]",
     "tests/test_python_sizes.py::test_no_tracer_leaks[options0]",
+    "tests/test_quantize.py::test_a_real_model_of_convolutions",
     "tests/test_quantize.py::test_images_are_bytes_too",
     "tests/test_time_limit.py::test_a_time_that_nothing_keeps_names_the_least",
     "tests/test_time_limit.py::test_in_the_shell",

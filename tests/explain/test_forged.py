@@ -17,10 +17,7 @@ from benchmarks.corpus import CORPUS
 
 Data = dict[str, Any]
 # In turn as written, with two bounds, an assumption, a lower bound, and in kernels (`certificates.variants`).
-SOME = (
-    "trace_of_a_product", "conv_batch_norm_channels_last", "elman_network", "dora", "gp_weights", "stack_and_split",
-    "energy_of_padded",
-)  # fmt: skip
+SOME = ("trace_of_a_product", "conv_batch_norm_channels_last", "elman_network", "dora", "gp_weights")
 
 
 def trace_of_product(a, b):
