@@ -13,6 +13,7 @@ import relax_eg as rx
 from relax_eg.cli import shared_options
 from relax_eg.cli.common import LiveLine, command, err, load_object, load_program, out
 from relax_eg.errors import OptionError
+from relax_eg.frontends.model import ModelModule
 
 _ARRAYS = (".npz", ".npy")
 
@@ -59,8 +60,9 @@ def quantize(
             f"{'--at' if at else '--bounds'}: --save, for which the result is optimized, is needed with it"
         )
     read = load_program(program, inputs)
-    params = [str(p.attr("name")) for p in read.main.params] if isinstance(read, rx.Module) else []
-    names = [n for n in params if n not in read.weights]
+    names: list[str] = []
+    if isinstance(read, ModelModule):
+        names = [n for p in read.main.params if (n := str(p.attr("name"))) not in read.weights]
     calls = [call for given in data for call in _calls(given, names)]
     with LiveLine(program) as line, rx.debug.options(progress=line):
         made = rx.quantize(

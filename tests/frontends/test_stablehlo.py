@@ -199,6 +199,21 @@ def test_unknown_sizes_of_a_text() -> None:
         rx.from_stablehlo(text, inputs=["k 4"])
 
 
+def test_known_integers_are_divided_by_zero_as_xla_divides() -> None:
+    text = """func.func public @main(%x: tensor<4xi32>) -> tensor<4xi32> {
+      %a = stablehlo.constant dense<5> : tensor<i32>
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %d = stablehlo.divide %a, %zero : tensor<i32>
+      %r = stablehlo.remainder %a, %zero : tensor<i32>
+      %s = stablehlo.add %d, %r : tensor<i32>
+      %b = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<i32>) -> tensor<4xi32>
+      %y = stablehlo.add %x, %b : tensor<4xi32>
+      return %y : tensor<4xi32>
+    }"""
+    x = np.arange(4, dtype=np.int32)
+    agrees(rx.from_stablehlo(text), lambda x: x + (-1 + 5), x)  # XLA ends the process at the quotient
+
+
 def test_an_exported_function_is_read_where_it_is_called() -> None:
     f = exported(mlp, "b, 4", WEIGHTS)
     module = rx.trace(lambda x: f.call(jnp.sin(x), WEIGHTS) * 2, "n 4")
