@@ -257,6 +257,9 @@ def _numbers(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any] | 
     wide = np.dtype(dtype)
     if wide.kind == "b":
         return array.astype(bool)
-    held = np.iinfo(wide) if wide.type.__module__ == np.__name__ else None
-    fits = held is not None and all(held.min <= int(d) <= held.max for d in array.reshape(-1))
-    return array.astype(wide) if fits else None
+    if wide.type.__module__ != np.__name__:
+        return None
+    held = np.iinfo(wide)
+    if wide.kind == "u":
+        array = np.where(array == -1, held.max, array)  # all bits set
+    return array.astype(wide) if all(held.min <= int(d) <= held.max for d in array.reshape(-1)) else None
