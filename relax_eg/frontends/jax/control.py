@@ -60,8 +60,8 @@ class TracedFunctions:
 
 
 def control(walk: Walk, eqn: Any, operands: Sequence[Expr], line: Line) -> Expr | None:
-    """The node, a tuple, for an equation of control flow. None for other equations, for operands that are not arrays
-    (references, tokens), and if the annotations of its functions do not fit each other."""
+    """The node for an equation of control flow; its value is a tuple. None for other equations, for operands that are
+    no arrays (references, tokens), and if the annotations of the equation's functions do not fit each other."""
     builder = _BUILDERS.get(eqn.primitive.name)
     if builder is None or not all(isinstance(o.annotation, Tensor) for o in operands):
         return None
