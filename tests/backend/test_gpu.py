@@ -314,6 +314,10 @@ def test_sizes_weights_capacities_and_saved_files(tmp_path: Path) -> None:
     first, second = best.compile("h100", at=[{"n": 100}, {"n": 77}]).programs
     assert (first.at, dict(first.capacities)) == ({"n": 100}, {})
     assert (second.at, dict(second.capacities)) == ({"n": 77}, {"n": 128})
+    assert first.predicted is not None and second.predicted is None  # prices are those of exact sizes
+    padded = rx.optimize(mlp, MLP, "n 64", at={"n": 128}, bounds={"n": (1, 128)}, dynamic="capacity", target="h100")
+    (third,) = padded.compile("h100").programs
+    assert dict(third.capacities) == {"n": 128} and third.predicted is None
     best.save(tmp_path / "mlp.rxe")
     (loaded,) = rx.load(tmp_path / "mlp.rxe").compile("h100").programs
     assert loaded.kinds == first.kinds and loaded.at == first.at
