@@ -186,14 +186,14 @@ class Operators:
         return Product(batch, rows, columns, a[-1], itemsize(read.dtype or "float32"), itemsize(written.dtype or ""))
 
     def _sides(self, e: Expr) -> int:
-        """The number of axes with more than one element; those that stay next to each other in a permutation are one,
-        as they are for XLA."""
+        """The number of axes with more than one element; leading ones, by which matrices are told apart, that stay next
+        to each other in a permutation are one, as they are for XLA."""
         shape = dims_of(e.annotation)
         if e.op not in PERMUTATIONS:
             return sum(self._value(d) > 1 for d in shape)
         axes = [a for a, d in zip(self.permuted(e)[1], shape, strict=True) if self._value(d) > 1]
         places = {a: i for i, a in enumerate(sorted(axes))}
-        return len(axes) - sum(places[b] == places[a] + 1 for a, b in itertools.pairwise(axes))
+        return len(axes) - sum(places[b] == places[a] + 1 for a, b in itertools.pairwise(axes[:-2]))
 
     def _read_elements(self, e: Expr) -> float:
         return max((self.elements(a) for a in e.args), default=1.0)
