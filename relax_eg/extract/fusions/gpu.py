@@ -7,7 +7,9 @@ The compiler works in this order, and so does `GpuKernels`:
   no other operand than arguments, and those of its operands that read one array of full size. A matmul whose depth is
   cut into parts takes none of its result: whoever reads it adds up the parts.
 - A reduction over the last axis stays in one kernel with the elementwise operators around it, if its result meets the
-  array that it reduced (softmax, norms). Any other reduction begins a kernel with what it reads.
+  array that it reduced (softmax, norms) and a block holds a row. Any other reduction begins a kernel with what it
+  reads, and takes in the functions of its result alone; a running sum takes in all that is elementwise, and a
+  convolution a bias, another array and a ReLU.
 - All other operators that compute or move elements are computed inside each of their readers, if all of these can and
   it takes less time than storing the value once.
 - Kernels that read the same array, none of them another's result, are joined if they are reductions of equal sizes or
