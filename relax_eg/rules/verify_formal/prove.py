@@ -36,7 +36,7 @@ from relax_eg.rules.conditions import Claim, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.rule import Instance, Rule, instances
 from relax_eg.rules.signature import Numerics
-from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_cancel, may_have_masks
+from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_have_masks
 from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import Sides, equal_values
 from relax_eg.rules.verify_formal.compose import POSITION, Composer, Unsupported, size_conditions
@@ -445,13 +445,11 @@ def _equal_elements(
 ) -> str:
     """Returns why terms without reductions are not shown equal; empty if they are."""
     try:
-        why = same_elements(a, b, claims, deadline)
+        why = same_elements(a, b, claims, deadline, accurately)
     except Unsupported as e:
         return str(e)
     if why or not accurately:
         return why
-    if may_cancel(a, b):
-        return "equal over the reals; the right side may cancel or overflow where the left does not"
     return "" if keeps_precision(a, b) else "the right side computes in a coarser float"
 
 
