@@ -23,8 +23,9 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ["fill", "clip", "promise_in_bounds"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_scatter_is_defined_as_it_is_computed(name: str) -> None:
+def test_a_scatter_is_defined_as_it_is_computed(name: str, mode: str) -> None:
     specs, numbers = CASES[name]
     rng = np.random.default_rng(0)
     x, i, u = (tuple(map(int, s.split())) for s in specs)
@@ -32,7 +33,7 @@ def test_a_scatter_is_defined_as_it_is_computed(name: str) -> None:
     arrays = [a.astype(t) for a, t in zip(arrays, ("float32", "int32", "float32"), strict=True)]
     attrs = {
         "kind": "add",
-        "mode": "fill",
+        "mode": mode.removesuffix("_in_bounds"),
         "sorted": False,
         "unique": False,
         **dict(zip(NUMBERS, numbers, strict=True)),
@@ -43,4 +44,4 @@ def test_a_scatter_is_defined_as_it_is_computed(name: str) -> None:
     (found,) = evaluate(program, arrays, {})
     dims = jax.lax.ScatterDimensionNumbers(**dict(zip(NUMBERS, numbers, strict=True)))
     operand, indices, updates = map(jnp.asarray, arrays)
-    assert np.allclose(found, jax.lax.scatter_add(operand, indices, updates, dims, mode="fill"), atol=1e-5)
+    assert np.allclose(found, jax.lax.scatter_add(operand, indices, updates, dims, mode=mode), atol=1e-5)
