@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from relax_eg.dtypes import dtype_of, is_float, kind
 from relax_eg.rules.verify_formal.accuracy import has_no_rounding, is_tame
-from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
+from relax_eg.rules.verify_formal.compose import Composer, Unsupported, counted_in, index_dim
 from relax_eg.rules.verify_formal.guards import (
     Condition,
     GuardLiteral,
@@ -29,6 +29,7 @@ from relax_eg.rules.verify_formal.guards import (
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, root_of_number, scaled_to_one, unscaled
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import product as monomial
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select
 from relax_eg.tir.functions import Trait, functions_with_trait
 
@@ -180,6 +181,8 @@ class TermValues:
             return self.sum_of(Index(s.arg.dim, s.dtype), path)
         if is_float(source) and is_float(s.dtype):  # `accuracy.keeps_precision` checks the rounding
             return self.sum_of(s.arg, path)
+        if is_float(s.dtype) and (count := counted_in(s.arg, s.dtype)) is not None:
+            return self.sum_of(count, path)
         return self._one(Factor("apply", f"cast {source} {s.dtype}", (), (self.form_of(s.arg, path, True, True),)))
 
     # --- functions ---
@@ -255,10 +258,17 @@ class TermValues:
         factors = list(t.factors)
         for f in t.factors:
             size = f.args[0].dim if f.kind == "apply" and f.name == "reciprocal" else None
-            met = next((g for g in factors if g.kind == "dim" and g.dims[0] == size), None)
-            if size is not None and met is not None and f in factors and self.facts.entails(at_least(size - 1)):
-                factors.remove(f)
-                factors.remove(met)
+            if size is None or len(size.terms) != 1 or size.const or f not in factors:
+                continue
+            ((atoms, count),) = size.terms
+            rest = [g for g in factors if g is not f]
+            for met in (next((g for g in rest if g.kind == "dim" and g.dims[0] == monomial((a,))), None) for a in atoms):
+                if met is None:
+                    break
+                rest.remove(met)
+            else:
+                if count == 1 and self.facts.entails(at_least(size - 1), t.guards):
+                    factors = rest
         return t if len(factors) == len(t.factors) else Term(tuple(factors), t.guards, t.bound)
 
     def _opaque(self, s: Apply, path: Guards) -> Sum:
