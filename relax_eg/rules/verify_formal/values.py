@@ -323,13 +323,24 @@ class TermValues:
                     guards.add(positive)
         return Term(tuple(f for f in t.factors if f.kind != "dim"), frozenset(guards), t.bound)
 
-    def _without_implied_guards(self, t: Term) -> Term:
-        """Returns `t` without guards that follow from its other guards."""
+    def _without_implied_guards(self, t: Term, path: Guards = _NOTHING) -> Term:
+        """Returns `t` without guards that follow from its other guards and `path`."""
         guards = t.guards
         for g in sorted(guards, key=lambda g: g.key):
-            if g.of is None and len(guards) > 1 and self.facts.entails(g, guards - {g}):
+            if g.of is None and len(guards | path) > 1 and self.facts.entails(g, path | guards - {g}):
                 guards -= {g}
         return Term(t.factors, guards, t.bound)
+
+    def _size_where(self, form: CanonicalSum, path: Guards) -> Dim | None:
+        """Returns the size, or number of places, that an integer is where `path` holds; None if it is not shown."""
+        for _ in range(2):  # what is counted leaves a guard, that there is anything to count
+            if form.dim is not None:
+                return form.dim
+            total = Sum()
+            for t, c in form.terms:
+                total.add(self._without_implied_guards(t, path), c)
+            form = self.normal.canonical_sum(self.normal.settle(total), form.modulus)
+        return form.dim
 
     def _is_positive_size(self, form: CanonicalSum, path: Guards) -> bool:
         """Whether `form` is an integer made of sizes that is shown to be positive where `path` holds."""
@@ -527,6 +538,10 @@ class TermValues:
                     raise Unsupported(f"the condition {s.fn}")
         if isinstance(s, Cast) and s.arg.dtype == "bool":
             return self.condition(s.arg, path)
+        if isinstance(s, Reduce) and s.kind in ("any", "all"):
+            nowhere = _FALSE if s.kind == "any" else _TRUE
+            if self.condition(s.body, path | {g for v, n in s.over for g in in_range(v, n)}) == nowhere:
+                return nowhere
         raise Unsupported(f"a condition of kind {type(s).__name__}")
 
     def _comparison(self, s: Apply, path: Guards) -> Condition:
@@ -550,9 +565,16 @@ class TermValues:
         return self._ordered(fn, a, b, path)
 
     def _ordered(self, fn: str, a: Scalar, b: Scalar, path: Guards) -> Condition:
+        is_fragile = self.fragile
         forms = [self.form_of(v, path, True, True) for v in (a, b)]
         if forms[0] == forms[1]:
+            if a == b:  # whatever is rounded
+                self.fragile = is_fragile
             return _TRUE if fn == "equal" else _FALSE
+        if modulus_of(a.dtype):
+            x, y = (self._size_where(f, path) for f in forms)
+            if x is not None and y is not None:
+                return case_of(zero(x - y) if fn == "equal" else at_least(y - x - 1))
         if fn in functions_with_trait("commutes"):
             forms.sort(key=lambda f: f.key)
         return case_of(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
