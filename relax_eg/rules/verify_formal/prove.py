@@ -359,6 +359,8 @@ def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuar
     if instance.rule.numerics == "exact" and floats:
         if is_axiom:
             return "axiom"
+        if not _differ_as_words(left, right, facts.deadline):
+            return "exact"
         raise Unsupported("not shown to have the same bits")
     accurately = instance.rule.numerics != "approximate"
     reasons: list[str] = []
@@ -455,7 +457,7 @@ def _equal_elements(
 
 
 def _differ_as_words(left: Expr, right: Expr, deadline: Deadline) -> str:
-    """Returns why integers or truth values, computed without reductions, are not shown equal; empty if they are."""
+    """Returns why elements, computed without reductions, are not shown to have the same bits; empty if they are."""
     at, composer = _indices(left), Composer()
     try:
         return same_words(composer.element(left, at), composer.element(right, at), deadline)
