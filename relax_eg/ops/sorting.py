@@ -84,7 +84,8 @@ def _sort_definition(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram |
     def sorted_along(x: Buffer, i: tuple[Dim, ...]) -> Scalar:
         j, k = loop("j"), loop("k")
         here, other = key[at(i, j)], key[at(i, k)]
-        before = select(less(Index(k), Index(j)), ~is_less(here, other), less(Index(j), Index(k)) & is_less(other, here))
+        later = less(Index(j), Index(k)) & is_less(other, here)
+        before = select(less(Index(k), Index(j)), ~is_less(here, other), later)
         rank = reduce("sum", cast(before, INDEX_DTYPE), ((k, n),))
         nothing = const(-0.0 if is_float(x.dtype) else 0, x.dtype)  # a zero of either sign plus this is the same zero
         chosen = select(equal(rank, Index(i[axis])), x[at(i, j)], nothing)

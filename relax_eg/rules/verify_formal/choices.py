@@ -16,13 +16,17 @@ import numpy as np
 
 from relax_eg.dtypes import is_float, kind
 from relax_eg.rules.verify_formal.compose import Unsupported
-from relax_eg.tir.expr import Apply, Cast, Const, Scalar, Select, walk
+from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
 from relax_eg.tir.functions import FUNCTIONS
 
 MOST_CASES = 64  # limit: cases of a pair of terms
 
 # Comparisons as those by "less" and "equal": whether the operands are exchanged, and the result negated.
-_AS_LESS = {"less": (False, False), "greater": (True, False), "greater_equal": (False, True), "less_equal": (True, True)}
+_AS_LESS = {
+    "less": (False, False), "greater": (True, False), "greater_equal": (False, True), "less_equal": (True, True),
+}  # fmt: skip
+# given: the dtype in which the numbers of other float dtypes are written down
+_FLOAT = "float64"
 _EXACT = frozenset({0.0, 1.0, -1.0, math.inf, -math.inf})  # given: what functions give exactly at infinities
 
 
@@ -208,3 +212,42 @@ def inner_terms(case: Case) -> Iterator[Scalar]:
     """The terms of a case that must be numbers."""
     for s in case.premises.numbers:
         yield from walk(s)
+
+
+class PlainTerms:
+    """Terms with each element as a number of its own in one float dtype, as it does not matter here where elements
+    are, and in which dtype. So the question about one rank and dtype is that about others.
+
+    - `claims`: facts of these numbers.
+    """
+
+    def __init__(self, claims: Mapping[str, frozenset[str]]) -> None:
+        self.claims: dict[str, frozenset[str]] = {}
+        self._facts = claims
+        self._memo: dict[Scalar, Scalar] = {}
+
+    def term(self, s: Scalar) -> Scalar:
+        if s not in self._memo:
+            self._memo[s] = self._made(s)
+        return self._memo[s]
+
+    def _made(self, s: Scalar) -> Scalar:
+        if kind(s.dtype) == "c":
+            raise Unsupported("complex numbers, over the reals")
+        dtype = _FLOAT if kind(s.dtype) == "f" else s.dtype
+        match s:
+            case Const():
+                return Const(s.value, dtype)
+            case Read():
+                name = f"{s.buffer} {len(self._memo)}"
+                self.claims[name] = self._facts.get(s.buffer, frozenset())
+                return Read(name, (), dtype)
+            case Cast():
+                arg = self.term(s.arg)
+                return arg if arg.dtype == dtype else Cast(arg, dtype)
+            case Select():
+                return Select(*(self.term(x) for x in (s.cond, s.then, s.other)))
+            case Apply():
+                return Apply(s.fn, tuple(map(self.term, s.args)))
+            case _:
+                raise Unsupported(f"{type(s).__name__.lower()}, over the reals")

@@ -49,7 +49,7 @@ def linear(s: Scalar, mass: bool = False) -> Linear:
                 todo.append((x, -c))
             case Apply("multiply", (x, y)) if (number := _number(x)) is not None:
                 todo.append((y, c * number))
-            case Apply("multiply" | "divide", (x, y)) if (number := _number(y)):
+            case Apply("multiply" | "divide", (x, y)) if number := _number(y):
                 todo.append((x, c * number if t.fn == "multiply" else c / number))
             case _:
                 number = _number(t)

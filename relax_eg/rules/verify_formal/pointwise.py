@@ -22,6 +22,7 @@ from relax_eg.rules.verify_formal.accuracy import doubtful_terms
 from relax_eg.rules.verify_formal.choices import (
     MOST_CASES,
     Case,
+    PlainTerms,
     Premises,
     case_of,
     inner_terms,
@@ -49,56 +50,13 @@ def same_elements(
     """Returns why the terms are not shown equal and equally defined; empty if they are. `claims`: facts of buffers.
     `accurately`: also that the right term neither cancels nor overflows where the left one does not."""
     deadline.check()
-    plain = _Plain(claims)
+    plain = PlainTerms(claims)
     a, b = plain.term(left), plain.term(right)
     key = a, b, frozenset(plain.claims.items()), accurately
     return _ANSWERS.get_or_make(key, lambda: _same_numbers(a, b, plain.claims, accurately, deadline))
 
 
 _ANSWERS: Memo[tuple[Scalar, Scalar, frozenset[tuple[str, frozenset[str]]], bool], str] = Memo(KEPT)
-
-
-class _Plain:
-    """Terms with each element as a number of its own in one float dtype, as it does not matter here where elements
-    are, and in which dtype. So the question about one rank and dtype is that about others.
-
-    - `claims`: facts of these numbers.
-    """
-
-    def __init__(self, claims: Mapping[str, frozenset[str]]) -> None:
-        self.claims: dict[str, frozenset[str]] = {}
-        self._facts = claims
-        self._memo: dict[Scalar, Scalar] = {}
-
-    def term(self, s: Scalar) -> Scalar:
-        if s not in self._memo:
-            self._memo[s] = self._made(s)
-        return self._memo[s]
-
-    def _made(self, s: Scalar) -> Scalar:
-        if kind(s.dtype) == "c":
-            raise Unsupported("complex numbers, over the reals")
-        dtype = _FLOAT if kind(s.dtype) == "f" else s.dtype
-        match s:
-            case Const():
-                return Const(s.value, dtype)
-            case Read():
-                name = f"{s.buffer} {len(self._memo)}"
-                self.claims[name] = self._facts.get(s.buffer, frozenset())
-                return Read(name, (), dtype)
-            case Cast():
-                arg = self.term(s.arg)
-                return arg if arg.dtype == dtype else Cast(arg, dtype)
-            case Select():
-                return Select(*(self.term(x) for x in (s.cond, s.then, s.other)))
-            case Apply():
-                return Apply(s.fn, tuple(map(self.term, s.args)))
-            case _:
-                raise Unsupported(f"{type(s).__name__.lower()}, over the reals")
-
-
-# given: the dtype in which the numbers of other float dtypes are written down
-_FLOAT = "float64"
 
 
 def _same_numbers(

@@ -38,11 +38,11 @@ from relax_eg.rules.rule import Instance, Rule, instances
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_have_masks
 from relax_eg.rules.verify_formal.blocks import any_rank
-from relax_eg.rules.verify_formal.compare import Sides, equal_values
+from relax_eg.rules.verify_formal.compare import Sides, equal_by_choices
 from relax_eg.rules.verify_formal.compose import POSITION, Composer, Unsupported, size_conditions
 from relax_eg.rules.verify_formal.empty_axes import cases
 from relax_eg.rules.verify_formal.existence import require_operators, require_sizes
-from relax_eg.rules.verify_formal.folds import Folds, decided
+from relax_eg.rules.verify_formal.folds import Folds
 from relax_eg.rules.verify_formal.guards import (
     Deadline,
     GuardLiteral,
@@ -63,7 +63,7 @@ from relax_eg.shapes import Dim, Relation, Star
 from relax_eg.shapes.dim import is_plain
 from relax_eg.shapes.piecewise import normal_comparison
 from relax_eg.shapes.solver import Z3_LOCK
-from relax_eg.tir.expr import Read, Reduce, Scalar, Select, loop, walk
+from relax_eg.tir.expr import Read, Scalar, loop
 
 LARGEST_RANK = 2  # limit: axes of a block
 SECONDS = 10.0  # limit: processor time for one rule
@@ -72,7 +72,6 @@ _OTHER_FLOATS = 6
 # limit: instances of a rule for each choice of operators; a rule with more is not proved, only tested
 _MOST_INSTANCES = 400
 _LARGEST_OPERAND = 4  # limit: axes of an operand
-_MOST_CHOICES = 3  # limit: truth values of the data of which both cases are tried
 # Attributes that have finitely many values on operands of a given rank; all of them are tried.
 _CLOSED = frozenset({"axes", "axis", "keepdims", "reverse", "mode", "method", "precision"})
 # Attributes whose values are represented by variables, one for each axis.
@@ -527,40 +526,10 @@ def _equal_in_all_cases(
     for x, y, inside in cases(a, b, of.composer, of.facts):
         facts = _with_positions(inside, of.composer, instance)
         own = sides if facts is of.facts else Sides.of(of.composer, facts, of.normal.written)
-        why = _equal_by_choices(x, y, own, facts.with_(more) if more else facts, accurately)
+        why = equal_by_choices(x, y, own, facts.with_(more) if more else facts, accurately)
         if why:
             return why
     return ""
-
-
-def _equal_by_choices(a: Scalar, b: Scalar, sides: Sides, facts: KnownGuards, accurately: bool, depth: int = 0) -> str:
-    """Returns why the terms are not shown equal where truth values of the data that decide whole sums hold, and where
-    they do not; "" if they are."""
-    try:
-        why = equal_values(a, b, sides, facts, accurately)
-    except Unsupported as e:
-        why = str(e)
-        if (cond := _choice(a, b)) is None:
-            raise
-    else:
-        cond = _choice(a, b) if why else None
-    if cond is None or depth >= _MOST_CHOICES:
-        return why
-    for holds in (True, False):
-        own = Sides.of(sides.left.composer, sides.left.facts, sides.left.normal.written)
-        x, y = (decided(s, cond, holds) for s in (a, b))
-        if why := _equal_by_choices(x, y, own, facts, accurately, depth + 1):
-            return why
-    return ""
-
-
-def _choice(a: Scalar, b: Scalar) -> Scalar | None:
-    """Returns a truth value of the data, the same for all that is added up, by which something in a sum is chosen."""
-    for t in (*walk(a), *walk(b)):
-        for s in walk(t.body) if isinstance(t, Reduce) else ():
-            if isinstance(s, Select) and isinstance(s.cond, Read) and s.cond.free <= a.free | b.free:
-                return s.cond
-    return None
 
 
 def _has_floats(results: Iterable[Expr]) -> bool:

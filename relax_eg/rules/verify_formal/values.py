@@ -26,10 +26,19 @@ from relax_eg.rules.verify_formal.guards import (
     one_holds,
     zero,
 )
-from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, root_of_number, scaled_to_one, unscaled
+from relax_eg.rules.verify_formal.sums import (
+    CanonicalSum,
+    Factor,
+    Sum,
+    Term,
+    is_extreme,
+    root_of_number,
+    scaled_to_one,
+    unscaled,
+    without_inverses,
+)
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
-from relax_eg.shapes.dim import product as monomial
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select
 from relax_eg.tir.functions import Trait, functions_with_trait
 
@@ -53,13 +62,6 @@ def modulus_of(dtype: str) -> int:
 
 # given: the extreme that a decreasing function makes of another
 _OPPOSITE: Mapping[str, ReduceKind] = {"max": "min", "min": "max"}
-
-
-def _is_extreme(t: Term, name: str) -> bool:
-    """Whether a term is the extreme `name` of a formal sum of values, everywhere."""
-    if t.guards or t.bound or len(t.factors) != 1 or t.factors[0].name != name:
-        return False
-    return all(len(u.factors) == 1 and u.factors[0].name == "value" for u, _ in t.factors[0].args[0].terms)
 
 
 def _has_trait(fn: str, trait: Trait) -> bool:
@@ -251,25 +253,8 @@ class TermValues:
     def _without_inverses(self, total: Sum) -> Sum:
         found = Sum()
         for t, c, m in total.items():
-            found.add(self._without_inverse_sizes(t), c, m)
+            found.add(without_inverses(t, lambda d, t=t: self.facts.entails(at_least(d - 1), t.guards)), c, m)
         return found
-
-    def _without_inverse_sizes(self, t: Term) -> Term:
-        factors = list(t.factors)
-        for f in t.factors:
-            size = f.args[0].dim if f.kind == "apply" and f.name == "reciprocal" else None
-            if size is None or len(size.terms) != 1 or size.const or f not in factors:
-                continue
-            ((atoms, count),) = size.terms
-            rest = [g for g in factors if g is not f]
-            for met in (next((g for g in rest if g.kind == "dim" and g.dims[0] == monomial((a,))), None) for a in atoms):
-                if met is None:
-                    break
-                rest.remove(met)
-            else:
-                if count == 1 and self.facts.entails(at_least(size - 1), t.guards):
-                    factors = rest
-        return t if len(factors) == len(t.factors) else Term(tuple(factors), t.guards, t.bound)
 
     def _opaque(self, s: Apply, path: Guards) -> Sum:
         if kind(s.args[0].dtype) == "c":  # traits are those of functions of real numbers
@@ -322,25 +307,6 @@ class TermValues:
                 if not self.facts.entails(positive, t.guards):
                     guards.add(positive)
         return Term(tuple(f for f in t.factors if f.kind != "dim"), frozenset(guards), t.bound)
-
-    def _without_implied_guards(self, t: Term, path: Guards = _NOTHING) -> Term:
-        """Returns `t` without guards that follow from its other guards and `path`."""
-        guards = t.guards
-        for g in sorted(guards, key=lambda g: g.key):
-            if g.of is None and len(guards | path) > 1 and self.facts.entails(g, path | guards - {g}):
-                guards -= {g}
-        return Term(t.factors, guards, t.bound)
-
-    def _size_where(self, form: CanonicalSum, path: Guards) -> Dim | None:
-        """Returns the size, or number of places, that an integer is where `path` holds; None if it is not shown."""
-        for _ in range(2):  # what is counted leaves a guard, that there is anything to count
-            if form.dim is not None:
-                return form.dim
-            total = Sum()
-            for t, c in form.terms:
-                total.add(self._without_implied_guards(t, path), c)
-            form = self.normal.canonical_sum(self.normal.settle(total), form.modulus)
-        return form.dim
 
     def _is_positive_size(self, form: CanonicalSum, path: Guards) -> bool:
         """Whether `form` is an integer made of sizes that is shown to be positive where `path` holds."""
@@ -461,7 +427,7 @@ class TermValues:
         if isinstance(s, Select):
             return self._values_of_cases(s, which, path)
         form = self.form_of(s, path, False, True)
-        extremes = [(t, c) for t, c in form.terms if c == 1 and _is_extreme(t, f"{which} {s.dtype}")]
+        extremes = [(t, c) for t, c in form.terms if c == 1 and is_extreme(t, f"{which} {s.dtype}")]
         if len(extremes) != 1 or (form.modulus and len(form.terms) > 1):
             return self._one(Factor("apply", "value", (), (form,)))
         total = Sum()
@@ -493,7 +459,9 @@ class TermValues:
         for t, c, _ in self.normal.settle(values).items():
             if c <= 0:
                 raise Unsupported("a negative count")
-            found[self.normal.with_canonical_names(self._without_implied_guards(self._without_counts(t)))] = Fraction(1)
+            found[self.normal.with_canonical_names(self.normal.without_implied_guards(self._without_counts(t)))] = (
+                Fraction(1)
+            )
         total = Sum()
         for t in found:
             total.add(t, Fraction(1))
@@ -572,7 +540,7 @@ class TermValues:
                 self.fragile = is_fragile
             return _TRUE if fn == "equal" else _FALSE
         if modulus_of(a.dtype):
-            x, y = (self._size_where(f, path) for f in forms)
+            x, y = (self.normal.size_where(f, path) for f in forms)
             if x is not None and y is not None:
                 return case_of(zero(x - y) if fn == "equal" else at_least(y - x - 1))
         if fn in functions_with_trait("commutes"):

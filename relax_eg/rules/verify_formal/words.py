@@ -1,6 +1,6 @@
 """Equality of terms bit for bit, by z3: of integers over bit vectors (wrapping, shifts, masks, quotients), of truth
-values, and of floats that are only compared and chosen, or computed from few numbers. NaN is one value. Of zeros of both
-signs an extreme may be either.
+values, and of floats that are only compared and chosen, or computed from few numbers. NaN is one value. Of zeros of
+both signs an extreme may be either.
 """
 
 from __future__ import annotations
