@@ -53,7 +53,7 @@ def test_what_is_proved_is_left_by_an_interruption() -> None:
             raise KeyboardInterrupt
 
     found = mine(clumsy, "n 512", "n 512", at={"n": 128}, tell=stop)
-    assert (found.stopped, found.fragments) == ("interrupted", 2)
+    assert (found.stopped, found.looked_at) == ("interrupted", 2)
     assert [o.text for o in found.offers] == ["abs(a) * abs(a) = a * a"]
     assert str(found).endswith("stopped: interrupted")
 
