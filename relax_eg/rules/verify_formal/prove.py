@@ -9,8 +9,8 @@ each of the other float types a few instances are proved. An instance is proved 
   (over the reals, or modulo 2^w), equally defined, and the right side adds up no larger summands than the left side.
 
 If an instance is shown only by an identity that `folds` assumes, the rule restates the identity: it is an "axiom". Any
-other outcome, including running out of time, is "unknown": the prover never refutes. It assumes that sizes and
-positions fit int32 and int64, and that the arithmetic of positions does not wrap.
+other outcome, including running out of time, is "unknown": the prover never refutes. It assumes that sizes,
+positions and numbers of true values fit int32 and int64, and that the arithmetic of positions does not wrap.
 """
 
 from __future__ import annotations
