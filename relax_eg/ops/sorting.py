@@ -71,7 +71,7 @@ def _keys(x: Array) -> list[Array]:
 def _sort_definition(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram | None:
     """Each result is the element whose rank, the number of elements that come before it, is the result's place."""
     key, axis = buffers[0], site["axis"]
-    if site["num_keys"] != 1 or kind(key.dtype) not in "iuf":
+    if site["num_keys"] != 1 or not site["stable"] or kind(key.dtype) not in "iuf":
         return None
     n = key.shape[axis]
 
