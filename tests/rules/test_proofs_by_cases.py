@@ -113,6 +113,17 @@ def negated_difference_of_zeros(x: Any) -> Any:
     return op.where(op.equal(x, 0.0), x, 0.0), op.where(op.equal(x, 0.0), -x, 0.0)
 
 
+@bad("x: *b", numerics="exact")
+def power_that_libraries_round(x: Any) -> Any:
+    y = op.where(op.less(x, 0.0), 1.0, 2.0)
+    return op.exp(y), op.where(op.less(x, 0.0), 2.7182817459106445, 7.389056205749512)
+
+
+@good("x: *b, y: *b", numerics="exact")
+def comparisons_of_floats(x: Any, y: Any) -> Any:
+    return op.logical_or(op.less(x, y), op.equal(x, y)), op.greater_equal(y, x)
+
+
 # --- sorts ---
 
 

@@ -459,9 +459,8 @@ class TermValues:
         for t, c, _ in self.normal.settle(values).items():
             if c <= 0:
                 raise Unsupported("a negative count")
-            found[self.normal.with_canonical_names(self.normal.without_implied_guards(self._without_counts(t)))] = (
-                Fraction(1)
-            )
+            value = self.normal.without_implied_guards(self._without_counts(t))
+            found[self.normal.with_canonical_names(value)] = Fraction(1)
         total = Sum()
         for t in found:
             total.add(t, Fraction(1))

@@ -21,6 +21,7 @@ from relax_eg.tir.functions import FUNCTIONS
 _MILLISECONDS = 2_000  # limit: time of z3 for one question
 _MEMORY_MB = 1_500  # limit: memory of z3
 _MOST_NUMBERS = 16  # limit: values of a float that is computed from choices of numbers
+_ROUNDED = frozenset(("add", "subtract", "multiply", "divide"))  # given: IEEE 754, the same bits everywhere
 _LARGEST_POWER = 6  # limit: exponents that are multiplied out
 
 Term = Any
@@ -33,7 +34,7 @@ def same_words(left: Scalar, right: Scalar, deadline: Deadline) -> str:
     try:
         memo: dict[Scalar, Term] = {}
         a, b = _term(left, memo), _term(right, memo)
-        solver = z3.SolverFor("QF_BV") if kind(left.dtype) in "biu" else z3.Solver()
+        solver = z3.Solver() if any(kind(s.dtype) == "f" for s in memo) else z3.SolverFor("QF_BV")
         solver.set("timeout", _MILLISECONDS)
         solver.set("max_memory", _MEMORY_MB)
         solver.add(a != b)
@@ -98,7 +99,7 @@ def _numbers(s: Scalar, memo: dict[Scalar, Term]) -> list[tuple[Term, float]]:
         cond = _term(s.cond, memo)
         branches = ((cond, s.then), (z3.Not(cond), s.other))
         return [(z3.And(c, where), v) for c, branch in branches for where, v in _numbers(branch, memo)]
-    if not isinstance(s, Apply) or any(a.dtype != s.dtype for a in s.args):
+    if not isinstance(s, Apply) or s.fn not in _ROUNDED or any(a.dtype != s.dtype for a in s.args):
         raise Unsupported(f"{s.fn if isinstance(s, Apply) else type(s).__name__.lower()} of {s.dtype} as words")
     found = list(itertools.product(*(_numbers(a, memo) for a in s.args)))
     if len(found) > _MOST_NUMBERS:
