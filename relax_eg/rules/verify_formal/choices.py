@@ -45,7 +45,7 @@ class Premises:
 
 
 @dataclass(frozen=True)
-class Case:
+class ChosenTerms:
     """Two terms without conditions, and what holds where they stand for the terms they are made of."""
 
     left: Scalar
@@ -53,14 +53,14 @@ class Case:
     premises: Premises
 
 
-def case_of(left: Scalar, right: Scalar, truths: Mapping[Scalar, bool]) -> Case:
+def terms_under(left: Scalar, right: Scalar, truths: Mapping[Scalar, bool]) -> ChosenTerms:
     """Returns the terms under decided conditions."""
     decided = _Decided(truths)
     a, b = decided.term(left), decided.term(right)
-    return Case(a, b, Premises(truths, frozenset(decided.numbers), frozenset(decided.zeros)))
+    return ChosenTerms(a, b, Premises(truths, frozenset(decided.numbers), frozenset(decided.zeros)))
 
 
-def next_condition(case: Case) -> Scalar | None:
+def next_condition(case: ChosenTerms) -> Scalar | None:
     """Returns a condition of the terms that no other condition is part of; None if there is none."""
     for s in (case.left, case.right):
         for t in walk(s):
@@ -208,7 +208,7 @@ def _infinite(s: Scalar) -> float:
     return s.value if math.isinf(s.value) else 0.0
 
 
-def inner_terms(case: Case) -> Iterator[Scalar]:
+def inner_terms(case: ChosenTerms) -> Iterator[Scalar]:
     """The terms of a case that must be numbers."""
     for s in case.premises.numbers:
         yield from walk(s)

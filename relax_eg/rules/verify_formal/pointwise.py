@@ -21,13 +21,13 @@ from relax_eg.memo import Memo
 from relax_eg.rules.verify_formal.accuracy import doubtful_terms
 from relax_eg.rules.verify_formal.choices import (
     MOST_CASES,
-    Case,
+    ChosenTerms,
     PlainTerms,
     Premises,
-    case_of,
     inner_terms,
     is_positive,
     next_condition,
+    terms_under,
 )
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.exponentials import linear, same_quotients
@@ -63,7 +63,7 @@ def _same_numbers(
     left: Scalar, right: Scalar, claims: Mapping[str, frozenset[str]], accurately: bool, deadline: Deadline
 ) -> str:
     try:
-        todo, count = [case_of(left, right, {})], 0
+        todo, count = [terms_under(left, right, {})], 0
         while todo:
             deadline.check()
             case = todo.pop()
@@ -79,7 +79,7 @@ def _same_numbers(
             if count > MOST_CASES:
                 return "too many cases of conditions"
             for holds in (True, False):
-                more = case_of(left, right, {**case.premises.truths, condition: holds})
+                more = terms_under(left, right, {**case.premises.truths, condition: holds})
                 if not _RealTheory(claims).contradicts(more.premises):
                     todo.append(more)
         return ""
@@ -87,7 +87,7 @@ def _same_numbers(
         raise Unsupported(f"z3: {e}") from None
 
 
-def _same_in_case(case: Case, claims: Mapping[str, frozenset[str]], accurately: bool) -> str | Scalar:
+def _same_in_case(case: ChosenTerms, claims: Mapping[str, frozenset[str]], accurately: bool) -> str | Scalar:
     """Returns why the terms of a case are not shown equal; empty if they are; or a condition that is to be decided
     first."""
     theory = _RealTheory(claims)
