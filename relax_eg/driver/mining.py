@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
+from relax_eg.argument_checks import CALLABLE, Kind, accepts, of_types, one_of, within
 from relax_eg.discovery.generalising import generalised
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.discovery.laws import Writer, doc_of, file_text, load
@@ -130,12 +130,19 @@ class Mined:
         return "\n".join([*map(str, self.offers), counts, *([f"stopped: {self.stopped}"] if self.stopped else [])])
 
 
+def _are_specs(x: Any) -> bool:
+    return isinstance(x, (list, tuple)) and all(isinstance(s, str) for s in x)  # type: ignore[reportUnknownVariableType]
+
+
 @accepts(
     DiscoveryError,
     size=within("a number of operators", 1, LARGEST_SIZE),
     numerics=one_of(*CLASSES),
     jobs=within("a number of processes", 1, MOST_JOBS),
     tell=CALLABLE,
+    sketch=CALLABLE | of_types("a Module", Module),
+    holes=Kind(_are_specs, "a list of specs"),
+    operators=of_types("names of operators, joined by '|',", str),
 )
 def mine(
     function: Callable[..., Any] | Module,

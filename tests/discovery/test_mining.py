@@ -130,6 +130,15 @@ def test_a_sketch_that_does_not_fit(sketch, holes, problem) -> None:
         mine(traced, *MATRICES, at={"n": 64}, sketch=sketch, holes=holes)
 
 
+def test_arguments_of_a_sketch() -> None:
+    for given, problem in (
+        ({"sketch": 5}, "sketch=5"), ({"sketch": summed, "holes": "n n"}, "holes='n n'"),
+        ({"sketch": summed, "holes": ["n n"], "operators": 3}, "operators=3"),
+    ):  # fmt: skip
+        with pytest.raises(DiscoveryError, match=problem):
+            mine(traced, *MATRICES, at={"n": 64}, **given)
+
+
 def test_the_command_with_a_sketch() -> None:
     arguments = [f"{__file__}:traced", "multiply", "permute_dims(axes=(1,0))", "--sketch", f"{__file__}:summed"]
     more = ["--hole", "n n", "--spec", "n n", "--spec", "n n", "--at", "n=256", "--jobs", "1", "--size", "2"]
