@@ -22,6 +22,7 @@ from relax_eg.cli.common import (
 )
 from relax_eg.driver.mining import mine
 from relax_eg.driver.ranking import rank_by_savings
+from relax_eg.driver.sketches import fill
 from relax_eg.errors import OptionError
 from relax_eg.rules.signature import Numerics
 from relax_eg.tir import TensorProgram
@@ -82,11 +83,15 @@ def discover(
             )
         with progress_bar("discover") as tell:
             sizes = read_sizes(at or [], "--at")
-            mined = mine(
-                asked[0], *(spec or []), at=sizes, target=target, size=size, numerics=_class(numerics),
-                jobs=jobs or os.cpu_count() or 1, tell=tell, sketch=_operator(sketch) if sketch else None,
-                holes=hole or (), operators="|".join(operators[1:]),
-            )  # fmt: skip
+            options: dict[str, Any] = {
+                "at": sizes, "target": target, "size": size, "numerics": _class(numerics),
+                "jobs": jobs or os.cpu_count() or 1, "tell": tell,
+            }  # fmt: skip
+            if sketch:
+                form, names = _operator(sketch), "|".join(operators[1:])
+                mined = fill(asked[0], *(spec or []), sketch=form, holes=hole or (), operators=names, **options)
+            else:
+                mined = mine(asked[0], *(spec or []), **options)
         print_text(mined)
         write_output("rules", save, mined.save)
         return

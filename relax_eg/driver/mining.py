@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from relax_eg.argument_checks import CALLABLE, Kind, accepts, of_types, one_of, within
+from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
 from relax_eg.discovery.generalising import generalised
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.discovery.laws import Writer, doc_of, file_text, load
@@ -130,19 +130,12 @@ class Mined:
         return "\n".join([*map(str, self.offers), counts, *([f"stopped: {self.stopped}"] if self.stopped else [])])
 
 
-def _are_specs(x: Any) -> bool:
-    return isinstance(x, (list, tuple)) and all(isinstance(s, str) for s in x)  # type: ignore[reportUnknownVariableType]
-
-
 @accepts(
     DiscoveryError,
     size=within("a number of operators", 1, LARGEST_SIZE),
     numerics=one_of(*CLASSES),
     jobs=within("a number of processes", 1, MOST_JOBS),
     tell=CALLABLE,
-    sketch=CALLABLE | of_types("a Module", Module),
-    holes=Kind(_are_specs, "a list of specs"),
-    operators=of_types("names of operators, joined by '|',", str),
 )
 def mine(
     function: Callable[..., Any] | Module,
@@ -153,21 +146,24 @@ def mine(
     numerics: Numerics = "reassociate",
     jobs: int = 1,
     tell: Progress | None = None,
-    sketch: Callable[..., Any] | Module | None = None,
-    holes: Sequence[str] = (),
-    operators: str = "",
 ) -> Mined:
     """Returns the laws that the costliest fragments of a program could use: cheaper terms of at most `size` operators
-    that are proved equal. With a sketch, the law by which the program is a filled sketch.
+    that are proved equal.
 
     - `function`, `specs`: a JAX function and the specs of its arguments, or a module.
-    - `sketch`, `holes`, `operators`: a function of the same arguments and one for each hole, the specs of the holes,
-      and the operators that holes may have, joined by `|`; if none are given, those of both programs and their kind.
     - `at`: the sizes for which fragments are priced.
     - `target`: the device profile by which fragments are priced.
 
     A search that is interrupted by Ctrl-C returns what it has proved. DiscoveryError if a size is missing in `at`.
     """
+    module, sizes = program_at(function, specs, at)
+    return Miner(target, size, numerics, jobs).mined(module, sizes, tell or (lambda text, done, of: None))
+
+
+def program_at(
+    function: Callable[..., Any] | Module, specs: Sequence[Any], at: Mapping[str, int] | None
+) -> tuple[Module, dict[str, int]]:
+    """The program of a function, and its sizes. DiscoveryError if a size is missing."""
     module = function if isinstance(function, Module) else trace(function, *specs)
     sizes = dict(at or {})
     missing = [v for v in module.main.size_variables if v not in sizes]
@@ -175,14 +171,7 @@ def mine(
         raise DiscoveryError(
             f"at={sizes}: no size `{missing[0]}`; fragments are priced at sizes: at={{'{missing[0]}': 64}}"
         )
-    told: Progress = tell or (lambda text, done, of: None)
-    miner = Miner(target, size, numerics, jobs)
-    if sketch is None:
-        return miner.mined(module, sizes, told)
-    from relax_eg.driver.sketches import fill
-
-    outline = sketch if isinstance(sketch, Module) else trace(sketch, *specs, *holes)
-    return fill(miner, module, outline, sizes, operators, told)
+    return module, sizes
 
 
 @dataclass(frozen=True)

@@ -11,30 +11,74 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from relax_eg.argument_checks import CALLABLE, Kind, accepts, of_types, one_of, within
 from relax_eg.discovery.grammar import Grammar
+from relax_eg.discovery.proving import CLASSES, MOST_JOBS, Progress
+from relax_eg.discovery.search import LARGEST_SIZE
 from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Term, size_of
 from relax_eg.discovery.values import SamplePoints
-from relax_eg.driver.mining import CHEAPER, Mined, Miner, Offer, grammar_of
+from relax_eg.driver.mining import CHEAPER, Mined, Miner, Offer, grammar_of, program_at
 from relax_eg.errors import DiscoveryError, RelaxEgError
+from relax_eg.frontends import trace
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.module import Function, Module
+from relax_eg.rules.signature import Numerics
 
 _MOST_FILLINGS = 20_000  # limit: fillings that are compared with the function
 _NAMES = "abcdefgh"  # given: names of arguments and holes in laws
 
 
+def _are_specs(x: Any) -> bool:
+    return isinstance(x, (list, tuple)) and all(isinstance(s, str) for s in x)  # type: ignore[reportUnknownVariableType]
+
+
+@accepts(
+    DiscoveryError,
+    sketch=Kind(lambda x: callable(x) or isinstance(x, Module), "a function, or a Module,"),
+    holes=Kind(_are_specs, "a list of specs"),
+    operators=of_types("names of operators, joined by '|',", str),
+    size=within("a number of operators", 1, LARGEST_SIZE),
+    numerics=one_of(*CLASSES),
+    jobs=within("a number of processes", 1, MOST_JOBS),
+    tell=CALLABLE,
+)
 def fill(
-    miner: Miner, module: Module, sketch: Module, at: Mapping[str, int], operators: str, tell: Callable[..., None]
+    function: Callable[..., Any] | Module,
+    *specs: Any,
+    sketch: Callable[..., Any] | Module,
+    holes: Sequence[str],
+    operators: str = "",
+    at: Mapping[str, int] | None = None,
+    target: str = "cpu",
+    size: int = 3,
+    numerics: Numerics = "reassociate",
+    jobs: int = 1,
+    tell: Progress | None = None,
 ) -> Mined:
-    """The law by which a function is a filled sketch that takes less time, if one is found and proved.
+    """Returns the law by which a function is a filled sketch that takes less time, if one is found and proved.
 
-    - `module`, `sketch`: programs of one tensor; the sketch has the parameters of the other, then the holes.
+    - `function`, `specs`, `at`, `target`, `numerics`, `jobs`, `tell`: as in `mine`.
+    - `sketch`, `holes`: a function of the same arguments and one for each hole, and the specs of the holes.
     - `operators`: names of operators for holes, joined by `|`; if empty, those of both programs and of their kind.
+    - `size`: the largest number of operators in a hole.
 
-    DiscoveryError if the two do not fit together, or have operators that no grammar has."""
+    A search that is interrupted by Ctrl-C ends without a law. DiscoveryError if a size is missing in `at`, if function
+    and sketch do not fit together, or if they have operators that no grammar has."""
+    module, sizes = program_at(function, specs, at)
+    outline = sketch if isinstance(sketch, Module) else trace(sketch, *specs, *holes)
+    return _filled_by(Miner(target, size, numerics, jobs), module, outline, sizes, operators, tell or _untold)
+
+
+def _untold(text: str, done: int, of: int) -> None:
+    pass
+
+
+def _filled_by(
+    miner: Miner, module: Module, sketch: Module, at: Mapping[str, int], operators: str, tell: Progress
+) -> Mined:
     left, params, outline, holes = _named(module, sketch)
     grammar, (program, pattern) = grammar_of([left, outline], params, holes, operators)
     seconds = miner.price(left, params, at)

@@ -12,6 +12,7 @@ import relax_eg as rx
 from benchmarks.random_instances import differences
 from relax_eg.cli import app
 from relax_eg.driver.mining import mine
+from relax_eg.driver.sketches import fill
 from relax_eg.errors import DiscoveryError
 
 
@@ -86,7 +87,7 @@ MATRICES = ("n n", "n n")
 
 
 def test_a_hole_is_filled() -> None:
-    found = mine(
+    found = fill(
         traced, *MATRICES, at={"n": 256}, sketch=summed, holes=["n n"], operators="multiply | permute_dims(axes=(1,0))",
         size=2,
     )  # fmt: skip
@@ -98,7 +99,7 @@ def test_a_hole_is_filled() -> None:
 
 
 def test_two_holes_are_filled_together() -> None:
-    found = mine(
+    found = fill(
         lambda x, w, v: (x[:, None] * w[None, :]) @ v, "n", "n", "n", at={"n": 256},
         sketch=lambda x, w, v, h, g: h * g, holes=["n", ""], operators="multiply | sum(axes=(0,))", size=2,
     )  # fmt: skip
@@ -108,7 +109,7 @@ def test_two_holes_are_filled_together() -> None:
 def test_what_is_as_dear_as_the_program_fills_no_hole() -> None:
     """A product of matrices takes longer than a function of elements, so no term has one."""
     tried = {
-        operators: mine(
+        operators: fill(
             lambda a, b: jnp.abs(a) + jnp.abs(b), *MATRICES, at={"n": 256}, sketch=lambda a, b, h: h, holes=["n n"],
             operators=operators, size=2,
         ).looked_at
@@ -127,16 +128,16 @@ def test_what_is_as_dear_as_the_program_fills_no_hole() -> None:
 )
 def test_a_sketch_that_does_not_fit(sketch, holes, problem) -> None:
     with pytest.raises(DiscoveryError, match=problem):
-        mine(traced, *MATRICES, at={"n": 64}, sketch=sketch, holes=holes)
+        fill(traced, *MATRICES, at={"n": 64}, sketch=sketch, holes=holes)
 
 
 def test_arguments_of_a_sketch() -> None:
     for given, problem in (
-        ({"sketch": 5}, "sketch=5"), ({"sketch": summed, "holes": "n n"}, "holes='n n'"),
+        ({"sketch": 5, "holes": ["n n"]}, "sketch=5"), ({"sketch": summed, "holes": "n n"}, "holes='n n'"),
         ({"sketch": summed, "holes": ["n n"], "operators": 3}, "operators=3"),
     ):  # fmt: skip
         with pytest.raises(DiscoveryError, match=problem):
-            mine(traced, *MATRICES, at={"n": 64}, **given)
+            fill(traced, *MATRICES, at={"n": 64}, **given)
 
 
 def test_the_command_with_a_sketch() -> None:
