@@ -28,7 +28,7 @@ fragments on which the rules that ship reach the same are left out. `--libraries
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -121,8 +121,9 @@ def of_corpus() -> dict[str, Optimize]:
     return {n: partial(optimized, p) for n, p in CORPUS.items()}
 
 
-def of_libraries() -> dict[str, Optimize]:
-    """Returns the functions of libraries at the sizes at which they are timed, and their gradients."""
+def of_libraries(wanted: Callable[[str], bool]) -> dict[str, Optimize]:
+    """Returns the functions of libraries at the sizes at which they are timed, and their gradients, those of wanted
+    names."""
     from benchmarks.library_cases import CASES, REAL
 
     def optimized(use: Any, function: Any, rules: RuleSet) -> Any:
@@ -131,9 +132,10 @@ def of_libraries() -> dict[str, Optimize]:
 
     found: dict[str, Optimize] = {}
     for case in CASES:
-        use = case.build(REAL)
-        found[f"{case.library}: {case.name}"] = partial(optimized, use, use.fn)
-        found[f"{case.library}: {case.name}, gradient"] = partial(optimized, use, use.gradient)
+        names = [f"{case.library}: {case.name}{more}" for more in ("", ", gradient")]
+        if any(map(wanted, names)):
+            use = case.build(REAL)
+            found |= zip(names, (partial(optimized, use, f) for f in (use.fn, use.gradient)), strict=True)
     return found
 
 
@@ -222,8 +224,12 @@ def main(
         for name in measured.split(","):
             measure_program(name, QUICK_SECONDS if quick else SECONDS)
         return
-    programs = of_libraries() if libraries else of_functions() if functions else of_corpus()
-    chosen = {n: p for n, p in programs.items() if any(part in n for part in only.split("|"))}
+
+    def wanted(name: str) -> bool:
+        return any(part in name for part in only.split("|"))
+
+    programs = of_libraries(wanted) if libraries else of_functions() if functions else of_corpus()
+    chosen = {n: p for n, p in programs.items() if wanted(n)}
     asked = dict(islice(chosen.items(), QUICK_PROGRAMS if quick else None))
     if mine is not None:
         mine_programs(asked, mine, size, RuleSet("none") if as_written else corpus_rules())

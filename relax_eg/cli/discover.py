@@ -22,6 +22,7 @@ from relax_eg.cli.common import (
 )
 from relax_eg.driver.mining import mine
 from relax_eg.driver.ranking import rank_by_savings
+from relax_eg.driver.sketches import fill
 from relax_eg.errors import OptionError
 from relax_eg.rules.signature import Numerics
 from relax_eg.tir import TensorProgram
@@ -61,25 +62,41 @@ def discover(
     spec: shared_options.Spec = None,
     at: shared_options.At = None,
     target: Annotated[str, typer.Option("--target", help="Of a function: the profile that prices it.")] = "cpu",
+    sketch: Annotated[
+        str, typer.Option("--sketch", help="A function's form, file.py:name, with a further argument for each hole.")
+    ] = "",
+    hole: Annotated[list[str] | None, typer.Option("--hole", help="The spec of a hole of --sketch.")] = None,
 ) -> None:
     """Find the laws of operators, prove them for all sizes, and write them as a file of rules.
 
-    For a function, file.py:name with --spec and --at, find cheaper terms that are equal to its costliest fragments.
+    For a function, file.py:name with --spec and --at, find cheaper terms that are equal to its costliest fragments;
+    with --sketch, terms of the operators named after the function that fill the holes of a sketch of it.
     Nothing that is found is used until a person adds the file to a set of rules. Ctrl-C ends the search with what is
     proved."""
     asked = [_operator(o) for o in operators]
     if any(callable(o) for o in asked):
-        if len(asked) > 1 or html or json or on:
-            raise OptionError(f"{operators[0]}: a function is looked at by itself; --save writes what is found")
+        is_one = callable(asked[0]) and not any(map(callable, asked[1:])) and (len(asked) == 1 or sketch)
+        if not is_one or html or json or on:
+            raise OptionError(
+                f"{operators[0]}: a function is looked at by itself, or with --sketch and operators for its holes; "
+                "--save writes what is found"
+            )
         with progress_bar("discover") as tell:
             sizes = read_sizes(at or [], "--at")
-            mined = mine(
-                asked[0], *(spec or []), at=sizes, target=target, size=size, numerics=_class(numerics),
-                jobs=jobs or os.cpu_count() or 1, tell=tell,
-            )  # fmt: skip
+            options: dict[str, Any] = {
+                "at": sizes, "target": target, "size": size, "numerics": _class(numerics),
+                "jobs": jobs or os.cpu_count() or 1, "tell": tell,
+            }  # fmt: skip
+            if sketch:
+                form, names = _operator(sketch), "|".join(operators[1:])
+                mined = fill(asked[0], *(spec or []), sketch=form, holes=hole or (), operators=names, **options)
+            else:
+                mined = mine(asked[0], *(spec or []), **options)
         print_text(mined)
         write_output("rules", save, mined.save)
         return
+    if sketch or hole:
+        raise OptionError("--sketch: a function that it is a sketch of is needed, file.py:name")
     program = _operator(on)
     if on and not callable(program):
         raise OptionError(f"--on {on}: a function is accepted, file.py:name")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,6 +38,7 @@ _WORK_SIZE = 8  # chosen: size of every axis at which the work of terms is compa
 _NAME = re.compile(r"\s*([^\W\d][\w.]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 Attributes = tuple[tuple[str, Any], ...]
+Stated = Literal["equations", "definition"]  # what says what an operator computes
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,13 @@ class OperatorForm:
     def is_operator(self) -> bool:
         return self.program is None and not self.is_library
 
-    @property
-    def has_equations(self) -> bool:
-        """Whether its laws can be proved; those of other operators are tested only."""
-        if self.program is not None:
-            return True
-        if self.is_library:  # of a routine's code nothing is proved
-            return False
+    def has(self, what: Stated) -> bool:
+        """Whether it has equations, or at least a definition, so that its laws may be proved. Of the code of a library
+        routine nothing is proved."""
+        if not self.is_operator:
+            return self.program is not None
         record = get(self.op)
-        return record.equations is not None or record.definition is not None
+        return record.equations is not None or (what == "definition" and record.definition is not None)
 
     def on(self, operands: Sequence[Expr]) -> Expr:
         """The use on these operands. Raises OperatorError if it does not exist."""
@@ -103,6 +102,7 @@ class Grammar:
     - `declared_count`, `variable_count`: the number of declared variables, and of all.
     - `operands`: the leaves of which terms are made.
     - `declared_text`: the variables as text.
+    - `dtypes`, an argument: dtypes of constants besides those of variables.
     - `filled`: of each constant in the shape of a variable, the constant and the variable.
 
     Raises DiscoveryError for an operator or a variable that is not accepted.
@@ -113,6 +113,7 @@ class Grammar:
         operators: str | Sequence[str | TensorProgram | OperatorForm],
         variables: str,
         constants: Sequence[float] = (),
+        dtypes: Sequence[str] = (),
     ) -> None:
         self.signature = _signature(variables)
         self.declared_count = len(self.signature)
@@ -127,7 +128,8 @@ class Grammar:
                 raise DiscoveryError(f"variables: `{n}` is {a.dtype}; floats, integers and bool are accepted")
         self.variables = tuple(var(n, a) for n, a in annotations.items())
         self.variable_count = len(self.variables)
-        floats = list(dict.fromkeys(v.dtype for v in self.variables if v.dtype != "bool"))
+        numbers = dict.fromkeys([*(v.dtype for v in self.variables), *dtypes])
+        floats = [d for d in numbers if d != "bool"]
         made = [const(np.asarray(c).astype(d), d) for d in floats for c in constants if is_float(d) or c == int(c)]
         first_filled = self.variable_count + len(made)
         self.operands = (*range(self.declared_count), *range(self.variable_count, first_filled))

@@ -137,7 +137,8 @@ class Writer:
         if form.is_library:
             more = "".join(f", {k}={v!r}" for k, v in form.attributes)
             return f'op.library("{form.op}", {inside}{more})', _HIGHEST
-        return self._operator_code(form, inside, len(g.type_of(t[1])[0]), s, names), _HIGHEST
+        rank = len(g.type_of(t[1])[0]) if len(t) > 1 else 0
+        return self._operator_code(form, inside, rank, s, names), _HIGHEST
 
     def _filled_code(self, t: int, names: Sequence[str]) -> str:
         """A constant in the shape of a variable; of one that the law has, if there is one."""
@@ -166,7 +167,7 @@ class Writer:
             inside = f"[{inside}]"
         for k, v in attributes.items():
             word = k if k in known else "axis" if k == "axes" and "axis" in known else k
-            inside += f", {word}={v}"
+            inside += f"{', ' if inside else ''}{word}={v}"
         return f"op.{form.op}({inside})"
 
     def _attribute_code(self, name: str, value: Any, rank: int, s: Signature, names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from relax_eg.discovery.conditions import Condition, condition_of
-from relax_eg.discovery.grammar import Grammar
+from relax_eg.discovery.grammar import Grammar, Stated
 from relax_eg.discovery.laws import Writer, is_reversible
 from relax_eg.discovery.table import EqualPair
 from relax_eg.discovery.terms import Term, leaves_of, operators_of, size_of
@@ -49,8 +49,8 @@ _FILE = "verdicts.jsonl"  # of a run's folder: a line for each rule that was tri
 class LawProof:
     """What became of a candidate.
 
-    - `outcome`: "proved" for all sizes; "tested" if it has an operator without equations, of which nothing can be
-      proved; "refuted" by a counterexample; or "unknown".
+    - `outcome`: "proved" for all sizes; "tested" if it has an operator without equations and is not proved by
+      definitions; "refuted" by a counterexample; or "unknown".
     - `source`: the text of the function of the rule.
     - `numerics`: its class.
     - `theory`: of a proof, as of a verdict.
@@ -108,25 +108,38 @@ class LawProver:
         """What becomes of each candidate, which has a name. Candidates are tried together, attempt by attempt."""
         attempts = [self._attempts(c, name) for c, name in asked]
         last: list[LawProof | None] = [None] * len(asked)
-        open_ = [i for i, a in enumerate(attempts) if a]
+        pairs = [c for c, _ in asked]
+        self._try(list(range(len(asked))), [self._way(c) for c in pairs], attempts, last, progress)
+        unknown = [i for i, p in enumerate(last) if p is not None and p.outcome == "unknown"]
+        tests: list[Way] = ["test"] * len(asked)
+        self._try([i for i in unknown if not self._have_all(pairs[i], "equations")], tests, attempts, last, progress)
+        self._test([(i, p) for i in unknown if (p := last[i]) is not None and p.outcome == "unknown"], last, progress)
+        return [p or LawProof("unknown", "", self._allowed[-1], problem="it is no rule") for p in last]
+
+    def _try(
+        self, of: Sequence[int], ways: Sequence[Way], attempts: Sequence[Sequence[_Attempt]],
+        last: list[LawProof | None], progress: Progress,
+    ) -> None:  # fmt: skip
+        """Tries the attempts of candidates, given by number, one after another, until one of each holds."""
+        open_ = [i for i in of if attempts[i]]
         turn = 0
         while open_:
             still: list[int] = []
             for way in WAYS_OF_LAWS:
-                own = [i for i in open_ if self._way(asked[i][0]) == way]
+                own = [i for i in open_ if ways[i] == way]
                 verdicts = self._verdicts([attempts[i][turn].text for i in own], way, progress)
                 for i, v in zip(own, verdicts, strict=True):
                     found = last[i] = _proof(v, attempts[i][turn], last[i], way)
                     if not found.holds and turn + 1 < len(attempts[i]):
                         still.append(i)
             open_, turn = still, turn + 1
-        self._test([(i, p) for i, p in enumerate(last) if p is not None and p.outcome == "unknown"], last, progress)
-        return [p or LawProof("unknown", "", self._allowed[-1], problem="it is no rule") for p in last]
 
     def _way(self, c: EqualPair) -> Way:
-        """How a candidate is checked: proofs need equations of all operators."""
-        forms = (self._grammar.forms[n] for n in (*operators_of(c.left), *operators_of(c.right)))
-        return "prove" if all(f.has_equations for f in forms) else "test"
+        """How a candidate is checked first: proofs need equations or definitions of all operators."""
+        return "prove" if self._have_all(c, "definition") else "test"
+
+    def _have_all(self, c: EqualPair, what: Stated) -> bool:
+        return all(self._grammar.forms[n].has(what) for n in (*operators_of(c.left), *operators_of(c.right)))
 
     def widened(self, laws: Sequence[tuple[EqualPair, str, LawProof]], progress: Progress) -> list[LawProof]:
         """The proofs of laws, which have names, for all typings of the most general kind that is proved."""
@@ -137,7 +150,7 @@ class LawProver:
             asked = [(i, s, text) for i in sorted(open_) for s, text in typed[i] if s.generality == kind]
             proved: dict[int, list[Signature]] = {}
             for way in WAYS_OF_LAWS:
-                own = [(i, s, text) for i, s, text in asked if self._way(laws[i][0]) == way]
+                own = [(i, s, text) for i, s, text in asked if (laws[i][2].outcome == "tested") == (way == "test")]
                 for (i, s, _), v in zip(own, self._verdicts([text for *_, text in own], way, progress), strict=True):
                     if v["status"] in _HOLDS[way]:
                         proved.setdefault(i, []).append(s)

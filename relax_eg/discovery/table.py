@@ -8,7 +8,7 @@ with that number times the sample points.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -61,12 +61,15 @@ class EqualPair:
 class TermTable:
     """The classes of terms of a grammar with equal values.
 
+    - `allowed`: whether an operator, given by number, is used on operands of these types; None for wherever it applies.
     - `size`: the number of operators up to which it has terms.
     - `terms_made`: the number of terms that were evaluated.
     """
 
-    def __init__(self, grammar: Grammar, points: SamplePoints) -> None:
-        self.grammar, self.points = grammar, points
+    def __init__(
+        self, grammar: Grammar, points: SamplePoints, allowed: Callable[[int, tuple[Type, ...]], bool] | None = None
+    ) -> None:
+        self.grammar, self.points, self._allowed = grammar, points, allowed
         self.size = 0
         self.terms_made = 0
         self._kept: dict[tuple[Type, int], _Kept] = {}
@@ -104,8 +107,9 @@ class TermTable:
         for number, form in enumerate(self.grammar.forms):
             for chosen in itertools.product(lists, repeat=form.arity):
                 if sum(s for _, s in chosen) == size - 1:
-                    made = self.grammar.use(number, tuple(t for t, _ in chosen))
-                    if made is not None:
+                    types = tuple(t for t, _ in chosen)
+                    made = self.grammar.use(number, types)
+                    if made is not None and (self._allowed is None or self._allowed(number, types)):
                         yield number, chosen, made
 
     def next_count(self) -> int:
@@ -149,6 +153,10 @@ class TermTable:
         left, right = (self.points.rows([v[None] for v in vs], dtype)[0] for vs in values)
         held = slice(None) if pair.condition is None else self.points.columns((shape, dtype), pair.condition)
         return bool(np.array_equal(left[held], right[held]) and self.points.defined(left[held], dtype))
+
+    def terms_of(self, t: Type) -> list[Term]:
+        """The terms of a type, of which no two have equal values, the smallest first."""
+        return [x for (of, _), kept in sorted(self._kept.items(), key=lambda k: k[0][1]) if of == t for x in kept.terms]
 
     def smallest(self, most: int) -> list[list[Term]]:
         """For each type, up to `most` terms, of which no two have equal values, the smallest first."""
@@ -198,10 +206,9 @@ class TermTable:
         found: list[Array] = []
         for b, at in enumerate(self.points.sizes):
             env = {p: np.asarray(v[b]) for p, v in zip(params, inner, strict=True)}
+            draws = len(self.points.values[b][0])
             with np.errstate(all="ignore"):
-                found.append(
-                    np.asarray(evaluate_points((root,), env, at, len(inner[0][b]), ordered=self.points.bits)[0])
-                )
+                found.append(np.asarray(evaluate_points((root,), env, at, draws, ordered=self.points.bits)[0]))
         return found
 
     def _evaluate(

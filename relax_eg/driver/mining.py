@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
 from relax_eg.discovery.generalising import generalised
@@ -18,7 +18,7 @@ from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.discovery.laws import Writer, doc_of, file_text, load
 from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
 from relax_eg.discovery.search import LARGEST_SIZE
-from relax_eg.discovery.table import EqualPair, TermTable
+from relax_eg.discovery.table import EqualPair, TermTable, Type
 from relax_eg.discovery.terms import Term
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.driver.optimize import optimize
@@ -46,7 +46,7 @@ _MOST_FRAGMENTS = 16  # limit: fragments that are looked at, the costliest first
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
 _MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
 _MOST_WORK = 1 << 20  # limit: flops of a fragment whose numbers of elements stay as written, at one sample point
-_CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
+CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
 # given: operators of the kind of products and sums, and of functions of elements, which terms may have besides
 _OF_PRODUCTS = ("matmul", "multiply", "permute_dims(axes=(1,0))", "sum(axes=(0,))", "sum(axes=(1,))")
 _OF_ELEMENTS = ("add", "multiply", "negative")
@@ -86,7 +86,7 @@ class Offer:
     @property
     def is_new(self) -> bool:
         """Whether the rules that ship make nothing of the fragment that is as fast."""
-        return self.after < _CHEAPER * self.known
+        return self.after < CHEAPER * self.known
 
     def __str__(self) -> str:
         told = f"{time(self.before)} -> {time(self.after)}, proved ({self.theory}), {self.numerics}"
@@ -101,15 +101,16 @@ class Mined:
     """The laws that a program could use.
 
     - `offers`: those that are proved, the largest saving first.
-    - `fragments`: number of fragments that were looked at.
+    - `looked_at`: number of fragments, or of fillings of a sketch, that were looked at.
     - `unproved`: cheaper terms with equal values that were refuted or not proved, as formulas.
     - `stopped`: why the search ended early; empty if it did not.
     """
 
     offers: tuple[Offer, ...]
-    fragments: int
+    looked_at: int
     unproved: tuple[str, ...] = ()
     stopped: str = ""
+    of: Literal["fragments", "fillings"] = "fragments"
 
     @property
     def source(self) -> str:
@@ -125,7 +126,7 @@ class Mined:
         write_file(path, self.source, DiscoveryError, "the rules")
 
     def __str__(self) -> str:
-        counts = f"{self.fragments} fragments, {len(self.offers)} laws, {len(self.unproved)} not proved"
+        counts = f"{self.looked_at} {self.of}, {len(self.offers)} laws, {len(self.unproved)} not proved"
         return "\n".join([*map(str, self.offers), counts, *([f"stopped: {self.stopped}"] if self.stopped else [])])
 
 
@@ -155,6 +156,14 @@ def mine(
 
     A search that is interrupted by Ctrl-C returns what it has proved. DiscoveryError if a size is missing in `at`.
     """
+    module, sizes = program_at(function, specs, at)
+    return Miner(target, size, numerics, jobs).mined(module, sizes, tell or (lambda text, done, of: None))
+
+
+def program_at(
+    function: Callable[..., Any] | Module, specs: Sequence[Any], at: Mapping[str, int] | None
+) -> tuple[Module, dict[str, int]]:
+    """The program of a function, and its sizes. DiscoveryError if a size is missing."""
     module = function if isinstance(function, Module) else trace(function, *specs)
     sizes = dict(at or {})
     missing = [v for v in module.main.size_variables if v not in sizes]
@@ -162,8 +171,7 @@ def mine(
         raise DiscoveryError(
             f"at={sizes}: no size `{missing[0]}`; fragments are priced at sizes: at={{'{missing[0]}': 64}}"
         )
-    told: Progress = tell or (lambda text, done, of: None)
-    return Miner(target, size, numerics, jobs).mined(module, sizes, told)
+    return module, sizes
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,7 @@ class Miner:
         self, target: str, size: int, numerics: Numerics, jobs: int, terms: int = _MOST_TERMS, least: float = 0.0
     ) -> None:
         self._profile, self._target, self._at = profile(target), target, dict[str, int]()
-        self._size, self._jobs, self._terms, self.least = size, jobs, terms, least
+        self.size, self._jobs, self.terms, self.least = size, jobs, terms, least
         self._numerics: Numerics = numerics
         self._fragments: set[str] = set()
         self._seen: set[str] = set()
@@ -241,17 +249,47 @@ class Miner:
         self._fragments.add(text)
         at = {**self._at, **sizes}
         try:
-            grammar, left = _grammar_of(root, params)
+            grammar, (left,) = grammar_of([root], params)
             if grammar.work(left) > _MOST_WORK:
                 return
-            table = TermTable(grammar, SamplePoints(grammar, False, 0))
+            table = TermTable(grammar, SamplePoints(grammar, False, 0), self.affordable(grammar, fragment.seconds, at))
             right = self._cheaper(table, left, fragment.seconds, at)
         except RelaxEgError:  # an operator that no grammar has
             return
         if right is None:
             return
+        origin = next((f.origins[fragment.root] for f in module if fragment.root in f.origins), None)
+        where = str(origin.lines[0]) if origin is not None and origin.lines else ""
+        self.offer(table, EqualPair(left, right), fragment.seconds, at, where, offers, unproved)
+
+    def affordable(
+        self, grammar: Grammar, seconds: float, at: Mapping[str, int]
+    ) -> Callable[[int, tuple[Type, ...]], bool]:
+        """Whether an operator on operands of some types, alone or under a sum that it may be fused with, takes less
+        time than a fragment: no term that contains it is cheaper otherwise."""
+        known: dict[tuple[int, tuple[Type, ...]], bool] = {}
+
+        def priced(number: int, types: tuple[Type, ...]) -> bool:
+            operands = [var(f"x{i}", Tensor(*t)) for i, t in enumerate(types)]
+            made = grammar.forms[number].on(operands)
+            ways = [made, *([call("sum", (made,), {"axes": tuple(range(made.ndim))})] if is_float(made.dtype) else [])]
+            return min(self.price(x, operands, at) for x in ways) < CHEAPER * seconds
+
+        def allowed(number: int, types: tuple[Type, ...]) -> bool:
+            if (number, types) not in known:
+                known[number, types] = priced(number, types)
+            return known[number, types]
+
+        return allowed
+
+    def offer(
+        self, table: TermTable, candidate: EqualPair, seconds: float, at: Mapping[str, int], where: str,
+        offers: list[Offer], unproved: list[str],
+    ) -> None:  # fmt: skip
+        """Adds the law of two terms, of which the left one takes `seconds`, to `offers` if it is proved, and else to
+        `unproved`."""
+        grammar = table.grammar
         writer = Writer(grammar, self._names)
-        candidate = EqualPair(left, right)
         law = writer.text(candidate)
         if law in self._seen:
             return
@@ -264,21 +302,18 @@ class Miner:
             else:
                 unproved.append(law)
                 return
-        after = self.price(grammar.expression(right), params, at)
-        origin = next((f.origins[fragment.root] for f in module if fragment.root in f.origins), None)
-        where = str(origin.lines[0]) if origin is not None and origin.lines else ""
-        known = self._known(root, params, at)
-        said = doc_of(proof.source) or law
+        left, right = (grammar.expression(t) for t in (candidate.left, candidate.right))
+        known = self._known(left, grammar.declared, at)
         offers.append(
-            Offer(said, proof.source, proof.numerics, proof.theory, where, fragment.seconds, after,
-                  known.after.seconds, tuple(known.rules))
+            Offer(doc_of(proof.source) or law, proof.source, proof.numerics, proof.theory, where, seconds,
+                  self.price(right, grammar.declared, at), known.after.seconds, tuple(known.rules))
         )  # fmt: skip
 
     def _cheaper(self, table: TermTable, left: Term, seconds: float, at: Mapping[str, int]) -> Term | None:
         """A term with the values of `left` at the sample points and a lower price; None if there is none."""
         grammar = table.grammar
-        for n in range(self._size + 1):
-            if n and table.next_count() > self._terms:
+        for n in range(self.size + 1):
+            if n and table.next_count() > self.terms:
                 return None
             made = table.grow() if n else []
             # The table keeps the smallest term of a class; a larger one may take less time.
@@ -291,7 +326,7 @@ class Miner:
                 if t != left
             }
             best = min(prices, key=lambda t: prices[t], default=left)
-            if best != left and prices[best] < _CHEAPER * seconds:
+            if best != left and prices[best] < CHEAPER * seconds:
                 return best
         return None
 
@@ -367,15 +402,20 @@ def _generalised(f: _Fragment) -> tuple[Expr, tuple[Expr, ...], dict[str, int]] 
     return None
 
 
-def _grammar_of(root: Expr, params: Sequence[Expr]) -> tuple[Grammar, Term]:
-    """A grammar with the operators of a fragment and others of their kind, and the fragment as its term."""
+def grammar_of(
+    roots: Sequence[Expr], params: Sequence[Expr], holes: Sequence[Expr] = (), operators: str = ""
+) -> tuple[Grammar, list[Term]]:
+    """A grammar with the operators of fragments, and `operators` or others of their kind, and the fragments as its
+    terms. `holes`: variables that are no leaves of terms; the first is term -1, the next -2, and so on."""
     forms: dict[Expr, OperatorForm] = {}
     constants: dict[float, None] = {}
-    for e in postorder((root,)):
+    dtypes: dict[str, None] = {}
+    for e in postorder(roots):
         if e.op == CONSTANT:
             if constant_value(e).ndim or not (is_float(e.dtype) or is_integer(e.dtype)):
                 raise DiscoveryError("a constant that no grammar has")
             constants[float(constant_value(e).item())] = None
+            dtypes[e.dtype] = None
         elif e.op != VAR:
             defaults = {a.name: a.default for a in TABLE[e.op].attributes}
             given = tuple((k, v) for k, v in e.attrs if v is not defaults[k] and v != defaults[k])
@@ -388,17 +428,20 @@ def _grammar_of(root: Expr, params: Sequence[Expr]) -> tuple[Grammar, Term]:
         f"{p.attr('name')}: {' '.join(map(_size_text, p.shape))}" + ("" if p.dtype == "float32" else f" @ {p.dtype}")
         for p in params
     )
-    grammar = Grammar([*dict.fromkeys(forms.values()), *more], signature, tuple(constants))
+    asked = operators.split("|") if operators else more
+    grammar = Grammar([*dict.fromkeys(forms.values()), *asked], signature, tuple(constants), tuple(dtypes))
     numbers = {f: n for n, f in enumerate(grammar.forms)}
-    terms: dict[Expr, Term] = {}
-    for e in postorder((root,)):
+    terms: dict[Expr, Term] = {h: -1 - n for n, h in enumerate(holes)}
+    for e in postorder(roots):
+        if e in terms:
+            continue
         leaf = next((i for i in grammar.operands if grammar.leaves[i] is e), None)
         terms[e] = (
             leaf if leaf is not None else (numbers[forms[e]], *(terms[a] for a in e.args)) if e in forms else None
         )
     if any(t is None for t in terms.values()):
         raise DiscoveryError("a leaf that no grammar has")
-    return grammar, terms[root]
+    return grammar, [terms[r] for r in roots]
 
 
 def _size_text(d: Dim) -> str:

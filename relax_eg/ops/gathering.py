@@ -17,6 +17,7 @@ from relax_eg.ops.movement import fill_value
 from relax_eg.ops.positions import as_index, as_indices, jax_positions
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
+    ONE,
     ZERO,
     Dims,
     need_at_most,
@@ -283,9 +284,10 @@ def _scatter(site: Site) -> Annotation:
 
 
 def _scatter_definition(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram | None:
-    """Each element plus all updates of its place. Along batching axes, those at the same place."""
+    """Each element plus all updates of its place. Along batching axes, those at the same place. What is out of
+    range is left out by XLA, also where it is promised to be in range."""
     x, indices, updates = buffers
-    if site["kind"] != "add" or site["mode"] != "fill":
+    if site["kind"] != "add":
         return None
     batches = [a for a in range(updates.rank) if a not in site["update_window_dims"]]
     of = {
@@ -305,8 +307,11 @@ def _scatter_definition(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgra
             at: Scalar = Index(ZERO if window is None else loops[window])
             if axis in index_map:
                 start = as_index(indices[(*batch, index_map.index(axis))])
-                if window is not None:
-                    here = here & within(0, start, x.shape[axis] - updates.shape[window] + 1)
+                room = x.shape[axis] - (ONE if window is None else updates.shape[window])
+                if site["mode"] == "clip":
+                    start = _clamp_start(start, room)
+                elif window is not None:
+                    here = here & within(0, start, room + 1)
                 at = start if window is None else start + at
             here = here & equal(Index(place), at)
         over = tuple((v, d) for a, (v, d) in enumerate(zip(loops, updates.shape, strict=True)) if a not in of)
@@ -398,7 +403,7 @@ for _operator in (
              (Attribute("kind"), Attribute("mode"), *(Attribute(name, default=()) for name in _SCATTER),
               Attribute("sorted", default=False), Attribute("unique", default=False)),
              _scatter_reference, _scatter_cost,
-             capacity="scatter", definition=_scatter_definition,
+             capacity="scatter", definition=_scatter_definition, promised=lambda site: None,
              doc="x with updates set, added, multiplied or compared in at computed positions, as jax.lax.scatter"),
 ):  # fmt: skip
     register(_operator)

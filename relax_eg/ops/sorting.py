@@ -6,12 +6,29 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import itemsize
+from relax_eg.dtypes import is_float, itemsize, kind
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import ONE, need_at_most, need_axis, need_equal, need_kind, operand_annotation, product
 from relax_eg.shapes import Dim
-from relax_eg.tir import Counts
+from relax_eg.tir import (
+    Buffer,
+    Counts,
+    Index,
+    Scalar,
+    TensorProgram,
+    cast,
+    compute,
+    const,
+    equal,
+    less,
+    loop,
+    not_equal,
+    program,
+    reduce,
+    select,
+)
+from relax_eg.tir.expr import INDEX_DTYPE
 
 Array = np.ndarray[Any, Any]
 
@@ -49,6 +66,33 @@ def _comparable(x: Array) -> Array:
 def _keys(x: Array) -> list[Array]:
     """Returns the keys of `x` for `np.lexsort`, which compares the last one first: the real part of complex numbers."""
     return [x.imag, x.real] if x.dtype.kind == "c" else [_comparable(x)]
+
+
+def _sort_definition(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram | None:
+    """Each result is the element whose rank, the number of elements that come before it, is the result's place."""
+    key, axis = buffers[0], site["axis"]
+    if site["num_keys"] != 1 or not site["stable"] or kind(key.dtype) not in "iuf":
+        return None
+    n = key.shape[axis]
+
+    def at(i: tuple[Dim, ...], place: Dim) -> tuple[Dim, ...]:
+        return (*i[:axis], place, *i[axis + 1 :])
+
+    def is_less(x: Scalar, y: Scalar) -> Scalar:  # NaN is the greatest
+        return less(x, y) | (not_equal(y, y) & equal(x, x)) if is_float(key.dtype) else less(x, y)
+
+    def sorted_along(x: Buffer, i: tuple[Dim, ...]) -> Scalar:
+        j, k = loop("j"), loop("k")
+        here, other = key[at(i, j)], key[at(i, k)]
+        later = less(Index(j), Index(k)) & is_less(other, here)
+        before = select(less(Index(k), Index(j)), ~is_less(here, other), later)
+        rank = reduce("sum", cast(before, INDEX_DTYPE), ((k, n),))
+        nothing = const(-0.0 if is_float(x.dtype) else 0, x.dtype)  # a zero of either sign plus this is the same zero
+        chosen = select(equal(rank, Index(i[axis])), x[at(i, j)], nothing)
+        return reduce("sum", chosen, ((j, n),))
+
+    stages = [compute(f"out{m}", x.shape, lambda *i, x=x: sorted_along(x, i)) for m, x in enumerate(buffers)]
+    return program("sort", buffers, *stages)
 
 
 def _sort_reference(*xs: Array, axis: int, num_keys: int, stable: bool) -> Any:
@@ -132,7 +176,7 @@ for _operator in (
     Operator("sort", ("*x",), _sort, _jax_sort, None,
              (Attribute("axis"), Attribute("num_keys", default=1), Attribute("stable", default=True)),
              _sort_reference, _sort_cost,
-             capacity="sort",
+             capacity="sort", definition=_sort_definition,
              doc="operands put in the ascending order of the first num_keys of them; a tuple where there are several"),
     Operator("top_k", ("x",), _top_k, _jax_top_k, None, (Attribute("k", "dims"), Attribute("axis")),
              _top_k_reference, _top_k_cost, capacity="top_k",

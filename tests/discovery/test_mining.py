@@ -12,6 +12,7 @@ import relax_eg as rx
 from benchmarks.random_instances import differences
 from relax_eg.cli import app
 from relax_eg.driver.mining import mine
+from relax_eg.driver.sketches import fill
 from relax_eg.errors import DiscoveryError
 
 
@@ -53,7 +54,7 @@ def test_what_is_proved_is_left_by_an_interruption() -> None:
             raise KeyboardInterrupt
 
     found = mine(clumsy, "n 512", "n 512", at={"n": 128}, tell=stop)
-    assert (found.stopped, found.fragments) == ("interrupted", 2)
+    assert (found.stopped, found.looked_at) == ("interrupted", 2)
     assert [o.text for o in found.offers] == ["abs(a) * abs(a) = a * a"]
     assert str(found).endswith("stopped: interrupted")
 
@@ -69,3 +70,81 @@ def test_the_command(tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     assert "abs(a) * abs(a) = a * a" in ran.output
     assert all(v.holds_everywhere for v in rx.verify(tmp_path / "laws.py"))
+
+
+# --- sketches ---
+
+
+def traced(a, b):
+    return jnp.trace(a @ b)
+
+
+def summed(a, b, h):
+    return jnp.sum(h)
+
+
+MATRICES = ("n n", "n n")
+
+
+def test_a_hole_is_filled() -> None:
+    found = fill(
+        traced, *MATRICES, at={"n": 256}, sketch=summed, holes=["n n"], operators="multiply | permute_dims(axes=(1,0))",
+        size=2,
+    )  # fmt: skip
+    (offer,) = found.offers
+    assert offer.text == "trace(a @ b) = sum(a * b.T)"
+    assert offer.after < offer.before
+    assert "fillings, 1 laws, 0 not proved" in str(found)
+    assert not differences(found.rules, 20)[1]
+
+
+def test_two_holes_are_filled_together() -> None:
+    found = fill(
+        lambda x, w, v: (x[:, None] * w[None, :]) @ v, "n", "n", "n", at={"n": 256},
+        sketch=lambda x, w, v, h, g: h * g, holes=["n", ""], operators="multiply | sum(axes=(0,))", size=2,
+    )  # fmt: skip
+    assert [o.text.rpartition(" = ")[2] for o in found.offers] == ["a * sum(b * c)"]
+
+
+def test_what_is_as_dear_as_the_program_fills_no_hole() -> None:
+    """A product of matrices takes longer than a function of elements, so no term has one."""
+    tried = {
+        operators: fill(
+            lambda a, b: jnp.abs(a) + jnp.abs(b), *MATRICES, at={"n": 256}, sketch=lambda a, b, h: h, holes=["n n"],
+            operators=operators, size=2,
+        ).looked_at
+        for operators in ("add", "add | matmul", "add | multiply")
+    }  # fmt: skip
+    assert tried["add | matmul"] == tried["add"] < tried["add | multiply"]
+
+
+@pytest.mark.parametrize(
+    "sketch, holes, problem",
+    [
+        (lambda a, b, h: h, ["n n"], r"it gives R\.Tensor\(\(\"n\", \"n\"\).*; one tensor of equal annotation"),
+        (lambda a, b: jnp.sum(a), [], "it takes 2 arguments; the 2 of the function, then one for each hole"),
+        (lambda a, b, h, g, i, j, k, m, n: jnp.sum(h), ["n n"] * 7, "it has 9 arguments; up to 8 tensors"),
+    ],
+)
+def test_a_sketch_that_does_not_fit(sketch, holes, problem) -> None:
+    with pytest.raises(DiscoveryError, match=problem):
+        fill(traced, *MATRICES, at={"n": 64}, sketch=sketch, holes=holes)
+
+
+def test_arguments_of_a_sketch() -> None:
+    for given, problem in (
+        ({"sketch": 5, "holes": ["n n"]}, "sketch=5"), ({"sketch": summed, "holes": "n n"}, "holes='n n'"),
+        ({"sketch": summed, "holes": ["n n"], "operators": 3}, "operators=3"),
+    ):  # fmt: skip
+        with pytest.raises(DiscoveryError, match=problem):
+            fill(traced, *MATRICES, at={"n": 64}, **given)
+
+
+def test_the_command_with_a_sketch() -> None:
+    arguments = [f"{__file__}:traced", "multiply", "permute_dims(axes=(1,0))", "--sketch", f"{__file__}:summed"]
+    more = ["--hole", "n n", "--spec", "n n", "--spec", "n n", "--at", "n=256", "--jobs", "1", "--size", "2"]
+    ran = CliRunner().invoke(app, ["discover", *arguments, *more])
+    assert ran.exit_code == 0, ran.output
+    assert "trace(a @ b) = sum(a * b.T)" in ran.output
+    ran = CliRunner().invoke(app, ["discover", "multiply", *arguments[3:], *more])
+    assert "--sketch: a function that it is a sketch of is needed" in ran.output

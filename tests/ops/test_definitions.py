@@ -23,8 +23,9 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ["fill", "clip", "promise_in_bounds"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_scatter_is_defined_as_it_is_computed(name: str) -> None:
+def test_a_scatter_is_defined_as_it_is_computed(name: str, mode: str) -> None:
     specs, numbers = CASES[name]
     rng = np.random.default_rng(0)
     x, i, u = (tuple(map(int, s.split())) for s in specs)
@@ -32,7 +33,7 @@ def test_a_scatter_is_defined_as_it_is_computed(name: str) -> None:
     arrays = [a.astype(t) for a, t in zip(arrays, ("float32", "int32", "float32"), strict=True)]
     attrs = {
         "kind": "add",
-        "mode": "fill",
+        "mode": mode.removesuffix("_in_bounds"),
         "sorted": False,
         "unique": False,
         **dict(zip(NUMBERS, numbers, strict=True)),
@@ -43,4 +44,23 @@ def test_a_scatter_is_defined_as_it_is_computed(name: str) -> None:
     (found,) = evaluate(program, arrays, {})
     dims = jax.lax.ScatterDimensionNumbers(**dict(zip(NUMBERS, numbers, strict=True)))
     operand, indices, updates = map(jnp.asarray, arrays)
-    assert np.allclose(found, jax.lax.scatter_add(operand, indices, updates, dims, mode="fill"), atol=1e-5)
+    assert np.allclose(found, jax.lax.scatter_add(operand, indices, updates, dims, mode=mode), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_sort_is_defined_as_it_is_computed(dtype: str, axis: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 4, (5, 7)).astype(dtype)
+    if dtype == "float32":
+        x.flat[rng.permutation(x.size)[:9]] = np.repeat([np.nan, -np.inf, np.inf], 3)
+    y = np.arange(x.size, dtype="int32").reshape(x.shape)
+    attrs = {"axis": axis, "num_keys": 1, "stable": True}
+    operands = Tensor(x.shape, dtype), Tensor(y.shape, "int32")
+    program = definition_of(Site("sort", operands, attrs))
+    assert program is not None
+    wanted = jax.lax.sort((jnp.asarray(x), jnp.asarray(y)), dimension=axis)
+    for found, values in zip(evaluate(program, [x, y], {}), wanted, strict=True):
+        np.testing.assert_array_equal(found, np.asarray(values))
+    assert definition_of(Site("sort", operands, {**attrs, "stable": False})) is None
+    assert definition_of(Site("sort", operands, {**attrs, "num_keys": 2})) is None

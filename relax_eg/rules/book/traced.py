@@ -86,7 +86,7 @@ def exponentials_to_both_sides(x: Any, s: Any, t: Any) -> Any:
 @_rule("c:, x: *b", when="nonnegative(x)", tags=("exp", "log"), check=False)
 def exponential_of_log1p(c: Any, x: Any) -> Any:
     """exp(-(c + log(1 + x))) = exp(-c) / (1 + x) for x >= 0"""
-    return op.exp(-(c + op.log1p(x))), op.exp(-c) / (1.0 + x)
+    return op.exp(-(c + op.log1p(x))), _times_exponential(1.0 / (1.0 + x), c)
 
 
 def _times_exponential(x: Any, z: Any) -> Any:
@@ -98,7 +98,7 @@ def _times_exponential(x: Any, z: Any) -> Any:
 @_rule("x: *b, z: *b, c:", when="nonnegative(x)", tags=("exp", "log"), check=False)
 def exponential_of_log_and_more(x: Any, z: Any, c: Any) -> Any:
     """exp(log(x) - z - c) = x exp(-(z + c)) for x >= 0"""
-    return op.exp(op.log(x) - z - c), _times_exponential(x, z + c)
+    return op.exp(op.log(x) - z - c), op.where(op.equal(x, 0.0), 0.0, _times_exponential(x, z + c))
 
 
 @_rule("x: *b, z: *b, c:", tags=("exp", "log", "where"), check=False)
@@ -106,7 +106,7 @@ def density_of_log(x: Any, z: Any, c: Any) -> Any:
     """exp(log(x) - z - c), and 0 where x < 0 = x exp(-(z + c)), and 0 there: the gamma density"""
     is_inside = op.greater_equal(x, 0.0)
     log = op.log(op.where(is_inside, x, 1.0)) - z - c
-    return op.exp(op.where(is_inside, log, -_INFINITY)), op.where(is_inside, _times_exponential(x, z + c), 0.0)
+    return op.exp(op.where(is_inside, log, -_INFINITY)), op.where(op.greater(x, 0.0), _times_exponential(x, z + c), 0.0)
 
 
 # --- slopes of limits, and what lookups have as derivatives ---

@@ -83,10 +83,11 @@ def _coarsest(s: Scalar) -> tuple[float, float]:
 _DOUBTFUL = frozenset({"add", "subtract", "exp", "power"})
 
 
-def may_cancel(left: Scalar, right: Scalar) -> bool:
-    """Whether the right term may cancel or overflow where the left one does not."""
-    doubtful = {t for t in walk(right) if isinstance(t, Apply) and t.fn in _DOUBTFUL} - _same_exponents(left, right)
-    return not doubtful <= set(walk(left))
+def doubtful_terms(left: Scalar, right: Scalar) -> set[Apply]:
+    """The terms of the right side that the left one does not have and that may cancel or overflow."""
+    return {t for t in walk(right) if isinstance(t, Apply) and t.fn in _DOUBTFUL} - {
+        *_same_exponents(left, right), *walk(left),
+    }  # fmt: skip
 
 
 def _same_exponents(a: Scalar, b: Scalar) -> set[Scalar]:

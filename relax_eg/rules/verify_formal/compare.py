@@ -9,17 +9,19 @@ from fractions import Fraction
 
 from relax_eg.dtypes import is_float
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
-from relax_eg.rules.verify_formal.compose import Composer
+from relax_eg.rules.verify_formal.compose import Composer, Unsupported
+from relax_eg.rules.verify_formal.folds import decided
 from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards, Summand
 from relax_eg.rules.verify_formal.places import Written
 from relax_eg.rules.verify_formal.sums import Factor, Sum, Term
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import TermValues, modulus_of
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Scalar
+from relax_eg.tir.expr import Read, Reduce, Scalar, Select, walk
 
 # chosen: largest allowed ratio of the absolute sum of the right side's summands to that of the left side's.
 _MASS = 2
+_MOST_CHOICES = 3  # limit: truth values of the data of which both cases are tried
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,36 @@ def equal_values(a: Scalar, b: Scalar, sides: Sides, facts: KnownGuards, accurat
     if right.fragile or (floats and not is_tame(normal.merge_equal_terms(y)) and a != b):
         return "equal over the reals; nothing is known of the right side's accuracy"
     return ""
+
+
+def equal_by_choices(a: Scalar, b: Scalar, sides: Sides, facts: KnownGuards, accurately: bool, depth: int = 0) -> str:
+    """Returns why the terms are not shown equal where truth values of the data that decide whole sums hold, and where
+    they do not; "" if they are."""
+    try:
+        why = equal_values(a, b, sides, facts, accurately)
+    except Unsupported as e:
+        why = str(e)
+        if (cond := _choice(a, b)) is None:
+            raise
+    else:
+        cond = _choice(a, b) if why else None
+    if cond is None or depth >= _MOST_CHOICES:
+        return why
+    for holds in (True, False):
+        own = Sides.of(sides.left.composer, sides.left.facts, sides.left.normal.written)
+        x, y = (decided(s, cond, holds) for s in (a, b))
+        if why := equal_by_choices(x, y, own, facts, accurately, depth + 1):
+            return why
+    return ""
+
+
+def _choice(a: Scalar, b: Scalar) -> Scalar | None:
+    """Returns a truth value of the data, the same for all that is added up, by which something in a sum is chosen."""
+    for t in (*walk(a), *walk(b)):
+        for s in walk(t.body) if isinstance(t, Reduce) else ():
+            if isinstance(s, Select) and isinstance(s.cond, Read) and s.cond.free <= a.free | b.free:
+                return s.cond
+    return None
 
 
 class _Group:

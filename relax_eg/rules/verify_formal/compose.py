@@ -369,6 +369,16 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
     return None
 
 
+def counted_in(s: Scalar, dtype: str) -> Scalar | None:
+    """Returns a number of true values, an integer, as the same number of dtype `dtype`; None for other integers. Such
+    numbers are assumed to fit, as sizes are."""
+    if isinstance(s, Cast) and s.arg.dtype == "bool" and s.dtype in _INDEX_DTYPES:
+        return Cast(s.arg, dtype)
+    if isinstance(s, Reduce) and s.kind == "sum" and (body := counted_in(s.body, dtype)) is not None:
+        return Reduce("sum", s.over, body)
+    return None
+
+
 def _has_no_data(s: Scalar) -> bool:
     """Whether `s` is computed from positions and sizes alone."""
     return not any(isinstance(t, (Read, Reduce)) for t in walk(s))

@@ -123,7 +123,7 @@ class Folds:
 
     def _same_in_both_cases(self, cond: Scalar, a: Scalar, b: Scalar, extra: frozenset[GuardLiteral]) -> bool:
         """Whether the terms are the same where `cond`, a condition on data, holds and where it does not hold."""
-        return all(self.same_terms(_decided(a, cond, c), _decided(b, cond, c), extra) for c in (True, False))
+        return all(self.same_terms(decided(a, cond, c), decided(b, cond, c), extra) for c in (True, False))
 
     def _equal(self, xs: Iterable[object], ys: Iterable[object], extra: frozenset[GuardLiteral]) -> bool:
         for x, y in zip(xs, ys, strict=True):
@@ -237,6 +237,8 @@ class Folds:
         if isinstance(s, Cast):
             if s.arg.dtype == s.dtype:
                 return s.arg
+            if s.arg.dtype == "bool" and isinstance(known := self.head_normal_form(s.arg, extra), Const):
+                return Const(int(bool(known.value)), s.dtype)
             if isinstance(s.arg, Cast) and _is_there_and_back(s.arg, s.dtype) and self._may_use_identities():
                 self._used_identity()
                 return s.arg.arg
@@ -287,6 +289,8 @@ class Folds:
     def _call(self, s: Apply, extra: frozenset[GuardLiteral]) -> Scalar:
         args = tuple(self.head_normal_form(a, extra) for a in s.args)
         applied = s if args == s.args else Apply(s.fn, args)
+        if applied.dtype == "bool" and (known := self._truth(applied)) is not None:
+            return known
         # Complex numbers are left out: (a + bi) * 1 computes b * 0, which is NaN if b is infinite.
         if not self._may_use_identities() or kind(args[0].dtype) == "c":
             return applied
@@ -294,6 +298,16 @@ class Folds:
         if found is not applied:
             self._used_identity()
         return found
+
+    def _truth(self, s: Apply) -> Scalar | None:
+        """Returns what is known of a comparison of equal places, or of a connective of known truths; else None."""
+        if s.fn in ("bitwise_and", "bitwise_or") and s.args[0].dtype == "bool":
+            decides = s.fn == "bitwise_or"
+            for a, b in (s.args, s.args[::-1]):
+                if isinstance(a, Const):
+                    return a if bool(a.value) == decides else b
+        guard = self._guard(s)
+        return None if guard is None or guard.decided is None else Const(guard.decided, "bool")
 
     def _identity(self, s: Apply, extra: frozenset[GuardLiteral]) -> Scalar:
         """Returns `s` rewritten by an identity of bits, or `s` if none applies. `tests/rules/test_identities.py` tests
@@ -431,17 +445,19 @@ def _magnitude(s: Scalar) -> Scalar | None:
     return s.args[0] if isinstance(s, Apply) and s.fn == "abs" and kind(s.dtype) == "f" else None
 
 
-def _decided(s: Scalar, cond: Scalar, holds: bool) -> Scalar:
+def decided(s: Scalar, cond: Scalar, holds: bool) -> Scalar:
     """Returns `s` with selects on `cond` resolved, given whether `cond` holds."""
     if isinstance(s, Select):
         if s.cond == cond:
-            return _decided(s.then if holds else s.other, cond, holds)
-        return Select(_decided(s.cond, cond, holds), _decided(s.then, cond, holds), _decided(s.other, cond, holds))
+            return decided(s.then if holds else s.other, cond, holds)
+        return Select(decided(s.cond, cond, holds), decided(s.then, cond, holds), decided(s.other, cond, holds))
     if isinstance(s, Apply):
-        args = tuple(_decided(a, cond, holds) for a in s.args)
+        args = tuple(decided(a, cond, holds) for a in s.args)
         return s if args == s.args else Apply(s.fn, args)
     if isinstance(s, Cast):
-        return Cast(_decided(s.arg, cond, holds), s.dtype)
+        return Cast(decided(s.arg, cond, holds), s.dtype)
+    if isinstance(s, Reduce) and not cond.free & {v for d, _ in s.over for v in d.variables}:
+        return Reduce(s.kind, s.over, decided(s.body, cond, holds))
     return s
 
 

@@ -16,7 +16,21 @@ from typing import Any
 import z3
 
 from relax_eg.dtypes import kind
+from relax_eg.limits import KEPT
+from relax_eg.memo import Memo
+from relax_eg.rules.verify_formal.accuracy import doubtful_terms
+from relax_eg.rules.verify_formal.choices import (
+    MOST_CASES,
+    ChosenTerms,
+    PlainTerms,
+    Premises,
+    inner_terms,
+    is_positive,
+    next_condition,
+    terms_under,
+)
 from relax_eg.rules.verify_formal.compose import Unsupported
+from relax_eg.rules.verify_formal.exponentials import linear, same_quotients
 from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
 from relax_eg.tir.functions import functions_with_trait
@@ -30,24 +44,74 @@ Term = Any
 Formula = Any
 
 
-def same_elements(left: Scalar, right: Scalar, claims: Mapping[str, frozenset[str]], deadline: Deadline) -> str:
-    """Returns why the terms are not shown equal and equally defined; empty if they are. `claims`: facts of buffers."""
+def same_elements(
+    left: Scalar, right: Scalar, claims: Mapping[str, frozenset[str]], deadline: Deadline, accurately: bool = False
+) -> str:
+    """Returns why the terms are not shown equal and equally defined; empty if they are. `claims`: facts of buffers.
+    `accurately`: also that the right term neither cancels nor overflows where the left one does not."""
     deadline.check()
+    plain = PlainTerms(claims)
+    a, b = plain.term(left), plain.term(right)
+    key = a, b, frozenset(plain.claims.items()), accurately
+    return _ANSWERS.get_or_make(key, lambda: _same_numbers(a, b, plain.claims, accurately, deadline))
+
+
+_ANSWERS: Memo[tuple[Scalar, Scalar, frozenset[tuple[str, frozenset[str]]], bool], str] = Memo(KEPT)
+
+
+def _same_numbers(
+    left: Scalar, right: Scalar, claims: Mapping[str, frozenset[str]], accurately: bool, deadline: Deadline
+) -> str:
     try:
-        theory = _RealTheory(claims)
-        a, b = theory.term(left), theory.term(right)
-        theory.laws()
-        for s in (left, right):
-            if not theory.follows([], theory.defined(_swallowed(s))):
-                return "a function may have no value inside of another"
-        x, y = theory.defined(walk(left)), theory.defined(walk(right))
-        if not theory.follows([x], y):
-            return "the right side may have no value where the left has one"
-        if not theory.follows([y], x):
-            return "the left side may have no value where the right has one"
-        return "" if theory.follows([x, y], a == b) else "the values are not shown equal"
+        todo, count = [terms_under(left, right, {})], 0
+        while todo:
+            deadline.check()
+            case = todo.pop()
+            condition = next_condition(case)
+            why = "" if condition is not None else _same_in_case(case, claims, accurately)
+            if isinstance(why, Scalar):
+                condition = why
+            elif why:
+                return why
+            if condition is None:
+                continue
+            count += 1
+            if count > MOST_CASES:
+                return "too many cases of conditions"
+            for holds in (True, False):
+                more = terms_under(left, right, {**case.premises.truths, condition: holds})
+                if not _RealTheory(claims).contradicts(more.premises):
+                    todo.append(more)
+        return ""
     except z3.Z3Exception as e:
         raise Unsupported(f"z3: {e}") from None
+
+
+def _same_in_case(case: ChosenTerms, claims: Mapping[str, frozenset[str]], accurately: bool) -> str | Scalar:
+    """Returns why the terms of a case are not shown equal; empty if they are; or a condition that is to be decided
+    first."""
+    theory = _RealTheory(claims)
+    a, b = theory.term(case.left), theory.term(case.right)
+    theory.assume(case.premises)
+    theory.laws()
+    sides = (case.left, case.right)
+    for t in dict.fromkeys((*inner_terms(case), *(t for s in sides for t in _swallowed(s)))):
+        if not theory.follows([], theory.defined([t])):
+            if isinstance(t, Apply) and t.fn == "log" and is_positive(t.args[0]) not in case.premises.truths:
+                return is_positive(t.args[0])
+            return "a function may have no value inside of another"
+    if not all(theory.follows([], theory.term(t) >= 0) for t in case.premises.zeros):
+        return "a logarithm of what may be negative inside of another function"
+    x, y = (theory.defined(walk(s)) for s in sides)
+    if not theory.follows([x], y):
+        return "the right side may have no value where the left has one"
+    if not theory.follows([y], x):
+        return "the left side may have no value where the right has one"
+    if not same_quotients(*sides) and not theory.follows([x, y], a == b):
+        return "the values are not shown equal"
+    if accurately and not all(theory.is_mild(t, *sides) for t in doubtful_terms(*sides)):
+        return "equal over the reals; the right side may cancel or overflow where the left does not"
+    return ""
 
 
 def _swallowed(s: Scalar) -> set[Scalar]:
@@ -97,6 +161,38 @@ class _RealTheory:
         solver.set("max_memory", _MEMORY_MB)
         solver.add(*self.known, *premises, z3.Not(wanted))
         return solver.check() == z3.unsat
+
+    def assume(self, premises: Premises) -> None:
+        """Adds what holds in a case."""
+        for s in (*premises.numbers, *premises.zeros):
+            self.term(s)
+        self.known += [self.term(c) == z3.BoolVal(holds) for c, holds in premises.truths.items()]
+
+    def contradicts(self, premises: Premises) -> bool:
+        """Whether nothing fulfils the conditions of a case."""
+        self.assume(premises)
+        return self.follows([], z3.BoolVal(False))
+
+    def is_mild(self, s: Apply, left: Scalar, right: Scalar) -> bool:
+        """Whether a sum, power or exponential of `right` neither cancels nor overflows where those of `left` do not.
+
+        Summands of one sign do not cancel. An exponent may be a sum of the terms of an exponent of `left`, each as
+        often; it does not overflow if it is at most zero, or at most the largest exponent if those of `left` and all
+        logarithms are."""
+        exponents = [t.args[0] for t in walk(left) if isinstance(t, Apply) and t.fn == "exp"]
+        if s.fn in ("add", "subtract"):
+            x, y = map(self.term, s.args)
+            y = y if s.fn == "add" else -y
+            if self.follows([], z3.And(x >= 0, y >= 0)) or self.follows([], z3.And(x <= 0, y <= 0)):
+                return True
+            return s not in _outside_exponents(right) and any(_is_part(s, e) for e in exponents)
+        if s.fn != "exp":
+            return False
+        x, most = self.term(s.args[0]), self.fresh()
+        logs = [v for v, _ in self._powers if z3.is_app(v) and v.decl().eq(self._log)]
+        bounds = [most >= 0, *(self.term(e) <= most for e in exponents)]
+        bounds += [z3.And(v <= most, v >= -most) for v in logs]
+        return self.follows([], x <= 0) or self.follows(bounds, x <= most)
 
     def defined(self, terms: Iterable[Scalar]) -> Formula:
         """Returns the formula that says that every one of `terms` has a value if its arguments have."""
@@ -260,6 +356,24 @@ class _RealTheory:
                 for c, z in self._powers:
                     if c is not a and c is not b:
                         self.known.append(z3.Implies(c == a + b, z == x * y))
+
+
+def _outside_exponents(s: Scalar) -> set[Scalar]:
+    """Returns the terms that are used other than in exponents."""
+    found: set[Scalar] = set()
+    todo = [s]
+    while todo:
+        t = todo.pop()
+        if t not in found:
+            found.add(t)
+            todo += () if isinstance(t, Apply) and t.fn == "exp" else t.children
+    return found
+
+
+def _is_part(s: Scalar, of: Scalar) -> bool:
+    """Whether the sum `s` adds up no more of any term than the sum `of`."""
+    whole = linear(of, mass=True)
+    return all(by <= whole.get(t, 0) for t, by in linear(s, mass=True).items())
 
 
 def _exponent(s: Apply) -> int:

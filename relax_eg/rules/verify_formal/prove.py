@@ -9,8 +9,8 @@ each of the other float types a few instances are proved. An instance is proved 
   (over the reals, or modulo 2^w), equally defined, and the right side adds up no larger summands than the left side.
 
 If an instance is shown only by an identity that `folds` assumes, the rule restates the identity: it is an "axiom". Any
-other outcome, including running out of time, is "unknown": the prover never refutes. It assumes that sizes and
-positions fit int32 and int64, and that the arithmetic of positions does not wrap.
+other outcome, including running out of time, is "unknown": the prover never refutes. It assumes that sizes,
+positions and numbers of true values fit int32 and int64, and that the arithmetic of positions does not wrap.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from relax_eg.rules.conditions import Claim, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.rule import Instance, Rule, instances
 from relax_eg.rules.signature import Numerics
-from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_cancel, may_have_masks
+from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_have_masks
 from relax_eg.rules.verify_formal.blocks import any_rank
-from relax_eg.rules.verify_formal.compare import Sides, equal_values
+from relax_eg.rules.verify_formal.compare import Sides, equal_by_choices
 from relax_eg.rules.verify_formal.compose import POSITION, Composer, Unsupported, size_conditions
 from relax_eg.rules.verify_formal.empty_axes import cases
 from relax_eg.rules.verify_formal.existence import require_operators, require_sizes
@@ -358,6 +358,8 @@ def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuar
     if instance.rule.numerics == "exact" and floats:
         if is_axiom:
             return "axiom"
+        if not _differ_as_words(left, right, facts.deadline):
+            return "exact"
         raise Unsupported("not shown to have the same bits")
     accurately = instance.rule.numerics != "approximate"
     reasons: list[str] = []
@@ -445,18 +447,16 @@ def _equal_elements(
 ) -> str:
     """Returns why terms without reductions are not shown equal; empty if they are."""
     try:
-        why = same_elements(a, b, claims, deadline)
+        why = same_elements(a, b, claims, deadline, accurately)
     except Unsupported as e:
         return str(e)
     if why or not accurately:
         return why
-    if may_cancel(a, b):
-        return "equal over the reals; the right side may cancel or overflow where the left does not"
     return "" if keeps_precision(a, b) else "the right side computes in a coarser float"
 
 
 def _differ_as_words(left: Expr, right: Expr, deadline: Deadline) -> str:
-    """Returns why integers or truth values, computed without reductions, are not shown equal; empty if they are."""
+    """Returns why elements, computed without reductions, are not shown to have the same bits; empty if they are."""
     at, composer = _indices(left), Composer()
     try:
         return same_words(composer.element(left, at), composer.element(right, at), deadline)
@@ -526,7 +526,7 @@ def _equal_in_all_cases(
     for x, y, inside in cases(a, b, of.composer, of.facts):
         facts = _with_positions(inside, of.composer, instance)
         own = sides if facts is of.facts else Sides.of(of.composer, facts, of.normal.written)
-        why = equal_values(x, y, own, facts.with_(more) if more else facts, accurately)
+        why = equal_by_choices(x, y, own, facts.with_(more) if more else facts, accurately)
         if why:
             return why
     return ""

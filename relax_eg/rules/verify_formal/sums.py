@@ -8,7 +8,7 @@ renaming are equal, and an enclosing sum captures no name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -17,6 +17,7 @@ from typing import Literal
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.guards import GuardLiteral
 from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import product as monomial
 
 _MOST_TERMS = 400  # limit: summands of a sum
 
@@ -187,3 +188,29 @@ def root_of_number(form: CanonicalSum) -> Fraction:
     number = form.terms[0][1]
     root = Fraction(math.isqrt(number.numerator), math.isqrt(number.denominator))
     return root if root * root == number else Fraction(1)
+
+
+def without_inverses(t: Term, is_positive: Callable[[Dim], bool]) -> Term:
+    """Returns a term without the inverses of positive sizes that are factors of it, too."""
+    factors = list(t.factors)
+    for f in t.factors:
+        size = f.args[0].dim if f.kind == "apply" and f.name == "reciprocal" else None
+        if size is None or len(size.terms) != 1 or size.const or size.terms[0][1] != 1 or f not in factors:
+            continue
+        rest = list(factors)
+        rest.remove(f)
+        for a in size.terms[0][0]:
+            met = next((g for g in rest if g.kind == "dim" and g.dims[0] == monomial((a,))), None)
+            if met is None:
+                break
+            rest.remove(met)
+        else:
+            factors = rest if is_positive(size) else factors
+    return t if len(factors) == len(t.factors) else Term(tuple(factors), t.guards, t.bound)
+
+
+def is_extreme(t: Term, name: str) -> bool:
+    """Whether a term is the extreme `name` of a formal sum of values, everywhere."""
+    if t.guards or t.bound or len(t.factors) != 1 or t.factors[0].name != name:
+        return False
+    return all(len(u.factors) == 1 and u.factors[0].name == "value" for u, _ in t.factors[0].args[0].terms)

@@ -13,6 +13,7 @@ from fractions import Fraction
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
 from relax_eg.rules.verify_formal.guards import (
     GuardLiteral,
+    Guards,
     KnownGuards,
     at_least,
     in_range,
@@ -31,6 +32,7 @@ _MOST_ORDERS = 120
 _MOST_ROUNDS = 60  # limit: rounds of simplification of a term
 _MOST_WRITTEN_ROUNDS = 4000  # limit: the same if sums are written out; a round makes or simplifies one summand
 
+_ALWAYS: Guards = frozenset()
 _ANY = loop("any")
 _THIS = loop("this")
 
@@ -138,6 +140,25 @@ class Normalizer:
                 raise Unsupported("a term does not settle")
             found = self._settled[term] = done
         return found
+
+    def without_implied_guards(self, t: Term, path: Guards = _ALWAYS) -> Term:
+        """Returns `t` without guards that follow from its other guards and `path`."""
+        guards = t.guards
+        for g in sorted(guards, key=lambda g: g.key):
+            if g.of is None and len(guards | path) > 1 and self.facts.entails(g, path | guards - {g}):
+                guards -= {g}
+        return Term(t.factors, guards, t.bound)
+
+    def size_where(self, form: CanonicalSum, path: Guards) -> Dim | None:
+        """Returns the size, or number of places, that an integer is where `path` holds; None if it is not shown."""
+        for _ in range(2):  # what is counted leaves a guard, that there is anything to count
+            if form.dim is not None:
+                return form.dim
+            total = Sum()
+            for t, c in form.terms:
+                total.add(self.without_implied_guards(t, path), c)
+            form = self.canonical_sum(self.settle(total), form.modulus)
+        return form.dim
 
     def _step(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Returns one simplification of `t`, as a sum; None if there is none."""

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from relax_eg.dtypes import dtype_of, is_float, kind
 from relax_eg.rules.verify_formal.accuracy import has_no_rounding, is_tame
-from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
+from relax_eg.rules.verify_formal.compose import Composer, Unsupported, counted_in, index_dim
 from relax_eg.rules.verify_formal.guards import (
     Condition,
     GuardLiteral,
@@ -26,7 +26,17 @@ from relax_eg.rules.verify_formal.guards import (
     one_holds,
     zero,
 )
-from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, root_of_number, scaled_to_one, unscaled
+from relax_eg.rules.verify_formal.sums import (
+    CanonicalSum,
+    Factor,
+    Sum,
+    Term,
+    is_extreme,
+    root_of_number,
+    scaled_to_one,
+    unscaled,
+    without_inverses,
+)
 from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select
@@ -52,13 +62,6 @@ def modulus_of(dtype: str) -> int:
 
 # given: the extreme that a decreasing function makes of another
 _OPPOSITE: Mapping[str, ReduceKind] = {"max": "min", "min": "max"}
-
-
-def _is_extreme(t: Term, name: str) -> bool:
-    """Whether a term is the extreme `name` of a formal sum of values, everywhere."""
-    if t.guards or t.bound or len(t.factors) != 1 or t.factors[0].name != name:
-        return False
-    return all(len(u.factors) == 1 and u.factors[0].name == "value" for u, _ in t.factors[0].args[0].terms)
 
 
 def _has_trait(fn: str, trait: Trait) -> bool:
@@ -180,6 +183,8 @@ class TermValues:
             return self.sum_of(Index(s.arg.dim, s.dtype), path)
         if is_float(source) and is_float(s.dtype):  # `accuracy.keeps_precision` checks the rounding
             return self.sum_of(s.arg, path)
+        if is_float(s.dtype) and (count := counted_in(s.arg, s.dtype)) is not None:
+            return self.sum_of(count, path)
         return self._one(Factor("apply", f"cast {source} {s.dtype}", (), (self.form_of(s.arg, path, True, True),)))
 
     # --- functions ---
@@ -248,18 +253,8 @@ class TermValues:
     def _without_inverses(self, total: Sum) -> Sum:
         found = Sum()
         for t, c, m in total.items():
-            found.add(self._without_inverse_sizes(t), c, m)
+            found.add(without_inverses(t, lambda d, t=t: self.facts.entails(at_least(d - 1), t.guards)), c, m)
         return found
-
-    def _without_inverse_sizes(self, t: Term) -> Term:
-        factors = list(t.factors)
-        for f in t.factors:
-            size = f.args[0].dim if f.kind == "apply" and f.name == "reciprocal" else None
-            met = next((g for g in factors if g.kind == "dim" and g.dims[0] == size), None)
-            if size is not None and met is not None and f in factors and self.facts.entails(at_least(size - 1)):
-                factors.remove(f)
-                factors.remove(met)
-        return t if len(factors) == len(t.factors) else Term(tuple(factors), t.guards, t.bound)
 
     def _opaque(self, s: Apply, path: Guards) -> Sum:
         if kind(s.args[0].dtype) == "c":  # traits are those of functions of real numbers
@@ -312,14 +307,6 @@ class TermValues:
                 if not self.facts.entails(positive, t.guards):
                     guards.add(positive)
         return Term(tuple(f for f in t.factors if f.kind != "dim"), frozenset(guards), t.bound)
-
-    def _without_implied_guards(self, t: Term) -> Term:
-        """Returns `t` without guards that follow from its other guards."""
-        guards = t.guards
-        for g in sorted(guards, key=lambda g: g.key):
-            if g.of is None and len(guards) > 1 and self.facts.entails(g, guards - {g}):
-                guards -= {g}
-        return Term(t.factors, guards, t.bound)
 
     def _is_positive_size(self, form: CanonicalSum, path: Guards) -> bool:
         """Whether `form` is an integer made of sizes that is shown to be positive where `path` holds."""
@@ -440,7 +427,7 @@ class TermValues:
         if isinstance(s, Select):
             return self._values_of_cases(s, which, path)
         form = self.form_of(s, path, False, True)
-        extremes = [(t, c) for t, c in form.terms if c == 1 and _is_extreme(t, f"{which} {s.dtype}")]
+        extremes = [(t, c) for t, c in form.terms if c == 1 and is_extreme(t, f"{which} {s.dtype}")]
         if len(extremes) != 1 or (form.modulus and len(form.terms) > 1):
             return self._one(Factor("apply", "value", (), (form,)))
         total = Sum()
@@ -472,7 +459,8 @@ class TermValues:
         for t, c, _ in self.normal.settle(values).items():
             if c <= 0:
                 raise Unsupported("a negative count")
-            found[self.normal.with_canonical_names(self._without_implied_guards(self._without_counts(t)))] = Fraction(1)
+            value = self.normal.without_implied_guards(self._without_counts(t))
+            found[self.normal.with_canonical_names(value)] = Fraction(1)
         total = Sum()
         for t in found:
             total.add(t, Fraction(1))
@@ -517,6 +505,10 @@ class TermValues:
                     raise Unsupported(f"the condition {s.fn}")
         if isinstance(s, Cast) and s.arg.dtype == "bool":
             return self.condition(s.arg, path)
+        if isinstance(s, Reduce) and s.kind in ("any", "all"):
+            nowhere = _FALSE if s.kind == "any" else _TRUE
+            if self.condition(s.body, path | {g for v, n in s.over for g in in_range(v, n)}) == nowhere:
+                return nowhere
         raise Unsupported(f"a condition of kind {type(s).__name__}")
 
     def _comparison(self, s: Apply, path: Guards) -> Condition:
@@ -540,9 +532,16 @@ class TermValues:
         return self._ordered(fn, a, b, path)
 
     def _ordered(self, fn: str, a: Scalar, b: Scalar, path: Guards) -> Condition:
+        is_fragile = self.fragile
         forms = [self.form_of(v, path, True, True) for v in (a, b)]
         if forms[0] == forms[1]:
+            if a == b:  # whatever is rounded
+                self.fragile = is_fragile
             return _TRUE if fn == "equal" else _FALSE
+        if modulus_of(a.dtype):
+            x, y = (self.normal.size_where(f, path) for f in forms)
+            if x is not None and y is not None:
+                return case_of(zero(x - y) if fn == "equal" else at_least(y - x - 1))
         if fn in functions_with_trait("commutes"):
             forms.sort(key=lambda f: f.key)
         return case_of(GuardLiteral("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))

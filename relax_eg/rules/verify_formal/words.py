@@ -1,32 +1,40 @@
-"""Equality of terms of integers and truth values, by z3 over bit vectors: wrapping, shifts, masks, quotients."""
+"""Equality of terms bit for bit, by z3: of integers over bit vectors (wrapping, shifts, masks, quotients), of truth
+values, and of floats that are only compared and chosen, or computed from few numbers. NaN is one value. Of zeros of
+both signs an extreme may be either.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import z3
 
 from relax_eg.dtypes import dtype_of, kind
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select
+from relax_eg.tir.functions import FUNCTIONS
 
 _MILLISECONDS = 2_000  # limit: time of z3 for one question
 _MEMORY_MB = 1_500  # limit: memory of z3
+_MOST_NUMBERS = 16  # limit: values of a float that is computed from choices of numbers
+_ROUNDED = frozenset(("add", "subtract", "multiply", "divide"))  # given: IEEE 754, the same bits everywhere
 _LARGEST_POWER = 6  # limit: exponents that are multiplied out
 
 Term = Any
 
 
 def same_words(left: Scalar, right: Scalar, deadline: Deadline) -> str:
-    """Returns why terms of integers and truth values are not shown to have the same bits; empty if they are. Raises
-    Unsupported for other terms."""
+    """Returns why terms are not shown to have the same bits; empty if they are. Raises Unsupported for terms that
+    compute with floats or other numbers."""
     deadline.check()
     try:
         memo: dict[Scalar, Term] = {}
         a, b = _term(left, memo), _term(right, memo)
-        solver = z3.SolverFor("QF_BV")
+        solver = z3.Solver() if any(kind(s.dtype) == "f" for s in memo) else z3.SolverFor("QF_BV")
         solver.set("timeout", _MILLISECONDS)
         solver.set("max_memory", _MEMORY_MB)
         solver.add(a != b)
@@ -42,8 +50,10 @@ def _term(s: Scalar, memo: dict[Scalar, Term]) -> Term:
 
 
 def _made(s: Scalar, memo: dict[Scalar, Term]) -> Term:
-    if kind(s.dtype) not in "biu":
+    if kind(s.dtype) not in "biuf":
         raise Unsupported(f"{s.dtype} as words")
+    if kind(s.dtype) == "f" and not isinstance(s, Select):
+        return _float(s, memo)
     if isinstance(s, Read):
         return z3.Bool(str(s)) if s.dtype == "bool" else z3.BitVec(str(s), dtype_of(s.dtype).bits)
     if isinstance(s, Const):
@@ -54,10 +64,59 @@ def _made(s: Scalar, memo: dict[Scalar, Term]) -> Term:
         return _converted(_term(s.arg, memo), s.arg, s)
     if not isinstance(s, Apply):
         raise Unsupported(f"{type(s).__name__.lower()} as words")
-    made = (_OF_TRUTH if s.args[0].dtype == "bool" else _OF_WORDS).get(s.fn)
+    of = kind(s.args[0].dtype)
+    made = (_OF_TRUTH if of == "b" else _OF_FLOATS if of == "f" else _OF_WORDS).get(s.fn)
     if made is None:
         raise Unsupported(f"{s.fn} of {s.args[0].dtype} as words")
     return made(s, *(_term(a, memo) for a in s.args))
+
+
+def _float(s: Scalar, memo: dict[Scalar, Term]) -> Term:
+    dtype = dtype_of(s.dtype)
+    if dtype.is_narrow:
+        raise Unsupported(f"{s.dtype} as words")
+    sort = z3.FPSort(dtype.bits - dtype.digits, dtype.digits)
+    if isinstance(s, Read):
+        return z3.FP(str(s), sort)
+    if isinstance(s, Apply) and kind(s.args[0].dtype) == "f" and s.fn in _OF_FLOATS:
+        return _OF_FLOATS[s.fn](s, *(_term(a, memo) for a in s.args))
+    made: Term = None
+    for condition, value in _numbers(s, memo):
+        number = z3.FPVal(value, sort)
+        made = number if made is None else z3.If(condition, number, made)
+    return made
+
+
+def _numbers(s: Scalar, memo: dict[Scalar, Term]) -> list[tuple[Term, float]]:
+    """Returns the numbers that a float may be, each with the condition under which it is. Raises Unsupported if it is
+    none of few."""
+    if isinstance(s, Const):
+        return [(z3.BoolVal(True), float(s.value.real))]
+    if isinstance(s, Cast) and s.arg.dtype == "bool":
+        is_one = _term(s.arg, memo)
+        return [(is_one, 1.0), (z3.Not(is_one), 0.0)]
+    if isinstance(s, Select):
+        cond = _term(s.cond, memo)
+        branches = ((cond, s.then), (z3.Not(cond), s.other))
+        return [(z3.And(c, where), v) for c, branch in branches for where, v in _numbers(branch, memo)]
+    if not isinstance(s, Apply) or s.fn not in _ROUNDED or any(a.dtype != s.dtype for a in s.args):
+        raise Unsupported(f"{s.fn if isinstance(s, Apply) else type(s).__name__.lower()} of {s.dtype} as words")
+    found = list(itertools.product(*(_numbers(a, memo) for a in s.args)))
+    if len(found) > _MOST_NUMBERS:
+        raise Unsupported("a float of many possible values as words")
+    dtype, of = dtype_of(s.dtype).numpy, FUNCTIONS[s.fn]
+    return [
+        (z3.And(*(c for c, _ in chosen)), float(of([np.asarray(v, dtype) for _, v in chosen], s.dtype)))
+        for chosen in found
+    ]
+
+
+def _extreme(s: Apply, x: Term, y: Term) -> Term:
+    """The greater or lesser float, NaN if one is NaN. Equal ones are one of the two."""
+    first = z3.fpGT(x, y) if s.fn == "maximum" else z3.fpLT(x, y)
+    pick: Any = z3.Function(f"{s.fn} {s.dtype}", x.sort(), x.sort(), z3.BoolSort())
+    either = z3.If(z3.And(z3.fpEQ(x, y), pick(x, y)), x, y)
+    return z3.If(z3.fpIsNaN(x), x, z3.If(z3.fpIsNaN(y), y, z3.If(first, x, either)))
 
 
 def _bits(s: Scalar) -> int:
@@ -173,6 +232,21 @@ _OF_WORDS: dict[str, Callable[..., Term]] = {
     "greater_equal": lambda s, x, y: _not_above(s, y, x),
     "equal": lambda s, x, y: x == y,
     "not_equal": lambda s, x, y: x != y,
+}
+
+_OF_FLOATS: dict[str, Callable[..., Term]] = {
+    "negative": lambda s, x: z3.fpNeg(x),
+    "abs": lambda s, x: z3.fpAbs(x),
+    "maximum": _extreme,
+    "minimum": _extreme,
+    "less": lambda s, x, y: z3.fpLT(x, y),
+    "less_equal": lambda s, x, y: z3.fpLEQ(x, y),
+    "greater": lambda s, x, y: z3.fpGT(x, y),
+    "greater_equal": lambda s, x, y: z3.fpGEQ(x, y),
+    "equal": lambda s, x, y: z3.fpEQ(x, y),
+    "not_equal": lambda s, x, y: z3.fpNEQ(x, y),
+    "is_nan": lambda s, x: z3.fpIsNaN(x),
+    "is_finite": lambda s, x: z3.Not(z3.Or(z3.fpIsNaN(x), z3.fpIsInf(x))),
 }
 
 _OF_TRUTH: dict[str, Callable[..., Term]] = {
