@@ -90,6 +90,31 @@ def test_a_step_is_cut_along_its_batch(batch: Any, at: dict[str, int]) -> None:
     assert sizes[-1] < 0.7 * before and sizes[-1] <= min(sizes)
 
 
+def test_a_step_with_enlarged_images_is_cut_along_its_batch() -> None:
+    """The gradient of enlarging by the nearest adds rows of all images at once."""
+
+    def of_images(w: jax.Array, images: jax.Array) -> jax.Array:
+        x = jax.nn.relu(jax.lax.conv_general_dilated(images, w, (2, 2), "SAME"))
+        x = jax.image.resize(x, (*x.shape[:2], 16, 16), "nearest")
+        return jnp.mean((jax.lax.conv_general_dilated(x, w[:3], (1, 1), "SAME") - images) ** 2)
+
+    step = jax.value_and_grad(of_images)
+    module = rx.trace(step, "3 3 3 3", "8 3 16 16")
+    assert "R.scatter" in str(module)
+    found = Fissions(module, {})
+    region = next(r for r in found.regions if r.extent == 8)
+    assert not any(x.op == "scatter" for x in region.outputs)
+    assert sum(x.op == "scatter" for x in region.dimensions) == sum(
+        x.op == "scatter" for x in module.main.expressions()
+    )
+    rng = np.random.default_rng(0)
+    args = [jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((3, 3, 3, 3), (8, 3, 16, 16))]
+    for pieces in (2, 8):
+        made = found.cut(region, pieces)
+        assert made is not None
+        assert_equal(run_at(made, made.main, args, {}), jax.tree.leaves(step(*args)))
+
+
 def test_a_step_keeps_a_limit_without_any_search() -> None:
     """A loop that no e-graph has is a program like others: it is named by its rule, compiled, and kept in the cache."""
     limit = int(0.6 * bytes_as_written())

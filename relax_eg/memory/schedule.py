@@ -81,9 +81,7 @@ def _least_peak_order(program: MemoryProgram, at: Mapping[str, int]) -> Order:
     return best if best.after < best.before else replace(best, steps=as_it_is, after=best.before)
 
 
-def freeing_first(
-    steps: Sequence[PlannedStep], sizes: Mapping[int, int], results: frozenset[int]
-) -> list[int]:
+def freeing_first(steps: Sequence[PlannedStep], sizes: Mapping[int, int], results: frozenset[int]) -> list[int]:
     """The places of steps in an order in which each that frees at least the bytes that it makes runs as soon as it can,
     and the others in the order of the text. Steps keep to their regions. Takes near linear time."""
     written = {v for s in steps for v in s.writes}
