@@ -14,6 +14,8 @@ import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
 from relax_eg.backend.lower import run_at
+from relax_eg.byte_units import format_bytes
+from relax_eg.driver import limited
 from relax_eg.driver.fissioned import Fissions
 from relax_eg.errors import ExtractionError
 from relax_eg.ir.wellformed import check as check_module
@@ -123,6 +125,26 @@ def test_a_step_keeps_a_limit_without_any_search() -> None:
     assert best.report.memory is not None and best.report.memory.bytes <= limit and RULE in best.report.rules
     args = arguments(BATCH)
     assert_equal(best(*args), STEP(*args))
+
+
+@pytest.mark.slow
+def test_what_is_predicted_far_over_the_limit_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a loop is within the limit, the program as written is predicted, and the report says so."""
+    batch = 8 * BATCH
+    module = rx.trace(STEP, *specs(batch))
+    limit = whole_footprint(module, set(), {}, FRUGAL).bytes // 4
+    compiled: list[rx.Module] = []
+
+    def counted(module: rx.Module, *args: Any) -> Any:
+        compiled.append(module)
+        return whole_footprint(module, *args)
+
+    monkeypatch.setattr(limited, "whole_footprint", counted)
+    rules = rx.rules.default - "computed_again"
+    row = rx.optimize(STEP, *specs(batch), memory_limit=limit, budget=NO_SEARCH, rules=rules).report.memory
+    assert row is not None and row.bytes <= limit < row.without // 2 and row.is_predicted
+    assert f"without a limit {format_bytes(row.without)} (predicted)" in str(row)
+    assert compiled and all("R.scan" in str(m) for m in compiled)
 
 
 def test_an_interrupted_search_has_a_program_within_the_limit() -> None:
