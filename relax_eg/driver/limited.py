@@ -45,7 +45,8 @@ _ROUNDS, _MORE = 3, 16.0  # chosen: rounds of raising the price at the peak, and
 _FRONT = 24  # limit: programs tried for a front
 _ARRANGED = 4  # limit: programs whose steps are brought into an order
 _LESS = 0.97  # chosen: share of the bytes asked for, if XLA needed more than was asked for
-_SHARES = (1.0, 0.75, 0.55, 0.4, 0.3, 0.2, 0.1)  # chosen: shares of a program's bytes asked for along a front
+# chosen: shares of a program's bytes, predicted or as compiled where these are fewer, asked for along a front
+_SHARES = (1.0, 0.75, 0.55, 0.4, 0.3, 0.2, 0.1)
 _NEAR = 1.1  # chosen: the least bytes that an error names are within this factor of what could be reached
 
 
@@ -280,11 +281,11 @@ class _Limited:
     def arrange_at_all_sizes(self) -> None:
         """Try the programs of the front found so far with fewer and fewer bytes asked for."""
         for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
-            before = 0
+            before, most = 0, min(t.footprint.bytes, self.search.predicted_peak(t.entry, [t.footprint.at]))
             for share in _SHARES:
                 if self.search.arranging_clock.is_over() or self.search.compiling.is_over():
                     return
-                made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at, rate)
+                made = self.search.arranged(t.entry, int(share * most), t.footprint.at, rate)
                 if made is None:
                     break
                 if made[1] != before:
