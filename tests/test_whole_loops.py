@@ -127,6 +127,27 @@ def test_a_step_keeps_a_limit_without_any_search() -> None:
     assert_equal(best(*args), STEP(*args))
 
 
+def small(ws: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return jnp.mean((x - y) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "at"), [("128", {}), ("100", {}), pytest.param("n", {"n": 128}, marks=pytest.mark.slow)]
+)
+def test_a_program_in_a_loop_has_a_derivation(rows: str, at: dict[str, int]) -> None:
+    """No search records its steps, which are proved, whether or not the pieces divide the rows; and a certificate."""
+    step, given = jax.value_and_grad(small), (["16 16"] * 2, f"{rows} 16", f"{rows} 16")
+    limit = int(0.6 * whole_footprint(rx.trace(step, *given), set(), at, FRUGAL).bytes)
+    rules = rx.rules.default - "computed_again"
+    best = rx.optimize(step, *given, at=at or None, memory_limit=limit, budget=NO_SEARCH, rules=rules)
+    assert set(best.report.rules) == {RULE} and "R.scan" in str(best.module)
+    told = str(best.explain())
+    assert told.count("proved for these shapes and for all values") == 3
+    assert best.certificate().verify(rx.rules.default)
+
+
 @pytest.mark.slow
 def test_what_is_predicted_far_over_the_limit_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a loop is within the limit, the program as written is predicted, and the report says so."""
