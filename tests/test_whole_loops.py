@@ -14,6 +14,8 @@ import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
 from relax_eg.backend.lower import run_at
+from relax_eg.byte_units import format_bytes
+from relax_eg.driver import limited
 from relax_eg.driver.fissioned import Fissions
 from relax_eg.errors import ExtractionError
 from relax_eg.ir.wellformed import check as check_module
@@ -90,6 +92,31 @@ def test_a_step_is_cut_along_its_batch(batch: Any, at: dict[str, int]) -> None:
     assert sizes[-1] < 0.7 * before and sizes[-1] <= min(sizes)
 
 
+def test_a_step_with_enlarged_images_is_cut_along_its_batch() -> None:
+    """The gradient of enlarging by the nearest adds rows of all images at once."""
+
+    def of_images(w: jax.Array, images: jax.Array) -> jax.Array:
+        x = jax.nn.relu(jax.lax.conv_general_dilated(images, w, (2, 2), "SAME"))
+        x = jax.image.resize(x, (*x.shape[:2], 16, 16), "nearest")
+        return jnp.mean((jax.lax.conv_general_dilated(x, w[:3], (1, 1), "SAME") - images) ** 2)
+
+    step = jax.value_and_grad(of_images)
+    module = rx.trace(step, "3 3 3 3", "8 3 16 16")
+    assert "R.scatter" in str(module)
+    found = Fissions(module, {})
+    region = next(r for r in found.regions if r.extent == 8)
+    assert not any(x.op == "scatter" for x in region.outputs)
+    assert sum(x.op == "scatter" for x in region.dimensions) == sum(
+        x.op == "scatter" for x in module.main.expressions()
+    )
+    rng = np.random.default_rng(0)
+    args = [jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((3, 3, 3, 3), (8, 3, 16, 16))]
+    for pieces in (2, 8):
+        made = found.cut(region, pieces)
+        assert made is not None
+        assert_equal(run_at(made, made.main, args, {}), jax.tree.leaves(step(*args)))
+
+
 def test_a_step_keeps_a_limit_without_any_search() -> None:
     """A loop that no e-graph has is a program like others: it is named by its rule, compiled, and kept in the cache."""
     limit = int(0.6 * bytes_as_written())
@@ -98,6 +125,47 @@ def test_a_step_keeps_a_limit_without_any_search() -> None:
     assert best.report.memory is not None and best.report.memory.bytes <= limit and RULE in best.report.rules
     args = arguments(BATCH)
     assert_equal(best(*args), STEP(*args))
+
+
+def small(ws: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return jnp.mean((x - y) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "at"), [("128", {}), ("100", {}), pytest.param("n", {"n": 128}, marks=pytest.mark.slow)]
+)
+def test_a_program_in_a_loop_has_a_derivation(rows: str, at: dict[str, int]) -> None:
+    """No search records its steps, which are proved, whether or not the pieces divide the rows; and a certificate."""
+    step, given = jax.value_and_grad(small), (["16 16"] * 2, f"{rows} 16", f"{rows} 16")
+    limit = int(0.6 * whole_footprint(rx.trace(step, *given), set(), at, FRUGAL).bytes)
+    rules = rx.rules.default - "computed_again"
+    best = rx.optimize(step, *given, at=at or None, memory_limit=limit, budget=NO_SEARCH, rules=rules)
+    assert set(best.report.rules) == {RULE} and "R.scan" in str(best.module)
+    told = str(best.explain())
+    assert told.count("proved for these shapes and for all values") == 3
+    assert best.certificate().verify(rx.rules.default)
+
+
+@pytest.mark.slow
+def test_what_is_predicted_far_over_the_limit_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a loop is within the limit, the program as written is predicted, and the report says so."""
+    batch = 8 * BATCH
+    module = rx.trace(STEP, *specs(batch))
+    limit = whole_footprint(module, set(), {}, FRUGAL).bytes // 4
+    compiled: list[rx.Module] = []
+
+    def counted(module: rx.Module, *args: Any) -> Any:
+        compiled.append(module)
+        return whole_footprint(module, *args)
+
+    monkeypatch.setattr(limited, "whole_footprint", counted)
+    rules = rx.rules.default - "computed_again"
+    row = rx.optimize(STEP, *specs(batch), memory_limit=limit, budget=NO_SEARCH, rules=rules).report.memory
+    assert row is not None and row.bytes <= limit < row.without // 2 and row.is_predicted
+    assert f"without a limit {format_bytes(row.without)} (predicted)" in str(row)
+    assert compiled and all("R.scan" in str(m) for m in compiled)
 
 
 def test_an_interrupted_search_has_a_program_within_the_limit() -> None:

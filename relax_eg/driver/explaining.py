@@ -9,12 +9,14 @@ from relax_eg.backend.family import SearchSpec
 from relax_eg.backend.lower import library_call
 from relax_eg.driver.batching import batch_function
 from relax_eg.driver.certified import Certificate
+from relax_eg.driver.fissioned import Fissions, rule_of
 from relax_eg.driver.fixed import remaining_statements
 from relax_eg.driver.options import Options, Sizes, weight_names
 from relax_eg.driver.units import RecordedBlock, SearchResult, Units
 from relax_eg.errors import ExplanationError
 from relax_eg.explain.check import replay
 from relax_eg.explain.derive import derive
+from relax_eg.explain.record import Recording
 from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
@@ -47,6 +49,9 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     options, asked = options.searched(first), options.searched(spec)
     if chosen is None:
         return Explanation(_empty_derivation(traced, options), None, kind=Certificate)
+    looped = _derivation_in_loops(traced, options, chosen) if is_limited else None
+    if looped is not None:
+        return Explanation(looped, replay(looped, library_call, batch_function), kind=Certificate)
     units = Units(traced.module, options, weight_names(traced, options), record=True)
     again = units.run()
     extracted = replace(asked, bindings=(dict(at),) if at else asked.bindings)
@@ -90,6 +95,27 @@ def _empty_derivation(traced: Source, options: Options) -> Derivation:
     return Derivation(
         traced.name, module, module, module, functions, (), options.rules, options.numerics, scope, dict(options.facts)
     )
+
+
+def _derivation_in_loops(traced: Source, options: Options, chosen: Module) -> Derivation | None:
+    """The derivation of the program as written in loops over pieces, which are made without a search; None if the
+    program chosen is another one. Its steps are proved, as no rule proposes loops in these numbers of pieces."""
+    rules = {s.name: s for s in options.rules.schemas}
+    found = Fissions(traced.module, options.bindings[0], rules)
+    if found.module != traced.module:  # with calls, which a derivation would have to replace
+        return None
+    for region in found.regions:
+        for pieces, is_finest in found.ways(region):
+            made = found.cut(region, pieces, is_finest)
+            if made is None or made != chosen:
+                continue
+            before, after = (m.main.blocks[0].bindings for m in (traced.module, made))
+            steps = [Equation(rules[rule_of(region)], (pair,)) for pair in found.loops[made].items()]
+            goals = derive(Recording(), [b.value for b in before], [b.value for b in after], steps, lambda *_: False)
+            empty, (end, _) = _empty_derivation(traced, options), _with_all_statements(made, options.scope)
+            part = DerivationPart(end.main.name, 0, tuple(goals))
+            return replace(empty, chosen=end, functions={f.name: f for f in (*empty.shared, *end)}, parts=(part,))
+    return None
 
 
 def _with_all_statements(module: Module, scope: Scope) -> tuple[Module, Scope]:

@@ -85,6 +85,7 @@ class Fissions:
         is_one = len(main.blocks) == 1 and main.blocks[0].dataflow
         self._answers = _Answers(self._at, roots=[b.value for b in main.blocks[0].bindings] if is_one else [])
         self._made: dict[tuple[CutRegion, int, bool], Module | None] = {}
+        self.loops: dict[Module, dict[Expr, Expr]] = {}  # by the program that was made, its loops' results
 
     @cached_property
     def regions(self) -> Sequence[CutRegion]:
@@ -118,6 +119,11 @@ class Fissions:
             found.append(extent)
         return sorted({*found})
 
+    def ways(self, region: CutRegion) -> list[tuple[int, bool]]:
+        """The ways to cut a region, as arguments of `cut`."""
+        counts = self.counts(region)
+        return [*((n, False) for n in counts), *((n, True) for n in counts[-1:])]
+
     def cut(self, region: CutRegion, pieces: int, is_finest: bool = False) -> Module | None:
         """The program with a region in this many pieces. `is_finest`: whether what a step computes is cut further,
         along other dimensions. None if that cannot be done."""
@@ -137,7 +143,9 @@ class Fissions:
         bindings = tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))
         main = replace(main, blocks=(replace(block, bindings=bindings),))
         needed = reachable_functions(main.expressions(), self._at.functions)
-        return Module((main, *(f for f in needed if f.name != main.name)))
+        module = Module((main, *(f for f in needed if f.name != main.name)))
+        self.loops[module] = made
+        return module
 
 
 def is_large(module: Module) -> bool:
@@ -158,8 +166,7 @@ def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
     of = search.fissions[base.module]
 
     def entries(region: CutRegion) -> Iterator[Entry]:
-        counts = of.counts(region)
-        for pieces, is_finest in (*((n, False) for n in counts), *((n, True) for n in counts[-1:])):
+        for pieces, is_finest in of.ways(region):
             with search.limit_clock.running():
                 made = of.cut(region, pieces, is_finest)
             if made is not None:

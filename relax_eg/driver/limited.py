@@ -45,7 +45,8 @@ _ROUNDS, _MORE = 3, 16.0  # chosen: rounds of raising the price at the peak, and
 _FRONT = 24  # limit: programs tried for a front
 _ARRANGED = 4  # limit: programs whose steps are brought into an order
 _LESS = 0.97  # chosen: share of the bytes asked for, if XLA needed more than was asked for
-_SHARES = (1.0, 0.75, 0.55, 0.4, 0.3, 0.2, 0.1)  # chosen: shares of a program's bytes asked for along a front
+# chosen: shares of a program's bytes, predicted or as compiled where these are fewer, asked for along a front
+_SHARES = (1.0, 0.75, 0.55, 0.4, 0.3, 0.2, 0.1)
 _NEAR = 1.1  # chosen: the least bytes that an error names are within this factor of what could be reached
 
 
@@ -86,6 +87,7 @@ class _Limited:
         self.aim = limit  # bytes aimed at: the limit, or more where no program keeps it
         self.allowed = MOST  # programs that may be tried
         self.tried: list[TriedProgram] = []
+        self.looped: set[tuple[Module, int]] = set()  # programs tried in loops, each with the bytes aimed at
         self.aims_at_limit = True  # not for a front, whose programs are arranged at several sizes
         self.modes = _modes(search.options.profile)
         self.largest = largest_sizes(search.options) if everywhere else None
@@ -96,28 +98,22 @@ class _Limited:
         self.written_seconds = [search.predicted_seconds(written, b) for b in search.options.bindings]
 
     def begin(self, unlimited: Entry | None) -> None:
-        """Try the program that would be chosen without a limit (None: the one as written) and, if that does not fit,
-        the one as written, in loops if it is large, the best one, and the best ones with kernels through Pallas."""
-        search = self.search
+        """Try the program that would be chosen without a limit (None: the one as written)."""
         self.usual = self.try_program(unlimited)
-        if not self.fits(self.usual):
-            if is_large(search.traced.module):
-                self.try_loops(None)
-            others = None, search.entry(), *map(search.entry, search.own_kernels)
-            for entry in (e for e in others if e is not unlimited):
-                if not (self.fitting_programs and self._is_hopeless(entry)):
-                    self.try_program(entry)
         bindings = len(self.written_seconds)
         share = self.usual.seconds / max(self.usual.footprint.bytes, 1)
         self.base = share * (self.written_seconds[0] if bindings == 1 else bindings)
 
     def try_program(self, entry: Entry | None, held: float = 0.0) -> TriedProgram:
         """A program compiled in the fastest mode in which it fits, or else in the mode that needs least, in which alone
-        a hopeless one is compiled. Programs tried before are not compiled again."""
+        a hopeless one is compiled; not at all if another one fits. Programs tried before are not compiled again."""
         module = self.module_of(entry)
         found = [t for t in self.tried if module == self.module_of(t.entry)]
         if not found:
-            for mode in self.modes[-1:] if self._is_hopeless(entry) else self.modes:
+            if (is_hopeless := self._is_hopeless(entry)) and self.fitting_programs:
+                self.tried.append(self._predicted(entry, held))
+                return self.tried[-1]
+            for mode in self.modes[-1:] if is_hopeless else self.modes:
                 found.append(self._compile_and_measure(entry, mode, held))
                 self.tried.append(found[-1])
                 if self.fits(found[-1]) and found[-1].seconds <= min(
@@ -136,6 +132,13 @@ class _Limited:
         """Seconds of a program as shares of those of the program as written, averaged over the bindings."""
         calls = [self.search.predicted_seconds(CandidateProgram(entry, mode), b) for b in self.search.options.bindings]
         return sum(c / max(s, LEAST_SECONDS) for c, s in zip(calls, self.written_seconds, strict=True)) / len(calls)
+
+    def _predicted(self, entry: Entry | None, held: float) -> TriedProgram:
+        """A program with the bytes that it is predicted to need."""
+        mode, search = self.modes[-1], self.search
+        at = max(search.options.bindings, key=lambda b: search.predicted_peak(entry, [b]))
+        footprint = Footprint(at, 0, 0, search.predicted_peak(entry, [at]), is_predicted=True)
+        return TriedProgram(entry, mode, held, self._relative_seconds(entry, mode), footprint, frozenset())
 
     def _compile_and_measure(self, entry: Entry | None, mode: Mode, held: float) -> TriedProgram:
         options, weights = self.search.options, set[str]() if entry is None else self.search.weights
@@ -221,7 +224,11 @@ class _Limited:
 
     def try_loops(self, entry: Entry | None) -> None:
         """Try a program, or the one as written, in loops over pieces: as few pieces as are predicted to be needed, and
-        more until one fits; or any number for a front."""
+        more until one fits; or any number for a front. Once for a number of bytes that is aimed at."""
+        key = self.module_of(entry), self.aim
+        if key in self.looped:
+            return
+        self.looped.add(key)
         bindings = self.search.options.bindings
         for of_region in in_loops(self.search, entry):
             least, loops = math.inf, list(of_region)
@@ -274,11 +281,11 @@ class _Limited:
     def arrange_at_all_sizes(self) -> None:
         """Try the programs of the front found so far with fewer and fewer bytes asked for."""
         for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
-            before = 0
+            before, most = 0, min(t.footprint.bytes, self.search.predicted_peak(t.entry, [t.footprint.at]))
             for share in _SHARES:
                 if self.search.arranging_clock.is_over() or self.search.compiling.is_over():
                     return
-                made = self.search.arranged(t.entry, int(share * t.footprint.bytes), t.footprint.at, rate)
+                made = self.search.arranged(t.entry, int(share * most), t.footprint.at, rate)
                 if made is None:
                     break
                 if made[1] != before:
@@ -333,16 +340,19 @@ class _Limited:
                 return
 
     def reach(self) -> bool:
-        """Look for a program that fits, if the usual one does not: with prices of a byte from low to high, in loops
-        over pieces, which come first in a large program, then with higher prices at the peak."""
+        """Look for a program that fits, if the usual one does not: as written, the best one, those with kernels through
+        Pallas, at prices of a byte from low to high, in loops (of large programs first), at higher prices at the peak.
+        """
         assert self.usual is not None
         if not self.fits(self.usual):
             programs = {self.module_of(e): e for e in (None, self.usual.entry)}
             for entry in (e for m, e in programs.items() if is_large(m)):
                 self.try_loops(entry)
+            for entry in (None, self.search.entry(), *map(self.search.entry, self.search.own_kernels)):
+                self.try_program(entry)
             if not self.is_full and not self.is_as_fast_as_usual:
                 self.search_prices(self.aim)
-            for entry in (e for m, e in programs.items() if not is_large(m)):
+            for entry in programs.values():
                 self.try_loops(entry)
         if self.aims_at_limit:
             self.arrange()
@@ -459,13 +469,12 @@ def _rounded_up(seconds: float) -> str:
 def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
     m, usual = best.footprint, tries.usual or best
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
-    without = usual.footprint.bytes
-    kept = () if best.entry is None else best.entry.found.kept
-    row = MemoryRow(tries.limit, m.bytes, without, slower, tries.count, m.planned, m.results, m.temporary, kept=kept)
-    if tries.largest is None:
-        return row
-    larger = larger_value(tries.module_of(best.entry), tries.search.options.scope, tries.largest)
-    return replace(row, largest=tries.largest, not_shown=larger)
+    kept, largest = () if best.entry is None else best.entry.found.kept, tries.largest
+    larger = "" if largest is None else larger_value(tries.module_of(best.entry), tries.search.options.scope, largest)
+    return MemoryRow(
+        tries.limit, m.bytes, usual.footprint.bytes, slower, tries.count, m.planned, m.results, m.temporary,
+        kept=kept, largest=largest, not_shown=larger, is_predicted=usual.footprint.is_predicted,
+    )  # fmt: skip
 
 
 def front(search: Search) -> list[TriedProgram]:

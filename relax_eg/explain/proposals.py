@@ -99,7 +99,7 @@ class Proposals:
             if not why:
                 self.record_proof(e, used)
                 return
-            if schema.must_prove:
+            if schema.must_prove or e.answers is None:
                 raise self.fail(e, f"{left!r} is not shown to be equal to {right!r}: {why}")
         if e.answers is None:
             raise self.fail(e, "the derivation does not hold what the rule was told")

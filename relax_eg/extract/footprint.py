@@ -18,6 +18,7 @@ class Footprint:
     - `results`: bytes of the results.
     - `temporary`: the most bytes that one executable allocates while it runs.
     - `peak`: the largest values at the peak, each with its name and bytes.
+    - `is_predicted`: whether all bytes are a prediction, as `temporary`, because the program was not compiled.
     """
 
     at: Mapping[str, int]
@@ -25,6 +26,7 @@ class Footprint:
     results: int
     temporary: int
     peak: tuple[tuple[str, int], ...] = ()
+    is_predicted: bool = False
 
     @property
     def bytes(self) -> int:
@@ -47,6 +49,7 @@ class MemoryRow:
     - `not_shown`: a value that may have more bytes at other sizes in bounds; "": it is proved that none has, so that no
       call within the bounds has larger values.
     - `kept`: the values that the program keeps in the memory of the host for a while, each with its name and bytes.
+    - `is_predicted`: whether `without` is a prediction, because that program was not compiled.
     """
 
     limit: int | None
@@ -61,6 +64,7 @@ class MemoryRow:
     kept: tuple[tuple[str, int], ...] = ()
     largest: Mapping[str, int] | None = None
     not_shown: str = ""
+    is_predicted: bool = False
 
     def __str__(self) -> str:
         allowed = (
@@ -71,6 +75,7 @@ class MemoryRow:
             f"{format_bytes(self.temporary)} in executables"
         )
         kept = f"; kept on the host: {', '.join(f'{v} ({format_bytes(n)})' for v, n in self.kept)}" if self.kept else ""
+        predicted = " (predicted)" if self.is_predicted else ""
         where = ""
         if self.largest is not None:
             at = binding_text(self.largest)
@@ -78,6 +83,6 @@ class MemoryRow:
             where = f"; at {at} as well ({f'`{self.not_shown}` may be larger elsewhere' if self.not_shown else shown})"
         return (
             f"memory: {format_bytes(self.bytes)} {allowed} ({parts}); without a limit "
-            f"{format_bytes(self.without)}; {self.slower:.2f}x the time predicted without, of {self.tried} programs"
-            f"{where}{kept}"
+            f"{format_bytes(self.without)}{predicted}; {self.slower:.2f}x the time predicted without, of {self.tried} "
+            f"programs{where}{kept}"
         )

@@ -2,7 +2,9 @@
 
 The steps are cut into blocks at places that few values cross, and each block is ordered (`memory.blocks`). Equal
 blocks, such as the layers of a model, are ordered once. After a local change of a program (`Schedule.replaced`) only
-blocks are ordered again that have a step of the change, or a value whose last reader it moved.
+blocks are ordered again that have a step of the change, or a value whose last reader it moved. No step leaves its
+block, so long programs are also tried with steps that free memory as early as possible (`freeing_first`): the text of a
+training step may have all gradients of weights at its end, which keeps what they read until then.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from heapq import heappop, heappush
 
 from relax_eg.memory.blocks import BLOCK, BlockStep, StepBlock, order_block
 from relax_eg.memory.liveness import candidates, live_totals, liveness
@@ -69,8 +72,57 @@ def _least_peak_order(program: MemoryProgram, at: Mapping[str, int]) -> Order:
     """The order of low peak for one binding of sizes."""
     made = Schedule.of(program, at)
     as_it_is = tuple(range(len(program.steps)))
-    found = Order(made.order, 0, 0, made.blocks, made.exact).with_peaks(program, at)
-    return found if found.after < found.before else replace(found, steps=as_it_is, after=found.before)
+    found = [Order(made.order, 0, 0, made.blocks, made.exact)]
+    if len(as_it_is) > LONGEST:
+        early = freeing_first(made.steps, made.sizes, made.results)
+        then = made.changed([made.steps[i] for i in early], made.sizes, made.results)
+        found.append(Order(tuple(early[i] for i in then.order), 0, 0, then.blocks, then.exact))
+    best = min((o.with_peaks(program, at) for o in found), key=lambda o: o.after)
+    return best if best.after < best.before else replace(best, steps=as_it_is, after=best.before)
+
+
+def freeing_first(steps: Sequence[PlannedStep], sizes: Mapping[int, int], results: frozenset[int]) -> list[int]:
+    """The places of steps in an order in which each that frees at least the bytes that it makes runs as soon as it can,
+    and the others in the order of the text. Steps keep to their regions. Takes near linear time."""
+    written = {v for s in steps for v in s.writes}
+    reads = [{v for v in s.reads if v in written} for s in steps]
+    unread: dict[int, set[int]] = {v: set() for v in written}  # the steps that are still to read a value
+    for i, of_step in enumerate(reads):
+        for v in of_step:
+            unread[v].add(i)
+    missing = [len(of_step) for of_step in reads]
+    order: list[int] = []
+    done: set[int] = set()
+    queues: dict[int, list[tuple[int, int]]] = {s.region: [] for s in steps}
+
+    def grows(i: int) -> int:
+        made = sum(sizes[v] for v in steps[i].writes if unread[v] or v in results)
+        return made - sum(sizes[v] for v in reads[i] if len(unread[v]) == 1 and v not in results)
+
+    def offer(i: int) -> None:
+        if not missing[i] and i not in done and (growth := grows(i)) <= 0:
+            heappush(queues[steps[i].region], (growth, i))
+
+    def run(i: int) -> None:
+        done.add(i)
+        order.append(i)
+        for v in reads[i]:
+            unread[v].discard(i)
+            if len(unread[v]) == 1:
+                offer(*unread[v])
+        for v in steps[i].writes:
+            for j in unread[v]:
+                missing[j] -= 1
+                offer(j)
+
+    for i, s in enumerate(steps):
+        if i not in done:
+            run(i)
+        while queue := queues[s.region]:
+            _, j = heappop(queue)
+            if j not in done:
+                run(j)
+    return order
 
 
 def peak_of(program: MemoryProgram, at: Mapping[str, int]) -> int:

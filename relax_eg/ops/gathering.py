@@ -284,26 +284,27 @@ def _scatter(site: Site) -> Annotation:
 
 
 def _scatter_definition(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram | None:
-    """Each element plus all updates of its place. Along batching axes, those at the same place. What is out of
-    range is left out by XLA, also where it is promised to be in range."""
+    """Each element plus all updates of its place. Along batching axes, and along axes that a window has whole, those at
+    the same place. What is out of range is left out by XLA, also where it is promised to be in range."""
     x, indices, updates = buffers
     if site["kind"] != "add":
         return None
-    batches = [a for a in range(updates.rank) if a not in site["update_window_dims"]]
-    of = {
-        batches[k]: a for a, k in zip(site["operand_batching_dims"], site["scatter_indices_batching_dims"], strict=True)
+    index_map, windows = site["scatter_dims_to_operand_dims"], site["update_window_dims"]
+    batches = [a for a in range(updates.rank) if a not in windows]
+    window_of = dict(zip(_kept(site, x.rank, ("inserted_window_dims", "operand_batching_dims")), windows, strict=True))
+    pairs = zip(site["operand_batching_dims"], site["scatter_indices_batching_dims"], strict=True)
+    of = {batches[k]: a for a, k in pairs} | {
+        w: a for a, w in window_of.items() if a not in index_map and updates.shape[w] == x.shape[a]
     }
 
     def element(*i: Dim) -> Scalar:
         here: Scalar = const(True, "bool")
         loops = tuple(i[of[a]] if a in of else loop(f"u{a}") for a in range(updates.rank))
         batch = [loops[a] for a in batches]
-        windows = iter(site["update_window_dims"])
         for axis, place in enumerate(i):
-            index_map = site["scatter_dims_to_operand_dims"]
-            if axis in site["operand_batching_dims"]:
+            if axis in of.values():
                 continue
-            window = None if axis in site["inserted_window_dims"] else next(windows)
+            window = window_of.get(axis)
             at: Scalar = Index(ZERO if window is None else loops[window])
             if axis in index_map:
                 start = as_index(indices[(*batch, index_map.index(axis))])

@@ -7,9 +7,13 @@ import time
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
 from hypothesis import given, settings
 
-from relax_eg.memory.schedule import PlannedStep, Schedule
+import relax_eg as rx
+from relax_eg.memory.schedule import LONGEST, PlannedStep, Schedule, best_order, freeing_first
+from relax_eg.memory.steps import program_of
 
 
 def drawn(rng: random.Random, n: int, reach: int = 4) -> tuple[list[PlannedStep], dict[int, int]]:
@@ -61,6 +65,49 @@ def test_a_schedule_after_changes_is_the_one_planned_anew(seed: int, n: int) -> 
         for s in (schedule.steps[k] for k in schedule.order):
             assert all(v in made for v in s.reads)
             made.update(s.writes)
+
+
+@given(st.integers(0, 10**9), st.integers(2, 120))
+@settings(max_examples=60, deadline=None)
+def test_steps_that_free_memory_run_as_early_as_they_can(seed: int, n: int) -> None:
+    """All steps once, after what they read, in the order of their regions; where the order leaves that of the text, a
+    step frees at least the bytes that it makes."""
+    rng = random.Random(seed)
+    steps, sizes = drawn(rng, n)
+    steps = [replace(s, region=3 * i // n) for i, s in enumerate(steps)]
+    results = frozenset(rng.sample(range(n), min(n, 3)))
+    order = freeing_first(steps, sizes, results)
+    assert sorted(order) == list(range(n))
+    regions = [steps[i].region for i in order]
+    assert regions == sorted(regions)
+    readers = {v: {i for i, s in enumerate(steps) if v in s.reads} for v in range(n)}
+    ran: set[int] = set()
+    for i in order:
+        assert all(v in ran for v in steps[i].reads)
+        ran.add(i)
+        made = sizes[i] if readers[i] or i in results else 0
+        freed = sum(sizes[v] for v in steps[i].reads if readers[v] <= ran and v not in results)
+        assert made <= freed or i == min({*range(n)} - ran | {i})
+
+
+def test_gradients_at_the_end_of_a_long_text_are_computed_early() -> None:
+    """A backward pass whose gradients of weights are all at the end, further away than a block is long."""
+    layers = LONGEST // 2
+
+    def step(ws: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+        kept = [x]
+        for w in ws:
+            kept.append(jnp.tanh(kept[-1] * w))
+        back, found = [kept[-1]], list[jax.Array]()
+        for w in reversed(ws):
+            back.append(jnp.sin(back[-1] * w))
+        for x, d in zip(kept, reversed(back), strict=True):
+            found.append(jnp.sum(x * d))
+        return found
+
+    module = rx.trace(step, ["4"] * layers, "4096 4")
+    order = best_order(program_of(module), [{}])
+    assert order.after < 0.6 * order.before
 
 
 def test_changes_of_4000_steps_take_30_ms() -> None:
