@@ -23,9 +23,9 @@ from relax_eg.extract.profile import Profile
 from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.logs import log_at
 from relax_eg.meshes.axis import AxisSearch
-from relax_eg.meshes.axis_prices import cost_along
+from relax_eg.meshes.axis_prices import cost_of
 from relax_eg.meshes.axis_program import AxisProgram
-from relax_eg.meshes.choices import AxisChoice, Demands, change_of
+from relax_eg.meshes.choices import AxisChoice, Demands
 from relax_eg.meshes.peak import Peak, order_of, peak_of
 from relax_eg.meshes.program import SpreadProgram
 from relax_eg.shapes import Scope
@@ -119,18 +119,14 @@ class Spreading:
                     found.append(Sent(v, (axis,), "collective-permute", part, part, here, times, seconds * value.times))
                 for part in sorted(choice.needed.get(v, ()), key=str):
                     before = choice.source(v, part)
-                    kind = None if before is None else change_of(before, part)
-                    if before is None or kind is None:
-                        continue
-                    full = search.change_bytes(v, before, part)
-                    here = full if kind in ("all-reduce", "all-gather") else full / search.n
-                    seconds = value.times * search.change_seconds(v, before, part)
-                    last = found[-1] if found else None
-                    if kind == "all-reduce" and last is not None and (last.value, last.kind) == (v, kind):
-                        # XLA sums over both axes at once.
-                        found[-1] = replace(last, axes=(*last.axes, axis), seconds=last.seconds + seconds)
-                    else:
-                        found.append(Sent(v, (axis,), kind, before, part, here, value.times, seconds))
+                    for c in () if before is None else search.changes(v, before, part):
+                        seconds = value.times * c.seconds
+                        last = found[-1] if found else None
+                        at_once = last is not None and (last.value, last.kind) == (v, c.kind) and last.axes[0] in c.axes
+                        if last is not None and at_once and axis not in last.axes:
+                            found[-1] = replace(last, axes=(*last.axes, axis), seconds=last.seconds + seconds)
+                        else:
+                            found.append(Sent(v, (axis,), c.kind, before or part, part, c.bytes, value.times, seconds))
         return found
 
     @property
@@ -371,15 +367,12 @@ class _Search:
 
     def _searches(self, choices: Sequence[AxisChoice | None]) -> list[AxisSearch]:
         """Prices along each axis, given the choices for the others."""
-        each = list(zip(choices, self.mesh.sizes, strict=True))
-        links = [link_for(self.profile, self.mesh.span(axis)) for axis in range(len(each))]
+        sizes = self.mesh.sizes
+        links = [link_for(self.profile, self.mesh.span(axis)) for axis in range(len(sizes))]
         return [
-            AxisSearch(
-                self.program, axis, n, links[axis], self.profile, self.binding, self.scope,
-                each[:axis] + each[axis + 1 :], each[axis + 1 :], links[:axis] + links[axis + 1 :],
-            )
-            for axis, n in enumerate(self.mesh.sizes)
-        ]  # fmt: skip
+            AxisSearch(self.program, axis, sizes, links, self.profile, self.binding, self.scope, choices)
+            for axis in range(len(sizes))
+        ]
 
     def _solve(
         self,
@@ -452,11 +445,6 @@ class _Search:
 
     def _spreading(self, choices: list[AxisChoice]) -> Spreading:
         searches = self._searches(choices)
-        computing = sum(
-            self.program.values[v].times
-            * searches[0].strategy_seconds(v, self.program.values[v].ways[c.way], c.strategy)
-            for v, c in choices[0].chosen.items()
-        )
-        sending = sum(cost_along(s, c) - computing for s, c in zip(searches, choices, strict=True))
+        cost = cost_of(searches[0], choices[0])
         peak = peak_of(self.program, self.mesh, choices, self.wanted.state)
-        return Spreading(self.program, self.mesh, self.profile, choices, searches, computing + sending, 0.0, peak)
+        return Spreading(self.program, self.mesh, self.profile, choices, searches, cost, 0.0, peak)

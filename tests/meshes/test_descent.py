@@ -72,7 +72,7 @@ def drawn(seed: int, steps: int = 14) -> SpreadProgram:
 
 
 def search_of(program: SpreadProgram) -> AxisSearch:
-    return AxisSearch(program, 0, 4, Link(8, 1e11, 1e-9), PROFILES["h100"], {}, Scope(), [])
+    return AxisSearch(program, 0, [4], [Link(8, 1e11, 1e-9)], PROFILES["h100"], {}, Scope(), [None])
 
 
 @pytest.mark.parametrize("price", [0.0, 1e-12])
