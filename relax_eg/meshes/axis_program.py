@@ -16,7 +16,7 @@ from relax_eg.meshes.choices import AxisChoice, ChosenWay, Demands
 from relax_eg.meshes.program import any_part
 from relax_eg.meshes.strategies import SplitStrategy
 
-_EPSILON = 1e-9  # chosen: seconds: least price of a choice, so that nothing useless is chosen
+EPSILON = 1e-9  # chosen: seconds: least price of a choice, so that nothing useless is chosen
 
 
 class AxisProgram:
@@ -47,7 +47,7 @@ class AxisProgram:
                     if self._allowed(v, s, v in inputs):
                         seconds = value.times * (prices.strategy_seconds(v, way, s) + prices.passed(v, way, s)[2])
                         seconds += value.times * self._least_beside(v, s.result)
-                        seconds += _EPSILON * (1 + s.passes)  # of equals, sums that end early
+                        seconds += EPSILON * (1 + s.passes)  # of equals, sums that end early
                         column = self._column(seconds, v, self._bytes(v, s.result))
                         mine.append((column, ChosenWay(j, s)))
             self.computed.append(mine)
@@ -165,7 +165,7 @@ class AxisProgram:
             seconds = self.prices.change_seconds(v, before, after) + self.prices.beside_seconds(v, before, after)
             seconds = self.prices.program.values[v].times * (seconds - self._least_beside(v, before))
             held = self._bytes(v, after) if isinstance(before, int) and after == REPLICATED else 0.0
-            found = self.changes[v, before, after] = self._column(seconds + _EPSILON, v, held)
+            found = self.changes[v, before, after] = self._column(seconds + EPSILON, v, held)
         return found
 
     def _least_beside(self, v: int, part: Part) -> float:

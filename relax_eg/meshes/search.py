@@ -192,7 +192,6 @@ class _Search:
     ) -> None:
         self.program, self.mesh, self.profile = program, mesh, profile
         self.binding, self.scope, self.wanted, self.deadline = binding, scope, wanted, deadline
-        self.bound = math.inf
         self.exact = False  # whether an axis is chosen by an integer program, or by descent alone
         self.each = 0.0  # seconds for one integer program
         self.held: dict[int, dict[int, Part]] = {}  # parts of inputs along an axis, beside those that are wanted
@@ -202,13 +201,12 @@ class _Search:
         axes = len(self.mesh.axes)
         best = self._by_descent()
         self.exact = True
-        if axes > 1 or any(price for _, price in self.byte_prices.values()):
-            self.bound = self._least(best)
+        by_program = axes > 1 or any(price for _, price in self.byte_prices.values())
+        least = self._least(best, by_program)
         self.each = max(0.0, self.deadline - time.monotonic()) / axes
         if best is None or axes == 1 or any(len(v.ways) > 1 for v in self.program.values):
             found = self._in_turn((), best)  # which chooses the algebra too
-            if self.bound == math.inf:
-                self.bound = found.choices[0].bound
+            least = least if by_program else max(least, found.choices[0].bound)
             best = self._better(best, found)
         if axes > 1:
             if not self.wanted.state:  # which would stay where it is
@@ -220,7 +218,7 @@ class _Search:
                 f"{self.mesh} is {best.peak.bytes / 1e9:.4g} GB, of which inputs take {best.peak.inputs / 1e9:.4g} GB\n"
                 "  accepted: a larger memory_limit, more devices, or smaller sizes"
             )
-        best.bound = min(self.bound, best.cost) if self.bound < math.inf else 0.0
+        best.bound = min(least, best.cost)
         return best
 
     def _by_descent(self) -> Spreading | None:
@@ -324,17 +322,19 @@ class _Search:
         finally:
             self.held = kept
 
-    def _least(self, best: Spreading | None) -> float:
-        """A lower bound: the first axis while the others divide everything and send nothing, in any memory."""
-        free = _Search(
-            self.program, self.mesh, self.profile, self.binding, self.scope, replace(self.wanted, memory=math.inf),
-            self.deadline,
-        )  # fmt: skip
-        free.exact, free.each = True, _BOUND * (self.deadline - time.monotonic())
+    def _least(self, best: Spreading | None, by_program: bool) -> float:
+        """A lower bound: the first axis while the others divide everything and send nothing, in any memory.
+
+        `by_program`: whether an integer program is asked too."""
+        search = self._searches([None] * len(self.mesh.axes))[0]
+        model = AxisProgram(search, replace(self._demands(0, self.wanted.way), priced=frozenset(), byte_price=0.0))
+        left = _BOUND * (self.deadline - time.monotonic())
+        least = search.least(model, time.monotonic() + left)
         try:
-            return free._solve([None] * len(self.mesh.axes), 0, None, best and best.choices[0]).bound
+            found = search.run(model, left, best and best.choices[0]) if by_program else None
         except ExtractionError:
-            return 0.0
+            found = None
+        return max(least, 0.0 if found is None else found.bound)
 
     def _in_turn(self, order: Sequence[int] = (), starts: Spreading | None = None) -> Spreading:
         """One axis after the other, while the others divide everything: those over which the program's author has split
@@ -388,13 +388,7 @@ class _Search:
         ways = self.wanted.way if algebra is None else {v: c.way for v, c in algebra.chosen.items()}
         if algebra is not None:  # nothing else is computed
             ways = {v: ways.get(v, -1) if ways else -1 for v in range(len(self.program.values))}
-        demands = Demands(
-            {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()} | self.held.get(axis, {}),
-            {i: p.parts[axis] for i, p in self.wanted.outputs.items()},
-            [(self.program.inputs[i], self.program.outputs[o]) for i, o in self.wanted.state],
-            *self.byte_prices.get(axis, (frozenset[int](), 0.0)),
-            way=ways,
-        )
+        demands = self._demands(axis, ways)
         search = self._searches(choices)[axis]
         model = AxisProgram(search, demands)
         start = choices[axis] or start
@@ -442,6 +436,16 @@ class _Search:
                 "larger memory_limit, or more devices"
             )
         return best
+
+    def _demands(self, axis: int, ways: Mapping[int, int] | None) -> Demands:
+        """What a choice along an axis has to keep. `ways`: the only way of each value; None: all ways."""
+        return Demands(
+            {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()} | self.held.get(axis, {}),
+            {i: p.parts[axis] for i, p in self.wanted.outputs.items()},
+            [(self.program.inputs[i], self.program.outputs[o]) for i, o in self.wanted.state],
+            *self.byte_prices.get(axis, (frozenset[int](), 0.0)),
+            way=ways,
+        )
 
     def _spreading(self, choices: list[AxisChoice]) -> Spreading:
         searches = self._searches(choices)
