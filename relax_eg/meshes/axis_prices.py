@@ -135,7 +135,8 @@ class AxisPrices:
         seconds = sum(c.seconds for c in self.changes(v, before, after))
         if change_of(before, after) is None:  # a slice, or the whole value on one device and zeros on the others
             full = self.change_bytes(v, before, after)
-            seconds += full / (self.n if isinstance(after, int) else 1) / self.profile.bandwidth
+            pieces = self.n if isinstance(after, int) else 1
+            seconds += full / pieces * self.program.share / self.profile.bandwidth
         return seconds
 
     def beside_seconds(self, v: int, before: Part, after: Part) -> float:
@@ -181,6 +182,8 @@ class AxisPrices:
         full = self._group_bytes(v, pieces, n, (before, after))
         if kind == "reduce-scatter" and len({goes[b] for b in mine}) > 1:
             kind = "all-reduce"  # of which each device takes a slice
+        if kind == "reduce-scatter" and self.profile.platform == "cpu":
+            kind = "all-reduce"  # XLA for CPUs has no other sums
         faster = (b for b, p in now.items() if b > axis and isinstance(p, int) and p in (before, after))
         around = math.prod(self.sizes[b] for b in faster)
         # Where a faster axis splits the same dimension, what one group of this axis has does not lie together.

@@ -368,7 +368,7 @@ class _Search:
     def _searches(self, choices: Sequence[AxisChoice | None]) -> list[AxisSearch]:
         """Prices along each axis, given the choices for the others."""
         sizes = self.mesh.sizes
-        links = [link_for(self.profile, self.mesh.span(axis)) for axis in range(len(sizes))]
+        links = [link_for(self.profile, self.mesh.span(axis), self.mesh.devices) for axis in range(len(sizes))]
         return [
             AxisSearch(self.program, axis, sizes, links, self.profile, self.binding, self.scope, choices)
             for axis in range(len(sizes))
