@@ -72,8 +72,8 @@ def test_what_there_is_no_time_to_prove_is_named(monkeypatch: pytest.MonkeyPatch
 
     def found(size: int) -> Any:
         with rx.debug.options(cache=False):
-            specs, given = (f"{size} 24",), {"mesh": {"x": 8}, "inputs": {"x": "S[0]"}, "outputs": "S[0]"}
-            return rx.spread(lambda x: jnp.tanh(x), *specs, **given).spreading
+            given: Any = {"mesh": {"x": 8}, "inputs": {"x": "S[0]"}, "outputs": "S[0]"}
+            return rx.spread(lambda x: jnp.tanh(x), f"{size} 24", **given).spreading
 
     assert found(40).tested == {"tanh (no time for a proof)": 1}
     monkeypatch.setattr(spreading, "_PROVING", 1.0)
