@@ -17,7 +17,7 @@ from relax_eg.shapes import Dim, Scope
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AxisChange:
     """A collective that brings a value from one part into another.
 
     - `kind`: which.
@@ -150,7 +150,7 @@ class AxisPrices:
             for c in self._changes_along(b, v, order, was, goes)
         )  # fmt: skip
 
-    def changes(self, v: int, before: Part, after: Part) -> list[Change]:
+    def changes(self, v: int, before: Part, after: Part) -> list[AxisChange]:
         """What is sent for one change of the part of a value, this axis' share of it: the other axes change theirs in
         turn (`choices.turns`)."""
         if change_of(before, after) is None and not isinstance(after, int):
@@ -170,7 +170,7 @@ class AxisPrices:
 
     def _changes_along(
         self, axis: int, v: int, order: Sequence[Sequence[int]], was: Mapping[int, Part], goes: Mapping[int, Part]
-    ) -> list[Change]:
+    ) -> list[AxisChange]:
         """What is sent along an axis of the mesh when a value changes its parts in this order."""
         before, after, n, link = was[axis], goes[axis], self.sizes[axis], self.links[axis]
         kind = change_of(before, after)
@@ -188,7 +188,7 @@ class AxisPrices:
         around = math.prod(self.sizes[b] for b in faster)
         # Where a faster axis splits the same dimension, what one group of this axis has does not lie together.
         piece = full / n
-        turned = Change("collective-permute", (axis,), piece, link.seconds("collective-permute", n, piece))
+        turned = AxisChange("collective-permute", (axis,), piece, link.seconds("collective-permute", n, piece))
         if kind is None:
             return [turned] if around > 1 else []
         seconds = link.seconds(kind, n, full)
@@ -199,10 +199,10 @@ class AxisPrices:
             seconds *= min(1.0, together / alone) if alone > 0 else 1.0
         here = full if kind in ("all-reduce", "all-gather") else full / math.prod(self.sizes[b] for b in mine)
         if around > 1 and kind == "all-gather":
-            return [turned, Change(kind, (axis,), here, seconds)]
+            return [turned, AxisChange(kind, (axis,), here, seconds)]
         if around > 1:  # the partitioner gathers all, and takes the new part of that
             seconds += link.seconds("all-gather", n * around, full * around)
-        return [Change(kind, tuple(mine), here, seconds)]
+        return [AxisChange(kind, tuple(mine), here, seconds)]
 
     def sums_apart(self, v: int) -> bool:
         """Whether the sum of a value over this axis may be taken apart from those over others: no piece is padded."""
