@@ -46,11 +46,13 @@ from relax_eg.logs import log_at
 from relax_eg.meshes.emit import module_of
 from relax_eg.meshes.peak import order_of
 from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
+from relax_eg.meshes.proofs import evidence_of
 from relax_eg.meshes.rings import add_rings
 from relax_eg.meshes.search import Spreading, Wanted, spread_over
 from relax_eg.meshes.sums import drop_useless_sums
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
+from relax_eg.rules.kept_answers import keep_answers
 from relax_eg.shapes import Dim, Scope
 from relax_eg.shapes.relation import Bounds, split_bounds
 
@@ -60,6 +62,7 @@ _PLAIN = 0.6  # limit: share of them for programs without stages, where there ma
 _LEFT = 0.2  # limit: share of them that has to be left for a program with stages
 # given: XLA joins a small matmul with large ones that read the same; for that it copies all their weights in each call.
 _ON_GPUS = {"xla_gpu_dot_merger_threshold_mb": "0"}
+_PROVING = 0.1  # limit: share of the seconds of a search for proofs of its strategies, after it
 AS_WRITTEN = RuleSet("none")  # the rules of `spread`, if others are not given: the algebra stays as it is
 
 _KINDS: Mapping[str, Kind] = {
@@ -317,6 +320,9 @@ def _searched(traced: Source, options: Options, asked: _Asked, seconds: float) -
     module = module_of(found, entry.found.module, with_origins, batched)
     check_module(module)
     report = _report(traced, options, search, found, wanted.memory)
+    known = evidence_of(program, [c.chosen for c in found.choices], _PROVING * seconds)
+    keep_answers()
+    report = replace(report, proved=known.proved, tested=known.tested)
     if asked.pipeline:  # whose own constraints are nobody's
         report = replace(report, pipeline=asked.pipeline, kept={})
     after = ProgramCost(_rows(found))

@@ -13,6 +13,7 @@ from typing import Literal
 from relax_eg.extract.profile import Profile
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute"]
+_MEETING = 8e-5  # chosen: seconds in which threads of one process wait for each other, as 8 of them on two cores do
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,14 @@ class Link:
     - `devices`: the number of neighbouring devices that it joins; infinite: any number.
     - `bandwidth`: bytes/s that one device sends while it receives as much.
     - `latency`: seconds of one step of a collective.
+    - `turned`: how often an all-to-all copies what it sends besides, to bring together what goes to one device, and to
+      take apart what came.
     """
 
     devices: float
     bandwidth: float
     latency: float
+    turned: int = 0
 
     def seconds(self, kind: Collective, n: int, full: float) -> float:
         """Seconds of a collective of `n` devices.
@@ -41,7 +45,7 @@ class Link:
             return full / self.bandwidth + self.latency
         sent = full * (n - 1) / n
         if kind == "all-to-all":
-            return sent / n / self.bandwidth + self.latency
+            return sent / n / self.bandwidth * (1 + self.turned) + self.latency
         times = 2 if kind == "all-reduce" else 1
         ring = times * (sent / self.bandwidth + (n - 1) * self.latency)
         steps = math.ceil(math.log2(n))
@@ -49,8 +53,9 @@ class Link:
         return min(ring, tree)
 
 
-def link_for(profile: Profile, span: int) -> Link:
+def link_for(profile: Profile, span: int, devices: int = 1) -> Link:
     """The link over which `span` neighbouring devices of this kind send: the first of the profile that joins as many,
-    or its last. Devices of a profile without links are parts of one machine, which copy through its memory."""
-    links = [Link(*row) for row in profile.links] or [Link(math.inf, profile.bandwidth / 2, profile.launch)]
+    or its last. Devices of a profile without links are threads of one machine, all `devices` of which copy through its
+    memory."""
+    links = [Link(*row) for row in profile.links] or [Link(math.inf, profile.bandwidth / 2 / devices, _MEETING, 2)]
     return next((x for x in links if x.devices >= span), links[-1])

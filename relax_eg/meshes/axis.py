@@ -61,6 +61,13 @@ class AxisSearch(AxisPrices):
                 return model.choice_of(columns)
         return None
 
+    def least(self, model: AxisProgram, deadline: float) -> float:
+        """A lower bound on the seconds of any choice, without an integer program; 0 where values may be computed in
+        several ways."""
+        if model.demands.byte_price or any(len(v.ways) > 1 for v in self.program.values):
+            return 0.0
+        return max(0.0, Descent(model, self._whole(model.demands)).bound(deadline)) * model.unit
+
     def _whole(self, demands: Demands) -> AxisChoice:
         """The choice that splits only what has to be split: every value is computed as on one device."""
         program, found = self.program, AxisChoice()

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
-from relax_eg.extract.links import Link
+from relax_eg.extract.links import Collective, Link
 from relax_eg.extract.profile import Profile
-from relax_eg.ir.placements import REPLICATED, Part
-from relax_eg.meshes.choices import AxisChoice, change_of
+from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM, REPLICATED, Part
+from relax_eg.meshes.choices import AxisChoice, change_of, turns
 from relax_eg.meshes.program import SpreadProgram, ValueWay
 from relax_eg.meshes.strategies import SplitStrategy
 from relax_eg.shapes import Dim, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class AxisChange:
+    """A collective that brings a value from one part into another.
+
+    - `kind`: which.
+    - `axes`: the axes of the mesh over which it runs at once.
+    - `bytes`: of its result on a device.
+    - `seconds`: one axis' share.
+    """
+
+    kind: Collective
+    axes: tuple[int, ...]
+    bytes: float
+    seconds: float
 
 
 class AxisPrices:
@@ -19,30 +37,35 @@ class AxisPrices:
 
     - `program`: the program.
     - `axis`: the number of the axis.
-    - `size`, `link`: the number of devices along the axis, and the link over which they send.
+    - `sizes`, `links`: the number of devices along each axis of the mesh, and the links over which they send.
     - `profile`: of one device.
     - `binding`, `scope`: the sizes at which prices hold, and what is known of all sizes.
-    - `others`: the choices for the other axes, with their sizes; None where one is not made yet.
-    - `later`: those of them that come after this axis in the mesh.
-    - `links`: the links of the other axes; none: they are not known.
+    - `choices`: the choice for each axis; None where one is not made yet. That for this axis is not read.
     """
 
     def __init__(
         self,
         program: SpreadProgram,
         axis: int,
-        size: int,
-        link: Link,
+        sizes: Sequence[int],
+        links: Sequence[Link],
         profile: Profile,
         binding: Mapping[str, int],
         scope: Scope,
-        others: Sequence[tuple[AxisChoice | None, int]],
-        later: Sequence[tuple[AxisChoice | None, int]] = (),
-        links: Sequence[Link] = (),
+        choices: Sequence[AxisChoice | None],
     ) -> None:
-        self.program, self.axis, self.n, self.link, self.profile = program, axis, size, link, profile
-        self.binding, self.scope, self.others, self.later = binding, scope, others, later
-        self.links = links
+        self.program, self.axis, self.sizes, self.links, self.profile = program, axis, sizes, links, profile
+        self.binding, self.scope, self.choices = binding, scope, choices
+        self.n, self.link = sizes[axis], links[axis]
+        each = list(zip(choices, sizes, strict=True))
+        self.others, self.later = each[:axis] + each[axis + 1 :], each[axis + 1 :]
+
+    def along(self, axis: int, choice: AxisChoice) -> Self:
+        """The prices along another axis, with a choice for this one."""
+        choices = [choice if b == self.axis else c for b, c in enumerate(self.choices)]
+        return type(self)(
+            self.program, axis, self.sizes, self.links, self.profile, self.binding, self.scope, choices
+        )  # fmt: skip
 
     # --- prices, given the other axes ---
 
@@ -91,40 +114,102 @@ class AxisPrices:
         """How much more the device with most places has than an equal share."""
         return self._padded(s.extents[0]) if s.extents else 1.0
 
-    def _padded(self, size: Dim) -> float:
-        """How much longer a dimension of this size is if it is padded to equal pieces."""
-        d = float(size.evaluate(self.binding))
-        return math.ceil(d / self.n) * self.n / max(1.0, d)
+    def _padded(self, size: Dim, n: int = 0) -> float:
+        """How much longer a dimension of this size is if it is padded to `n` equal pieces; 0: those of this axis."""
+        d, n = float(size.evaluate(self.binding)), n or self.n
+        return math.ceil(d / n) * n / max(1.0, d)
 
     def change_bytes(self, v: int, *parts: Part) -> float:
         """Bytes of a value over one group of this axis, with those that pad it where it is split in these parts."""
-        full = self.program.values[v].bytes / self.divided(v)
+        return self._group_bytes(v, self.divided(v), self.n, parts)
+
+    def _group_bytes(self, v: int, pieces: float, n: int, parts: Iterable[Part]) -> float:
+        full = self.program.values[v].bytes / pieces
         for p in set(parts):
             if isinstance(p, int):
-                full *= self._padded(self.program.values[v].shape[p])
+                full *= self._padded(self.program.values[v].shape[p], n)
         return full
 
     def change_seconds(self, v: int, before: Part, after: Part) -> float:
         """Seconds of one change of the part of a value."""
-        kind, full = change_of(before, after), self.change_bytes(v, before, after)
-        if kind is None:  # a slice, or the whole value on one device and zeros on the others
-            return full / (self.n if isinstance(after, int) else 1) / self.profile.bandwidth
-        seconds = self.link.seconds(kind, self.n, full)
-        if kind == "all-reduce":  # XLA sums over all axes at once; each axis has its share
-            also = [
-                (n, link) for (choice, n), link in zip(self.others, self.links, strict=False)
-                if choice is not None and choice.part(v) == before and after in choice.needed.get(v, ())
-            ]  # fmt: skip
-            alone = seconds + sum(link.seconds(kind, n, full) for n, link in also)
-            slowest = min((self.link, *(link for _, link in also)), key=lambda x: x.bandwidth)
-            together = slowest.seconds(kind, self.n * math.prod(n for n, _ in also), full)
-            return seconds * min(1.0, together / alone) if alone > 0 else seconds
-        # XLA's partitioner gathers what is split over a faster axis too, and takes the new part of that.
-        around = math.prod(
-            n for choice, n in self.later if choice is not None and choice.part(v) in (before, after)
-            and isinstance(choice.part(v), int)
+        seconds = sum(c.seconds for c in self.changes(v, before, after))
+        if change_of(before, after) is None:  # a slice, or the whole value on one device and zeros on the others
+            full = self.change_bytes(v, before, after)
+            pieces = self.n if isinstance(after, int) else 1
+            seconds += full / pieces * self.program.share / self.profile.bandwidth
+        return seconds
+
+    def beside_seconds(self, v: int, before: Part, after: Part) -> float:
+        """Seconds of what is sent along other axes to change their parts of a value, while this axis changes from
+        `before` to `after`: that depends on what each of its groups has then."""
+        if all(c is None or _target(c, v, after) == c.part(v) for c, _ in self.others):
+            return 0.0
+        order, was, goes = self._order(v, before, after)
+        return sum(
+            c.seconds for b, p in was.items() if b != self.axis and p != goes[b]
+            for c in self._changes_along(b, v, order, was, goes)
         )  # fmt: skip
-        return seconds if around == 1 else seconds + self.link.seconds("all-gather", self.n * around, full * around)
+
+    def changes(self, v: int, before: Part, after: Part) -> list[AxisChange]:
+        """What is sent for one change of the part of a value, this axis' share of it: the other axes change theirs in
+        turn (`choices.turns`)."""
+        if change_of(before, after) is None and not isinstance(after, int):
+            return []
+        return self._changes_along(self.axis, v, *self._order(v, before, after))
+
+    def _order(self, v: int, before: Part, after: Part) -> tuple[list[list[int]], dict[int, Part], dict[int, Part]]:
+        """The axes that change their parts of a value, in turn, and the parts before and after along each axis that has
+        a choice."""
+        was, goes = {self.axis: before}, {self.axis: after}
+        for b, choice in enumerate(self.choices):
+            if choice is not None and b != self.axis:
+                was[b], goes[b] = choice.part(v), _target(choice, v, after)
+        axes = sorted(was)
+        order = turns([was[b] for b in axes], [goes[b] for b in axes], self.sums_apart(v))
+        return [[axes[i] for i in group] for group in order], was, goes
+
+    def _changes_along(
+        self, axis: int, v: int, order: Sequence[Sequence[int]], was: Mapping[int, Part], goes: Mapping[int, Part]
+    ) -> list[AxisChange]:
+        """What is sent along an axis of the mesh when a value changes its parts in this order."""
+        before, after, n, link = was[axis], goes[axis], self.sizes[axis], self.links[axis]
+        kind = change_of(before, after)
+        place = next(i for i, group in enumerate(order) if axis in group)
+        done = {b for group in order[:place] for b in group}
+        mine = [axis] if kind == "all-to-all" else order[place]
+        now = {b: goes[b] if b in done else was[b] for b in was if b not in mine}
+        pieces = math.prod(k for b, k in enumerate(self.sizes) if b not in mine and isinstance(now.get(b, 0), int))
+        full = self._group_bytes(v, pieces, n, (before, after))
+        if kind == "reduce-scatter" and len({goes[b] for b in mine}) > 1:
+            kind = "all-reduce"  # of which each device takes a slice
+        if kind == "reduce-scatter" and self.profile.platform == "cpu":
+            kind = "all-reduce"  # XLA for CPUs has no other sums
+        faster = (b for b, p in now.items() if b > axis and isinstance(p, int) and p in (before, after))
+        around = math.prod(self.sizes[b] for b in faster)
+        # Where a faster axis splits the same dimension, what one group of this axis has does not lie together.
+        piece = full / n
+        turned = AxisChange("collective-permute", (axis,), piece, link.seconds("collective-permute", n, piece))
+        if kind is None:
+            return [turned] if around > 1 else []
+        seconds = link.seconds(kind, n, full)
+        if len(mine) > 1:  # at once: each axis has its share
+            alone = sum(self.links[b].seconds(kind, self.sizes[b], full) for b in mine)
+            slowest = min((self.links[b] for b in mine), key=lambda x: x.bandwidth)
+            together = slowest.seconds(kind, math.prod(self.sizes[b] for b in mine), full)
+            seconds *= min(1.0, together / alone) if alone > 0 else 1.0
+        here = full if kind in ("all-reduce", "all-gather") else full / math.prod(self.sizes[b] for b in mine)
+        if around > 1 and kind == "all-gather":
+            return [turned, AxisChange(kind, (axis,), here, seconds)]
+        if around > 1:  # the partitioner gathers all, and takes the new part of that
+            seconds += link.seconds("all-gather", n * around, full * around)
+        return [AxisChange(kind, tuple(mine), here, seconds)]
+
+    def sums_apart(self, v: int) -> bool:
+        """Whether the sum of a value over this axis may be taken apart from those over others: no piece is padded."""
+        every = [(c.chosen[v], n) for c, n in self.others if c is not None and c.part(v) in PARTIAL.values()]
+        n = self.n * math.prod(n for _, n in every)
+        ways = self.program.values[v].ways
+        return all(is_even(ways[c.way], c.strategy, n) and c.strategy.result == PARTIAL_SUM for c, _ in every)
 
     def passed(self, v: int, way: ValueWay, s: SplitStrategy) -> tuple[float, int, float]:
         """What each device sends to a neighbour in one run of a way by a strategy: the bytes of each time, how often,
@@ -193,7 +278,7 @@ class AxisPrices:
         for choice, k in self.others:
             chosen = None if choice is None else choice.chosen.get(v)
             n *= k if chosen is not None and chosen.strategy == s else 1
-        return way.candidate >= 0 and all(not d.variables and int(d) % n == 0 for d in s.extents)
+        return is_even(way, s, n)
 
     def _at_least(self, d: Dim, n: int) -> bool:
         low, _ = self.scope.interval(d)
@@ -235,16 +320,44 @@ def _go_together(*each: SplitStrategy) -> bool:
     )
 
 
+def is_even(way: ValueWay, s: SplitStrategy, n: int) -> bool:
+    """Whether `n` devices divide all that a strategy splits, for all sizes, so that the parts of a sum can be told
+    apart."""
+    return way.candidate >= 0 and all(not d.variables and int(d) % n == 0 for d in s.extents)
+
+
+def _target(choice: AxisChoice, v: int, other: Part) -> Part:
+    """The part into which a choice brings a value, while another axis brings it into `other`."""
+    needed = choice.needed.get(v) or {choice.part(v)}
+    return next((p for p in (REPLICATED, other) if p in needed), min(needed, key=str))
+
+
 def cost_along(prices: AxisPrices, choice: AxisChoice) -> float:
     """Seconds of a choice: all computation, and the collectives along this axis."""
+    computing = 0.0
+    for v, chosen in choice.chosen.items():
+        value = prices.program.values[v]
+        computing += value.times * prices.strategy_seconds(v, value.ways[chosen.way], chosen.strategy)
+    return computing + sending_along(prices, choice)
+
+
+def sending_along(prices: AxisPrices, choice: AxisChoice) -> float:
+    """Seconds of the collectives of a choice along this axis."""
     total = 0.0
     for v, chosen in choice.chosen.items():
         value = prices.program.values[v]
-        way = value.ways[chosen.way]
-        total += value.times * prices.strategy_seconds(v, way, chosen.strategy)
-        total += value.times * prices.passed(v, way, chosen.strategy)[2]
+        total += value.times * prices.passed(v, value.ways[chosen.way], chosen.strategy)[2]
         for part in choice.needed.get(v, ()):
             before = choice.source(v, part)
             if before is not None:
                 total += value.times * prices.change_seconds(v, before, part)
+    return total
+
+
+def cost_of(prices: AxisPrices, choice: AxisChoice) -> float:
+    """Seconds of a choice: all computation, and the collectives along all axes that have a choice."""
+    total = cost_along(prices, choice)
+    for b, other in enumerate(prices.choices):
+        if other is not None and b != prices.axis:
+            total += sending_along(prices.along(b, choice), other)
     return total

@@ -11,12 +11,12 @@ import numpy as np
 
 from relax_eg.extract.ilp import Row
 from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
-from relax_eg.meshes.axis_prices import AxisPrices, cost_along
+from relax_eg.meshes.axis_prices import AxisPrices, cost_of
 from relax_eg.meshes.choices import AxisChoice, ChosenWay, Demands
 from relax_eg.meshes.program import any_part
 from relax_eg.meshes.strategies import SplitStrategy
 
-_EPSILON = 1e-9  # chosen: seconds: least price of a choice, so that nothing useless is chosen
+EPSILON = 1e-9  # chosen: seconds: least price of a choice, so that nothing useless is chosen
 
 
 class AxisProgram:
@@ -34,6 +34,7 @@ class AxisProgram:
         self.held: list[tuple[int, float]] = []  # the bytes of each column on a device, and of which value
         self.rows: list[Row] = []
         self.upper: list[float] = []
+        self.beside: dict[tuple[int, Part], float] = {}
         program = prices.program
         self.computed: list[list[tuple[int, ChosenWay]]] = []  # columns of the strategies of a value
         inputs = set(program.inputs)
@@ -45,7 +46,8 @@ class AxisProgram:
                 for s in way.strategies_along(prices.axis):
                     if self._allowed(v, s, v in inputs):
                         seconds = value.times * (prices.strategy_seconds(v, way, s) + prices.passed(v, way, s)[2])
-                        seconds += _EPSILON * (1 + s.passes)  # of equals, sums that end early
+                        seconds += value.times * self._least_beside(v, s.result)
+                        seconds += EPSILON * (1 + s.passes)  # of equals, sums that end early
                         column = self._column(seconds, v, self._bytes(v, s.result))
                         mine.append((column, ChosenWay(j, s)))
             self.computed.append(mine)
@@ -160,9 +162,18 @@ class AxisProgram:
         """The column of a change of the part of a value."""
         found = self.changes.get((v, before, after))
         if found is None:
-            seconds = self.prices.program.values[v].times * self.prices.change_seconds(v, before, after)
+            seconds = self.prices.change_seconds(v, before, after) + self.prices.beside_seconds(v, before, after)
+            seconds = self.prices.program.values[v].times * (seconds - self._least_beside(v, before))
             held = self._bytes(v, after) if isinstance(before, int) and after == REPLICATED else 0.0
-            found = self.changes[v, before, after] = self._column(seconds + _EPSILON, v, held)
+            found = self.changes[v, before, after] = self._column(seconds + EPSILON, v, held)
+        return found
+
+    def _least_beside(self, v: int, part: Part) -> float:
+        """The least seconds of what other axes send to change their parts of a value that comes about in `part`."""
+        found = self.beside.get((v, part))
+        if found is None:
+            parts = dict.fromkeys((part, *any_part(self.prices.program.values[v].rank)))
+            found = self.beside[v, part] = min(self.prices.beside_seconds(v, part, p) for p in parts)
         return found
 
     def _bytes(self, v: int, part: Part) -> float:
@@ -212,7 +223,7 @@ class AxisProgram:
             chosen = found.chosen[v] = picked[v]
             work += list(zip(program.values[v].ways[chosen.way].children, chosen.strategy.operands, strict=True))
             work += [(b, chosen.strategy.result) for b in tied.get(v, ())]
-        found.cost = cost_along(self.prices, found)
+        found.cost = cost_of(self.prices, found)
         return found
 
     def priced(self, choice: AxisChoice) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relax_eg.extract.links import Collective
@@ -80,3 +80,35 @@ def change_of(before: Part, after: Part) -> Collective | None:
     if before in PARTIAL.values():
         return "all-reduce" if after == REPLICATED else "reduce-scatter"
     return "all-gather" if after == REPLICATED else "all-to-all"
+
+
+def turns(before: Sequence[Part], after: Sequence[Part], sums_apart: bool) -> list[tuple[int, ...]]:
+    """The axes of a mesh along which a value changes its part, in the order in which that happens; those that change at
+    once together.
+
+    Sums go first, for a scattered sum has fewer bytes: along the fastest axis, then the next; axes that split the same
+    dimension together, and those that are replicated in the end. Then the slowest axis is gathered first, while the
+    others still split the value; but of axes that split the same dimension the fastest, whose pieces lie together.
+
+    - `before`, `after`: the parts along each axis.
+    - `sums_apart`: whether a sum over one axis may be taken before that over another. Otherwise the partitioner takes
+      all at once, and slices the result."""
+    moved = [a for a, (p, q) in enumerate(zip(before, after, strict=True)) if p != q]
+    summed = [a for a in moved if before[a] in PARTIAL.values()]
+    targets = {after[a] for a in summed}
+    found: list[tuple[int, ...]] = []
+    if summed and not sums_apart:
+        found.append(tuple(summed))
+    else:
+        each = [tuple(a for a in summed if after[a] == t) for t in targets]
+        found += sorted(each, key=lambda axes: (not isinstance(after[axes[0]], int), -max(axes)))
+    gathered = [a for a in moved if isinstance(before[a], int) and after[a] == REPLICATED]
+    found += [(a,) for a in sorted(gathered, key=lambda a: (min(b for b in gathered if before[b] == before[a]), -a))]
+    rest = tuple(a for a in moved if a not in summed and a not in gathered)
+    return [*found, rest] if rest else found
+
+
+def after_turns(before: Sequence[Part], after: Sequence[Part], done: Iterable[int]) -> tuple[Part, ...]:
+    """The parts along each axis when those in `done` have changed."""
+    there = set(done)
+    return tuple(q if a in there else p for a, (p, q) in enumerate(zip(before, after, strict=True)))

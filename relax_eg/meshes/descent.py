@@ -9,6 +9,7 @@ has them. A change that several operators read is divided among them in messages
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from relax_eg.ir.placements import REPLICATED, Part
-from relax_eg.meshes.axis_program import AxisProgram
+from relax_eg.meshes.axis_program import EPSILON, AxisProgram
 from relax_eg.meshes.choices import AxisChoice
 
 _BARRED = 1e6  # chosen: price of what is not possible, where the dearest column costs 1
 _ROUNDS = 6  # limit: rounds of messages
+_BOUND_ROUNDS = 40  # limit: those of messages for a bound
 _GAIN = 1e-7  # chosen: share of the price that counts as a gain
 
 Array = np.ndarray[Any, Any]
@@ -112,6 +114,7 @@ class Descent:
             self.own[g, : len(columns)] = [model.costs[i] for i in columns]
         self.prices = np.zeros((nodes, most, width))
         self.slices, self.whole = np.zeros((nodes, width), dtype=bool), np.zeros((nodes, width), dtype=bool)
+        self.loops: dict[int, Array] = {}  # prices of what a node takes from itself, by state
         edges: dict[tuple[int, int], tuple[Array, Array]] = {}
         for v, readers in read.items():
             g, mine = node[v], parts[v]
@@ -131,7 +134,8 @@ class Descent:
                     barred[: len(made)] += (self._table(v, made, mine, True) - table) @ own[: len(mine)]
         for (g, r), (takes, barred) in edges.items():
             if g == r:  # a loop that hands on what it carries
-                self.own[g] += (self.prices[g] @ takes + barred).diagonal()
+                self.loops[g] = (self.prices[g] @ takes).diagonal()
+                self.own[g] += self.loops[g] + barred.diagonal()
         kept = [(key, *arrays) for key, arrays in edges.items() if key[0] != key[1]]
         self.giver, self.reader = (np.array([key[i] for key, *_ in kept], dtype=np.int64) for i in (0, 1))
         self.takes = np.array([takes for _, takes, _ in kept]).reshape(len(kept), width, most)
@@ -181,8 +185,11 @@ class Descent:
     def _tables(self, prices: Array, readers: Array, edges: Array) -> Array:
         """The prices of these edges by pair of nodes (pair, state of the lower node, state of the higher), where so
         many readers of a giver share a change."""
+        return self._by_pair(prices[self.giver[edges]] @ self.takes[edges], readers, edges)
+
+    def _by_pair(self, each: Array, readers: Array, edges: Array) -> Array:
+        """The prices `each` of these edges (edge, state of the giver, state of the reader), by pair of nodes."""
         giver = self.giver[edges]
-        each = prices[giver] @ self.takes[edges]
         each = np.where(each < _BARRED, each / readers[giver][:, None, None], each) + self.barred[edges]
         turned = giver > self.reader[edges]
         each[turned] = each[turned].transpose(0, 2, 1)
@@ -190,42 +197,96 @@ class Descent:
         np.add.at(found, self.pair[edges], each)
         return found
 
-    def _by_messages(self, deadline: float) -> Array:
-        """A choice read from messages that go forth and back along the nodes in their order."""
-        readers = np.bincount(self.giver, minlength=len(self.states))
-        tables = self._tables(self.prices, readers, self.numbers)
-        later: list[list[tuple[int, Array]]] = [[] for _ in self.states]
-        earlier: list[list[tuple[int, Array]]] = [[] for _ in self.states]
+    def _messages(self, own: Array, tables: Array, rounds: int, deadline: float) -> tuple[Array, Array]:
+        """Messages that go forth and back along the nodes in their order, by pair: to its lower node, and to its
+        higher."""
+        later: list[list[int]] = [[] for _ in self.states]
+        earlier: list[list[int]] = [[] for _ in self.states]
+        ends = list(self.pairs)
         for (a, b), i in self.pairs.items():
-            later[a].append((b, tables[i]))
-            earlier[b].append((a, tables[i].T))
-        sent = {x: np.zeros(self.own.shape[1]) for a, b in self.pairs for x in ((a, b), (b, a))}
+            later[a].append(i)
+            earlier[b].append(i)
+        lower, higher = np.zeros((2, len(ends), own.shape[1]))
 
-        def send(s: int, to: Sequence[tuple[int, Array]]) -> None:
-            belief = self.own[s].copy()
-            for u, _ in itertools.chain(later[s], earlier[s]):
-                belief += sent[u, s]
+        def send(s: int, is_forth: bool) -> None:
+            belief = own[s] + lower[later[s]].sum(0) + higher[earlier[s]].sum(0)
             belief /= max(len(later[s]), len(earlier[s]), 1)
-            for t, table in to:
-                message = ((belief - sent[t, s])[:, None] + table).min(0)
-                sent[s, t] = message - message.min()
+            for i in later[s] if is_forth else earlier[s]:
+                if is_forth:
+                    message = ((belief - lower[i])[:, None] + tables[i]).min(0)
+                    higher[i] = message - message.min()
+                else:
+                    message = ((belief - higher[i])[None] + tables[i]).min(1)
+                    lower[i] = message - message.min()
 
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             for s in range(len(self.states)):
-                send(s, later[s])
+                send(s, True)
             for s in reversed(range(len(self.states))):
-                send(s, earlier[s])
+                send(s, False)
             if time.monotonic() > deadline:
                 break
+        return lower, higher
+
+    def _by_messages(self, deadline: float) -> Array:
+        """A choice read from messages."""
+        readers = np.bincount(self.giver, minlength=len(self.states))
+        tables = self._tables(self.prices, readers, self.numbers)
+        lower, _ = self._messages(self.own, tables, _ROUNDS, deadline)
+        beliefs = self.own.copy()
+        read: list[list[tuple[int, int]]] = [[] for _ in self.states]
+        for (a, b), i in self.pairs.items():
+            beliefs[a] += lower[i]
+            read[b].append((a, i))
         states = np.zeros(len(self.states), dtype=np.int64)
-        for s in range(len(self.states)):
-            belief = self.own[s].copy()
-            for u, _ in later[s]:
-                belief += sent[u, s]
-            for u, table in earlier[s]:
-                belief += table[:, states[u]]
+        for s, belief in enumerate(beliefs):
+            for a, i in read[s]:
+                belief += tables[i, states[a]]
             states[s] = belief.argmin()
         return states
+
+    def bound(self, deadline: float) -> float:
+        """No choice with the ways of the start costs less than this.
+
+        Whatever a giver's changes cost, they cost at least what each of its readers needs alone: the dearest of its
+        parts, each for the price of its own change or of that to the whole value, of which it may be a slice. So they
+        cost at least the mean of that over the readers: a sum over edges. Messages move prices from edges to nodes and
+        back, and what a node has then is divided among its edges. The sum of what each edge costs at least is a bound
+        for any messages, and any shares."""
+        if not self.is_possible:
+            return 0.0
+        nodes, width = self.slices.shape
+        spare = EPSILON / self.model.unit
+        prices = np.where(self.prices < _BARRED, np.maximum(self.prices - spare, 0.0), self.prices)
+        whole = np.where(self.whole[:, None], prices, math.inf).min(2, initial=math.inf)
+        least = np.where(self.slices[:, None], np.minimum(prices, whole[:, :, None]), prices)
+        readers = np.bincount(self.giver, minlength=nodes)
+        own = self.own - 2 * spare
+        for g, loop in self.loops.items():  # the node is one of its readers
+            readers[g] += 1
+            slices = np.where(prices[g] > 0, prices[g], math.inf).min(1, initial=math.inf)
+            own[g] -= loop - np.where(np.isfinite(slices), np.minimum(loop, slices), 0.0) / readers[g]
+        each = np.zeros(self.barred.shape)
+        for p in range(width):
+            each = np.maximum(each, least[self.giver, :, p, None] * self.takes[:, None, p])
+        tables = self._by_pair(each, readers, self.numbers)
+        lower, higher = self._messages(own, tables, _BOUND_ROUNDS, deadline)
+        if not len(tables):
+            return float(own.min(1).sum())
+        a, b = np.array(list(self.pairs), dtype=np.int64).T
+        beliefs = own.copy()
+        np.add.at(beliefs, a, lower)
+        np.add.at(beliefs, b, higher)
+        after, before = np.bincount(a, minlength=nodes), np.bincount(b, minlength=nodes)
+        rest = tables - lower[:, :, None] - higher[:, None, :]
+        found: list[float] = []
+        for to_lower, to_higher in ((1, 1), (1, 0), (0, 1)):  # an edge's shares of its nodes
+            shares = to_lower * after + to_higher * before
+            kept = float(beliefs[shares == 0].min(1).sum())
+            each_share = beliefs / np.maximum(shares, 1)[:, None]
+            whole_edges = rest + to_lower * each_share[a][:, :, None] + to_higher * each_share[b][:, None, :]
+            found.append(kept + float(whole_edges.min((1, 2)).sum()))
+        return max(found)
 
     # --- trees ---
 

@@ -7,6 +7,7 @@ sum over them is the collective.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,8 @@ from relax_eg.ir.control import group_arguments, runs_of
 from relax_eg.ir.expr import COND, FUNCTION, TUPLE, TUPLE_GET, Expr, tuple_, tuple_get, var
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM, REPLICATED, MeshPlacement, Part
+from relax_eg.meshes.axis_prices import is_even
+from relax_eg.meshes.choices import after_turns, turns
 from relax_eg.meshes.program import FOLLOWED, FunctionGraph, ValueWay
 from relax_eg.meshes.rings import RingLoop
 from relax_eg.meshes.search import Spreading
@@ -63,6 +66,7 @@ class _Emitted:
         self.raw: dict[int, Expr] = {}
         self.at: dict[tuple[int, Parts], Expr] = {}
         self.calls: dict[int, Expr] = {}
+        self.homes: dict[int, Parts] = {}
         self.made: dict[Expr, int] = {}  # the class of an expression
         self.steps: list[Function] = []  # of loops over pieces
         self.backs = {b: a for a, b in reversed(self.program.tied) if self.is_chosen(a)}
@@ -113,6 +117,15 @@ class _Emitted:
     def home(self, v: int) -> Parts:
         """The placement in which a value is annotated first: where it comes about, sums that are not to stay partial
         summed up."""
+        found = self.homes.get(v)
+        if found is None:
+            summed, made = self.summed(v), tuple(c.part(v) for c in self.found.choices)
+            apart = len(turns(made, summed, True)) > len(turns(made, summed, False)) and self.sums_apart(v)
+            found = self.homes[v] = made if apart else summed
+        return found
+
+    def summed(self, v: int) -> Parts:
+        """The placement in which a value comes about, sums that are not to stay partial summed up at once."""
         found: list[Part] = []
         for c in self.found.choices:
             part = c.part(v)
@@ -122,6 +135,17 @@ class _Emitted:
                 part = REPLICATED if REPLICATED in needed else min(needed, key=str)
             found.append(part)
         return tuple(found)
+
+    def sums_apart(self, v: int) -> bool:
+        """Whether a value can come about as what each device has of its sums, which are taken in turn."""
+        chosen = [c.chosen[v] for c in self.found.choices]
+        sums = [(n, c.strategy) for n, c in zip(self.found.mesh.sizes, chosen, strict=True)
+                if c.strategy.result in PARTIAL.values()]  # fmt: skip
+        n = math.prod(n for n, _ in sums)
+        way, parts = self.program.values[v].ways[chosen[0].way], tuple(c.strategy.result for c in chosen)
+        operands = [var(f"x{i}", self.program.values[c].annotation) for i, c in enumerate(way.children)]
+        is_apart = all(is_even(way, s, n) and s.result == PARTIAL_SUM for _, s in sums)
+        return is_apart and self.in_pieces(v, way, operands, parts) is not None
 
     def value(self, v: int, parts: Parts) -> Expr:
         """The expression of a value in a placement."""
@@ -148,7 +172,9 @@ class _Emitted:
         for c, first, part in zip(self.found.choices, home, parts, strict=True):
             before = c.source(v, part)
             via.append(first if before is None or before in PARTIAL.values() else before)
-        return home if tuple(via) == parts else tuple(via)
+        begin = home if tuple(via) == parts else tuple(via)
+        *before, _ = turns(begin, parts, True)
+        return after_turns(begin, parts, itertools.chain(*before))
 
     def reads(self, v: int, parts: Parts) -> list[tuple[int, Parts]]:
         value = self.program.values[v]
@@ -239,6 +265,17 @@ class _Emitted:
 
     def batched(self, v: int, way: ValueWay, operands: Sequence[Expr], home: Parts) -> Expr:
         """The expression that computes a value that stays a sum, `home`, along axes of the mesh: batched over these."""
+        made = self.in_pieces(v, way, operands, home)
+        if made is not None:
+            return made
+        # The value itself, which one device then has.
+        parts = [self.operand(v, i) for i in range(len(operands))]
+        left = [tuple(REPLICATED if q == PARTIAL_SUM else q for q in p) for p in parts]
+        whole = [self.brought(x, p, q) for x, p, q in zip(operands, parts, left, strict=True)]
+        return self.on_first(self.applied(v, way, whole), tuple(REPLICATED for _ in home), home)
+
+    def in_pieces(self, v: int, way: ValueWay, operands: Sequence[Expr], home: Parts) -> Expr | None:
+        """The expression of what each device has of the sum of a value, `home`; None if there is none."""
         mesh, ahead = self.found.mesh, _partial(home)
         parts = [self.operand(v, i) for i in range(len(operands))]
         pieces = [self.pieces(x, p, ahead) for x, p in zip(operands, parts, strict=True)]
@@ -254,10 +291,7 @@ class _Emitted:
                 made = made and self.batch(made, [a in m for m in mapped], Dim.of(mesh.sizes[a]))
             if made is not None:
                 return inline_call(made, given)[0]
-        # The value itself, which one device then has.
-        left = [tuple(REPLICATED if q == PARTIAL_SUM else q for q in p) for p in parts]
-        whole = [self.brought(x, p, q) for x, p, q in zip(operands, parts, left, strict=True)]
-        return self.on_first(self.applied(v, way, whole), tuple(REPLICATED for _ in home), home)
+        return None
 
     def in_ring(self, v: int, way: ValueWay, operands: Sequence[Expr], a: int, ring: Ring) -> Expr:
         """The expression that computes a value by pieces that go round along axis `a` of the mesh."""

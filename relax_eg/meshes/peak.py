@@ -27,8 +27,8 @@ class Peak:
     held: Mapping[tuple[int, MeshPlacement], float]
 
 
-def order_of(program: SpreadProgram, choice: AxisChoice) -> list[int]:
-    """The values that are computed, operands first."""
+def order_of(program: SpreadProgram, choice: AxisChoice, last_first: bool = False) -> list[int]:
+    """The values that are computed, operands first. `last_first`: the last of several operands before the others."""
     done: dict[int, None] = {}
     starts = [*program.outputs, *(b for _, b in program.tied), *program.inputs]
     for start in starts:
@@ -41,7 +41,7 @@ def order_of(program: SpreadProgram, choice: AxisChoice) -> list[int]:
             children = program.values[v].ways[choice.chosen[v].way].children
             waiting = [c for c in children if c not in done and c in choice.chosen]
             if waiting:
-                stack += reversed(waiting)
+                stack += waiting if last_first else reversed(waiting)
             else:
                 done[v] = None
                 stack.pop()
@@ -55,13 +55,26 @@ def peak_of(
     state: Sequence[tuple[int, int]] = (),
 ) -> Peak:
     """The memory of a device, from the life times of values that XLA is predicted to store: inputs, results of kernels,
-    what several operators read, and what collectives bring. Axes without a choice divide everything.
+    what several operators read, and what collectives bring. Axes without a choice divide everything. XLA takes of
+    several orders of the operators the one with least memory; here it is the better of two.
 
     - `state`: pairs (input, output), by position: the output takes the place of the input, which is donated.
     """
+    first = next(c for c in choices if c is not None)
+    found = (_peak(program, mesh, choices, state, order_of(program, first, last)) for last in (False, True))
+    return min(found, key=lambda p: p.bytes)
+
+
+def _peak(
+    program: SpreadProgram,
+    mesh: DeviceMesh,
+    choices: Sequence[AxisChoice | None],
+    state: Sequence[tuple[int, int]],
+    order: Sequence[int],
+) -> Peak:
+    """The memory of a device where values come about in this order."""
     known = [c for c in choices if c is not None]
     free = math.prod(n for c, n in zip(choices, mesh.sizes, strict=True) if c is None)
-    order = order_of(program, known[0])
 
     def here(v: int, parts: Sequence[Part]) -> float:
         pieces = math.prod(n for p, n in zip(parts, _sizes(choices, mesh), strict=True) if isinstance(p, int))

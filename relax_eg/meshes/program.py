@@ -10,7 +10,7 @@ candidates of the e-graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from relax_eg.errors import OptionError
@@ -165,6 +165,8 @@ class SpreadProgram:
       branches and conditions, and the slices of a loop, so that no device ever has all slices gathered.
     - `kept`: nodes whose authors have placed their operands and results.
     - `opaque`: operators without index equations that are computed whole on every device.
+    - `share`: how many devices share the rates of the profile: all of the mesh, if it has no links, for then they are
+      threads of one machine.
     """
 
     values: list[SpreadValue] = field(default_factory=list[SpreadValue])
@@ -180,6 +182,7 @@ class SpreadProgram:
     staying: set[int] = field(default_factory=set[int])
     kept: dict[str, int] = field(default_factory=dict[str, int])
     opaque: dict[str, int] = field(default_factory=dict[str, int])
+    share: int = 1
 
     def splits_along(self, axis: int) -> bool:
         """Whether the program's author has split something over an axis of the mesh."""
@@ -213,7 +216,7 @@ def join_graphs(
 class _Joining:
     def __init__(self, graphs: Mapping[str, FunctionGraph], model: WholeCost, mesh: DeviceMesh) -> None:
         self.graphs, self.model, self.mesh = graphs, model, mesh
-        self.found = SpreadProgram(graphs=dict(graphs))
+        self.found = SpreadProgram(graphs=dict(graphs), share=1 if model.profile.links else mesh.devices)
         self.number: dict[tuple[str, int], int] = {}
         self.times: dict[str, float] = {}
         # For each function: the nodes that run it, as (function, class, candidate, number of the run).
@@ -396,7 +399,7 @@ class _Joining:
                     value.ways.append(ValueWay(k.op, (source,), parts))
                     return
         children = tuple(self.number[name, x] for x in k.children if g.graph.candidates[x][0].op != FUNCTION)
-        cost = self.model.price(k.site, value.annotation)
+        cost = self.price(k, value.annotation)
         if k.op == CONSTANT:
             value.ways.append(ValueWay(k.op, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)), cost, i))
             return
@@ -419,6 +422,12 @@ class _Joining:
             self.found.opaque[what] = self.found.opaque.get(what, 0) + 1
         pieces = () if k.op in RUNNING else rings(k.op, k.site.operands, attrs, value.annotation)
         value.ways.append(ValueWay(k.op, children, found, cost, i, k.made_by, rings=pieces))
+
+    def price(self, k: Candidate, annotation: Annotation) -> NodeCost:
+        """The price of a candidate on a device, at its share of the machine."""
+        cost, share = self.model.price(k.site, annotation), self.found.share
+        launching = cost.launches * self.model.profile.launch
+        return replace(cost, bytes=cost.bytes * share, seconds=launching + (cost.seconds - launching) * share)
 
     def _keep(self, name: str, what: str, theirs: DeviceMesh, accepted: str = "") -> None:
         """Counts a node that its author has placed over a mesh. OptionError if that is not the mesh here."""

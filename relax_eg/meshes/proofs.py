@@ -8,20 +8,30 @@ annotations have variables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, substitute
 from relax_eg.ir.expr import Attrs, Expr, var
 from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM
+from relax_eg.limits import MANY_KEPT
+from relax_eg.meshes.choices import ChosenWay
+from relax_eg.meshes.program import SpreadProgram
 from relax_eg.meshes.strategies import SplitStrategy
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
+from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
 from relax_eg.shapes import Dim
 
 _JOINED = {PARTIAL["sum"]: op.add, PARTIAL["max"]: op.maximum, PARTIAL["min"]: op.minimum}
 _BEFORE, _OWN, _AFTER = (Dim.var(f"places_{name}") for name in ("before", "own", "after"))
+_SECONDS = 1.0  # limit: processor time of a proof
+_NO_STATEMENT = "no statement"
+_KEPT = KeptAnswers("strategy", MANY_KEPT, str, checked_reason)
 Statement = tuple[Expr, Expr, tuple[Expr, ...]]  # two sides, and what they hold for all values of
 
 
@@ -37,6 +47,58 @@ def statement(name: str, operands: Sequence[Annotation], attrs: Attrs, strategy:
     except RelaxEgError:  # the operator is not defined on the parts
         return None
     return None if found is None or any(d == 0 for e in (found[0], *found[2]) for d in e.shape) else found
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the strategies of a spread program.
+
+    - `proved`: how many are proved.
+    - `tested`: the others, by operator and why.
+    """
+
+    proved: int
+    tested: Mapping[str, int]
+
+
+def evidence_of(program: SpreadProgram, chosen: Sequence[Mapping[int, ChosenWay]], seconds: float) -> Evidence:
+    """What is known of the strategies that are chosen along each axis. Answers are kept; new proofs end after
+    `seconds`."""
+    end, each = time.monotonic() + seconds, dict[Hashable, tuple[str, str]]()
+    for v, c in ((v, c) for choice in chosen for v, c in choice.items()):
+        value = program.values[v]
+        way = value.ways[c.way]
+        if way.candidate < 0 or (c.strategy.whole and not c.strategy.passes):
+            continue
+        k = program.graphs[value.function].graph.candidates[value.number][way.candidate]
+        operands, attrs = tuple(k.site.operands), tuple(k.site.attrs.items())
+        if (key := (k.op, operands, attrs, c.strategy)) not in each:
+            said = statement(k.op, operands, attrs, c.strategy)
+            why = _NO_STATEMENT if said is None else _known(said, end)
+            each[key] = k.op, why
+    return Evidence(
+        sum(not why for _, why in each.values()), dict(Counter(f"{op} ({why})" for op, why in each.values() if why))
+    )
+
+
+def _known(said: Statement, end: float) -> str:
+    """Why a statement is not proved, in a few words; empty if it is."""
+    left, right, leaves = said
+    late = time.monotonic() > end
+
+    def find() -> str:
+        if late:
+            raise _LateError
+        return "not proved" if why_not_proved(said, _SECONDS) else ""
+
+    try:
+        return _KEPT.answer((left, right, *leaves), _SECONDS, _SECONDS, find)
+    except _LateError:
+        return "no time for a proof"
+
+
+class _LateError(Exception):
+    pass
 
 
 def why_not_proved(said: Statement, seconds: float) -> str:

@@ -23,9 +23,9 @@ from relax_eg.extract.profile import Profile
 from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.logs import log_at
 from relax_eg.meshes.axis import AxisSearch
-from relax_eg.meshes.axis_prices import cost_along
+from relax_eg.meshes.axis_prices import cost_of
 from relax_eg.meshes.axis_program import AxisProgram
-from relax_eg.meshes.choices import AxisChoice, Demands, change_of
+from relax_eg.meshes.choices import AxisChoice, Demands
 from relax_eg.meshes.peak import Peak, order_of, peak_of
 from relax_eg.meshes.program import SpreadProgram
 from relax_eg.shapes import Scope
@@ -119,18 +119,14 @@ class Spreading:
                     found.append(Sent(v, (axis,), "collective-permute", part, part, here, times, seconds * value.times))
                 for part in sorted(choice.needed.get(v, ()), key=str):
                     before = choice.source(v, part)
-                    kind = None if before is None else change_of(before, part)
-                    if before is None or kind is None:
-                        continue
-                    full = search.change_bytes(v, before, part)
-                    here = full if kind in ("all-reduce", "all-gather") else full / search.n
-                    seconds = value.times * search.change_seconds(v, before, part)
-                    last = found[-1] if found else None
-                    if kind == "all-reduce" and last is not None and (last.value, last.kind) == (v, kind):
-                        # XLA sums over both axes at once.
-                        found[-1] = replace(last, axes=(*last.axes, axis), seconds=last.seconds + seconds)
-                    else:
-                        found.append(Sent(v, (axis,), kind, before, part, here, value.times, seconds))
+                    for c in () if before is None else search.changes(v, before, part):
+                        seconds = value.times * c.seconds
+                        last = found[-1] if found else None
+                        at_once = last is not None and (last.value, last.kind) == (v, c.kind) and last.axes[0] in c.axes
+                        if last is not None and at_once and axis not in last.axes:
+                            found[-1] = replace(last, axes=(*last.axes, axis), seconds=last.seconds + seconds)
+                        else:
+                            found.append(Sent(v, (axis,), c.kind, before or part, part, c.bytes, value.times, seconds))
         return found
 
     @property
@@ -196,7 +192,6 @@ class _Search:
     ) -> None:
         self.program, self.mesh, self.profile = program, mesh, profile
         self.binding, self.scope, self.wanted, self.deadline = binding, scope, wanted, deadline
-        self.bound = math.inf
         self.exact = False  # whether an axis is chosen by an integer program, or by descent alone
         self.each = 0.0  # seconds for one integer program
         self.held: dict[int, dict[int, Part]] = {}  # parts of inputs along an axis, beside those that are wanted
@@ -206,13 +201,12 @@ class _Search:
         axes = len(self.mesh.axes)
         best = self._by_descent()
         self.exact = True
-        if axes > 1 or any(price for _, price in self.byte_prices.values()):
-            self.bound = self._least(best)
+        by_program = axes > 1 or any(price for _, price in self.byte_prices.values())
+        least = self._least(best, by_program)
         self.each = max(0.0, self.deadline - time.monotonic()) / axes
         if best is None or axes == 1 or any(len(v.ways) > 1 for v in self.program.values):
             found = self._in_turn((), best)  # which chooses the algebra too
-            if self.bound == math.inf:
-                self.bound = found.choices[0].bound
+            least = least if by_program else max(least, found.choices[0].bound)
             best = self._better(best, found)
         if axes > 1:
             if not self.wanted.state:  # which would stay where it is
@@ -224,7 +218,7 @@ class _Search:
                 f"{self.mesh} is {best.peak.bytes / 1e9:.4g} GB, of which inputs take {best.peak.inputs / 1e9:.4g} GB\n"
                 "  accepted: a larger memory_limit, more devices, or smaller sizes"
             )
-        best.bound = min(self.bound, best.cost) if self.bound < math.inf else 0.0
+        best.bound = min(least, best.cost)
         return best
 
     def _by_descent(self) -> Spreading | None:
@@ -328,17 +322,19 @@ class _Search:
         finally:
             self.held = kept
 
-    def _least(self, best: Spreading | None) -> float:
-        """A lower bound: the first axis while the others divide everything and send nothing, in any memory."""
-        free = _Search(
-            self.program, self.mesh, self.profile, self.binding, self.scope, replace(self.wanted, memory=math.inf),
-            self.deadline,
-        )  # fmt: skip
-        free.exact, free.each = True, _BOUND * (self.deadline - time.monotonic())
+    def _least(self, best: Spreading | None, by_program: bool) -> float:
+        """A lower bound: the first axis while the others divide everything and send nothing, in any memory.
+
+        `by_program`: whether an integer program is asked too."""
+        search = self._searches([None] * len(self.mesh.axes))[0]
+        model = AxisProgram(search, replace(self._demands(0, self.wanted.way), priced=frozenset(), byte_price=0.0))
+        left = _BOUND * (self.deadline - time.monotonic())
+        least = search.least(model, time.monotonic() + left)
         try:
-            return free._solve([None] * len(self.mesh.axes), 0, None, best and best.choices[0]).bound
+            found = search.run(model, left, best and best.choices[0]) if by_program else None
         except ExtractionError:
-            return 0.0
+            found = None
+        return max(least, 0.0 if found is None else found.bound)
 
     def _in_turn(self, order: Sequence[int] = (), starts: Spreading | None = None) -> Spreading:
         """One axis after the other, while the others divide everything: those over which the program's author has split
@@ -371,15 +367,12 @@ class _Search:
 
     def _searches(self, choices: Sequence[AxisChoice | None]) -> list[AxisSearch]:
         """Prices along each axis, given the choices for the others."""
-        each = list(zip(choices, self.mesh.sizes, strict=True))
-        links = [link_for(self.profile, self.mesh.span(axis)) for axis in range(len(each))]
+        sizes = self.mesh.sizes
+        links = [link_for(self.profile, self.mesh.span(axis), self.mesh.devices) for axis in range(len(sizes))]
         return [
-            AxisSearch(
-                self.program, axis, n, links[axis], self.profile, self.binding, self.scope,
-                each[:axis] + each[axis + 1 :], each[axis + 1 :], links[:axis] + links[axis + 1 :],
-            )
-            for axis, n in enumerate(self.mesh.sizes)
-        ]  # fmt: skip
+            AxisSearch(self.program, axis, sizes, links, self.profile, self.binding, self.scope, choices)
+            for axis in range(len(sizes))
+        ]
 
     def _solve(
         self,
@@ -395,13 +388,7 @@ class _Search:
         ways = self.wanted.way if algebra is None else {v: c.way for v, c in algebra.chosen.items()}
         if algebra is not None:  # nothing else is computed
             ways = {v: ways.get(v, -1) if ways else -1 for v in range(len(self.program.values))}
-        demands = Demands(
-            {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()} | self.held.get(axis, {}),
-            {i: p.parts[axis] for i, p in self.wanted.outputs.items()},
-            [(self.program.inputs[i], self.program.outputs[o]) for i, o in self.wanted.state],
-            *self.byte_prices.get(axis, (frozenset[int](), 0.0)),
-            way=ways,
-        )
+        demands = self._demands(axis, ways)
         search = self._searches(choices)[axis]
         model = AxisProgram(search, demands)
         start = choices[axis] or start
@@ -450,13 +437,18 @@ class _Search:
             )
         return best
 
+    def _demands(self, axis: int, ways: Mapping[int, int] | None) -> Demands:
+        """What a choice along an axis has to keep. `ways`: the only way of each value; None: all ways."""
+        return Demands(
+            {self.program.inputs[i]: p.parts[axis] for i, p in self.wanted.inputs.items()} | self.held.get(axis, {}),
+            {i: p.parts[axis] for i, p in self.wanted.outputs.items()},
+            [(self.program.inputs[i], self.program.outputs[o]) for i, o in self.wanted.state],
+            *self.byte_prices.get(axis, (frozenset[int](), 0.0)),
+            way=ways,
+        )
+
     def _spreading(self, choices: list[AxisChoice]) -> Spreading:
         searches = self._searches(choices)
-        computing = sum(
-            self.program.values[v].times
-            * searches[0].strategy_seconds(v, self.program.values[v].ways[c.way], c.strategy)
-            for v, c in choices[0].chosen.items()
-        )
-        sending = sum(cost_along(s, c) - computing for s, c in zip(searches, choices, strict=True))
+        cost = cost_of(searches[0], choices[0])
         peak = peak_of(self.program, self.mesh, choices, self.wanted.state)
-        return Spreading(self.program, self.mesh, self.profile, choices, searches, computing + sending, 0.0, peak)
+        return Spreading(self.program, self.mesh, self.profile, choices, searches, cost, 0.0, peak)

@@ -79,6 +79,8 @@ class SpreadReport:
     - `whole`: operators without index equations, which every device computes whole, with their number.
     - `seconds`: of the search for placements.
     - `pipeline`: its stages and microbatches, if its layers run as a pipeline.
+    - `proved`: how many of the ways in which operators are split are proved; `tested`: the others, which are tested, by
+      operator and why.
     - `kept`: nodes whose authors have placed them (`shard_map`), with their number; what they send has no price.
     """
 
@@ -101,6 +103,8 @@ class SpreadReport:
     seconds: float = 0.0
     kept: Mapping[str, int] = field(default_factory=dict[str, int])
     pipeline: str = ""
+    proved: int = 0
+    tested: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def input_placements(self) -> tuple[MeshPlacement, ...]:
@@ -159,6 +163,9 @@ class SpreadReport:
             yield "rules: " + ", ".join(f"{n} x {rule}" for rule, n in self.rules.items())
         if self.whole:
             yield "computed whole on every device: " + ", ".join(f"{n} x {op}" for op, n in self.whole.items())
+        if self.proved or self.tested:
+            others = "".join(f"; tested: {n} x {what}" for what, n in self.tested.items())
+            yield f"ways to split operators: {self.proved} proved{others}"
         if self.kept:
             yield "kept as written: " + ", ".join(f"{n} x {op}" for op, n in self.kept.items())
 

@@ -72,7 +72,7 @@ def drawn(seed: int, steps: int = 14) -> SpreadProgram:
 
 
 def search_of(program: SpreadProgram) -> AxisSearch:
-    return AxisSearch(program, 0, 4, Link(8, 1e11, 1e-9), PROFILES["h100"], {}, Scope(), [])
+    return AxisSearch(program, 0, [4], [Link(8, 1e11, 1e-9)], PROFILES["h100"], {}, Scope(), [None])
 
 
 @pytest.mark.parametrize("price", [0.0, 1e-12])
@@ -100,3 +100,25 @@ def test_what_is_not_possible_is_not_found() -> None:
     model = AxisProgram(search, Demands({program.inputs[0]: 7}))
     deadline: Any = time.monotonic() + 5
     assert search.descended(model, None, MOST_TREES, deadline) is None
+
+
+def test_the_bound_from_messages_is_one_and_is_close() -> None:
+    """No choice costs less, and on most programs one costs little more."""
+    ratios: list[float] = []
+    for seed in range(16):
+        program = drawn(seed, 4 + seed % 8)
+        search = search_of(program)
+        model = AxisProgram(search, Demands({program.inputs[0]: 0}, {0: REPLICATED}) if seed % 2 else Demands())
+        exact = search.run(model, 10.0)
+        assert exact is not None
+        ratios.append(search.least(model, time.monotonic() + 10) / exact.cost)
+    assert max(ratios) <= 1 + 1e-9, ratios
+    assert sum(r > 0.9 for r in ratios) >= 12, ratios
+
+
+def test_there_is_no_bound_from_messages_over_several_algebras() -> None:
+    program = drawn(1)
+    made = next(v for v in program.values if v.ways[0].children)
+    made.ways.append(made.ways[0])
+    search = search_of(program)
+    assert search.least(AxisProgram(search, Demands()), time.monotonic() + 10) == 0.0

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
+from benchmarks.spread import block, weights
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, var
 from relax_eg.meshes.strategies import Ring, rings
@@ -84,3 +85,13 @@ def test_what_can_be_gathered_earlier_does_not_go_round() -> None:
 def test_small_matmuls_are_not_cut() -> None:
     best = spread("64 64", "64 128", "128 64", inputs=COLUMNS_AND_ROWS)
     assert "collective-permute" not in {s.kind for s in best.spreading.sent}
+
+
+def test_the_memory_of_a_layer_with_pieces_is_xlas() -> None:
+    """Keys, queries and values read what is normed before attention stores its scores: XLA orders them so."""
+    spec = weights(4096, 14336)
+    split = {"wq": 1, "wk": 1, "wv": 1, "wo": 0, "w1": 1, "w3": 1, "w2": 0}
+    given = {"x": "R", **{f"p['{n}']": f"S[{d}]" for n, d in split.items()}}
+    best = rx.spread(block, "8 2048 4096 @bfloat16", spec, mesh={"x": 8}, target="h100", inputs=given, seconds=10)
+    assert "collective-permute" in {s.kind for s in best.spreading.sent}
+    assert best.compile_spread("h100").memory == pytest.approx(best.spreading.memory, rel=0.04)

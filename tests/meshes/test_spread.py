@@ -265,9 +265,9 @@ def test_a_choice_whose_result_the_other_axes_split_by_now_is_a_start_too(monkey
     with rx.debug.options(cache=False):
         rx.spread(lambda x: jnp.tanh(x), "2 8", mesh={"a": 2, "b": 2}, target="h100")
     program, _, profile, binding, scope = seen[0][:5]
-    link = link_for(profile, 2)
-    alone = axis.AxisSearch(program, 1, 2, link, profile, binding, scope, [])
+    links = [link_for(profile, 2)] * 2
+    alone = axis.AxisSearch(program, 0, [2], links[:1], profile, binding, scope, [None])
     start = alone.run(AxisProgram(alone, Demands(outputs={0: 0})), 5.0)
-    again = axis.AxisSearch(program, 1, 2, link, profile, binding, scope, [(start, 2)])
+    again = axis.AxisSearch(program, 1, [2, 2], links, profile, binding, scope, [start, None])
     found = again.run(AxisProgram(again, Demands()), 5.0, start)
     assert start is not None and start.outputs == [0] and found is not None and found.outputs != [0]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import jax.numpy as jnp
 import pytest
 from strategy_proofs import SECONDS, outcomes
 
+import relax_eg as rx
+from relax_eg.driver import spreading
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.placements import REPLICATED
@@ -53,3 +57,26 @@ def test_a_strategy_that_is_wrong_is_not_proved() -> None:
         assert said is None or why_not_proved(said, SECONDS), wrong
     said = statement(e.op, operands, e.attrs, rows)
     assert said is not None and not why_not_proved(said, SECONDS)
+
+
+def test_a_search_proves_the_strategies_that_it_takes() -> None:
+    given: Any = {"mesh": {"x": 8}, "inputs": {"x": "S[0]"}, "seconds": 30}
+    found = rx.spread(lambda x: jnp.max(jnp.tanh(x), 0), "1048576 64", **given).spreading
+    assert found.proved == 1 and found.tested == {"max (not proved)": 1}, found
+    assert "ways to split operators: 1 proved; tested: 1 x max (not proved)" in str(found)
+
+
+def test_what_there_is_no_time_to_prove_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the answer is known."""
+    monkeypatch.setattr(spreading, "_PROVING", 0.0)
+
+    def found(size: int) -> Any:
+        with rx.debug.options(cache=False):
+            given: Any = {"mesh": {"x": 8}, "inputs": {"x": "S[0]"}, "outputs": "S[0]"}
+            return rx.spread(lambda x: jnp.tanh(x), f"{size} 24", **given).spreading
+
+    assert found(40).tested == {"tanh (no time for a proof)": 1}
+    monkeypatch.setattr(spreading, "_PROVING", 1.0)
+    assert found(40).proved == 1
+    monkeypatch.setattr(spreading, "_PROVING", 0.0)
+    assert found(40).proved == 1
