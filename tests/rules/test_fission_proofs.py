@@ -56,7 +56,8 @@ def proposals(rule: str, fn: Callable[..., Any], specs: tuple[Any, ...]) -> list
 
 def why_not(proposed: Proposed, functions: dict[str, Function] | None = None) -> str:
     schema, e, made, known = proposed
-    return schema.why_not_shown(e, made, lambda _: frozenset(), known if functions is None else functions)
+    assert schema.prove is not None
+    return schema.prove(e, made, lambda _: frozenset(), known if functions is None else functions)
 
 
 STEP = jax.value_and_grad(loss)

@@ -19,6 +19,7 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder, var
 from relax_eg.ir.heads import with_operands
+from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.fact_rules import NONEMPTY
@@ -342,7 +343,7 @@ def _cost_as_written(question: _Question, extent: Extent, price: Price) -> tuple
     return total, steps
 
 
-def why_not_same_sum(left: Expr, right: Expr, facts: FactsOf) -> str:
+def why_not_same_sum(left: Expr, right: Expr, facts: FactsOf, functions: Mapping[str, Function]) -> str:
     """Why two expressions are not shown to be the same sum of products; empty if they are."""
     from relax_eg.rules.verify_formal.prove import why_not_equal
 

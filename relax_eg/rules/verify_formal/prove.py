@@ -31,9 +31,9 @@ from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.attribute_variables import attribute_values, read_source
-from relax_eg.rules.check import keeps_accuracy
 from relax_eg.rules.conditions import Claim, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.points import keeps_accuracy
 from relax_eg.rules.rule import Instance, Rule, instances
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_cancel, may_have_masks
