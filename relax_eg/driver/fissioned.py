@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import count
 
 from relax_eg.driver.options import Sizes
-from relax_eg.extract.cost import ASSUMED_SIZE
+from relax_eg.extract.sized_device import ASSUMED_SIZE
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import reachable_functions, substitute_exprs, without_calls
 from relax_eg.ir.expr import Expr
