@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from relax_eg.dtypes import is_float, itemsize
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import VAR, Expr, postorder, var
-from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
@@ -186,11 +186,11 @@ def forms_of(region: Region, queries: ProgramQueries, seconds: Price) -> Iterato
     back = {made: x for x, made in leaves.items()}
     for form in forms:
         if form is not None:
-            yield _replaced((form,), back)[form]
+            yield from substitute_exprs((form,), back)
 
 
 def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueries, seconds: Price) -> _Question:
-    over = _replaced((region.root,), leaves)
+    root, *nodes = substitute_exprs((region.root, *region.nodes), leaves)
     inside = set(region.nodes)
     shares: list[float] = []
     depends = _depending(region)
@@ -201,8 +201,8 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
     names = sorted({n for e in (*region.nodes, *region.leaves) for n in _size_names(e)})
     made = replace(
         region,
-        root=over[region.root],
-        nodes=tuple(over[e] for e in region.nodes),
+        root=root,
+        nodes=tuple(nodes),
         leaves=tuple(leaves.values()),
         products=(),  # whether it may gain was asked before
     )
@@ -235,15 +235,6 @@ def _size_names(e: Expr) -> Iterator[str]:
 
 # given: a step each of arithmetic in a contraction, other arithmetic, data movement, and nothing.
 _STEPS = ((1.0, 0.0, True), (1.0, 0.0, False), (0.0, 1.0, False), (0.0, 0.0, False))
-
-
-def _replaced(roots: tuple[Expr, ...], by: Mapping[Expr, Expr]) -> dict[Expr, Expr]:
-    """The expressions below `roots` with some of them replaced."""
-    found = dict(by)
-    for e in postorder(roots, stop=by.__contains__):
-        if e not in found:
-            found[e] = with_operands(e, tuple(found[a] for a in e.args)) if e.args else e
-    return found
 
 
 def _forms_anew(question: _Question, seconds: Price) -> Iterator[Expr]:

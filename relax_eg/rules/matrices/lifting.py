@@ -96,7 +96,7 @@ class Lift:
         operands = tuple(self.lifted(a) for a in e.args)
         if _is_square(e):
             return op.multiply(operands[0], operands[0])
-        return with_operands(e, operands) if operands else e
+        return with_operands(e, operands)
 
     def _of_factors(self, e: Expr) -> Expr | None:
         """A system's solution as a product; any other library routine with its operand in the shortest form; None for

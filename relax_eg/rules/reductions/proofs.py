@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import Expr, postorder, var
-from relax_eg.ir.heads import with_operands
 from relax_eg.ops import api as op
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
@@ -66,15 +66,11 @@ def _operands_up_to(e: Expr, leaves: frozenset[Expr], steps: int) -> tuple[Expr,
 
 def _why_not_over(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
     variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(lemma.leaves)}
-    made = dict(variables)
     if not _is_small(lemma):
         return f"more than {_MOST_OPERATORS} operators are between it and its leaves"
-    for e in postorder((lemma.left, lemma.right), stop=made.__contains__):
-        if e not in made:
-            made[e] = with_operands(e, tuple(made[a] for a in e.args)) if e.args else e
     facts = tuple(facts_of(x) for x in lemma.leaves)
     nonempty = [size for size in _sizes(lemma) if NONEMPTY in facts_of(_range(size))]
-    asked = made[lemma.left], made[lemma.right], *variables.values()
+    asked = *substitute_exprs((lemma.left, lemma.right), variables), *variables.values()
     known = dict(zip(variables.values(), facts, strict=True)) | {_range(n): frozenset((NONEMPTY,)) for n in nonempty}
     about = tuple(tuple(sorted(f)) for f in facts), tuple(nonempty), numerics
     return _known.answer(asked, about, _PROVING, lambda: _why_not_anew(asked, numerics, known))

@@ -25,8 +25,8 @@ from typing import Any, Literal
 from relax_eg.dtypes import FLOATS, is_float, kind
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
-from relax_eg.ir.heads import with_operands
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
@@ -255,10 +255,7 @@ def why_not_equal(
     is "approximate", there is no loss of accuracy beyond rounding in another order; where the proof says nothing of
     it, the accuracy law is tested. `seconds`: of processor time of the proof."""
     params = {x: x if x.op == VAR else var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
-    over = dict(params)
-    for e in postorder((left, right), stop=params.__contains__):
-        if e not in over:
-            over[e] = with_operands(e, tuple(over[a] for a in e.args))
+    sides = substitute_exprs((left, right), params)
     known = facts or {}
     guards: list[Claim | Relation] = []
     for x, found in known.items():
@@ -267,7 +264,7 @@ def why_not_equal(
         if x in params:
             guards += [Claim(f, str(params[x].attr("name"))) for f in sorted(found) if f != NONEMPTY]
     rule = replace(_EQUALITY, numerics=numerics)
-    instance = Instance(rule, tuple(params.values()), (over[left],), (over[right],), tuple(guards))
+    instance = Instance(rule, tuple(params.values()), (sides[0],), (sides[1],), tuple(guards))
     deadline = Deadline(time.thread_time() + seconds)
     why = why_not_proved(instance, deadline)
     if numerics != "reassociate":
