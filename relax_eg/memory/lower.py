@@ -32,8 +32,9 @@ from relax_eg.ir import (
 from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.heads import STATIC
 from relax_eg.memory.plan import Plan
-from relax_eg.memory.program import MemoryProgram, Step, Tree, operands_of, viewed_value
+from relax_eg.memory.program import MemoryProgram, Step, Tree, operands_of
 from relax_eg.ops import api
+from relax_eg.ops.fused import viewed_value
 from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.shapes import Dim
 

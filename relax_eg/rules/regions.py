@@ -8,7 +8,6 @@ sequences. The merged axis then has several places for each place of the dimensi
 from __future__ import annotations
 
 import functools
-import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from relax_eg.ir.expr import CONSTANT, VAR, Expr, node, var
 from relax_eg.ir.heads import CORE
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.record import movement_operators
+from relax_eg.ops.sizes import product
 from relax_eg.rules.online import OnlineSums, TotalsFactor
 from relax_eg.rules.schemas import ProgramQueries
 from relax_eg.rules.slicing import Use, applied_again, equations_of, use_of, with_sizes
@@ -306,7 +306,7 @@ def _merged(x: Expr, after: int | None, before: int | None, extent: Dim) -> tupl
     known, other = (x.shape, operand.shape) if after is not None else (operand.shape, x.shape)
     axis = after if after is not None else before
     assert axis is not None
-    found = axis_with_elements_ahead(other, _product(known[:axis]))
+    found = axis_with_elements_ahead(other, product(known[:axis]))
     if found is None:
         return None
     if not _divides(extent, other[found]):
@@ -318,11 +318,7 @@ def _merged(x: Expr, after: int | None, before: int | None, extent: Dim) -> tupl
 
 def axis_with_elements_ahead(shape: Sequence[Dim], ahead: Dim) -> int | None:
     """The first axis with more than one place that has that many elements ahead of it."""
-    return next((i for i, d in enumerate(shape) if d != 1 and _product(shape[:i]) == ahead), None)
-
-
-def _product(sizes: Sequence[Dim]) -> Dim:
-    return functools.reduce(operator.mul, sizes, Dim.of(1))
+    return next((i for i, d in enumerate(shape) if d != 1 and product(shape[:i]) == ahead), None)
 
 
 def _divides(a: Dim, b: Dim) -> bool:

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from relax_eg.rules.verify_formal.compose import Unsupported, dims_in
+from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards, at_least, simplified
 from relax_eg.rules.verify_formal.sums import Factor, Term
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
 from relax_eg.tir.expr import Scalar, loop, walk
+from relax_eg.tir.program import dims_of
 
 _MOST_PLACES = 16  # limit: places of a bound variable that are written out
 _MOST_REMAINDERS = 64  # limit: cases of the remainders of all indices of a result
@@ -104,7 +105,7 @@ def remainder_cases(
     """The cases of the remainders of indices `at` that `terms` divide by numbers, where `facts` hold. If every sum is
     written out, so is every index of few places. Raises Unsupported if there are too many."""
     divisors = [1] * len(at)
-    for d in dict.fromkeys(d for s in terms for t in walk(s) for d in dims_in(t)):
+    for d in dict.fromkeys(d for s in terms for t in walk(s) for d in dims_of(t)):
         d = simplified(d, facts, frozenset())
         for axis, (v, n) in enumerate(zip(at, shape, strict=True)):
             if v.is_const or d is v or not v.variables <= d.variables:

@@ -39,7 +39,7 @@ from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_cancel, may_have_masks
 from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import Sides, equal_values
-from relax_eg.rules.verify_formal.compose import POSITION, Composer, Unsupported, size_conditions
+from relax_eg.rules.verify_formal.compose import POSITION, Composer, Unsupported, indices_of, size_conditions
 from relax_eg.rules.verify_formal.empty_axes import cases
 from relax_eg.rules.verify_formal.existence import require_operators, require_sizes
 from relax_eg.rules.verify_formal.folds import Folds
@@ -336,7 +336,7 @@ def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards
 
 
 def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuards) -> _Outcome:
-    at = _indices(left)
+    at = indices_of(left)
     facts = base.with_(_ranges(at, left.shape))
     claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
     composer = Composer(claims={n: f & _OF_BITS for n, f in claims.items()})
@@ -454,15 +454,11 @@ def _equal_elements(
 
 def _differ_as_words(left: Expr, right: Expr, deadline: Deadline) -> str:
     """Returns why integers or truth values, computed without reductions, are not shown equal; empty if they are."""
-    at, composer = _indices(left), Composer()
+    at, composer = indices_of(left), Composer()
     try:
         return same_words(composer.element(left, at), composer.element(right, at), deadline)
     except Unsupported as e:
         return str(e)
-
-
-def _indices(e: Expr) -> tuple[Dim, ...]:
-    return tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(e.shape))
 
 
 def _shared(left: Expr, right: Expr, facts: KnownGuards) -> dict[Expr, str]:
