@@ -3,6 +3,7 @@
     python -m benchmarks.gpu [--device h100] [--dtype bfloat16] [--only attention] [--json rows.json] [--resume]
     python -m benchmarks.gpu --search build/gpu                     # chooses the programs and saves them; nothing more
     python -m benchmarks.gpu --fidelity [--way whole]               # what is predicted beside what XLA compiles
+    python -m benchmarks.gpu --fidelity --functions                 # the same of small functions (`gpu_functions`)
     python -m benchmarks.gpu --run [--programs build/gpu] [--budget 220] [--json out.json]  # on a machine with a GPU
 
 `--write` puts the tables of a run into the documentation; with `--read` of the rows that `--json` kept. With `--resume`
@@ -44,7 +45,8 @@ import typer
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.gpu_cases import DTYPES, KERNELS, OWN, WAYS, WHOLE, Subject, subjects
-from benchmarks.gpu_fidelity import WRITTEN, FidelityRow, as_written, fidelity_summary, rows_of_fidelity
+from benchmarks.gpu_fidelity import FUNCTIONS, WRITTEN, FidelityRow, as_written, fidelity_summary, rows_of_fidelity
+from benchmarks.gpu_functions import functions
 from benchmarks.gpu_pages import NO_WORSE, SHORTEST, CompiledRow, Made, write_compiled, write_fidelity
 from benchmarks.patterns import WORTH_FINDING
 from benchmarks.timing import QUICK_SECONDS, Estimate, commit, duration, machine, measure
@@ -95,7 +97,7 @@ def chosen_programs(subject: Subject, programs: Path | None, target: Any) -> dic
 
 def program_of(subject: Subject, programs: Path | None, target: str, way: str) -> rx.types.Optimized:
     """A program as written, or what `search` saved of it, or else what a search finds now."""
-    if way == WRITTEN:
+    if way in (WRITTEN, FUNCTIONS):
         return as_written(subject, target)
     path = None if programs is None else saved(programs, subject, way)
     return subject.optimize(way, target) if path is None or not path.exists() else rx.load(path, measure="off")
@@ -295,6 +297,7 @@ def main(
     dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="this dtype; may be given again")] = None,
     fidelity: Annotated[bool, typer.Option("--fidelity", help="what is predicted beside what XLA compiles")] = False,
     ways: Annotated[list[str] | None, typer.Option("--way", help=f"with --fidelity: {', '.join(WAYS)}")] = None,
+    small: Annotated[bool, typer.Option("--functions", help="with --fidelity: small functions, as written")] = False,
     seconds: Annotated[float, typer.Option(help="of timing, for each program")] = 0.5,
     budget: Annotated[float, typer.Option(help="with --run: stop after so many seconds")] = 220.0,
     quick: Quick = False,
@@ -321,7 +324,8 @@ def main(
     if run and jax.default_backend() != "gpu":
         print(f"nothing is timed: JAX runs on {jax.default_backend()} here, not on a GPU")
         return
-    chosen = [s for s in subjects(tuple(dtypes or DTYPES)) if not words or any(w in s.name.lower() for w in words)]
+    listed = (functions if small else subjects)(tuple(dtypes or DTYPES))
+    chosen = [s for s in listed if not words or any(w in s.name.lower() for w in words)]
     chosen = chosen[:QUICK_SUBJECTS] if quick else chosen
     if search_into is not None:
         search(chosen, (devices or ["h100"])[0], search_into)
@@ -335,7 +339,7 @@ def main(
         found: Iterator[Any] = rows_of_run(chosen, QUICK_SECONDS if quick else seconds, end, programs)
     elif fidelity:
         here = {(r.name, r.dtype, r.device, r.way) for r in rows}
-        wanted = itertools.product(devices or ["h100"], chosen, ways or [WRITTEN, WHOLE])
+        wanted = itertools.product(devices or ["h100"], chosen, [FUNCTIONS] if small else ways or [WRITTEN, WHOLE])
         missing = ((d, s, w) for d, s, w in wanted if (s.name, s.dtype, d, w) not in here)
         found = rows_of_fidelity(missing, programs, program_of)
     else:

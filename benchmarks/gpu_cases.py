@@ -127,6 +127,8 @@ def _attentions(dtype: str) -> Iterator[Subject]:
         plain, causal = f"b 16 s 64 @ {dtype}", f"b 16 s {_CAUSAL_HEAD} @ {dtype}"
         at = {"b": 1, "s": places}
         yield Subject(f"attention, {places:,} places", dtype, attention, (plain,) * 3, at)
+        one = f"b 1 s 64 @ {dtype}"
+        yield Subject(f"attention of one head, {places:,} places", dtype, attention, (one,) * 3, at)
         yield Subject(f"causal attention, {places:,} places", dtype, causal_attention, (causal,) * 3, at)
 
 

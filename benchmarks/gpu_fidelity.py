@@ -18,6 +18,7 @@ from relax_eg.backend.gpu.record import GpuProgram
 from relax_eg.byte_units import format_bytes
 
 WRITTEN = "as written"
+FUNCTIONS = "small functions"  # as written, too
 BYTES, TEMPORARIES = 0.15, 0.10  # relative errors up to which a prediction agrees with what is compiled
 _NOISE = 1 << 16  # bytes: differences up to these are not judged, because XLA aligns arrays
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import MOST_MOMENTS, Held, Memory, Moment
-from relax_eg.extract.kernels.cost import KernelCost
+from relax_eg.extract.kernels.cost import KernelCost, WithOwnKernels
 from relax_eg.extract.walk import walk
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.heads import label_of
@@ -73,6 +73,8 @@ def stored_values(
             found.setdefault(v.function.name, {})[v.node] = None if v.place is None else v.place.kept
         if v.place is not None and v.place.workspace != 0:
             spaces[v.function.name, v.node] = v.place.workspace
+        elif isinstance(v.model, WithOwnKernels) and v.site is not None:
+            spaces[v.function.name, v.node] = Dim.of(v.model.own_workspace(v.site, v.node.annotation))
         if v.place is not None and v.place.beside is not None:
             beside[v.function.name, v.node] = v.place.beside
 
@@ -92,9 +94,11 @@ def kernel_temporaries(model: WholeCost, sizes: Sizes) -> Temporary | None:
     def of_step(step: Step) -> Dim | None:
         there = {v: d.evaluate(sizes) for v, d in step.sizes.items() if d.variables <= sizes.keys()}
         priced = KernelCost(model.profile, there, model.functions)
-        priced.own_seconds, priced.operators_inside = model.own_seconds, model.operators_inside
-        if (found := priced.compiled(site_of(step.kernel), step.kernel.annotation)) is None:
-            return None
+        priced.own_blocks, priced.operators_inside = model.own_blocks, model.operators_inside
+        site, result = site_of(step.kernel), step.kernel.annotation
+        if (found := priced.compiled(site, result)) is None:
+            own = priced.own_workspace(site, result)
+            return Dim.of(own) if own else None
         memory = memory_of(Module((found[0],)), found[1], {}, set(), in_kernels=False)
         return None if memory is None or not memory.temporary else Dim.of(memory.temporary)
 

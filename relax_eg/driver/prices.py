@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from relax_eg.backend.family import KERNELS, WHOLE
-from relax_eg.backend.pallas.plan import own_seconds
+from relax_eg.backend.pallas.plan import own_kernels
 from relax_eg.backend.program import Program
 from relax_eg.driver.inside_kernels import operators_inside
 from relax_eg.driver.liveness import memory_of
@@ -155,7 +155,7 @@ def _model_anew(module: Module, options: PriceOptions, binding: Mapping[str, Num
         if not options.profile.pallas:
             return WholeCost(options.profile, binding, functions, options.cost)
         model = WithOwnKernels(options.profile, binding, functions, options.cost)
-        model.own_seconds = own_seconds
+        model.own_blocks = own_kernels
         return model
     return kernel_cost(options, binding, functions)
 
@@ -169,7 +169,7 @@ def kernel_cost(
     """The model of a program in kernels, which knows what the room of Pallas leaves to XLA, and the operators that XLA
     gets."""
     model = KernelCost(options.profile, binding, functions, options.cost, unusable)
-    model.own_seconds, model.operators_inside = own_seconds, operators_inside
+    model.own_blocks, model.operators_inside = own_kernels, operators_inside
     return model
 
 

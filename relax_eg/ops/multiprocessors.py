@@ -1,4 +1,5 @@
-"""The multiprocessors of the GPUs that are known by name: what a block of a kernel may take, and what it shares."""
+"""The multiprocessors of the GPUs that are known by name: what a block of a kernel may take, and what it shares; what
+kernels of the package's own take there."""
 
 from __future__ import annotations
 
@@ -27,6 +28,22 @@ class Multiprocessors:
     block_shared_bytes: int
     products: int
     clock: float
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKernels:
+    """What a tensor program takes on a GPU as kernels of the package's own.
+
+    - `seconds`: of all its kernels.
+    - `launches`: of kernels.
+    - `bytes`: that the kernels read and write.
+    - `workspace`: bytes for the parts of sums, beside the program's own workspaces.
+    """
+
+    seconds: float
+    launches: int
+    bytes: int
+    workspace: int
 
 
 def _multiprocessors(count: int, threads: int, shared: int, products: int, megahertz: int) -> Multiprocessors:

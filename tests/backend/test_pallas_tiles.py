@@ -124,10 +124,26 @@ def test_what_the_room_refuses_is_priced_as_xlas() -> None:
         best = rx.optimize(
             fn, "16 512 64 @ bfloat16", "16 s 64 @ bfloat16", "16 s 64 @ bfloat16", at={"s": keys}, **options
         )
-        assert (best.report.after.launches == 1) == (keys == 1 << 12)
+        scores = 16 * 512 * keys * 2  # bytes
+        assert (best.report.after.bytes < scores) == (keys == 1 << 12)
 
 
 # --- compiled ---
+
+
+@with_plugin
+@pytest.mark.parametrize("execution", ["whole", "kernels"])
+def test_split_keys_are_predicted_as_they_are_compiled(execution: str) -> None:
+    """One head has too few blocks of rows for a GPU, so several programs share the keys of each."""
+    fn = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v  # noqa: E731
+    best = rx.optimize(fn, *("4096 64 @ bfloat16",) * 3, target="h100", execution=execution, rules=OWN_RULES)
+    (made,) = best.compile("h100").programs
+    kernels = [k for e in made.executables for k in e.launches]
+    after, memory = best.report.after, best.report.after.memory
+    assert memory is not None and [k.kind for k in kernels].count("Pallas") == 2
+    assert after.launches == len(kernels)
+    assert after.bytes == pytest.approx(sum(k.bytes for k in kernels), abs=256)
+    assert memory.temporary == pytest.approx(made.temporary_bytes, abs=1024) and made.temporary_bytes > 2 << 20
 
 
 def form(name: str, dtype: str, size: str, which: int) -> Form:

@@ -16,11 +16,11 @@ from typing import TypeAlias
 
 from relax_eg.backend.contractions import factors_of
 from relax_eg.backend.index_maps import is_inside
-from relax_eg.backend.pallas.tiles import LEAST, MOST_REGISTERS, BlockModel, BlockSizes, Need, choose
+from relax_eg.backend.pallas.tiles import LEAST, MOST_REGISTERS, BlockModel, BlockSizes, Need, choose, kept_of
 from relax_eg.byte_units import format_bytes
 from relax_eg.dtypes import FLOATS, itemsize
 from relax_eg.limits import KEPT, LARGEST_INT32
-from relax_eg.ops.multiprocessors import Multiprocessors, multiprocessors_of
+from relax_eg.ops.multiprocessors import Multiprocessors, OwnKernels, multiprocessors_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Apply,
@@ -121,6 +121,26 @@ class PallasKernel:
         return -(-self.all_steps // self.steps)
 
     @property
+    def kept(self) -> list[tuple[tuple[str, ...], str]]:
+        """The loops and the dtype of each array of parts: of the maximum, and of the sums; none where there is one
+        part."""
+        return [k for o in self.online for k in kept_of(self.loops, o.scores, o.sums)] if self.tiles.parts > 1 else []
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the arrays of parts."""
+        each = (math.prod(self.extents[n] for n in loops) * itemsize(dtype) for loops, dtype in self.kept)
+        return self.parts * sum(each)
+
+    @property
+    def read(self) -> list[dict[str, None]]:
+        """The buffers that each launch reads: the first one, and the one that adds up the parts, if there is one."""
+        if not self.kept:
+            return [_buffers_of([self.value])]
+        (group,) = self.online
+        return [_buffers_of([group.maximum, *group.sums]), _buffers_of([self.value], frozenset(group.sums))]
+
+    @property
     def combining(self) -> PallasKernel:
         """The kernel that adds up the parts, in blocks that it can hold several of."""
         *rows, last = self.tiles.blocks
@@ -181,18 +201,28 @@ def _planned(
     return PallasPlan(", ".join(dict.fromkeys(reasons)), tuple(_in_blocks(k, device, chosen) for k in laid))
 
 
-def own_seconds(program: TensorProgram, sizes: Mapping[str, int], device: str) -> float:
-    """Seconds of a program at these sizes as kernels through Pallas on the GPU of this name, by the model of `tiles`;
-    infinite where it is left to XLA."""
-    return _own_seconds(program, tuple(sorted(sizes.items())), multiprocessors_of(device))
+def own_kernels(program: TensorProgram, sizes: Mapping[str, int], device: str) -> OwnKernels | None:
+    """What a program at these sizes takes as kernels through Pallas on the GPU of this name, by the model of `tiles`;
+    None where it is left to XLA."""
+    return _own_kernels(program, tuple(sorted(sizes.items())), multiprocessors_of(device))
 
 
 @lru_cache(KEPT)
-def _own_seconds(program: TensorProgram, sizes: tuple[tuple[str, int], ...], device: Multiprocessors) -> float:
+def _own_kernels(
+    program: TensorProgram, sizes: tuple[tuple[str, int], ...], device: Multiprocessors
+) -> OwnKernels | None:
     try:
-        return sum(k.clocks for k in pallas_plan(program, dict(sizes), device).kernels) / device.clock
+        kernels = pallas_plan(program, dict(sizes), device).kernels
     except Unsuitable:
-        return math.inf
+        return None
+    at = dict(sizes)
+    bytes_of = {n: itemsize(b.dtype) * math.prod(d.evaluate(at) for d in b.shape) for n, b in program.buffers.items()}
+    kept = [k.kept_bytes for k in kernels]
+    moved = 2 * sum(kept) + sum(
+        bytes_of[k.output.name] + sum(bytes_of[n] for read in k.read for n in read) for k in kernels
+    )
+    seconds, launches = sum(k.clocks for k in kernels) / device.clock, sum(len(k.read) for k in kernels)
+    return OwnKernels(seconds, launches, moved, max(kept))
 
 
 def _distinct(value: Scalar, name: str) -> Scalar:
@@ -294,6 +324,20 @@ def _unguarded(value: Scalar) -> Iterator[Read]:
         below = (at.cond,) if isinstance(at, Select) else at.children
         todo += [c for c in below if c not in seen]
         seen.update(below)
+
+
+def _buffers_of(values: Sequence[Scalar], known: frozenset[Scalar] = frozenset()) -> dict[str, None]:
+    """The buffers that `values` read, in order, without what they read for the `known` terms alone."""
+    found: dict[str, None] = {}
+    seen, todo = set(known), list(values)
+    while todo:
+        at = todo.pop()
+        if at not in seen:
+            seen.add(at)
+            if isinstance(at, Read):
+                found[at.buffer] = None
+            todo += at.children
+    return found
 
 
 def _outermost(value: Scalar) -> list[Reduce]:

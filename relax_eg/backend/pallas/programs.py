@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +23,12 @@ from relax_eg.backend.loop_values import LoopValue
 from relax_eg.backend.pallas.blocks import Blocks, block_values
 from relax_eg.backend.pallas.plan import Chosen, PallasKernel, pallas_plan
 from relax_eg.backend.pallas.tiles import choose
-from relax_eg.backend.scalar_functions import accumulator, convert
+from relax_eg.backend.scalar_functions import convert
 from relax_eg.backend.tensor_programs import LARGEST, Lowering
 from relax_eg.ops.multiprocessors import Multiprocessors
-from relax_eg.tir import Read, TensorProgram, walk
+from relax_eg.tir import TensorProgram
+
+_Array: TypeAlias = tuple[tuple[str, ...], str]  # the loops over which an array is, and its dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +77,25 @@ def lower_pallas(
 def _call_kernel(program: TensorProgram, kernel: PallasKernel, data: Mapping[str, Any], interpret: bool) -> Any:
     """The array that a kernel writes. Where its keys are split, one launch computes the parts of the sums, and another
     adds them up."""
-    name, shape, dtype = f"{program.name}_{kernel.output.name}", kernel.shape, kernel.output.dtype
-    names = dict.fromkeys(t.buffer for t in walk(kernel.value) if isinstance(t, Read))
-    flat = [lax.reshape(data[n], (math.prod(data[n].shape),)) for n in names]
-    buffers = {n: tuple(data[n].shape) for n in names}
+    name = f"{program.name}_{kernel.output.name}"
 
-    def launched(body: Body, kernel: PallasKernel, results: Sequence[str], given: Sequence[Any], name: str) -> Any:
+    def launched(
+        body: Body, kernel: PallasKernel, read: Sequence[str], results: Sequence[_Array], name: str, given: Any = ()
+    ) -> Any:
         parts = kernel.parts if body is _parts else 1
 
         def run(*refs: Any) -> None:
             with jax.enable_x64(True):
-                read = {n: (ref, buffers[n]) for n, ref in zip(names, refs, strict=False)}
-                body(_Block(kernel, read), refs[len(names) :])
+                buffers = {n: (ref, tuple(data[n].shape)) for n, ref in zip(read, refs, strict=False)}
+                body(_Block(kernel, buffers), refs[len(read) :])
 
         run.__name__ = name
         call = pallas.pallas_call(
             run,
-            out_shape=tuple(jax.ShapeDtypeStruct((parts * math.prod(shape),), np.dtype(d)) for d in results),
+            out_shape=tuple(
+                jax.ShapeDtypeStruct((parts * math.prod(kernel.extents[n] for n in loops),), np.dtype(dtype))
+                for loops, dtype in results
+            ),
             grid=(kernel.programs, parts),
             interpret=interpret,
             compiler_params=None
@@ -99,16 +103,16 @@ def _call_kernel(program: TensorProgram, kernel: PallasKernel, data: Mapping[str
             else triton.CompilerParams(num_warps=kernel.tiles.warps, num_stages=kernel.tiles.stages),
             name=name,
         )
-        return call(*flat, *given)
+        return call(*(lax.reshape(data[n], (math.prod(data[n].shape),)) for n in read), *given)
 
-    if kernel.tiles.parts == 1:
-        (found,) = launched(_whole, kernel, [dtype], [], name)
-        return lax.reshape(found, shape)
-    (group,) = kernel.online
-    kept = [group.scores.dtype, *(accumulator("sum", s.dtype) for s in group.sums)]
-    parts = launched(_parts, kernel, kept, [], f"{name}_parts")
-    (found,) = launched(_combined, kernel.combining, [dtype], parts, name)
-    return lax.reshape(found, shape)
+    first, *last = kernel.read
+    written = [(kernel.loops, kernel.output.dtype)]
+    if last:
+        parts = launched(_parts, kernel, list(first), kernel.kept, f"{name}_parts")
+        (found,) = launched(_combined, kernel.combining, list(last[0]), written, name, parts)
+    else:
+        (found,) = launched(_whole, kernel, list(first), written, name)
+    return lax.reshape(found, kernel.shape)
 
 
 class _Block:
@@ -131,38 +135,32 @@ class _Block:
         self.blocks = Blocks(axes, at, kernel.extents, buffers, tiles)
         self._at = at
 
-    def store(self, ref: Any, value: LoopValue, dtype: str, part: Any = None) -> None:
-        """Stores the elements of the block, of a part of an array with several if one is given. What does not vary over
-        a loop of the block is stored at its first element alone."""
-        array, places, inside = convert(value.array, dtype), self._places(value.loops, part), self._inside(value.loops)
-        if inside is None:
-            triton.store(ref.at[places], array)
-            return
-        # Points outside get a place beyond the buffer: in the interpreter, theirs could be that of another element.
-        beyond = math.prod(self.kernel.shape) * self.kernel.parts
-        triton.store(ref.at[lax.select(inside, places, lax.full_like(places, beyond))], array, mask=inside)
+    def store(self, ref: Any, value: LoopValue, array: _Array, part: Any = None) -> None:
+        """Stores the elements of the block in an array over its loops, or in a part of it, if one is given."""
+        over, dtype = array
+        elements, places, inside = convert(value.array, dtype), self._places(value.loops, over, part), None
+        if (mask := self.blocks.mask(value.loops)) is not None:
+            # Points outside get a place beyond the buffer: in the interpreter, theirs could be that of another element.
+            inside = self.blocks.array_over(mask, value.loops)
+            places = lax.select(inside, places, lax.full_like(places, math.prod(ref.shape)))
+        triton.store(ref.at[places], elements, mask=inside)
 
-    def load(self, ref: Any, loops: tuple[str, ...], part: Any) -> LoopValue:
-        """The elements of the block in a part of an array, of a value over `loops`."""
-        places, inside = self._places(loops, part), self._inside(loops)
-        if inside is None:
+    def load(self, ref: Any, loops: tuple[str, ...], array: _Array, part: Any) -> LoopValue:
+        """The elements of the block in a part of an array over its loops, of a value over `loops`."""
+        places, mask = self._places(loops, array[0], part), self.blocks.mask(loops)
+        if mask is None:
             return LoopValue(triton.load(ref.at[places]), loops)
+        inside = self.blocks.array_over(mask, loops)
         return LoopValue(triton.load(ref.at[places], mask=inside, other=np.zeros((), ref.dtype)), loops)
 
-    def _places(self, loops: tuple[str, ...], part: Any) -> Any:
-        kernel, blocks = self.kernel, self.blocks
-        place = LoopValue(np.int32(0) if part is None else lax.mul(part, np.int32(math.prod(kernel.shape))))
-        for name, stride in zip(kernel.loops, _strides(kernel.shape), strict=True):
-            if name in blocks.axes and name not in loops:
-                continue
+    def _places(self, loops: tuple[str, ...], over: tuple[str, ...], part: Any) -> Any:
+        blocks, shape = self.blocks, tuple(self.kernel.extents[n] for n in over)
+        place = LoopValue(np.int32(0) if part is None else lax.mul(part, np.int32(math.prod(shape))))
+        for name, stride in zip(over, _strides(shape), strict=True):
             along = LoopValue(self._at[name], (name,) if name in loops else ())
             step = blocks.pointwise(lambda x, stride=stride: lax.mul(x, lax.full_like(x, stride)), along)
             place = blocks.pointwise(lax.add, place, step)
         return blocks.array_over(place, loops)
-
-    def _inside(self, loops: tuple[str, ...]) -> Any:
-        mask = self.blocks.mask(loops)
-        return None if mask is None else self.blocks.array_over(mask, loops)
 
 
 Body = Callable[[_Block, Sequence[Any]], None]
@@ -172,7 +170,7 @@ def _whole(block: _Block, refs: Sequence[Any]) -> None:
     kernel, blocks = block.kernel, block.blocks
     for group in kernel.online:
         blocks.set_sums(group, *blocks.one_pass(group, np.int32(0), np.int32(kernel.steps)))
-    block.store(refs[0], _everywhere(blocks, blocks.term(kernel.value)), kernel.output.dtype)
+    block.store(refs[0], _everywhere(blocks, blocks.term(kernel.value)), (kernel.loops, kernel.output.dtype))
 
 
 def _everywhere(blocks: Blocks, value: LoopValue) -> LoopValue:
@@ -187,8 +185,8 @@ def _parts(block: _Block, refs: Sequence[Any]) -> None:
     first = lax.mul(part, np.int32(kernel.steps))
     last = lax.min(lax.add(first, np.int32(kernel.steps)), np.int32(kernel.all_steps))
     highest, totals = block.blocks.one_pass(group, first, last)
-    for ref, value in zip(refs, (highest, *totals), strict=True):
-        block.store(ref, value, value.array.dtype.name, part)
+    for ref, value, array in zip(refs, (highest, *totals), kernel.kept, strict=True):
+        block.store(ref, value, array, part)
 
 
 def _combined(block: _Block, refs: Sequence[Any]) -> None:
@@ -200,7 +198,7 @@ def _combined(block: _Block, refs: Sequence[Any]) -> None:
     def step(part: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         part = convert(part, "int32")
         before, *totals = map(LoopValue, carry, loops)
-        there, *more = (block.load(ref, k, part) for ref, k in zip(given, loops, strict=True))
+        there, *more = (block.load(ref, k, a, part) for ref, k, a in zip(given, loops, kernel.kept, strict=True))
         now = blocks.pointwise(lax.max, before, there)
         pairs = zip(blocks.corrected(totals, before, now), blocks.corrected(more, there, now), strict=True)
         return (now.array, *(blocks.pointwise(lax.add, x, y).array for x, y in pairs))
@@ -210,7 +208,7 @@ def _combined(block: _Block, refs: Sequence[Any]) -> None:
     )
     highest, *totals = map(LoopValue, lax.fori_loop(0, kernel.parts, step, start), loops)
     blocks.set_sums(group, highest, totals)
-    block.store(written, _everywhere(blocks, blocks.term(kernel.value)), kernel.output.dtype)
+    block.store(written, _everywhere(blocks, blocks.term(kernel.value)), (kernel.loops, kernel.output.dtype))
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.backend.contractions import factors_of, group_factors, strip_widening_casts
-from relax_eg.dtypes import itemsize, kind
+from relax_eg.dtypes import dtype_of, itemsize, kind
 from relax_eg.ops.multiprocessors import Multiprocessors
 from relax_eg.tir import Apply, Cast, Read, Reduce, Scalar, Select, loop_of, walk
 
@@ -37,7 +37,7 @@ _LOADED = 24  # chosen: bytes that a multiprocessor loads from the level-2 cache
 _SCALARS = 128  # given: float32 operations of a multiprocessor in a clock
 _LATENCY = 800  # chosen: clocks until a load from memory is there
 _STEP = 200  # chosen: clocks of a step beside its work: barriers, and what threads tell each other
-_COMBINED = 6000  # chosen: clocks of the launch that adds up the parts of a split softmax
+_COMBINED = 6000  # chosen: clocks of the launch that adds up the parts of a split softmax, beside its traffic
 _SOFTMAX = 10  # chosen: operations of an element of a softmax
 _BUSY = 8  # chosen: warps of a multiprocessor that keep its tensor cores busy
 _FULL_ROWS = 64  # given: rows of a product of a group of warps (wgmma, from compute capability 9 on)
@@ -118,6 +118,13 @@ def stream_of(r: Reduce, extents: Mapping[str, int]) -> str:
     return max((str(loop_of(var)) for var, _ in r.over), key=lambda n: extents[n])
 
 
+def kept_of(grid: Sequence[str], scores: Scalar, sums: Sequence[Reduce]) -> list[tuple[tuple[str, ...], str]]:
+    """The loops of the grid and the dtype of each array that keeps the parts of a softmax with split keys: of the
+    maximum of `scores`, and of `sums`."""
+    kept = [(scores.free, scores.dtype), *((r.free, dtype_of(r.dtype).wider.name) for r in sums)]
+    return [(tuple(n for n in grid if n in loops), dtype) for loops, dtype in kept]
+
+
 def operands_of(r: Reduce, stream: str, blocked: frozenset[str]) -> list[list[Scalar]] | None:
     """The factors of a sum as two operands for the tensor cores, each over `stream` and one loop of its own of
     `blocked`, the loops that run in blocks. None where the sum has no such form."""
@@ -160,6 +167,8 @@ class BlockModel:
         over = tuple((scores, own, tuple(sums)) for scores, own, sums in passes)
         self.key = tuple(extents.items()), tuple(grid), tuple(sides), over, main, tuple(after), device, at_end
         self.scores = [scores for scores, _, _ in passes]
+        kept = [(loops, itemsize(dtype)) for scores, _, sums in passes for loops, dtype in kept_of(grid, scores, sums)]
+        self._kept = sum(math.prod(extents[n] for n in loops) * size for loops, size in kept)  # bytes of a part
         self.sums = [r for _, _, sums in passes for r in sums] or ([main] if main is not None else [])
         self.main, self.after = None if passes else main, after
         # Loops over keys; of the same loop, each sum has one under its own name.
@@ -303,7 +312,8 @@ class BlockModel:
         step = overlapped + counts.scalars / _SCALARS + _STEP * counts.again
         steps, waiting = self._steps(tiles, sizes), _LATENCY * counts.again / tiles.stages
         rounds = -(-programs // (d.count * resident))
-        return rounds * steps * max(used * step, waiting) + _COMBINED * (tiles.parts > 1)
+        combining = _COMBINED + 2 * tiles.parts * self._kept / (_LOADED * d.count) if tiles.parts > 1 else 0.0
+        return rounds * steps * max(used * step, waiting) + combining
 
     def _products(self, tiles: BlockSizes, used: int) -> float:
         """The products that a multiprocessor computes in a clock on its tensor cores, with so many blocks at once."""

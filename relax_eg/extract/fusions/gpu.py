@@ -19,10 +19,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from relax_eg.dtypes import itemsize
-from relax_eg.extract.fusions.gpu_operators import GpuOperators
+from relax_eg.extract.fusions.gpu_further import RUNNING_SUMS, GpuFurther
+from relax_eg.extract.fusions.gpu_operators import HELD
 from relax_eg.extract.fusions.gpu_products import block_bandwidth, generation_of
-from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, PERMUTATIONS, REPEATS
+from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, PERMUTATIONS, REPEATS, SCATTERS
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
@@ -36,12 +36,11 @@ _DEAR_FLOPS = 20.0  # chosen: flops of an element of these
 _HALF = 3.0  # chosen: flops of an element in 16 bits, which XLA converts to float32 and back
 _LAUNCH = 2e-6  # chosen: seconds that a kernel less saves; XLA's model of fusions has 1e-6 for the launch alone
 _LAUNCHED = 1e-6  # given: seconds of a launch in XLA's model of fusions (kKernelLaunchOverhead)
-_LONGEST = 16384  # given: elements of one reduction that a block adds; above it two kernels add
 _MOST_SIDES = 3  # given: axes of an array that a matmul's kernel reads or writes in another order
 _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by taking an operator into its kernel
 
 
-class GpuKernels(GpuOperators):
+class GpuKernels(GpuFurther):
     """The kernels of a function on the GPU `profile`; `expressions` and `value` as in `Operators`."""
 
     def __init__(
@@ -50,14 +49,22 @@ class GpuKernels(GpuOperators):
         super().__init__(function, expressions, profile, value)
         self.flops = self._flops_inside()
         self.inline: set[Expr] = set()
+        self.meets: set[Expr] = set()  # the operators in which the result of such a reduction meets its array
         for e in self.nodes:
             self.inline |= self._between(e) if self._is_reduction(e) else set()
+        self.after, self.ends, self.barred = {}, {}, set()
+        for e in self.nodes:
+            if e.op == CONV:
+                self.take_after(e)
         self.home: dict[Expr, Expr] = {}  # the matmul whose kernel an operator is in, by operator
         self.last: dict[Expr, Expr] = {}  # for a matmul, the operator whose result its kernel stores
         for e in self.parts:
             self._take_result(e)
             self._take_operands(e)
-        self.ends: dict[Expr, Expr] = {}  # for a reduction, the conversion of its result in its kernel
+        self.barred = {*self.home, *self.inline, *self.after}
+        for e in self.nodes:
+            if e.op in RUNNING_SUMS or (self._is_reduction(e) and e not in self.inline):
+                self.take_after(e)
         # The most elements of what a value is computed from element by element, down to arguments; inf if from others.
         self.widest: dict[Expr, float] = {}
         self.once: set[Expr] = set()  # what a kernel computes once for each element, whatever it loops over
@@ -90,7 +97,7 @@ class GpuKernels(GpuOperators):
         whole = e.args[0]
         if tuple(e.attr("axes")) != (len(dims_of(whole.annotation)) - 1,) or self.elements(e) <= 1:
             return set()
-        if self.source(whole) in self.turned:
+        if self.source(whole) in self.turned or self._row(whole) > HELD:
             return set()
         above = self._chain_above(self.source(whole), self.elements(whole))
         found = {e}
@@ -101,12 +108,16 @@ class GpuKernels(GpuOperators):
         operators to `found`."""
         readers = self.readers.get(e, [])
         for r in readers:
-            if not self._is_loop(r) or r in self.results or len(readers) > 1:
+            if not self._is_loop(r) or len(readers) > 1:
                 return False
             if self.elements(r) == elements and r.op not in REPEATS:
                 if not any(self.in_rows(s) in above for s in self.operands(r) if s != e):
                     return False
-            elif not self._reaches(r, above, elements, found):
+                whole = self.source(r.args[0])
+                if r.op == whole.op == "divide" and not self._is_number(self.source(whole.args[1])):
+                    return False  # (a / b) / c becomes a / (b * c)
+                self.meets.add(r)
+            elif r in self.results or not self._reaches(r, above, elements, found):
                 return False
             else:
                 found.add(r)
@@ -138,7 +149,8 @@ class GpuKernels(GpuOperators):
         todo = [s for s in self.operands(e)]
         while todo:
             s = todo.pop()
-            if s in self.runs and s not in self.results and s not in self.home and self._is_taken(s):
+            is_apart = s in self.results or s in self.home or s in self.after
+            if s in self.runs and not is_apart and self._is_taken(s):
                 self.home[s] = e
                 todo += self.operands(s)
 
@@ -176,9 +188,8 @@ class GpuKernels(GpuOperators):
         if home is not None and e.op not in MATMULS:
             taken = [r for r in readers if r.op in MATMULS]
             return tuple(dict.fromkeys(taken)) if taken and self.last[home] != e else (home,)
-        if (e in self.results or not readers) and (converted := self._converted(e)) is not None:
-            self.ends[converted] = e
-            return (converted,)
+        if e in self.after:
+            return (self.after[e],)
         if not self._is_loop(e) and e not in self.inline:
             return self._appends(e) or (e,)
         if e in self.results or not readers:
@@ -186,6 +197,8 @@ class GpuKernels(GpuOperators):
         if not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
+        if len(kernels) == 1 and all(r.op in SCATTERS and not self._is_loop(r) for r in readers):
+            return kernels
         if self._is_repeated(e) or self._is_stored_for(e, kernels):
             return (e,)
         if e.op in PARTS and not self.keys.isdisjoint(self.operands(e)):
@@ -195,6 +208,8 @@ class GpuKernels(GpuOperators):
         if e.op == "concat" and self._is_joint_repeated(e, kernels):
             return (e,)
         if any(map(self._is_plain, kernels)) and self._meets_rows(e):
+            return (e,)
+        if e in self.meets and len(kernels) > 1 and any(map(self._is_plain, kernels)):
             return (e,)
         in_rows = any(k in self.rows or self._is_reduction(k) for k in kernels)
         added = self._added(e) if in_rows else []
@@ -329,19 +344,14 @@ class GpuKernels(GpuOperators):
         each = [in_rows if k in self.rows else memory for k in kernels]
         return sum(parts / b for b in each) <= _LAUNCHED + (parts + size) / memory + sum(size / b for b in each)
 
-    def _converted(self, e: Expr) -> Expr | None:
-        """The reduction of which only `e` converts the result; None if there is none."""
-        reduced = self.operands(e)[0] if e.op == "astype" else None
-        if reduced is None or not self._is_reduction(reduced) or reduced in self.inline:
-            return None
-        return reduced if len(self.readers[reduced]) == 1 else None
-
     def _takes(self, reader: Expr, e: Expr) -> bool:
         """Whether a kernel of `reader` computes its operand `e`."""
         if e in self.free and reader.op in TABLE:
             return True
         if reader.op in MATMULS and reader not in self.sums:
             return False
+        if reader.op in SCATTERS and not self._is_loop(reader):
+            return self._is_loop(e) and e != self.source(reader.args[0])
         if self.home.get(reader) is not None and self.home[reader] != self.home.get(e):
             return e.op in REPEATS and self._is_argument(e)
         return self._is_loop(reader) or self._is_reduction(reader)
@@ -377,46 +387,6 @@ class GpuKernels(GpuOperators):
         loops = ((k,) if k.op in PARTS else (k, *k.args) for k in kernels)
         return max(self.elements(x) for over in loops for x in over if isinstance(x.annotation, Tensor))
 
-    def _is_apart(self, e: Expr) -> bool:
-        """Whether a reduction is over axes that others separate: XLA reduces the last ones first."""
-        if "axes" not in dict(e.attrs):
-            return False
-        shape = dims_of(e.args[0].annotation)
-        axes = [i for i in e.attr("axes") if self._value(shape[i]) > 1]
-        kept = [i for i in range(len(shape)) if i not in e.attr("axes") and self._value(shape[i]) > 1]
-        return any(a < k < b for a in axes for k in kept for b in axes)
-
-    def _further_launches(self, k: Expr) -> int:
-        """The kernels before or after the one of an operator that XLA makes for it alone."""
-        if k.op == CONV:
-            return int(self._is_reordered(k)) + int(self._is_padded(k))
-        if not self._is_reduction(k) or k.op in MATMULS:
-            return 0
-        return int(self._is_apart(k) or self._read_elements(k) / max(1.0, self.elements(k)) > _LONGEST)
-
-    def _further_bytes(self, k: Expr) -> Dim:
-        """What these kernels read and write."""
-        if k.op == CONV:
-            moved = 2 * self.bytes(k.args[1]) if self._is_reordered(k) else Dim.of(0)
-            return moved + 2 * self.bytes(k.args[0]) if self._is_padded(k) else moved
-        if self._is_reduction(k) and k.op not in MATMULS and self._is_apart(k):
-            shape, last = dims_of(k.args[0].annotation), max(k.attr("axes"))
-            assert isinstance(k.annotation, Tensor)
-            partial = math.prod(int(self._value(d)) for d in shape[:last])
-            return Dim.of(2 * partial * itemsize(k.annotation.dtype or "float32"))
-        return Dim.of(0)
-
-    def _is_reordered(self, k: Expr) -> bool:
-        """Whether a convolution's weight is stored anew, with its input channels last: not if they are, and its window
-        is 1."""
-        return k.args[1].op in ORDERS or any(self._value(d) > 1 for d in dims_of(k.args[1].annotation)[2:])
-
-    def _is_padded(self, k: Expr) -> bool:
-        """Whether a kernel writes the image of a convolution with its margins, which differ at both ends."""
-        margins = zip(k.attr("low"), k.attr("high"), strict=True)
-        uneven = any(self._value(a) != self._value(b) for a, b in margins)
-        return uneven and self.source(k.args[0]) not in self.runs
-
     # --- what kernels read and write ---
 
     def places(self) -> dict[Expr, KernelPlace]:
@@ -426,19 +396,19 @@ class GpuKernels(GpuOperators):
             place, first = found[k], lead.get(k, k)
             end = self.last.get(k, self.ends.get(k, k))
             place.stored = end == k
-            place.launches = int(first == k) + self._further_launches(k)
+            further = self.further(k)
+            place.launches = int(first == k) + further.launches
             if k in self.joined and self.joined[k] != k:
                 place.launches, place.beside = 0, self.joined[k]
             known = self._reads(members[first]) if first != k else dict[Expr, Dim]()
             reads = {s: d for s, d in self._reads(inside).items() if s not in known and lead.get(s, s) != first}
             if self.joined.get(k, k) != k:
                 reads.pop(self.source(k.args[0]), None)
-            place.bytes = sum(reads.values(), self._written(k) + self._further_bytes(k))
+            place.bytes = sum(reads.values(), self._written(k) + further.bytes)
+            found[end].workspace = further.workspace
             found[end].stored = True
             if self._is_unfinished(k):
                 self._finish(k, place)
-            if k.op == CONV and self._is_reordered(k):
-                place.workspace = place.workspace + self.bytes(k.args[1])
             if (beside := self._concatenated(k)) != 0:
                 place.launches += 1
                 place.bytes, place.workspace = place.bytes + 2 * beside, place.workspace + beside
@@ -519,6 +489,7 @@ class GpuKernels(GpuOperators):
             stores = [s for s in reads if self.elements(s) == extent and self.order[s] == newest]
             for s in stores[:1]:
                 joins = self._is_loop(s) and s.op not in PERMUTATIONS and s in members and s not in self.home
+                joins = joins and s not in self.rows
                 joins = joins and not self._is_over_columns(k) and not (self.elements(k) <= 1 and self._added(s))
                 if k not in lead and joins and (is_reduction or s in self.results):
                     lead[k] = lead.get(s, s)

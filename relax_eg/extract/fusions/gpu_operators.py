@@ -15,7 +15,7 @@ from relax_eg.shapes import Dim
 
 _FEW = 2.0  # given: times the bytes of a result up to which its parts are read again rather than stored as their sum
 _FRAGMENT = 128  # given: columns of which a matmul of joined operands takes multiples (kMinConcatFragmentSize)
-_HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its registers (XLA's DoesTileFitsInRegisters)
+HELD = 0.4 * 65536  # given: elements that a block holds, as a share of its registers (XLA's DoesTileFitsInRegisters)
 _MANY = 32  # given: elements that a reduction adds up from which on it asks for its axes innermost: those of a warp
 
 
@@ -211,5 +211,8 @@ class GpuOperators(Operators):
 
     def _is_held(self, e: Expr, added: Iterable[Expr]) -> bool:
         """Whether the registers of a block hold a row of `e` with the parts of matmuls that are added up there."""
-        row = 2 ** math.ceil(math.log2(max(1.0, self._value(dims_of(e.annotation)[-1])))) if e.shape else 1
-        return row * max(self.parts[s] for s in added) <= _HELD
+        return self._row(e) * max(self.parts[s] for s in added) <= HELD
+
+    def _row(self, e: Expr) -> float:
+        """The elements of a row of `e` in a block: a power of two."""
+        return 2 ** math.ceil(math.log2(max(1.0, self._value(dims_of(e.annotation)[-1])))) if e.shape else 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from relax_eg.dtypes import HALF, itemsize
 from relax_eg.extract.fusions.gpu_products import Product
 from relax_eg.ir.annotations import Tensor, dims_of
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, MATCH_CAST, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, MATCH_CAST, TUPLE, TUPLE_GET, VAR, Expr, constant_value
 from relax_eg.ir.heads import PASSIVE, RUNNING
 from relax_eg.ir.module import Function
 from relax_eg.ops import bytes_of, pattern_kind, site_of
@@ -25,6 +25,7 @@ PARTS = movement_operators("part", "select")
 REPEATS = movement_operators("repeat")
 MATMULS = operators_run_as("matmul", "transposed_matmul")
 (CONV,) = operators_run_as("conv")
+SCATTERS = frozenset(("scatter",))  # given: operators that XLA computes in the memory of their first operand
 _HEAVY = operators_run_as("factorisation", "solve", "conv", "transfer")
 _LOOPS = (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
 # given: operators of which XLA takes one element to cost some twenty flops
@@ -117,7 +118,7 @@ class Operators:
             yield self.source(e)
 
     def _is_view(self, e: Expr) -> bool:
-        if e.op in _VIEWS:
+        if e.op in _VIEWS or _plain_maximum(e) is not None:
             return True
         if e.op == TUPLE_GET:
             return e.args[0].op not in (TUPLE, VAR)
@@ -129,7 +130,10 @@ class Operators:
 
     def _shown(self, e: Expr) -> Expr:
         """The value that a view shows."""
-        return self.permuted(e)[0] if e.op in PERMUTATIONS else e.args[0]
+        if e.op in PERMUTATIONS:
+            return self.permuted(e)[0]
+        found = _plain_maximum(e)
+        return e.args[0] if found is None else found
 
     def bytes(self, e: Expr) -> Dim:
         return bytes_of(e.annotation)
@@ -157,6 +161,8 @@ class Operators:
     def _kind(self, e: Expr) -> PatternKind:
         if e.op not in TABLE or e.op in _HEAVY or any(is_unknown(a) for a in (e, *e.args)):
             return PatternKind.OPAQUE
+        if e.op in SCATTERS and self.elements(e.args[1]) == len(e.attr("scatter_dims_to_operand_dims")):
+            return PatternKind.INJECTIVE  # one window is an update of a slice
         return pattern_kind(site_of(e))
 
     def _is_loop(self, e: Expr) -> bool:
@@ -219,6 +225,14 @@ def _layouts(expressions: Sequence[Expr]) -> set[Expr]:
         if e.op in ORDERS and e.args[0].op in (CONV, CALL_DPS_LIBRARY):
             found.add(e)
     return found
+
+
+def _plain_maximum(e: Expr) -> Expr | None:
+    """The operand of a maximum with -inf, which XLA leaves out."""
+    if e.op != "maximum":
+        return None
+    sides = [(a, b) for a, b in (e.args, e.args[::-1]) if a.op == CONSTANT and b.shape == e.shape]
+    return next((b for a, b in sides if constant_value(a).size == 1 and constant_value(a).item() == -math.inf), None)
 
 
 def is_unknown(e: Expr) -> bool:

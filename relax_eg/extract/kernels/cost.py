@@ -18,7 +18,6 @@ takes longer (`KernelCost.waits`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -43,6 +42,7 @@ from relax_eg.limits import KEPT
 from relax_eg.ops import Site, bytes_of, site_of
 from relax_eg.ops.fused import VIEWS, ProgramUse, equations_at, fused_call
 from relax_eg.ops.libraries import Definition, library_of
+from relax_eg.ops.multiprocessors import OwnKernels
 from relax_eg.ops.triton import unsupported_reason
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, TensorProgram
@@ -63,7 +63,9 @@ _BLOCKS_TAKE = 0.78
 VIEW = 1e-9  # chosen: seconds of a view: at price 0 the choice would collect useless views
 
 
-OwnSeconds: TypeAlias = Callable[[TensorProgram, Mapping[str, int], str], float]
+# From a tensor program, its sizes and the name of a GPU to what it takes as kernels through Pallas there, by the blocks
+# that fit; None where it is left to XLA.
+OwnBlocks: TypeAlias = Callable[[TensorProgram, Mapping[str, int], str], OwnKernels | None]
 # From an expression whose operands are variables, and sizes, to a function of the operators that XLA gets of it.
 Inside: TypeAlias = Callable[[Expr, Mapping[str, int]], "Function | None"]
 
@@ -108,9 +110,7 @@ class KernelCost(WholeCost):
     """The model of `execution="kernels"` at one binding: each kernel pays a launch, a dispatch, and its bytes once."""
 
     waits = 0.0  # on a GPU, the share charged of the time by which a kernel's dispatch exceeds the kernel
-    # Seconds of a program at its sizes through Pallas, by the blocks that fit a device of this name; infinite where it
-    # is left to XLA.
-    own_seconds: OwnSeconds | None = None
+    own_blocks: OwnBlocks | None = None  # None: nothing is known of blocks
     own_share = 1.0  # share of the price of a kernel through Pallas that it is charged
     # The operators inside a kernel, by which GPUs' kernels are priced as XLA compiles them; None: by their equations.
     operators_inside: Inside | None = None
@@ -199,7 +199,7 @@ class KernelCost(WholeCost):
     def inside(self, function: Function, site: Site) -> OperatorCost:
         model = super().inside(function, site)
         if isinstance(model, KernelCost):
-            model.own_seconds, model.own_share = self.own_seconds, self.own_share
+            model.own_blocks, model.own_share = self.own_blocks, self.own_share
             model.operators_inside, model.by_equations = self.operators_inside, self.by_equations
             if model.waits != self.waits:
                 model.set_waits(self.waits)
@@ -213,7 +213,7 @@ class KernelCost(WholeCost):
             return Amounts()
         placed = _program_at(site, result)
         if placed is not None:
-            return program_amounts(placed, 1)
+            return self.as_own(placed, program_amounts(placed, 1))
         found = super().amounts(site, result)
         return found if site.op in WITHOUT_KERNEL else replace(found, launches=Dim.of(1))
 
@@ -273,13 +273,15 @@ class KernelCost(WholeCost):
         moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
         effort = self.effort(op, placed)
         before, parts = len(placed.program.workspaces) * p.launch, self.parts(placed)
-        own = pallas and bool(parts) and self.is_own(placed)
+        is_own, launches = pallas and self.is_own(placed), 1
+        own, blocks = is_own and bool(parts), self.blocks_of(placed) if is_own else None
+        if blocks is not None:
+            moved, launches = blocks.bytes, blocks.launches
         seconds = self.kernel(parts, effort.other + before, moved, own, own)
-        if own and (blocks := self._blocks_seconds(placed)):
-            seconds = maximum(
-                seconds, self.with_dispatch(p.launch + self.own_share * _BLOCKS_TAKE / p.pallas_share * blocks)
-            )
-        return NodeCost(effort.flops, moved, 1, seconds)
+        if own and blocks is not None:
+            of_blocks = self.own_share * _BLOCKS_TAKE / p.pallas_share * blocks.seconds
+            seconds = maximum(seconds, self.with_dispatch(p.launch + of_blocks))
+        return NodeCost(effort.flops, moved, launches, seconds)
 
     def compiled(self, site: Site, result: Annotation) -> tuple[Function, WholeCost] | None:
         """The operators of the XLA program that a kernel on a GPU is, at the binding, with the model that prices them;
@@ -305,15 +307,39 @@ class KernelCost(WholeCost):
         """Whether a program goes through Pallas, because XLA serves it badly."""
         if not self.profile.pallas or unsupported_reason(placed.program):
             return False
-        blocks = self._blocks_seconds(placed)
-        return blocks < math.inf if blocks else served_badly(self.parts(placed))
+        if self._known_sizes(placed) is None:
+            return served_badly(self.parts(placed))
+        return self.blocks_of(placed) is not None
 
-    def _blocks_seconds(self, placed: ProgramUse) -> float:
-        """Seconds of a program by its blocks; infinite where it is left to XLA. 0 where nothing is known of blocks."""
+    def blocks_of(self, placed: ProgramUse) -> OwnKernels | None:
+        """What a program takes by its blocks; None where it is left to XLA, or nothing is known of blocks."""
+        sizes = self._known_sizes(placed)
+        if sizes is None or self.own_blocks is None:
+            return None
+        return self.own_blocks(placed.program, sizes, self.profile.name)
+
+    def as_own(self, placed: ProgramUse, amounts: Amounts) -> Amounts:
+        """The amounts of a program, if it goes through Pallas, with the launches, bytes and workspace of its blocks;
+        else as they are. What blocks add is of the binding."""
+        blocks = self.blocks_of(placed) if self.is_own(placed) else None
+        if blocks is None:
+            return amounts
+        more = Dim.of(blocks.bytes - int(self.evaluate(amounts.bytes)))
+        workspace = amounts.workspace + Dim.of(blocks.workspace)
+        return Amounts(amounts.flops, amounts.bytes + more, Dim.of(blocks.launches), workspace)
+
+    def own_workspace(self, site: Site, result: Annotation) -> int:
+        """Bytes that an operator's kernels through Pallas need beside its workspaces, for parts of sums."""
+        placed = _program_at(site, result)
+        blocks = self.blocks_of(placed) if placed is not None and self.is_own(placed) else None
+        return 0 if blocks is None else blocks.workspace
+
+    def _known_sizes(self, placed: ProgramUse) -> dict[str, int] | None:
+        """The sizes of a program, if its blocks are known at them."""
         sizes = {v: self.number(placed.sizes.get(v, Dim.var(v)), {}) for v in placed.program.sizes}
-        if self.own_seconds is None or any(is_column(n) for n in sizes.values()):
-            return 0.0
-        return self.own_seconds(placed.program, {v: int(n) for v, n in sizes.items()}, self.profile.name)
+        if self.own_blocks is None or any(is_column(n) for n in sizes.values()):
+            return None
+        return {v: int(n) for v, n in sizes.items()}
 
     def _price_xla_routine(self, site: Site) -> NodeCost | None:
         """The cost of an `xla.` routine as the kernel into which XLA compiles its pattern.
@@ -342,23 +368,30 @@ class KernelCost(WholeCost):
 class WithOwnKernels(WholeCost):
     """The model of one XLA program in which tensor programs that XLA serves badly are kernels through Pallas.
 
-    - `own_seconds`: as of `KernelCost`.
+    - `own_blocks`: as of `KernelCost`.
     """
 
-    own_seconds: OwnSeconds | None = None
+    own_blocks: OwnBlocks | None = None
 
     def inside(self, function: Function, site: Site) -> OperatorCost:
         model = super().inside(function, site)
         if isinstance(model, WithOwnKernels):
-            model.own_seconds = self.own_seconds
+            model.own_blocks = self.own_blocks
         return model
 
     @cached_property
     def _own(self) -> KernelCost:
         """The model of a kernel, which XLA's program launches."""
         found = KernelCost(without_dispatch(self.profile), self.binding, self.functions)
-        found.own_seconds = self.own_seconds
+        found.own_blocks = self.own_blocks
         return found
+
+    def amounts(self, site: Site, result: Annotation) -> Amounts:
+        placed, found = _program_at(site, result) if site.op == CALL_TIR else None, super().amounts(site, result)
+        return found if placed is None else self._own.as_own(placed, found)
+
+    def own_workspace(self, site: Site, result: Annotation) -> int:
+        return self._own.own_workspace(site, result) if site.op == CALL_TIR else 0
 
     def _price_tensor_program(self, site: Site, result: Annotation) -> NodeCost:
         placed, usual = _program_at(site, result), super()._price_tensor_program(site, result)
