@@ -18,7 +18,7 @@ from relax_eg.dtypes import is_float, itemsize
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
-from relax_eg.ir.expr import VAR, Expr, postorder, var
+from relax_eg.ir.expr import VAR, Expr, own_dims, postorder, var
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
@@ -198,7 +198,7 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
         readers = () if e is region.root else queries.readers(e)
         share = sum(r in inside for r in readers) / len(readers) if readers else 1.0
         shares.append(0.0 if e in depends and queries.is_known_ahead(e) else share)
-    names = sorted({n for e in (*region.nodes, *region.leaves) for n in _size_names(e)})
+    names = sorted({n for e in (*region.nodes, *region.leaves) for d in own_dims(e) for n in d.variables})
     made = replace(
         region,
         root=root,
@@ -224,13 +224,6 @@ def _depending(region: Region) -> set[Expr]:
         if any(a in found for a in e.args):
             found.add(e)
     return found
-
-
-def _size_names(e: Expr) -> Iterator[str]:
-    attributes = (v for _, value in e.attrs for v in (value if isinstance(value, tuple) else (value,)))
-    for d in (*e.shape, *attributes):
-        if isinstance(d, Dim):
-            yield from d.variables
 
 
 # given: a step each of arithmetic in a contraction, other arithmetic, data movement, and nothing.

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
-from relax_eg.ir.expr import Expr, postorder, var
+from relax_eg.ir.expr import Expr, own_dims, postorder, var
 from relax_eg.ops import api as op
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
@@ -105,11 +104,5 @@ def _range(size: str) -> Expr:
 
 def _sizes(lemma: Lemma) -> list[str]:
     """The names of the sizes in a lemma."""
-    found: set[str] = set()
-    for e in postorder((lemma.left, lemma.right), stop=lemma.leaves.__contains__):
-        for _, value in e.attrs:
-            parts = value if isinstance(value, tuple) else (value,)
-            found.update(v for d in parts if isinstance(d, Dim) for v in d.variables)  # type: ignore[reportUnknownVariableType]
-        if isinstance(e.annotation, Tensor):
-            found.update(v for d in e.shape for v in d.variables)
-    return sorted(found)
+    nodes = postorder((lemma.left, lemma.right), stop=lemma.leaves.__contains__)
+    return sorted({v for e in nodes for d in own_dims(e) for v in d.variables})

@@ -14,7 +14,7 @@ import numpy as np
 
 from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE_GET, VAR, Expr, constant_value, own_dims, postorder
 from relax_eg.ir.heads import CORE
 from relax_eg.ops.record import TABLE, definition_of, movement_operators, position_promises, program_of, site_of
 from relax_eg.rules.samples import size_preconditions
@@ -378,9 +378,7 @@ def size_conditions(results: Sequence[Expr]) -> list[tuple[GuardLiteral, ...]]:
     found = {tuple(guard(sign, d) for sign, d in p): None for p in size_preconditions(tuple(results))}
     for e in postorder(results):
         if isinstance(e.annotation, Tensor):
-            attributes = [v for _, value in e.attrs for v in (value if isinstance(value, tuple) else (value,))]
-            dims = [*e.shape, *(v for v in attributes if isinstance(v, Dim))]
-            found.update(dict.fromkeys((not_zero(by),) for by in divisors_of(*dims)))
+            found.update(dict.fromkeys((not_zero(by),) for by in divisors_of(*own_dims(e))))
     return [c for c in found if not any(g.decided for g in c)]
 
 

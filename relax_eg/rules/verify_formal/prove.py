@@ -26,7 +26,7 @@ from relax_eg.dtypes import FLOATS, is_float, kind
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, own_dims, postorder, var
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
@@ -295,7 +295,7 @@ def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:
     """Returns the guards that hold wherever the rule applies and its left side exists."""
     names: dict[str, None] = {}
     for e in postorder((*instance.left, *instance.right)):
-        for d in _dims(e):
+        for d in own_dims(e):
             names.update(dict.fromkeys(sorted(d.variables)))
     known = [at_least(Dim.var(n) - 1 if is_any_step(Dim.var(n)) else Dim.var(n)) for n in names]
     for c in size_conditions(instance.left):
@@ -305,13 +305,6 @@ def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:
         if isinstance(g, Relation):
             known.append(guard(*normal_comparison(g.op, g.left - g.right)))
     return KnownGuards(list(dict.fromkeys(known)), deadline)
-
-
-def _dims(e: Expr) -> Iterator[Dim]:
-    if isinstance(e.annotation, Tensor):
-        yield from e.shape
-    for _, value in e.attrs:
-        yield from (v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim))
 
 
 def _is_linear_algebra(instance: Instance) -> bool:
