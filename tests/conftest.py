@@ -93,6 +93,24 @@ def no_fallback() -> Iterator[None]:
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()  # what was loaded stays, so that no collection has to look at it
+    gc.callbacks.append(_count_full_collections)
+
+
+# Whether there was a full collection since the last `gc.freeze`.
+_collected = False
+
+
+def _count_full_collections(phase: str, info: dict[str, int]) -> None:
+    global _collected
+    _collected |= phase == "stop" and info["generation"] == 2
+
+
+def pytest_runtest_logfinish() -> None:
+    """After a full collection, the next one need not look at what survived it."""
+    global _collected
+    if _collected:
+        gc.freeze()
+        _collected = False
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,10 +19,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
-from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).parent.parent / "relax_eg"
+from tests.sources import PACKAGE, trees
+
 KINDS = ("limit", "chosen", "measured", "given")
 _TOOLS = re.compile(r"#\s*(fmt|type|noqa|pyright)\b")
 
@@ -51,15 +51,15 @@ class Constant:
 
 def constants() -> Iterator[Constant]:
     """Returns the constants of all modules of the package."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-        yield from constants_of(text, module)
+    for file, tree in trees().items():
+        module = f"relax_eg.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
+        yield from constants_of((PACKAGE / file).read_text(encoding="utf-8"), module, tree)
 
 
-def constants_of(text: str, module: str) -> Iterator[Constant]:
+def constants_of(text: str, module: str, tree: ast.Module | None = None) -> Iterator[Constant]:
+    """Returns the constants of one module; `tree`: its syntax tree, if there is one."""
     lines = text.splitlines()
-    for node in ast.parse(text).body:
+    for node in (tree or ast.parse(text)).body:
         names = _names(node)
         if not names or not any(True for _ in _numbers(node.value)):  # type: ignore[reportAttributeAccessIssue]
             continue

@@ -7,18 +7,15 @@ import gc
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
-import pytest
 
 import relax_eg as rx
 from relax_eg.ir import foreign
 from relax_eg.memo import Memo
-
-PACKAGE = Path(rx.__file__).parent
+from tests.sources import nodes, trees
 
 # Tables of a module that are no memory of calls: what was registered by name, which is all that there is.
 REGISTERED = {
@@ -27,12 +24,6 @@ REGISTERED = {
     "ops/host_functions.py HOST_FUNCTIONS",
 }  # fmt: skip
 TABLES = ("dict", "set", "list", "Counter", "OrderedDict", "defaultdict")
-
-
-@pytest.fixture(scope="module")
-def modules() -> dict[str, ast.Module]:
-    """The syntax trees of the package, kept for these tests alone: they are many objects for the collector."""
-    return {str(p.relative_to(PACKAGE)): ast.parse(p.read_text()) for p in sorted(PACKAGE.rglob("*.py"))}
 
 
 def test_a_memo_holds_no_more_than_it_says() -> None:
@@ -66,9 +57,9 @@ def test_threads_fill_a_memo_together() -> None:
     assert not failed and len(memo) <= 4 + len(threads)  # each may have looked before any of them set
 
 
-def cached(tree: ast.Module) -> Iterator[ast.expr]:
+def cached(nodes: Iterable[ast.AST]) -> Iterator[ast.expr]:
     """Decorators of functions that remember what they gave."""
-    for f in ast.walk(tree):
+    for f in nodes:
         if isinstance(f, ast.FunctionDef):
             for d in f.decorator_list:
                 name = ast.unparse(d.func if isinstance(d, ast.Call) else d).rpartition(".")[2]
@@ -76,16 +67,16 @@ def cached(tree: ast.Module) -> Iterator[ast.expr]:
                     yield d
 
 
-def test_functions_that_remember_say_how_much(modules: dict[str, ast.Module]) -> None:
-    found = [(module, d) for module, tree in modules.items() for d in cached(tree)]
+def test_functions_that_remember_say_how_much() -> None:
+    found = [(module, d) for module, of_module in nodes().items() for d in cached(of_module)]
     for module, d in found:
         assert isinstance(d, ast.Call) and d.args and ast.unparse(d.args[0]) != "None", (module, ast.unparse(d))
     assert len(found) > 40
 
 
-def test_tables_of_modules_have_bounds(modules: dict[str, ast.Module]) -> None:
+def test_tables_of_modules_have_bounds() -> None:
     found: list[str] = []
-    for module, tree in modules.items():
+    for module, tree in trees().items():
         for s in tree.body:
             value = s.value if isinstance(s, ast.Assign | ast.AnnAssign) else None
             empty = (isinstance(value, ast.Dict) and not value.keys) or (isinstance(value, ast.List) and not value.elts)
@@ -111,15 +102,15 @@ CHANGES = {
     "jax.config.update", "os.putenv", "os.environ.update", "os.environ.clear", "object.__getattribute__",
     "sys.modules.setdefault",
 }  # fmt: skip
+CHANGING = {name.rpartition(".")[2] for name in CHANGES}
 
 
-def changes(tree: ast.Module) -> Iterator[str]:
+def changes(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """What changes something that other code of the process sees."""
-    for n in ast.walk(tree):
-        if isinstance(n, ast.Call):
-            name = ast.unparse(n.func)
-            if name in CHANGES:
-                yield name
+    for n in nodes:
+        # Of few calls the name has to be written out.
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr in CHANGING:
+            yield from {ast.unparse(n.func)} & CHANGES
         for target in n.targets if isinstance(n, ast.Assign | ast.Delete) else ():
             text = ast.unparse(target)
             if text.startswith(("sys.modules[", "os.environ[", "jax.config.")):
@@ -134,8 +125,8 @@ ALLOWED = {
 }
 
 
-def test_nothing_that_belongs_to_the_whole_process_is_changed(modules: dict[str, ast.Module]) -> None:
-    found = {module: set(changes(tree)) for module, tree in modules.items()}
+def test_nothing_that_belongs_to_the_whole_process_is_changed() -> None:
+    found = {module: set(changes(of_module)) for module, of_module in nodes().items()}
     assert {module: what for module, what in found.items() if what} == ALLOWED
 
 

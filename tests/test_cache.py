@@ -378,6 +378,8 @@ for scale in map(float, sys.argv[1:]):
     best = rx.optimize(fn, {"w": "300 300"}, "300", weights=("params",))
     print(best.report.cached)
     print(best.module, end="\f")
+best({"w": TABLE}, TABLE[0])
+assert "relax_eg.backend.gpu.target" not in sys.modules  # which is for programs for GPUs
 """
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +16,8 @@ from relax_eg.dtypes import DEFAULTS, FLOATS, HALF, NUMBERS, RECORDS, SHORT_NAME
 from relax_eg.errors import ShapeError, SpecError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ops.interpret import evaluate
+from tests.sources import nodes
 
-PACKAGE = Path(__file__).parent.parent / "relax_eg"
 OF_NUMBERS = [d for d in RECORDS.values() if d.kind in "iuf" and hasattr(jnp, d.name)]
 SMALL = [d for d in OF_NUMBERS if d.bits <= 16]
 
@@ -44,9 +43,9 @@ _OTHERS = {
 }
 
 
-def told_by_name(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def told_by_name(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and text of each expression that tells dtypes by the spelling of their names."""
-    for n in ast.walk(tree):
+    for n in nodes:
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr in _TESTS:
             if any(isinstance(c, ast.Constant) and c.value in _PARTS for a in n.args for c in ast.walk(a)):
                 yield n.lineno, ast.unparse(n)
@@ -56,9 +55,9 @@ def told_by_name(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield n.lineno, ast.unparse(n)
 
 
-def tables(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def tables(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and text of each literal collection that names several dtypes."""
-    for n in ast.walk(tree):
+    for n in nodes:
         if isinstance(n, (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             parts = [*n.keys, *n.values] if isinstance(n, ast.Dict) else n.elts
             named = {p.value for p in parts if isinstance(p, ast.Constant)} & set(RECORDS)
@@ -67,12 +66,8 @@ def tables(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_only_the_records_tell_dtypes_by_their_names() -> None:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name, text = path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8")
-        if not any(f'"{word}"' in text for word in (*_PARTS, *RECORDS)):
-            continue  # parsing all of the package takes as long as all other tests of this file
-        tree = ast.parse(text)
-        found = [*told_by_name(tree), *(() if name in _OTHERS else tables(tree))]
+    for name, of_file in nodes().items():
+        found = [*told_by_name(of_file), *(() if name in _OTHERS else tables(of_file))]
         assert not found, f"relax_eg/{name} tells dtypes by their names; `relax_eg.dtypes` has the records: {found}"
 
 
@@ -88,7 +83,8 @@ def test_only_the_records_tell_dtypes_by_their_names() -> None:
     ],
 )
 def test_spellings_are_found(text: str) -> None:
-    assert [*told_by_name(ast.parse(text)), *tables(ast.parse(text))]
+    of_text = list(ast.walk(ast.parse(text)))
+    assert [*told_by_name(of_text), *tables(of_text)]
 
 
 def test_every_dtype_of_jax_has_a_record() -> None:

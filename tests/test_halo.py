@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import ModuleAnswers
 
 RULE = next(s for s in pieces.schemas if s.name == "computed_in_pieces")
+DRAWN = int(os.environ.get("RELAX_EG_PROGRAMS", "30"))
 
 
 def convolved(x: Any, w: Any, stride: int = 1) -> Any:
@@ -49,8 +51,8 @@ def test_images_need_a_share_of_the_memory(space: tuple[int, int]) -> None:
 
 
 def test_random_chains_are_the_same_number_by_number() -> None:
-    programs, text = first_difference(replace(RULE, trials=(images,)), 100)
-    assert not text and programs >= 40
+    programs, text = first_difference(replace(RULE, trials=(images,)), DRAWN)
+    assert not text and programs >= 0.4 * DRAWN
 
 
 X, W = var("x", Tensor((1, 2, 40, 5), "float32")), var("w", Tensor((2, 2, 3, 3), "float32"))

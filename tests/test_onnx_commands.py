@@ -88,6 +88,16 @@ def test_optimize(path: Path) -> None:
     assert wrong.exit_code == 1 and "file.py:f is no ONNX model; --spec says what arguments are" in wrong.output
 
 
+def test_commands_that_ask_about_a_program_read_models(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    found = run("why-not", "matmul_vector_associates", path)
+    assert found.exit_code == 0 and "the program has no `matmul`" in found.output
+    found = run("view", path, "--value", "multiply")
+    assert found.exit_code == 0 and found.output.startswith("main: around multiply: ")
+    for command in ("ablate", "pareto"):
+        assert "OnnxError: from_onnx: cannot read none.onnx" in run(command, "none.onnx").output
+
+
 def small_layer(path: Path) -> Path:
     held = [onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32), "w")]
     x = helper.make_tensor_value_info("x", FLOAT, ("n", 16))

@@ -218,7 +218,7 @@ class BoundFamily:
     ) -> Any:
         """The result of a call.
 
-        - `program_index`: the index of the program that runs; None: of the one that serves the sizes of the call.
+        - `program_index`: the index of the program that runs; None for the program that serves the sizes of the call.
         - `prepared`: the values prepared for it; without `program_index`, a tuple of those of each program.
 
         OtherProgramError at sizes where the function is another program than the one whose values were prepared; with

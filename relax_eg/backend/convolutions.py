@@ -66,7 +66,7 @@ class _Layout:
 def lower_convolution(
     expr: Reduce, inner: Frame, wide: str, term: Term, known: StaticValue, data: Mapping[str, Any]
 ) -> LoopValue | None:
-    """The sum as a convolution; None where it is not shown to be one at these sizes.
+    """The sum as a convolution; None if it is not proved to be one at these sizes.
 
     In a convolution one factor is read at sums of a loop over places and a loop over the window; the other is the
     kernel.

@@ -23,12 +23,12 @@ STEPS = "steps"
 
 @dataclass(frozen=True, slots=True)
 class SearchSpec:
-    """What one of the searches for a program looks for.
+    """What one search for a program optimizes, and with which restrictions.
 
-    - `without`: the rule that it may not use; "": it may use all.
+    - `without`: a rule that it must not use; "" for none.
     - `held`: the price of a byte in memory; None: that of the options.
-    - `mode`: name of the compilation mode for which it prices; "": as usual.
-    - `execution`: how the program is executed for which it prices, "whole" or "kernels".
+    - `mode`: the name of the compilation mode that is priced; "" for the usual one.
+    - `execution`: the execution that is priced, "whole" or "kernels".
     - `own_kernels`: whether one XLA program may contain kernels through Pallas.
     - `as_written`: whether these contain the operators of the program as written only.
     """

@@ -82,7 +82,7 @@ def _atom(atom: Atom, extents: Extents) -> Dim:
 
 
 def _extreme(op: str, args: Sequence[Dim], extents: Extents) -> Dim:
-    """A maximum or minimum; one of its arguments where that wins for all values of the loops."""
+    """A maximum or minimum, or the argument that equals it for all values of the loops."""
     for one in args:
         beyond = (bounds(one - other if op == "max" else other - one, extents)[0] for other in args)
         if all(low is not None and low >= 0 for low in beyond):

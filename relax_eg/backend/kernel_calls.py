@@ -200,7 +200,7 @@ class Call:
         kept = [(n, w) for n, w in last.items() if storages and _is_plain(values[w]) and 0 not in self._shapes[w]]
         self._first = [values[w] for _, w in kept]
         self._last = [w for _, w in kept]
-        # The place, in the environment of a call, of the array that is in each storage.
+        # For each storage, the place of its array in the environment of a call.
         self._holder = {n: len(values) + i for i, (n, _) in enumerate(kept)}
         self._held: list[list[Any]] = []
         self._written = {v: e for e, v in plan.program.constants.items()}
@@ -442,7 +442,7 @@ def _tensors(a: Annotation) -> list[Tensor]:
 
 
 def _with_declared_shape(a: Annotation, value: Any, sizes: Mapping[str, int]) -> Any:
-    """An argument of a kernel in its declared shape; the value may be the array of which the argument is a view."""
+    """An argument of a kernel in its declared shape. `value`: the argument, or the array of which it is a view."""
     if isinstance(a, Tuple):
         return tuple(_with_declared_shape(f, x, sizes) for f, x in zip(a.fields, value, strict=True))
     if isinstance(a, Shape) and a.dims is not None:  # shapes are not in memory

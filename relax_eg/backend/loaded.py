@@ -116,7 +116,7 @@ class LoadedPrograms(tuple[LoadedProgram, ...]):
         return next((p for p in fit if dict(p.stored.capacities) == dict(capacities)), None)
 
     def in_kernels(self, weights: Collection[int], variant: int, sizes: Mapping[str, int]) -> LoadedProgram | None:
-        """The one for these sizes of which each kernel is an executable."""
+        """The program for these sizes that has an executable for each kernel."""
         fit = (p for p in self._of(weights, "kernels") if p.stored.variant == variant)
         return next((p for p in fit if dict(p.stored.at) == dict(sizes)), None)
 

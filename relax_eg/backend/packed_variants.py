@@ -29,7 +29,7 @@ _LENGTH = 8  # given: bytes of the length of the text
 class Unpacked:
     """The contents of bytes that `pack_variants` made.
 
-    - `written`: the program as written; None where it is not part of the bytes.
+    - `written`: the program as written, if the bytes contain it.
     - `variants`: the variants.
     - `data`: the further data.
     """
@@ -49,9 +49,9 @@ def pack_variants(
 ) -> bytes:
     """The bytes of variants.
 
-    - `outside`: names what the modules refer to and the bytes do not hold.
+    - `outside`: gives names to the objects of the modules that the bytes do not contain.
     - `data`: further plain data for JSON, by names other than "modules", "written" and "variants".
-    - `written`: the program as written, where it is to be part of the bytes.
+    - `written`: the program as written, to be contained in the bytes.
     """
     found = [] if written is None else [written]
     found += [v.chosen for v in variants if v.chosen is not None]

@@ -223,8 +223,8 @@ class Program:
         return True
 
     def difference_at(self, sizes: Mapping[str, Any]) -> str | None:
-        """Why the function is another program at these sizes than the one that was optimized, so that it runs as
-        written; None where it is the same, and at symbolic sizes. Raises what the function raises at these sizes."""
+        """The reason why the function's program at these sizes differs from the optimized one, so that it runs as
+        written; None for the same program and for symbolic sizes. Raises what the function raises at these sizes."""
         if self.find_difference is None or not all(isinstance(n, int) for n in sizes.values()):
             return None
         return self.find_difference(sizes)

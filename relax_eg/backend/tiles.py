@@ -1,9 +1,9 @@
 """Tiling of tensor programs that contract an operand which they compute themselves.
 
-XLA's matmuls on CPUs read their operands from memory. So an operand that is decoded, scaled or converted in the same
-program is stored as a whole first, at every call. If an axis of the output along which the operand varies is tiled,
-only a tile of the operand is stored at a time, and it stays in cache. This file derives the program of one tile;
-`tensor_programs` runs it in a loop. Sums are not cut.
+XLA's matmuls on CPUs read their operands from memory. So an operand that the program decodes, scales or converts is
+stored as a whole at every call. With tiles along an axis of the output, one tile of the operand is stored at a time,
+and stays in cache. This file derives the program of one tile; `tensor_programs` runs it in a loop. Summed axes are not
+tiled.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class TilePlace:
 class Tiles:
     """A tiled program. Tile `n` of `count` begins at `min(n * stride, last)`, so the last two tiles may overlap.
 
-    - `before`: the program of the stages that are computed as a whole; None where there are none.
+    - `before`: the program of the stages that are computed as a whole, if there are any.
     - `each`: the program that computes a tile of the outputs, from tiles of inputs and of outputs of `before`.
-    - `places`: how inputs, outputs and other buffers are cut; a buffer that is not in it is not cut.
-    - `step`: the size variable of `each` that is the beginning of the tile; None where no equation mentions it.
+    - `places`: how buffers are cut, by name. A buffer without an entry is not cut.
+    - `step`: the size variable of `each` that is the beginning of the tile; None if no equation mentions it.
     - `count`: the number of tiles.
     - `stride`: the distance between the beginnings of two tiles.
     - `last`: the beginning of the last tile.
@@ -79,8 +79,8 @@ class Tiles:
 def tiles(program: TensorProgram, sizes: Mapping[str, int]) -> Tiles | None:
     """How to compute `program` in tiles on a CPU.
 
-    None where tiling does not pay or is not possible: no operand of a contraction is computed, the operand is small, or
-    the buffers that it is computed from cannot be cut with it.
+    None if no operand of a contraction is computed, if the operand is small, or if the buffers from which it is
+    computed cannot be cut with it.
     """
     if program.workspaces or any(made.scans for made in program.stages):
         return None

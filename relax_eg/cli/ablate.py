@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import command, load_object, out, progress_bar, write_output
+from relax_eg.cli.common import command, load_program, out, progress_bar, write_output
 from relax_eg.driver.ablation import SETS
 from relax_eg.driver.ablation import ablate as run_ablation
 
@@ -29,7 +29,7 @@ def ablate(
     json: Annotated[Path | None, typer.Option("--json", help="Write the comparison as JSON.")] = None,
 ) -> None:
     """Optimize a function with all rules, then without one set of them at a time, and print what each is worth."""
-    fn = load_object(function)
+    fn = load_program(function)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
     with progress_bar(function, *columns, TimeElapsedColumn()) as tell:
         found = run_ablation(

@@ -100,6 +100,18 @@ class LiveLine:
         self._spinner.update(text=f"{self._what}: {phase}, {counts}, {seconds:.1f} s")
 
 
+def load_program(reference: str, inputs: list[str] | None = None) -> Any:
+    """Returns the module of `model.onnx`, or the object that `file.py:name` names. OptionError if there is none.
+
+    - `inputs`: what is said of the inputs of the ONNX model (`--input`).
+    """
+    if reference.endswith(".onnx"):
+        return rx.from_onnx(reference, inputs=read_inputs(inputs))
+    if inputs:
+        raise OptionError(f"--input {inputs[0]!r}: {reference} is no ONNX model; --spec says what arguments are")
+    return load_object(reference)
+
+
 def load_object(reference: str) -> Any:
     """Returns the object that `file.py:name` names. OptionError if there is none."""
     path_text, colon, name = reference.rpartition(":")

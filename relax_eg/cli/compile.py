@@ -10,7 +10,7 @@ import typer
 import relax_eg as rx
 from relax_eg.backend.gpu.target import target_for
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import LiveLine, command, load_object, out, read_rules, read_sizes, write_output
+from relax_eg.cli.common import LiveLine, command, load_program, out, read_rules, read_sizes, write_output
 from relax_eg.errors import OptionError
 from relax_eg.extract.devices import PROFILES
 from relax_eg.plain_data import write_file
@@ -48,7 +48,7 @@ def compile(
                 raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
             best = rx.load(function)
         else:
-            found = rx.from_onnx(function) if function.endswith(".onnx") else load_object(function)
+            found = load_program(function)
             with rx.debug.options(progress=line):
                 best = rx.optimize(
                     found,

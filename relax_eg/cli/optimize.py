@@ -15,10 +15,9 @@ from relax_eg.cli.common import (
     LiveLine,
     command,
     err,
-    load_object,
+    load_program,
     out,
     print_text,
-    read_inputs,
     read_rules,
     write_output,
 )
@@ -86,10 +85,7 @@ def optimize(
     def search() -> rx.types.Optimized:
         if show is not None and (show != "kernels" or execution == "whole"):
             raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels or auto")
-        is_model = function.endswith(".onnx")
-        if inputs and not is_model:
-            raise OptionError(f"--input {inputs[0]!r}: {function} is no ONNX model; --spec says what arguments are")
-        fn = rx.from_onnx(function, inputs=read_inputs(inputs)) if is_model else load_object(function)
+        fn = load_program(function, inputs)
         chosen = read_rules(rules)
         for name in without or []:
             fewer = chosen - name

@@ -13,7 +13,7 @@ from relax_eg.cli.common import (
     CommandBounds,
     LiveLine,
     command,
-    load_object,
+    load_program,
     print_text,
     read_bounds,
     read_sizes,
@@ -95,10 +95,8 @@ def _load_program(
     `optimize` chooses its kernels, or as written if `written`."""
     if model.endswith(".rxe"):
         return rx.load(model)
-    if model.endswith(".onnx"):
-        found = rx.from_onnx(model)
-    elif ":" in model:
-        found = load_object(model)
+    if model.endswith(".onnx") or ":" in model:
+        found = load_program(model)
     elif Path(model).is_file():
         try:
             return rx.parse(Path(model).read_text(encoding="utf-8"))

@@ -11,8 +11,9 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import LiveLine, command, err, load_object, out, read_inputs
+from relax_eg.cli.common import LiveLine, command, err, load_object, load_program, out
 from relax_eg.errors import OptionError
+from relax_eg.frontends.model import ModelModule
 
 _ARRAYS = (".npz", ".npy")
 
@@ -54,17 +55,14 @@ def quantize(
     save: Annotated[Path | None, typer.Option("--save", help="Optimize the result and write it here: m.rxe.")] = None,
 ) -> None:
     """Quantize the weights of an ONNX model or a JAX function, and print errors, bytes and predicted time by layer."""
-    is_model = program.endswith(".onnx")
-    if inputs and not is_model:
-        raise OptionError(f"--input {inputs[0]!r}: {program} is no ONNX model; --spec says what arguments are")
     if (at or bounds) and save is None:
         raise OptionError(
             f"{'--at' if at else '--bounds'}: --save, for which the result is optimized, is needed with it"
         )
-    read = rx.from_onnx(program, inputs=read_inputs(inputs)) if is_model else load_object(program)
-    names = (
-        [str(p.attr("name")) for p in read.main.params if str(p.attr("name")) not in read.weights] if is_model else []
-    )
+    read = load_program(program, inputs)
+    names: list[str] = []
+    if isinstance(read, ModelModule):
+        names = [n for p in read.main.params if (n := str(p.attr("name"))) not in read.weights]
     calls = [call for given in data for call in _calls(given, names)]
     with LiveLine(program) as line, rx.debug.options(progress=line):
         made = rx.quantize(

@@ -22,7 +22,7 @@ Rules = Annotated[Path | None, typer.Option("--rules", help="A file with rule se
 Target = Annotated[str, typer.Option("--target", help="Device profile, or the file of one (calibrate).")]
 Numerics = Annotated[str, typer.Option("--numerics", help="exact, reassociate, approximate or quantised.")]
 Execution = Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")]
-Function = Annotated[str, typer.Argument(help="The function, as file.py:name.")]
+Function = Annotated[str, typer.Argument(help="file.py:function or model.onnx.")]
 
 
 def search_options(at: Texts, bounds: Texts, weights: Texts, target: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import command, err, load_object, out, read_rules
+from relax_eg.cli.common import command, err, load_program, out, read_rules
 from relax_eg.driver.view import view as draw_egraph
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
@@ -32,7 +32,7 @@ def view(
 ) -> None:
     """Draw the e-graph of a function, or what is around one of its values; chosen nodes are marked."""
     found = draw_egraph(
-        load_object(function),
+        load_program(function),
         *(spec or []),
         value=value,
         depth=depth,

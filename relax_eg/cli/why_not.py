@@ -8,7 +8,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import command, load_object, print_text, read_rules
+from relax_eg.cli.common import command, load_program, print_text, read_rules
 
 
 @command
@@ -26,7 +26,7 @@ def why_not(
     """Print why a rule did not fire in a function: the nearest match, and what failed there."""
     found = rx.why_not(
         rule,
-        load_object(function),
+        load_program(function),
         *(spec or []),
         rules=read_rules(rules),
         **shared_options.search_options(at, bounds, weights, target),

@@ -36,8 +36,8 @@ def plan(module: Module, dims: Iterable[str] | None = None, zeros: Collection[in
 def plan_most(
     module: Module, dims: Sequence[str], zeros: Collection[int] = ()
 ) -> tuple[CapacityPlan | None, Mapping[str, str]]:
-    """The plan for as many of the sizes `dims` as there is one for, or None, and what cannot run at capacity, with the
-    reason. `zeros`: as in `plan`."""
+    """The plan for the largest part of `dims` that has one (None if there is none), and what cannot run at capacity,
+    with the reasons. `zeros`: as in `plan`."""
     reasons: dict[str, str] = {}
     found = plan(module, dims, zeros)
     while found.exact and dims:  # the other sizes may be possible without these

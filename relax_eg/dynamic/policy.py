@@ -78,7 +78,7 @@ class Dynamic:
             raise OptionError(f"Dynamic(donated={short_repr(donated)}): a list of names of arguments is accepted")
 
     def over(self, usual: Dynamic) -> Dynamic:
-        """This record, with the fields of `usual` in place of those that are None."""
+        """This record, with the values of `usual` for the fields that are None."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(usual, **{name: value for name, value in own.items() if value is not None})
 

@@ -27,7 +27,7 @@ def scatter(use: OperatorUse) -> CapacityStep | None:
     opened = {a: u for a, u in size_in.items() if use.moves(u) and u is not shape[a]}
     batch = [(a, d) for a, d in enumerate(indices[:-1]) if use.moves(d)]
     rooms = {a: shape[a] - size_in.get(a, ONE) for a in targets}
-    # A single element beyond the true size needs no guard: it is written to the padding, where it does not matter.
+    # A single element beyond the true size needs no guard, since it is written to the padding.
     guarded = [
         a for a, room in rooms.items() if use.moves(room) and (site["mode"] == "clip" or size_in.get(a, ONE) is not ONE)
     ]

@@ -261,8 +261,8 @@ class _Part:
     # --- sizes without names ---
 
     def _with_names(self, values: list[Any], sizes: Mapping[str, int]) -> tuple[_Part, Mapping[str, int]]:
-        """The part with names for the sizes of what it reads that have none, and these sizes. Equal sizes get one name,
-        or that of a known size: a part is made for each pattern in which they are equal."""
+        """The part with a name for each unnamed size of its inputs, and the values of these names. Equal sizes share a
+        name, also with a known size, so there is a part for each pattern of equal sizes."""
         constants = {d.value for e in self.reads for d in dims_of(e.annotation) if d.is_const} | {0, 1}
         dims = {sizes[v]: Dim.var(v) for v in self.sizes if v in sizes} | {n: Dim.of(n) for n in constants}
         more: dict[str, int] = {}
@@ -303,7 +303,7 @@ class _Part:
 
     @cached_property
     def _module(self) -> Module | None:
-        """The part as the entry of a module; None where it takes or returns what has no capacity."""
+        """The part as the entry of a module; None if an input or result has no capacity."""
         results = self.outputs or [self.function.result]
         kinds = [*(e.annotation for e in self.reads), *(a for e in results for a in outputs_of(e.annotation))]
         if not all(isinstance(a, Tensor) and a.shape is not None and a.dtype is not None for a in kinds):

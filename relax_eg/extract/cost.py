@@ -7,6 +7,8 @@ call. The cost of a loop is that of its body times its number of steps.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.fusions.in_place import cost_in_place
 from relax_eg.extract.fusions.place import KernelPlace, is_placed
@@ -34,7 +36,7 @@ class WholeCost(OperatorCost):
         is_priced_there = is_placed(site.op) and has_known_types(site, result)
         return cost_in_place(self, site, result, cost, place) if is_priced_there else cost
 
-    def run_cost(self, site: Site) -> NodeCost:
+    def run_cost(self, site: Site, result: Annotation) -> NodeCost:
         """The cost of a call or control node, including everything that its functions do."""
         found, steps = NodeCost(), 1.0
         for function, times, model in self.trips(site):
@@ -43,7 +45,11 @@ class WholeCost(OperatorCost):
         seconds = found.seconds
         if site.op in LOOPS:
             slower = _IN_A_LOOP if self.profile.platform == "cpu" and is_map(site) else 1.0
-            seconds = slower * seconds + steps * self.profile.step
+            own = self.loop_amounts(site, result)
+            launches, moved = self.evaluate(own.launches), self.evaluate(own.bytes)
+            found = replace(found, bytes=found.bytes + moved, launches=found.launches + launches)
+            seconds = slower * seconds + steps * self.profile.step + launches * self.profile.launch
+            seconds += self.profile.move(moved)
         elif site.op == COND:
             seconds += self.profile.step
         elif site.op == CALL:

@@ -59,6 +59,7 @@ _COPIES = operators_run_as("copy", "transfer")
 # chosen: share of a fusible operator's memory traffic that is charged, because its value often stays in registers
 _FUSED_SHARE = 0.3
 ASSUMED_TRIPS = 16  # chosen: steps of a `while_loop`, whose number does not follow from types
+_NUMBER = 8  # given: bytes read and written to count a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class OperatorCost(SizedDevice):
         self._running: frozenset[str] = frozenset()  # functions being priced: a recursive call adds nothing
         self._around: tuple[Number, ...] = ()  # steps of the loops around the priced function, innermost first
         self.constants: Mapping[str, int] = {}  # per parameter: the number of loops around in which it is constant
+        self.sliced: frozenset[str] = frozenset()  # parameters of which each step of a scan reads its own part
 
     @property
     def fuses_into_matmuls(self) -> bool:
@@ -131,7 +133,7 @@ class OperatorCost(SizedDevice):
         """The cost of an operator in its place in the kernels of its function. `cost`: by itself."""
         raise NotImplementedError
 
-    def run_cost(self, site: Site) -> NodeCost:
+    def run_cost(self, site: Site, result: Annotation) -> NodeCost:
         """The cost of a call or control node, including everything that its functions do."""
         raise NotImplementedError
 
@@ -175,6 +177,9 @@ class OperatorCost(SizedDevice):
             )
             model._running = self._running | {function.name}
             model.by_operator = self.by_operator
+            if site.op == SCAN:
+                whole = site["constants"] + site["carry"]
+                model.sliced = frozenset(str(p.attr("name")) for p in function.params[whole:])
             if same:
                 model.constants = same
                 model._around = enclosing_loops(site, self.evaluate(self.times(site)), self._around)
@@ -247,7 +252,7 @@ class OperatorCost(SizedDevice):
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in RUNNING:
-            return self.run_cost(site)
+            return self.run_cost(site, result)
         if self.cost is not None and site.op not in WITHOUT_KERNEL:
             return price_each_binding(self.cost, site, result, self.binding, self._columns)
         if (library := _registered(site, result)) is not None:
@@ -329,6 +334,20 @@ class OperatorCost(SizedDevice):
         for c in each:
             vector = vector | c.vector
         return Effort(flops, sum(c.seconds for c in each), other / rate, sum(c.generated_seconds for c in each), vector)
+
+    def loop_amounts(self, site: Site, result: Annotation) -> Amounts:
+        """What a scan on a GPU launches and moves beside the kernels of its steps.
+
+        Before the first step it stores its state, memory for stacked results, and the number of the step. Each step
+        writes its part of every stacked result, and adds to the number."""
+        if site.op != SCAN or self.profile.platform != "gpu" or not self.knows_fusions:
+            return Amounts()
+        steps, first, carried = self.times(site), site["constants"], site["carry"]
+        state = site.operands[first : first + carried]
+        stacked = result.fields[carried:] if isinstance(result, Tuple) else ()
+        parts = sum(map(bytes_of, stacked), NONE)
+        moved = 2 * sum(map(bytes_of, state), NONE) + 3 * parts + _NUMBER * (1 + steps)
+        return Amounts(NONE, moved, (len(stacked) + 1) * steps + Dim.of(len(state) + len(stacked) + 1))
 
     def number(self, d: Dim, sizes: Mapping[str, Dim]) -> Number:
         """The value at the binding of `d`, a size of a program that is called with `sizes`."""

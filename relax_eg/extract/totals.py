@@ -22,9 +22,10 @@ def total_amounts(function: Function, model: WholeCost, skip: set[Expr] | None =
     step."""
     groups: dict[tuple[tuple[Visit, ...], str, int], Amounts] = {}
     for v in walk(function, model, skip):
-        if v.site is not None and not v.runs_functions:
+        if v.site is not None:
+            found = v.model.loop_amounts(v.site, v.node.annotation) if v.runs_functions else v.amounts
             key = v.path, v.function.name, v.hoisted_out_of
-            groups[key] = groups.get(key, Amounts()) + v.amounts
+            groups[key] = groups.get(key, Amounts()) + found
     shares: dict[int, Amounts] = {}
     for (path, name, far), found in groups.items():
         share, amounts = _over_all_runs(found, name, far, path)

@@ -132,7 +132,7 @@ def _placed(function: Function, model: OperatorCost, skip: set[Expr]) -> list[Pl
     if model.knows_fusions:
         p, value = model.profile, model.representative
         if p.platform == "gpu":
-            kernels = GpuKernels(function, expressions, p, value)
+            kernels = GpuKernels(function, expressions, p, value, model.sliced)
         else:
             kernels = CpuKernels(function, expressions, value, matmuls, inside, left, p.sums_as_matmuls)
         places = {e: KernelPlace() for e in expressions if is_placed(e.op)} | kernels.places()

@@ -64,9 +64,9 @@ CLOSURES = 16  # limit: nodes of a closure for which a function is made
 
 
 def partially_evaluated(module: Module) -> tuple[Module, int]:
-    """Returns `module` evaluated as far as it is known, and the units of fuel that it took; 0 where nothing is known.
+    """Returns `module` with its known parts evaluated, and the units of fuel that this took (0 if none is known).
 
-    Its pure bindings are in dataflow blocks. Those of the result may be outside of them.
+    The pure bindings of `module` are in dataflow blocks; those of the result need not be.
     """
     general = general_functions(module) - {VALUES}
     if module.main.name not in general:

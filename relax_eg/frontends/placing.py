@@ -1,9 +1,9 @@
-"""Where values are computed, in a module that names several devices, and the copies between the devices.
+"""The devices of the values of a module that names several devices, and the copies between these devices.
 
-A device that the text names is a constraint (`ir.devices`): a copy has its result there, a function runs there. What
-reads a value has it on its own device. Every other operator may run on any of the devices. Those from which only one
-device is reached are there, as by unification (Nimble, Section 4.4); for the others an integer program chooses the
-devices with the fewest bytes copied. A value is copied to a device at most once.
+A device that the text names is a constraint (`ir.devices`): a copy puts its result there, and a function runs there.
+An operator reads its operands on its own device. Operators that are connected to values of one device only run on that
+device, as by unification (Nimble, Section 4.4). An integer program chooses the devices of the others, so that the
+fewest bytes are copied. A value is copied to a device at most once.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ TYPICAL = 128  # chosen: elements of a size that is not known; only the ratios o
 
 
 def default_device() -> str:
-    """Returns the name of the device on which JAX runs what is said to run nowhere else."""
+    """Returns the name of JAX's default device."""
     return device_name(jax.default_backend())
 
 
 def with_copies(module: Module) -> Module:
-    """Returns `module` with a copy wherever a value is read on another device than it is on. Its pure bindings are in
-    dataflow blocks. Where all devices that it names are the default one, it names none in the result.
+    """Returns `module` with copies of values to the devices on which they are read. Pure bindings of the result are in
+    dataflow blocks. If `module` names the default device only, the result names none.
 
-    WellFormedError where a mutable cell would be on another device than what reads it.
+    WellFormedError for a mutable cell that a function on another device reads.
     """
     declared = {f.name: d for f in module if (d := device_of(f)) is not None}
     copies = {d for f in module for e in f.expressions() if (d := copied_to(e)) is not None}
@@ -81,7 +81,7 @@ def with_copies(module: Module) -> Module:
 
 
 def _returned_on(f: Function, home: str) -> tuple[str, ...]:
-    """The device of a function's result, of a tuple those of its fields: its own, or that to which it copies it."""
+    """The devices of a function's result, one for each field of a tuple: the function's own, or that of a copy."""
     copies = {b.var: d for block in f.blocks for b in block.bindings if (d := copied_to(b.value)) is not None}
     return tuple(copies.get(e, home) for e in (f.result.args if f.result.op == TUPLE else (f.result,)))
 
@@ -107,7 +107,7 @@ def _without_devices(module: Module) -> Module:
 
 
 def _homes(module: Module, declared: Mapping[str, str], usual: str) -> Mapping[str, str]:
-    """The device of each function: the declared one, or else that of the functions that name it, if it is one."""
+    """The device of each function: the declared one; otherwise that of its callers, if they share one."""
     callers: dict[str, set[str]] = {f.name: set() for f in module}
     for f in module:
         for e in f.expressions():
@@ -131,25 +131,27 @@ def _homes(module: Module, declared: Mapping[str, str], usual: str) -> Mapping[s
 
 @dataclass
 class ValueGraph:
-    """What is computed in a function, and who reads it.
+    """The values of a function, and the reads between them.
 
-    - `pinned`: the devices of values that have one.
-    - `reads`: what each value reads.
+    - `pinned`: the devices of the values whose device is given.
+    - `reads`: the operands of each other value.
     - `bytes`: the bytes of each value.
+    - `needs`: the values that steps read, each with the device on which they read it.
     """
 
     pinned: dict[Expr, str] = field(default_factory=dict[Expr, str])
     reads: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, "list[Expr]"])
     bytes: dict[Expr, float] = field(default_factory=dict[Expr, float])
-    needs: list[tuple[Expr, str]] = field(default_factory=list[tuple[Expr, str]])  # what steps read, and where
+    needs: list[tuple[Expr, str]] = field(default_factory=list[tuple[Expr, str]])
 
 
 class _Placement:
     """The placement of one function on its device, `homes[function]`.
 
-    - `is_value`: whether it is called as a value. Its callers do not know where it runs, so it copies its arguments.
-    - `returned`: the devices on which functions return their results.
-    - `is_entry`: whether only users call it. Its results stay where they are computed.
+    - `is_value`: whether the function is called as a value. Its callers do not know its device, so it copies its
+      arguments.
+    - `returned`: the devices of the results of each function.
+    - `is_entry`: whether only users call the function. Its results are not copied.
     """
 
     def __init__(
@@ -164,7 +166,7 @@ class _Placement:
         self.function, self.homes, self.usual = function, homes, usual
         self.is_value, self.returned, self.is_entry = is_value, returned, is_entry
         self.home = homes[function.name]
-        self.alias: dict[Expr, Expr] = {}  # variables of bindings, by the value of which they are names
+        self.alias: dict[Expr, Expr] = {}  # the value of each variable of a binding
         self.graph = ValueGraph()
         self.taken = {b.name for block in function.blocks for b in block.bindings}
         self.taken |= {str(p.attr("name")) for p in function.params}
@@ -183,7 +185,7 @@ class _Placement:
                 continue
             for b in block.bindings:
                 made = self._step(b.var, b.value)
-                if calls_value(made) and is_copied(b.var.annotation):  # where it ran is not known
+                if calls_value(made) and is_copied(b.var.annotation):  # the device of the callee is not known
                     found = var(fresh_name(b.name, self.taken), b.var.annotation)
                     self._steps([Binding(found, made), Binding(b.var, to_device(found, self.home))])
                 else:
@@ -194,10 +196,10 @@ class _Placement:
         own = tuple(params.get(p, p) for p in self.function.params)
         return replace(self.function, params=own, blocks=tuple(self.blocks), result=result)
 
-    # --- what is known of devices ---
+    # --- constraints ---
 
     def _needed_at(self, e: Expr) -> str | None:
-        """The device on which a step reads its operands; None where it reads them wherever they are."""
+        """The device on which a step reads its operands; None for a step that reads them on any device."""
         if copied_to(e) is not None or is_host_call(e) or is_data_dependent(e) or e.op == MATCH_CAST:
             return None
         names = functions_of(e)
@@ -215,7 +217,7 @@ class _Placement:
                     self.alias[b.var] = b.value
                     continue
                 at = self._needed_at(b.value)
-                self._check_cells(b, at)
+                self._check_cells(b)
                 for a in b.value.args:
                     self._collect_value(a)
                     if at is not None:
@@ -242,14 +244,14 @@ class _Placement:
         self.graph.bytes[e] = _bytes(e.annotation)
 
     def _pin_result(self, e: Expr, devices: tuple[str, ...]) -> None:
-        """Pins the result of a call, and the fields of it that are on other devices than the first."""
+        """Pins the result of a call, and its fields if they are on several devices."""
         self._pin(e, devices[0])
         if len(set(devices)) > 1:
             for i, d in enumerate(devices):
                 self._pin(tuple_get(e, i), d)
 
     def _own_results(self) -> list[Expr]:
-        """The results that callers expect on the device of the function: those that it copies to no other."""
+        """The results that callers expect on the device of the function: those that it does not copy."""
         r = self.function.result
         copies = {b.var for block in self.function.blocks for b in block.bindings if copied_to(b.value) is not None}
         found = [e for e in (r.args if r.op == TUPLE else (r,)) if e not in copies and is_copied(e.annotation)]
@@ -266,7 +268,7 @@ class _Placement:
             e = self.alias[e]
         return e
 
-    def _check_cells(self, b: Binding, at: str | None) -> None:
+    def _check_cells(self, b: Binding) -> None:
         made = functions_of(b.value) if b.value.op == CALL else ()
         if b.value.op == CLOSURE and b.value.args[0].op == FUNCTION:
             made = (b.value.args[0].attr("name"),)
@@ -283,7 +285,7 @@ class _Placement:
     def _place(self, e: Expr) -> str:
         return self.device.get(self._source(e), self.home)
 
-    # --- what is written ---
+    # --- the blocks of the result ---
 
     def _steps(self, bindings: list[Binding]) -> None:
         if not bindings:
@@ -293,7 +295,7 @@ class _Placement:
         self.blocks.append(Block(tuple(bindings), dataflow=False))
 
     def _at(self, v: Expr, device: str, place: str) -> Expr:
-        """A variable's value on a device."""
+        """A variable, or its copy on a device."""
         if place == device or not is_copied(v.annotation):
             return v
         if (v, device) not in self.copies:
@@ -303,21 +305,21 @@ class _Placement:
         return self.copies[v, device]
 
     def _reads_at(self, e: Expr, device: str) -> Expr:
-        """An operand of a step or of the result, with every variable in it on a device."""
+        """An operand of a step, or the result, in which every variable is on `device`."""
         env = {v: self._at(v, device, self._place(v)) for v in postorder([e]) if v.op == VAR}
         return substitute_exprs([e], env)[0]
 
     def _step(self, bound: Expr, e: Expr) -> Expr:
         device = copied_to(e)
         if device is not None and e.args[0].op == VAR and self._place(e.args[0]) == device:
-            return e.args[0]  # it is there
+            return e.args[0]  # no copy is needed
         if device is not None and e.args[0].op == VAR:
             self.copies.setdefault((e.args[0], device), bound)
         at = self._needed_at(e)
         return e if at is None else with_operands(e, [self._reads_at(a, at) for a in e.args])
 
     def _dataflow(self, block: Block) -> None:
-        """Writes a block: what is on one device, copies to others, what is there, and so on."""
+        """Writes a block as blocks of one device each, with the copies between them."""
         order = [e for e in postorder([b.value for b in block.bindings]) if e.op not in LEAVES]
         level: dict[Expr, int] = {}
         for e in order:
@@ -359,7 +361,7 @@ class _Placement:
 
 
 def chosen_devices(graph: ValueGraph) -> Mapping[Expr, str]:
-    """Returns the device of every value: those with the fewest bytes copied."""
+    """Returns the device of every value, such that the fewest bytes are copied."""
     free = [e for e in graph.reads if e not in graph.pinned]
     root = {e: e for e in free}
 
@@ -393,8 +395,8 @@ def chosen_devices(graph: ValueGraph) -> Mapping[Expr, str]:
 
 
 def _solved(graph: ValueGraph, free: Sequence[Expr], devices: Sequence[str]) -> Mapping[Expr, str]:
-    """The devices of `free` by an integer program: x[e, d], whether e is on d, and c[v, d], whether v is copied to
-    d."""
+    """The devices of `free` by an integer program. Its variables are x[e, d], 1 if e is on d, and c[v, d], 1 if v is
+    copied to d."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # few programs name devices, and importing it takes long
     from scipy.sparse import coo_array
 
@@ -403,10 +405,11 @@ def _solved(graph: ValueGraph, free: Sequence[Expr], devices: Sequence[str]) -> 
     copies: dict[tuple[Expr, int], int] = {}
     cost = [1e-6 * j for _ in free for j in range(k)]  # given: of equal choices, that of the first device
     rows: list[tuple[list[tuple[int, float]], float]] = []
-    made = {*graph.needs}  # copies that are made in any case
+    made = {*graph.needs}  # copies that steps need in any case
 
     def reads(value: Expr, reader: int | None, j: int) -> None:
-        """If the reader (a variable; None: it is) is on device j, the value is there or copied there."""
+        """Adds the constraint: if the reader is on device j, so is the value, or a copy of it. `reader`: the variable
+        that is 1 if it is there; None for a reader that is."""
         place = graph.pinned.get(value)
         if place == devices[j] or (place is None and value not in x) or (place and (value, devices[j]) in made):
             return

@@ -161,7 +161,7 @@ class _Scripts:
         return source, definition, sizes
 
     def _name_of_later(self, name: str) -> str | None:
-        """The name in the module of the script `name`, if that is this one or follows it."""
+        """The name in the module of the script `name`; None unless it is this script or a later one of its file."""
         if name not in self.own and (found := self.later.find(name, self._makes_script)) is not None:
             self.own[name] = fresh_name(name, self.gathered.taken)
             source = ScriptSource(*found)

@@ -310,8 +310,8 @@ def _stacked(y: Annotation, length: Dim) -> Annotation:
 
 
 def reference_annotation(op: str, operands: Sequence[Annotation], declared: Annotation | None = None) -> Annotation:
-    """Returns the annotation of a node that makes, reads or writes a reference. `declared`: of a new one, what is known
-    of it. OperatorError if the operands do not fit."""
+    """Returns the annotation of a node that makes, reads or writes a reference. `declared`: the declared
+    annotation of a new one. OperatorError if the operands do not fit."""
     if op == NEW_REF:
         wide = isinstance(declared, Ref) and covers(declared.content, operands[0])
         return declared if wide and declared is not None else Ref(operands[0])

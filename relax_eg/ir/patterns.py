@@ -105,7 +105,7 @@ class _Row:
     - `names`: the names that it binds so far, with the name of the value.
     - `body`: its statements.
     - `guard`: its condition.
-    - `tests`: the values that have to be a number, each with that number.
+    - `tests`: the values that the case compares with numbers, each with its number.
     """
 
     patterns: tuple[ast.pattern, ...]

@@ -290,7 +290,7 @@ class UpstreamForms:
         out: Annotation | None,
         sizes: dict[str, Dim],
     ) -> Expr:
-        """Returns the call of a tensor program: by its equations, or of the host where it has none."""
+        """Returns the call of a tensor program, or of a host function if the program has no equations."""
         program = called.program if isinstance(called, PrimFunc) else called
         if program is None:
             assert isinstance(called, PrimFunc)

@@ -285,7 +285,7 @@ class ExpressionReader:
                 except OperatorError as error:
                     raise self.source.at_position(at, error, f"what {name} takes") from None
                 param = None if wanted[i] is None else substitute_types(wanted[i] or Object(), types)
-                if isinstance(param, Signature):  # it is called where it is passed to, at the sizes of these arguments
+                if isinstance(param, Signature):  # the callee calls it, at the sizes of these arguments
                     sizes = call_sizes([p for p, _ in known], [a for _, a in known])
                     param = Signature(tuple(substitute(p, sizes) for p in param.params), param.result)
                 found[i] = self.expression(at, param)

@@ -111,7 +111,7 @@ class VmBuiltins:
         return called is not None and called[0] in EXACT
 
     def reads(self, at: ast.Call, declared: Annotation | None) -> Expr | None:
-        """Returns what a call means; None where it calls no such function, or one that the host runs."""
+        """Returns the expression that a call means; None if it calls no builtin, or one that the host runs."""
         called = called_builtin(at)
         if called is None:
             return None

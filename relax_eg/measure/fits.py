@@ -93,7 +93,7 @@ def fit_profile(start: Profile, times: Times) -> Profile:
 
 
 def _overheads(times: Times, launch: float) -> dict[str, float]:
-    """Seconds besides work: of a kernel by itself, of which there were so many, and of kernels in loops."""
+    """Seconds per kernel besides its work, alone (`launch`) and in loops."""
     few, many = LOOPS
 
     def each(name: str) -> float:
@@ -110,7 +110,7 @@ def _overheads(times: Times, launch: float) -> dict[str, float]:
 
 
 def matmul_errors(p: Profile, times: Times) -> list[float]:
-    """By how much a profile is off for each of the matmuls that were timed: absolute logarithms."""
+    """The error of a profile for each matmul that was timed: absolute logarithm of predicted over measured seconds."""
     known = [s for s in MATMULS if _matmul_name(s) in times]
     return [abs(math.log(_matmul_seconds(p, *s) / times[_matmul_name(s)])) for s in known]
 

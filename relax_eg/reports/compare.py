@@ -84,11 +84,12 @@ class Comparison:
         write_text(data + "\n", path)
         return data
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """The comparison as one self-contained HTML file; also written to `path` if given."""
+    def to_html(self, path: str | Path | None = None, derivation: object = "") -> str:
+        """The comparison as one self-contained HTML file; also written to `path` if given. `derivation`: the result of
+        `best.explain()`, which the file then shows too."""
         from relax_eg.reports.html import page_of_comparison
 
-        return page_of_comparison(self, path)
+        return page_of_comparison(self, path, str(derivation))
 
     def _repr_html_(self) -> str:
         from relax_eg.reports.html import notebook_of_comparison

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from relax_eg.figures import binding_text, integer_text, si, time
 from relax_eg.reports import compare_text, plots, text
 from relax_eg.reports.align import Column
-from relax_eg.reports.compare import Comparison, compare
+from relax_eg.reports.compare import Comparison
 from relax_eg.reports.curves import curves_over_bindings
 from relax_eg.reports.egraph import Picture
 from relax_eg.reports.report import CostReport
@@ -83,19 +83,10 @@ def page_of_comparison(c: Comparison, path: str | Path | None = None, derivation
     return page(compare_text.headline(c), [Section("", c)], path, derivation)
 
 
-def page_of_report(r: CostReport, path: str | Path | None = None, derivation: str = "") -> str:
-    """A page with one report: the program as written beside the chosen one."""
-    return page_of_comparison(compare(r), path, derivation)
-
-
 def notebook_of_comparison(c: Comparison) -> str:
     """The notebook form of a comparison: totals and changes, without the plots."""
     shown = _comparison_data(c, "", 0, with_figures=False)
     return _template("notebook.html").render(section=shown, css=_css())
-
-
-def notebook_of_report(r: CostReport) -> str:
-    return notebook_of_comparison(compare(r))
 
 
 def page_of_picture(picture: Picture, path: str | Path | None = None, notebook: bool = False) -> str:

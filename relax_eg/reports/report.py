@@ -219,16 +219,16 @@ class CostReport:
         return data
 
     def to_html(self, path: str | Path | None = None, derivation: object = "") -> str:
-        """The report as one self-contained HTML file; also written to `path` if given. `derivation`: the result of
-        `best.explain()`, which the file then shows too."""
-        from relax_eg.reports.html import page_of_report
+        """The chosen program beside the one as written, as `Comparison.to_html`."""
+        from relax_eg.reports.compare import compare
 
-        return page_of_report(self, path, str(derivation))
+        return compare(self).to_html(path, derivation)
 
     def _repr_html_(self) -> str:
-        from relax_eg.reports.html import notebook_of_report
+        from relax_eg.reports.compare import compare
+        from relax_eg.reports.html import notebook_of_comparison
 
-        return notebook_of_report(self)
+        return notebook_of_comparison(compare(self))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from relax_eg.reports.text import report

@@ -3,64 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias
 from typing import cast as typed
 
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import INDEX_DTYPE, Reduce, ReduceKind, Scalar, ScalarLike, apply, cast
 
-
-def equal(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("equal", a, b)
-
-
-def not_equal(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("not_equal", a, b)
-
-
-def less(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("less", a, b)
-
-
-def less_equal(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("less_equal", a, b)
+equal, not_equal = partial(apply, "equal"), partial(apply, "not_equal")
+less, less_equal = partial(apply, "less"), partial(apply, "less_equal")
+maximum, minimum = partial(apply, "maximum"), partial(apply, "minimum")
+exp, log, tanh, sigmoid = (partial(apply, name) for name in ("exp", "log", "tanh", "sigmoid"))
+sqrt, rsqrt = partial(apply, "sqrt"), partial(apply, "rsqrt")
 
 
 def within(low: ScalarLike, x: ScalarLike, high: ScalarLike) -> Scalar:
     """`low <= x < high`, the usual guard of a read."""
     return less_equal(low, x) & less(x, high)
-
-
-def maximum(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("maximum", a, b)
-
-
-def minimum(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("minimum", a, b)
-
-
-def exp(x: Scalar) -> Scalar:
-    return apply("exp", x)
-
-
-def log(x: Scalar) -> Scalar:
-    return apply("log", x)
-
-
-def sqrt(x: Scalar) -> Scalar:
-    return apply("sqrt", x)
-
-
-def rsqrt(x: Scalar) -> Scalar:
-    return apply("rsqrt", x)
-
-
-def tanh(x: Scalar) -> Scalar:
-    return apply("tanh", x)
-
-
-def sigmoid(x: Scalar) -> Scalar:
-    return apply("sigmoid", x)
 
 
 Over: TypeAlias = "tuple[Dim, Dim | int | str] | Sequence[tuple[Dim, Dim | int | str]]"
@@ -74,28 +33,9 @@ def reduce(kind: ReduceKind, body: Scalar, over: Over) -> Scalar:
     return Reduce(kind, tuple((var, Dim.of(extent)) for var, extent in pairs), body) if pairs else body
 
 
-def sum_(body: Scalar, over: Over) -> Scalar:
-    return reduce("sum", body, over)
-
-
-def prod_(body: Scalar, over: Over) -> Scalar:
-    return reduce("prod", body, over)
-
-
-def max_(body: Scalar, over: Over) -> Scalar:
-    return reduce("max", body, over)
-
-
-def min_(body: Scalar, over: Over) -> Scalar:
-    return reduce("min", body, over)
-
-
-def any_(body: Scalar, over: Over) -> Scalar:
-    return reduce("any", body, over)
-
-
-def all_(body: Scalar, over: Over) -> Scalar:
-    return reduce("all", body, over)
+sum_, prod_ = partial(reduce, "sum"), partial(reduce, "prod")
+max_, min_ = partial(reduce, "max"), partial(reduce, "min")
+any_, all_ = partial(reduce, "any"), partial(reduce, "all")
 
 
 def argmax(body: Scalar, over: Over, dtype: str = INDEX_DTYPE) -> Scalar:

@@ -153,8 +153,8 @@ class ModuleCompiler:
 
 
 def _checked_functions(module: Module) -> Iterable[str]:
-    """Yields the functions whose arguments have to be checked when they are called: the entry, those that are values,
-    and those that get an argument of which it is not known that it fits."""
+    """Yields the functions that check their arguments at a call: the entry, functions that are values, and functions
+    with an argument that is not known to fit."""
     yield module.main.name
     named = {f.name: f for f in module}
     for f in module:

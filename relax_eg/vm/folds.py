@@ -26,7 +26,7 @@ from relax_eg.ir.module import Function, Module
 
 @dataclass(frozen=True)
 class FoldCase:
-    """What a fold does with the values of one constructor.
+    """One case of a fold: what it computes of the values of one constructor.
 
     - `body`: a function of the fold's other arguments, the fields that are tensors, and the results of the calls.
     - `rest`: which of the fold's other arguments it takes.
@@ -47,7 +47,7 @@ class Fold:
     - `name`: its name.
     - `place`: the place of the parameter over which it recurs.
     - `cases`: a case for each constructor.
-    - `end`: a function from the result of a case to that of the fold.
+    - `end`: the function that makes the fold's result of the result of a case.
     - `result`: what the fold returns.
     """
 

@@ -57,7 +57,7 @@ class RunRegion(Instruction):
     - `reads`: the registers of its values.
     - `sizes`: the size variables that it reads.
     - `outputs`: the registers of its results.
-    - `allocated`: those of its results that have a tensor in a storage.
+    - `allocated`: the registers of the results for which a storage is planned.
     - `donates`: the places among `reads` of dead values in whose storages results are written.
     """
 

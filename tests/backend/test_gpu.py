@@ -314,12 +314,13 @@ def test_sizes_weights_capacities_and_saved_files(tmp_path: Path) -> None:
     first, second = best.compile("h100", at=[{"n": 100}, {"n": 77}]).programs
     assert (first.at, dict(first.capacities)) == ({"n": 100}, {})
     assert (second.at, dict(second.capacities)) == ({"n": 77}, {"n": 128})
+    assert first.predicted is not None and second.predicted is None  # prices are those of exact sizes
+    padded = rx.optimize(mlp, MLP, "n 64", at={"n": 128}, bounds={"n": (1, 128)}, dynamic="capacity", target="h100")
+    (third,) = padded.compile("h100").programs
+    assert dict(third.capacities) == {"n": 128} and third.predicted is None
     best.save(tmp_path / "mlp.rxe")
     (loaded,) = rx.load(tmp_path / "mlp.rxe").compile("h100").programs
     assert loaded.kinds == first.kinds and loaded.at == first.at
-    kernels = rx.optimize(mlp, MLP, "n 64", weights=("p",), at={"n": 100}, target="h100", execution="kernels")
-    (found,) = kernels.compile("h100").programs
-    assert found.execution == "kernels" and sum(e.times for e in found.executables) == 2
     family = rx.optimize(mlp, MLP, "n 64", at=[{"n": 1}, {"n": 512}], bounds={"n": (1, 512)}, target="h100")
     assert [p.at for p in family.compile("h100").programs] == [{"n": 1}, {"n": 512}]
 
@@ -403,15 +404,6 @@ def test_a_function_in_steps_is_refused() -> None:
 
 
 @with_plugin
-def test_nothing_of_it_is_loaded_for_a_cpu() -> None:
-    code = (
-        "import sys, relax_eg as rx; f = rx.optimize(lambda x: x + x, '4'); import jax.numpy as jnp; f(jnp.ones(4)); "
-        "assert 'relax_eg.backend.gpu.target' not in sys.modules"
-    )
-    env = {**os.environ, "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=env)
-
-
 @with_plugin
 def test_compiling_leaves_the_process_as_it_was() -> None:
     code = (

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
+from benchmarks.gpu_fidelity import FUNCTIONS, as_written, fidelity_row
+from benchmarks.gpu_functions import functions
 from benchmarks.llama_layer import Layer, Widths
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.extract.cost import WholeCost
@@ -316,3 +318,29 @@ def test_layers_of_a_decoder_have_the_kernels_that_xla_compiles(rows: int, dtype
     assert made.predicted is not None
     assert made.predicted.launches == made.launches
     assert made.predicted.bytes == pytest.approx(made.bytes, rel=0.02)
+
+
+# Of each kind of kernel that XLA makes beside an operator's own, and of what is taken in after an operator.
+SMALL = (
+    "softmax of long rows",
+    "gradient of a lookup",
+    "norm",
+    "tanh of norms of columns",
+    "batch norm",
+    "unit rows of masked means",
+    "running means",
+    "sorted rows",
+    "rows set",
+    "sums by segments",
+    "convolution, ReLU, means",
+    "strided convolution, bias, ReLU",
+    "two convolutions",
+)
+
+
+@with_plugin
+@pytest.mark.parametrize("name", SMALL)
+def test_small_functions_have_the_kernels_that_xla_compiles(name: str) -> None:
+    (subject,) = (s for s in functions(("float32",)) if s.name == name)
+    row = fidelity_row(subject, "h100", FUNCTIONS, as_written(subject, "h100"))
+    assert not {"launches", "bytes"} & set(row.misses), row

@@ -199,6 +199,23 @@ def test_unknown_sizes_of_a_text() -> None:
         rx.from_stablehlo(text, inputs=["k 4"])
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint32"])
+def test_known_integers_are_divided_by_zero_as_xla_divides(dtype: str) -> None:
+    text = """func.func public @main(%x: tensor<4xi32>) -> tensor<4xi32> {
+      %a = stablehlo.constant dense<5> : tensor<i32>
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %d = stablehlo.divide %a, %zero : tensor<i32>
+      %r = stablehlo.remainder %a, %zero : tensor<i32>
+      %s = stablehlo.add %d, %r : tensor<i32>
+      %b = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<i32>) -> tensor<4xi32>
+      %y = stablehlo.add %x, %b : tensor<4xi32>
+      return %y : tensor<4xi32>
+    }"""
+    x = np.arange(4, dtype=dtype)
+    module = rx.from_stablehlo(text.replace("i32", {"int32": "i32", "uint32": "ui32"}[dtype]))
+    agrees(module, lambda x: x + 4, x)  # -1 + 5; XLA ends the process at the quotient
+
+
 def test_an_exported_function_is_read_where_it_is_called() -> None:
     f = exported(mlp, "b, 4", WEIGHTS)
     module = rx.trace(lambda x: f.call(jnp.sin(x), WEIGHTS) * 2, "n 4")

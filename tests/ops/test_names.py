@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import ast
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-import relax_eg
 from relax_eg.dynamic.special import BEHAVIOURS
 from relax_eg.ops.record import TABLE
 from relax_eg.tir.functions import FUNCTIONS
+from tests.sources import nodes
 
-ROOT = Path(relax_eg.__file__).parent
 # What declares operators, reads them from other languages, and states equations between them.
 FREE = ("ops/", "frontends/", "rules/book/")
 MOST_FILES = 4  # in which an operator's name stands, beside those of `LISTED`, rules, tests and documents
@@ -87,32 +85,30 @@ LISTED = {
 
 
 @cache
-def names_in(path: Path) -> frozenset[str]:
-    """The operators whose names are texts of a file."""
-    tree = ast.parse(path.read_text())
-    return frozenset(n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value in TABLE)
-
-
-def files() -> list[tuple[str, Path]]:
-    return [(p.relative_to(ROOT).as_posix(), p) for p in sorted(ROOT.rglob("*.py"))]
+def named() -> dict[str, frozenset[str]]:
+    """The operators whose names are texts of a file, by file."""
+    return {
+        file: frozenset(n.value for n in of_file if isinstance(n, ast.Constant) and n.value in TABLE)
+        for file, of_file in nodes().items()
+    }
 
 
 def test_no_other_file_asks_for_an_operator_by_name() -> None:
     found: dict[str, list[str]] = {}
-    for name, path in files():
-        words = names_in(path) - SCALARS - OTHER_WORDS
+    for name, operators in named().items():
+        words = operators - SCALARS - OTHER_WORDS
         if words and name not in LISTED and not name.startswith((*FREE, "tir/", "shapes/")):
             found[name] = sorted(words)
     assert not found, "ask the operator's record (relax_eg.ops.record.Operator) instead"
 
 
 def test_every_listed_file_is_there() -> None:
-    assert LISTED.keys() <= {name for name, _ in files()}
+    assert LISTED.keys() <= nodes().keys()
 
 
 @pytest.mark.parametrize("name", ["ormqr", "cholesky_update", "tridiagonal_solve", "schur", "eig"])
 def test_an_operator_touches_few_files(name: str) -> None:
-    touched = [file for file, path in files() if file not in LISTED and name in names_in(path)]
+    touched = [file for file, operators in named().items() if file not in LISTED and name in operators]
     assert 1 <= len(touched) <= MOST_FILES, touched
 
 

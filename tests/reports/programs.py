@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any
 
 import jax
@@ -27,3 +28,13 @@ def line(text: str) -> str:
 def attention(**options: Any) -> rx.types.Optimized:
     """`attend`, optimized for 128 rows on the CPU that ships, unless said otherwise."""
     return rx.optimize(attend, *SPECS, **{"at": {"s": 128}, "target": "cpu", **options})
+
+
+@cache
+def in_kernels() -> rx.types.Optimized:
+    return attention(execution="kernels")
+
+
+@cache
+def unfused_in_kernels() -> rx.types.Optimized:
+    return attention(execution="kernels", rules=rx.rules.default - rx.rules.fusion)

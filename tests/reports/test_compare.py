@@ -19,17 +19,17 @@ from relax_eg.figures import time
 from relax_eg.reports.align import Column
 from relax_eg.reports.curves import curves_over_bindings
 from relax_eg.reports.short import highlights
-from tests.reports.programs import attention, line
+from tests.reports.programs import attention, in_kernels, line, unfused_in_kernels
 
 
 @pytest.fixture(scope="module")
 def chosen() -> rx.types.CostReport:
-    return attention(execution="kernels").report
+    return in_kernels().report
 
 
 @pytest.fixture(scope="module")
 def unfused() -> rx.types.CostReport:
-    return attention(execution="kernels", rules=rx.rules.default - rx.rules.fusion).report
+    return unfused_in_kernels().report
 
 
 def test_one_report_is_held_against_the_program_as_written(chosen: rx.types.CostReport) -> None:

@@ -15,7 +15,7 @@ from relax_eg.errors import OptionError
 from relax_eg.extract.report import Crossover, Curve, Series
 from relax_eg.reports.html import Section, page
 from tests.reports import browser
-from tests.reports.programs import SPECS, attend, attention, line
+from tests.reports.programs import SPECS, attend, attention, in_kernels, line, unfused_in_kernels
 
 SEEN = pytest.mark.skipif(not browser.CHROMIUM, reason=browser.WHY_NOT)
 CURVE = Curve(
@@ -30,10 +30,10 @@ CURVE = Curve(
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    best = attention(execution="kernels")
+    best = in_kernels()
     report = replace(best.report, curves=(CURVE,), name="attend<script>alert(1)</script>")
     devices = [attention(target=t).report for t in ("cpu", "a100")]
-    ablated = [attention(execution="kernels", rules=rx.rules.default - rx.rules.fusion).report]
+    ablated = [unfused_in_kernels().report]
     made = {
         "one": lambda p: report.to_html(p),
         "many": lambda p: rx.compare(best.report, *ablated, *devices).to_html(p),

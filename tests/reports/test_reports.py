@@ -18,7 +18,7 @@ from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.report import DeviceRow, OperatorRow, ProgramCost
 from relax_eg.reports.roofline import kernel_roofline, roofline
 from relax_eg.reports.schema import schema, text
-from tests.reports.programs import attention, line
+from tests.reports.programs import attention, in_kernels, line
 
 DATA = Path(__file__).parent / "data"
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def best() -> rx.types.Optimized:
 
 @pytest.fixture(scope="module")
 def kernels() -> rx.types.CostReport:
-    return attention(execution="kernels").report
+    return in_kernels().report
 
 
 def test_parts_add_up_to_the_totals(best: rx.types.Optimized, kernels: rx.types.CostReport) -> None:

@@ -91,10 +91,9 @@ def test_a_law_without_a_program_fires_on_its_left_side(law: str) -> None:
     assert any(reached(i, rx.RuleSet("alone", [rule])) for i in islice(instances(rule), INSTANCES))
 
 
-def test_no_program_is_a_left_side() -> None:
-    rules = corpus_rules()
-    found = {name: disguised(p, rules) for name, p in CORPUS.items()}
-    assert {name: rule.name for name, rule in found.items() if rule is not None} == {}
+@pytest.mark.parametrize("name", sampled(list(CORPUS), 4))
+def test_no_program_is_a_left_side(name: str) -> None:
+    assert disguised(CORPUS[name], corpus_rules()) is None
 
 
 def test_a_left_side_in_disguise_is_found() -> None:

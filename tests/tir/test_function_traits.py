@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -13,8 +12,8 @@ from jax import lax
 
 from relax_eg.backend.scalar_functions import NOT_IN_LAX
 from relax_eg.tir.functions import FUNCTIONS, Trait, functions_with_trait
+from tests.sources import nodes
 
-PACKAGE = Path(__file__).parent.parent.parent / "relax_eg"
 TRAITS = get_args(Trait)
 SYMBOLS = {f.name: f.symbol for f in FUNCTIONS.values() if f.symbol}
 REALS = np.array([-1e30, -100.5, -2.5, -1.0, -0.5, -0.0, 0.0, 0.25, 0.5, 1.0, 1.5, 2.5, 7.0, 100.5, 1e30])
@@ -34,26 +33,19 @@ _MOST_FILES = 4
 
 
 @pytest.fixture(scope="module")
-def trees() -> dict[str, ast.Module]:
-    """The syntax trees of the package, by file."""
-    paths = sorted(PACKAGE.rglob("*.py"))
-    return {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8")) for p in paths}
-
-
-@pytest.fixture(scope="module")
-def words(trees: dict[str, ast.Module]) -> dict[str, frozenset[str]]:
+def words() -> dict[str, frozenset[str]]:
     """The words in the strings of each file."""
     found: dict[str, frozenset[str]] = {}
-    for name, tree in trees.items():
-        strings = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    for name, of_file in nodes().items():
+        strings = (n.value for n in of_file if isinstance(n, ast.Constant) and isinstance(n.value, str))
         found[name] = frozenset(word for s in strings for word in s.split())
     return found
 
 
-def test_no_other_file_lists_functions(trees: dict[str, ast.Module]) -> None:
+def test_no_other_file_lists_functions() -> None:
     functions = frozenset(FUNCTIONS)
-    for name, tree in trees.items():
-        for n in ast.walk(tree) if name not in _OTHERS else ():
+    for name, of_file in nodes().items():
+        for n in of_file if name not in _OTHERS else ():
             if isinstance(n, (ast.Tuple, ast.List, ast.Set, ast.Dict)):
                 parts = n.keys if isinstance(n, ast.Dict) else n.elts
                 found = {p.value for p in parts if isinstance(p, ast.Constant)} & functions

@@ -1,8 +1,8 @@
-"""Run by `test_devices_named.py` in a process that has three devices. Prints the name of each check that passed."""
+"""Programs that name devices run on them. `tests/test_devices.py` runs the checks."""
 
 from __future__ import annotations
 
-import sys
+import tempfile
 
 import jax
 import numpy as np
@@ -116,13 +116,14 @@ def places(value: object) -> list[int]:
     return [d.id for x in jax.tree_util.tree_leaves(value) for d in x.devices()]
 
 
-def values_and_functions() -> None:
+def check_values_and_functions() -> None:
     with without_checks():
         best = rx.optimize(rx.parse(SPLIT), dynamic="capacity")
     listed = "\n".join(map(str, best.strategy.instructions()))
     assert listed.count("copyto") == 4, listed  # x or y, w, v and the last sum
-    best.save(sys.argv[1])
-    again = rx.load(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        best.save(f"{folder}/m.rxe")
+        again = rx.load(f"{folder}/m.rxe")
     assert again.module == best.module
     w = np.eye(4, dtype=np.float32)
     for n in (3, 5, 6, 7):
@@ -136,10 +137,9 @@ def values_and_functions() -> None:
                 np.testing.assert_allclose(ours, theirs, rtol=1e-5)
     assert best.strategy.executables.executable_count == 6
     assert best.check(x, w, w).passed
-    print("values and functions")
 
 
-def recursion_and_cells() -> None:
+def check_recursion_and_cells() -> None:
     with without_checks():
         best = rx.optimize(rx.parse(RECURSIVE))
     x = np.array([2, 3, 2], np.float32)
@@ -148,18 +148,16 @@ def recursion_and_cells() -> None:
         np.testing.assert_allclose(power, x ** (n + 1))
         np.testing.assert_array_equal(more, [3, 4])
         assert places((power, more)) == [2, 1], places((power, more))
-    print("recursion and cells")
 
 
-def data_of_two_devices() -> None:
+def check_data_of_two_devices() -> None:
     """What a list holds may be on any device: a block that reads values of two copies one of them."""
     with without_checks():
         best = rx.optimize(rx.parse(LISTS))
     np.testing.assert_array_equal(best(np.ones(3, np.float32)), np.full(3, 7))
-    print("data of two devices")
 
 
-def closures_of_devices() -> None:
+def check_closures_of_devices() -> None:
     """Who calls a closure does not know where it runs: it copies its arguments, and the caller its result."""
     with without_checks():
         best = rx.optimize(rx.parse(CLOSURES))
@@ -171,10 +169,9 @@ def closures_of_devices() -> None:
     assert sum(r.count for r in copies) == 8, profile
     y = np.tanh(np.tanh(x * w) * w + w * w) + w + x
     np.testing.assert_allclose(best(x, w, np.bool_(True)), y, rtol=1e-5)
-    print("closures of devices")
 
 
-def results_on_devices() -> None:
+def check_results_on_devices() -> None:
     module = rx.parse(RETURNED)
     assert rx.parse(str(module)) == module
     for dynamic in ("exact", "capacity"):
@@ -184,12 +181,3 @@ def results_on_devices() -> None:
             found = best(np.array(x, np.float32))
             assert places(found) == [1]
             np.testing.assert_allclose(found, np.exp(x) + np.tanh(np.unique(x)).sum(), rtol=1e-5)
-    print("results on devices")
-
-
-if __name__ == "__main__":
-    values_and_functions()
-    recursion_and_cells()
-    data_of_two_devices()
-    closures_of_devices()
-    results_on_devices()

@@ -236,7 +236,7 @@ def _program(solution: Solution, compiling: _Compiling) -> GpuProgram:
     sizes, lowering = compiling.sizes, compiling.lowering
     report = next((r for v in solution.variants for r in v.report.at_each() if dict(r.at) == dict(sizes)), None)
     predicted, lines = None, dict[str, str]()
-    if report is not None:
+    if report is not None and not lowering.capacities:  # a report's prices are those of exact sizes
         cost = report.after
         lines = {part.what: part.lines[0] for part in reversed(cost.parts) if part.lines}
         stored = None if cost.memory is None else cost.memory.temporary

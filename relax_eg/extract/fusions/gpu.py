@@ -17,7 +17,7 @@ The compiler works in this order, and so does `GpuKernels`:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from relax_eg.extract.fusions.gpu_further import RUNNING_SUMS, GpuFurther
 from relax_eg.extract.fusions.gpu_operators import HELD
@@ -41,12 +41,18 @@ _SMALL_BYTES = 1024  # given: bytes by which a matmul's operands may grow by tak
 
 
 class GpuKernels(GpuFurther):
-    """The kernels of a function on the GPU `profile`; `expressions` and `value` as in `Operators`."""
+    """The kernels of a function on the GPU `profile`; `expressions` and `value` as in `Operators`, `sliced` as in
+    `GpuOperators`."""
 
     def __init__(
-        self, function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
+        self,
+        function: Function,
+        expressions: Sequence[Expr],
+        profile: Profile,
+        value: Callable[[Dim], float],
+        sliced: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(function, expressions, profile, value)
+        super().__init__(function, expressions, profile, value, sliced)
         self.flops = self._flops_inside()
         self.inline: set[Expr] = set()
         self.meets: set[Expr] = set()  # the operators in which the result of such a reduction meets its array
@@ -491,6 +497,14 @@ class GpuKernels(GpuFurther):
                 joins = self._is_loop(s) and s.op not in PERMUTATIONS and s in members and s not in self.home
                 joins = joins and s not in self.rows
                 joins = joins and not self._is_over_columns(k) and not (self.elements(k) <= 1 and self._added(s))
-                if k not in lead and joins and (is_reduction or s in self.results):
-                    lead[k] = lead.get(s, s)
-        return lead
+                first = _first(lead, s)
+                if k not in lead and first != k and joins and (is_reduction or s in self.results):
+                    lead[k] = first
+        return {k: _first(lead, k) for k in lead}
+
+
+def _first(lead: Mapping[Expr, Expr], k: Expr) -> Expr:
+    """The kernel that takes in `k`, or one that takes in that one, and so on; `k` if none does."""
+    while k in lead:
+        k = lead[k]
+    return k

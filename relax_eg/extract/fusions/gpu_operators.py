@@ -22,6 +22,8 @@ _MANY = 32  # given: elements that a reduction adds up from which on it asks for
 class GpuOperators(Operators):
     """The operators of a function on the GPU `profile`; `expressions` and `value` as in `Operators`.
 
+    - `sliced`: the parameters that are parts of arrays, of which each kernel reads its own part; `sliced` as of the
+      model of costs.
     - `joined`: for matmuls that are joined, the first of each group, by matmul.
     - `parts`: into how many parts the depth of a matmul is cut, by matmul that is no sum of products.
     - `turned`: the values that XLA stores with an axis innermost that is not their last one.
@@ -30,10 +32,16 @@ class GpuOperators(Operators):
     """
 
     def __init__(
-        self, function: Function, expressions: Sequence[Expr], profile: Profile, value: Callable[[Dim], float]
+        self,
+        function: Function,
+        expressions: Sequence[Expr],
+        profile: Profile,
+        value: Callable[[Dim], float],
+        sliced: frozenset[str],
     ) -> None:
         super().__init__(function, expressions, value)
         self.profile = profile
+        self.sliced = {p for p in function.params if str(p.attr("name")) in sliced}
         self.joined = self._joined_products()
         self.parts = {e: self._parts(e) for e in self.products if e not in self.sums}
         self.turned = self._turned()
@@ -164,7 +172,7 @@ class GpuOperators(Operators):
         """Whether a value is in memory before the function runs, or is that under another shape, or a number."""
         if e in self.runs:
             return (e.op in REPEATS and self._is_argument(self.source(e.args[0]))) or self._is_number(e)
-        return True
+        return e not in self.sliced
 
     def _repeated(self, e: Expr) -> Expr:
         """The value whose elements `e` repeats, or `e`."""

@@ -29,9 +29,9 @@ from jax.core import ShapedArray, Tracer
 from relax_eg.memo import Memo
 from relax_eg.ops.keys import words_of_keys
 
-_SMALL = 64  # limit: elements of an array that is folded here: a few sizes, or what a few sizes index
-# limit: for integers and booleans, which may be places along an axis: elements in all, and the factor by which they may
-# exceed the longest axis
+_SMALL = 64  # limit: elements of an array that is folded here, such as a shape or what it indexes
+# limit: elements of an array of integers or booleans that is folded, since it may hold positions along an axis; and
+# their number over the length of the longest axis
 _PLACES, _PLACES_FACTOR = 1 << 16, 8
 _ULPS = 8  # chosen: ulps by which two numbers computed from sizes may differ: Python uses 64 bits, JAX 32
 
@@ -42,7 +42,7 @@ class CanonicalNode:
 
     - `key`: name and parameters.
     - `args`: the node numbers of the operands, and of the results of functions that the operator runs.
-    - `shape`, `dtype`: those of the result, if there is exactly one.
+    - `shape`, `dtype`: of the result, if there is exactly one.
     - `value`: the elements, if they are few and known.
     - `eqn`: an equation that the node stands for.
     """

@@ -75,8 +75,9 @@ class Bodies:
 
 
 def control(eqn: Any, operands: Sequence[Expr], out: Tuple, functions: Bodies) -> Expr | None:
-    """The node, a tuple, for an equation of control flow with results `out`. None for other equations, for operands
-    that are not arrays (references, tokens), and if the annotations of its functions do not fit each other."""
+    """The node for an equation of control flow with results `out`; its value is a tuple. None for other equations, for
+    operands that are no arrays (references, tokens), and if the annotations of the equation's functions do not fit each
+    other."""
     builder = _BUILDERS.get(eqn.primitive.name)
     if builder is None or not all(isinstance(o.annotation, Tensor) for o in operands):
         return None

@@ -69,7 +69,7 @@ class Contents:
     """What is in an ONNX model.
 
     - `name`: the name of the file.
-    - `operators`: its nodes by operator, and why those are not read that are not.
+    - `operators`: for each operator, its nodes, and the reason why the reader refuses it, if it does.
     - `inputs`, `outputs`: their names, with dtypes and sizes as the model declares them.
     - `weights`: the number of its initializers.
     - `weight_bytes`: their bytes.
@@ -315,7 +315,7 @@ class _Graph:
             self.scope.values[given.name] = self._parameter(given.name, given.name, given.type, known)
 
     def _parameter(self, given: str, name: str, kind: Any, known: Any) -> Held:
-        """The parameters for an input, or for an element of one, of which `known` is said."""
+        """The parameters for an input, or for an element of one. `known`: what the caller says of it."""
         which = kind.WhichOneof("value")
         if which == "sequence_type" and isinstance(known, list | tuple):
             element = kind.sequence_type.elem_type

@@ -96,7 +96,7 @@ def _centred(x: Expr, zero: Expr | None, axis: int) -> Expr:
 
 
 def _along(v: Expr, axis: int, rank: int) -> Expr:
-    """A vector along one axis of `rank` axes; scalars, and what has a rank of its own, as they are."""
+    """`v` broadcast against `rank` axes: a vector lies along `axis`; other arrays stay as they are."""
     if product(v.shape) == 1:
         return op.reshape(v, ())
     return v if v.ndim > 1 else op.reshape(v, [-1 if a == axis % rank else 1 for a in range(rank)])

@@ -292,8 +292,8 @@ class GraphScope:
     def _function(
         self, function: Any, node: Any, where: str, inputs: Sequence[Held | None], line: SourceLine
     ) -> list[Held | None]:
-        """The outputs of a node that is computed by a function of the model or of ONNX's own table; None for one that
-        the node does not name."""
+        """The outputs of a node that is computed by a function of the model or of ONNX's own table; None for an
+        output without a name."""
         defaults = default_attributes(self.shared.onnx, node, self.opsets.get(domain_of(node), 0))
         given = {a.name: a for a in (*defaults, *function.attribute_proto, *node.attribute)}
         opsets = {"": self.shared.onnx.defs.onnx_opset_version()}

@@ -122,8 +122,8 @@ def _conv_transpose(n: OnnxNode) -> Expr:
 def _transposed_pads(
     n: OnnxNode, x: Expr, window: Sequence[int], strides: Sequence[int], around: Sequence[int], extra: Sequence[int]
 ) -> list[int | Dim]:
-    """The padding of a transposed convolution, before all axes and then behind all: as given, or so that the result has
-    the sizes that are asked for."""
+    """The padding of a transposed convolution, before all axes and then behind all: as given, or as the
+    requested sizes of the result need it."""
     space, shape = len(window), n.at("output_shape")
     auto = n.choice("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
     given = list(n.at("pads", [0] * 2 * space))

@@ -18,6 +18,7 @@ from relax_eg.dtypes import WIDE
 from relax_eg.errors import StableHloError
 from relax_eg.frontends.stablehlo.operations import OPERATIONS, Use
 from relax_eg.frontends.stablehlo.parsing import HloModule, HloOp, HloRegion, Unreadable, parse_module
+from relax_eg.tir.exact import truncated_quotient
 
 MOST_KNOWN = 64  # limit: elements of an array that is computed while the module is read; shapes have fewer
 _CALL = ("func.call", "stablehlo.composite")
@@ -177,9 +178,10 @@ def _is_small(array: np.ndarray[Any, Any]) -> bool:
 
 
 def _quotient(a: Any, b: Any) -> Any:
-    """The quotient of sizes, which are not negative, or of numbers, rounded to 0."""
+    """The quotient of sizes, which are not negative, or of numbers, rounded to 0. A number divided by 0 has all bits
+    set, as in XLA."""
     if isinstance(a, int) and isinstance(b, int):
-        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        return truncated_quotient(a, b) if b else -1
     return a // b
 
 
@@ -202,7 +204,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
 
 def _known(op: HloOp, args: Sequence[Known]) -> Known | None:
     """The result of an operation on known operands; None if it is to be computed when the program runs: another
-    operation, a comparison that depends on the sizes."""
+    operation, a comparison that depends on the sizes, a size divided by 0."""
     kind, name = op.types[0], op.name.removeprefix("stablehlo.")
     if kind is None or None in kind.shape or np.dtype(kind.dtype).kind not in "iub" or len(op.results) != 1:
         return None
@@ -242,7 +244,7 @@ def _known(op: HloOp, args: Sequence[Known]) -> Known | None:
         if all(isinstance(d, int | bool | np.integer | np.bool_) for d in array.reshape(-1)):
             array = _numbers(array, kind.dtype)
         return None if array is None else Known(array, kind.dtype)
-    except jax.errors.JAXTypeError:
+    except (jax.errors.JAXTypeError, ZeroDivisionError):
         return None
     except Exception as error:  # the error of a comparison that the sizes do not decide is no public class
         if type(error).__name__ != "InconclusiveDimensionOperation":
@@ -255,6 +257,9 @@ def _numbers(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any] | 
     wide = np.dtype(dtype)
     if wide.kind == "b":
         return array.astype(bool)
-    held = np.iinfo(wide) if wide.type.__module__ == np.__name__ else None
-    fits = held is not None and all(held.min <= int(d) <= held.max for d in array.reshape(-1))
-    return array.astype(wide) if fits else None
+    if wide.type.__module__ != np.__name__:
+        return None
+    held = np.iinfo(wide)
+    if wide.kind == "u":
+        array = np.where(array == -1, held.max, array)  # all bits set
+    return array.astype(wide) if all(held.min <= int(d) <= held.max for d in array.reshape(-1)) else None

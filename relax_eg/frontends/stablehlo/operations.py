@@ -335,8 +335,8 @@ _CHLO: Mapping[str, Callable[..., Any]] = {
 
 
 def _batch_norm(u: Use) -> Any:
-    """A normalisation of every place of the feature axis: by given moments, or by those of the operand, which are
-    results then."""
+    """A normalisation along all axes but the feature axis. Without given moments, it uses those of the operand and
+    returns them, too."""
     x, scale, offset, *moments = u.args
     feature = int(u.at("feature_index"))
     axes = tuple(a for a in range(x.ndim) if a != feature)
