@@ -12,11 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from relax_eg.errors import OptionError
+from relax_eg.errors import OptionError, RelaxEgError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Options of earlier releases, and what says the same now.
+REPLACED = {
+    **{name: f"dynamic=rx.Dynamic({name}=...)" for name in ("background", "capacities", "executables", "trust")},
+    "assume": "bounds=",
+    "cost": "target=",
+    "settle": "measure=",
+}
 _REPR_CHARACTERS = 200  # limit: characters of a value in an error message
 
 
@@ -88,10 +95,12 @@ def within(what: str, least: int, most: int) -> Kind:
 
 def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Returns a decorator whose functions raise `error` if an argument of a call is not of its kind. Defaults are not
-    checked."""
+    checked. An error about a keyword that was an option in an earlier release also says what replaces it."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = list(inspect.signature(function).parameters.values())
+        names = {p.name for p in parameters}
+        old = {name for name, now in REPLACED.items() if now.partition("=")[0] in names and name not in names}
         positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
         @functools.wraps(function)
@@ -100,7 +109,13 @@ def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[
                 kind = kinds.get(name)
                 if kind is not None and not kind.fits(value):
                     raise error(f"{name}={short_repr(value)}: {kind.accepted} is accepted")
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except (RelaxEgError, TypeError) as e:
+                for name in kwargs.keys() & old:
+                    if f"keyword argument '{name}'" in str(e):
+                        e.args = (f"{e}\n  `{name}=` is `{REPLACED[name]}` now",)
+                raise
 
         return checked
 

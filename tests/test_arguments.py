@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
+from relax_eg.argument_checks import REPLACED
 from relax_eg.errors import OptionError, RelaxEgError, SpecError, TraceError
 
 # Values that are wrong, or strange, for most arguments.
@@ -227,6 +229,39 @@ def named(x: Any, name: Any) -> Any:
 def test_a_clash_is_told(call: Callable[[], Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: rx.optimize(both, "n", "n", settle="off"), TraceError),
+        (lambda: rx.optimize(rx.trace(both, "n", "n"), settle="off"), OptionError),
+        (lambda: rx.jit(both, settle="off"), TypeError),
+        (lambda: rx.load("missing.rxe", settle="off"), TypeError),  # type: ignore[reportCallIssue]
+    ],
+)
+def test_the_error_about_an_old_option_says_the_new_one(call: Callable[[], Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match="`settle=` is `measure=` now"):
+        call()
+
+
+def test_what_replaces_options_is_accepted() -> None:
+    options = inspect.signature(rx.optimize).parameters
+    for now in REPLACED.values():
+        name, _, policy = now.partition("=")
+        assert name in options
+        words = re.findall(r"(\w+)=", policy)
+        assert set(words) <= set(inspect.signature(rx.Dynamic).parameters) and bool(words) == bool(policy)
+
+
+def test_an_argument_with_the_name_of_an_old_option_is_one() -> None:
+    def scaled(x: Any, settle: Any) -> Any:
+        return x * settle
+
+    assert len(rx.optimize(scaled, "n", settle="n").module.main.params) == 2
+    with pytest.raises(OptionError) as caught:
+        rx.optimize(scaled, "n", settle="n", weights=["missing"])
+    assert "is `measure=` now" not in str(caught.value)
 
 
 def test_options_that_are_meant_are_no_clash() -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
 import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from tests.sources import trees
 
@@ -114,6 +116,18 @@ LAZILY: dict[str, set[str]] = {"jax": {"ops", "rules.check_libraries"}}
 LONGEST_FILE = 550  # lines, docstrings included
 HOLDING = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that may hold statements
 
+# Files that import each other, in functions and for types too; each circle by its first file and the number of files.
+# Their classes have methods (`__str__`, `to_html`, `__floordiv__`) that functions of other files compute, or read parts
+# of one text.
+CIRCLES = {
+    "ir.annotations": 2,
+    "ir.calls": 10,
+    "ir.function_reader": 7,
+    "reports.align": 11,
+    "shapes.dim": 4,
+    "tir.expr": 2,
+}
+
 
 @dataclass(frozen=True)
 class Import:
@@ -196,6 +210,36 @@ def _check(module: str, tree: ast.Module, is_package: bool = False) -> list[str]
 def test_imports_stay_within_the_borders(path: Path) -> None:
     tree = trees()[path.relative_to(PACKAGE).as_posix()]
     assert _check(_module_name(path), tree, path.name == "__init__.py") == []
+
+
+def circles(sources: Mapping[str, str]) -> dict[str, int]:
+    """The circles of imports among modules with these texts: by its first module, the number of its modules."""
+    number = {name: i for i, name in enumerate(sorted(sources))}
+    edges: set[tuple[int, int]] = set()
+    for name, text in sources.items():
+        for x in imports(ast.parse(text), name, is_package=False):
+            edges |= {
+                (number[name], number[y]) for y in (x.target, f"{x.target}.{x.name}") if y in number and y != name
+            }
+    places = [a for a, _ in edges], [b for _, b in edges]
+    graph = coo_array(([True] * len(edges), places), (len(number), len(number)))
+    _, labels = connected_components(graph, connection="strong")
+    members: dict[int, list[str]] = {}
+    for name, i in number.items():
+        members.setdefault(int(labels[i]), []).append(name)
+    return {found[0]: len(found) for found in members.values() if len(found) > 1}
+
+
+def test_files_form_no_new_circle() -> None:
+    sources = {_module_name(p): p.read_text() for p in PACKAGE.rglob("*.py") if p.name != "__init__.py"}
+    assert circles(sources) == {f"{NAME}.{first}": n for first, n in CIRCLES.items()}
+
+
+def test_circles_are_found() -> None:
+    types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p import a"
+    late = "def f():\n    from p.c import g"
+    assert circles({"p.a": "from p.b import x", "p.b": late, "p.c": types, "p.d": "from p import a"}) == {"p.a": 3}
+    assert circles({"p.a": "from p.b import x", "p.b": "import math"}) == {}
 
 
 def test_files_are_short_enough_to_read() -> None:

@@ -22,8 +22,8 @@ from relax_eg.backend.lower import run_block
 from relax_eg.backend.pallas.choice import Pallas, Preferred
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.dtypes import RECORDS, numpy_dtype
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_in, dims_of
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, postorder
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, own_dims, postorder
 from relax_eg.ir.module import Binding, Block, Module
 from relax_eg.memory import Plan, Step, Tree, Value, leaves, operands_of
 from relax_eg.ops.fused import VIEWS
@@ -75,7 +75,7 @@ class Kernels:
         """
         place = {r: i for i, r in enumerate(reads)}
         inside = [e, *postorder([e], stop=place.__contains__), *reads]
-        names = sorted({v for x in inside for v in _size_names(x)})
+        names = sorted({v for x in inside for d in own_dims(x) for v in d.variables})
         known = {v: sizes[v] for v in names if v in sizes}
         key = (_key(e, place), tuple(known.items()), donated)
         found = self._found.get(key)
@@ -466,8 +466,3 @@ def _operand_key(e: Expr, place: Mapping[Expr, int]) -> Any:
         chain.append((e.op, e.attrs, e.annotation))
         e = e.args[0]
     return tuple(chain), place[e], e.annotation
-
-
-def _size_names(e: Expr) -> frozenset[str]:
-    """The size variables that an expression mentions in its own attributes and annotation."""
-    return frozenset[str]().union(*(d.variables for d in (*dims_of(e.annotation), *dims_in(e.attrs))))

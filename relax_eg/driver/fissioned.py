@@ -9,15 +9,13 @@ of pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 
-from relax_eg.backend.family import KERNELS
-from relax_eg.driver.measured import ACCUMULATED, IN_PIECES, Entry, Search
 from relax_eg.driver.options import Sizes
-from relax_eg.extract.cost import ASSUMED_SIZE
+from relax_eg.extract.sized_device import ASSUMED_SIZE
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import reachable_functions, substitute_exprs, without_calls
 from relax_eg.ir.expr import Expr
@@ -30,6 +28,8 @@ from relax_eg.rules.regions import CutRegion, dimensions_of, joint_region
 from relax_eg.rules.schemas import Made, ModuleAnswers, ProgramQueries
 from relax_eg.shapes import Dim
 
+# The rules that say that loops over pieces compute the same (`rules.book.pieces`).
+IN_PIECES, ACCUMULATED = "computed_in_pieces", "accumulated_over_pieces"
 _SHAPES = 6  # limit: large values of different shapes whose dimensions are tried
 _REGIONS = 3  # limit: regions that are cut
 _MOST_PIECES = 128  # limit: pieces of a dimension
@@ -151,28 +151,3 @@ class Fissions:
 def is_large(module: Module) -> bool:
     """Whether loops of a program are tried before its e-graph is made."""
     return sum(len(f.expressions()) for f in module) >= SMALLEST_PROGRAM
-
-
-def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
-    """A program, or the one as written (None), in loops over pieces where the rules say that these compute the same:
-    for each of its regions, in few pieces first. None where kernels are executables of their own."""
-    options = search.options
-    rules = {s.name for s in options.rules.schemas} & {IN_PIECES, ACCUMULATED}
-    if not rules or options.execution == KERNELS or options.cost is not None:
-        return
-    base = entry or search.as_written
-    if base.module not in search.fissions:
-        search.fissions[base.module] = Fissions(base.module, options.bindings[0], rules)
-    of = search.fissions[base.module]
-
-    def entries(region: CutRegion) -> Iterator[Entry]:
-        for pieces, is_finest in of.ways(region):
-            with search.limit_clock.running():
-                made = of.cut(region, pieces, is_finest)
-            if made is not None:
-                loops = {rule_of(region): len(region.outputs)}
-                yield replace(base, found=replace(base.found, module=made, loops=loops))
-
-    with search.limit_clock.running():
-        regions = of.regions
-    yield from map(entries, regions)

@@ -172,7 +172,7 @@ def with_codes(
         args = [done[a] for a in e.args]
         layer = layers.get(e)
         if layer is None:
-            made = e if all(a is b for a, b in zip(args, e.args, strict=True)) else with_operands(e, args)
+            made = with_operands(e, args)
         else:
             made = layer.with_codes(args, coded[layer.weight], scheme, ranges.get(layer.input))
         done[e] = made

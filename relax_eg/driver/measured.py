@@ -25,6 +25,7 @@ from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.kernels import why_not_in_kernels
 from relax_eg.driver.arranging import Arranger
+from relax_eg.driver.fissioned import Fissions
 from relax_eg.driver.learning import observe
 from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_names
 from relax_eg.driver.prices import (
@@ -58,10 +59,8 @@ from relax_eg.rules.kept_answers import keep_answers
 
 if TYPE_CHECKING:
     from relax_eg.backend.gpu.target import GpuTarget
-    from relax_eg.driver.fissioned import Fissions
 
-# The rules by which an extracted program is cut, ordered, and keeps values on the host (`rules.book.pieces`).
-IN_PIECES, ACCUMULATED = "computed_in_pieces", "accumulated_over_pieces"
+# The rules by which an extracted program is ordered, and keeps values on the host (`rules.book.pieces`).
 COMPUTED_AGAIN, KEPT_ON_HOST = "computed_again", "kept_on_host"
 ALIKE = 1.01  # chosen: programs whose prices differ by less at all sizes are timed last
 _SAME = 1.0 + 1e-6  # chosen: prices that differ by less are sums of the same terms in another order

@@ -189,14 +189,12 @@ class Miner:
 
     - `target`, `size`, `numerics`, `jobs`: as in `mine`.
     - `terms`: the most terms of one size for a fragment.
-    - `least`: seconds that a fragment takes at least to be looked at.
+    - `least`: seconds that a fragment takes at least to be looked at; callers set it.
     """
 
-    def __init__(
-        self, target: str, size: int, numerics: Numerics, jobs: int, terms: int = _MOST_TERMS, least: float = 0.0
-    ) -> None:
+    def __init__(self, target: str, size: int, numerics: Numerics, jobs: int, terms: int = _MOST_TERMS) -> None:
         self._profile, self._target, self._at = profile(target), target, dict[str, int]()
-        self.size, self._jobs, self.terms, self.least = size, jobs, terms, least
+        self.size, self._jobs, self.terms, self.least = size, jobs, terms, 0.0
         self._numerics: Numerics = numerics
         self._fragments: set[str] = set()
         self._seen: set[str] = set()

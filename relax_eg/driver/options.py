@@ -20,11 +20,11 @@ from relax_eg.driver.time_limit import TimeLimit
 from relax_eg.dynamic.policy import DYNAMIC_KIND
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
-from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.cost_model import CostModel, NodeCost
 from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.priced import PricedModules
 from relax_eg.extract.profile import AS_USUAL, Mode, Profile
+from relax_eg.extract.sized_device import ASSUMED_SIZE
 from relax_eg.extract.weights import APPROXIMATE, PREPARABLE, Preparable
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf

@@ -44,7 +44,8 @@ def traced_program(
     decided = {k: (b[0] or 1, b[1]) for k, b in (ranges or {}).items() if isinstance(b, tuple) and _is_pair(b)}
     if isinstance(program, Module):
         if specs or kwspecs:
-            raise OptionError("optimize(module) takes no specs: a module's parameters say their own shapes")
+            named = f", got the keyword argument {next(iter(kwspecs))!r}" if kwspecs else ""
+            raise OptionError(f"optimize(module) takes no specs{named}: a module's parameters say their own shapes")
         return prepare_module(program, run_function, assume)
     if not callable(program):
         raise OptionError(f"optimize takes a function or a module, got {type(program).__name__}")

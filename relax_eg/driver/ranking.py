@@ -39,12 +39,7 @@ class Saving:
         return f"{self.program}: {times} ({100 * self.share:.0f}% less) by {', '.join(self.rules)}"
 
 
-def rank_by_savings(
-    programs: Mapping[str, Optimize],
-    found: RuleSet,
-    known: RuleSet,
-    progress: Callable[[str, int, int], None] = lambda text, done, of: None,
-) -> list[Saving]:
+def rank_by_savings(programs: Mapping[str, Optimize], found: RuleSet, known: RuleSet) -> list[Saving]:
     """What `found` saves on programs where `known` rules are used too, the largest share first.
 
     - `programs`: by name, a function that optimizes the program with a set of rules and returns the `Optimized`.
@@ -53,8 +48,7 @@ def rank_by_savings(
     """
     savings: list[Saving] = []
     names = {r.name for r in found}
-    for n, (name, optimize) in enumerate(programs.items()):
-        progress(name, n, len(programs))
+    for name, optimize in programs.items():
         before, after = optimize(known).report, optimize(known + found).report
         enough = (1 - LEAST_SAVING) * before.after.seconds
         if after.after.seconds < enough:

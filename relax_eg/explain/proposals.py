@@ -95,7 +95,7 @@ class Proposals:
                 used[x] = self.facts(x) & schema.facts
                 return used[x]
 
-            why = schema.why_not_shown(left, right, facts, self._functions)
+            why = schema.prove(left, right, facts, self._functions)
             if not why:
                 self.record_proof(e, used)
                 return

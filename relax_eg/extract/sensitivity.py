@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from relax_eg.extract.problem import Problem, restrict, tree_greedy
 from relax_eg.extract.solve import initial_choice
@@ -12,8 +11,8 @@ KEPT = (1, 2, 4)  # limit: candidates per class
 MOST = 2000  # limit: candidates in all; larger problems are not examined
 
 
-def sensitivity(problem: Problem, cost: float, kept: Sequence[int] = KEPT) -> tuple[tuple[int, float], ...]:
-    """Pairs (n, additional cost as a share of `cost`) for the n in `kept`: the cost of a program that is chosen among
+def sensitivity(problem: Problem, cost: float) -> tuple[tuple[int, float], ...]:
+    """Pairs (n, additional cost as a share of `cost`) for the n in `KEPT`: the cost of a program that is chosen among
     only n candidates per class.
 
     These candidates are those whose trees cost least. Greedy choices and swap search find the program. A number at
@@ -27,7 +26,7 @@ def sensitivity(problem: Problem, cost: float, kept: Sequence[int] = KEPT) -> tu
         trees = [x + sum(total[r] for r in reads) for reads, x in zip(row, costs, strict=True)]
         ranked.append(sorted((k for k, x in enumerate(trees) if x < math.inf), key=lambda k, t=trees: (t[k], k)))
     found: list[tuple[int, float]] = []
-    for n in kept:
+    for n in KEPT:
         if all(len(row) <= n for row in ranked):
             break
         part = restrict(problem, lambda c, n=n: ranked[c][:n])

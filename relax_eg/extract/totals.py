@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relax_eg.extract.amounts import Amounts
-from relax_eg.extract.cost import ASSUMED_SIZE, WholeCost
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.sized_device import ASSUMED_SIZE
 from relax_eg.extract.walk import Visit, walk
 from relax_eg.ir.control import alternatives
 from relax_eg.ir.expr import Expr

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from relax_eg.extract.amounts import Amounts
 from relax_eg.extract.cost_model import NodeCost
@@ -17,49 +17,14 @@ from relax_eg.extract.fusions.place import KernelPlace, is_placed
 from relax_eg.extract.hoisting import hoisted_loops, with_hoisting
 from relax_eg.extract.implied_matmuls import implied_matmuls
 from relax_eg.extract.numbers import Number, truncate
+from relax_eg.extract.operator_cost import OperatorCost, Placed
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.heads import CORE, RUNNING, TUPLES
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, site_of
 from relax_eg.shapes import Dim
 
-if TYPE_CHECKING:
-    from relax_eg.extract.cost import WholeCost
-
 Key = TypeVar("Key", bound=Hashable)
-
-
-@dataclass(slots=True, eq=False)
-class Placed:
-    """A node of a function, as a model prices it.
-
-    - `node`: the expression.
-    - `site`: the site as which it is priced; None for a node that XLA computes inside a matmul.
-    - `hoisted_out_of`: the number of enclosing loops that XLA hoists it out of.
-    - `place`: what it adds to the kernels of the function, where XLA's fusions are known; None: as the model prices it
-      by itself.
-    - `slower`: how many times as long it takes as its site by itself.
-    - `cost`: its cost in one run of the function, without the share that hoisting saves; None: not known yet.
-    """
-
-    node: Expr
-    site: Site | None
-    hoisted_out_of: int
-    place: KernelPlace | None
-    slower: float
-    cost: NodeCost | None = None
-
-    def cost_by(self, model: WholeCost) -> NodeCost:
-        if self.site is None:
-            return NodeCost()
-        if self.cost is None:
-            found = model.price(self.site, self.node.annotation)
-            if self.slower != 1.0:
-                found = replace(found, seconds=found.seconds * self.slower)
-            if self.place is not None:
-                found = model.in_place(self.site, self.node.annotation, found, self.place)
-            self.cost = found
-        return self.cost
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +40,7 @@ class Visit:
 
     placed: Placed
     function: Function
-    model: WholeCost
+    model: OperatorCost
     times: Number
     path: tuple[Visit, ...]
 
@@ -123,7 +88,7 @@ class Visit:
 
 def walk(
     function: Function,
-    model: WholeCost,
+    model: OperatorCost,
     skip: set[Expr] | None = None,
     deep: bool = True,
     times: Number = 1.0,
@@ -154,7 +119,7 @@ def walk(
         yield v
 
 
-def _placed(function: Function, model: WholeCost, skip: set[Expr]) -> list[Placed]:
+def _placed(function: Function, model: OperatorCost, skip: set[Expr]) -> list[Placed]:
     """The nodes of a function without those of `skip`, operands first."""
     expressions = [e for e in function.expressions() if e not in skip]
     matmuls: dict[Expr, tuple[Site, float]] = {}
@@ -180,7 +145,9 @@ def _placed(function: Function, model: WholeCost, skip: set[Expr]) -> list[Place
     return found
 
 
-def own_costs(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[tuple[Visit, NodeCost]]:
+def own_costs(
+    function: Function, model: OperatorCost, skip: set[Expr] | None = None
+) -> Iterator[tuple[Visit, NodeCost]]:
     """The visits of the walk, each with the cost of the node in all its runs, without that of the nodes that it
     runs."""
     inside: dict[Visit, NodeCost] = {}

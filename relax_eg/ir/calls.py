@@ -302,12 +302,7 @@ def substitute_exprs(
     """
     done: dict[Expr, Expr] = {}
     for e in postorder(roots, stop=env.__contains__):
-        if e in env:
-            done[e] = env[e]
-        elif all(done[a] is a for a in e.args):
-            done[e] = e
-        else:
-            done[e] = with_operands(e, [done[a] for a in e.args])
+        done[e] = env[e] if e in env else with_operands(e, [done[a] for a in e.args])
         if origins is not None and e in origins and e not in env:
             origins.setdefault(done[e], origins[e])
     return [done[r] for r in roots]

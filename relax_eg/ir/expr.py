@@ -20,7 +20,7 @@ import numpy as np
 from relax_eg.argument_checks import FLAG, TEXT, Kind, accepts, of_types
 from relax_eg.dtypes import DEFAULTS, numpy_dtype
 from relax_eg.errors import OperatorError, UnknownShapeError
-from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple, dims_in, dims_of
 from relax_eg.shapes import Dim
 
 # Heads that are not in the operator table.
@@ -388,6 +388,11 @@ def postorder(roots: Iterable[Expr], stop: Callable[[Expr], bool] | None = None)
             else:
                 order.append(e)
     return order
+
+
+def own_dims(e: Expr) -> tuple[Dim, ...]:
+    """Returns the sizes that a node itself mentions: those of its annotation, then those in its attributes."""
+    return (*dims_of(e.annotation), *dims_in(e.attrs))
 
 
 def rebuild(roots: Sequence[Expr], replace: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:

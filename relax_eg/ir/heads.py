@@ -215,8 +215,10 @@ def label_of(e: Expr) -> str:
 
 
 def with_operands(e: Expr, args: Sequence[Expr]) -> Expr:
-    """Returns the node `e` on other operands, with the annotation of `e`. A tuple, or a field of one, gets the
-    annotation that follows from the operands."""
+    """Returns the node `e` on operands `args`, with the annotation of `e`. A tuple, or a field of one, gets the
+    annotation that follows from other operands than its own."""
+    if tuple(args) == e.args:
+        return e
     if e.op == TUPLE_GET:
         return tuple_get(args[0], e.attr("index"))
     if e.op == TUPLE and any(a.annotation != b.annotation for a, b in zip(args, e.args, strict=True)):

@@ -41,7 +41,7 @@ from relax_eg.ir.literals import attribute_text, constant_text, dim_text, quoted
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
-from relax_eg.tir.printer import program_text
+from relax_eg.tir.program import program_text
 
 VERSION = 1  # given: version of the text, written in its first line
 HEADER = "# relax_eg module text, version "

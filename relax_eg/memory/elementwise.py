@@ -8,7 +8,8 @@ from functools import lru_cache
 from relax_eg.dtypes import itemsize
 from relax_eg.ir import Expr, Tensor, Tuple
 from relax_eg.limits import KEPT
-from relax_eg.memory.program import equations_of, viewed_value
+from relax_eg.memory.program import equations_of
+from relax_eg.ops.fused import viewed_value
 from relax_eg.shapes import Dim
 from relax_eg.tir import Read, Stage, TensorProgram, walk
 

@@ -32,21 +32,22 @@ from relax_eg.ir import (
 from relax_eg.ir.calls import reachable_functions
 from relax_eg.ir.heads import STATIC
 from relax_eg.memory.plan import Plan
-from relax_eg.memory.program import MemoryProgram, Step, Tree, operands_of, viewed_value
+from relax_eg.memory.program import MemoryProgram, Step, Tree, operands_of
 from relax_eg.ops import api
+from relax_eg.ops.fused import viewed_value
 from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.shapes import Dim
 
 
-def lower_plan(plan: Plan, module: Module, device: str = "cpu") -> Module:
-    """`module` with an entry that computes in the storages of `plan` on `device`. Values without a place there get
+def lower_plan(plan: Plan, module: Module) -> Module:
+    """`module` with an entry that computes in the storages of `plan` on CPUs. Values without a place there get
     storages of their own. MemoryPlanError for a module with a `match_cast` or with sizes that depend on values."""
-    return _Lowering(plan, module, device).run()
+    return _Lowering(plan, module).run()
 
 
 class _Lowering:
-    def __init__(self, plan: Plan, module: Module, device: str) -> None:
-        self.plan, self.module, self.device = plan, module, device
+    def __init__(self, plan: Plan, module: Module) -> None:
+        self.plan, self.module = plan, module
         self.program: MemoryProgram = plan.program
         self.bindings: list[Binding] = []
         self.vars: dict[int, Expr] = {}  # by value
@@ -66,7 +67,7 @@ class _Lowering:
         self.vars.update((v, e) for e, v in self.program.constants.items())
         for n, s in enumerate(self.plan.storages):
             name = "arena" if self.plan.layout == "arena" else f"storage{n}"
-            self.storages.append(self._bind(name, alloc_storage(s.bytes, self.device)))
+            self.storages.append(self._bind(name, alloc_storage(s.bytes)))
         for s in self.program.steps:
             into = [self._allocate(v) for v in (*s.workspaces, *s.writes)][len(s.workspaces) :]
             self._bind(f"ran{s.number}", call_into(self._kernel(s), into))
@@ -93,7 +94,7 @@ class _Lowering:
         if place is not None:
             storage, offset = self.storages[place.storage], place.offset
         else:
-            storage, offset = self._bind("storage", alloc_storage(value.bytes, self.device)), Dim.of(0)
+            storage, offset = self._bind("storage", alloc_storage(value.bytes)), Dim.of(0)
         self.vars[v] = self._bind(_identifier(value.name), alloc_tensor(storage, offset, a.shape, a.dtype))
         return self.vars[v]
 

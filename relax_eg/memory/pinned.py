@@ -164,8 +164,7 @@ class _Pinned:
         """A step's expression over the latest runs of others, with some operands changed."""
         env = {**self.current, **changed}
         env.pop(e, None)
-        args = substitute_exprs(list(e.args), env)
-        return e if all(a is b for a, b in zip(args, e.args, strict=True)) else with_operands(e, args)
+        return with_operands(e, substitute_exprs(e.args, env))
 
     def _bytes(self, e: Expr) -> int:
         return int(bytes_of(e.annotation).evaluate(self.at))

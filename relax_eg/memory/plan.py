@@ -234,12 +234,12 @@ def is_allowed(scope: Scope, sizes: Mapping[str, int]) -> bool:
     return True
 
 
-def bindings_of(scope: Scope, names: Sequence[str], seed: int = 0, most: int = CHECKED) -> list[dict[str, int]]:
-    """At most `most` allowed bindings: the largest sizes, points of the scope, and random sizes, which depend only
+def bindings_of(scope: Scope, names: Sequence[str], seed: int = 0) -> list[dict[str, int]]:
+    """At most `CHECKED` allowed bindings: the largest sizes, points of the scope, and random sizes, which depend only
     on `seed`."""
     rng = random.Random(seed)
-    found = [{n: usual_size(scope, n) for n in names}, *scope.points(names, most // 2)]
-    while len(found) < most:
+    found = [{n: usual_size(scope, n) for n in names}, *scope.points(names, CHECKED // 2)]
+    while len(found) < CHECKED:
         sides = {n: scope.bounds(n) for n in names}
         found.append(
             {n: rng.randint(low or 0, 4 * USUAL if high is None else high) for n, (low, high) in sides.items()}

@@ -11,7 +11,7 @@ from relax_eg.dtypes import itemsize
 from relax_eg.ir import Expr, Tensor, dims_of
 from relax_eg.ir.heads import STATIC
 from relax_eg.ir.memory import tensor_bytes
-from relax_eg.ops.fused import VIEWS, ProgramUse, equations_at
+from relax_eg.ops.fused import ProgramUse, equations_at, viewed_value
 from relax_eg.shapes import Dim
 
 Role = Literal["argument", "constant", "value", "workspace", "result"]
@@ -175,13 +175,6 @@ def operands_of(e: Expr) -> tuple[Expr, ...]:
     """The arrays that a kernel reads: its operands without functions and shapes, each once. A view is replaced by the
     array that it views."""
     return tuple(dict.fromkeys(b for b in map(viewed_value, e.args) if b.op not in STATIC))
-
-
-def viewed_value(e: Expr) -> Expr:
-    """The array that `e` is a view of; `e` itself if it is no view."""
-    while e.op in VIEWS:
-        e = e.args[0]
-    return e
 
 
 # The bytes that a kernel needs besides its operands and results, by step; None if unknown.

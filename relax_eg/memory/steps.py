@@ -52,9 +52,8 @@ from relax_eg.memory.program import (
     equations_of,
     leaves,
     operands_of,
-    viewed_value,
 )
-from relax_eg.ops.fused import VIEWS
+from relax_eg.ops.fused import VIEWS, viewed_value
 from relax_eg.ops.transfers import ON_HOST
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.tir import TensorProgram

@@ -31,6 +31,13 @@ _MOST_NAMED = 5  # limit: operators listed in a kernel's name
 _MOVEMENTS = operators_where(lambda o: o.moves is not None)
 
 
+def viewed_value(e: Expr) -> Expr:
+    """The array that `e` is a view of; `e` itself if it is no view."""
+    while e.op in VIEWS:
+        e = e.args[0]
+    return e
+
+
 def program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> ProgramUse | None:
     """Returns the tensor program of one use of an operator or of a `call_tir`, or None where it cannot be in a kernel.
     It can where all annotations are fully known, it has one output, and it is computed as its equations say."""

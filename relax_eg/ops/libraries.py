@@ -289,7 +289,7 @@ def inline_libraries(roots: Sequence[Expr]) -> list[Expr]:
             return tuple_(made) if definition.is_tuple else made[0]
         if e.op in TABLE:
             return call(e.op, args, dict(e.attrs))
-        return with_operands(e, args) if args else e
+        return with_operands(e, args)
 
     return rebuild(roots, replace)
 

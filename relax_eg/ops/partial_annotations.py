@@ -17,6 +17,7 @@ from dataclasses import replace
 from relax_eg.dtypes import RECORDS
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ir.expr import Expr
 from relax_eg.ir.lattice import join
 from relax_eg.ops.site import Site
 from relax_eg.shapes import Dim
@@ -37,6 +38,11 @@ def is_unknown(size: Dim) -> bool:
 def is_partial(a: Annotation) -> bool:
     """Returns whether `a` is a tensor's annotation without dtype, sizes or rank."""
     return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)
+
+
+def is_known_tensor(e: Expr) -> bool:
+    """Returns whether `e` is a tensor of known dtype and sizes."""
+    return isinstance(e.annotation, Tensor) and not is_partial(e.annotation)
 
 
 def deduce_from_partial(site: Site, deduce: Deduction) -> Annotation:

@@ -12,23 +12,20 @@ sizes around those numbers, and every float type that an open dtype stands for.
 
 from __future__ import annotations
 
-import math
 import time
 import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
 from relax_eg.dtypes import FLOATS, is_float, names_where
-from relax_eg.errors import RelaxEgError, RuleError
-from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import VAR, Expr, postorder
+from relax_eg.errors import RuleError
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.memo import Memo
 from relax_eg.ops.libraries import library_of
 from relax_eg.rules import samples as draws
@@ -37,7 +34,6 @@ from relax_eg.rules.content import content_hash
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.judge import (
     Absent,
-    Case,
     Judge,
     find_failure,
     is_rational,
@@ -47,8 +43,9 @@ from relax_eg.rules.judge import (
     judge_over_reals,
     widen_sides,
 )
+from relax_eg.rules.points import InstanceKey, PointPlan, cases_of, instance_key
 from relax_eg.rules.rule import Instance, Rule, instances, require_instance
-from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, draw_under_guards
+from relax_eg.rules.samples import draw_under_guards
 from relax_eg.rules.schema_trials import first_difference, proved_proposals
 from relax_eg.rules.schemas import Schema
 from relax_eg.rules.suspects import size_suspects, sizes_near, special_suspects, suspects_among_all
@@ -64,28 +61,6 @@ _INSTANCES_OF_OTHERS = 2
 _INSTANCES_AT_LARGE_SIZES = 3
 # limit: elements of a sample in exact arithmetic, which is slow, if the rule admits smaller sizes.
 _EXACT_ELEMENTS = 150
-# limit: elements of all values of an instance, of which the accuracy is tested while a program is optimized.
-_MOST_ELEMENTS = 1 << 17
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The test of a rule's instances by one judge.
-
-    - `judge`: the judge.
-    - `draw`: draws the values of the pattern variables.
-    - `instances`: the instances.
-    - `count`: number of points.
-    - `least`: least size of an axis.
-    - `elements`: size variables are reduced to 2 or 3 each if their product exceeds this; None for no reduction.
-    """
-
-    judge: Judge
-    draw: Draw
-    instances: Sequence[Instance]
-    count: int
-    least: int = 0
-    elements: int | None = None
 
 
 def check(rule: Rule, samples: int = SAMPLES, seed: int = 0) -> Verdict:
@@ -110,7 +85,7 @@ def _compare_sides(
     for n, plan in enumerate(_plans(rule, chosen, others, samples)):
         rng = np.random.default_rng((seed, n, zlib.crc32(rule.name.encode())))
         before = tested
-        for index, case in enumerate(_cases(rule, plan, rng)):
+        for index, case in enumerate(cases_of(rule, plan, rng)):
             try:
                 failure = plan.judge(case)
             except Absent:
@@ -169,70 +144,39 @@ def _untested(rule: Rule) -> str:
 
 def _plans(
     rule: Rule, chosen: Sequence[Instance], others: Mapping[str, Sequence[Instance]], samples: int
-) -> Iterator[_Plan]:
+) -> Iterator[PointPlan]:
     moderate, mixed = draw_under_guards(draws.moderate, wide=True), draw_under_guards(draws.draw_cancelling_floats)
-    yield _Plan(judge_over_reals, moderate, chosen, max(samples, 4 * len(chosen)))
+    yield PointPlan(judge_over_reals, moderate, chosen, max(samples, 4 * len(chosen)))
     apart = [i for found in others.values() for i in found if not _restates(i, chosen)]
     if apart:  # instances that are different functions over the reals in different float types
-        yield _Plan(judge_over_reals, moderate, apart, max(samples // 4, 4 * len(apart)))
+        yield PointPlan(judge_over_reals, moderate, apart, max(samples // 4, 4 * len(apart)))
     rational = [i for i in chosen if is_rational(i)]
     if rational:
-        yield _Plan(judge_exactly, draw_under_guards(draws.rationals), rational, samples // 3, elements=_EXACT_ELEMENTS)
+        yield PointPlan(
+            judge_exactly, draw_under_guards(draws.rationals), rational, samples // 3, elements=_EXACT_ELEMENTS
+        )
     if rule.numerics == "exact":
         special = draw_under_guards(draws.special)
-        yield _Plan(judge_bits, special, chosen, samples // 2)
+        yield PointPlan(judge_bits, special, chosen, samples // 2)
         for found in filter(None, others.values()):
-            yield _Plan(judge_bits, special, found, samples // 8)
+            yield PointPlan(judge_bits, special, found, samples // 8)
     if rule.numerics == "reassociate" and _has_floats(chosen):
-        yield _Plan(judge_accuracy, mixed, chosen, samples // 2, least=1)
+        yield PointPlan(judge_accuracy, mixed, chosen, samples // 2, least=1)
         for dtype, found in others.items():
             if found and dtype != "float64":  # the accuracy law takes float64 as exact
-                yield _Plan(judge_accuracy, mixed, found, samples // 8, least=1)
+                yield PointPlan(judge_accuracy, mixed, found, samples // 8, least=1)
 
 
 def _has_floats(chosen: Sequence[Instance]) -> bool:
     return any(is_float(p.dtype) for i in chosen for p in i.params)
 
 
-def _cases(rule: Rule, plan: _Plan, rng: np.random.Generator) -> Iterator[Case]:
-    """Cases to compare: the instances in turn, each starting at another position of its list of sizes."""
-    turns = -(-plan.count // len(plan.instances))
-    sizes_of: list[list[dict[str, int]]] = []
-    for instance in plan.instances:
-        found = draw_sizes(instance, rng, max(turns, 24), plan.least)
-        if not found:
-            raise rule.error(f"no sizes up to {draws.LARGEST_SIZE} meet its conditions: {' and '.join(rule.when)}")
-        sizes_of.append(found)
-    for k in range(plan.count):
-        which = k % len(plan.instances)
-        instance, bindings = plan.instances[which], sizes_of[which]
-        sizes = _adjusted_sizes(instance, bindings[(k // len(plan.instances) + 5 * which) % len(bindings)], plan, k)
-        yield Case(instance, sizes, plan.draw(instance, sizes, rng, k if which % 2 else int(rng.integers(60))))
-
-
-def _adjusted_sizes(instance: Instance, sizes: Sizes, plan: _Plan, k: int) -> Sizes:
-    """`sizes`, reduced for exact arithmetic, and sometimes increased for the accuracy law."""
-    if plan.elements is not None:
-        total = 1
-        for v in sizes.values():
-            total *= max(v, 1)
-        smaller = {n: min(v, 2 + i % 2) for i, (n, v) in enumerate(sizes.items())}
-        return smaller if total > plan.elements and admits(instance, smaller) else sizes
-    if plan.judge is judge_accuracy and k % 3 == 2 and len(sizes) <= 3:
-        larger = {n: 4 * v + 1 for n, v in sizes.items()}
-        return larger if admits(instance, larger) else sizes
-    return sizes
-
-
-_Key = tuple[Any, ...]
 # `_verdicts`: verdicts by the content hash of a rule, each with the keys of its tested instances. `_passed`: keys of
 # the instances that passed.
 _MOST_VERDICTS = 1 << 12  # limit: verdicts kept: ten times the shipped rules; a rule that is evicted is tested again
 _MOST_PASSED = 1 << 15  # limit: keys of instances kept; an instance that is evicted is tested again
-_MOST_ACCURATE = 1 << 12  # limit: instances of which the accuracy is kept; one that is evicted is tested again
-_accurate = Memo[tuple[_Key, bool], bool](_MOST_ACCURATE)
-_verdicts = Memo[str, tuple[Verdict, frozenset[_Key]]](_MOST_VERDICTS)
-_passed = Memo[_Key, None](_MOST_PASSED)
+_verdicts = Memo[str, tuple[Verdict, frozenset[InstanceKey]]](_MOST_VERDICTS)
+_passed = Memo[InstanceKey, None](_MOST_PASSED)
 _checking: ContextVar[bool] = ContextVar("checking", default=True)
 
 
@@ -259,7 +203,7 @@ def cached_verdict(rule: Rule | Schema) -> Verdict:
     """The verdict on `rule`, from memory if a rule of the same content and the same sides has one. Afterwards, an
     instance that a search makes of the rule and that was not tested is tested before use."""
     key = content_hash(rule)
-    known, there = _verdicts.get(key, (None, frozenset[_Key]()))
+    known, there = _verdicts.get(key, (None, frozenset[InstanceKey]()))
     # A function's result may depend on more than the content hash covers, so the instances are compared too.
     if known is not None and there == _keys(rule):
         verdict = replace(known, rule=rule, seconds=0.0)
@@ -280,29 +224,25 @@ def _remember(key: str, verdict: Verdict) -> None:
 
 
 @lru_cache(1 << 10)
-def _keys(rule: Rule | Schema) -> frozenset[_Key]:
+def _keys(rule: Rule | Schema) -> frozenset[InstanceKey]:
     """Keys of the instances at which a rule is tested; empty for schemas and library rules."""
     if not isinstance(rule, Rule) or rule.library is not None:
         return frozenset()
     chosen, others = tested_instances(rule)
-    return frozenset(map(_key, (*chosen, *chain.from_iterable(others.values()))))
-
-
-def _key(i: Instance) -> _Key:
-    return i.rule.numerics, i.params, i.left, i.right, i.guards
+    return frozenset(map(instance_key, (*chosen, *chain.from_iterable(others.values()))))
 
 
 def passes_test(instance: Instance) -> bool:
     """Whether an instance passes a test, which is run unless it was run before. False if the instance cannot be tested.
     Raises RuleError, with the counterexample, if it is refuted."""
-    if _key(instance) not in _passed:
+    if instance_key(instance) not in _passed:
         require_same_sides(instance)
     return have_same_values(instance)
 
 
 def have_same_values(instance: Instance) -> bool:
     """`passes_test` for an instance that no function makes: of an equality of expressions."""
-    rule, key = instance.rule, _key(instance)
+    rule, key = instance.rule, instance_key(instance)
     if key in _passed:
         return True
     try:
@@ -313,38 +253,6 @@ def have_same_values(instance: Instance) -> bool:
         raise RuleError(f"{rule.where} rule `{rule.name}` is refuted\n{found}")
     _passed[key] = None
     return True
-
-
-def keeps_accuracy(instance: Instance, masks: bool = False) -> bool:
-    """Whether the accuracy law is tested on an instance, whose sides are equal over the reals, and holds; at small
-    sizes in place of fixed ones. It is not tested if no sizes are admitted, or if fixed sizes make its values large.
-    `masks`: whether operands are masks."""
-    instance = draws.with_small_sizes(instance)  # so programs that differ in fixed sizes only are tested once
-    key = _key(instance), masks
-    if key not in _accurate:
-        _accurate[key] = _keeps_accuracy(instance, masks)
-    return _accurate[key]
-
-
-def _keeps_accuracy(instance: Instance, masks: bool) -> bool:
-    if any(a.annotation != b.annotation for a, b in zip(instance.left, instance.right, strict=True)):
-        return False  # equal at the fixed sizes only
-    if any(e.op == VAR and e not in instance.params for e in postorder((*instance.left, *instance.right))):
-        return False  # nothing draws its values
-    draw = draws.draw_masked_floats if masks else draws.draw_cancelling_floats
-    plan = _Plan(judge_accuracy, draw_under_guards(draw), [instance], SAMPLES // 2, least=1)
-    shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]
-    tested = 0
-    try:
-        for case in _cases(instance.rule, plan, np.random.default_rng(0)):
-            if sum(math.prod(int(d.evaluate(case.sizes)) for d in s) for s in shapes) > _MOST_ELEMENTS:
-                continue
-            tested += 1
-            if judge_accuracy(case) is not None:
-                return False
-    except (Absent, RelaxEgError):
-        return False
-    return tested >= plan.count // 2
 
 
 def _tested(rule: Rule | Schema) -> Verdict:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from relax_eg.errors import RelaxEgError
+from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import Expr, postorder, var
-from relax_eg.ir.heads import with_operands
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE
 from relax_eg.rules.channels_last import ChannelsLast, is_image, permuted, to_first, to_last
@@ -61,10 +61,7 @@ def _why_not_step(left: Expr, right: Expr, last: Mapping[Expr, Expr], seconds: f
         made[x] = image = var(f"image {i}", x.annotation)
         if moved is not x:
             made[moved] = op.permute_dims(image, to_last(x.ndim))
-    for e in postorder((left, right), stop=made.__contains__):
-        if e not in made:
-            made[e] = with_operands(e, tuple(made[a] for a in e.args)) if e.args else e
-    a, b = made[left], made[right]
+    a, b = substitute_exprs((left, right), made)
     if a is b:
         return ""
     windows = [e for e in postorder((a,)) if {"low", "dilation"} <= dict(e.attrs).keys()]

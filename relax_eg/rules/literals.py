@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, names_where
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, constant_value, own_dims, postorder
 from relax_eg.limits import KEPT, LARGEST_INT32
 from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, program_of, site_of
@@ -173,18 +173,11 @@ def grows_with_sizes(instance: Instance) -> bool:
     return any(
         isinstance(t, Index) or (isinstance(t, Reduce) and t.kind in ("sum", "prod", "argmax", "argmin"))
         for t in _terms(instance)
-    ) or any(_has_numbers(d) for e in _expressions(instance) for d in _dims(e))
+    ) or any(_has_numbers(d) for e in _expressions(instance) for d in own_dims(e))
 
 
 def _has_numbers(d: Dim) -> bool:
     return bool(d.variables) and any(abs(n) > ALWAYS_TRIED for n in _numbers((d,)) if not isinstance(n, complex))
-
-
-def _dims(e: Expr) -> Iterator[Dim]:
-    if hasattr(e.annotation, "shape"):
-        yield from e.shape
-    for _, value in e.attrs:
-        yield from (v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim))  # type: ignore[reportUnknownVariableType]
 
 
 def _expressions(instance: Instance) -> Iterable[Expr]:

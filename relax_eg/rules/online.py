@@ -28,7 +28,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value, var
 from relax_eg.ir.heads import CORE
 from relax_eg.ops import api as op
-from relax_eg.ops.fused import VIEWS, program_at
+from relax_eg.ops.fused import program_at, viewed_value
 from relax_eg.ops.record import movement_operators
 from relax_eg.rules.slicing import applied_again, with_sizes
 from relax_eg.shapes import Dim
@@ -270,13 +270,7 @@ class _Reading:
         if b.op == "where" and b.args[0].op == "isfinite" and b.args[0].args[0] is b.args[1] and _is_zero(b.args[2]):
             return self._is_peak(b.args[1], s)
         d = self.online.inside.get(b)
-        return b.op == "max" and d is not None and d.kind == "max" and _unchanged(b.args[0]) is _unchanged(s)
-
-
-def _unchanged(x: Expr) -> Expr:
-    while x.op in VIEWS:
-        x = x.args[0]
-    return x
+        return b.op == "max" and d is not None and d.kind == "max" and viewed_value(b.args[0]) is viewed_value(s)
 
 
 def _is_zero(x: Expr) -> bool:

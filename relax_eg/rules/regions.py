@@ -8,19 +8,18 @@ sequences. The merged axis then has several places for each place of the dimensi
 from __future__ import annotations
 
 import functools
-import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
-from typing import Any
 
-from relax_eg.ir.annotations import Object, Tensor, dims_of
+from relax_eg.ir.annotations import Object, Tensor, dims_in, dims_of
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, node, var
 from relax_eg.ir.heads import CORE
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.record import movement_operators
+from relax_eg.ops.sizes import product
 from relax_eg.rules.online import OnlineSums, TotalsFactor
 from relax_eg.rules.schemas import ProgramQueries
 from relax_eg.rules.slicing import Use, applied_again, equations_of, use_of, with_sizes
@@ -76,7 +75,7 @@ def _dimension_of(use: Use, axis: int) -> Dimension | None:
     name, operands, attrs, annotation = use
     x = node(name, [var(f"x{i}", a) for i, a in enumerate(operands)], attrs, annotation)
     found = next((d for d in dimensions_of(x) if d.output == axis), None)
-    if found is None or x.op in SHAPED or not any(True for _, v in x.attrs for _ in _sizes_in(v)):
+    if found is None or x.op in SHAPED or not dims_in(x.attrs):
         return found
     # Sizes among the attributes, such as a convolution's padding, may belong to this axis or to others.
     size = Dim.var(unused_size((x,)))
@@ -306,7 +305,7 @@ def _merged(x: Expr, after: int | None, before: int | None, extent: Dim) -> tupl
     known, other = (x.shape, operand.shape) if after is not None else (operand.shape, x.shape)
     axis = after if after is not None else before
     assert axis is not None
-    found = axis_with_elements_ahead(other, _product(known[:axis]))
+    found = axis_with_elements_ahead(other, product(known[:axis]))
     if found is None:
         return None
     if not _divides(extent, other[found]):
@@ -318,11 +317,7 @@ def _merged(x: Expr, after: int | None, before: int | None, extent: Dim) -> tupl
 
 def axis_with_elements_ahead(shape: Sequence[Dim], ahead: Dim) -> int | None:
     """The first axis with more than one place that has that many elements ahead of it."""
-    return next((i for i, d in enumerate(shape) if d != 1 and _product(shape[:i]) == ahead), None)
-
-
-def _product(sizes: Sequence[Dim]) -> Dim:
-    return functools.reduce(operator.mul, sizes, Dim.of(1))
+    return next((i for i, d in enumerate(shape) if d != 1 and product(shape[:i]) == ahead), None)
 
 
 def _divides(a: Dim, b: Dim) -> bool:
@@ -366,19 +361,10 @@ def form_of(region: CutRegion) -> tuple[CutRegion, dict[Expr, Expr]]:
     return CutRegion(inside, outputs, region.extent, OnlineSums(inside, followers, laws)), given
 
 
-def _sizes_in(value: Any) -> Iterator[Dim]:
-    """Yields the sizes in an attribute's value."""
-    if isinstance(value, Dim):
-        yield value
-    elif isinstance(value, tuple):
-        for v in value:  # type: ignore[reportUnknownVariableType]
-            yield from _sizes_in(v)
-
-
 def unused_size(nodes: Mapping[Expr, Dimension] | Sequence[Expr]) -> str:
     """Returns a name for the size of a piece that no other size has."""
     taken = {v for x in nodes for y in (x, *x.args) for d in dims_of(y.annotation) for v in d.variables}
-    taken |= {v for x in nodes for _, value in x.attrs for d in _sizes_in(value) for v in d.variables}
+    taken |= {v for x in nodes for d in dims_in(x.attrs) for v in d.variables}
     name, n = "rows", 0
     while name in taken:
         n += 1

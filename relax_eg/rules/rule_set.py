@@ -96,16 +96,20 @@ class RuleSet:
             if both:
                 reversed_name = rule_name + "_reversed"
                 made.append(Rule(reversed_name, *common, frozenset(tags), text, where, reverse=True, sizes=more))
-            for r in made:
-                if r.name in self._rules:
-                    raise r.error(f"a rule of this name is already in the set (at {self._rules[r.name].where})")
-                if check:
-                    require_tested(r)
-            for r in made:
-                self._rules[r.name] = r
+            self._add(made, check)
             return function
 
         return register
+
+    def _add(self, made: Sequence[Rule], check: bool) -> None:
+        """Adds all of some rules, or none. RuleError for a name that is in the set, and, with `check`, for a rule that
+        is refuted."""
+        for r in made:
+            if r.name in self._rules:
+                raise r.error(f"a rule of this name is already in the set (at {self._rules[r.name].where})")
+            if check:
+                require_tested(r)
+        self._rules.update({r.name: r for r in made})
 
     def library(
         self,
@@ -141,12 +145,7 @@ class RuleSet:
 
         def register(function: RuleFunction) -> RuleFunction:
             options = (shapes, target, requires, cost, attrs or {}, sizes, when, numerics, first_run, tags, doc)
-            made = library_rule(name, function, *options)
-            if made.name in self._rules:
-                raise made.error(f"a rule of this name is already in the set (at {self._rules[made.name].where})")
-            if check:
-                require_tested(made)
-            self._rules[made.name] = made
+            self._add([library_rule(name, function, *options)], check)
             return function
 
         return register

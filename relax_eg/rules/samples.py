@@ -18,7 +18,7 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, numpy_dtype
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.annotations import Tensor, dims_in
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value, postorder, var
 from relax_eg.limits import KEPT
 from relax_eg.ops.facts import has_fact as has_fact
@@ -49,15 +49,12 @@ _DISTINCT = (7, 11, 13, 17, 19, 23, 29, 31)  # chosen: sizes that stand for fixe
 def size_variables(instance: Instance) -> list[str]:
     """Size variables of the left side, in order of appearance."""
     found: dict[str, None] = {}
-    for d in (*(d for p in instance.params for d in p.shape), *_attribute_sizes(instance.left_nodes)):
+    for d in (
+        *(d for p in instance.params for d in p.shape),
+        *(d for e in instance.left_nodes for d in dims_in(e.attrs)),
+    ):
         found.update(dict.fromkeys(sorted(d.variables)))
     return list(found)
-
-
-def _attribute_sizes(nodes: Iterable[Expr]) -> Iterator[Dim]:
-    for e in nodes:
-        for _, value in e.attrs:
-            yield from (v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim))
 
 
 @lru_cache(KEPT)

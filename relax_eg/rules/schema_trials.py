@@ -70,13 +70,14 @@ def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, 
 def proved_proposals(schema: Schema) -> tuple[str, str]:
     """Which of the proposals for test programs are proved, as text: all, some or none of those that are tried; and why
     one is not."""
+    assert schema.prove is not None, "the rule proves nothing"
     trials, shown, why = schema.trials or _by_operators(schema), 0, ""
     tried, end = 0, time.thread_time() + _PROVING
     for seed in range(PROGRAMS):
         rng = np.random.default_rng(seed)
         trial = trials[int(rng.integers(len(trials)))](rng)
         for proposed in schema.proposals(trial.node, trial.queries):
-            reason = schema.why_not_shown(trial.node, proposed, trial.queries.facts, trial.queries.functions)
+            reason = schema.prove(trial.node, proposed, trial.queries.facts, trial.queries.functions)
             tried, shown, why = tried + 1, shown + (not reason), why or reason
         if tried >= _MOST_PROOFS or time.thread_time() > end:
             break

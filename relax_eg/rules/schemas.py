@@ -16,10 +16,9 @@ from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import scan
-from relax_eg.ir.expr import Expr, postorder, tuple_, tuple_get, var
+from relax_eg.ir.expr import Expr, tuple_, tuple_get, var
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.origin import SourceLine
-from relax_eg.rules.all_steps import StepsDepend, without_loops
 from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
@@ -210,6 +209,9 @@ MEMORY = "memory"
 Propose = Callable[[Expr, ProgramQueries], Expr | tuple[Expr, ...] | None]
 # The facts of an expression.
 FactsOf = Callable[[Expr], frozenset[str]]
+# Why a node and a proposal for it are not shown equal, given the facts of expressions and the functions that loops run;
+# empty if they are shown equal.
+Prove = Callable[[Expr, Expr, FactsOf, Mapping[str, Function]], str]
 
 
 @dataclass(frozen=True)
@@ -225,9 +227,7 @@ class Schema:
       have one of its operators.
     - `asks_again`: whether it is asked about the nodes that the search chose, too, after which the search goes on.
     - `facts`: the facts of values on which its proposals may rely (keys of `ops.facts.FACTS`).
-    - `prove`: returns why two expressions are not shown equal, given the facts of expressions; empty if they are. It
-      checks steps of derivations; without it, `propose` is asked again. Loops that a proposal has are written without
-      one first (`all_steps`).
+    - `prove`: proves steps of derivations; without it, `propose` is asked again.
     - `must_prove`: whether a step that is not shown is refused. Otherwise `propose` is asked again about it, and the
       verdict says whether the proposals for the test programs are shown.
     """
@@ -241,7 +241,7 @@ class Schema:
     trials: tuple[Trials, ...] = ()
     asks_again: bool = False
     facts: frozenset[str] = frozenset()
-    prove: Callable[[Expr, Expr, FactsOf], str] | None = None
+    prove: Prove | None = None
     must_prove: bool = True
 
     @property
@@ -253,14 +253,6 @@ class Schema:
         """The expressions that it proposes for `e`, a node of one of its operators."""
         made = self.propose(e, queries)
         return () if made is None else made if isinstance(made, tuple) else (made,)
-
-    def why_not_shown(self, e: Expr, proposed: Expr, facts: FactsOf, functions: Mapping[str, Function]) -> str:
-        """Why a proposal for `e` is not shown to be equal to it, where loops run `functions`; empty if it is."""
-        assert self.prove is not None, "the rule proves nothing"
-        try:
-            return self.prove(e, without_loops(proposed, functions, {*postorder((e,))}), facts)
-        except StepsDepend as why:
-            return str(why)
 
     def error(self, text: str) -> RuleError:
         return RuleError(f"{self.where} rule `{self.name}`: {text}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 from relax_eg.dtypes import is_float
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
-from relax_eg.ir.heads import CORE, with_operands
+from relax_eg.ir.heads import CORE
 from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
 from relax_eg.rules.signature import Numerics
 
@@ -22,7 +23,7 @@ def why_not_equal_over_shared(left: Expr, right: Expr, seconds: float, numerics:
     why = "they share nothing"
     for leaves in _shared(left, right):
         variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
-        a, b = (_over(x, variables) for x in (left, right))
+        a, b = substitute_exprs((left, right), variables)
         prove = partial(_why_not_equal, a, b, tuple(variables.values()), seconds, numerics)
         why = _known.answer((a, b, *variables.values()), (numerics, seconds), seconds, prove)
         if not why:
@@ -63,11 +64,3 @@ def _shared(left: Expr, right: Expr) -> Iterator[tuple[Expr, ...]]:
 
 def _is_float(e: Expr) -> bool:
     return isinstance(e.annotation, Tensor) and is_float(e.dtype)
-
-
-def _over(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
-    made = dict(leaves)
-    for x in postorder((e,), stop=made.__contains__):
-        if x not in made:
-            made[x] = with_operands(x, tuple(made[a] for a in x.args)) if x.args else x
-    return made[e]

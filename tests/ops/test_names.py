@@ -39,7 +39,7 @@ LISTED = {
     "driver/units.py": "kernels of a record: conv",
     "dynamic/softmax.py": "idioms: programs of several operators",
     "egraph/dump.py": "makes a slice",
-    "extract/cost.py": "kernels of a record: matmul, linear, conv",
+    "extract/operator_cost.py": "kernels of a record: matmul, linear, conv",
     "extract/devices.py": "rates measured by operator, as profiles on file have them",
     "extract/kinds.py": "kernels of a record: conv",
     "extract/fusions/gpu.py": "kernels of a record; what XLA fuses",

@@ -56,7 +56,7 @@ def test_a_proposal_is_proved(name: str) -> None:
     prove = WINDOWS[rule].prove
     assert prove is not None
     for proposed in found:
-        assert prove(node, proposed, lambda _: frozenset()) == ""
+        assert prove(node, proposed, lambda _: frozenset(), {}) == ""
 
 
 @pytest.mark.slow  # about 5 s
@@ -80,13 +80,13 @@ def test_a_network_with_channels_last_is_proved_image_by_image() -> None:
     rule, node = WINDOWS["channels_last"], _network()
     (proposed,) = proposals(rule, node)
     assert rule.prove is not None
-    assert rule.prove(node, proposed, lambda _: frozenset()) == ""
+    assert rule.prove(node, proposed, lambda _: frozenset(), {}) == ""
     wrong = op.flip(proposed, 2)
-    assert rule.prove(node, wrong, lambda _: frozenset())
+    assert rule.prove(node, wrong, lambda _: frozenset(), {})
     # A step in the middle is wrong: what is proposed for another network.
     x, w = node.args
     other = op.conv(op.add(x, x), w)
-    assert rule.prove(other, proposed, lambda _: frozenset())
+    assert rule.prove(other, proposed, lambda _: frozenset(), {})
 
 
 def test_a_product_of_kernels_is_proved_and_its_rounded_factors_are_not() -> None:

@@ -56,7 +56,8 @@ def proposals(rule: str, fn: Callable[..., Any], specs: tuple[Any, ...]) -> list
 
 def why_not(proposed: Proposed, functions: dict[str, Function] | None = None) -> str:
     schema, e, made, known = proposed
-    return schema.why_not_shown(e, made, lambda _: frozenset(), known if functions is None else functions)
+    assert schema.prove is not None
+    return schema.prove(e, made, lambda _: frozenset(), known if functions is None else functions)
 
 
 STEP = jax.value_and_grad(loss)
@@ -87,9 +88,7 @@ Change = Callable[[Expr], Expr]
 
 def _changed(functions: dict[str, Function], change: Change) -> dict[str, Function]:
     """The functions with their nodes replaced."""
-    made = {
-        name: rebuilt(f, lambda x, args: change(with_operands(x, args) if args else x)) for name, f in functions.items()
-    }
+    made = {name: rebuilt(f, lambda x, args: change(with_operands(x, args))) for name, f in functions.items()}
     assert made != functions
     return made
 
@@ -135,7 +134,7 @@ def scan_of(x: Expr, reverse: bool = False, first: int = 0, flipped: bool = Fals
 def test_another_loop_is_not_proved(name: str) -> None:
     schema, e, made, functions = next(p for p in proposals(*CASES["gradients of weights"]) if p[1].op == "sum")
     change, reason = LOOPS[name]
-    (other,) = rebuild([made], lambda x, args: change(with_operands(x, args) if args else x))
+    (other,) = rebuild([made], lambda x, args: change(with_operands(x, args)))
     assert other is not made and reason in why_not((schema, e, other, functions))
 
 

@@ -151,7 +151,7 @@ def test_proofs_tell_sides_apart() -> None:
         return known if e is a else frozenset()
 
     solved = op.triangular_solve(a, op.matmul(a, x), lower=True)
-    assert not schema.prove(solved, x, facts)
-    assert schema.prove(solved, op.matmul(a, x), facts)
-    assert schema.prove(solved, x, lambda _: frozenset())
-    assert schema.prove(op.triangular_solve(a, op.matmul(a, x)), x, facts)  # the other triangle
+    assert not schema.prove(solved, x, facts, {})
+    assert schema.prove(solved, op.matmul(a, x), facts, {})
+    assert schema.prove(solved, x, lambda _: frozenset(), {})
+    assert schema.prove(op.triangular_solve(a, op.matmul(a, x)), x, facts, {})  # the other triangle

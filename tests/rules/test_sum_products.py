@@ -144,7 +144,7 @@ def test_what_is_summed_is_not_rounded_before(fn: Callable[..., Any]) -> None:
     root = wide_sum_of(lambda a, b, c: fn(jnp, a, b))
     forms = SAME_SUM.proposals(root, ModuleAnswers({}, (), postorder([root])))
     (form, *_) = [e for e in forms if all(x.ndim < 2 for x in postorder([e]) if x.op == "matmul")]
-    assert SAME_SUM.prove is not None and SAME_SUM.prove(root, form, no_facts) == ""
+    assert SAME_SUM.prove is not None and SAME_SUM.prove(root, form, no_facts, {}) == ""
     rng, (a, b) = np.random.default_rng(0), (x for x in postorder([root]) if x.op == VAR)
     values = {x: rng.standard_normal((40, 40)).astype(ml_dtypes.bfloat16) for x in (a, b)}
     precise = fn(np, *(values[x].astype(np.float64) for x in (a, b)))
@@ -382,5 +382,5 @@ def test_a_pair_that_is_not_equal_is_refused() -> None:
     prove = SAME_SUM.prove
     assert prove is not None
     left, right = (root_of(f, *SQUARES) for f in (lambda a, b, c: a @ b @ c, lambda a, b, c: a @ (c @ b)))
-    assert prove(left, right, no_facts).startswith("not shown equal")
-    assert prove(left, root_of(lambda a, b, c: a @ (b @ c), *SQUARES), no_facts) == ""
+    assert prove(left, right, no_facts, {}).startswith("not shown equal")
+    assert prove(left, root_of(lambda a, b, c: a @ (b @ c), *SQUARES), no_facts, {}) == ""

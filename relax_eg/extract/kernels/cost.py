@@ -31,6 +31,7 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.matmuls import cpu_operand_seconds, is_decoded
 from relax_eg.extract.numbers import Number, choose, is_column, maximum, minimum, truncate
+from relax_eg.extract.operator_cost import OperatorCost
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.walk import walk
 from relax_eg.ir.annotations import Annotation
@@ -195,7 +196,7 @@ class KernelCost(WholeCost):
         self._memo.clear()
         self._models.clear()
 
-    def inside(self, function: Function, site: Site) -> WholeCost:
+    def inside(self, function: Function, site: Site) -> OperatorCost:
         model = super().inside(function, site)
         if isinstance(model, KernelCost):
             model.own_blocks, model.own_share = self.own_blocks, self.own_share
@@ -372,7 +373,7 @@ class WithOwnKernels(WholeCost):
 
     own_blocks: OwnBlocks | None = None
 
-    def inside(self, function: Function, site: Site) -> WholeCost:
+    def inside(self, function: Function, site: Site) -> OperatorCost:
         model = super().inside(function, site)
         if isinstance(model, WithOwnKernels):
             model.own_blocks = self.own_blocks

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relax_eg.errors import RelaxEgError
-from relax_eg.frontends.blocks import make_function
-from relax_eg.frontends.symbolic import to_dim
+from relax_eg.frontends.symbolic import SymbolicSizes, to_dim
 from relax_eg.ir.annotations import Shape, Tensor, Tuple
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import cond, scan, while_loop
@@ -22,9 +21,6 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.shapes import Dim
-
-if TYPE_CHECKING:
-    from relax_eg.frontends.jax.walk import Line, Walk
 
 
 @dataclass
@@ -59,27 +55,38 @@ class TracedFunctions:
         self._known = {k: f for k, f in self._known.items() if f.name not in gone}
 
 
-def control(walk: Walk, eqn: Any, operands: Sequence[Expr], line: Line) -> Expr | None:
-    """The node for an equation of control flow; its value is a tuple. None for other equations, for operands that are
-    no arrays (references, tokens), and if the annotations of the equation's functions do not fit each other."""
+@dataclass(frozen=True)
+class Bodies:
+    """The functions that an equation of control flow runs, as values of the module.
+
+    - `added`: the functions that the trace adds.
+    - `sizes`: the symbolic sizes of the trace.
+    - `trace`: makes a function of a jaxpr, closed or not, that returns a tuple; if the flag is set, one that returns an
+      only result itself.
+    """
+
+    added: TracedFunctions
+    sizes: SymbolicSizes
+    trace: Callable[[Any, bool], Function]
+
+    def of(self, stem: str, *jaxprs: Any, single: bool = False) -> tuple[list[Expr], tuple[Expr, ...]]:
+        """The functions of jaxprs as values, and the operand that all of them take first (`bodies`)."""
+        return bodies(self.added, stem, [self.trace(j, single) for j in jaxprs], self.sizes.names)
+
+
+def control(eqn: Any, operands: Sequence[Expr], out: Tuple, functions: Bodies) -> Expr | None:
+    """The node for an equation of control flow with results `out`; its value is a tuple. None for other equations, for
+    operands that are no arrays (references, tokens), and if the annotations of the equation's functions do not fit each
+    other."""
     builder = _BUILDERS.get(eqn.primitive.name)
     if builder is None or not all(isinstance(o.annotation, Tensor) for o in operands):
         return None
-    before = walk.functions.mark()
+    before = functions.added.mark()
     try:
-        return builder(walk, eqn, list(operands), line)
+        return builder(eqn.params, list(operands), out, functions)
     except RelaxEgError:  # the annotations of its functions do not agree in form
-        walk.functions.back_to(before)
+        functions.added.back_to(before)
         return None
-
-
-def _function(walk: Walk, closed: Any, line: Line, single: bool = False) -> Function:
-    """A jaxpr, closed or not, as a function that returns a tuple; with `single`, it returns an only result itself."""
-    jaxpr, consts = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
-    inner = walk.child(len(jaxpr.invars))
-    params = [var(f"x{i}", inner.annotation_of(v.aval)) for i, v in enumerate(jaxpr.invars)]
-    outputs = inner.run(jaxpr, [inner.constant(c) for c in consts], params, line)
-    return make_function("body", params, inner.steps, outputs, inner.origins, inner.taken, single)
 
 
 def bodies(
@@ -96,52 +103,47 @@ def bodies(
     return [function_ref(f) for f in made], (shape_value(sizes),) if sizes else ()
 
 
-def _bodies(walk: Walk, stem: str, functions: Sequence[Function]) -> tuple[list[Expr], tuple[Expr, ...]]:
-    return bodies(walk.functions, stem, functions, walk.size_names)
-
-
-def _cond(walk: Walk, eqn: Any, operands: list[Expr], line: Line) -> Expr:
-    branches, sizes = _bodies(walk, "branch", [_function(walk, b, line) for b in eqn.params["branches"]])
+def _cond(params: Any, operands: list[Expr], out: Tuple, functions: Bodies) -> Expr:
+    branches, sizes = functions.of("branch", *params["branches"])
     return cond(operands[0], branches, (*sizes, *operands[1:]))
 
 
-def _while(walk: Walk, eqn: Any, operands: list[Expr], line: Line) -> Expr:
-    n, m = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    (condition,), first = _bodies(walk, "condition", [_function(walk, eqn.params["cond_jaxpr"], line, single=True)])
-    (body,), second = _bodies(walk, "body", [_function(walk, eqn.params["body_jaxpr"], line)])
+def _while(params: Any, operands: list[Expr], out: Tuple, functions: Bodies) -> Expr:
+    n, m = params["cond_nconsts"], params["body_nconsts"]
+    (condition,), first = functions.of("condition", params["cond_jaxpr"], single=True)
+    (body,), second = functions.of("body", params["body_jaxpr"])
     constants = operands[n : n + m]
     return while_loop(condition, body, (*first, *operands[:n]), (*second, *constants), operands[n + m :])
 
 
-def _scan(walk: Walk, eqn: Any, operands: list[Expr], line: Line) -> Expr:
-    n, m = eqn.params["num_consts"], eqn.params["num_carry"]
-    (body,), sizes = _bodies(walk, "body", [_function(walk, eqn.params["jaxpr"], line)])
+def _scan(params: Any, operands: list[Expr], out: Tuple, functions: Bodies) -> Expr:
+    n, m = params["num_consts"], params["num_carry"]
+    (body,), sizes = functions.of("body", params["jaxpr"])
     return scan(
         body,
         (*sizes, *operands[:n]),
         operands[n : n + m],
         operands[n + m :],
-        length=to_dim(eqn.params["length"]),
-        reverse=bool(eqn.params["reverse"]),
-        unroll=int(eqn.params["unroll"]),
+        length=to_dim(params["length"]),
+        reverse=bool(params["reverse"]),
+        unroll=int(params["unroll"]),
     )
 
 
-def _shard_map(walk: Walk, eqn: Any, operands: list[Expr], line: Line) -> Expr:
-    (body,), sizes = _bodies(walk, "shard", [_function(walk, eqn.params["jaxpr"], line)])
-    out = Tuple(tuple(walk.annotation_of(v.aval) for v in eqn.outvars))
+def _shard_map(params: Any, operands: list[Expr], out: Tuple, functions: Bodies) -> Expr:
+    (body,), sizes = functions.of("shard", params["jaxpr"])
     attrs = {
-        "mesh": Foreign(eqn.params["mesh"]),
-        "in_specs": Foreign(tuple(eqn.params["in_specs"])),
-        "out_specs": Foreign(tuple(eqn.params["out_specs"])),
-        "manual_axes": Foreign(eqn.params["newly_manual_axes"]),
-        "check_vma": bool(eqn.params["check_vma"]),
+        "mesh": Foreign(params["mesh"]),
+        "in_specs": Foreign(tuple(params["in_specs"])),
+        "out_specs": Foreign(tuple(params["out_specs"])),
+        "manual_axes": Foreign(params["newly_manual_axes"]),
+        "check_vma": bool(params["check_vma"]),
         "out": out,
     }
     return node(SHARD_MAP, (body, *sizes, *operands), attrs.items(), out)
 
 
-_BUILDERS: dict[str, Callable[[Any, Any, list[Expr], Line], Expr]] = {
+_BUILDERS: dict[str, Callable[[Any, list[Expr], Tuple, Bodies], Expr]] = {
     "cond": _cond,
     "while": _while,
     "scan": _scan,

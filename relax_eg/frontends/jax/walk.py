@@ -19,7 +19,8 @@ from jax.sharding import AxisType
 
 from relax_eg.dtypes import is_key
 from relax_eg.errors import OperatorError, RelaxEgError, TraceError
-from relax_eg.frontends.jax.control import TracedFunctions, control
+from relax_eg.frontends.blocks import make_function
+from relax_eg.frontends.jax.control import Bodies, TracedFunctions, control
 from relax_eg.frontends.jax.equation import STATEFUL, JaxprEquation, called_jaxpr
 from relax_eg.frontends.jax.primitives import RULES
 from relax_eg.frontends.jax.shard_maps import freed_jaxpr
@@ -40,6 +41,7 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.module import Function
 from relax_eg.ir.origin import Origin, SourceLine
 from relax_eg.ops.keys import generator_of, words_of_keys
 from relax_eg.ops.record import call
@@ -209,7 +211,10 @@ class Walk:
 
     def _control(self, eqn: Any, operands: list[Expr], caller: Line, line: Line) -> list[Expr] | None:
         """The equation as a node that runs functions of the module, or None if `control` has no node for it."""
-        value = control(self, eqn, operands, line if caller is None else caller)
+        at = line if caller is None else caller
+        out = Tuple(tuple(self.annotation_of(v.aval) for v in eqn.outvars))
+        made = Bodies(self.functions, self.sizes, lambda closed, single: self._function(closed, at, single))
+        value = control(eqn, operands, out, made)
         if value is None:
             return None
         if _has_effects(eqn):
@@ -223,15 +228,15 @@ class Walk:
             self.origins.setdefault(value, Origin((line,)))
         return self.steps[-1][0]
 
-    def child(self, parameters: int) -> Walk:
-        """A walk over the body of a function of the module with this number of parameters."""
-        names = {"sizes", *(f"x{i}" for i in range(parameters))}
-        return Walk(self.sizes, names, self.functions)
-
-    @property
-    def size_names(self) -> tuple[str, ...]:
-        """Every size variable of the trace, sorted."""
-        return self.sizes.names
+    def _function(self, closed: Any, line: Line, single: bool) -> Function:
+        """A jaxpr, closed or not, as a function that returns a tuple; with `single`, it returns an only result
+        itself."""
+        jaxpr, consts = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
+        names = {"sizes", *(f"x{i}" for i in range(len(jaxpr.invars)))}
+        inner = Walk(self.sizes, names, self.functions)
+        params = [var(f"x{i}", inner.annotation_of(v.aval)) for i, v in enumerate(jaxpr.invars)]
+        outputs = inner.run(jaxpr, [constant(c) for c in consts], params, line)
+        return make_function("body", params, inner.steps, outputs, inner.origins, inner.taken, single)
 
     def annotation_of(self, aval: Any) -> Annotation:
         """Like the function `annotation_of`, with a cache by shape and dtype, because it parses the text of symbolic
@@ -243,9 +248,6 @@ class Walk:
         if found is None:
             found = self.sizes.annotations[key] = annotation_of(aval)
         return found
-
-    def constant(self, value: Any) -> Expr:
-        return constant(value)
 
     def _opaque(self, eqn: Any, operands: list[Expr], line: Line) -> list[Expr]:
         primitive = eqn.primitive

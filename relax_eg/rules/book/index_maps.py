@@ -8,12 +8,13 @@ and is proved equal for all sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, postorder
 from relax_eg.ir.heads import CORE
+from relax_eg.ir.module import Function
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, counts, movement_operators, site_of
@@ -240,7 +241,7 @@ def _why_not_equal(left: Expr, right: Expr, seconds: float) -> str:
     return ""
 
 
-def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
+def _prove(left: Expr, right: Expr, facts: FactsOf, functions: Mapping[str, Function]) -> str:
     return _why_not_equal(left, right, _CHECKING)
 
 

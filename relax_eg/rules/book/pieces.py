@@ -19,17 +19,19 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.heads import with_operands
+from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
 from relax_eg.ops.ordering import AFTER
 from relax_eg.ops.transfers import FROM_HOST, ON_HOST
+from relax_eg.rules.all_steps import StepsDepend, without_loops
 from relax_eg.rules.fission import BodyAnswers, Finer, in_a_loop, readers_of
 from relax_eg.rules.halo import halo_of, with_halo
 from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxes, sums_of_rows, twice
 from relax_eg.rules.regions import ORDERS, SHAPED, CutRegion, dimension_of, dimensions_of, extent_of, joint_region
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_answers import RecordingAnswers
-from relax_eg.rules.schemas import MEMORY, ExtractionStep, FactsOf, Made, ProgramQueries, Schema
+from relax_eg.rules.schemas import MEMORY, ExtractionStep, FactsOf, Made, ProgramQueries, Prove, Schema
 from relax_eg.rules.shared_parts import why_not_equal_over_shared
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim, ceildiv
@@ -333,8 +335,15 @@ def _once(e: Expr, queries: ProgramQueries) -> Expr | None:
     return None if value is e else value
 
 
-def _prove(numerics: Numerics) -> Callable[[Expr, Expr, FactsOf], str]:
-    return lambda left, right, facts: why_not_equal_over_shared(left, right, _PROVING, numerics)
+def _prove(numerics: Numerics) -> Prove:
+    def prove(left: Expr, right: Expr, facts: FactsOf, functions: Mapping[str, Function]) -> str:
+        try:
+            in_all_steps = without_loops(right, functions, {*postorder((left,))})
+        except StepsDepend as why:
+            return str(why)
+        return why_not_equal_over_shared(left, in_all_steps, _PROVING, numerics)
+
+    return prove
 
 
 pieces = RuleSet(

@@ -6,10 +6,12 @@ and transcendental functions. Candidates are found by their values at sample poi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.module import Function
 from relax_eg.ops.facts import facts_of_dtype
 from relax_eg.ops.record import TABLE
 from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data
@@ -86,7 +88,7 @@ def _forms_anew(term: PointwiseTerm, facts: Facts) -> _Forms:
     return best, None
 
 
-def _prove(left: Expr, right: Expr, facts_of: FactsOf, has_same_bits: bool) -> str:
+def _prove(left: Expr, right: Expr, facts_of: FactsOf, functions: Mapping[str, Function], has_same_bits: bool) -> str:
     from relax_eg.rules.pointwise.proofs import why_not_same
     from relax_eg.rules.pointwise.terms import over
 

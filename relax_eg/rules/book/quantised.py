@@ -391,8 +391,7 @@ def integers_in(function: Function) -> Function:
     """`function` with products of integers wherever there can be, whatever that costs."""
     done: dict[Expr, Expr] = {}
     for e in function.expressions():
-        args = [done[a] for a in e.args]
-        made = e if all(a is b for a, b in zip(args, e.args, strict=True)) else with_operands(e, args)
+        made = with_operands(e, [done[a] for a in e.args])
         propose = _INTEGERS.get(made.op)
         proposed = None if propose is None else propose(made, ModuleAnswers({}))
         done[e] = made if proposed is None else proposed

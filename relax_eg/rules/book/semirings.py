@@ -15,6 +15,7 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, postorder, var
 from relax_eg.ops import api as op
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import call, movement_operators
 from relax_eg.rules.book.sum_products import Price, forms_of
 from relax_eg.rules.rule_set import RuleSet
@@ -53,8 +54,7 @@ class _Semiring:
 
     def has(self, e: Expr) -> bool:
         """Whether the semiring is one of values of this dtype."""
-        known = isinstance(e.annotation, Tensor) and e.annotation.shape is not None and e.annotation.dtype is not None
-        return known and (e.dtype == "bool" if self.of_conditions else is_float(e.dtype))
+        return is_known_tensor(e) and (e.dtype == "bool" if self.of_conditions else is_float(e.dtype))
 
     def price(self, queries: ProgramQueries) -> Price:
         """The price of a step: only conditions are contracted by matmuls."""

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from relax_eg.dtypes import is_float, itemsize
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import VAR, Expr, postorder, var
-from relax_eg.ir.heads import with_operands
+from relax_eg.ir.calls import substitute_exprs
+from relax_eg.ir.expr import VAR, Expr, own_dims, postorder, var
+from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.fact_rules import NONEMPTY
@@ -185,11 +186,11 @@ def forms_of(region: Region, queries: ProgramQueries, seconds: Price) -> Iterato
     back = {made: x for x, made in leaves.items()}
     for form in forms:
         if form is not None:
-            yield _replaced((form,), back)[form]
+            yield from substitute_exprs((form,), back)
 
 
 def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueries, seconds: Price) -> _Question:
-    over = _replaced((region.root,), leaves)
+    root, *nodes = substitute_exprs((region.root, *region.nodes), leaves)
     inside = set(region.nodes)
     shares: list[float] = []
     depends = _depending(region)
@@ -197,11 +198,11 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
         readers = () if e is region.root else queries.readers(e)
         share = sum(r in inside for r in readers) / len(readers) if readers else 1.0
         shares.append(0.0 if e in depends and queries.is_known_ahead(e) else share)
-    names = sorted({n for e in (*region.nodes, *region.leaves) for n in _size_names(e)})
+    names = sorted({n for e in (*region.nodes, *region.leaves) for d in own_dims(e) for n in d.variables})
     made = replace(
         region,
-        root=over[region.root],
-        nodes=tuple(over[e] for e in region.nodes),
+        root=root,
+        nodes=tuple(nodes),
         leaves=tuple(leaves.values()),
         products=(),  # whether it may gain was asked before
     )
@@ -225,24 +226,8 @@ def _depending(region: Region) -> set[Expr]:
     return found
 
 
-def _size_names(e: Expr) -> Iterator[str]:
-    attributes = (v for _, value in e.attrs for v in (value if isinstance(value, tuple) else (value,)))
-    for d in (*e.shape, *attributes):
-        if isinstance(d, Dim):
-            yield from d.variables
-
-
 # given: a step each of arithmetic in a contraction, other arithmetic, data movement, and nothing.
 _STEPS = ((1.0, 0.0, True), (1.0, 0.0, False), (0.0, 1.0, False), (0.0, 0.0, False))
-
-
-def _replaced(roots: tuple[Expr, ...], by: Mapping[Expr, Expr]) -> dict[Expr, Expr]:
-    """The expressions below `roots` with some of them replaced."""
-    found = dict(by)
-    for e in postorder(roots, stop=by.__contains__):
-        if e not in found:
-            found[e] = with_operands(e, tuple(found[a] for a in e.args)) if e.args else e
-    return found
 
 
 def _forms_anew(question: _Question, seconds: Price) -> Iterator[Expr]:
@@ -342,7 +327,7 @@ def _cost_as_written(question: _Question, extent: Extent, price: Price) -> tuple
     return total, steps
 
 
-def why_not_same_sum(left: Expr, right: Expr, facts: FactsOf) -> str:
+def why_not_same_sum(left: Expr, right: Expr, facts: FactsOf, functions: Mapping[str, Function]) -> str:
     """Why two expressions are not shown to be the same sum of products; empty if they are."""
     from relax_eg.rules.verify_formal.prove import why_not_equal
 

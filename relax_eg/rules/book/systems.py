@@ -8,12 +8,14 @@ programs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
+from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.rules.rule_set import RuleSet
@@ -84,7 +86,7 @@ def _determinant(e: Expr, queries: ProgramQueries) -> Expr | None:
     return determinants(e, queries)
 
 
-def _prove(left: Expr, right: Expr, facts: FactsOf) -> str:
+def _prove(left: Expr, right: Expr, facts: FactsOf, functions: Mapping[str, Function]) -> str:
     from relax_eg.rules.matrices.forms import are_same
 
     try:

@@ -25,7 +25,7 @@ from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first, to_la
 from relax_eg.rules.layout_proofs import why_not_same_network
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import convolutions, networks_of_convolutions
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Propose, Schema, Trials
+from relax_eg.rules.schemas import ProgramQueries, Propose, Prove, Schema, Trials
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.window_forms import (
     all_ones,
@@ -265,11 +265,11 @@ def _with_channels_last(e: Expr, queries: ProgramQueries) -> Expr:
 _PROVING = 20.0  # limit: seconds of processor time of the proof of a step; tiles of four over two axes take about 5
 
 
-def _prove(numerics: Numerics) -> Callable[[Expr, Expr, FactsOf], str]:
+def _prove(numerics: Numerics) -> Prove:
     def is_large(n: Dim) -> bool:
         return n.is_const and n.value > _LARGE
 
-    return lambda left, right, facts: why_not_same_network(left, right, is_large, _PROVING, numerics)
+    return lambda left, right, facts, functions: why_not_same_network(left, right, is_large, _PROVING, numerics)
 
 
 def _schema(

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from relax_eg.dtypes import kind
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr
 from relax_eg.ir.heads import CORE
 from relax_eg.ops import api as op
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import TABLE, call, program_of, site_of
+from relax_eg.ops.sizes import product
 from relax_eg.rules.index_maps.views import (
     ONE,
     ZERO,
@@ -41,23 +42,24 @@ _MOST_VALUES = 32  # limit: values of which views are made in one proposal; the 
 
 def is_pointwise(e: Expr) -> bool:
     """Whether each element of `e` follows from one element of each operand, those at its place."""
-    if not e.args or e.op not in TABLE or not all(map(_is_known, (e, *e.args))):
+    if not e.args or e.op not in TABLE or not all(map(is_known_tensor, (e, *e.args))):
         return False
     return equation_of(e.op, tuple(a.dtype for a in e.args), e.attrs) is not None
 
 
-def _is_known(e: Expr) -> bool:
-    return isinstance(e.annotation, Tensor) and e.annotation.shape is not None and e.annotation.dtype is not None
-
-
 def is_join(e: Expr) -> bool:
-    return e.op in TABLE and TABLE[e.op].moves == _JOIN and all(map(_is_known, (e, *e.args)))
+    return e.op in TABLE and TABLE[e.op].moves == _JOIN and all(map(is_known_tensor, (e, *e.args)))
 
 
 def is_padded(e: Expr) -> bool:
     """Whether `e` is an operand with a scalar put around it."""
     names = {name for name, _ in e.attrs}
-    return len(e.args) == 2 and {"low", "high", _PAD} == names and not any(e.attr(_PAD)) and all(map(_is_known, e.args))
+    return (
+        len(e.args) == 2
+        and {"low", "high", _PAD} == names
+        and not any(e.attr(_PAD))
+        and all(map(is_known_tensor, e.args))
+    )
 
 
 def at_least_zero(d: Dim) -> bool | None:
@@ -108,7 +110,7 @@ class Inward:
         return len(self._made) >= _MOST_VALUES
 
     def _through(self, e: Expr, view: IndexView) -> Expr | None:
-        if e.op in (VAR, CONSTANT) or e.op in CORE or not _is_known(e):
+        if e.op in (VAR, CONSTANT) or e.op in CORE or not is_known_tensor(e):
             return None
         inner = view_of(e)
         if inner is not None:
@@ -176,8 +178,8 @@ class Inward:
             if touched != [leading] or first is None or leading is None:
                 return None
             m, count = selected.maps[leading], selected.shape[leading]
-            inside_x = _product(x.shape[a] for a in of_x if a > first)
-            inside_e = _product(e.shape[a] for a in of_e if a > leading)
+            inside_x = product(x.shape[a] for a in of_x if a > first)
+            inside_e = product(e.shape[a] for a in of_e if a > leading)
             if inside_x == inside_e:
                 maps[first], shape[first] = replace(m, out=first), count
                 continue
@@ -399,7 +401,7 @@ def regrouped(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[list[in
     while i < len(before) or j < len(after):
         mine, other = [i] if i < len(before) else [], [j] if j < len(after) else []
         i, j = i + len(mine), j + len(other)
-        a, b = _product(before[k] for k in mine), _product(after[k] for k in other)
+        a, b = product(before[k] for k in mine), product(after[k] for k in other)
         while a != b:
             if b % a is ZERO:  # of the two, that grows which divides the other
                 if i >= len(before):
@@ -413,13 +415,6 @@ def regrouped(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[list[in
                 b, j = b * after[j], j + 1
         groups.append((mine, other))
     return groups
-
-
-def _product(sizes: Iterable[Dim]) -> Dim:
-    total = ONE
-    for d in sizes:
-        total = total * d
-    return total
 
 
 def _sum(sizes: Iterable[Dim]) -> Dim:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Read, is_loop, loop
@@ -83,7 +83,7 @@ def view_of(e: Expr) -> IndexView | None:
 
 
 def _view(e: Expr) -> IndexView | None:
-    made = program_of(site_of(e)) if _has_shape(e) and len(e.args) == 1 and _has_shape(e.args[0]) else None
+    made = program_of(site_of(e)) if is_known_tensor(e) and len(e.args) == 1 and is_known_tensor(e.args[0]) else None
     if made is None or len(made.stages) != 1 or not isinstance(made.stages[0].value, Read):
         return None
     (stage,) = made.stages
@@ -98,7 +98,7 @@ def _view(e: Expr) -> IndexView | None:
 
 
 def _selection(e: Expr) -> IndexView | None:
-    if not all(map(_has_shape, (e, *e.args))) or len(e.args) != 2 or e.args[1].ndim > 1:
+    if not all(map(is_known_tensor, (e, *e.args))) or len(e.args) != 2 or e.args[1].ndim > 1:
         return None
     x, indices = e.args
     axis, mode, rank = e.attr("axis"), e.attr("mode"), indices.ndim
@@ -112,10 +112,6 @@ def _selection(e: Expr) -> IndexView | None:
     maps = [AxisMap(i if i < axis else i + rank - 1) for i in range(x.ndim)]
     maps[axis] = _taken(axis if rank else None, indices, mode)
     return _tidy(maps, e.shape)
-
-
-def _has_shape(e: Expr) -> bool:
-    return isinstance(e.annotation, Tensor) and e.annotation.shape is not None and e.annotation.dtype is not None
 
 
 def affine(at: Dim, loops: Sequence[Dim]) -> AxisMap | None:

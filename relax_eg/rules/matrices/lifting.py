@@ -23,10 +23,10 @@ from relax_eg.rules.sums_of_products.emit import Emitter
 from relax_eg.rules.sums_of_products.letters import SumOfProducts, sums_of_products
 from relax_eg.rules.sums_of_products.plan import Planner
 from relax_eg.rules.sums_of_products.region import Region, is_view, region_of, terms_of
-from relax_eg.rules.verify_formal.compose import Composer, Unsupported
+from relax_eg.rules.verify_formal.compose import Composer, Unsupported, indices_of
 from relax_eg.rules.verify_formal.guards import Deadline, OutOfTime
 from relax_eg.shapes import Dim, dim_max, dim_min
-from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Scalar, Select, loop
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Scalar, Select
 
 _READING = 1.0  # limit: seconds of processor time of reading a region
 _MOST_VIEWS = 16  # limit: operators between two steps of a solution
@@ -96,7 +96,7 @@ class Lift:
         operands = tuple(self.lifted(a) for a in e.args)
         if _is_square(e):
             return op.multiply(operands[0], operands[0])
-        return with_operands(e, operands) if operands else e
+        return with_operands(e, operands)
 
     def _of_factors(self, e: Expr) -> Expr | None:
         """A system's solution as a product; any other library routine with its operand in the shortest form; None for
@@ -395,15 +395,11 @@ def _terms_of_region(region: Region) -> SumOfProducts:
 # --- reading elements ---
 
 
-def _at(e: Expr) -> tuple[Dim, ...]:
-    return tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(e.shape))
-
-
 def _is_same_element(e: Expr, x: Expr) -> bool:
     """Whether `e` is `x`, moved there and back."""
     if e.shape != x.shape:
         return False
-    at = _at(e)
+    at = indices_of(e)
     return Composer({x: "x"}).element(e, at) == Read("x", at, x.dtype)  # x is no variable
 
 
@@ -426,7 +422,7 @@ def _in_own_order(rows: Expr, lu: Expr) -> Expr | None:
     inner = {order: "order", made: name}
     for e in reversed(path[:-1]):
         made = with_operands(e, (made,))
-    composer, at = Composer(inner), _at(rows)
+    composer, at = Composer(inner), indices_of(rows)
     there, own = composer.element(rows, at), Composer(inner).element(made, at)
     if not isinstance(there, Read) or not isinstance(own, Read) or not there.buffer == own.buffer == name:
         return None

@@ -39,7 +39,7 @@ class SolutionWriter:
             made = self._product(*e.args)
             if made is not None:
                 return made
-        return with_operands(e, tuple(self._made[a] for a in e.args)) if e.args else e
+        return with_operands(e, tuple(self._made[a] for a in e.args))
 
     def _product(self, a: Expr, b: Expr) -> Expr | None:
         """The product of `a` and `b` if one of them is an inverse, or the transpose of one."""

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, postorder, var
-from relax_eg.ir.heads import with_operands
+from relax_eg.ir.calls import substitute_exprs
+from relax_eg.ir.expr import Expr, own_dims, postorder, var
 from relax_eg.ops import api as op
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
@@ -66,15 +65,11 @@ def _operands_up_to(e: Expr, leaves: frozenset[Expr], steps: int) -> tuple[Expr,
 
 def _why_not_over(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
     variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(lemma.leaves)}
-    made = dict(variables)
     if not _is_small(lemma):
         return f"more than {_MOST_OPERATORS} operators are between it and its leaves"
-    for e in postorder((lemma.left, lemma.right), stop=made.__contains__):
-        if e not in made:
-            made[e] = with_operands(e, tuple(made[a] for a in e.args)) if e.args else e
     facts = tuple(facts_of(x) for x in lemma.leaves)
     nonempty = [size for size in _sizes(lemma) if NONEMPTY in facts_of(_range(size))]
-    asked = made[lemma.left], made[lemma.right], *variables.values()
+    asked = *substitute_exprs((lemma.left, lemma.right), variables), *variables.values()
     known = dict(zip(variables.values(), facts, strict=True)) | {_range(n): frozenset((NONEMPTY,)) for n in nonempty}
     about = tuple(tuple(sorted(f)) for f in facts), tuple(nonempty), numerics
     return _known.answer(asked, about, _PROVING, lambda: _why_not_anew(asked, numerics, known))
@@ -109,11 +104,5 @@ def _range(size: str) -> Expr:
 
 def _sizes(lemma: Lemma) -> list[str]:
     """The names of the sizes in a lemma."""
-    found: set[str] = set()
-    for e in postorder((lemma.left, lemma.right), stop=lemma.leaves.__contains__):
-        for _, value in e.attrs:
-            parts = value if isinstance(value, tuple) else (value,)
-            found.update(v for d in parts if isinstance(d, Dim) for v in d.variables)  # type: ignore[reportUnknownVariableType]
-        if isinstance(e.annotation, Tensor):
-            found.update(v for d in e.shape for v in d.variables)
-    return sorted(found)
+    nodes = postorder((lemma.left, lemma.right), stop=lemma.leaves.__contains__)
+    return sorted({v for e in nodes for d in own_dims(e) for v in d.variables})

@@ -13,10 +13,10 @@ from math import isqrt
 
 from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, constant_value
 from relax_eg.ir.heads import with_operands
 from relax_eg.ops import api as op
+from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import call, movement_operators
 from relax_eg.rules.pointwise.terms import constant_in, is_pointwise
 from relax_eg.rules.reductions.forms import (
@@ -88,7 +88,7 @@ class FormReader:
         if number is not None:
             return FormReading(AffineForm(ONE, None, (number,)))
         plain = FormReading(AffineForm(ONE, e))
-        if depth == 0 or not e.args or not _is_float_tensor(e) or not all(map(_is_tensor, e.args)):
+        if depth == 0 or not e.args or not _is_float_tensor(e) or not all(map(is_known_tensor, e.args)):
             return plain
         depth -= 1
         try:
@@ -422,9 +422,5 @@ def _with_axes(shape: tuple[Dim, ...], axes: tuple[int, ...], adds: bool) -> tup
     return tuple(Dim.of(1) if i in axes else next(rest) for i in range(len(shape) + len(axes)))
 
 
-def _is_tensor(e: Expr) -> bool:
-    return isinstance(e.annotation, Tensor) and e.annotation.shape is not None and e.annotation.dtype is not None
-
-
 def _is_float_tensor(e: Expr) -> bool:
-    return _is_tensor(e) and is_float(e.dtype)
+    return is_known_tensor(e) and is_float(e.dtype)

@@ -16,10 +16,10 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder
 from relax_eg.ops.record import program_of, site_of
 from relax_eg.rules.rule import Instance, Rule
-from relax_eg.rules.verify_formal.compose import dims_in
 from relax_eg.shapes import Dim
 from relax_eg.tir import Stage
 from relax_eg.tir.expr import Read, walk
+from relax_eg.tir.program import dims_of
 
 Run = tuple[int, int] | None  # the positions of a block's axes in a shape
 
@@ -93,5 +93,5 @@ def _check_stage(s: Stage, runs: dict[str, Run], block: tuple[Dim, ...]) -> None
             rest = (*t.indices[: there[0]], *t.indices[there[1] :])
             if any(isinstance(i, Dim) and i.variables & names for i in rest):
                 raise _NotPassedThrough
-        elif any(d.variables & names for d in dims_in(t)):
+        elif any(d.variables & names for d in dims_of(t)):
             raise _NotPassedThrough

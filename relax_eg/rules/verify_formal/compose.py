@@ -14,7 +14,7 @@ import numpy as np
 
 from relax_eg.dtypes import kind, names_where
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE_GET, VAR, Expr, constant_value, own_dims, postorder
 from relax_eg.ir.heads import CORE
 from relax_eg.ops.record import TABLE, definition_of, movement_operators, position_promises, program_of, site_of
 from relax_eg.rules.samples import size_preconditions
@@ -36,6 +36,7 @@ from relax_eg.tir.expr import (
     loop,
     walk,
 )
+from relax_eg.tir.program import dims_of
 
 ZERO = Dim.of(0)
 ONE = Dim.of(1)
@@ -274,7 +275,7 @@ class Composer:
                 found.add(n)
                 if n in self.opaque:
                     for t in walk(self.opaque[n]):
-                        todo.extend(v for d in dims_in(t) for v in d.variables)
+                        todo.extend(v for d in dims_of(t) for v in d.variables)
         return frozenset(found)
 
     def replaced(self, d: Dim, env: Mapping[str, Dim]) -> Dim:
@@ -319,14 +320,6 @@ def claimed_element(e: Expr, at: tuple[Dim, ...], claims: frozenset[str]) -> Sca
     if "upper_triangular" in claims:
         return Select(Apply("less_equal", (rows, columns)), read, zero_)
     return read
-
-
-def dims_in(t: Scalar) -> tuple[Dim, ...]:
-    if isinstance(t, Index):
-        return (t.dim,)
-    if isinstance(t, Read):
-        return tuple(i for i in t.indices if isinstance(i, Dim))
-    return tuple(d for _, d in t.over) if isinstance(t, Reduce) else ()
 
 
 _NEUTRAL = {"add": 0, "multiply": 1}  # given: arithmetic
@@ -395,9 +388,7 @@ def size_conditions(results: Sequence[Expr]) -> list[tuple[GuardLiteral, ...]]:
     found = {tuple(guard(sign, d) for sign, d in p): None for p in size_preconditions(tuple(results))}
     for e in postorder(results):
         if isinstance(e.annotation, Tensor):
-            attributes = [v for _, value in e.attrs for v in (value if isinstance(value, tuple) else (value,))]
-            dims = [*e.shape, *(v for v in attributes if isinstance(v, Dim))]
-            found.update(dict.fromkeys((not_zero(by),) for by in divisors_of(*dims)))
+            found.update(dict.fromkeys((not_zero(by),) for by in divisors_of(*own_dims(e))))
     return [c for c in found if not any(g.decided for g in c)]
 
 
@@ -436,3 +427,8 @@ def _is_position(e: Expr, extent: Dim, entails: Callable[[GuardLiteral], bool]) 
         return False
     below = TABLE[e.op].below
     return below is not None and entails(at_least(extent - below(site_of(e))))
+
+
+def indices_of(e: Expr) -> tuple[Dim, ...]:
+    """The indices of an element of `e`: a loop variable for each axis, 0 for an axis of size 1."""
+    return tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(e.shape))

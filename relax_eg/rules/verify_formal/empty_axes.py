@@ -13,10 +13,11 @@ import math
 from collections.abc import Iterator
 
 from relax_eg.dtypes import is_float
-from relax_eg.rules.verify_formal.compose import Composer, dims_in
+from relax_eg.rules.verify_formal.compose import Composer
 from relax_eg.rules.verify_formal.guards import KnownGuards, at_least, zero
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
+from relax_eg.tir.program import dims_of
 
 _EMPTY = {"max": -1, "min": 1}  # given: the sign of the infinity that is the extreme over an empty axis
 _NEUTRAL = {"maximum": -math.inf, "minimum": math.inf}  # given: the neutral elements
@@ -53,7 +54,7 @@ def _maybe_empty(a: Scalar, b: Scalar, facts: KnownGuards) -> list[Dim]:
 
 
 def _sizes(a: Scalar, b: Scalar) -> list[str]:
-    names = {v for t in (*walk(a), *walk(b)) for d in dims_in(t) for v in d.variables}
+    names = {v for t in (*walk(a), *walk(b)) for d in dims_of(t) for v in d.variables}
     return sorted(v for v in names if not is_loop(v))
 
 

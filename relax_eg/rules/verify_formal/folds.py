@@ -13,7 +13,7 @@ from itertools import permutations
 from typing import TypeVar
 
 from relax_eg.dtypes import dtype_of, is_integer, kind
-from relax_eg.rules.verify_formal.compose import Composer, dims_in, index_dim
+from relax_eg.rules.verify_formal.compose import Composer, index_dim
 from relax_eg.rules.verify_formal.guards import (
     GuardLiteral,
     KnownGuards,
@@ -27,6 +27,7 @@ from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select, walk
 from relax_eg.tir.functions import functions_with_trait
+from relax_eg.tir.program import dims_of
 
 # Reductions for which a fold of folds is one fold in the same order, because their function is associative on bits. It
 # is so for signed zeros too if it gives the first or the last of equals, or the greater bit pattern.
@@ -427,7 +428,7 @@ def _negated(s: Scalar) -> Scalar | None:
 
 def _divisors_of(s: Scalar, v: Dim) -> list[Dim]:
     """Returns the divisors of the index `v` alone in the sizes and indices in `s`."""
-    atoms = [a for t in walk(s) for d in dims_in(t) for atoms, _ in d.terms for a in atoms]
+    atoms = [a for t in walk(s) for d in dims_of(t) for atoms, _ in d.terms for a in atoms]
     return list(dict.fromkeys(a.args[1] for a in atoms if a.op == "floordiv" and a.args[0] is v))
 
 

@@ -10,17 +10,15 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from relax_eg.rules.verify_formal.compose import Unsupported, dims_in
+from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.guards import GuardLiteral, KnownGuards, at_least, simplified
 from relax_eg.rules.verify_formal.sums import Factor, Term
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
 from relax_eg.tir.expr import Scalar, loop, walk
-
-if TYPE_CHECKING:
-    from relax_eg.rules.verify_formal.terms import Normalizer
+from relax_eg.tir.program import dims_of
 
 _MOST_PLACES = 16  # limit: places of a bound variable that are written out
 _MOST_REMAINDERS = 64  # limit: cases of the remainders of all indices of a result
@@ -30,23 +28,23 @@ _MOST_REMAINDERS = 64  # limit: cases of the remainders of all indices of a resu
 Written = Literal["none", "deciding", "every"]
 
 
-def written_out(t: Term, normal: Normalizer) -> list[Term] | None:
-    """`t` at each place of a bound variable of few places, of those that `normal.written` names. A place decides
-    something if it is added to other variables, divided, or an index of a constant. None if there is no such variable.
+def few_places(t: Term, written: Written, constants: Mapping[str, object]) -> tuple[str, range] | None:
+    """A bound variable of `t` of few places, of those that `written` names, and the places. A place decides something
+    if it is added to other variables, divided, or an index of one of the arrays `constants`. None if there is no such
+    variable.
 
     Of several such variables the one of the largest steps comes first: the others may decide nothing then."""
     found: list[tuple[tuple[int, int], str, range]] = []
-    least = None if normal.written == "deciding" else (0, 0)
+    least = None if written == "deciding" else (0, 0)
     for name in t.bound:
         places = _places(t, name)
-        step = max(_steps(t, name, normal.composer.constants), default=least) if places is not None else None
+        step = max(_steps(t, name, constants), default=least) if places is not None else None
         if places is not None and step is not None:
             found.append((step, name, places))
     if not found:
         return None
     _, name, places = max(found, key=lambda x: x[:2])
-    rest = Term(t.factors, t.guards, t.bound - {name})
-    return [normal.term_with(rest, {name: Dim.of(i)}) for i in places]
+    return name, places
 
 
 def _places(t: Term, name: str) -> range | None:
@@ -107,7 +105,7 @@ def remainder_cases(
     """The cases of the remainders of indices `at` that `terms` divide by numbers, where `facts` hold. If every sum is
     written out, so is every index of few places. Raises Unsupported if there are too many."""
     divisors = [1] * len(at)
-    for d in dict.fromkeys(d for s in terms for t in walk(s) for d in dims_in(t)):
+    for d in dict.fromkeys(d for s in terms for t in walk(s) for d in dims_of(t)):
         d = simplified(d, facts, frozenset())
         for axis, (v, n) in enumerate(zip(at, shape, strict=True)):
             if v.is_const or d is v or not v.variables <= d.variables:

@@ -25,21 +25,21 @@ from typing import Any, Literal
 from relax_eg.dtypes import FLOATS, is_float, kind
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
-from relax_eg.ir.heads import with_operands
+from relax_eg.ir.calls import substitute_exprs
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, own_dims, postorder, var
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.attribute_variables import attribute_values, read_source
-from relax_eg.rules.check import keeps_accuracy
 from relax_eg.rules.conditions import Claim, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.points import keeps_accuracy
 from relax_eg.rules.rule import Instance, Rule, instances
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_have_masks
 from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import Sides, equal_by_choices
-from relax_eg.rules.verify_formal.compose import POSITION, Composer, Unsupported, size_conditions
+from relax_eg.rules.verify_formal.compose import POSITION, Composer, Unsupported, indices_of, size_conditions
 from relax_eg.rules.verify_formal.empty_axes import cases
 from relax_eg.rules.verify_formal.existence import require_operators, require_sizes
 from relax_eg.rules.verify_formal.folds import Folds
@@ -255,10 +255,7 @@ def why_not_equal(
     is "approximate", there is no loss of accuracy beyond rounding in another order; where the proof says nothing of
     it, the accuracy law is tested. `seconds`: of processor time of the proof."""
     params = {x: x if x.op == VAR else var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
-    over = dict(params)
-    for e in postorder((left, right), stop=params.__contains__):
-        if e not in over:
-            over[e] = with_operands(e, tuple(over[a] for a in e.args))
+    sides = substitute_exprs((left, right), params)
     known = facts or {}
     guards: list[Claim | Relation] = []
     for x, found in known.items():
@@ -267,7 +264,7 @@ def why_not_equal(
         if x in params:
             guards += [Claim(f, str(params[x].attr("name"))) for f in sorted(found) if f != NONEMPTY]
     rule = replace(_EQUALITY, numerics=numerics)
-    instance = Instance(rule, tuple(params.values()), (over[left],), (over[right],), tuple(guards))
+    instance = Instance(rule, tuple(params.values()), (sides[0],), (sides[1],), tuple(guards))
     deadline = Deadline(time.thread_time() + seconds)
     why = why_not_proved(instance, deadline)
     if numerics != "reassociate":
@@ -298,7 +295,7 @@ def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:
     """Returns the guards that hold wherever the rule applies and its left side exists."""
     names: dict[str, None] = {}
     for e in postorder((*instance.left, *instance.right)):
-        for d in _dims(e):
+        for d in own_dims(e):
             names.update(dict.fromkeys(sorted(d.variables)))
     known = [at_least(Dim.var(n) - 1 if is_any_step(Dim.var(n)) else Dim.var(n)) for n in names]
     for c in size_conditions(instance.left):
@@ -308,13 +305,6 @@ def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:
         if isinstance(g, Relation):
             known.append(guard(*normal_comparison(g.op, g.left - g.right)))
     return KnownGuards(list(dict.fromkeys(known)), deadline)
-
-
-def _dims(e: Expr) -> Iterator[Dim]:
-    if isinstance(e.annotation, Tensor):
-        yield from e.shape
-    for _, value in e.attrs:
-        yield from (v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim))
 
 
 def _is_linear_algebra(instance: Instance) -> bool:
@@ -339,7 +329,7 @@ def _prove_result(instance: Instance, left: Expr, right: Expr, base: KnownGuards
 
 
 def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuards) -> _Outcome:
-    at = _indices(left)
+    at = indices_of(left)
     facts = base.with_(_ranges(at, left.shape))
     claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
     composer = Composer(claims={n: f & _OF_BITS for n, f in claims.items()})
@@ -457,15 +447,11 @@ def _equal_elements(
 
 def _differ_as_words(left: Expr, right: Expr, deadline: Deadline) -> str:
     """Returns why elements, computed without reductions, are not shown to have the same bits; empty if they are."""
-    at, composer = _indices(left), Composer()
+    at, composer = indices_of(left), Composer()
     try:
         return same_words(composer.element(left, at), composer.element(right, at), deadline)
     except Unsupported as e:
         return str(e)
-
-
-def _indices(e: Expr) -> tuple[Dim, ...]:
-    return tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(e.shape))
 
 
 def _shared(left: Expr, right: Expr, facts: KnownGuards) -> dict[Expr, str]:

@@ -20,7 +20,7 @@ from relax_eg.rules.verify_formal.guards import (
     simplified,
     zero,
 )
-from relax_eg.rules.verify_formal.places import Written, written_out
+from relax_eg.rules.verify_formal.places import Written, few_places
 from relax_eg.rules.verify_formal.sums import CanonicalSum, Factor, Sum, Term, guard_variables
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
@@ -173,8 +173,12 @@ class Normalizer:
 
     def _write_out(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Replaces a sum over few places by its summands, if that is wanted."""
-        found = written_out(t, self) if self.written != "none" else None
-        return None if found is None else [(made, Fraction(1)) for made in found]
+        found = few_places(t, self.written, self.composer.constants) if self.written != "none" else None
+        if found is None:
+            return None
+        name, places = found
+        rest = Term(t.factors, t.guards, t.bound - {name})
+        return [(self.term_with(rest, {name: Dim.of(i)}), Fraction(1)) for i in places]
 
     def _guards(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """Drops guards that are decided or known. A term whose guards contradict one another is 0."""

@@ -1,0 +1,36 @@
+"""The programs of a search, in loops over pieces of a dimension (`driver.fissioned`), as further programs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from relax_eg.backend.family import KERNELS
+from relax_eg.driver.fissioned import ACCUMULATED, IN_PIECES, Fissions, rule_of
+from relax_eg.driver.measured import Entry, Search
+from relax_eg.rules.regions import CutRegion
+
+
+def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
+    """A program, or the one as written (None), in loops over pieces where the rules say that these compute the same:
+    for each of its regions, in few pieces first. None where kernels are executables of their own."""
+    options = search.options
+    rules = {s.name for s in options.rules.schemas} & {IN_PIECES, ACCUMULATED}
+    if not rules or options.execution == KERNELS or options.cost is not None:
+        return
+    base = entry or search.as_written
+    if base.module not in search.fissions:
+        search.fissions[base.module] = Fissions(base.module, options.bindings[0], rules)
+    of = search.fissions[base.module]
+
+    def entries(region: CutRegion) -> Iterator[Entry]:
+        for pieces, is_finest in of.ways(region):
+            with search.limit_clock.running():
+                made = of.cut(region, pieces, is_finest)
+            if made is not None:
+                loops = {rule_of(region): len(region.outputs)}
+                yield replace(base, found=replace(base.found, module=made, loops=loops))
+
+    with search.limit_clock.running():
+        regions = of.regions
+    yield from map(entries, regions)
