@@ -20,7 +20,6 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import reachable_functions, substitute_exprs, without_calls
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Binding, Function, Module
-from relax_eg.ir.outline import SMALLEST_PROGRAM
 from relax_eg.ops import bytes_of
 from relax_eg.rules.book.pieces import ANCHORS, FINER, rows_of, saved_by, without_padding
 from relax_eg.rules.fission import BodyAnswers, in_a_loop
@@ -146,8 +145,3 @@ class Fissions:
         module = Module((main, *(f for f in needed if f.name != main.name)))
         self.loops[module] = made
         return module
-
-
-def is_large(module: Module) -> bool:
-    """Whether loops of a program are tried before its e-graph is made."""
-    return sum(len(f.expressions()) for f in module) >= SMALLEST_PROGRAM

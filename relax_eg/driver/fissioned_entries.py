@@ -8,6 +8,8 @@ from dataclasses import replace
 from relax_eg.backend.family import KERNELS
 from relax_eg.driver.fissioned import ACCUMULATED, IN_PIECES, Fissions, rule_of
 from relax_eg.driver.measured import Entry, Search
+from relax_eg.ir.module import Module
+from relax_eg.ir.outline import SMALLEST_PROGRAM
 from relax_eg.rules.regions import CutRegion
 
 
@@ -34,3 +36,8 @@ def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
     with search.limit_clock.running():
         regions = of.regions
     yield from map(entries, regions)
+
+
+def is_large(module: Module) -> bool:
+    """Whether loops of a program are tried before its e-graph is made."""
+    return sum(len(f.expressions()) for f in module) >= SMALLEST_PROGRAM

@@ -19,8 +19,7 @@ from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
-from relax_eg.driver.fissioned import is_large
-from relax_eg.driver.fissioned_entries import in_loops
+from relax_eg.driver.fissioned_entries import in_loops, is_large
 from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec

@@ -43,6 +43,7 @@ LISTED = {
     "extract/devices.py": "rates measured by operator, as profiles on file have them",
     "extract/kinds.py": "kernels of a record: conv",
     "extract/fusions/gpu.py": "kernels of a record; what XLA fuses",
+    "extract/fusions/gpu_further.py": "what XLA makes of an operator",
     "extract/fusions/gpu_operators.py": "kernels of a record; what XLA fuses",
     "extract/fusions/cpu.py": "kernels of a record; what XLA fuses",
     "extract/fusions/seconds.py": "kernels of a record; what XLA stores",
