@@ -103,6 +103,12 @@ def block(x, w, up, down):
     return jax.nn.relu((x @ w) @ up) @ down
 
 step = jax.grad(lambda q: jnp.sum(attend(q)))
+
+def overlap(a, b):
+    return jnp.trace(a @ b)
+
+def summed(a, b, hole):
+    return jnp.sum(hole)
 """
 RULES = '''
 import relax_eg as rx

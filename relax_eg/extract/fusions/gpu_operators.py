@@ -6,12 +6,22 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from relax_eg.extract.fusions.gpu_products import SMALL, Product, parts_of_depth
-from relax_eg.extract.fusions.operators import MATMULS, ORDERS, PARTS, PERMUTATIONS, REPEATS, Operators
+from relax_eg.extract.fusions.operators import (
+    MATMULS,
+    ORDERS,
+    PARTS,
+    PERMUTATIONS,
+    REPEATS,
+    SCATTERS,
+    Operators,
+    is_unknown,
+)
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
 from relax_eg.shapes import Dim
+from relax_eg.tir import PatternKind
 
 _FEW = 2.0  # given: times the bytes of a result up to which its parts are read again rather than stored as their sum
 _FRAGMENT = 128  # given: columns of which a matmul of joined operands takes multiples (kMinConcatFragmentSize)
@@ -50,6 +60,13 @@ class GpuOperators(Operators):
         behind = [e for e in behind if all(r.op in PARTS for r in self.readers[e])]
         self.keys = {e for e in behind if self._summed(e) > _FEW}
         self.turned_keys = {e for e in behind if e not in self.keys and any(map(self._is_unfinished, self.operands(e)))}
+
+    def _kind(self, e: Expr) -> PatternKind:
+        found = super()._kind(e)
+        if e.op in SCATTERS and not is_unknown(e.args[1]):
+            windows = self.elements(e.args[1]) / len(e.attr("scatter_dims_to_operand_dims"))
+            return PatternKind.INJECTIVE if windows == 1 else found  # an update of a slice
+        return found
 
     def _joined_products(self) -> dict[Expr, Expr]:
         """For matmuls that are joined, the first of each group, by matmul."""

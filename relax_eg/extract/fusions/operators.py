@@ -161,8 +161,6 @@ class Operators:
     def _kind(self, e: Expr) -> PatternKind:
         if e.op not in TABLE or e.op in _HEAVY or any(is_unknown(a) for a in (e, *e.args)):
             return PatternKind.OPAQUE
-        if e.op in SCATTERS and self.elements(e.args[1]) == len(e.attr("scatter_dims_to_operand_dims")):
-            return PatternKind.INJECTIVE  # one window is an update of a slice
         return pattern_kind(site_of(e))
 
     def _is_loop(self, e: Expr) -> bool:
