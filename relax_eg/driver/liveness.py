@@ -71,10 +71,11 @@ def stored_values(
     for v in walk(module.main, model, ahead):
         if v.runs_functions or v.is_stored:
             found.setdefault(v.function.name, {})[v.node] = None if v.place is None else v.place.kept
-        if v.place is not None and v.place.workspace != 0:
-            spaces[v.function.name, v.node] = v.place.workspace
-        elif isinstance(v.model, WithOwnKernels) and v.site is not None:
-            spaces[v.function.name, v.node] = Dim.of(v.model.own_workspace(v.site, v.node.annotation))
+        space = Dim.of(0) if v.place is None else v.place.workspace
+        if isinstance(v.model, WithOwnKernels) and v.site is not None:
+            space = space + v.model.own_workspace(v.site, v.node.annotation)
+        if space != 0:
+            spaces[v.function.name, v.node] = space
         if v.place is not None and v.place.beside is not None:
             beside[v.function.name, v.node] = v.place.beside
 

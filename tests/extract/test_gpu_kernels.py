@@ -186,6 +186,12 @@ def test_temporaries_are_those_that_xla_compiles() -> None:
     assert made.predicted.temporary_bytes == made.temporary_bytes == 2 * 16 * 512 * 512 * 2
 
 
+def test_a_product_that_the_next_one_reads_is_a_temporary() -> None:
+    best = rx.optimize(lambda a, b, c: (a @ b) @ c, *("2048 2048 @ bfloat16",) * 3, rules=NONE, target="h100")
+    memory = best.report.after.memory
+    assert memory is not None and memory.temporary == 2 * 2048 * 2048
+
+
 @with_plugin
 def test_parts_of_matmuls_are_stored_in_place_of_results() -> None:
     def gated(x: Any, w: Any, v: Any) -> Any:
