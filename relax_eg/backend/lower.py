@@ -15,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
+from relax_eg.backend.convolutions import CONVOLUTIONS, convolution_in_a_loop
 from relax_eg.backend.jax_library import run_library
 from relax_eg.backend.libraries import run_registered
 from relax_eg.backend.tensor_programs import lower_program
@@ -30,7 +31,7 @@ from relax_eg.ir.expr import (
     Expr,
     constant_value,
 )
-from relax_eg.ir.heads import Evaluator
+from relax_eg.ir.heads import LOOPS, Evaluator
 from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
@@ -105,6 +106,7 @@ class _Run(Evaluator):
         self.compiled: dict[tuple[Any, ...], Any] = {}
         self.running: Function | None = None
         self.own_control: Mapping[Expr, Callable[..., Any]] = {}
+        self._is_in_loop = False
 
     def function(self, name: str, args: Sequence[Any]) -> Any:
         function = self.module[name]
@@ -152,6 +154,8 @@ class _Run(Evaluator):
                 _need_to_apply(e, args, sizes)
             attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
             try:
+                if self._is_in_loop and e.op in CONVOLUTIONS:
+                    return convolution_in_a_loop(*args, **attrs)
                 return get(e.op).jax_function()(*args, **attrs)
             except (TypeError, ValueError):
                 _need_to_apply(e, args, sizes)  # raises our own error for what JAX refuses
@@ -182,7 +186,7 @@ class _Run(Evaluator):
         arrays = [i for i, a in enumerate(args) if hasattr(a, "dtype")]
         fixed = tuple((i, a) for i, a in enumerate(args) if not hasattr(a, "dtype"))
         try:
-            compiled = self.compiled.get((name, fixed))
+            compiled = self.compiled.get((name, fixed, self._is_in_loop))
         except TypeError:  # an argument is not hashable: a tuple of arrays
             return self.function(name, args)
         if compiled is None:
@@ -191,7 +195,7 @@ class _Run(Evaluator):
                 full = dict(fixed) | dict(zip(arrays, given, strict=True))
                 return self.function(name, [full[i] for i in range(len(args))])
 
-            compiled = self.compiled[name, fixed] = jax.jit(run)
+            compiled = self.compiled[name, fixed, self._is_in_loop] = jax.jit(run)
         return compiled(*(args[i] for i in arrays))
 
     def control(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
@@ -204,9 +208,15 @@ class _Run(Evaluator):
         p = group_arguments(e.op, args, dict(e.attrs))
         if e.op == SHARD_MAP:
             return self.shard_map(e, p.functions[0], p.constants)
-        return run_control(
-            e, p, lambda i, *operands: self.function(p.functions[i], operands), lambda d: _resolved(d, sizes)
-        )
+
+        def run(i: int, *operands: Any) -> Any:
+            around, self._is_in_loop = self._is_in_loop, self._is_in_loop or e.op in LOOPS
+            try:
+                return self.function(p.functions[i], operands)
+            finally:
+                self._is_in_loop = around
+
+        return run_control(e, p, run, lambda d: _resolved(d, sizes))
 
     def shard_map(self, e: Expr, name: str, operands: Sequence[Any]) -> Any:
         placed = {k: e.attr(k).value for k in ("mesh", "in_specs", "out_specs", "manual_axes")}
