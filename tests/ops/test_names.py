@@ -33,6 +33,7 @@ OTHER_WORDS = {
 }
 LISTED = {
     "rules/window_forms.py": "what repeats elements",
+    "backend/convolutions.py": "kernels of a record: conv",
     "backend/gpu/hlo.py": "operations of HLO",
     "driver/compiled_rules.py": "arguments of compiled rules",
     "driver/layers.py": "kernels of a record whose weights have codes",
