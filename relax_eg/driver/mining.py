@@ -130,13 +130,20 @@ class Mined:
         return "\n".join([*map(str, self.offers), counts, *([f"stopped: {self.stopped}"] if self.stopped else [])])
 
 
-@accepts(
-    DiscoveryError,
-    size=within("a number of operators", 1, LARGEST_SIZE),
-    numerics=one_of(*CLASSES),
-    jobs=within("a number of processes", 1, MOST_JOBS),
-    tell=CALLABLE,
-)
+# What the options of a search for cheaper terms may be.
+OPTIONS = {
+    "size": within("a number of operators", 1, LARGEST_SIZE),
+    "numerics": one_of(*CLASSES),
+    "jobs": within("a number of processes", 1, MOST_JOBS),
+    "tell": CALLABLE,
+}
+
+
+def untold(text: str, done: int, of: int) -> None:
+    """Tells nobody of the progress of a search."""
+
+
+@accepts(DiscoveryError, **OPTIONS)
 def mine(
     function: Callable[..., Any] | Module,
     *specs: Any,
@@ -157,7 +164,7 @@ def mine(
     A search that is interrupted by Ctrl-C returns what it has proved. DiscoveryError if a size is missing in `at`.
     """
     module, sizes = program_at(function, specs, at)
-    return Miner(target, size, numerics, jobs).mined(module, sizes, tell or (lambda text, done, of: None))
+    return Miner(target, size, numerics, jobs).mined(module, sizes, tell or untold)
 
 
 def program_at(

@@ -11,14 +11,13 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from relax_eg.argument_checks import CALLABLE, Kind, accepts, of_types, one_of, within
+from relax_eg.argument_checks import Kind, accepts, of_types
 from relax_eg.discovery.grammar import Grammar
-from relax_eg.discovery.proving import CLASSES, MOST_JOBS, Progress
-from relax_eg.discovery.search import LARGEST_SIZE
+from relax_eg.discovery.proving import Progress
 from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Term, size_of
 from relax_eg.discovery.values import SamplePoints
-from relax_eg.driver.mining import CHEAPER, Mined, Miner, Offer, grammar_of, program_at
+from relax_eg.driver.mining import CHEAPER, OPTIONS, Mined, Miner, Offer, grammar_of, program_at, untold
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.frontends import trace
 from relax_eg.ir.annotations import Tensor
@@ -40,10 +39,7 @@ def _are_specs(x: Any) -> bool:
     sketch=Kind(lambda x: callable(x) or isinstance(x, Module), "a function, or a Module,"),
     holes=Kind(_are_specs, "a list of specs"),
     operators=of_types("names of operators, joined by '|',", str),
-    size=within("a number of operators", 1, LARGEST_SIZE),
-    numerics=one_of(*CLASSES),
-    jobs=within("a number of processes", 1, MOST_JOBS),
-    tell=CALLABLE,
+    **OPTIONS,
 )
 def fill(
     function: Callable[..., Any] | Module,
@@ -69,11 +65,7 @@ def fill(
     and sketch do not fit together, or if they have operators that no grammar has."""
     module, sizes = program_at(function, specs, at)
     outline = sketch if isinstance(sketch, Module) else trace(sketch, *specs, *holes)
-    return _filled_by(Miner(target, size, numerics, jobs), module, outline, sizes, operators, tell or _untold)
-
-
-def _untold(text: str, done: int, of: int) -> None:
-    pass
+    return _filled_by(Miner(target, size, numerics, jobs), module, outline, sizes, operators, tell or untold)
 
 
 def _filled_by(

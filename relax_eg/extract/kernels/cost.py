@@ -273,8 +273,8 @@ class KernelCost(WholeCost):
         moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
         effort = self.effort(op, placed)
         before, parts = len(placed.program.workspaces) * p.launch, self.parts(placed)
-        is_own, launches = pallas and self.is_own(placed), 1
-        own, blocks = is_own and bool(parts), self.blocks_of(placed) if is_own else None
+        (is_own, blocks), launches = self._through_pallas(placed) if pallas else (False, None), 1
+        own = is_own and bool(parts)
         if blocks is not None:
             moved, launches = blocks.bytes, blocks.launches
         seconds = self.kernel(parts, effort.other + before, moved, own, own)
@@ -305,23 +305,22 @@ class KernelCost(WholeCost):
 
     def is_own(self, placed: ProgramUse) -> bool:
         """Whether a program goes through Pallas, because XLA serves it badly."""
-        if not self.profile.pallas or unsupported_reason(placed.program):
-            return False
-        if self._known_sizes(placed) is None:
-            return served_badly(self.parts(placed))
-        return self.blocks_of(placed) is not None
+        return self._through_pallas(placed)[0]
 
-    def blocks_of(self, placed: ProgramUse) -> OwnKernels | None:
-        """What a program takes by its blocks; None where it is left to XLA, or nothing is known of blocks."""
-        sizes = self._known_sizes(placed)
-        if sizes is None or self.own_blocks is None:
-            return None
-        return self.own_blocks(placed.program, sizes, self.profile.name)
+    def _through_pallas(self, placed: ProgramUse) -> tuple[bool, OwnKernels | None]:
+        """Whether a program goes through Pallas, and what it takes by its blocks, if these are known."""
+        if not self.profile.pallas or unsupported_reason(placed.program):
+            return False, None
+        sizes = {v: self.number(placed.sizes.get(v, Dim.var(v)), {}) for v in placed.program.sizes}
+        if self.own_blocks is None or any(is_column(n) for n in sizes.values()):
+            return served_badly(self.parts(placed)), None
+        found = self.own_blocks(placed.program, {v: int(n) for v, n in sizes.items()}, self.profile.name)
+        return found is not None, found
 
     def as_own(self, placed: ProgramUse, amounts: Amounts) -> Amounts:
         """The amounts of a program, if it goes through Pallas, with the launches, bytes and workspace of its blocks;
         else as they are. What blocks add is of the binding."""
-        blocks = self.blocks_of(placed) if self.is_own(placed) else None
+        _, blocks = self._through_pallas(placed)
         if blocks is None:
             return amounts
         more = Dim.of(blocks.bytes - int(self.evaluate(amounts.bytes)))
@@ -331,15 +330,8 @@ class KernelCost(WholeCost):
     def own_workspace(self, site: Site, result: Annotation) -> int:
         """Bytes that an operator's kernels through Pallas need beside its workspaces, for parts of sums."""
         placed = _program_at(site, result)
-        blocks = self.blocks_of(placed) if placed is not None and self.is_own(placed) else None
+        _, blocks = (False, None) if placed is None else self._through_pallas(placed)
         return 0 if blocks is None else blocks.workspace
-
-    def _known_sizes(self, placed: ProgramUse) -> dict[str, int] | None:
-        """The sizes of a program, if its blocks are known at them."""
-        sizes = {v: self.number(placed.sizes.get(v, Dim.var(v)), {}) for v in placed.program.sizes}
-        if self.own_blocks is None or any(is_column(n) for n in sizes.values()):
-            return None
-        return {v: int(n) for v, n in sizes.items()}
 
     def _price_xla_routine(self, site: Site) -> NodeCost | None:
         """The cost of an `xla.` routine as the kernel into which XLA compiles its pattern.
