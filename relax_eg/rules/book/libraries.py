@@ -35,8 +35,8 @@ def attended(q: Any, k: Any, v: Any, logits: Callable[[Any], Any]) -> Any:
     return op.astype(op.softmax(logits(made)), q.dtype) @ v
 
 
-def masked(mask: Any) -> Callable[[Any], Any]:
-    return lambda x: op.where(mask, x, const(FILL, x.dtype))
+def masked(x: Any, mask: Any) -> Any:
+    return op.where(mask, x, const(FILL, x.dtype))
 
 
 def causal(s: Any, t: Any) -> Any:
@@ -59,27 +59,23 @@ def _attention(kind: str, name: str, implementation: Literal["xla", "cudnn"], re
     elif kind == "bias":
         shapes += ", extra: b g*r s t @ float32"
 
-    def plain(q: Any, k: Any, v: Any, r: Any) -> Any:
+    def pattern(q: Any, k: Any, v: Any, *extra: Any, r: Any) -> Any:
         b, h, s, _ = q.shape
-        shape = (b, h, s, k.shape[2])
-        edit: Callable[[Any], Any] = lambda x: x  # noqa: E731
-        if kind == "causal":
-            edit = masked(op.broadcast_to(causal(s, k.shape[2]), shape))
-        return attended(q, repeated(k, r), repeated(v, r), edit)
+        t = k.shape[2]
+        edits: dict[str, Callable[[Any], Any]] = {
+            "": lambda x: x, "mask": lambda x: masked(x, *extra), "bias": lambda x: x + extra[0],
+            "causal": lambda x: masked(x, op.broadcast_to(causal(s, t), (b, h, s, t))),
+        }  # fmt: skip
+        return attended(q, repeated(k, r), repeated(v, r), edits[kind])
 
-    def more(q: Any, k: Any, v: Any, extra: Any, r: Any) -> Any:
-        edit = masked(extra) if kind == "mask" else lambda x: x + extra  # type: ignore[reportUnknownLambdaType]
-        return attended(q, repeated(k, r), repeated(v, r), edit)
-
-    function = more if kind in ("mask", "bias") else plain
-    function.__name__ = name.replace(".", "_")
+    pattern.__name__ = name.replace(".", "_")
     calls.library(
         name, shapes=shapes, sizes="r", when=conditions(name, "b g r s t d"), requires=requires,
         target=functools.partial(routines.attention, kind=kind, implementation=implementation),
         # cuDNN takes a bias of the operands' dtype.
         numerics="approximate" if (kind, implementation) == ("bias", "cudnn") else "reassociate",
         tags=("attention",), doc=f"attention{f' with a {kind}' if kind else ''}, of grouped heads", check=False,
-    )(function)  # fmt: skip
+    )(pattern)  # fmt: skip
 
 
 def attention_names(kind: str) -> tuple[str, ...]:
@@ -127,28 +123,12 @@ def _matmul(transposed: bool, parts: tuple[str, ...], batched: bool = False) -> 
             made = made + left.pop(0) if part in taken else _activated(part, made)
         return made
 
-    def alone(a: Any, b: Any) -> Any:
-        return pattern(a, b)
-
-    def biased(a: Any, b: Any, bias: Any) -> Any:
-        return pattern(a, b, bias)
-
-    def added(a: Any, b: Any, residual: Any) -> Any:
-        return pattern(a, b, residual)
-
-    def both(a: Any, b: Any, bias: Any, residual: Any) -> Any:
-        return pattern(a, b, bias, residual)
-
-    functions: dict[tuple[str, ...], Callable[..., Any]] = {
-        (): alone, ("bias",): biased, ("residual",): added, ("bias", "residual"): both,
-    }  # fmt: skip
-    function = functions[tuple(taken)]
-    function.__name__ = name.replace(".", "_")
+    pattern.__name__ = name.replace(".", "_")
     calls.library(
         name, shapes=shapes, requires=KERNELS, tags=("matmul",),
         target=functools.partial(routines.matmul, transposed=transposed, parts=parts),
         doc=f"a matmul{' with ' + ', '.join(parts) if parts else ''}", check=False,
-    )(function)  # fmt: skip
+    )(pattern)  # fmt: skip
 
 
 for _transposed, _bias, _activation, _residual in itertools.product(

@@ -7,7 +7,6 @@ last, masks selected or added), and some make a call more specific (causal masks
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from relax_eg.dtypes import HALF
@@ -142,39 +141,25 @@ def _heads_first(kind: str, name: str, dtype: str, how: str, extra: str, rare: b
     shapes = f"q: b h s d{at}, k: b h d t{at}, v: b h t d{at}"
     suffix = "_".join(x for x in (dtype, how, extra.replace(" ", "_"), "rare" if rare else "") if x)
 
-    def made(q: Any, k: Any, v: Any, more: Any = None, f: Any = None) -> Any:
+    def sides(q: Any, k: Any, v: Any, *more: Any) -> Any:
         logits = op.matmul(q, k, out_dtype="float32") if how == "summed" else q @ k
         logits = op.astype(logits, "float32") if how == "wide" else logits
         right = [q, op.permute_dims(k, _TURNED), v]
         if kind == "mask":
-            logits = op.where(more, logits, f)
-            right.append(more)
+            logits = op.where(more[0], logits, more[1])
+            right.append(more[0])
         elif kind == "bias":
-            right.append(op.broadcast_to(op.astype(more, "float32"), logits.shape))
-            logits = logits + more
+            right.append(op.broadcast_to(op.astype(more[0], "float32"), logits.shape))
+            logits = logits + more[0]
         return op.astype(op.softmax(logits), q.dtype) @ v, call_library(name, *right, r=1)
 
-    # Each is a function with a name, because verdicts on file are found by a function's text.
-    def plain(q: Any, k: Any, v: Any) -> Any:
-        return made(q, k, v)
-
-    def biased(q: Any, k: Any, v: Any, extra: Any) -> Any:
-        return made(q, k, v, extra)
-
-    def masking(q: Any, k: Any, v: Any, extra: Any, f: Any) -> Any:
-        return made(q, k, v, extra, f)
-
-    functions: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
-        "": (shapes, plain, ()),
-        "bias": (f"{shapes}, extra: {extra}{of_logits}", biased, ()),
-        "mask": (f"{shapes}, extra: b h s t @ bool, f:{of_logits}", masking, _HARDLY if rare else _NEVER),
-    }
-    declared, function, fill = functions[kind]
+    declared = {"": "", "bias": f", extra: {extra}{of_logits}", "mask": f", extra: b h s t @ bool, f:{of_logits}"}
+    fill = () if kind != "mask" else _HARDLY if rare else _NEVER
     _rule(
-        declared, "attention", name, name="_".join(x for x in (_plain(name), "by_hand", suffix) if x),
+        shapes + declared[kind], "attention", name, name="_".join(x for x in (_plain(name), "by_hand", suffix) if x),
         doc="attention by hand, heads before positions", when=(*conditions(name, "b h s t d"), *fill),
         numerics="approximate" if rare else "reassociate",
-    )(function)  # fmt: skip
+    )(sides)  # fmt: skip
 
 
 def _plain(name: str) -> str:
@@ -202,7 +187,7 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
     """Adds the rules for one kind, routine and dtype. `single`: whether each head has a key of its own, so that a
     causal mask is not copied for groups."""
 
-    def sides(q: Any, k: Any, v: Any, c: Any, r: Any, extra: Any = None, f: Any = None) -> Any:
+    def sides(q: Any, k: Any, v: Any, c: Any, *more: Any, r: Any = 1) -> Any:
         b, s, h, d = q.shape
         t, g = k.shape[1], k.shape[2]
         x = op.permute_dims(op.reshape(q, (b, s, g, r, d)), (0, 2, 1, 3, 4))
@@ -211,13 +196,14 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
         x = op.matmul(op.reshape(x, (b, g, r * s, d)), op.permute_dims(k, (0, 2, 3, 1)), **how)
         x = op.permute_dims(op.reshape(x, (b, g, s, r, t)) * c, (3, 0, 1, 2, 4))
         heads = [op.permute_dims(_scaled(q, c), _HEADS), op.permute_dims(k, _HEADS), op.permute_dims(v, _HEADS)]
+        extra = more[0] if more else None
         if kind == "causal":
             both = op.logical_and(op.broadcast_to(const(True), (b, g, s, t)), op.expand_dims(causal(s, t), (0, 1)))
             extra = op.expand_dims(both, 0) if single else op.broadcast_to(both, (r, b, g, s, t))
         if kind == "bias":
             x = x + extra
         elif kind:
-            x = op.where(extra, x, f)
+            x = op.where(extra, x, more[-1])
         p = op.permute_dims(op.astype(op.softmax(x), q.dtype), (1, 2, 4, 0, 3))
         o = op.permute_dims(v, (0, 2, 3, 1)) @ op.reshape(p, (b, g, t, r * s))
         o = op.permute_dims(op.reshape(o, (b, g, d, r, s)), (3, 0, 4, 1, 2))
@@ -229,42 +215,22 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
         return left, op.permute_dims(call_library(name, *heads, r=r), _HEADS)
 
     at, wide = f" @ {dtype}", " @ float32"
-    shapes = f"q: b s g*r d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}"
-    rule, base = _rule, f"{_plain(name)}_from_jax_nn_{dtype}"
-    when = conditions(name, "b g r s t d")
-    options: dict[str, Any] = {"sizes": "r", "doc": "jax.nn.dot_product_attention as it is traced"}
-
-    def plain(q: Any, k: Any, v: Any, c: Any, r: Any) -> Any:
-        return sides(q, k, v, c, r)
-
-    def masking(q: Any, k: Any, v: Any, c: Any, extra: Any, f: Any, r: Any) -> Any:
-        return sides(q, k, v, c, r, extra, f)
-
-    def biased(q: Any, k: Any, v: Any, c: Any, extra: Any, r: Any) -> Any:
-        return sides(q, k, v, c, r, extra)
-
-    def ordered(q: Any, k: Any, v: Any, c: Any, f: Any, r: Any) -> Any:
-        return sides(q, k, v, c, r, None, f)
-
-    def ordered_single(q: Any, k: Any, v: Any, c: Any, f: Any) -> Any:
-        return sides(q, k, v, c, 1, None, f)
-
-    if kind == "mask":
-        more = f"{shapes}, extra: r b g s t @ bool, f:{wide}"
-        rule(more, "attention", name, name=base, when=(*when, *_NEVER), **options)(masking)
-    elif single:
-        apart = f"q: b s g d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}, f:{wide}"
+    base, doc = f"{_plain(name)}_from_jax_nn_{dtype}", "jax.nn.dot_product_attention as it is traced"
+    if single:
+        shapes = f"q: b s g d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}, f:{wide}"
         needed = (*conditions(name, "b g s t d"), "f <= -1e30")
-        rule(apart, "attention", name, name=f"{base}_single", when=needed, doc=options["doc"])(ordered_single)
-    elif kind == "causal":
-        # Minus infinity is accepted too: every row of a lower triangle has a position.
-        rule(f"{shapes}, f:{wide}", "attention", name, name=base, when=(*when, "f <= -1e30"), **options)(ordered)
-    elif kind == "bias":
-        for which, bias in (("row", "1 1 1 s t"), ("whole", "r b g s t")):
-            more, called_so = f"{shapes}, extra: {bias}{wide}", f"{base}_{which}"
-            rule(more, "attention", name, name=called_so, when=when, **options)(biased)
-    else:
-        rule(shapes, "attention", name, name=base, when=when, **options)(plain)
+        _rule(shapes, "attention", name, name=f"{base}_single", when=needed, doc=doc)(sides)
+        return
+    shapes = f"q: b s g*r d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}"
+    # By the ending of a rule's name: further operands. In a causal mask every row has a position, so minus infinity is
+    # accepted too.
+    further: dict[str, dict[str, str]] = {
+        "": {"": ""}, "mask": {"": f", extra: r b g s t @ bool, f:{wide}"}, "causal": {"": f", f:{wide}"},
+        "bias": {"_row": f", extra: 1 1 1 s t{wide}", "_whole": f", extra: r b g s t{wide}"},
+    }  # fmt: skip
+    when = (*conditions(name, "b g r s t d"), *{"mask": _NEVER, "causal": _NEVER[:1]}.get(kind, ()))
+    for ending, operands in further[kind].items():
+        _rule(shapes + operands, "attention", name, name=base + ending, when=when, sizes="r", doc=doc)(sides)
 
 
 def _scaled(q: Any, c: Any) -> Any:
@@ -290,30 +256,17 @@ def _causal_call(name: str, special: str, dtype: str) -> None:
 
 
 def _grouped_call(kind: str, name: str, dtype: str) -> None:
-    def sides(q: Any, k: Any, v: Any, extra: Any, r: Any) -> Any:
-        rest = () if extra is None else (extra,)
-        return call_library(name, q, repeated(k, r), repeated(v, r), *rest, r=1), call_library(
-            name, q, k, v, *rest, r=r
-        )
+    def sides(q: Any, k: Any, v: Any, *rest: Any, r: Any) -> Any:
+        apart = call_library(name, q, repeated(k, r), repeated(v, r), *rest, r=1)
+        return apart, call_library(name, q, k, v, *rest, r=r)
 
     at = f" @ {dtype}"
     shapes = f"q: b g*r s d{at}, k: b g t d{at}, v: b g t d{at}"
-    rule_name = f"{_plain(name)}_of_groups_{dtype}"
-    doc = "keys and values that groups of heads share are not repeated"
-    options: dict[str, Any] = {"sizes": "r", "name": rule_name, "doc": doc}
-    when = conditions(name, "b g r s t d")
-
-    def plain(q: Any, k: Any, v: Any, r: Any) -> Any:
-        return sides(q, k, v, None, r)
-
-    def more(q: Any, k: Any, v: Any, extra: Any, r: Any) -> Any:
-        return sides(q, k, v, extra, r)
-
-    if kind in ("mask", "bias"):
-        extra = "extra: b g*r s t @ bool" if kind == "mask" else "extra: b g*r s t @ float32"
-        _rule(f"{shapes}, {extra}", "attention", name, when=when, **options)(more)
-    else:
-        _rule(shapes, "attention", name, when=when, **options)(plain)
+    further = {"mask": ", extra: b g*r s t @ bool", "bias": ", extra: b g*r s t @ float32"}.get(kind, "")
+    _rule(
+        shapes + further, "attention", name, sizes="r", name=f"{_plain(name)}_of_groups_{dtype}",
+        doc="keys and values that groups of heads share are not repeated", when=conditions(name, "b g r s t d"),
+    )(sides)  # fmt: skip
 
 
 for _kind in ("", "mask", "bias", "causal"):
