@@ -7,7 +7,6 @@ annotation, and its value, on random operands of these or smaller sizes, against
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Generator, Mapping, Sequence
@@ -29,7 +28,7 @@ from relax_eg.ir.expr import Expr, node, var
 from relax_eg.ir.steps import is_sized
 from relax_eg.logs import log, raise_if_exhausted
 from relax_eg.memo import Memo
-from relax_eg.ops.libraries import FFI, Library, library_call
+from relax_eg.ops.libraries import FFI, Library, library_call, relative_difference
 from relax_eg.ops.library_needs import RoutinePlace, unmet_need, version
 from relax_eg.shapes import Dim
 from relax_eg.shapes.constraints import dim_of_jax
@@ -281,7 +280,7 @@ def _compared_with_pattern(library: Library, operands: Sequence[Tensor], attrs: 
     many = isinstance(made, tuple)
     for i, (got, right) in enumerate(zip(made if many else (made,), wanted if many else (wanted,), strict=True)):
         got, right = np.asarray(got), np.asarray(right)
-        off = _difference(got, right)
+        off = relative_difference(got, right)
         if not off <= _tolerance(right.dtype.name):
             at = binding_text(sizes)
             which = f"result {i}: " if many else ""
@@ -297,21 +296,6 @@ def _compared_with_pattern(library: Library, operands: Sequence[Tensor], attrs: 
 def _tolerance(dtype: str) -> float:
     least = RECORDS[dtype].tolerance if dtype in RECORDS else 0.0
     return max(least, _ON_ACCELERATOR) if dtype == "float32" and jax.default_backend() != "cpu" else least
-
-
-def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-    """The largest difference, relative to the largest element of `b`; infinite where only one of two elements is
-    finite."""
-    if b.size == 0:
-        return 0.0
-    wide = np.complex128 if "c" in a.dtype.kind + b.dtype.kind else np.float64
-    x, y = a.astype(wide), b.astype(wide)
-    finite = np.isfinite(y)
-    if not np.array_equal(np.isfinite(x), finite):
-        return math.inf
-    if not finite.any():
-        return 0.0
-    return float(np.abs(x - y)[finite].max() / max(float(np.abs(y)[finite].max()), 1e-30))
 
 
 def _text(a: np.ndarray[Any, Any]) -> str:

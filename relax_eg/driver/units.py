@@ -6,7 +6,6 @@ beside the node as written when the caller's e-graph is made; extraction decides
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections import Counter
@@ -35,7 +34,7 @@ from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.weights import Preparable
 from relax_eg.ir.calls import callees_first, reachable_functions
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONSTANT, VAR, Expr, postorder
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONSTANT, VAR, Expr, fresh_name, postorder
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, Origins, SourceLine
@@ -217,10 +216,8 @@ class Units:
         self.module = Module(tuple(self.functions.values()))
 
     def _fresh_name(self, stem: str) -> str:
-        taken = self.functions.keys() | self._taken_names
-        name = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
-        self._taken_names.add(name)
-        return name
+        self._taken_names |= self.functions.keys()
+        return fresh_name(stem, self._taken_names)
 
     @property
     def candidates(self) -> int:

@@ -19,7 +19,7 @@ from relax_eg.explain.nearest import Attempt, Graph, Nearest
 from relax_eg.explain.record import Firing, signature_of
 from relax_eg.explain.steps import equation
 from relax_eg.extract.cost import WholeCost
-from relax_eg.figures import binding_text
+from relax_eg.figures import binding_text, time
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.expr import Expr, postorder
@@ -194,8 +194,8 @@ class _Answer:
             return WhyNot(self.rule, "not chosen", "", "", ("in the e-graph, but other choices were cheaper",))
         source, match, (before, after) = min(places, key=lambda p: p[2][1] - p[2][0])
         at = binding_text(self.options.bindings[0])
-        against = f"{_time(after)} against {_time(before)}{f', at {at}' if at else ''}"
-        if _time(after) == _time(before):
+        against = f"{time(after)} against {time(before)}{f', at {at}' if at else ''}"
+        if time(after) == time(before):
             why = f"in the e-graph, but nothing is gained: {against}"
         elif after > before:
             why = f"in the e-graph, but priced dearer: {against}"
@@ -293,9 +293,3 @@ def _root(f: Firing, graph: Graph) -> int:
             return -1
         classes[e] = found
     return classes[f.instance.left[0]]
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

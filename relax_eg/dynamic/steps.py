@@ -41,6 +41,7 @@ from relax_eg.memo import Memo
 from relax_eg.ops.data_dependent import most_of
 from relax_eg.ops.deduction import deduce_module
 from relax_eg.ops.keys import dtype_name
+from relax_eg.ops.partial_annotations import is_partial
 from relax_eg.shapes import Dim, Scope
 from relax_eg.vm.compile import Advances, RegionProgram
 
@@ -145,11 +146,6 @@ def _waste(call: _PartCall) -> float:
     return 1 - math.prod(call.sizes.values()) / max(math.prod(call.capacities.values()), 1)
 
 
-def _is_coarse(a: Annotation) -> bool:
-    """Whether the sizes or dtype of a tensor are not known before it is computed."""
-    return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)
-
-
 def most_of_casts(function: Function) -> Mapping[str, Dim]:
     """Returns the most that each size may be that a `match_cast` of a routine's result names."""
     values = {b.var: b.value for block in function.blocks for b in block.bindings}
@@ -202,9 +198,7 @@ class _Part:
         self._limits = {v: most[v] for v in sorted(used) if v in most}
         self._used = tuple(sorted(used))
         self.sizes = tuple(sorted(used.union(*(d.variables for d in self._limits.values()))))
-        self._unnamed = [
-            i for i, e in enumerate(reads) if isinstance(e.annotation, Tensor) and _is_coarse(e.annotation)
-        ]
+        self._unnamed = [i for i, e in enumerate(reads) if is_partial(e.annotation)]
         self._named = Memo[Any, _Part](_MOST_CALLS)
         programs.parts += [self] * self.is_sized
 
@@ -306,7 +300,7 @@ class _Part:
         """The part as the entry of a module; None if an input or result has no capacity."""
         results = self.outputs or [self.function.result]
         kinds = [*(e.annotation for e in self.reads), *(a for e in results for a in outputs_of(e.annotation))]
-        if not all(isinstance(a, Tensor) and a.shape is not None and a.dtype is not None for a in kinds):
+        if not all(isinstance(a, Tensor) and not is_partial(a) for a in kinds):
             return None
         if self.outputs is None:
             main = self.function

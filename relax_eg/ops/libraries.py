@@ -331,6 +331,21 @@ def with_sizes_of(value: Any, sizes: Mapping[str, Dim]) -> Any:
     return value
 
 
+def relative_difference(a: Array, b: Array) -> float:
+    """The largest difference of two arrays, relative to the largest element of `b`; infinite unless they are finite at
+    the same places."""
+    if b.size == 0:
+        return 0.0
+    wide = np.complex128 if "c" in a.dtype.kind + b.dtype.kind else np.float64
+    x, y = a.astype(wide), b.astype(wide)
+    finite = np.isfinite(y)
+    if not np.array_equal(np.isfinite(x), finite):
+        return math.inf
+    if not finite.any():
+        return 0.0
+    return float(np.abs(x - y)[finite].max() / max(float(np.abs(y)[finite].max()), 1e-30))
+
+
 def checked_cost(library: Library, seconds: Any, what: str) -> float:
     """Returns the result of a user's cost function as a float. LibraryError unless it is a finite number >= 0."""
     try:

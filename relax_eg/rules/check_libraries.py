@@ -18,7 +18,7 @@ from relax_eg.errors import LibraryError
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ir.expr import postorder
 from relax_eg.ops.interpret import evaluate_expr
-from relax_eg.ops.libraries import Library, evaluate_in_jax, library_of
+from relax_eg.ops.libraries import Library, evaluate_in_jax, library_of, relative_difference
 from relax_eg.ops.library_needs import RoutinePlace, unmet_need
 from relax_eg.rules import samples as draws
 from relax_eg.rules.judge import Absent, Array, Case, Failure, accuracy_failure, widen_sides
@@ -88,10 +88,10 @@ class _Judge:
         found = _measured_class(case, lefts, rights)
         wanted = case.instance.rule.numerics
         if found is None:
-            i = next(i for i, (a, b) in enumerate(zip(lefts, rights, strict=True)) if _distance(a, b) > _APPROXIMATE)
+            i = next(i for i, off in enumerate(map(relative_difference, rights, lefts)) if off > _APPROXIMATE)
             return Failure(f"{self.library.name} does not compute its pattern", lefts[i], rights[i], i), None
         if NUMERICS.index(found) > NUMERICS.index(wanted):
-            i = max(range(len(lefts)), key=lambda i: _distance(lefts[i], rights[i]))
+            i = max(range(len(lefts)), key=lambda i: relative_difference(rights[i], lefts[i]))
             what = f"measured to be {found}, claimed to be {wanted}"
             return Failure(what, lefts[i], rights[i], i, f'claim numerics="{found}"'), found
         return None, found
@@ -146,7 +146,7 @@ def _measured_class(case: Case, lefts: list[Array], rights: list[Array]) -> Nume
     if accuracy_failure(case, [np.asarray(x) for x in here], rights) is None:
         return "reassociate"
     truths = _truths(case)
-    near = all(_distance(t, b) <= _APPROXIMATE for t, b in zip(truths, rights, strict=True))
+    near = all(relative_difference(b, t) <= _APPROXIMATE for t, b in zip(truths, rights, strict=True))
     return "approximate" if near else None
 
 
@@ -156,22 +156,6 @@ def _truths(case: Case) -> list[Array]:
     env = {e: np.asarray(values[name]) for name, e in wide.params.items()}
     with np.errstate(all="ignore"):
         return [np.asarray(evaluate_expr(e, env, case.sizes)) for e in wide.left]
-
-
-def _distance(a: Array, b: Array) -> float:
-    """The largest difference of the arrays, relative to the largest element of `a`; infinite if they are not finite at
-    the same positions."""
-    if a.size == 0:
-        return 0.0
-    kinds = a.dtype.kind + b.dtype.kind
-    wide = np.complex128 if "c" in kinds else np.float64
-    x, y = a.astype(wide), b.astype(wide)
-    if not np.array_equal(np.isfinite(x), np.isfinite(y)):
-        return np.inf
-    kept = np.isfinite(x)
-    if not kept.any():
-        return 0.0
-    return float(np.abs(x - y)[kept].max() / max(float(np.abs(x)[kept].max()), 1e-30))
 
 
 def _short(a: Array) -> str:

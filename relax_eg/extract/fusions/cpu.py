@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from relax_eg.dtypes import itemsize, kind
-from relax_eg.extract.fusions.operators import DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators, is_unknown
+from relax_eg.extract.fusions.operators import DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.fusions.seconds import ARITHMETIC, LIBRARY_SUMS, PLAIN_SUMS, sum_steps
 from relax_eg.extract.implied_matmuls import LEAST_ELEMENTS
@@ -26,6 +26,7 @@ from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import get, program_of, site_of
+from relax_eg.ops.partial_annotations import is_partial
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
 
@@ -253,7 +254,9 @@ class CpuKernels(Operators):
 
     def _is_normalised(self, e: Expr) -> bool:
         """Whether an operator reduces and repeats the result along what it reduced, as softmax does."""
-        if e.op not in TABLE or get(e.op).kernel or self._is_loop(e) or any(map(is_unknown, (e, *e.args))):
+        if e.op not in TABLE or get(e.op).kernel or self._is_loop(e):
+            return False
+        if any(is_partial(x.annotation) for x in (e, *e.args)):
             return False
         if self.elements(e) != self._read_elements(e):
             return False

@@ -14,12 +14,12 @@ from relax_eg.extract.fusions.operators import (
     REPEATS,
     SCATTERS,
     Operators,
-    is_unknown,
 )
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
+from relax_eg.ops.partial_annotations import is_partial
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
 
@@ -63,7 +63,7 @@ class GpuOperators(Operators):
 
     def _kind(self, e: Expr) -> PatternKind:
         found = super()._kind(e)
-        if e.op in SCATTERS and not is_unknown(e.args[1]):
+        if e.op in SCATTERS and not is_partial(e.args[1].annotation):
             windows = self.elements(e.args[1]) / len(e.attr("scatter_dims_to_operand_dims"))
             return PatternKind.INJECTIVE if windows == 1 else found  # an update of a slice
         return found

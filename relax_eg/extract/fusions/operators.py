@@ -13,6 +13,7 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, MATCH_CAST, TUPLE, TUPL
 from relax_eg.ir.heads import PASSIVE, RUNNING
 from relax_eg.ir.module import Function
 from relax_eg.ops import bytes_of, pattern_kind, site_of
+from relax_eg.ops.partial_annotations import is_partial
 from relax_eg.ops.record import TABLE, movement_operators, operators_run_as, operators_where
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
@@ -159,7 +160,7 @@ class Operators:
         return all(s in free for s in self.operands(e))
 
     def _kind(self, e: Expr) -> PatternKind:
-        if e.op not in TABLE or e.op in _HEAVY or any(is_unknown(a) for a in (e, *e.args)):
+        if e.op not in TABLE or e.op in _HEAVY or any(is_partial(a.annotation) for a in (e, *e.args)):
             return PatternKind.OPAQUE
         return pattern_kind(site_of(e))
 
@@ -170,7 +171,7 @@ class Operators:
         return e in self.sums if e.op in MATMULS else self._kind(e) == PatternKind.REDUCTION
 
     def _product(self, e: Expr) -> Product | None:
-        if any(is_unknown(a) for a in (e, *e.args)):
+        if any(is_partial(a.annotation) for a in (e, *e.args)):
             return None
         a, b = ([self._value(d) for d in dims_of(x.annotation)] for x in e.args)
         if not a or not b:
@@ -231,8 +232,3 @@ def _plain_maximum(e: Expr) -> Expr | None:
         return None
     sides = [(a, b) for a, b in (e.args, e.args[::-1]) if a.op == CONSTANT and b.shape == e.shape]
     return next((b for a, b in sides if constant_value(a).size == 1 and constant_value(a).item() == -math.inf), None)
-
-
-def is_unknown(e: Expr) -> bool:
-    a = e.annotation
-    return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)

@@ -196,7 +196,7 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
         x = op.matmul(op.reshape(x, (b, g, r * s, d)), op.permute_dims(k, (0, 2, 3, 1)), **how)
         x = op.permute_dims(op.reshape(x, (b, g, s, r, t)) * c, (3, 0, 1, 2, 4))
         heads = [op.permute_dims(_scaled(q, c), _HEADS), op.permute_dims(k, _HEADS), op.permute_dims(v, _HEADS)]
-        extra = more[0] if more else None
+        extra: Any = more[0] if more else None
         if kind == "causal":
             both = op.logical_and(op.broadcast_to(const(True), (b, g, s, t)), op.expand_dims(causal(s, t), (0, 1)))
             extra = op.expand_dims(both, 0) if single else op.broadcast_to(both, (r, b, g, s, t))

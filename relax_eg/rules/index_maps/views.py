@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr
-from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import TABLE, program_of, site_of
@@ -69,17 +69,13 @@ def whole(shape: Sequence[Dim]) -> IndexView:
     return IndexView(tuple(AxisMap(i) for i in range(len(shape))), tuple(shape))
 
 
-_known = Memo[Expr, "IndexView | None"](_MOST_KNOWN)
-
-
+@lru_cache(_MOST_KNOWN)
 def view_of(e: Expr) -> IndexView | None:
     """The view of its first operand that `e` is; None if it is none."""
     record = TABLE.get(e.op)
     if record is None or not e.args or not (record.moves in _MOVES or record.moves == _SELECTS):
         return None
-    if e not in _known:
-        _known[e] = _selection(e) if record.moves == _SELECTS else _view(e)
-    return _known[e]
+    return _selection(e) if record.moves == _SELECTS else _view(e)
 
 
 def _view(e: Expr) -> IndexView | None:

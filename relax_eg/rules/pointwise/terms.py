@@ -14,7 +14,6 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, const, constant_value, postorder, var
 from relax_eg.limits import MANY_KEPT
-from relax_eg.memo import Memo
 from relax_eg.ops.api import broadcast_to
 from relax_eg.ops.record import TABLE, call, movement_operators, program_of, site_of
 from relax_eg.shapes import Dim
@@ -74,19 +73,12 @@ def over(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
 
 _LENGTH = Dim.var("n")
 _MOST_KNOWN = 1 << 14  # limit: uses of operators of which it is known whether they are pointwise
-_equations = Memo[tuple[Any, ...], Scalar | None](_MOST_KNOWN)
 
 
+@lru_cache(_MOST_KNOWN)
 def equation_of(op: str, dtypes: tuple[str, ...], attrs: tuple[tuple[str, Any], ...] = ()) -> Scalar | None:
     """What an operator computes of one element of each operand, which it reads from buffers named as in its record;
     None if it does not exist for these dtypes, or is not pointwise."""
-    key = op, dtypes, attrs
-    if key not in _equations:
-        _equations[key] = _equation_of(op, dtypes, attrs)
-    return _equations[key]
-
-
-def _equation_of(op: str, dtypes: tuple[str, ...], attrs: tuple[tuple[str, Any], ...]) -> Scalar | None:
     record = TABLE.get(op)
     if record is None or record.equations is None or record.moves not in (None, "convert") or not dtypes:
         return None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 
 from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
-from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import movement_operators
 from relax_eg.ops.sizes import product
@@ -214,19 +214,12 @@ def represents(number: Fraction, dtype: str) -> bool:
 
 
 _MOST_KNOWN = 1 << 14  # limit: forms whose expressions are kept; one that is evicted is made again
-_expressions = Memo[tuple[AffineForm, tuple[Dim, ...], str], "Expr | None"](_MOST_KNOWN)
 
 
-def expression(form: AffineForm, shape: Sequence[Dim], dtype: str) -> Expr | None:
+@lru_cache(_MOST_KNOWN)
+def expression(form: AffineForm, shape: tuple[Dim, ...], dtype: str) -> Expr | None:
     """A form as an expression of a shape; None if a number in it is none of the dtype. Each reader of a value asks for
     its expression."""
-    key = form, tuple(shape), dtype
-    if key not in _expressions:
-        _expressions[key] = _expression(*key)
-    return _expressions[key]
-
-
-def _expression(form: AffineForm, shape: tuple[Dim, ...], dtype: str) -> Expr | None:
     made: Expr | None = None
     for t in sorted(form.terms, key=lambda t: t.number < 0):
         is_less = made is not None and t.number < 0

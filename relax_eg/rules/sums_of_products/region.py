@@ -9,11 +9,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from relax_eg.dtypes import dtype_of, is_float, kind
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
-from relax_eg.memo import Memo
 from relax_eg.ops.record import TABLE, movement_operators, program_of, site_of
 from relax_eg.rules.samples import LARGEST_SHIFT
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
@@ -239,21 +239,12 @@ def _has_sums(e: Expr, depth: int) -> bool:
     return sums(e) or ((e.op in (*_SUMS, "where") or is_view(e)) and any(_has_sums(a, depth - 1) for a in e.args))
 
 
-_known_terms = Memo[tuple[Expr, bool], "tuple[_Product, ...] | None"](_MOST_KNOWN)
-
-
+@lru_cache(_MOST_KNOWN)
 def terms_of(e: Expr, is_position: bool = False) -> tuple[_Product, ...] | None:
     """The terms of the index equation of `e`, each as the operands that it multiplies; None if `e` is no sum of
     products. A boolean condition on positions, and an integer position, is a term without factors.
 
     A choice between two values is none, unless it is a position: as a sum of masked values it would take more."""
-    key = e, is_position
-    if key not in _known_terms:
-        _known_terms[key] = _terms_anew(e, is_position)
-    return _known_terms[key]
-
-
-def _terms_anew(e: Expr, is_position: bool) -> tuple[_Product, ...] | None:
     if e.op == CONSTANT:
         return ((),) if e.ndim == 0 else None
     if e.op not in TABLE or not isinstance(e.annotation, Tensor):
@@ -296,17 +287,9 @@ def _terms_of_operand(i: int, e: Expr) -> tuple[_Product, ...]:
     return () if number.op == CONSTANT and not constant_value(number) else ((),)
 
 
-_known_divisors = Memo[Expr, frozenset[int]](_MOST_KNOWN)
-
-
+@lru_cache(_MOST_KNOWN)
 def divisors_of(e: Expr) -> frozenset[int]:
     """The operands by which `e` divides, except numbers. They are leaves, since a quotient is no sum of products."""
-    if e not in _known_divisors:
-        _known_divisors[e] = _divisors_anew(e)
-    return _known_divisors[e]
-
-
-def _divisors_anew(e: Expr) -> frozenset[int]:
     made = program_of(site_of(e)) if e.op in TABLE else None
     if made is None:
         return frozenset()
