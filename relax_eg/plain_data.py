@@ -1,7 +1,8 @@
-"""Reads untrusted files: the only reader of JSON, and the checks of what a file may contain.
+"""Reads untrusted files: the only reader of JSON and of records, and the checks of what a file may contain.
 
 A file is data. It names things by words from lists that are defined here or in the package that uses them. Nothing that
-a file names is imported, called, or looked up as an attribute.
+a file names is imported, called, or looked up as an attribute. The fields of a record follow from its class; a field
+that is missing in the data gets its default.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import types
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.limits import JSON_DEPTH, JSON_DIGITS, SIZE_DIGITS
 
@@ -120,3 +125,79 @@ def write_file(path: str | Path, data: str | bytes, error: type[RelaxEgError], w
                 part.unlink(missing_ok=True)
         why = e.strerror if isinstance(e, OSError) else str(e)
         raise error(f"{what}: cannot write {where:.200}: {why}\n  accepted: a path that can be written") from None
+
+
+# --- records ---
+
+# limit: seconds, bytes, flops, sizes: a float holds the quotients and products of two such numbers
+LEAST, LARGEST = 1e-100, 1e100
+
+
+class Mismatch(ValueError):
+    """Data that does not fit its record; the text names the place."""
+
+
+@lru_cache(1 << 7)  # reports have 30 classes of records
+def hints(cls: type) -> dict[str, Any]:
+    """The types of a record's fields."""
+    return get_type_hints(cls)
+
+
+def read_record(kind: Any, data: Any, where: str) -> Any:
+    """`data` as a value of type `kind`: a record, tuple, mapping or scalar. Mismatch if it does not fit; `where` names
+    the place in the error."""
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        if data is None:
+            return None
+        return read_record(next(k for k in get_args(kind) if k is not type(None)), data, where)
+    if is_dataclass(kind):
+        return _record(cast("type", kind), data, where)
+    if origin is tuple:
+        if not isinstance(data, list | tuple):
+            raise Mismatch(f"{where} is {short_repr(data)}; a list is accepted")
+        items = cast("list[Any]", list(data))
+        inner = get_args(kind)
+        if len(inner) == 2 and inner[1] is Ellipsis:
+            return tuple(read_record(inner[0], x, f"{where}[{i}]") for i, x in enumerate(items))
+        if len(items) != len(inner):
+            raise Mismatch(f"{where} has {len(items)} values; {len(inner)} are accepted")
+        return tuple(read_record(k, x, f"{where}[{i}]") for i, (k, x) in enumerate(zip(inner, items, strict=True)))
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(data, Mapping):
+            raise Mismatch(f"{where} is {short_repr(data)}; an object is accepted")
+        inner = get_args(kind)[1]
+        return {str(k): read_record(inner, v, f"{where}.{k}") for k, v in cast("Mapping[Any, Any]", data).items()}
+    return _scalar(kind, data, where)
+
+
+def _record(cls: type, data: Any, where: str) -> Any:
+    if isinstance(data, cls):
+        return data
+    if not isinstance(data, Mapping):
+        raise Mismatch(f"{where} is {short_repr(data)}; an object is accepted")
+    found: dict[str, Any] = {}
+    for f in fields(cls):
+        if f.name in data:
+            found[f.name] = read_record(hints(cls)[f.name], data[f.name], f"{where}.{f.name}")
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise Mismatch(f"{where} lacks `{f.name}`")
+    return cls(**found)
+
+
+def _scalar(kind: Any, data: Any, where: str) -> Any:
+    if kind is Any:
+        return data
+    is_number = isinstance(data, int | float) and not isinstance(data, bool)
+    if is_number and not (data == 0 or LEAST <= abs(data) <= LARGEST):
+        raise Mismatch(f"{where} is {short_repr(data)}; 0 and numbers from {LEAST:g} to {LARGEST:g} are accepted")
+    if kind is float and is_number:
+        return data  # an int stays an int, so that it is written back unchanged
+    if kind is int and isinstance(data, int) and not isinstance(data, bool):
+        return data
+    if kind in (bool, str) and isinstance(data, kind):
+        return data
+    raise Mismatch(f"{where} is {short_repr(data)}; a {_WORDS.get(kind, kind)} is accepted")
+
+
+_WORDS = {float: "number", int: "whole number", bool: "truth value", str: "text"}

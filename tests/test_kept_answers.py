@@ -20,7 +20,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE
 from relax_eg.rules import kept_answers, shared_parts
 from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data, keep_answers
-from relax_eg.rules.reductions import proofs
+from relax_eg.rules.verify_formal import prove
 from relax_eg.store import StoreWarning
 
 SPECS = ("n 64", "64 64", "64 64")
@@ -40,7 +40,6 @@ def another_process() -> None:
     for name in ("pointwise", "sum_products"):
         sys.modules[f"relax_eg.rules.book.{name}"]._known.forget()
     shared_parts._known.forget()
-    proofs._known.forget()
     kept_answers._entries.__init__()
 
 
@@ -104,8 +103,8 @@ def test_proofs_of_a_search_are_made_again_where_it_is_explained(folder: Path) -
     best = rx.optimize(lambda x: jnp.max(jnp.exp(x) * 2.0), "n 64", at={"n": 256}, rules=rx.rules.reductions)
     assert best.report.rules
     asked: list[Any] = []
-    anew = proofs._why_not_anew
-    with patch.object(proofs, "_why_not_anew", lambda *args: asked.append(args) or anew(*args)):
+    anew = prove.why_not_equal
+    with patch.object(prove, "why_not_equal", lambda *args: asked.append(args) or anew(*args)):
         best.explain()
     assert asked
 

@@ -45,7 +45,7 @@ from relax_eg.ir.module import Module
 from relax_eg.limits import VERSION_DIGITS
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.plain_data import DAMAGED, read_json, write_file
-from relax_eg.reports.serialization import read_record as checked
+from relax_eg.plain_data import read_record as checked
 from relax_eg.shapes import Scope
 from relax_eg.store import checksum
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from relax_eg.backend.program import Program
 from relax_eg.dtypes import NUMBERS, numpy_dtype
-from relax_eg.reports.serialization import read_record as checked
+from relax_eg.plain_data import read_record as checked
 from relax_eg.shapes import Dim
 from relax_eg.store import checksum
 

@@ -18,8 +18,8 @@ from relax_eg.ir.packed import ExternalObjects, pack, unpack
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.plain_data import compiler_options, read_json
+from relax_eg.plain_data import read_record as checked
 from relax_eg.reports import CostReport
-from relax_eg.reports.serialization import read_record as checked
 from relax_eg.shapes.guards import Guard
 
 _LENGTH = 8  # given: bytes of the length of the text

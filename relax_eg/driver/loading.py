@@ -32,7 +32,7 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.ir.module import Module
 from relax_eg.logs import fallback
 from relax_eg.ops.libraries import LIBRARIES
-from relax_eg.reports.serialization import read_record as checked
+from relax_eg.plain_data import read_record as checked
 from relax_eg.settings import context_now
 
 Executables = Literal["compile", "trust"]

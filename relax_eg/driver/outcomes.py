@@ -24,7 +24,7 @@ from relax_eg.driver.settling import TrialOutcome
 from relax_eg.extract.profile import Profile
 from relax_eg.logs import cache_is_on, fallback, raise_if_exhausted
 from relax_eg.measure.device import device, host
-from relax_eg.reports.serialization import read_record
+from relax_eg.plain_data import read_record
 
 
 class Outcomes:

@@ -27,9 +27,9 @@ from relax_eg.extract.report import (
     RunnerUp,
     SelectedRow,
 )
-from relax_eg.plain_data import is_count, read_json
+from relax_eg.plain_data import Mismatch, is_count, read_json, read_record
 from relax_eg.reports.roofline import Roofline, roofline
-from relax_eg.reports.serialization import Mismatch, read_record, restore_unknown_fields, unknown_fields, write_text
+from relax_eg.reports.serialization import restore_unknown_fields, unknown_fields, write_text
 from relax_eg.reports.spread import SpreadReport
 
 if TYPE_CHECKING:

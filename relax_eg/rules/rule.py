@@ -388,6 +388,13 @@ def check_parameters(rule: Rule) -> None:
         )
 
 
+def equality_rule(numerics: Numerics) -> Rule:
+    """The rule of which an equality of two expressions is an instance."""
+    return Rule(
+        "equality", lambda: None, {}, {}, numerics, "algebra", (), frozenset(), "", SourceLine.of(equality_rule)
+    )
+
+
 # --- the instances of a rule ---
 
 _MOST_VALUES = 64  # limit: attribute values tried in one group

@@ -1,11 +1,14 @@
-"""Proofs that two expressions are equal for all values of what they share."""
+"""Proofs that two expressions are equal for all values of some expressions in them, or of what they share.
+
+Proofs are kept by their structure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from relax_eg.dtypes import is_float
+from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
@@ -22,20 +25,39 @@ def why_not_equal_over_shared(left: Expr, right: Expr, seconds: float, numerics:
     empty if they are. `numerics`: the class that is shown."""
     why = "they share nothing"
     for leaves in _shared(left, right):
-        variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
-        a, b = substitute_exprs((left, right), variables)
-        prove = partial(_why_not_equal, a, b, tuple(variables.values()), seconds, numerics)
-        why = _known.answer((a, b, *variables.values()), (numerics, seconds), seconds, prove)
+        why = why_not_equal_over(leaves, left, right, seconds, numerics)
         if not why:
             return ""
     return why
 
 
-def _why_not_equal(left: Expr, right: Expr, leaves: tuple[Expr, ...], seconds: float, numerics: Numerics) -> str:
-    # z3 and the prover are imported by nothing else here.
-    from relax_eg.rules.verify_formal.prove import why_not_equal
+def why_not_equal_over(
+    leaves: Sequence[Expr],
+    left: Expr,
+    right: Expr,
+    seconds: float,
+    numerics: Numerics = "reassociate",
+    facts: Mapping[Expr, Collection[str]] | None = None,
+) -> str:
+    """Why two expressions are not shown equal for all values of `leaves`, within `seconds` of processor time; empty if
+    they are. `numerics`, `facts`: as of `verify_formal.prove.why_not_equal`."""
+    variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(leaves)}
+    a, b = substitute_exprs((left, right), variables)
+    known = {variables.get(x, x): f for x, f in (facts or {}).items() if f}
+    others = [x for x in known if x not in variables.values()]
 
-    return why_not_equal(left, right, leaves, seconds, numerics)
+    def prove() -> str:
+        # z3 and the prover are imported by nothing else here.
+        from relax_eg.rules.verify_formal.prove import why_not_equal
+
+        try:
+            return why_not_equal(a, b, tuple(variables.values()), seconds, numerics, known)
+        except RelaxEgError as e:
+            return str(e)
+
+    asked = a, b, *variables.values(), *others
+    about = tuple(tuple(sorted(known.get(x, ()))) for x in asked[2:]), len(others), numerics, seconds
+    return _known.answer(asked, about, seconds, prove)
 
 
 def _shared(left: Expr, right: Expr) -> Iterator[tuple[Expr, ...]]:

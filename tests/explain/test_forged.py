@@ -108,7 +108,7 @@ def test_steps_without_premises_are_refused_for_them() -> None:
         ({"y": ["positive"]}, "facts are declared of `y`, which is no array that it takes"),
         ({"x": ["large"]}, "`x` is declared 'large', which is no fact"),
         ({"x": ["symmetric"]}, "`x` cannot be symmetric"),
-        ({"x": "positive"}, "the facts of `x`: 'positive' where a list should be"),
+        ({"x": "positive"}, "facts.x is 'positive'; a list is accepted"),
     ],
     ids=str,
 )

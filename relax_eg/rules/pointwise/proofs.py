@@ -12,14 +12,13 @@ from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, var
-from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.api import broadcast_to
 from relax_eg.ops.facts import FACTS
 from relax_eg.rules.check import have_same_values
 from relax_eg.rules.conditions import Claim
 from relax_eg.rules.pointwise.tables import Facts
 from relax_eg.rules.pointwise.terms import Array, is_unrounded, over, sample_array, value_of
-from relax_eg.rules.rule import Instance, Rule
+from relax_eg.rules.rule import Instance, equality_rule
 from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.rules.verify_formal.prove import why_not_proved
 from relax_eg.shapes import Dim
@@ -47,12 +46,12 @@ def why_not_same(
     if not _keep_infinities(left, right, variables, facts):
         return "one side is infinite or no number where the other is not"
     instance = _instance(left, right, variables, facts)
-    over_reals = replace(instance, rule=_OVER_REALS)  # accuracy is tested
+    over_reals = replace(instance, rule=equality_rule("approximate"))  # accuracy is tested
     why = why_not_proved(over_reals, Deadline(time.thread_time() + seconds))
     if why:
         return why
     try:
-        tested = replace(instance, rule=_SAME_BITS) if same_bits else instance
+        tested = replace(instance, rule=equality_rule("exact")) if same_bits else instance
         return "" if have_same_values(tested) else "it cannot be tested"
     except RelaxEgError as e:
         return str(e)
@@ -64,7 +63,7 @@ def _instance(left: Expr, right: Expr, variables: Sequence[Expr], facts: Facts) 
     sides = [_of_vectors(e, dict(zip(variables, params, strict=True))) for e in (left, right)]
     named = zip(params, facts, strict=True)
     guards = tuple(Claim(f, str(x.attr("name"))) for x, known in named for f in sorted(known))
-    return Instance(_EQUALITY, params, (sides[0],), (sides[1],), guards)
+    return Instance(equality_rule("reassociate"), params, (sides[0],), (sides[1],), guards)
 
 
 def _of_vectors(e: Expr, by: Mapping[Expr, Expr]) -> Expr:
@@ -91,11 +90,3 @@ def _keep_infinities(left: Expr, right: Expr, variables: Sequence[Expr], facts: 
     nan = np.any([np.isnan(p) for p in points if p.dtype.kind == "f"] or [np.zeros(a.shape, bool)], axis=0)
     kept = np.where(np.isnan(a), ~nan | np.isnan(b), ~np.isnan(b) & ((a == b) | np.isfinite(a) & np.isfinite(b)))
     return bool(np.all(kept))
-
-
-# The rule of which an equality of terms is an instance.
-_EQUALITY = Rule(
-    "equality", lambda: None, {}, {}, "reassociate", "algebra", (), frozenset(), "", SourceLine.of(why_not_same)
-)
-_OVER_REALS = replace(_EQUALITY, numerics="approximate")
-_SAME_BITS = replace(_EQUALITY, numerics="exact")

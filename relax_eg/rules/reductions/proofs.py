@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relax_eg.errors import RelaxEgError
-from relax_eg.ir.calls import substitute_exprs
-from relax_eg.ir.expr import Expr, own_dims, postorder, var
+from relax_eg.ir.expr import Expr, own_dims, postorder
 from relax_eg.ops import api as op
 from relax_eg.rules.fact_rules import NONEMPTY
-from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
 from relax_eg.rules.schemas import FactsOf
+from relax_eg.rules.shared_parts import why_not_equal_over
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
 
 _PROVING = 0.5  # limit: seconds of processor time of a proof; most take a hundredth of it
 _MOST_STEPS = 3  # limit: operators between a leaf and others of which it is seen to be made
 _MOST_OPERATORS = 64  # limit: operators of a lemma; most have fewer than 12
-_MOST_KNOWN = 1 << 12  # limit: lemmas whose proofs are kept; one that is evicted is proved again
-
-_known = KeptAnswers[str]("lemmas of reductions", _MOST_KNOWN, str, checked_reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +59,11 @@ def _operands_up_to(e: Expr, leaves: frozenset[Expr], steps: int) -> tuple[Expr,
 
 
 def _why_not_over(lemma: Lemma, facts_of: FactsOf, numerics: Numerics) -> str:
-    variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(lemma.leaves)}
     if not _is_small(lemma):
         return f"more than {_MOST_OPERATORS} operators are between it and its leaves"
-    facts = tuple(facts_of(x) for x in lemma.leaves)
-    nonempty = [size for size in _sizes(lemma) if NONEMPTY in facts_of(_range(size))]
-    asked = *substitute_exprs((lemma.left, lemma.right), variables), *variables.values()
-    known = dict(zip(variables.values(), facts, strict=True)) | {_range(n): frozenset((NONEMPTY,)) for n in nonempty}
-    about = tuple(tuple(sorted(f)) for f in facts), tuple(nonempty), numerics
-    return _known.answer(asked, about, _PROVING, lambda: _why_not_anew(asked, numerics, known))
-
-
-def _why_not_anew(asked: Sequence[Expr], numerics: Numerics, known: Mapping[Expr, frozenset[str]]) -> str:
-    # z3 and the prover are imported by nothing else here.
-    from relax_eg.rules.verify_formal.prove import why_not_equal
-
-    left, right, *variables = asked
-    try:
-        return why_not_equal(left, right, tuple(variables), _PROVING, numerics, known)
-    except RelaxEgError as e:
-        return str(e)
+    facts = {x: facts_of(x) for x in lemma.leaves}
+    facts |= {_range(n): frozenset((NONEMPTY,)) for n in _sizes(lemma) if NONEMPTY in facts_of(_range(n))}
+    return why_not_equal_over(lemma.leaves, lemma.left, lemma.right, _PROVING, numerics, facts)
 
 
 def _is_small(lemma: Lemma) -> bool:

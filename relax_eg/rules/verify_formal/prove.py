@@ -27,14 +27,13 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, own_dims, postorder, var
-from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import with_implied
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.attribute_variables import attribute_values, read_source
 from relax_eg.rules.conditions import Claim, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.points import keeps_accuracy
-from relax_eg.rules.rule import Instance, Rule, instances
+from relax_eg.rules.rule import Instance, Rule, equality_rule, instances
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_have_masks
 from relax_eg.rules.verify_formal.blocks import any_rank
@@ -233,11 +232,6 @@ def _prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
     return "axiom" if "axiom" in theories else max(theories, key=_STRENGTH.index)
 
 
-# The rule of which an equality of two expressions is an instance.
-_EQUALITY = Rule(
-    "equality", lambda: None, {}, {}, "reassociate", "algebra", (), frozenset(), "", SourceLine.of(prove_rule)
-)
-_EQUALITY_OVER_REALS = replace(_EQUALITY, numerics="approximate")
 # How the reasons begin for which sides that are equal over the reals are not shown to be equally accurate.
 _OF_ACCURACY = ("the right side ", "equal over the reals")
 
@@ -263,14 +257,13 @@ def why_not_equal(
             guards += [Relation.of(d, ">=", 1) for d in x.shape if not d.is_const]
         if x in params:
             guards += [Claim(f, str(params[x].attr("name"))) for f in sorted(found) if f != NONEMPTY]
-    rule = replace(_EQUALITY, numerics=numerics)
-    instance = Instance(rule, tuple(params.values()), (sides[0],), (sides[1],), tuple(guards))
+    instance = Instance(equality_rule(numerics), tuple(params.values()), (sides[0],), (sides[1],), tuple(guards))
     deadline = Deadline(time.thread_time() + seconds)
     why = why_not_proved(instance, deadline)
     if numerics != "reassociate":
         return why
     if why:
-        over_reals = replace(instance, rule=_EQUALITY_OVER_REALS)
+        over_reals = replace(instance, rule=equality_rule("approximate"))
         if not why.startswith(_OF_ACCURACY) or why_not_proved(over_reals, deadline) or not keeps_accuracy(instance):
             return why
     return "" if not may_have_masks(instance) or keeps_accuracy(instance, masks=True) else _MULTIPLIED_OUT
