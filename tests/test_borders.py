@@ -24,7 +24,9 @@ PACKAGE = ROOT / "relax_eg"
 NAME = PACKAGE.name
 
 # What all rooms may import.
-EVERYWHERE = {"errors", "dtypes", "logs", "byte_units", "figures", "limits", "plain_data", "argument_checks", "memo"}
+EVERYWHERE = {
+    "errors", "dtypes", "logs", "byte_units", "figures", "limits", "plain_data", "argument_checks", "memo", "reached",
+}  # fmt: skip
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
@@ -35,6 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "figures": set(),
     "limits": set(),
     "memo": set(),
+    "reached": set(),
     "argument_checks": {"errors"},
     "plain_data": {"errors"},
     "settings": set(),

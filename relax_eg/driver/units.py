@@ -42,6 +42,7 @@ from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.logs import log_at, report_progress
 from relax_eg.ops.record import operators_run_as
+from relax_eg.reached import reached
 from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
 from relax_eg.rules.schema_answers import Answers, is_one_block
 from relax_eg.rules.schemas import MEMORY, FactsOf, Made, ProgramQueries, Schema
@@ -395,14 +396,13 @@ class Units:
     @cached_property
     def _in_loops(self) -> set[str]:
         """The functions that run inside a loop or branch, which is one executable."""
-        found: set[str] = set()
-        work = [n for f in self.module for e in f.expressions() if e.op in CONTROL for n in functions_of(e)]
-        while work:
-            name = work.pop()
-            if name not in found and name in self.functions:
-                found.add(name)
-                work += [n for e in self.functions[name].expressions() for n in functions_of(e)]
-        return found
+
+        def below(name: str) -> list[str]:
+            f = self.functions.get(name)
+            return [] if f is None else [n for e in f.expressions() for n in functions_of(e)]
+
+        run = (n for f in self.module for e in f.expressions() if e.op in CONTROL for n in functions_of(e))
+        return self.functions.keys() & reached(run, below).keys()
 
     def _alternatives(
         self, roots: Sequence[Expr], scope: Scope, known: DeclaredFacts, run: _Run

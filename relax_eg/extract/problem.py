@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from relax_eg.reached import reached
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -89,14 +91,11 @@ def tree_greedy(
 def impossible_classes(problem: Problem, choice: Sequence[int]) -> list[int]:
     """The classes under the roots that cannot be computed, roots first. `choice`: a choice that is -1 for a class if
     and only if the class cannot be computed."""
-    reached: dict[int, None] = {}
-    stack = [r for r in problem.roots if choice[r] < 0]
-    while stack:
-        c = stack.pop()
-        if c not in reached and choice[c] < 0:
-            reached[c] = None
-            stack += [x for row in problem.reads[c] for x in row]
-    return list(reached)
+
+    def below(c: int) -> list[int]:
+        return [x for row in problem.reads[c] for x in row] if choice[c] < 0 else []
+
+    return [c for c in reached(problem.roots, below) if choice[c] < 0]
 
 
 def used_classes(problem: Problem, choice: Sequence[int]) -> set[int]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from relax_eg.extract.problem import Problem, tree_greedy
+from relax_eg.reached import reached
 
 _ROUNDS = 20  # limit: rounds of all steps, each of which may enable another
 _WIDE = 64  # limit: candidates of a class up to which all pairs are compared
@@ -163,14 +164,7 @@ def _without(row: Candidates, gone: set[int]) -> Candidates:
 
 
 def _drop_unreachable(p: Pruned, roots: set[int]) -> None:
-    seen: set[int] = set()
-    stack = list(roots)
-    while stack:
-        c = stack.pop()
-        if c not in seen:
-            seen.add(c)
-            for _, _, reads in p.rows[c]:
-                stack.extend(reads)
+    seen = reached(roots, lambda c: (x for _, _, reads in p.rows[c] for x in reads))
     p.rows = {c: row for c, row in p.rows.items() if c in seen}
 
 
@@ -259,14 +253,7 @@ def _contract(p: Pruned, roots: set[int]) -> set[int]:
 
 def _contracted_classes(reads: Iterable[int], instead: dict[int, frozenset[int]]) -> set[int]:
     """The contracted classes under `reads`."""
-    seen: set[int] = set()
-    stack = [r for r in reads if r in instead]
-    while stack:
-        c = stack.pop()
-        if c not in seen:
-            seen.add(c)
-            stack.extend(r for r in instead[c] if r in instead)
-    return seen
+    return reached(reads, lambda c: instead.get(c, ())).keys() & instead.keys()
 
 
 def _resolve(start: int, instead: dict[int, frozenset[int]], final: dict[int, frozenset[int] | None]) -> None:

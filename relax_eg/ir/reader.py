@@ -29,6 +29,7 @@ from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import foreign_at
 from relax_eg.ir.literals import Array, array_of, unpack
 from relax_eg.ir.origin import Origin, read_origin
+from relax_eg.reached import reached
 from relax_eg.shapes import Dim
 from relax_eg.tir.imperative import size_of
 from relax_eg.tir.source_text import SourceText
@@ -51,18 +52,6 @@ FUNCTION_ATTRIBUTES = (
     'R.func_attr({"assume": ["n % 8 == 0", ...]}), or bounds of sizes as {"tir_var_upper_bound": {"n": 4096}}, '
     "tir_var_lower_bound likewise"
 )
-
-
-def _reached(name: str, mentions: Mapping[str, set[str]]) -> set[str]:
-    """The names that a definition mentions, directly or through others."""
-    found: set[str] = set()
-    waiting = list(mentions[name])
-    while waiting:
-        n = waiting.pop()
-        if n not in found:
-            found.add(n)
-            waiting += mentions[n]
-    return found
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -199,14 +188,14 @@ class Reader:
         mentions = {
             d.name: {n.id for n in ast.walk(d) if isinstance(n, ast.Name) and n.id in named} for d in definitions
         }
-        reached = {name: _reached(name, mentions) for name in named}
+        mentioned = {name: set(reached(mentions[name], mentions.__getitem__)) for name in named}  # also by others
         done: set[str] = set()
         waiting = list(reversed(definitions))
         while waiting:
             d = waiting[-1]
             if named[d.name] is not d:
                 raise self.source.error(d, f"two data types are named `{d.name}`", "a name of its own for each")
-            group = [m for m in definitions if m is d or (m.name in reached[d.name] and d.name in reached[m.name])]
+            group = [m for m in definitions if m is d or (m.name in mentioned[d.name] and d.name in mentioned[m.name])]
             own = {m.name for m in group}
             before = [named[n] for n in sorted(set[str]().union(*(mentions[n] for n in own)) - own - done)]
             if d.name not in done and before:

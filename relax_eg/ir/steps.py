@@ -18,6 +18,7 @@ from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CLOSURE, COND, FUNCTION, MA
 from relax_eg.ir.heads import BEYOND_TENSORS, MEMORY, REFERENCES
 from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.module import Function, Module
+from relax_eg.reached import reached
 
 VALUES = "function values"  # stands among the names of functions for those that are called as values
 
@@ -141,17 +142,8 @@ def _decides(e: Expr, asserting: frozenset[str]) -> bool:
 def with_callers(module: Module, holds: Callable[[Function], bool]) -> frozenset[str]:
     """Returns the names of the functions for which `holds`, and of those that name one directly or indirectly."""
     callers: dict[str, list[str]] = {}
-    found: dict[str, None] = {}
     for f in module:
         for e in f.expressions():
             if e.op == FUNCTION:
                 callers.setdefault(e.attr("name"), []).append(f.name)
-        if holds(f):
-            found[f.name] = None
-    reached = list(found)
-    while reached:
-        for caller in callers.get(reached.pop(), ()):
-            if caller not in found:
-                found[caller] = None
-                reached.append(caller)
-    return frozenset(found)
+    return frozenset(reached((f.name for f in module if holds(f)), lambda name: callers.get(name, ())))

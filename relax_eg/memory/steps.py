@@ -55,6 +55,7 @@ from relax_eg.memory.program import (
 )
 from relax_eg.ops.fused import VIEWS, viewed_value
 from relax_eg.ops.transfers import ON_HOST
+from relax_eg.reached import reached
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.tir import TensorProgram
 
@@ -308,14 +309,9 @@ class _Tracer:
 
 def _bound_values(f: Function) -> frozenset[Expr]:
     """The values of the bindings and the result of a function, through tuples."""
-    found: set[Expr] = set()
-    todo = [f.result, *(b.value for block in f.blocks for b in block.bindings)]
-    while todo:
-        e = viewed_value(todo.pop())
-        if e not in found:
-            found.add(e)
-            todo += e.args if e.op in TUPLES else ()
-    return frozenset(found)
+    values = (f.result, *(b.value for block in f.blocks for b in block.bindings))
+    fields = reached(map(viewed_value, values), lambda e: map(viewed_value, e.args) if e.op in TUPLES else ())
+    return frozenset(fields)
 
 
 def _passed_workspaces(e: Expr) -> dict[Expr, str]:

@@ -5,7 +5,7 @@ The e-graph compiles the same rules to rules of its engine (`egraph.facts`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -15,6 +15,7 @@ from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.limits import FEW_KEPT
 from relax_eg.ops.facts import ALL_IMPLIED, FACTS, HELPERS, Fact, facts_of_dtype, has_fact, impossible
 from relax_eg.ops.record import movement_operators
+from relax_eg.reached import reached
 from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import FactKey, ValueTest, key_of
 from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule
@@ -57,15 +58,12 @@ _PLAIN = names_where(lambda d: d.kind in "biuf" and not d.is_narrow)
 @lru_cache(FEW_KEPT)
 def required_facts(asked: frozenset[FactKey]) -> frozenset[FactKey]:
     """`asked`, and every fact from which one of them may be derived. `ANNOTATION_WORDS` are left out."""
-    found: set[FactKey] = set(asked)
-    todo = list(asked)
-    while todo:
-        fact = todo.pop()
-        premises: set[FactKey] = {key_of(p) for d in derivations() if d.fact == fact for p in d.premises}
-        premises.update(p for sources, c in ALL_IMPLIED if c == fact for p in sources)
-        todo += premises - found
-        found |= premises
-    return frozenset(found.difference(ANNOTATION_WORDS))
+
+    def premises(fact: FactKey) -> Iterator[FactKey]:
+        yield from (key_of(p) for d in derivations() if d.fact == fact for p in d.premises)
+        yield from (p for sources, c in ALL_IMPLIED if c == fact for p in sources)
+
+    return frozenset(reached(asked, premises)).difference(ANNOTATION_WORDS)
 
 
 @lru_cache(1 << 14)  # facts times operators, twice

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from relax_eg.reached import reached
+
 FUSION, TRITON, CUBLAS, CUDNN, PALLAS, LIBRARY, COPY = KINDS = (
     "fusion", "Triton", "cuBLAS", "cuDNN", "Pallas", "library", "copy",
 )  # fmt: skip
@@ -411,12 +413,11 @@ def _numbers(text: str) -> list[int]:
 
 def _within(name: str, computations: Mapping[str, list[_Instruction]]) -> Iterator[str]:
     """The name of a computation, and those of the fusions inside it."""
-    todo, seen = [name], set[str]()
-    while todo:
-        if (at := todo.pop()) not in seen:
-            seen.add(at)
-            yield at
-            todo += [c[1] for i in computations.get(at, []) if (c := _CALLED.search(i.text)) is not None]
+
+    def below(at: str) -> list[str]:
+        return [c[1] for i in computations.get(at, []) if (c := _CALLED.search(i.text)) is not None]
+
+    yield from reached((name,), below)
 
 
 def _kind(at: _Instruction, inside: list[_Instruction]) -> str:

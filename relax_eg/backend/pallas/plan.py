@@ -21,6 +21,7 @@ from relax_eg.byte_units import format_bytes
 from relax_eg.dtypes import FLOATS, itemsize
 from relax_eg.limits import KEPT, LARGEST_INT32
 from relax_eg.ops.multiprocessors import Multiprocessors, OwnKernels, multiprocessors_of
+from relax_eg.reached import reached
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Apply,
@@ -328,16 +329,8 @@ def _unguarded(value: Scalar) -> Iterator[Read]:
 
 def _buffers_of(values: Sequence[Scalar], known: frozenset[Scalar] = frozenset()) -> dict[str, None]:
     """The buffers that `values` read, in order, without what they read for the `known` terms alone."""
-    found: dict[str, None] = {}
-    seen, todo = set(known), list(values)
-    while todo:
-        at = todo.pop()
-        if at not in seen:
-            seen.add(at)
-            if isinstance(at, Read):
-                found[at.buffer] = None
-            todo += at.children
-    return found
+    terms = reached(values, lambda at: () if at in known else at.children)
+    return {at.buffer: None for at in terms if isinstance(at, Read) and at not in known}
 
 
 def _outermost(value: Scalar) -> list[Reduce]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from relax_eg.extract.fusions.gpu_products import SMALL, Product, parts_of_depth
 from relax_eg.extract.fusions.operators import (
@@ -20,6 +20,7 @@ from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops.partial_annotations import is_partial
+from relax_eg.reached import reached
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
 
@@ -129,16 +130,13 @@ class GpuOperators(Operators):
 
     def _alike(self, e: Expr) -> set[Expr]:
         """The values from and to which `e` is computed element by element."""
-        found, todo, elements = set[Expr](), [e], self.elements(e)
-        while todo:
-            x = todo.pop()
-            if x in found or self.elements(x) != elements:
-                continue
-            found.add(x)
-            if x in self.runs and self._is_loop(x) and x.op not in ORDERS:
-                todo += self.operands(x)
-            todo += [r for r in self.readers.get(x, ()) if self._is_loop(r) and r.op not in ORDERS]
-        return found
+
+        def beside(x: Expr) -> Iterator[Expr]:
+            above = self._computed_from(x) if x.op not in ORDERS else ()
+            below = [r for r in self.readers.get(x, ()) if self._is_loop(r) and r.op not in ORDERS]
+            return (s for s in (*above, *below) if self.elements(s) == self.elements(e))
+
+        return set(reached((e,), beside))
 
     def _parts(self, e: Expr) -> int:
         """Into how many parts the depth of a matmul is cut."""
@@ -171,13 +169,7 @@ class GpuOperators(Operators):
         """The values from which a matmul's second operand is computed element by element, if that is a transpose."""
         if k not in self.parts or not self._is_transposed(turned := self.source(k.args[1])):
             return set()
-        seen, todo = set[Expr](), self.operands(turned)
-        while todo:
-            e = todo.pop()
-            if e not in seen:
-                seen.add(e)
-                todo += self.operands(e) if e in self.runs and self._is_loop(e) else []
-        return seen
+        return set(reached(self.operands(turned), self._computed_from))
 
     def _is_over_columns(self, k: Expr) -> bool:
         """Whether a kernel reduces the last axis of a value that is stored with another axis innermost."""
@@ -203,25 +195,19 @@ class GpuOperators(Operators):
 
     def _chain_above(self, e: Expr, elements: float) -> set[Expr]:
         """The values of so many elements from which `e` is computed element by element."""
-        found, todo = set[Expr](), [e]
-        while todo:
-            x = todo.pop()
-            if x in found or self.elements(x) != elements:
-                continue
-            found.add(x)
-            if x in self.runs and self._is_loop(x):
-                todo += self.operands(x)
-        return found - self.free
+
+        def above(x: Expr) -> list[Expr]:
+            return [s for s in self._computed_from(x) if self.elements(s) == elements]
+
+        return set(reached([e] if self.elements(e) == elements else [], above)) - self.free
 
     def _chain_below(self, e: Expr) -> set[Expr]:
         """The values from which `e` is computed element by element."""
-        found, todo = set[Expr](), [e]
-        while todo:
-            for s in self.operands(todo.pop()):
-                if s not in found:
-                    found.add(s)
-                    todo += [s] if s in self.runs and self._is_loop(s) else []
-        return found
+        return set(reached(self.operands(e), self._computed_from))
+
+    def _computed_from(self, e: Expr) -> Sequence[Expr]:
+        """The values from which `e` is computed element by element; none if it is not."""
+        return self.operands(e) if e in self.runs and self._is_loop(e) else ()
 
     def _added(self, e: Expr) -> list[Expr]:
         """The matmuls whose parts are added up for each element of `e`."""

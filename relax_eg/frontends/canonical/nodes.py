@@ -28,6 +28,7 @@ from jax.core import ShapedArray, Tracer
 
 from relax_eg.memo import Memo
 from relax_eg.ops.keys import words_of_keys
+from relax_eg.reached import reached
 
 _SMALL = 64  # limit: elements of an array that is folded here, such as a shape or what it indexes
 # limit: elements of an array of integers or booleans that is folded, since it may hold positions along an axis; and
@@ -162,14 +163,7 @@ class Nodes:
         return Difference(tuple(n.eqn for n in map(self.all.__getitem__, new) if n.eqn is not None))
 
     def _reached(self, form: Form) -> set[int]:
-        seen: set[int] = set()
-        work = [*form.results, *form.effects]
-        while work:
-            i = work.pop()
-            if i not in seen:
-                seen.add(i)
-                work += self.all[i].args
-        return seen
+        return set(reached((*form.results, *form.effects), lambda i: self.all[i].args))
 
 
 # Digests of large arrays that functions hold, by `id` while the array lives, so that each array is read once.

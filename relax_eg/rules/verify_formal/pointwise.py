@@ -18,6 +18,7 @@ import z3
 from relax_eg.dtypes import kind
 from relax_eg.limits import KEPT
 from relax_eg.memo import Memo
+from relax_eg.reached import reached
 from relax_eg.rules.verify_formal.accuracy import doubtful_terms
 from relax_eg.rules.verify_formal.choices import (
     MOST_CASES,
@@ -185,7 +186,8 @@ class _RealTheory:
             y = y if s.fn == "add" else -y
             if self.follows([], z3.And(x >= 0, y >= 0)) or self.follows([], z3.And(x <= 0, y <= 0)):
                 return True
-            return s not in _outside_exponents(right) and any(_is_part(s, e) for e in exponents)
+            outside = reached((right,), lambda t: () if isinstance(t, Apply) and t.fn == "exp" else t.children)
+            return s not in outside and any(_is_part(s, e) for e in exponents)
         if s.fn != "exp":
             return False
         x, most = self.term(s.args[0]), self.fresh()
@@ -356,18 +358,6 @@ class _RealTheory:
                 for c, z in self._powers:
                     if c is not a and c is not b:
                         self.known.append(z3.Implies(c == a + b, z == x * y))
-
-
-def _outside_exponents(s: Scalar) -> set[Scalar]:
-    """Returns the terms that are used other than in exponents."""
-    found: set[Scalar] = set()
-    todo = [s]
-    while todo:
-        t = todo.pop()
-        if t not in found:
-            found.add(t)
-            todo += () if isinstance(t, Apply) and t.fn == "exp" else t.children
-    return found
 
 
 def _is_part(s: Scalar, of: Scalar) -> bool:
