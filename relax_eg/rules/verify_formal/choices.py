@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -93,12 +94,7 @@ class _Decided:
         self.numbers: set[Scalar] = set()
         self.zeros: set[Scalar] = set()
         self._truths = truths
-        self._memo: dict[Scalar, Scalar] = {}
-
-    def term(self, s: Scalar) -> Scalar:
-        if s not in self._memo:
-            self._memo[s] = self._made(s)
-        return self._memo[s]
+        self.term = cache(self._made)  # each term is made once
 
     def _made(self, s: Scalar) -> Scalar:
         if isinstance(s, Select):
@@ -224,12 +220,7 @@ class PlainTerms:
     def __init__(self, claims: Mapping[str, frozenset[str]]) -> None:
         self.claims: dict[str, frozenset[str]] = {}
         self._facts = claims
-        self._memo: dict[Scalar, Scalar] = {}
-
-    def term(self, s: Scalar) -> Scalar:
-        if s not in self._memo:
-            self._memo[s] = self._made(s)
-        return self._memo[s]
+        self.term = cache(self._made)  # each term is made once
 
     def _made(self, s: Scalar) -> Scalar:
         if kind(s.dtype) == "c":
@@ -239,7 +230,7 @@ class PlainTerms:
             case Const():
                 return Const(s.value, dtype)
             case Read():
-                name = f"{s.buffer} {len(self._memo)}"
+                name = f"{s.buffer} {len(self.claims)}"
                 self.claims[name] = self._facts.get(s.buffer, frozenset())
                 return Read(name, (), dtype)
             case Cast():
