@@ -1,4 +1,4 @@
-"""What is reached from where: the one walk over graphs of any kind in which each node is visited once."""
+"""Walks over graphs of any kind that visit each node once, without recursion: what is reached, and what is made."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
+V = TypeVar("V")
 
 
 def reached(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[T, None]:
@@ -19,3 +20,19 @@ def reached(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[
             found[x] = None
             todo += following(x)
     return found
+
+
+def made_from_below(start: T, below: Callable[[T], Iterable[T]], make: Callable[[T], V], made: dict[T, V]) -> V:
+    """What is made of `start`. What `make` returns for a node is put into `made`, after that of the nodes `below` it;
+    what is there already is not made again. Linear in the nodes and edges; the graph has no cycles."""
+    todo = [start]
+    while todo:
+        x = todo[-1]
+        missing = [y for y in below(x) if y not in made] if x not in made else []
+        if missing:
+            todo += missing
+            continue
+        if x not in made:
+            made[x] = make(x)
+        todo.pop()
+    return made[start]

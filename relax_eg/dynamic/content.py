@@ -14,6 +14,7 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, kind
 from relax_eg.errors import ShapeError
+from relax_eg.reached import made_from_below
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
 from relax_eg.tir.functions import FUNCTIONS, functions_with_trait
 
@@ -77,18 +78,12 @@ def join_contents(a: Content, b: Content) -> Content:
 
 def evaluate_content(term: Scalar, read: Callable[[Read], Content]) -> Content:
     """The content of `term`; `read` gives the content of its reads. Linear in the number of distinct terms."""
+
+    def parts(at: Scalar) -> tuple[Scalar, ...]:
+        return () if isinstance(at, (Read, Index, Const)) else at.children
+
     done: dict[Scalar, Content] = {}
-    todo = [term]
-    while todo:
-        at = todo[-1]
-        parts = () if isinstance(at, (Read, Index, Const)) else at.children
-        missing = [part for part in parts if part not in done]
-        if missing:
-            todo.extend(missing)
-            continue
-        done[at] = _term_content(at, [done[part] for part in parts], read)
-        todo.pop()
-    return done[term]
+    return made_from_below(term, parts, lambda at: _term_content(at, [done[x] for x in parts(at)], read), done)
 
 
 def _term_content(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content]) -> Content:

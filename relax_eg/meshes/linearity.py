@@ -13,6 +13,7 @@ from itertools import combinations
 
 from relax_eg.dtypes import dtype_of
 from relax_eg.limits import MANY_KEPT
+from relax_eg.reached import made_from_below
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Reduce, Scalar, Select, walk
 from relax_eg.tir.program import TensorProgram
 
@@ -53,17 +54,11 @@ def is_linear(program: TensorProgram, operands: Collection[int], narrows: bool =
 def _degree(value: Scalar, buffers: dict[str, int]) -> int:
     """The degree of a term; `buffers` has those of what it reads. Children come first, without recursion."""
     known: dict[Scalar, int] = {}
-    stack = [value]
-    while stack:
-        term = stack[-1]
-        waiting = [c for c in term.children if c not in known]
-        if waiting:
-            stack += waiting
-            continue
-        stack.pop()
-        if term not in known:
-            known[term] = _of_children(term, [known[c] for c in term.children], buffers)
-    return known[value]
+
+    def degree(term: Scalar) -> int:
+        return _of_children(term, [known[c] for c in term.children], buffers)
+
+    return made_from_below(value, lambda term: term.children, degree, known)
 
 
 def _of_children(term: Scalar, given: Sequence[int], buffers: dict[str, int]) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 
 from relax_eg.dtypes import kind, numpy_dtype
 from relax_eg.errors import BoundsError, ShapeError
+from relax_eg.reached import made_from_below
 from relax_eg.shapes import Dim
 from relax_eg.tir.arrays import convert, dim_values, exact_conversion, exact_ufunc, to_exact_array
 from relax_eg.tir.exact import UNDEFINED, to_exact
@@ -174,21 +175,8 @@ class _Run:
         return made
 
     def term(self, expr: Scalar, frame: _Frame) -> Array:
-        memo = frame.memo
-        found = memo.get(expr)
-        if found is not None:
-            return found
-        todo = [expr]
-        while todo:  # operands first, so that long chains do not recurse
-            at = todo[-1]
-            missing = [part for part in _parts(at) if part not in memo] if at not in memo else []
-            if missing:
-                todo.extend(missing)
-                continue
-            if at not in memo:
-                memo[at] = self._term(at, frame)
-            todo.pop()
-        return memo[expr]
+        found = frame.memo.get(expr)
+        return found if found is not None else made_from_below(expr, _parts, lambda x: self._term(x, frame), frame.memo)
 
     def _term(self, expr: Scalar, frame: _Frame) -> Array:
         match expr:

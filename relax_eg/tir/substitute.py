@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from relax_eg.dtypes import is_float
+from relax_eg.reached import made_from_below
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
@@ -31,17 +32,7 @@ def rebuild(
     `known`: replacements given in advance; these terms are not visited.
     """
     done = dict(known or {})
-    todo = [term]
-    while todo:
-        at = todo[-1]
-        missing = [child for child in at.children if child not in done] if at not in done else []
-        if missing:
-            todo.extend(missing)
-            continue
-        if at not in done:
-            done[at] = make(at, done)
-        todo.pop()
-    return done[term]
+    return made_from_below(term, lambda at: at.children, lambda at: make(at, done), done)
 
 
 def _substitute_children(at: Scalar, env: Mapping[str, Dim | int], done: Mapping[Scalar, Scalar]) -> Scalar:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from relax_eg.dtypes import dtype_of
+from relax_eg.reached import made_from_below
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import INDEX_DTYPE, Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
 from relax_eg.tir.functions import FUNCTIONS
@@ -82,21 +83,15 @@ class _Text:
 
     def text(self, expr: Scalar) -> tuple[str, int]:
         """Returns the text and the precedence of its outermost operator."""
-        todo = [expr]
-        while todo:  # operands first, so that long chains do not recurse
-            at = todo[-1]
-            missing = [child for child in at.children if child not in self.written] if at not in self.written else []
-            if missing:
-                todo.extend(missing)
-                continue
-            if at not in self.written:
-                self.written[at] = self._text(at)
-                if self.names is not None and self.uses.get(at, 0) > 1 and len(self.written[at][0]) > _LONG:
-                    name = next(self.names)
-                    self.lines.append(f"{name} = {self.written[at][0]}")
-                    self.written[at] = name, _ATOM
-            todo.pop()
-        return self.written[expr]
+        return made_from_below(expr, lambda at: at.children, self._named_text, self.written)
+
+    def _named_text(self, expr: Scalar) -> tuple[str, int]:
+        text, level = self._text(expr)
+        if self.names is None or self.uses.get(expr, 0) < 2 or len(text) <= _LONG:
+            return text, level
+        name = next(self.names)
+        self.lines.append(f"{name} = {text}")
+        return name, _ATOM
 
     def _text(self, expr: Scalar) -> tuple[str, int]:
         match expr:

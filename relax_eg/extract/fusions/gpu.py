@@ -31,6 +31,7 @@ from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops.record import TABLE
+from relax_eg.reached import made_from_below
 from relax_eg.shapes import Dim
 
 _IN_BRANCHES = "erfc"  # given: the function that XLA computes in branches, each with its operand
@@ -249,17 +250,15 @@ class GpuKernels(GpuFurther):
     def _is_of_arguments(self, e: Expr) -> bool:
         """Whether a value is computed element by element from arguments of no more elements: a kernel of rows computes
         it once for each of them."""
-        todo = [e]
-        while todo:
-            x = todo[-1]
-            below = [] if self._is_argument(x) or not self._is_loop(x) else self.operands(x)
-            if missing := [s for s in below if s not in self.widest]:
-                todo += missing
-                continue
-            todo.pop()
+
+        def below(x: Expr) -> Sequence[Expr]:
+            return [] if self._is_argument(x) or not self._is_loop(x) else self.operands(x)
+
+        def widest(x: Expr) -> float:
             alone = 0.0 if self._is_argument(x) else self.elements(x) if self._is_loop(x) else math.inf
-            self.widest[x] = max([alone, *(self.widest[s] for s in below)])
-        return self.widest[e] <= self.elements(e)
+            return max([alone, *(self.widest[s] for s in below(x))])
+
+        return made_from_below(e, below, widest, self.widest) <= self.elements(e)
 
     def _is_stored_for(self, e: Expr, kernels: Sequence[Expr]) -> bool:
         """Whether a value is stored because a kernel reduces an array that is computed from it: where it meets what an
