@@ -21,7 +21,7 @@ from relax_eg.errors import OptionError
 from relax_eg.extract.learned import TimedProgram, corrected
 from relax_eg.extract.profile import Profile
 from relax_eg.measure.fits import matmul_errors
-from relax_eg.plain_data import read_json, write_file
+from relax_eg.plain_data import read_json, read_record, write_file
 
 VERSION = 1  # given: version of the format
 _KEY = "relax_eg calibration"
@@ -92,16 +92,13 @@ class CalibrationReport:
         if not isinstance(data, dict) or data.get(_KEY) != VERSION:  # type: ignore[reportUnknownMemberType]
             raise OptionError(f"{where} is none of version {VERSION}: `relax-eg calibrate --report` writes one")
         try:
-            times = {str(k): float(v) for k, v in data["times"].items()}  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            times = read_record(Mapping[str, float], data["times"], "times")
             if not all(0 < s < float("inf") for s in times.values()):
                 raise ValueError("a time is not above 0")
-            timed = [
-                TimedProgram(str(t["group"]), {str(k): float(v) for k, v in t["kinds"].items()}, float(t["seconds"]))  # type: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-                for t in data["timed"]  # type: ignore[reportUnknownVariableType]
-            ]
-            versions = {str(k): str(v) for k, v in data["versions"].items()}  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            timed = list(read_record(tuple[TimedProgram, ...], data["timed"], "timed"))
+            versions = read_record(Mapping[str, str], data["versions"], "versions")
             at_hand = None if data["at_hand"] is None else Profile.from_data(data["at_hand"], where)
             profile = Profile.from_data(data["profile"], where)
-            return CalibrationReport(profile, times, at_hand, timed, versions, str(data["xla_flags"]))  # type: ignore[reportUnknownArgumentType]
+            return CalibrationReport(profile, times, at_hand, timed, versions, str(data["xla_flags"]))
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise OptionError(f"{where} is damaged: {type(e).__name__}: {e}") from None

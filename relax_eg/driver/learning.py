@@ -26,6 +26,7 @@ from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import log_at, machine_is_kept
 from relax_eg.measure.device import processes, this_machine
 from relax_eg.memo import Memo
+from relax_eg.plain_data import read_record
 from relax_eg.store import Store
 
 FORMAT = 1  # given: version of the entries
@@ -137,22 +138,18 @@ def _count(kept: Store, key: str) -> int:
 
 
 def _learned(data: Any) -> Learned:
-    return Learned(_numbers(data["corrections"], 1e-6), _numbers(data["doubts"], 0.0))
+    found: Learned = read_record(Learned, data, "learned")
+    for numbers, least in ((found.corrections, 1e-6), (found.doubts, 0.0)):
+        if not all(least <= x <= 1e6 for x in numbers.values()):
+            raise ValueError(f"numbers from {least:g} to 1e6 are accepted")
+    return found
 
 
 def _timed(data: Any) -> TimedProgram:
-    return TimedProgram(str(data["group"]), _numbers(data["kinds"], 0.0), float(data["seconds"]))
+    return read_record(TimedProgram, data, "timed")
 
 
 def _names(kept: Store, key: str) -> list[str]:
     """The entries of programs that were timed, the least recently used first. OSError where the cache cannot be
     read."""
     return [path.stem for path, _ in kept.entries() if path.stem.startswith(f"timed-{key}-")]
-
-
-def _numbers(data: Mapping[str, Any], least: float) -> dict[str, float]:
-    """Numbers from `least` on, up to 1e6, by name. ValueError for other data."""
-    found = {str(k): float(v) for k, v in data.items()}
-    if not all(least <= x <= 1e6 for x in found.values()):
-        raise ValueError(f"numbers from {least:g} to 1e6 are accepted")
-    return found
