@@ -56,7 +56,8 @@ class NumberedObjects:
         return [foreign.type_name, self._numbers.setdefault(foreign, len(self._numbers))]
 
     def foreign_of(self, name: Any) -> Foreign:
-        return Foreign(OpaqueObject(*read_record(tuple[str, int], name, "an object of another library")))
+        kind, number = read_record(tuple[str, Any], name, "an object of another library")
+        return Foreign(OpaqueObject(kind, _whole(number, "its number")))
 
     def array_name(self, data: ConstantData) -> str | None:
         return None
