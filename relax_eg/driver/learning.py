@@ -138,11 +138,12 @@ def _count(kept: Store, key: str) -> int:
 
 
 def _learned(data: Any) -> Learned:
-    found: Learned = read_record(Learned, data, "learned")
-    for numbers, least in ((found.corrections, 1e-6), (found.doubts, 0.0)):
+    # A field that is missing would be one of its default, so that nothing seems to be learned.
+    corrections, doubts = (read_record(Mapping[str, float], data[k], k) for k in ("corrections", "doubts"))
+    for numbers, least in ((corrections, 1e-6), (doubts, 0.0)):
         if not all(least <= x <= 1e6 for x in numbers.values()):
             raise ValueError(f"numbers from {least:g} to 1e6 are accepted")
-    return found
+    return Learned(corrections, doubts)
 
 
 def _timed(data: Any) -> TimedProgram:
