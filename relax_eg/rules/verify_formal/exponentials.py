@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import z3
@@ -72,13 +71,18 @@ class _Quotients:
     """
 
     def __init__(self) -> None:
+        self.is_stale = False
         self._parts: dict[Scalar, int] = {}  # by term of exponents, the number of equal parts into which it is cut
+        self._memo: dict[Scalar, Quotient] = {}
         self._unknowns: dict[object, Polynomial] = {}
-        self.restart()
 
     def restart(self) -> None:
-        """Forgets the quotients made so far."""
-        self.quotient, self.is_stale = cache(self._made), False
+        self._memo, self.is_stale = {}, False
+
+    def quotient(self, s: Scalar) -> Quotient:
+        if s not in self._memo:
+            self._memo[s] = self._made(s)
+        return self._memo[s]
 
     def _unknown(self, key: object) -> Quotient:
         if key not in self._unknowns:

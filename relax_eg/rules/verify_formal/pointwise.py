@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import z3
@@ -144,7 +143,7 @@ class _RealTheory:
     def __init__(self, claims: Mapping[str, frozenset[str]]) -> None:
         self._claims = claims
         self.known: list[Formula] = []
-        self.term: Callable[[Scalar], Term] = cache(self._made)  # each term is made once
+        self._terms: dict[Scalar, Term] = {}
         self._obligations: dict[Scalar, Formula] = {}
         self._exp: Any = z3.Function("exp", z3.RealSort(), z3.RealSort())
         self._log: Any = z3.Function("log", z3.RealSort(), z3.RealSort())
@@ -205,6 +204,11 @@ class _RealTheory:
         """Returns a new unknown number."""
         self._count += 1
         return z3.Real(f"u{self._count}")
+
+    def term(self, s: Scalar) -> Term:
+        if s not in self._terms:
+            self._terms[s] = self._made(s)
+        return self._terms[s]
 
     def _made(self, s: Scalar) -> Term:
         if isinstance(s, Read):
