@@ -45,7 +45,7 @@ def parse(text: str) -> Module:
     cannot be read, for operands that an operator does not accept, and for a declared annotation that does not follow.
     Raises WellFormedError for a module that breaks a rule of the IR.
     """
-    module = parse_module(text, _deduce, _complete, _ROUTINES, FUNCTIONS)
+    module = parse_module(text, _deduce, _ROUTINES, FUNCTIONS)
     check(module)
     return module
 
@@ -53,11 +53,7 @@ def parse(text: str) -> Module:
 def read_scripts(scripts: Sequence[Script]) -> tuple[Function, ...]:
     """Returns the functions that scripts describe, which may call one another, and the functions for their `if`s.
     Raises what `parse` does, apart from WellFormedError: whoever builds the module checks it."""
-    return parse_scripts(scripts, _deduce, _complete, _ROUTINES, FUNCTIONS)
-
-
-def _complete(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    return attributes_of_control(name, given) if name in CONTROL else attributes_of(get(name), given)
+    return parse_scripts(scripts, _deduce, _ROUTINES, FUNCTIONS)
 
 
 def _deduce(name: str, operands: tuple[Annotation, ...], given: Mapping[str, Any]) -> tuple[dict[str, Any], Annotation]:
