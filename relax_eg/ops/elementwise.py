@@ -9,6 +9,7 @@ from relax_eg.dtypes import NUMBERS, is_integer, kind
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.integers import magnitude, power, product, quotient, remainder, square
+from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
@@ -103,8 +104,6 @@ def read_aligned(buffer: Buffer, at: Sequence[Dim], shape: Dims) -> Read:
 
 def jax_broadcast(*arrays: Any) -> tuple[Any, ...]:
     """Returns JAX arrays broadcast to their common shape."""
-    from jax import lax
-
     shape = lax.broadcast_shapes(*(a.shape for a in arrays))
     return tuple(
         a if a.shape == shape else lax.broadcast_in_dim(a, shape, tuple(range(len(shape) - a.ndim, len(shape))))
@@ -154,8 +153,6 @@ def jax_function(primitive: str) -> Callable[..., Any]:
     """Returns a lowering that applies a function of jax.lax to the broadcast operands."""
 
     def lower(*arrays: Any) -> Any:
-        from jax import lax
-
         function = _INTEGER_LOWERINGS.get(primitive) or getattr(lax, primitive)
         return function(*jax_broadcast(*arrays))
 
@@ -222,8 +219,6 @@ def _by_dtype(integer: str, other: str, unsigned: str | None = None) -> Callable
 
 
 def _right_shift(x: Any, y: Any) -> Any:
-    from jax import lax
-
     unsigned = kind(x.dtype.name) == "u"
     return (lax.shift_right_logical if unsigned else lax.shift_right_arithmetic)(*jax_broadcast(x, y))
 
@@ -261,8 +256,6 @@ def _round_deduce(site: Site) -> Annotation:
 
 
 def _round(x: Any, *, method: str) -> Any:
-    from jax import lax
-
     rule = lax.RoundingMethod.TO_NEAREST_EVEN if method == "to_even" else lax.RoundingMethod.AWAY_FROM_ZERO
     return lax.round(x, rule)
 
@@ -289,8 +282,6 @@ def _astype_deduce(site: Site) -> Annotation:
 
 def converted(x: Any, dtype: str) -> Any:
     """An array of JAX as `dtype`; a float beyond an integer type is the nearest integer of that type."""
-    from jax import lax
-
     if x.ndim == 0 and kind(x.dtype.name) == "f" and kind(dtype) in "iu":
         # JAX converts a float constant while it traces, with numpy, which has another result beyond the type.
         return lax.squeeze(lax.convert_element_type(lax.expand_dims(x, (0,)), dtype), (0,))
@@ -349,15 +340,11 @@ def _where_deduce(site: Site) -> Annotation:
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
-    from jax import lax
-
     condition, x, y = jax_broadcast(condition, x, y)
     return lax.select(condition, x, y)
 
 
 def _clip(lo: Any, x: Any, hi: Any) -> Any:
-    from jax import lax
-
     if lo.ndim or hi.ndim:
         lo, x, hi = jax_broadcast(lo, x, hi)
     return lax.clamp(lo, x, hi)

@@ -10,6 +10,7 @@ import numpy as np
 from relax_eg.dtypes import NUMBERS, dtype_of, kind
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.elementwise import elementwise, jax_broadcast, jax_function, pointwise
+from relax_eg.ops.lazy_jax import primitives
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import broadcast, need_equal, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
@@ -44,8 +45,6 @@ for _name, _parameters, _accepts, _doc in (
 
 def _total_order(primitive: str) -> Callable[..., Any]:
     def lower(x: Any, y: Any) -> Any:
-        from jax.extend.core import primitives
-
         return getattr(primitives, primitive).bind(*jax_broadcast(x, y))
 
     return lower
@@ -90,18 +89,12 @@ def _reduce_precision(site: Site) -> Annotation:
     return Tensor(site.shape(), dtype)
 
 
-def _jax_reduce_precision(x: Any, *, exponent_bits: int, mantissa_bits: int) -> Any:
-    from jax import lax
-
-    return lax.reduce_precision(x, exponent_bits, mantissa_bits)
-
-
 register(
     Operator(
         "reduce_precision",
         ("x",),
         _reduce_precision,
-        _jax_reduce_precision,
+        "jax.lax.reduce_precision",
         pointwise(
             lambda site, x: apply(
                 "reduce_precision", x, const(site["exponent_bits"], "int32"), const(site["mantissa_bits"], "int32")
@@ -154,18 +147,12 @@ def _copied(site: Site) -> Counts:
     return Counts(Dim.of(0), bytes_of(site.operands[0]), bytes_of(deduce(site.op, site.operands, site.attrs)))
 
 
-def _jax_bitcast(x: Any, *, dtype: str) -> Any:
-    from jax import lax
-
-    return lax.bitcast_convert_type(x, dtype)
-
-
 register(
     Operator(
         "bitcast",
         ("x",),
         _bitcast,
-        _jax_bitcast,
+        "jax.lax.bitcast_convert_type",
         _bitcast_equations,
         (Attribute("dtype"),),
         _bitcast_reference,

@@ -13,6 +13,7 @@ import numpy as np
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.contraction import accumulator, contracted, need_precision
+from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.partial_annotations import is_unknown
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
@@ -194,8 +195,6 @@ def _jax_conv(
     x: Any, w: Any, *, strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...], dilation: tuple[int, ...],
     input_dilation: tuple[int, ...], groups: int, precision: Any, out_dtype: str | None,
 ) -> Any:  # fmt: skip
-    from jax import lax
-
     def contract(x: Any, w: Any, out: str | None) -> Any:
         return lax.conv_general_dilated(
             x, w, strides, tuple(zip(low, high, strict=True)), lhs_dilation=input_dilation, rhs_dilation=dilation,
@@ -267,8 +266,6 @@ def _jax_reduce_window(
     x: Any, *, kind: str, window: tuple[int, ...], strides: tuple[int, ...], low: tuple[int, ...],
     high: tuple[int, ...], dilation: tuple[int, ...], input_dilation: tuple[int, ...],
 ) -> Any:  # fmt: skip
-    from jax import lax
-
     combine = getattr(lax, _KINDS[kind][2])
     start = np.asarray(identity(kind, x.dtype.name)).astype(x.dtype)
     return lax.reduce_window(
