@@ -191,14 +191,16 @@ def _conv_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     return program("conv", buffers, compute("out", shape, element))
 
 
-def _jax_conv(
-    x: Any, w: Any, *, strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...], dilation: tuple[int, ...],
-    input_dilation: tuple[int, ...], groups: int, precision: Any, out_dtype: str | None,
+def jax_conv(
+    x: Any, w: Any, order: Any = None, *, strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...],
+    dilation: tuple[int, ...], input_dilation: tuple[int, ...], groups: int, precision: Any, out_dtype: str | None,
 ) -> Any:  # fmt: skip
+    """Returns a `conv`. `order`: that of the axes of operands and result, as JAX has it; None for the operator's own."""
+
     def contract(x: Any, w: Any, out: str | None) -> Any:
         return lax.conv_general_dilated(
             x, w, strides, tuple(zip(low, high, strict=True)), lhs_dilation=input_dilation, rhs_dilation=dilation,
-            feature_group_count=groups, precision=precision, preferred_element_type=out,
+            dimension_numbers=order, feature_group_count=groups, precision=precision, preferred_element_type=out,
         )  # fmt: skip
 
     return contracted(contract, x, w, out_dtype)
@@ -281,7 +283,7 @@ WINDOW = (
 _DILATIONS = (Attribute("dilation"), Attribute("input_dilation"))
 
 for _operator in (
-    Operator("conv", ("x", "weight"), _conv, _jax_conv, _conv_equations,
+    Operator("conv", ("x", "weight"), _conv, jax_conv, _conv_equations,
              (Attribute("strides"), Attribute("low", "dims"), Attribute("high", "dims"), *_DILATIONS,
               Attribute("groups", default=1), Attribute("precision", default=None),
               Attribute("out_dtype", default=None)),
