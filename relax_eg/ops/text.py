@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,23 +17,14 @@ from relax_eg.ir import (
     parse_module,
 )
 from relax_eg.ir.parser import Script, parse_scripts
-from relax_eg.ops import api
 from relax_eg.ops.data_dependent import ROUTINES, deduce_routine
 from relax_eg.ops.record import attributes_of, deduce, get
 from relax_eg.ops.shorthand import expand_short_forms
-from relax_eg.ops.upstream import UPSTREAM
+from relax_eg.ops.upstream import OWN_FUNCTIONS, UPSTREAM
 
 _ROUTINES = {r.name: r.library_name for r in ROUTINES.values()}
 
-# The functions of `rx.op`, which text and scripts call as `R.op.name(...)`, and operators as Relax writes them.
-FUNCTIONS = {
-    **{
-        name: f
-        for name, f in vars(api).items()
-        if inspect.isfunction(f) and not name.startswith("_") and f.__module__.startswith("relax_eg.ops.api")
-    },
-    **UPSTREAM,
-}
+FUNCTIONS = {**OWN_FUNCTIONS, **UPSTREAM}
 
 
 @accepts(text=TEXT)
