@@ -47,6 +47,7 @@ from relax_eg.tir import (
     sum_,
 )
 from relax_eg.tir.expr import Axis, ReduceKind
+from relax_eg.tir.functions import FUNCTIONS, REDUCTIONS
 from relax_eg.tir.functions import identity as identity_of
 
 
@@ -195,7 +196,7 @@ def jax_conv(
     x: Any, w: Any, order: Any = None, *, strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...],
     dilation: tuple[int, ...], input_dilation: tuple[int, ...], groups: int, precision: Any, out_dtype: str | None,
 ) -> Any:  # fmt: skip
-    """Returns a `conv`. `order`: that of the axes of operands and result, as JAX has it; None for the operator's own."""
+    """Returns a `conv`. `order`: JAX's order of the axes of operands and result; None for the operator's own."""
 
     def contract(x: Any, w: Any, out: str | None) -> Any:
         return lax.conv_general_dilated(
@@ -208,11 +209,10 @@ def jax_conv(
 
 # --- reductions of windows ---
 
-# Reductions of a window: accepted kinds of dtype, reduction in the equations, function of jax.lax.
-_KINDS: dict[str, tuple[str, ReduceKind, str]] = {
-    "sum": ("iufc", "sum", "add"), "prod": ("iufc", "prod", "mul"), "max": ("biuf", "max", "max"),
-    "min": ("biuf", "min", "min"), "or": ("iu", "any", "bitwise_or"), "and": ("iu", "all", "bitwise_and"),
-    "xor": ("biu", "xor", "bitwise_xor"),
+# Reductions of a window: accepted kinds of dtype, and the reduction in the equations.
+_KINDS: dict[str, tuple[str, ReduceKind]] = {
+    "sum": ("iufc", "sum"), "prod": ("iufc", "prod"), "max": ("biuf", "max"), "min": ("biuf", "min"),
+    "or": ("iu", "any"), "and": ("iu", "all"), "xor": ("biu", "xor"),
 }  # fmt: skip
 
 
@@ -268,7 +268,7 @@ def _jax_reduce_window(
     x: Any, *, kind: str, window: tuple[int, ...], strides: tuple[int, ...], low: tuple[int, ...],
     high: tuple[int, ...], dilation: tuple[int, ...], input_dilation: tuple[int, ...],
 ) -> Any:  # fmt: skip
-    combine = getattr(lax, _KINDS[kind][2])
+    combine = getattr(lax, FUNCTIONS[REDUCTIONS[_KINDS[kind][1]].function].primitive)
     start = np.asarray(identity(kind, x.dtype.name)).astype(x.dtype)
     return lax.reduce_window(
         x, start, combine, window, strides, tuple(zip(low, high, strict=True)), input_dilation, dilation

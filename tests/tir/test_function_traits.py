@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from relax_eg.backend.scalar_functions import NOT_IN_LAX
+from relax_eg.ops.scalar_lowerings import NOT_IN_LAX
 from relax_eg.tir.functions import FUNCTIONS, Trait, functions_with_trait
 from tests.sources import nodes
 
