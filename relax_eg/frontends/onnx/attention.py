@@ -13,11 +13,11 @@ from relax_eg.dtypes import dtype_of
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.quantized import matmul_of_integers
 from relax_eg.frontends.onnx.rotary import rotate, rows_at
-from relax_eg.frontends.onnx.values import Value
+from relax_eg.frontends.onnx.values import Value, greatest
 from relax_eg.frontends.onnx.widths import computed_in_float32
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
-from relax_eg.shapes import Dim, Proved, Relation, dim_max, prove
+from relax_eg.shapes import Dim
 
 _HIDDEN = -10000.0  # given: what onnxruntime adds to the scores of hidden keys unless a node says otherwise
 _UNSEEN = 2.0  # given: half the least number, so that a sum with a score stays finite
@@ -275,9 +275,7 @@ def _cached(n: OnnxNode, cache: Expr | None, new: Expr, past: Expr, total: Dim) 
             raise n.error(f"total_sequence_length={total} with {new.shape[2]} keys and no past", "as many keys")
         return new
     length = cache.shape[2]
-    size = (
-        length if isinstance(prove(Relation.of(total, "<=", length), timeout_ms=0), Proved) else dim_max(total, length)
-    )
+    size = greatest(length, total)
     places = op.iota((batch, size), 1)
     old = op.pad(cache, [(0, 0), (0, 0), (0, size - length), (0, 0)])
     at = op.minimum(op.maximum(places - past, 0), op.dim_value(rows) - 1)
