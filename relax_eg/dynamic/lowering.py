@@ -33,13 +33,13 @@ from relax_eg.shapes import Dim
 from relax_eg.shapes.interval import interval_of
 
 
-def capacity_of(dim: Dim, capacities: Mapping[str, int], where: str = "") -> int:
+def capacity_of(dim: Dim, capacities: Mapping[str, int]) -> int:
     """The largest value of `dim` if each size is between 1 and its capacity. BoundsError if it is unbounded."""
     if dim.is_const:
         return dim.value
     _, high = interval_of(dim, lambda v: (min(1, capacities[v]), capacities[v]) if v in capacities else (None, None))
     if high is None:
-        raise BoundsError(f"{where or 'capacities'}: nothing bounds the size {dim}")
+        raise BoundsError(f"capacities: nothing bounds the size {dim}")
     return max(high, 0)
 
 

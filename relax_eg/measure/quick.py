@@ -55,7 +55,7 @@ _COPIED = _READ[1::2]  # chosen: bytes of the arrays that are copied
 _MATMULS = ((512, 512, 512), (64, 384, 1536), (8, 384, 384), (128, 64, 128), (16, 256, 256))  # chosen: of `MATMULS`
 
 
-def calibrate_quickly(seconds: float = SECONDS) -> Profile:
+def calibrate_quickly() -> Profile:
     """The profile of JAX's default device, a CPU, from few measurements. It takes some four seconds.
 
     It runs in a thread of its own, so it may be called while JAX traces.
@@ -65,7 +65,7 @@ def calibrate_quickly(seconds: float = SECONDS) -> Profile:
 
     def work() -> None:
         try:
-            found.append(_calibrated(seconds))
+            found.append(_calibrated())
         except BaseException as e:
             errors.append(e)
 
@@ -77,11 +77,11 @@ def calibrate_quickly(seconds: float = SECONDS) -> Profile:
     return found[0]
 
 
-def _calibrated(seconds: float) -> Profile:
+def _calibrated() -> Profile:
     start = default_profile()
     calls: dict[str, Callable[[], object]] = {f.name: f.compiled() for f in few_figures(start)}
     wall, busy = time.perf_counter(), time.process_time()
-    times = time_in_passes(calls, seconds, PASSES, lambda _: None, QUANTILE)
+    times = time_in_passes(calls, SECONDS, PASSES, lambda _: None, QUANTILE)
     is_disturbed = time.process_time() - busy < _UNDISTURBED * (time.perf_counter() - wall)
     p = fit_few(start, times)
     machine = this_machine()

@@ -45,11 +45,11 @@ def jax_reference(lower: Callable[..., Any]) -> Callable[..., Any]:
 # --- deduction ---
 
 
-def need_keys(site: Site, i: int = 0) -> str:
-    """Returns the dtype of operand `i`, which must be PRNG keys. Raises OperatorError."""
-    dtype = site.dtype(i)
+def need_keys(site: Site) -> str:
+    """Returns the dtype of the first operand, which must be PRNG keys. Raises OperatorError."""
+    dtype = site.dtype()
     if not is_key(dtype):
-        raise site.error(f"operand {i} is {dtype}; one of {', '.join(f'key<{k}>' for k in KEY_WORDS)} is needed")
+        raise site.error(f"operand 0 is {dtype}; one of {', '.join(f'key<{k}>' for k in KEY_WORDS)} is needed")
     return dtype
 
 

@@ -27,7 +27,6 @@ _PREFIX = {"negative": "-", "bitwise_not": "~"}
 _COMPARISON = 1  # given: the level of comparisons
 _COMPARISONS = frozenset(fn for fn, (_, level) in _INFIX.items() if level == _COMPARISON)
 _UNARY, _POWER, _ATOM = 8, 9, 10  # given: levels above the operators
-_NO_SIZES = frozenset[str]()
 _NO_USES: Mapping[Scalar, int] = MappingProxyType({})
 _LONG = 60  # limit: characters of a repeated term; a longer one gets a name
 
@@ -42,9 +41,9 @@ def index_text(dim: Dim, sizes: Iterable[str] = ()) -> str:
     return str(dim.substitute(plain))
 
 
-def scalar_text(expr: Scalar, sizes: frozenset[str] = _NO_SIZES) -> str:
-    """Returns `expr` with Python's operators and precedence. `sizes`: the size names in use."""
-    return _Text(sizes).text(expr)[0]
+def scalar_text(expr: Scalar) -> str:
+    """Returns `expr` with Python's operators and precedence."""
+    return _Text(frozenset()).text(expr)[0]
 
 
 def named_text(expr: Scalar, sizes: frozenset[str], names: Iterator[str]) -> tuple[list[str], str]:
