@@ -174,27 +174,17 @@ def _position_lower(name: str) -> Callable[..., Any]:
 
 _POSITION = (Attribute("axis"), Attribute("keepdims", default=False), Attribute("dtype", default="int32"))
 
-register(
-    Operator(
-        "argmax",
-        ("x",),
-        _position_deduce,
-        _position_lower("argmax"),
-        _position_equations("argmax"),
-        _POSITION,
-        below=_searched_size,
-        doc="where along the axis the first maximum is; NaN counts as one",
+_EXTREMES: tuple[tuple[Literal["argmax", "argmin"], str], ...] = (("argmax", "maximum"), ("argmin", "minimum"))
+for _extreme, _word in _EXTREMES:
+    register(
+        Operator(
+            _extreme,
+            ("x",),
+            _position_deduce,
+            _position_lower(_extreme),
+            _position_equations(_extreme),
+            _POSITION,
+            below=_searched_size,
+            doc=f"where along the axis the first {_word} is; NaN counts as one",
+        )
     )
-)
-register(
-    Operator(
-        "argmin",
-        ("x",),
-        _position_deduce,
-        _position_lower("argmin"),
-        _position_equations("argmin"),
-        _POSITION,
-        below=_searched_size,
-        doc="where along the axis the first minimum is; NaN counts as one",
-    )
-)
