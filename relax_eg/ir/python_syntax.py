@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from relax_eg.errors import ModuleTextError, RelaxEgError, UndecidedError
+from relax_eg.errors import RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
 from relax_eg.ir.host_calls import is_host_call
@@ -164,7 +164,7 @@ class PythonExpressionReader:
             return tuple_get(of, key)
         return self._applied(at, "getitem", (of, key), {})
 
-    def _no_field(self, at: ast.Subscript, count: int) -> ModuleTextError:
+    def _no_field(self, at: ast.Subscript, count: int) -> RelaxEgError:
         accepted = f"an index from 0 to {count - 1}" if count else "a tuple with fields"
         return self.source.error(at, f"the tuple has no field {ast.unparse(at.slice)}", accepted)
 

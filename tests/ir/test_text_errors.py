@@ -187,7 +187,7 @@ another process than the one that printed it
     (
         HEAD + "    return y + 1.5\n",
         """\
-        line 2: add: 1.5 is not a int32, which the other operand is; astype converts
+        line 2: add: 1.5 is not of dtype int32, which the other operand has; astype converts
           return y + 1.5
                  ^
           expected: what R.op.add takes: (x, y)""",

@@ -214,7 +214,7 @@ def _grouped(n: OnnxNode) -> list[Value]:
     n.ignore_attributes("kv_cache_bit_width", "qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon")
     q, k, v = _grouped_parts(n, heads, groups)
     batch, _, rows, _ = q.shape
-    total = _total(n)
+    total = n.one_size(6, "total_sequence_length", "a number or a size")  # it determines a shape
     seen = op.reshape(op.astype(n[5], "int32"), (batch, 1)) + 1  # the keys of each row of the batch, with the new ones
     counted = n.optional_input(16)
     new = (
@@ -255,15 +255,6 @@ def _grouped_parts(n: OnnxNode, heads: int, groups: int) -> tuple[Expr, Expr, Ex
         q, k, v = op.split(q, [heads * each, (heads + groups) * each], 2)
     k, v = (x if x.ndim == 4 else _apart(n, x, groups) for x in (k, v))
     return _apart(n, q, heads), k, v
-
-
-def _total(n: OnnxNode) -> Dim:
-    """The number of keys, which determines a shape."""
-    value = n.known_array(6, "total_sequence_length")
-    if value is None or value.size != 1:
-        raise n.error("no single total_sequence_length", "a number or a size")
-    found = value.reshape(()).item()
-    return found if isinstance(found, Dim) else Dim.of(int(found))
 
 
 def _cached(n: OnnxNode, cache: Expr | None, new: Expr, past: Expr, total: Dim) -> Expr:
