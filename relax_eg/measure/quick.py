@@ -6,20 +6,17 @@ profile that ships, in proportion (`measure.fits.fit_few`), so its errors are la
 
 from __future__ import annotations
 
-import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from relax_eg.extract.learned import QUICK
 from relax_eg.extract.profile import Profile
-from relax_eg.measure.device import default_profile, this_machine
+from relax_eg.measure.device import default_profile, measured_here
 from relax_eg.measure.figures import (
     FEW_CHAINED,
     FEW_PAGED,
@@ -83,20 +80,12 @@ def _calibrated() -> Profile:
     wall, busy = time.perf_counter(), time.process_time()
     times = time_in_passes(calls, SECONDS, PASSES, lambda _: None, QUANTILE)
     is_disturbed = time.process_time() - busy < _UNDISTURBED * (time.perf_counter() - wall)
-    p = fit_few(start, times)
-    machine = this_machine()
-    return replace(
-        p,
+    return measured_here(
+        fit_few(start, times),
         name=f"{start.name}, {NAME}",
         doubts={} if is_disturbed else QUICK,
-        machine=machine,
-        measured=f"{machine}, {today()}, jax {jax.__version__}",
         notes=DISTURBED if is_disturbed else "measured in seconds; `relax-eg calibrate` takes longer and knows more",
     )
-
-
-def today() -> str:
-    return datetime.date.today().isoformat()
 
 
 def few_figures(p: Profile) -> Iterator[Figure]:
