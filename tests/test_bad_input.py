@@ -54,6 +54,11 @@ def says(error: type[Exception], *texts: str) -> Any:
             ("the specs do not fit `chain(a: ", "too many positional arguments", "one spec for each"),
         ),
         (
+            (("n n", "n n", "n"),),
+            TraceError,
+            ("the specs do not fit `chain(a: ", "missing a required argument: 'b'", "write `*specs` for a tuple"),
+        ),
+        (
             ("n k", "n k", "n"),
             TraceError,
             ("cannot trace `chain` (test_bad_input.py:", "(k,) and (n,)", "a (n, k) float32"),

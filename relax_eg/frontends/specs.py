@@ -144,8 +144,11 @@ def read_arguments(
     try:
         args, kwargs = _normalise(signature, specs, kwspecs)
     except TypeError as error:
+        in_one = len(specs) == 1 and isinstance(specs[0], (tuple, list)) and len(specs[0]) > 1
+        hint = "; a tuple is one argument: write `*specs` for a tuple that holds those of the call" if in_one else ""
         raise TraceError(
-            f"the specs do not fit `{name}{signature}`: {error}\n  accepted: one spec for each argument of the call"
+            f"the specs do not fit `{name}{signature}`: {error}\n"
+            f"  accepted: one spec for each argument of the call{hint}"
         ) from None
     flat, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
     named = [

@@ -219,6 +219,23 @@ SPELLED: list[Callable[..., Any]] = [
 ]
 
 
+def test_forces_between_points_keep_their_digits() -> None:
+    """A weight that is large where a difference is zero multiplies that difference, not each of its summands."""
+
+    def forces(p: jax.Array, m: jax.Array) -> jax.Array:
+        d = p[None] - p[:, None]
+        weights = m / (jnp.sum(d * d, -1) + 1e-3) ** 1.5
+        return jnp.sum(weights[..., None] * d, 1)
+
+    rng = np.random.default_rng(0)
+    p, m = rng.standard_normal((60, 3)).astype(np.float32), rng.standard_normal(60).astype(np.float32)
+    best = rx.optimize(forces, "n 3", "n", at={"n": 500}, target="cpu")
+    d = p.astype(np.float64)[None] - p[:, None]
+    truth = np.sum((m / (np.sum(d * d, -1) + 1e-3) ** 1.5)[..., None] * d, 1)
+    errors = [np.abs(np.asarray(f(p, m)) - truth).max() for f in (forces, best)]
+    assert errors[1] <= 8 * errors[0]
+
+
 def test_spelling_does_not_matter() -> None:
     found = [
         rx.optimize(f, "n m", "m n", "n", at={"n": 48, "m": 32}, target=laws.Flops(), rules=RULES) for f in SPELLED

@@ -14,7 +14,7 @@ from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.ops.record import movement_operators, operators_run_as
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import mask_values
-from relax_eg.rules.verify_formal.sums import Sum, Term
+from relax_eg.rules.verify_formal.sums import Factor, Sum, Term
 from relax_eg.tir.expr import Apply, Const, Index, Read, Reduce, Scalar, walk
 
 _SUMS = frozenset(("add", "subtract"))
@@ -26,19 +26,28 @@ def is_tame(s: Sum) -> bool:
     """Whether the sum is about as accurate in one order of evaluation as in any other.
 
     Nothing may cancel. A sum of one term then qualifies. In a sum of more terms no tensor may occur twice in a product,
-    and either each product has a factor that occurs in no other product, or no product has more than one factor. Such
-    a product is as large as the change of the sum when that factor changes. One product without summation may have no
-    such factor: it is at most as large as the sum and the other products together.
+    and either each product has a factor of a tensor that occurs in no other product, or no product has more than one
+    factor. Such a product is as large as the change of the sum when that factor changes. Another element of a tensor
+    that occurs elsewhere qualifies only if all products are of the same tensors and have one sign, since indices may
+    coincide: w[i,k] * x[k] - w[i,k] * x[i] is zero at k = i however large w is. One product without summation may have
+    no such factor: it is at most as large as the sum and the other products together.
     """
     if any(abs(c) != m for _, c, m in s.items()):
         return False
     if len(s.terms) <= 1:
         return True
-    keys = [{f.key for f in t.factors if f.kind != "dim"} for t in s.terms]
-    often = Counter(k for ks in keys for k in ks)
-    shared = [t for t, ks in zip(s.terms, keys, strict=True) if ks and all(often[k] > 1 for k in ks)]
-    private = not shared or (len(shared) == 1 and not shared[0].bound) or all(len(ks) <= 1 for ks in keys)
+    heads = [{_head(f): f.key for f in t.factors if f.kind != "dim"} for t in s.terms]
+    alike = all(h.keys() == heads[0].keys() for h in heads) and len({c > 0 for _, c, _ in s.items()}) == 1
+    names = [set(h.values()) if alike else set(h) for h in heads]
+    often = Counter(n for ns in names for n in ns)
+    shared = [t for t, ns in zip(s.terms, names, strict=True) if ns and all(often[n] > 1 for n in ns)]
+    private = not shared or (len(shared) == 1 and not shared[0].bound) or all(len(ns) <= 1 for ns in names)
     return private and all(_is_multilinear(t) for t in s.terms)
+
+
+def _head(f: Factor) -> tuple[str, ...]:
+    """What a factor is without its indices."""
+    return f.kind, f.name, *sorted(n for a in f.args for t, _ in a.terms for n in _tensors(t))
 
 
 def _is_multilinear(t: Term) -> bool:
