@@ -95,7 +95,7 @@ def _bound(relation: Relation) -> Bound:
     return Bound(left, low, high)
 
 
-def prove_partition(guards: Sequence[Guard], scope: Scope) -> Verdict:
+def prove_partition(guards: Sequence[Guard], scope: Scope, timeout_ms: int = PROOF_MS) -> Verdict:
     """Returns the verdict on: at all allowed sizes, exactly one box of all guards holds."""
     total = Dim.of(0)
     for g in guards:
@@ -107,4 +107,4 @@ def prove_partition(guards: Sequence[Guard], scope: Scope) -> Verdict:
                 if b.high is not None:
                     holds = holds * dim_select(b.dim, "<=", b.high, 1, 0)
             total = total + holds
-    return scope.prover.prove(Relation.of(total, "==", 1), PROOF_MS)
+    return scope.prover.prove(Relation.of(total, "==", 1), timeout_ms)
