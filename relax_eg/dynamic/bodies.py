@@ -66,13 +66,10 @@ class Body:
         program = self._program
         annotations = (*(a for a, _ in self._operands), *self._results)
         unknown = [a for a in annotations if not isinstance(a, Tensor) or a.shape is None]
-        weak = [a for a, weak in zip(self._results, program.weak_out, strict=False) if weak and _patterns([a])[0]]
-        if program.effectful or unknown or weak:
+        if program.effectful or unknown:
             self.reasons[program.name] = (
-                "it does more than compute" if program.effectful
-                else f"{unknown[0]} is known in part only" if unknown
-                else f"its result {weak[0]} is weakly typed, which nothing that is cut to size can be"
-            )  # fmt: skip
+                "it does more than compute" if program.effectful else f"{unknown[0]} is known in part only"
+            )
             return None
         names = dict.fromkeys(v for p in program.params for d in p.tensor.shape or () for v in sorted(d.variables))
         # The chosen program has sizes that bounds fix as numbers.

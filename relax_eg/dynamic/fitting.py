@@ -97,7 +97,7 @@ class CapacityFit:
                 made[i] = x
             return made
         for i, inside in cuts:
-            if is_key_array(made[i]):
+            if is_key_array(made[i]) or made[i].weak_type:  # numpy has neither
                 made[i] = made[i][inside]
                 continue
             whole = np.asarray(made[i])

@@ -243,8 +243,10 @@ class _Call(Evaluator):
         def slices(n: Any) -> tuple[Any, ...]:
             return tuple(lax.dynamic_index_in_dim(x, n, keepdims=False) for x in xs)
 
-        _, ys = jax.eval_shape(lambda: step(carry, slices(jnp.int32(0))))
+        _, ys = jax.eval_shape(step, carry, tuple(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in xs))
         made = tuple(jnp.zeros((places, *y.shape), y.dtype) for y in ys)
+        if not places:  # no element that a step could read
+            return (*carry, *made)
 
         def one(t: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
             n = count - 1 - t if reverse else t

@@ -88,6 +88,11 @@ def _deduce(site: Site) -> Annotation:
     return Tensor(_result(site)[0], out or dtype)
 
 
+def _contraction(x: Scalar, y: Scalar, axis: tuple[Dim, Dim]) -> Scalar:
+    """The sum of products along an axis, or of truth values whether any product is true."""
+    return any_(x & y, axis) if x.dtype == "bool" else sum_(x * y, axis)
+
+
 def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     a, b = buffers
     shape, inner = _result(site)
@@ -101,9 +106,7 @@ def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         lead = shape[:rank]
         x = read_aligned(a, (*batch, *row, k)[-a.rank :], (*lead, *a.shape[-2:])[-a.rank :])
         y = read_aligned(b, (*batch, k, *column)[-b.rank :], (*lead, *b.shape[-2:])[-b.rank :])
-        if out == "bool":
-            return any_(x & y, (k, inner))
-        return sum_(cast(x, out) * cast(y, out), (k, inner))
+        return _contraction(cast(x, out), cast(y, out), (k, inner))
 
     return program("matmul", buffers, compute("out", shape, element))
 
@@ -261,7 +264,7 @@ def _linear_result(site: Site) -> tuple[Dims, Dim]:
 
 def _linear_deduce(site: Site) -> Annotation:
     dtype = need_same_dtype(site, (0, 1))
-    need_kind(site, "iufcn")
+    need_kind(site, "biufcn")
     return Tensor(_linear_result(site)[0], dtype)
 
 
@@ -271,7 +274,7 @@ def _linear_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     k = loop("k")
 
     def element(*i: Dim) -> Scalar:
-        return sum_(x[(*i[:-1], k)] * w[i[-1], k], (k, inner))
+        return _contraction(x[(*i[:-1], k)], w[i[-1], k], (k, inner))
 
     return program("linear", buffers, compute("out", shape, element))
 

@@ -77,6 +77,18 @@ def test_arrays_fit_on_a_device_as_on_the_host() -> None:
         same(best(W, x), jax.jit(attend)(W, x))
 
 
+def test_a_scan_over_all_but_one_element() -> None:
+    """Its stacked results are weakly typed, and of one element there is no step."""
+
+    def decayed(x: Array) -> Array:
+        return jax.lax.scan(lambda c, v: (0.9 * c + v, c), 0.0, x[1:])
+
+    best = optimized(decayed, "s", bounds={"s": (1, 20)})
+    for s in (9, 1, 2, 6):
+        same(best(np.arange(s, dtype=np.float32)), jax.jit(decayed)(np.arange(s, dtype=np.float32)))
+    assert {r.kind for r in best.statistics().executables} == {"capacity"}
+
+
 def test_sizes_outside_the_bounds_are_refused_before_anything_runs() -> None:
     best = optimized()
     with pytest.raises(BoundsError, match=r"attend\(\): s = 21 exceeds its bound 20 \(declared in optimize\(bounds="):

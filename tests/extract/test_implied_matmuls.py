@@ -105,3 +105,10 @@ def test_one_row_and_a_bias_do_not_copy_the_weight_at_every_call() -> None:
     assert temporary(layer) >= width > 10 * temporary(best.to_jax())
     assert jnp.allclose(best(*given), layer(*given))
     assert rx.optimize(layer, *specs, at={"n": 2}, target="cpu").report.kept_as_written
+
+
+def test_truth_values_are_contracted_too() -> None:
+    """The transpose of an operand is priced as XLA reads it, whatever the dtype."""
+    x = jnp.arange(12).reshape(3, 4) % 5 == 0
+    best = rx.optimize(lambda x, y: x @ y.T, x, x, target="cpu")
+    assert (best(x, x) == x @ x.T).all() and best(x, x).dtype == bool

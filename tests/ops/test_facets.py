@@ -73,7 +73,7 @@ OTHERWISE: dict[str, str] = {
     "random_seed": "bfc", "random_gamma": "biufch",
     # Complex numbers have no order here; truth values are not convolved.
     **dict.fromkeys("argmax argmin atan2 clip cummax cummin max min reduce_window".split(), "c"),
-    "window_gather": "c", "conv": "b", "linear": "b", "ragged_dot": "b", "ragged_outer": "b",
+    "window_gather": "c", "conv": "b", "ragged_dot": "b", "ragged_outer": "b",
 }  # fmt: skip
 
 
