@@ -18,7 +18,7 @@ from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.kernels.selection import STEPS
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, postorder
 from relax_eg.ops.fused import VIEWS
-from relax_eg.reports.text import rendered_text
+from relax_eg.reports.terminal import rendered_text
 
 Kernels = list[str]
 

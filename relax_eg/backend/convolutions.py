@@ -20,8 +20,8 @@ from relax_eg.backend.index_maps import affine, simplify_index
 from relax_eg.backend.loop_values import Indices, LoopValue
 from relax_eg.backend.scalar_functions import convert
 from relax_eg.dtypes import dtype_of
-from relax_eg.ops.contraction import contracted
 from relax_eg.ops.record import operators_run_as
+from relax_eg.ops.windows import jax_conv
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Read, Reduce, Scalar, Select
 
@@ -299,24 +299,13 @@ def _ranks(order: Sequence[int]) -> list[int]:
     return [places.index(axis) for axis in order]
 
 
-def convolution_in_a_loop(
-    x: Any, w: Any, *, strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...], dilation: tuple[int, ...],
-    input_dilation: tuple[int, ...], groups: int, precision: Any, out_dtype: str | None,
-) -> Any:  # fmt: skip
+def convolution_in_a_loop(x: Any, w: Any, **attrs: Any) -> Any:
     """A `conv`, with its channels last. XLA's compiler for CPUs brings convolutions into that order outside of loops
     only; with their channels first, those in loops took 15 times as long (jax 0.10.2)."""
     space = tuple(range(1, x.ndim - 1))
     order = lax.ConvDimensionNumbers(
         (0, x.ndim - 1, *space), (x.ndim - 1, x.ndim - 2, *(a - 1 for a in space)), (0, x.ndim - 1, *space)
     )
-
-    def contract(x: Any, w: Any, out: str | None) -> Any:
-        return lax.conv_general_dilated(
-            x, w, strides, tuple(zip(low, high, strict=True)), lhs_dilation=input_dilation, rhs_dilation=dilation,
-            dimension_numbers=order, feature_group_count=groups, precision=precision, preferred_element_type=out,
-        )  # fmt: skip
-
     last = lax.transpose(x, (0, *(a + 1 for a in space), 1))
     kernel = lax.transpose(w, (*(a + 1 for a in space), 1, 0))
-    found = contracted(contract, last, kernel, out_dtype)
-    return lax.transpose(found, (0, x.ndim - 1, *space))
+    return lax.transpose(jax_conv(last, kernel, order, **attrs), (0, x.ndim - 1, *space))

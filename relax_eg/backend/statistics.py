@@ -177,8 +177,9 @@ class Statistics:
         return json.dumps({"schema": "relax_eg.dynamic/1", **asdict(self)}, indent=2)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
         from rich.text import Text
+
+        from relax_eg.reports.terminal import plain_table
 
         chosen = "; ".join(f"{v}: {c}" for v, c in self.capacities.items())
         yield Text(f"{self.name}   dynamic={self.dynamic!r}" + (f", capacities {chosen}" if chosen else ""), "bold")
@@ -200,11 +201,8 @@ class Statistics:
         for what, why in self.exact.items():
             yield Text(f"runs at its very sizes: {what}: {why}")
         if self.executables:
-            table = Table(box=None, pad_edge=False, header_style="dim")
-            table.add_column("executable")
-            table.add_column("made for")
-            for column in ("calls", "compile", "a call", "arguments", "outputs", "temporaries"):
-                table.add_column(column, justify="right")
+            figures = ("calls", "compile", "a call", "arguments", "outputs", "temporaries")
+            table = plain_table(("executable", "made for"), figures)
             for r in self.executables:
                 seconds = "" if r.seconds is None else f"{r.seconds * 1e3:.3g} ms"
                 memory = [f"{n / 1e6:.3g} MB" for n in r.memory] if r.memory else [""] * 3
@@ -212,11 +210,7 @@ class Statistics:
                 table.add_row(*made, *memory)
             yield table
         if self.sizes:
-            table = Table(box=None, pad_edge=False, header_style="dim")
-            for column in ("sizes", "runs at"):
-                table.add_column(column)
-            for column in ("calls", "padding"):
-                table.add_column(column, justify="right")
+            table = plain_table(("sizes", "runs at"), ("calls", "padding"))
             most = sorted(self.sizes, key=lambda r: -r.calls)
             for r in most[:_MOST_SIZES]:
                 where = "exactly" if r.exact else binding_text(r.capacities)
@@ -226,6 +220,6 @@ class Statistics:
             yield table
 
     def __str__(self) -> str:
-        from relax_eg.reports.text import rendered_text
+        from relax_eg.reports.terminal import rendered_text
 
         return rendered_text(self, width=120)

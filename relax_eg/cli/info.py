@@ -17,6 +17,7 @@ from relax_eg.byte_units import format_bytes
 from relax_eg.cli.common import command, out
 from relax_eg.driver.loading import load
 from relax_eg.figures import binding_text
+from relax_eg.reports.terminal import plain_table
 
 
 @command
@@ -61,7 +62,7 @@ def print_parts(file: Path, print_to: Console) -> None:
 
 
 def _variants(found: Saved) -> Table:
-    table = _table("variant", "serves", "execution", "chosen for", "as written", right=("predicted gain",))
+    table = plain_table(("variant", "serves", "execution", "chosen for", "as written"), ["predicted gain"])
     for i, v in enumerate(found.solution.variants):
         gain = "" if v.chosen is None else f"{v.report.predicted_gain:.2f}"
         row = str(i), v.guard, v.execution, v.report.target, "yes" if v.chosen is None else "no", gain
@@ -70,7 +71,7 @@ def _variants(found: Saved) -> Table:
 
 
 def _executables(found: Saved) -> Table:
-    table = _table("device", "kind", "platform", "sizes", "variant", right=("executables", "launches", "bytes"))
+    table = plain_table(("device", "kind", "platform", "sizes", "variant"), ("executables", "launches", "bytes"))
     for p in found.stored.programs:
         padded = f", padded to {binding_text(p.capacities)}" if p.capacities else ""
         row = (
@@ -84,15 +85,6 @@ def _executables(found: Saved) -> Table:
             format_bytes(found.stored.code_bytes(p)),
         )
         table.add_row(*map(Text, row))  # texts of a file are no markup
-    return table
-
-
-def _table(*columns: str, right: tuple[str, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for column in right:
-        table.add_column(column, justify="right")
     return table
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from relax_eg.byte_units import format_bytes
@@ -14,6 +13,7 @@ from relax_eg.cli import shared_options
 from relax_eg.cli.common import command, out, read_inputs
 from relax_eg.frontends.onnx.graph import contents
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.reports.terminal import plain_table
 from relax_eg.shapes.prover import Prover
 
 
@@ -39,9 +39,7 @@ def inspect(file: Annotated[Path, typer.Argument(help="model.onnx")], inputs: sh
     for kind, values in rows:
         for name, text in values:
             line(f"  {kind} {name}: {text}")
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("operator")
-    table.add_column("nodes", justify="right")
+    table = plain_table(["operator"], ["nodes"])
     table.add_column("read", overflow="fold")
     for name, use in sorted(found.operators.items(), key=lambda pair: -len(pair[1].places)):
         said = "yes" if use.why is None else f"no{': ' if use.why else ''}{use.why}"

@@ -23,8 +23,8 @@ from relax_eg.driver.learning import machine_key, on_this_machine
 from relax_eg.extract.profile import Profile
 from relax_eg.limits import FEW_KEPT
 from relax_eg.logs import fallback, log_at, machine_is_kept, raise_if_exhausted
-from relax_eg.measure.device import default_profile, processes, this_machine
-from relax_eg.measure.quick import DISTURBED, calibrate_quickly, today
+from relax_eg.measure.device import default_profile, processes, this_machine, today
+from relax_eg.measure.quick import DISTURBED, calibrate_quickly
 from relax_eg.memo import Memo
 from relax_eg.store import Store
 

@@ -32,7 +32,7 @@ from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
 from relax_eg.memory.picture import picture
 from relax_eg.ops.libraries import EXECUTIONS
-from relax_eg.reports.text import rendered_text
+from relax_eg.reports.terminal import rendered_text
 from relax_eg.shapes.relation import Bounds, split_bounds
 
 _MIB = float(1 << 20)  # bytes

@@ -39,7 +39,7 @@ def capacity_of(dim: Dim, capacities: Mapping[str, int]) -> int:
         return dim.value
     _, high = interval_of(dim, lambda v: (min(1, capacities[v]), capacities[v]) if v in capacities else (None, None))
     if high is None:
-        raise BoundsError(f"nothing bounds the size {dim}")
+        raise BoundsError(f"capacities: nothing bounds the size {dim}")
     return max(high, 0)
 
 

@@ -34,46 +34,38 @@ from relax_eg.tir.prim_func import PrimFunc, read_prim_func
 from relax_eg.tir.values import last_name
 
 Deduce = Callable[[str, tuple[Annotation, ...], Mapping[str, Any]], tuple[Mapping[str, Any], Annotation]]
-Complete = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 FUNCTIONS = "@R.function functions and @R.tensor_program programs, alone or in a class under @I.ir_module"
 
 
 def parse_module(
     text: str,
-    deduce: Deduce | None = None,
-    complete: Complete | None = None,
+    deduce: Deduce,
     routines: Mapping[str, str] = MappingProxyType({}),
     functions: Functions = MappingProxyType({}),
 ) -> Module:
     """Returns the module that `text` describes. Raises ModuleTextError with the line.
 
-    Text leaves out attributes that are None, and does not distinguish sizes from integers; `deduce` or `complete`
-    restores both.
-
-    - `deduce(operator, operand annotations, attributes)`: returns all attributes and the result's annotation. Without
-      it, a missing annotation is an error.
-    - `complete(operator, attributes)`: used without `deduce`; returns all attributes of an annotated operator in order,
-      sizes as `Dim`s. Without either, attributes are taken as written.
+    - `deduce(operator, operand annotations, attributes)`: returns all attributes and the result's annotation. Text
+      leaves out attributes that are None, and does not distinguish sizes from integers.
     - `routines`: library routine per operator name; `R.name(...)` of a name in it is a call of that routine.
-    - `functions`: the operator functions, `R.op.name(...)`. With them, expressions may be written as in Python (see
+    - `functions`: the operator functions, `R.op.name(...)`, by which expressions are written as in Python (see
       `python_syntax`).
     """
     source = Source(text)
     _check_version(source)
-    scope = ModuleScope(Reader(source), deduce, complete, routines, functions)
+    scope = ModuleScope(Reader(source), deduce, routines, functions)
     return _with_located_errors(scope, lambda: scope.module(source.tree()))
 
 
 def parse_scripts(
     scripts: Sequence[Script],
     deduce: Deduce,
-    complete: Complete,
     routines: Mapping[str, str],
     functions: Functions,
 ) -> tuple[Function, ...]:
     """Returns the functions for `scripts`, each followed by those made from its `if`s. Names may be bound again."""
-    scopes = [ModuleScope(Reader(s.source), deduce, complete, routines, functions, s.surroundings) for s in scripts]
+    scopes = [ModuleScope(Reader(s.source), deduce, routines, functions, s.surroundings) for s in scripts]
     pairs = list(zip(scopes, (s.definition for s in scripts), strict=True))
     for scope, d in pairs:
         scope.names, scope.signatures, scope.general = scopes[0].names, scopes[0].signatures, scopes[0].general
@@ -150,15 +142,13 @@ class ModuleScope:
     def __init__(
         self,
         reader: Reader,
-        deduce: Deduce | None,
-        complete: Complete | None,
+        deduce: Deduce,
         routines: Mapping[str, str],
         functions: Functions,
         surroundings: Surroundings | None = None,
     ) -> None:
         self.reader = reader
         self.deduce = deduce
-        self.complete = complete
         self.routines = routines
         self.line = 1
         self.classes = {"Module", "cls"}

@@ -10,7 +10,7 @@ import itertools
 import keyword
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Data, DataType, Shape, Tensor, Tuple
@@ -237,6 +237,9 @@ class _FunctionText:
     def _operands(self, args: Iterable[Expr], names: dict[Expr, str]) -> str:
         return ", ".join(self._operand(a, names) for a in args)
 
+    def _tuple(self, args: Sequence[Expr], names: dict[Expr, str]) -> str:
+        return f"({self._operands(args, names)}{',' if len(args) == 1 else ''})"
+
     def _text(self, e: Expr, names: dict[Expr, str]) -> str:
         """Returns the text of the expression with its operands by name."""
         if e.op == VAR:
@@ -248,7 +251,7 @@ class _FunctionText:
         if e.op == FUNCTION:
             return f"Module.{e.attr('name')}"
         if e.op == TUPLE:
-            return f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"
+            return self._tuple(e.args, names)
         if e.op == TUPLE_GET:
             return f"{self._operand(e.args[0], names)}[{e.attr('index')}]"
         if e.op == MATCH_CAST:
@@ -259,8 +262,7 @@ class _FunctionText:
             name = f"{e.annotation.definition.name}.{e.attr('constructor')}"
             return f"{name}({self._operands(e.args, names)})"
         if e.op == CLOSURE:
-            captured = f"({self._operands(e.args[1:], names)}{',' if len(e.args) == 2 else ''})"
-            return f"R.make_closure({self._operand(e.args[0], names)}, {captured})"
+            return f"R.make_closure({self._operand(e.args[0], names)}, {self._tuple(e.args[1:], names)})"
         if e.op in REFERENCES:
             return f"R.{e.op}({self._operands(e.args, names)})"
         if e.op == CALL_DPS_LIBRARY:
@@ -277,10 +279,8 @@ class _FunctionText:
     def _library_text(self, e: Expr, names: dict[Expr, str]) -> str:
         if (device := copied_to(e)) is not None:
             return f"R.to_vdevice({self._operand(e.args[0], names)}, {quoted(device)})"
-        args = f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"
-        attrs = ", ".join(f"{quoted(k)}: {attribute_text(v)}" for k, v in e.attr("attrs"))
-        more = (f", attrs={{{attrs}}}" if attrs else "") + ("" if e.attr("pure") else ", pure=False")
-        return f"R.call_dps_library({quoted(e.attr('name'))}, {args}, out={self._annotation(e.annotation)}{more})"
+        pure = "" if e.attr("pure") else ", pure=False"
+        return f"R.call_dps_library({quoted(e.attr('name'))}, {self._filled(e, names, 'attrs')}{pure})"
 
     def _memory_text(self, e: Expr, names: dict[Expr, str]) -> str:
         if e.op == ALLOC_STORAGE:
@@ -297,12 +297,15 @@ class _FunctionText:
         return f"R.kill({self._operands(e.args, names)})"
 
     def _tir_text(self, e: Expr, names: dict[Expr, str]) -> str:
-        args = f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"
-        sizes = ", ".join(f"{quoted(k)}: {attribute_text(v)}" for k, v in e.attr("sizes"))
-        more = f", sizes={{{sizes}}}" if sizes else ""
         program = e.attr("program").value
         name = self.programs.get(program, program.name)
-        return f"R.call_tir(Module.{name}, {args}, out={self._annotation(e.annotation)}{more})"
+        return f"R.call_tir(Module.{name}, {self._filled(e, names, 'sizes')})"
+
+    def _filled(self, e: Expr, names: dict[Expr, str], named: str) -> str:
+        """Returns the arguments and the result of a call that fills tensors, and its attribute `named`, by name."""
+        pairs = ", ".join(f"{quoted(k)}: {attribute_text(v)}" for k, v in e.attr(named))
+        more = f", {named}={{{pairs}}}" if pairs else ""
+        return f"{self._tuple(e.args, names)}, out={self._annotation(e.annotation)}{more}"
 
 
 def _printed_attributes(e: Expr) -> list[tuple[str, object]]:

@@ -156,14 +156,17 @@ class PythonExpressionReader:
             items = cast("tuple[Any, ...]", of)
             if isinstance(key, slice) or (isinstance(key, int) and -len(items) <= key < len(items)):
                 return items[key]
-            raise self.source.error(at, f"these {len(items)} have none at {ast.unparse(at.slice)}", "a whole number")
+            raise self._no_field(at, len(items))
         if isinstance(of, Expr) and isinstance(of.annotation, Tuple):
             fields = of.annotation.fields
             if type(key) is not int or not 0 <= key < len(fields):
-                problem = f"the tuple has no field {ast.unparse(at.slice)}"
-                raise self.source.error(at, problem, f"an index from 0 to {len(fields) - 1}")
+                raise self._no_field(at, len(fields))
             return tuple_get(of, key)
         return self._applied(at, "getitem", (of, key), {})
+
+    def _no_field(self, at: ast.Subscript, count: int) -> RelaxEgError:
+        accepted = f"an index from 0 to {count - 1}" if count else "a tuple with fields"
+        return self.source.error(at, f"the tuple has no field {ast.unparse(at.slice)}", accepted)
 
     def _unary(self, at: ast.UnaryOp) -> Any:
         of = self.argument(at.operand)

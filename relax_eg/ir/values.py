@@ -37,7 +37,6 @@ from relax_eg.ir.expr import (
     MATCH_CAST,
     SHAPE,
     TUPLE,
-    TUPLE_GET,
     WRITE_REF,
     ConstantData,
     Expr,
@@ -46,7 +45,6 @@ from relax_eg.ir.expr import (
     match_cast,
     node,
     tuple_,
-    tuple_get,
 )
 from relax_eg.ir.heads import MEMORY, REFERENCES
 from relax_eg.ir.lattice import annotation_clash, covers
@@ -63,11 +61,6 @@ from relax_eg.tir.prim_func import PrimFunc
 if TYPE_CHECKING:
     from relax_eg.ir.nested import NestedFunctions
     from relax_eg.ir.parser import ModuleScope
-
-INFIX: dict[type[ast.operator], str] = {
-    ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul",
-    ast.Pow: "power",
-}  # fmt: skip
 
 VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
 TENSOR_PROGRAM = "R.call_tir(Module.program, (arguments,), out=annotation, sizes={...})"
@@ -101,7 +94,7 @@ class ExpressionReader:
         self.names: dict[str, Expr] = dict(scope.constants)
         self.hidden: dict[str, tuple[str, str]] = {}
         self.sizes: set[str] = set()
-        self.python_reader = PythonExpressionReader(self, scope.functions) if scope.functions else None
+        self.python_reader = PythonExpressionReader(self, scope.functions)
         self.emit: Callable[[ast.expr, Expr], Expr] | None = None  # binds a step; None in dataflow blocks
         self.nested: NestedFunctions
         self.upstream = UpstreamForms(self)
@@ -122,7 +115,7 @@ class ExpressionReader:
             return filled
         if isinstance(at, ast.Call) and (constructor := self._constructor(at.func)) is not None:
             return self._constructed(at, *constructor, declared)
-        if self.python_reader is not None and self.reader.number(at) is None and self.python_reader.reads(at):
+        if self.reader.number(at) is None and self.python_reader.reads(at):
             return self.python_reader.value(at, declared)
         if isinstance(at, ast.Call) and (called := self._call_value(at, declared)) is not None:
             return called
@@ -132,12 +125,6 @@ class ExpressionReader:
             return self._number(at, number, [] if dtype is None else [dtype])
         if isinstance(at, ast.Tuple):
             return self._tuple(at, at.elts, declared)
-        if isinstance(at, ast.Subscript):
-            return self._field(at, declared)
-        if isinstance(at, ast.BinOp) and type(at.op) in INFIX:
-            return self._operator(at, INFIX[type(at.op)], self._operands([at.left, at.right]), {}, declared)
-        if isinstance(at, ast.UnaryOp) and isinstance(at.op, ast.USub):
-            return self._operator(at, "negative", self._operands([at.operand]), {}, declared)
         if isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name) and at.value.id in self.scope.classes:
             return self._function(at, at.attr, declared)
         raise self.source.error(at, "this is not a value", VALUES)
@@ -193,18 +180,6 @@ class ExpressionReader:
     def _bare_number(self, at: ast.expr) -> bool | int | float | complex | None:
         return None if isinstance(at, (ast.Name, ast.Call)) else self.reader.number(at)
 
-    def _field(self, at: ast.Subscript, declared: Annotation | None) -> Expr:
-        value = self.expression(at.value)
-        index = self.reader.number(at.slice)
-        if type(index) is not int or (declared is None and not isinstance(value.annotation, Tuple)):
-            raise self.source.error(at, "only fields of a tuple are taken by [number]", "a tuple and a whole number")
-        if declared is not None:
-            return node(TUPLE_GET, (value,), (("index", index),), declared)
-        fields = value.annotation.fields if isinstance(value.annotation, Tuple) else ()
-        if not 0 <= index < len(fields):
-            raise self.source.error(at, f"the tuple has no field {index}", f"an index from 0 to {len(fields) - 1}")
-        return tuple_get(value, index)
-
     def _call_value(self, at: ast.Call, declared: Annotation | None) -> Expr | None:
         """Returns the value of a call, or None if the call is a number such as `float("inf")`."""
         name = unqualified_name(at.func)
@@ -236,7 +211,7 @@ class ExpressionReader:
         try:
             return self._own_operator(at, name, declared)
         except ModuleTextError as error:
-            if self.python_reader is None or f"R.{name}" not in self.scope.functions:
+            if f"R.{name}" not in self.scope.functions:
                 raise
             try:
                 found = self.python_reader.called_as_upstream(at, name)
@@ -322,26 +297,17 @@ class ExpressionReader:
     def _operator(
         self, at: ast.expr, name: str, operands: list[Expr], attrs: Mapping[str, Any], declared: Annotation | None
     ) -> Expr:
-        scope = self.scope
-        annotation = declared
         try:
-            if scope.deduce is not None:
-                attrs, annotation = scope.deduce(name, tuple(o.annotation for o in operands), attrs)
-                self.check_declared(at, annotation, declared)
-                annotation = declared or annotation
-            elif scope.complete is not None:
-                attrs = scope.complete(name, attrs)
+            attrs, annotation = self.scope.deduce(name, tuple(o.annotation for o in operands), attrs)
+            self.check_declared(at, annotation, declared)
         except UndecidedError as error:
             wanted = "R.match_cast(value, annotation) before, which checks the sizes when it runs"
             raise self.source.at_position(at, error, wanted) from None
         except RelaxEgError as error:
             raise self.source.at_position(at, error, "operands and attributes that the operator takes") from None
-        if annotation is None:
-            problem = f"R.{name} has no annotation and there is no operator table to deduce it"
-            raise self.source.error(at, problem, f"`name: R.Tensor(...) = R.{name}(...)` on a line of its own")
-        if name in scope.routines:
-            return call_dps_library(scope.routines[name], operands, annotation, attrs.items())
-        return node(name, operands, attrs.items(), annotation)
+        if name in self.scope.routines:
+            return call_dps_library(self.scope.routines[name], operands, declared or annotation, attrs.items())
+        return node(name, operands, attrs.items(), declared or annotation)
 
     def _core(self, at: ast.Call, name: str, declared: Annotation | None) -> Expr:
         args, keywords = at.args, self.reader.keywords(at)
@@ -480,8 +446,6 @@ class ExpressionReader:
 
     def _result(self, at: ast.Call, callee: Expr, args: list[Expr], declared: Annotation | None) -> Annotation:
         """Returns the annotation of a call, deduced from the callee's signature."""
-        if declared is not None and self.scope.deduce is None:
-            return declared
         called = ast.unparse(at.func)
         try:
             found = call_annotation(callee.annotation, [a.annotation for a in args], called, callee.op != FUNCTION)
@@ -491,8 +455,8 @@ class ExpressionReader:
         return declared or found
 
     def check_declared(self, at: ast.expr, found: Annotation, declared: Annotation | None) -> None:
-        """Raises an error if a declared annotation does not cover the deduced one. Needs `deduce`."""
-        if declared is None or self.scope.deduce is None or covers(declared, found):
+        """Raises an error if a declared annotation does not cover the deduced one."""
+        if declared is None or covers(declared, found):
             return
         why = annotation_clash(declared, found)
         if isinstance(declared, Signature) and why is None:

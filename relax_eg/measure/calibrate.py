@@ -8,15 +8,11 @@ turns the figures into a profile. A calibration takes one to two minutes; XLA co
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
-from dataclasses import replace
-
-import jax
 
 from relax_eg.extract.learned import CALIBRATED
 from relax_eg.extract.profile import Profile
-from relax_eg.measure.device import default_profile, device, this_machine
+from relax_eg.measure.device import default_profile, device, measured_here
 from relax_eg.measure.figures import figures
 from relax_eg.measure.fits import Times, fit_profile
 from relax_eg.measure.timing import time_in_passes
@@ -34,19 +30,9 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
     """
     on, start = device(), default_profile()
     times = measure_figures(start, seconds, progress)
+    notes = "measured by `relax-eg calibrate`"
     p = fit_profile(start, times)
-    today = datetime.date.today().isoformat()
-    machine = this_machine()
-    found = replace(
-        p,
-        name=name or on.platform,
-        calibrated=True,
-        doubts=CALIBRATED,
-        machine=machine,
-        measured=f"{machine}, {today}, jax {jax.__version__}",
-        notes="measured by `relax-eg calibrate`",
-    )
-    return found, times
+    return measured_here(p, name=name or on.platform, calibrated=True, doubts=CALIBRATED, notes=notes), times
 
 
 def measure_figures(start: Profile, seconds: float = SECONDS, progress: Step | None = None) -> Times:

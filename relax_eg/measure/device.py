@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,16 @@ def this_machine() -> Machine:
 def host() -> Machine:
     """The machine whose processors this process may use."""
     return Machine(*_processor(cores()))
+
+
+def today() -> str:
+    return datetime.date.today().isoformat()
+
+
+def measured_here(p: Profile, **fields: Any) -> Profile:
+    """`p`, measured today on this machine, with other `fields`."""
+    machine = this_machine()
+    return replace(p, machine=machine, measured=f"{machine}, {today()}, jax {jax.__version__}", **fields)
 
 
 @lru_cache(8)

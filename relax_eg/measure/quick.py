@@ -6,20 +6,17 @@ profile that ships, in proportion (`measure.fits.fit_few`), so its errors are la
 
 from __future__ import annotations
 
-import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from relax_eg.extract.learned import QUICK
 from relax_eg.extract.profile import Profile
-from relax_eg.measure.device import default_profile, this_machine
+from relax_eg.measure.device import default_profile, measured_here
 from relax_eg.measure.figures import (
     FEW_CHAINED,
     FEW_PAGED,
@@ -55,7 +52,7 @@ _COPIED = _READ[1::2]  # chosen: bytes of the arrays that are copied
 _MATMULS = ((512, 512, 512), (64, 384, 1536), (8, 384, 384), (128, 64, 128), (16, 256, 256))  # chosen: of `MATMULS`
 
 
-def calibrate_quickly(seconds: float = SECONDS) -> Profile:
+def calibrate_quickly() -> Profile:
     """The profile of JAX's default device, a CPU, from few measurements. It takes some four seconds.
 
     It runs in a thread of its own, so it may be called while JAX traces.
@@ -65,7 +62,7 @@ def calibrate_quickly(seconds: float = SECONDS) -> Profile:
 
     def work() -> None:
         try:
-            found.append(_calibrated(seconds))
+            found.append(_calibrated())
         except BaseException as e:
             errors.append(e)
 
@@ -77,26 +74,18 @@ def calibrate_quickly(seconds: float = SECONDS) -> Profile:
     return found[0]
 
 
-def _calibrated(seconds: float) -> Profile:
+def _calibrated() -> Profile:
     start = default_profile()
     calls: dict[str, Callable[[], object]] = {f.name: f.compiled() for f in few_figures(start)}
     wall, busy = time.perf_counter(), time.process_time()
-    times = time_in_passes(calls, seconds, PASSES, lambda _: None, QUANTILE)
+    times = time_in_passes(calls, SECONDS, PASSES, lambda _: None, QUANTILE)
     is_disturbed = time.process_time() - busy < _UNDISTURBED * (time.perf_counter() - wall)
-    p = fit_few(start, times)
-    machine = this_machine()
-    return replace(
-        p,
+    return measured_here(
+        fit_few(start, times),
         name=f"{start.name}, {NAME}",
         doubts={} if is_disturbed else QUICK,
-        machine=machine,
-        measured=f"{machine}, {today()}, jax {jax.__version__}",
         notes=DISTURBED if is_disturbed else "measured in seconds; `relax-eg calibrate` takes longer and knows more",
     )
-
-
-def today() -> str:
-    return datetime.date.today().isoformat()
 
 
 def few_figures(p: Profile) -> Iterator[Figure]:

@@ -14,6 +14,8 @@ import numpy as np
 from relax_eg.errors import OperatorError
 from relax_eg.ir.expr import Expr, const, install
 from relax_eg.ops import api_library as further
+from relax_eg.ops.api_library import binary as _binary
+from relax_eg.ops.api_library import unary as _unary
 from relax_eg.ops.indexing import subscript
 from relax_eg.ops.operands import Axes, Operand, Size, as_dims, is_array, normal_axes, normal_axis, number, operands
 from relax_eg.ops.record import call
@@ -22,24 +24,6 @@ from relax_eg.ops.sizes import ONE, ZERO
 from relax_eg.shapes import Dim, ceildiv
 
 # --- elementwise ---
-
-
-def _unary(name: str) -> Callable[[Operand], Expr]:
-    def operator(x: Operand) -> Expr:
-        return call(name, operands(name, x))
-
-    operator.__name__ = operator.__qualname__ = name
-    operator.__doc__ = f"`{name}` of each element."
-    return operator
-
-
-def _binary(name: str) -> Callable[[Operand, Operand], Expr]:
-    def operator(x: Operand, y: Operand) -> Expr:
-        return call(name, operands(name, x, y))
-
-    operator.__name__ = operator.__qualname__ = name
-    operator.__doc__ = f"`{name}` of elements, broadcast."
-    return operator
 
 
 negative, sign, floor, ceil = _unary("negative"), _unary("sign"), _unary("floor"), _unary("ceil")

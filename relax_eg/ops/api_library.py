@@ -16,20 +16,31 @@ from relax_eg.ops.windows import AnyStep
 from relax_eg.shapes import Dim, ceildiv, dim_max
 
 
-def _elementwise(name: str, count: int = 1) -> Callable[..., Expr]:
-    def operator(*xs: Operand) -> Expr:
-        if len(xs) != count:
-            raise OperatorError(f"{name} takes {count} operands, got {len(xs)}")
-        return call(name, operands(name, *xs))
+def unary(name: str) -> Callable[[Operand], Expr]:
+    """Returns the function of an elementwise operator of one operand."""
+
+    def operator(x: Operand) -> Expr:
+        return call(name, operands(name, x))
 
     operator.__name__ = operator.__qualname__ = name
-    operator.__doc__ = f"`{name}` of each element." if count == 1 else f"`{name}` of elements, broadcast."
+    operator.__doc__ = f"`{name}` of each element."
     return operator
 
 
-lgamma, digamma, real, imag, conj = (_elementwise(n) for n in ("lgamma", "digamma", "real", "imag", "conj"))
-population_count, count_leading_zeros = _elementwise("population_count"), _elementwise("count_leading_zeros")
-complex, nextafter, right_shift_logical = (_elementwise(n, 2) for n in ("complex", "nextafter", "right_shift_logical"))
+def binary(name: str) -> Callable[[Operand, Operand], Expr]:
+    """Returns the function of an elementwise operator of two operands."""
+
+    def operator(x: Operand, y: Operand) -> Expr:
+        return call(name, operands(name, x, y))
+
+    operator.__name__ = operator.__qualname__ = name
+    operator.__doc__ = f"`{name}` of elements, broadcast."
+    return operator
+
+
+lgamma, digamma, real, imag, conj = (unary(n) for n in ("lgamma", "digamma", "real", "imag", "conj"))
+population_count, count_leading_zeros = unary("population_count"), unary("count_leading_zeros")
+complex, nextafter, right_shift_logical = (binary(n) for n in ("complex", "nextafter", "right_shift_logical"))
 
 
 def bitcast(x: Operand, dtype: str) -> Expr:

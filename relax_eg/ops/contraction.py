@@ -8,6 +8,7 @@ from typing import Any
 from relax_eg.dtypes import NUMBERS, dtype_of, kind
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.elementwise import read_aligned
+from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, get, register
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
 from relax_eg.shapes import Dim
@@ -113,8 +114,6 @@ def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 def contracted(contract: Callable[[Any, Any, str | None], Any], a: Any, b: Any, out_dtype: str | None) -> Any:
     """A contraction of two arrays, in a wider dtype where XLA has none: for some dtypes of fewer than 8 bits it has
     none, for others none with another dtype of the result. `contract`: it, with its `preferred_element_type`."""
-    from jax import lax
-
     dtype = dtype_of(a.dtype.name)
     wide = dtype.wider
     if dtype.bits >= 8 or (dtype.is_contracted and out_dtype in (None, dtype.name)):
@@ -125,8 +124,6 @@ def contracted(contract: Callable[[Any, Any, str | None], Any], a: Any, b: Any, 
 
 
 def _lower(a: Any, b: Any, *, precision: Any, out_dtype: str | None) -> Any:
-    import jax.numpy as jnp
-
     def contract(a: Any, b: Any, out: str | None) -> Any:
         return jnp.matmul(a, b, precision=precision, preferred_element_type=out)
 
@@ -221,8 +218,6 @@ def _ragged_outer_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorPr
 
 
 def _ragged_outer_lower(x: Any, y: Any, sizes: Any, *, precision: Any, out_dtype: str | None) -> Any:
-    from jax import lax
-
     numbers = lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
     )
@@ -240,8 +235,6 @@ def _ragged_cost(site: Site) -> Counts:
 
 
 def _ragged_lower(x: Any, w: Any, sizes: Any, *, precision: Any, out_dtype: str | None) -> Any:
-    from jax import lax
-
     def contract(x: Any, w: Any, out: str | None) -> Any:
         return lax.ragged_dot(x, w, sizes, precision=precision, preferred_element_type=out)
 
@@ -287,8 +280,6 @@ def _linear_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 
 def _linear_lower(x: Any, weight: Any) -> Any:
-    from jax import lax
-
     def contract(x: Any, weight: Any, _: str | None) -> Any:
         # Of several rows written with the transpose, which XLA reads in place. Where one row is added to a vector, XLA
         # would copy the transposed weight at every call (`extract.implied_matmuls`).

@@ -8,6 +8,7 @@ import numpy as np
 
 from relax_eg.dtypes import NUMBERS, itemsize, kind, numpy_dtype
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import need_axis, need_kind
 from relax_eg.shapes import Dim
@@ -42,12 +43,6 @@ def _full_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     return program("full", buffers, compute("out", site["shape"], lambda *i: value[()]))
 
 
-def _full(value: Any, *, shape: tuple[int, ...]) -> Any:
-    from jax import lax
-
-    return lax.broadcast(value, shape)
-
-
 def _iota_deduce(site: Site) -> Annotation:
     need_axis(site, site["axis"], len(site["shape"]))
     return Tensor(site["shape"], _dtype(site, "iufc"))
@@ -58,8 +53,6 @@ def _iota_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 
 def _iota(*, shape: tuple[int, ...], axis: int, dtype: str) -> Any:
-    from jax import lax
-
     return lax.broadcasted_iota(dtype, shape, axis)
 
 
@@ -82,8 +75,6 @@ def _one_hot_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram
 
 
 def _one_hot(indices: Any, *, depth: tuple[int], dtype: str) -> Any:
-    from jax import lax
-
     if itemsize(indices.dtype.name) < 4:  # a narrow iota would wrap
         indices = lax.convert_element_type(indices, "int32")
     shape = (*indices.shape, *depth)
@@ -101,8 +92,6 @@ def _dim_value_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgr
 
 
 def _dim_value(*, dim: tuple[int], dtype: str) -> Any:
-    import jax.numpy as jnp
-
     if isinstance(dim[0], int):
         return jnp.asarray(np.asarray(dim[0]).astype(numpy_dtype(dtype)))
     return jnp.asarray(dim[0]).astype(dtype)  # symbolic, while JAX exports
@@ -113,7 +102,7 @@ register(
         "full",
         ("value",),
         _full_deduce,
-        _full,
+        "jax.lax.broadcast",
         _full_equations,
         (Attribute("shape", "dims"),),
         moves="repeat",

@@ -8,8 +8,10 @@ from typing import Any
 from relax_eg.dtypes import NUMBERS, is_integer, kind
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ops.integers import magnitude, power, product, quotient, remainder, square
+from relax_eg.ops.integers import power
+from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
+from relax_eg.ops.scalar_lowerings import in_jax
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
@@ -103,8 +105,6 @@ def read_aligned(buffer: Buffer, at: Sequence[Dim], shape: Dims) -> Read:
 
 def jax_broadcast(*arrays: Any) -> tuple[Any, ...]:
     """Returns JAX arrays broadcast to their common shape."""
-    from jax import lax
-
     shape = lax.broadcast_shapes(*(a.shape for a in arrays))
     return tuple(
         a if a.shape == shape else lax.broadcast_in_dim(a, shape, tuple(range(len(shape) - a.ndim, len(shape))))
@@ -145,21 +145,9 @@ def _deduction(function: str, accepts: str) -> Deduce:
     return deduce
 
 
-_INTEGER_LOWERINGS: dict[str, Callable[..., Any]] = {
-    "div": quotient, "rem": remainder, "mul": product, "square": square, "abs": magnitude,
-}  # fmt: skip
-
-
-def jax_function(primitive: str) -> Callable[..., Any]:
-    """Returns a lowering that applies a function of jax.lax to the broadcast operands."""
-
-    def lower(*arrays: Any) -> Any:
-        from jax import lax
-
-        function = _INTEGER_LOWERINGS.get(primitive) or getattr(lax, primitive)
-        return function(*jax_broadcast(*arrays))
-
-    return lower
+def broadcast_in_jax(function: str) -> Callable[..., Any]:
+    """Returns a lowering that applies a scalar function to the broadcast operands."""
+    return lambda *arrays: in_jax(function)(*jax_broadcast(*arrays))
 
 
 def _function(name: str) -> Callable[..., Scalar]:
@@ -170,29 +158,15 @@ def _function(name: str) -> Callable[..., Scalar]:
 _POLES = frozenset({"reciprocal", "rsqrt", "power", "log", "log1p", "tan", "atanh", "erf_inv"})
 
 
-def elementwise(
-    name: str,
-    parameters: tuple[str, ...],
-    function: str,
-    accepts: str,
-    lower: Callable[..., Any] | str | None = None,
-    doc: str = "",
-) -> None:
-    """Registers the operator that applies a scalar function of the index equations; `accepts`: kinds of dtype.
-
-    Without `lower`, it is lowered to the function's primitive in jax.lax.
-    """
-    primitive = FUNCTIONS[function].primitive
-    if lower is None:
-        alone = len(parameters) == 1 and primitive not in _INTEGER_LOWERINGS
-        lower = f"jax.lax.{primitive}" if alone else jax_function(primitive)
+def elementwise(name: str, parameters: tuple[str, ...], function: str, accepts: str, doc: str = "") -> None:
+    """Registers the operator that applies a scalar function of the index equations; `accepts`: kinds of dtype."""
     words = f"{function} of elements, broadcast" if len(parameters) > 1 else f"{function} of each element"
     register(
         Operator(
             name,
             parameters,
             _deduction(function, accepts),
-            lower,
+            broadcast_in_jax(function),
             pointwise(_function(function)),
             doc=doc or words,
             poles=function in _POLES,
@@ -206,7 +180,7 @@ for _name, (_scalar, _accepts) in _UNARY.items():
 for _name, (_scalar, _accepts) in _BINARY.items():
     elementwise(_name, ("x", "y"), _scalar, _accepts)
 
-elementwise("isnan", ("x",), "is_nan", "fc", "jax.numpy.isnan", "whether each element is not a number")
+elementwise("isnan", ("x",), "is_nan", "fc", "whether each element is not a number")
 
 
 # --- functions that depend on the dtype ---
@@ -222,8 +196,6 @@ def _by_dtype(integer: str, other: str, unsigned: str | None = None) -> Callable
 
 
 def _right_shift(x: Any, y: Any) -> Any:
-    from jax import lax
-
     unsigned = kind(x.dtype.name) == "u"
     return (lax.shift_right_logical if unsigned else lax.shift_right_arithmetic)(*jax_broadcast(x, y))
 
@@ -233,7 +205,7 @@ register(
         "divide",
         ("x", "y"),
         _deduction("add", "iufc"),
-        jax_function("div"),
+        broadcast_in_jax("int_divide"),
         pointwise(_by_dtype("int_divide", "divide")),
         poles=True,
         doc="x / y; integer quotients are truncated",
@@ -261,8 +233,6 @@ def _round_deduce(site: Site) -> Annotation:
 
 
 def _round(x: Any, *, method: str) -> Any:
-    from jax import lax
-
     rule = lax.RoundingMethod.TO_NEAREST_EVEN if method == "to_even" else lax.RoundingMethod.AWAY_FROM_ZERO
     return lax.round(x, rule)
 
@@ -289,8 +259,6 @@ def _astype_deduce(site: Site) -> Annotation:
 
 def converted(x: Any, dtype: str) -> Any:
     """An array of JAX as `dtype`; a float beyond an integer type is the nearest integer of that type."""
-    from jax import lax
-
     if x.ndim == 0 and kind(x.dtype.name) == "f" and kind(dtype) in "iu":
         # JAX converts a float constant while it traces, with numpy, which has another result beyond the type.
         return lax.squeeze(lax.convert_element_type(lax.expand_dims(x, (0,)), dtype), (0,))
@@ -349,15 +317,11 @@ def _where_deduce(site: Site) -> Annotation:
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
-    from jax import lax
-
     condition, x, y = jax_broadcast(condition, x, y)
     return lax.select(condition, x, y)
 
 
 def _clip(lo: Any, x: Any, hi: Any) -> Any:
-    from jax import lax
-
     if lo.ndim or hi.ndim:
         lo, x, hi = jax_broadcast(lo, x, hi)
     return lax.clamp(lo, x, hi)

@@ -9,6 +9,7 @@ import scipy
 
 from relax_eg.dtypes import PARTS, dtype_of
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.ops.linalg import batched, complex_of, cubes, library_cost, need_matrix
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import ONE, need_at_most, need_equal, need_length, need_same_dtype, product
@@ -46,8 +47,6 @@ def _eig_reference(a: Array, *, left: bool, right: bool) -> Any:
 
 
 def _jax_eig(a: Any, *, left: bool, right: bool) -> Any:
-    from jax import lax
-
     found = lax.linalg.eig(a, compute_left_eigenvectors=left, compute_right_eigenvectors=right)
     return tuple(found) if left or right else found[0]
 
@@ -69,8 +68,6 @@ def _schur_reference(a: Array, *, vectors: bool) -> Any:
 
 
 def _jax_schur(a: Any, *, vectors: bool) -> Any:
-    from jax import lax
-
     found = lax.linalg.schur(a, compute_schur_vectors=vectors)
     return tuple(found) if vectors else found[0]
 
@@ -91,8 +88,6 @@ def _hessenberg_reference(a: Array) -> Any:
 
 
 def _jax_hessenberg(a: Any) -> Any:
-    from jax import lax
-
     return tuple(lax.linalg.hessenberg(a))
 
 
@@ -112,8 +107,6 @@ def _tridiagonal_reference(a: Array, *, lower: bool) -> Any:
 
 
 def _jax_tridiagonal(a: Any, *, lower: bool) -> Any:
-    from jax import lax
-
     return tuple(lax.linalg.tridiagonal(a, lower=lower))
 
 
@@ -128,8 +121,6 @@ def _geqrf_reference(a: Array) -> Any:
 
 
 def _jax_geqrf(a: Any) -> Any:
-    import jax.numpy as jnp
-
     turned, taus = jnp.linalg.qr(a, mode="raw")
     return turned.mT, taus
 
@@ -159,12 +150,6 @@ def _householder_reference(a: Array, taus: Array) -> Any:
     return out
 
 
-def _jax_householder(a: Any, taus: Any) -> Any:
-    from jax import lax
-
-    return lax.linalg.householder_product(a, taus)
-
-
 def _ormqr(site: Site) -> Annotation:
     need_same_dtype(site, range(3))
     _householder(site)
@@ -188,8 +173,6 @@ def _ormqr_reference(a: Array, taus: Array, c: Array, *, left: bool, transpose: 
 
 
 def _jax_ormqr(a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:
-    from jax import lax
-
     return lax.linalg.ormqr(a, taus, c, left=left, transpose=transpose)
 
 
@@ -225,12 +208,6 @@ def _tridiagonal_solve_reference(lower: Array, diagonal: Array, upper: Array, b:
     return batched(solve, matrix, b, results=[(b.shape[-2:], b.dtype)])
 
 
-def _jax_tridiagonal_solve(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any:
-    from jax import lax
-
-    return lax.linalg.tridiagonal_solve(lower, diagonal, upper, b)
-
-
 def _cholesky_update(site: Site) -> Annotation:
     dtype = need_same_dtype(site, (0, 1))
     batch, n, _ = need_matrix(site, square=True)
@@ -245,12 +222,6 @@ def _cholesky_update(site: Site) -> Annotation:
 def _cholesky_update_reference(r: Array, w: Array) -> Any:
     upper = np.triu(r)
     return np.linalg.cholesky(upper.T @ upper + np.outer(w, w)).T if r.size else r
-
-
-def _jax_cholesky_update(r: Any, w: Any) -> Any:
-    from jax import lax
-
-    return lax.linalg.cholesky_update(r, w)
 
 
 def _permutation(site: Site) -> Annotation:
@@ -272,8 +243,6 @@ def _permutation_reference(pivots: Array, *, size: tuple[Any]) -> Array:
 
 
 def _jax_permutation(pivots: Any, *, size: tuple[int]) -> Any:
-    from jax import lax
-
     return lax.linalg.lu_pivots_to_permutation(pivots, size[0])
 
 
@@ -301,17 +270,18 @@ for _operator in (
     Operator("geqrf", _A, _geqrf, _jax_geqrf, None, (), _geqrf_reference, library_cost(cubes(2)),
              capacity="geqrf",
              doc="the upper triangular factor of a QR factorisation with the reflectors below, and their factors"),
-    Operator("householder_product", ("a", "taus"), _householder, _jax_householder, None, (), _householder_reference,
-             library_cost(_householder_flops), capacity="householder_product",
+    Operator("householder_product", ("a", "taus"), _householder, "jax.lax.linalg.householder_product", None, (),
+             _householder_reference, library_cost(_householder_flops), capacity="householder_product",
              doc="the first columns of the product of reflectors"),
     Operator("ormqr", ("a", "taus", "c"), _ormqr, _jax_ormqr, None,
              (Attribute("left", default=True), Attribute("transpose", default=False)), _ormqr_reference,
              library_cost(_ormqr_flops), capacity="householder_product",
              doc="q @ c, or c @ q unless left, for the product q of reflectors, or its conjugate transpose"),
-    Operator("tridiagonal_solve", ("lower", "diagonal", "upper", "b"), _tridiagonal_solve, _jax_tridiagonal_solve,
-             None, (), _tridiagonal_solve_reference, library_cost(lambda site: product(site.shape(3)) * 8),
-             capacity="tridiagonal_solve", doc="x with A @ x = b for the matrix A with these diagonals"),
-    Operator("cholesky_update", ("r", "w"), _cholesky_update, _jax_cholesky_update, None, (),
+    Operator("tridiagonal_solve", ("lower", "diagonal", "upper", "b"), _tridiagonal_solve,
+             "jax.lax.linalg.tridiagonal_solve", None, (), _tridiagonal_solve_reference,
+             library_cost(lambda site: product(site.shape(3)) * 8), capacity="tridiagonal_solve",
+             doc="x with A @ x = b for the matrix A with these diagonals"),
+    Operator("cholesky_update", ("r", "w"), _cholesky_update, "jax.lax.linalg.cholesky_update", None, (),
              _cholesky_update_reference, library_cost(lambda site: product(site.shape()) * 2),
              capacity="cholesky_update", doc="the upper triangle R with R.T @ R = r.T @ r + w w.T"),
     Operator("lu_pivots_to_permutation", ("pivots",), _permutation, _jax_permutation, None,

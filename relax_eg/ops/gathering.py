@@ -13,6 +13,7 @@ import numpy as np
 
 from relax_eg.dtypes import is_key, itemsize
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.ops.movement import fill_value
 from relax_eg.ops.positions import as_index, as_indices, jax_positions
 from relax_eg.ops.record import Attribute, Operator, Site, register
@@ -90,8 +91,6 @@ def _dynamic_slice_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorP
 
 
 def _jax_dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...]) -> Any:
-    from jax import lax
-
     return lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
 
 
@@ -121,8 +120,6 @@ def _dynamic_update_slice_equations(site: Site, buffers: tuple[Buffer, ...]) -> 
 
 
 def _jax_dynamic_update_slice(x: Any, update: Any, *starts: Any) -> Any:
-    from jax import lax
-
     return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)
 
 
@@ -231,8 +228,6 @@ def _jax_mode(mode: str) -> str:
 def _jax_gather(
     x: Any, indices: Any, *, slice_sizes: tuple[int, ...], mode: str, fill_value: Any, **numbers: tuple[int, ...]
 ) -> Any:
-    from jax import lax
-
     if mode == "fill" and any(size > room for size, room in zip(slice_sizes, x.shape, strict=True)):
         return _filled(x, indices, slice_sizes, fill_value, **numbers)
     indices = jax_positions(indices, [x.shape[a] for a in numbers["start_index_map"]])
@@ -246,8 +241,6 @@ def _filled(
     collapsed_slice_dims: tuple[int, ...], operand_batching_dims: tuple[int, ...], **others: tuple[int, ...],
 ) -> Any:  # fmt: skip
     """The result of a gather of slices that never fit, such as of an element of an empty axis; lax refuses them."""
-    import jax.numpy as jnp
-
     dropped = {*collapsed_slice_dims, *operand_batching_dims}
     windows, batch = iter(n for a, n in enumerate(slice_sizes) if a not in dropped), iter(indices.shape[:-1])
     rank = len(offset_dims) + indices.ndim - 1
@@ -376,8 +369,6 @@ def _scatter_cost(site: Site) -> Counts:
 def _jax_scatter(
     x: Any, indices: Any, updates: Any, *, kind: str, mode: str, sorted: bool, unique: bool, **numbers: tuple[int, ...]
 ) -> Any:
-    from jax import lax
-
     function = {"set": lax.scatter, "add": lax.scatter_add, "multiply": lax.scatter_mul, "min": lax.scatter_min,
                 "max": lax.scatter_max}[kind]  # fmt: skip
     indices = jax_positions(indices, [x.shape[a] for a in numbers["scatter_dims_to_operand_dims"]])

@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from relax_eg.dtypes import is_integer, kind
+from relax_eg.ops.lazy_jax import lax
 
 
 def quotient(x: Any, y: Any) -> Any:
     """Returns `lax.div(x, y)`; an integer divided by 0 gives all bits set."""
-    from jax import lax
-
     if not is_integer(x.dtype.name):
         return lax.div(x, y)
     zero = lax.eq(y, lax.full_like(y, 0))
@@ -24,8 +23,6 @@ def quotient(x: Any, y: Any) -> Any:
 
 def remainder(x: Any, y: Any) -> Any:
     """Returns `lax.rem(x, y)`; the remainder of an integer by 0 is the dividend."""
-    from jax import lax
-
     if not is_integer(x.dtype.name):
         return lax.rem(x, y)
     zero = lax.eq(y, lax.full_like(y, 0))
@@ -33,15 +30,11 @@ def remainder(x: Any, y: Any) -> Any:
 
 
 def _not_zero(zero: Any, y: Any) -> Any:
-    from jax import lax
-
     return lax.select(zero, lax.full_like(y, 1), y)
 
 
 def product(x: Any, y: Any) -> Any:
     """Returns `lax.mul(x, y)`; signed integers are multiplied as unsigned ones."""
-    from jax import lax
-
     if not _is_signed(x):
         return lax.mul(x, y)
     return lax.convert_element_type(lax.mul(_bits(x), _bits(y)), x.dtype)
@@ -54,8 +47,6 @@ def square(x: Any) -> Any:
 
 def power(x: Any, y: int) -> Any:
     """Returns `lax.integer_pow(x, y)`; signed integers are multiplied as unsigned ones."""
-    from jax import lax
-
     if not _is_signed(x):
         return lax.integer_pow(x, y)
     return lax.convert_element_type(lax.integer_pow(_bits(x), y), x.dtype)
@@ -63,8 +54,6 @@ def power(x: Any, y: int) -> Any:
 
 def magnitude(x: Any) -> Any:
     """Returns `lax.abs(x)`; for signed integers the maximum of x and -x."""
-    from jax import lax
-
     return lax.max(x, lax.neg(x)) if _is_signed(x) else lax.abs(x)
 
 
@@ -73,6 +62,4 @@ def _is_signed(x: Any) -> bool:
 
 
 def _bits(x: Any) -> Any:
-    from jax import lax
-
     return lax.convert_element_type(x, f"u{x.dtype.name}")

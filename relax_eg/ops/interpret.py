@@ -121,10 +121,9 @@ def evaluate_expr(
     *,
     arithmetic: Arithmetic = "numpy",
     ordered: bool = False,
-    libraries: Libraries | None = None,
 ) -> Any:
     """Returns the value of `expr`; `env` gives the values of some nodes, usually variables."""
-    return _Interpreter(Module(()), arithmetic, ordered, libraries).value(expr, dict(env), dict(sizes))
+    return _Interpreter(Module(()), arithmetic, ordered, None).value(expr, dict(env), dict(sizes))
 
 
 def evaluate_points(

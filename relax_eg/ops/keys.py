@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import is_key, numpy_dtype
+from relax_eg.ops.lazy_jax import jax
 
 Array = np.ndarray[Any, Any]
 
@@ -46,8 +47,6 @@ def generator_of(dtype: str) -> str:
 @lru_cache(1 << 4)  # there are three generators
 def jax_dtype(dtype: str) -> Any:
     """Returns JAX's own dtype for keys of `dtype`."""
-    import jax
-
     return jax.eval_shape(lambda: jax.random.key(0, impl=generator_of(dtype))).dtype
 
 
@@ -58,8 +57,6 @@ def argument_dtype(dtype: str) -> Any:
 
 def words_of_keys(keys: Any) -> Array:
     """Returns the words of a JAX key array, also while JAX traces something else."""
-    import jax
-
     with jax.ensure_compile_time_eval():
         return np.asarray(jax.random.key_data(keys))
 
@@ -71,6 +68,4 @@ def from_jax(keys: Any) -> Array:
 
 def to_jax(keys: Array) -> Any:
     """Returns a numpy key array as a JAX key array."""
-    import jax
-
     return jax.random.wrap_key_data(jax.numpy.asarray(words_from_keys(keys)), impl=generator_of(dtype_name(keys)))

@@ -31,6 +31,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import TUPLES, Evaluator, with_operands
 from relax_eg.ir.origin import SourceLine
 from relax_eg.memo import Memo
+from relax_eg.ops.lazy_jax import jax, jnp
 from relax_eg.ops.record import TABLE, Site, call, get
 from relax_eg.shapes import Dim
 
@@ -175,8 +176,6 @@ class Library:
         if callable(self.target):
             return self.target
         if self.target.startswith(FFI):
-            import jax
-
             fields = results.fields if isinstance(results, Tuple) else (results,)
             made = [jax.ShapeDtypeStruct([d.evaluate(sizes) for d in a.shape], a.dtype) for a in fields]  # type: ignore[union-attr]
             return jax.ffi.ffi_call(self.target.removeprefix(FFI), made if isinstance(results, Tuple) else made[0])
@@ -184,8 +183,6 @@ class Library:
 
     def run(self, call: Expr, arrays: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         """Runs the target for a call on JAX arrays; `sizes` binds the size variables of its attributes."""
-        import jax.numpy as jnp
-
         told = dict(sizes)
         for e, a in zip(call.args, arrays, strict=True):
             shape = (e.annotation.shape or ()) if isinstance(e.annotation, Tensor) else ()
@@ -209,16 +206,12 @@ class Library:
 
 def evaluate_in_jax(roots: Sequence[Expr], env: Mapping[Expr, Any], sizes: Mapping[str, Any]) -> list[Any]:
     """Returns the values of `roots` on JAX arrays; each operator runs by its lowering."""
-    import jax.numpy as jnp
-
     run, done = _JaxEvaluator(), {e: jnp.asarray(x) for e, x in env.items()}
     return [run.value(r, done, sizes) for r in roots]
 
 
 class _JaxEvaluator(Evaluator):
     def constant(self, e: Expr, args: list[Any], sizes: Mapping[str, Any]) -> Any:
-        import jax.numpy as jnp
-
         return jnp.asarray(constant_value(e))
 
     def operator(self, e: Expr, args: list[Any], sizes: Mapping[str, Any]) -> Any:

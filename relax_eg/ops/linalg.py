@@ -14,6 +14,7 @@ import scipy
 
 from relax_eg.dtypes import PARTS, dtype_of, is_complex, itemsize, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import Dims, need_equal, need_kind, need_same_dtype, product
 from relax_eg.ops.sorting import log2_of
@@ -99,9 +100,6 @@ def _cholesky_reference(a: Array) -> Any:
 
 
 def _jax_cholesky(a: Any) -> Any:
-    import jax.numpy as jnp
-    from jax import lax
-
     return jnp.tril(lax.linalg.cholesky(a, symmetrize_input=False))
 
 
@@ -153,8 +151,6 @@ def _triangular_solve_flops(site: Site) -> Dim:
 
 
 def _jax_triangular_solve(a: Any, b: Any, **attrs: bool) -> Any:
-    from jax import lax
-
     return lax.linalg.triangular_solve(a, b, **attrs)
 
 
@@ -186,8 +182,6 @@ def _lu_reference(a: Array) -> Any:
 
 
 def _jax_lu(a: Any) -> Any:
-    from jax import lax
-
     return tuple(lax.linalg.lu(a))
 
 
@@ -216,8 +210,6 @@ def _qr_reference(a: Array, *, full_matrices: bool, pivoting: bool) -> Any:
 
 
 def _jax_qr(a: Any, *, full_matrices: bool, pivoting: bool) -> Any:
-    from jax import lax
-
     return tuple(lax.linalg.qr(a, pivoting=pivoting, full_matrices=full_matrices))
 
 
@@ -238,8 +230,6 @@ def _eigh_reference(a: Array, *, lower: bool) -> Any:
 
 
 def _jax_eigh(a: Any, *, lower: bool) -> Any:
-    from jax import lax
-
     return tuple(lax.linalg.eigh(a, lower=lower, symmetrize_input=False))
 
 
@@ -276,8 +266,6 @@ def _svd_reference(a: Array, *, full_matrices: bool, compute_uv: bool, algorithm
 
 
 def _jax_svd(a: Any, *, full_matrices: bool, compute_uv: bool, algorithm: str | None) -> Any:
-    from jax import lax
-
     way = None if algorithm is None else lax.linalg.SvdAlgorithm[algorithm.upper()]
     found = lax.linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv, algorithm=way)
     if not compute_uv:
@@ -333,12 +321,6 @@ def _fft_cost(site: Site) -> Counts:
     return Counts(points * rounds * (3 if real else 5), read, bytes_of(result))
 
 
-def _jax_fft(x: Any, *, kind: str, lengths: tuple[int, ...]) -> Any:
-    from jax import lax
-
-    return lax.fft(x, kind, lengths)
-
-
 _A = ("a",)
 _FULL = Attribute("full_matrices", default=False)
 _FLAGS = tuple(
@@ -369,7 +351,8 @@ for _operator in (
              (_FULL, Attribute("compute_uv", default=True), Attribute("algorithm", default=None)), _svd_reference,
              library_cost(cubes(14)), kernel="factorisation", capacity="whole_matrices",
              doc="singular values, descending, and the left and right singular vectors"),
-    Operator("fft", ("x",), _fft, _jax_fft, None, (Attribute("kind"), Attribute("lengths", "dims")), _fft_reference,
-             _fft_cost, capacity="fft", doc="the discrete Fourier transform of the last axes: fft, ifft, rfft, irfft"),
+    Operator("fft", ("x",), _fft, "jax.lax.fft", None, (Attribute("kind"), Attribute("lengths", "dims")),
+             _fft_reference, _fft_cost, capacity="fft",
+             doc="the discrete Fourier transform of the last axes: fft, ifft, rfft, irfft"),
 ):  # fmt: skip
     register(_operator)

@@ -9,6 +9,7 @@ from relax_eg.dtypes import dtype_of, is_key
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.elementwise import read_aligned
+from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.positions import as_index, jax_positions
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.regroup import regroup
@@ -353,33 +354,7 @@ def moves_last_axis(site: Site) -> bool:
 # --- lowering ---
 
 
-def _transpose(x: Any, *, axes: tuple[int, ...]) -> Any:
-    from jax import lax
-
-    return lax.transpose(x, axes)
-
-
-def _jax_reshape(x: Any, *, shape: tuple[int, ...]) -> Any:
-    from jax import lax
-
-    return lax.reshape(x, shape)
-
-
-def _jax_expand_dims(x: Any, *, axes: tuple[int, ...]) -> Any:
-    from jax import lax
-
-    return lax.expand_dims(x, axes)
-
-
-def _jax_squeeze(x: Any, *, axes: tuple[int, ...]) -> Any:
-    from jax import lax
-
-    return lax.squeeze(x, axes)
-
-
 def _jax_broadcast_to(x: Any, *, shape: tuple[int, ...]) -> Any:
-    from jax import lax
-
     return lax.broadcast_in_dim(x, shape, tuple(range(len(shape) - x.ndim, len(shape))))
 
 
@@ -393,34 +368,20 @@ def _as_bytes(move: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def _jax_concat(*xs: Any, axis: int) -> Any:
-    from jax import lax
-
     return _as_bytes(lambda *xs: lax.concatenate(xs, axis), *xs)
 
 
 def _jax_split(x: Any, *, sections: tuple[int, ...], axis: int) -> Any:
-    from jax import lax
-
     return tuple(lax.split(x, sections, axis))
 
 
-def _jax_slice(x: Any, *, begin: tuple[int, ...], end: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    from jax import lax
-
-    return lax.slice(x, begin, end, strides)
-
-
 def _jax_pad(x: Any, value: Any, *, low: tuple[int, ...], high: tuple[int, ...], interior: tuple[int, ...]) -> Any:
-    from jax import lax
-
     widths = tuple(zip(low, high, interior, strict=True))
     return _as_bytes(lambda x, value: lax.pad(x, value, widths), x, value)
 
 
 def _jax_take(x: Any, indices: Any, *, axis: int, mode: str) -> Any:
     # Calls `lax.gather`, as `jax.numpy.take` would wrap negative indices first.
-    from jax import lax
-
     rank = indices.ndim
     kept = tuple(range(axis)) + tuple(range(axis + rank, x.ndim - 1 + rank))
     numbers = lax.GatherDimensionNumbers(offset_dims=kept, collapsed_slice_dims=(axis,), start_index_map=(axis,))
@@ -432,24 +393,6 @@ def _jax_take(x: Any, indices: Any, *, axis: int, mode: str) -> Any:
     return lax.gather(x, starts, numbers, sizes, mode=modes[mode])
 
 
-def _jax_flip(x: Any, *, axes: tuple[int, ...]) -> Any:
-    from jax import lax
-
-    return lax.rev(x, axes)
-
-
-def _jax_triu(x: Any, *, k: int) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.triu(x, k)
-
-
-def _jax_tril(x: Any, *, k: int) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.tril(x, k)
-
-
 # --- records ---
 
 _X = ("x",)
@@ -459,13 +402,13 @@ _SHAPE = (Attribute("shape", "dims"),)
 _K = (Attribute("k", default=0),)  # given: 0 is the main diagonal, as in numpy
 
 for _operator in (
-    Operator(_PERMUTE, _X, _permute_dims, _transpose, _move_equations(_permute_dims, _permuted), _AXES,
+    Operator(_PERMUTE, _X, _permute_dims, "jax.lax.transpose", _move_equations(_permute_dims, _permuted), _AXES,
              moves="order", doc="axes reordered: axis i of the result is axes[i] of the operand"),
-    Operator("reshape", _X, _reshape, _jax_reshape, _move_equations(_reshape, _regrouped), _SHAPE,
+    Operator("reshape", _X, _reshape, "jax.lax.reshape", _move_equations(_reshape, _regrouped), _SHAPE,
              moves="view", capacity="reshape", doc="the same elements in order in another shape"),
-    Operator("expand_dims", _X, _expand_dims, _jax_expand_dims, _move_equations(_expand_dims, _expanded), _AXES,
+    Operator("expand_dims", _X, _expand_dims, "jax.lax.expand_dims", _move_equations(_expand_dims, _expanded), _AXES,
              moves="view", doc="axes of size 1 put in; axes count in the result"),
-    Operator("squeeze", _X, _squeeze, _jax_squeeze, _move_equations(_squeeze, _squeezed), _AXES,
+    Operator("squeeze", _X, _squeeze, "jax.lax.squeeze", _move_equations(_squeeze, _squeezed), _AXES,
              moves="view", doc="axes of size 1 taken out; axes count in the operand"),
     Operator("broadcast_to", _X, _broadcast_to, _jax_broadcast_to, _broadcast_equations, _SHAPE,
              moves="repeat", doc="numpy.broadcast_to"),
@@ -473,7 +416,7 @@ for _operator in (
              moves="join", kernel="copy", capacity="concat", doc="operands joined along an axis"),
     Operator("split", _X, _split, _jax_split, _split_equations, (Attribute("sections", "dims"), _AXIS),
              capacity="split", doc="a tuple of consecutive slices of the given sizes"),
-    Operator("strided_slice", _X, _strided_slice, _jax_slice, _move_equations(_strided_slice, _sliced),
+    Operator("strided_slice", _X, _strided_slice, "jax.lax.slice", _move_equations(_strided_slice, _sliced),
              (Attribute("begin", "dims"), Attribute("end", "dims"), Attribute("strides")),
              moves="part", capacity="strided_slice",
              doc="x[begin:end:strides] on every axis; 0 <= begin <= end <= size is a precondition"),
@@ -483,11 +426,11 @@ for _operator in (
     Operator("take", ("x", "indices"), _take, _jax_take, _take_equations, (_AXIS, Attribute("mode")),
              moves="select", kernel="copy", promised=_promised,
              doc="elements at indices along an axis; out of range: clip, fill, or promise there is none"),
-    Operator("flip", _X, _flip, _jax_flip, _move_equations(_flip, _flipped), _AXES,
+    Operator("flip", _X, _flip, "jax.lax.rev", _move_equations(_flip, _flipped), _AXES,
              moves="order", capacity="flip", doc="order reversed along axes"),
-    Operator("triu", _X, _triangle, _jax_triu, _triangle_equations(True), _K,
+    Operator("triu", _X, _triangle, "jax.numpy.triu", _triangle_equations(True), _K,
              doc="zeros below diagonal k of the last two axes"),
-    Operator("tril", _X, _triangle, _jax_tril, _triangle_equations(False), _K,
+    Operator("tril", _X, _triangle, "jax.numpy.tril", _triangle_equations(False), _K,
              doc="zeros above diagonal k of the last two axes"),
 ):  # fmt: skip
     register(_operator)

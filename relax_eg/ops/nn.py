@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from relax_eg.ir.annotations import Annotation
+from relax_eg.ops.lazy_jax import jax, jnp, lax
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.reduction import accumulator, interleave_indices, loop_axes
 from relax_eg.ops.sizes import (
@@ -74,14 +75,10 @@ def _gelu_tanh_equation(x: Scalar) -> Scalar:
 
 
 def _gelu(x: Any) -> Any:
-    import jax
-
     return jax.nn.gelu(x, approximate=False)
 
 
 def _gelu_tanh(x: Any) -> Any:
-    import jax
-
     return jax.nn.gelu(x, approximate=True)
 
 
@@ -160,24 +157,12 @@ def _log_softmax_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorPro
     return program("log_softmax", buffers, peak, total, out)
 
 
-def _softmax(x: Any, *, axis: int) -> Any:
-    import jax
-
-    return jax.nn.softmax(x, axis=axis)
-
-
-def _log_softmax(x: Any, *, axis: int) -> Any:
-    import jax
-
-    return jax.nn.log_softmax(x, axis=axis)
-
-
 register(
     Operator(
         "softmax",
         ("x",),
         _softmax_deduce,
-        _softmax,
+        "jax.nn.softmax",
         _softmax_equations,
         (Attribute("axis"),),
         capacity="softmax",
@@ -189,7 +174,7 @@ register(
         "log_softmax",
         ("x",),
         _softmax_deduce,
-        _log_softmax,
+        "jax.nn.log_softmax",
         _log_softmax_equations,
         (Attribute("axis"),),
         capacity="softmax",
@@ -262,9 +247,6 @@ def _rms_norm_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgra
 
 
 def _layer_norm(x: Any, gamma: Any, beta: Any, *, axes: tuple[int, ...], epsilon: float) -> Any:
-    import jax.numpy as jnp
-    from jax import lax
-
     wide = accumulator(x.dtype.name)
     y = x.astype(wide)
     y = y - jnp.mean(y, axes, keepdims=True)
@@ -273,9 +255,6 @@ def _layer_norm(x: Any, gamma: Any, beta: Any, *, axes: tuple[int, ...], epsilon
 
 
 def _rms_norm(x: Any, weight: Any, *, axes: tuple[int, ...], epsilon: float) -> Any:
-    import jax.numpy as jnp
-    from jax import lax
-
     wide = accumulator(x.dtype.name)
     y = x.astype(wide)
     y = y * lax.rsqrt(jnp.mean(jnp.square(y), axes, keepdims=True) + epsilon)

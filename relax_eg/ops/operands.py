@@ -45,7 +45,7 @@ def number(op: str, value: Any, dtype: str | None) -> Expr:
         raise OperatorError(f"{op}: {value!r} is not an operand; expressions, numbers, sizes and arrays are")
     value = value.item() if isinstance(value, np.generic) else value
     if dtype is not None and not _fits(value, dtype):
-        raise OperatorError(f"{op}: {value!r} is not a {dtype}, which the other operand is; astype converts")
+        raise OperatorError(f"{op}: {value!r} is not of dtype {dtype}, which the other operand has; astype converts")
     return const(value, dtype)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.lazy_jax import jax, jnp, lax
 from relax_eg.ops.record import Operator, Site, register
 from relax_eg.tir import Buffer, TensorProgram, compute, program
 
@@ -30,9 +31,6 @@ def _jax_after(x: Any, t: Any) -> Any:
     """On CPUs XLA drops an `optimization_barrier` before it merges equal computations; there the value is selected by
     a condition on one element of `t` that is never met. LLVM, which comes after XLA, removes the selection. Both may be
     in the memory of the host (`ops.transfers`), which on a CPU is that of the device."""
-    import jax
-    from jax import lax
-
     host, device = jax.memory.Space.Host, jax.memory.Space.Device
 
     def is_there(a: Any) -> bool:
@@ -48,9 +46,7 @@ def _jax_after(x: Any, t: Any) -> Any:
 
 
 def _selected(x: Any, t: Any) -> Any:
-    import jax.numpy as jnp
-    from jax import dtypes, lax
-
+    dtypes = jax.dtypes
     if dtypes.issubdtype(t.dtype, dtypes.extended) or dtypes.issubdtype(x.dtype, dtypes.extended):
         return x  # keys have no bits to look at
     first = lax.squeeze(lax.slice(t, [0] * t.ndim, [1] * t.ndim), range(t.ndim))

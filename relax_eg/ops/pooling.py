@@ -9,6 +9,7 @@ import numpy as np
 
 from relax_eg.dtypes import itemsize
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.lazy_jax import jax, lax
 from relax_eg.ops.record import Operator, Site, register
 from relax_eg.ops.sizes import Dims, need_equal, need_kind, need_same_dtype, product
 from relax_eg.ops.windows import WINDOW, window_shape
@@ -94,8 +95,6 @@ def _cost(site: Site) -> Counts:
 
 def _pool(x: Any, attrs: dict[str, Any]) -> Callable[[Any], Any]:
     """Returns pooling with these attributes; its derivatives are the public access to the primitives."""
-    from jax import lax
-
     combine, start = (lax.max, -np.inf) if attrs["kind"] == "max" else (lax.min, np.inf)
     padding = tuple(zip(attrs["low"], attrs["high"], strict=True))
     first = np.asarray(start).astype(x.dtype)
@@ -103,14 +102,10 @@ def _pool(x: Any, attrs: dict[str, Any]) -> Callable[[Any], Any]:
 
 
 def _jax_scatter(source: Any, x: Any, **attrs: Any) -> Any:
-    import jax
-
     return jax.vjp(_pool(x, attrs), x)[1](source)[0]
 
 
 def _jax_gather(tangents: Any, x: Any, **attrs: Any) -> Any:
-    import jax
-
     return jax.jvp(_pool(x, attrs), (x,), (tangents,))[1]
 
 

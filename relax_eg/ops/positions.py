@@ -14,6 +14,7 @@ import numpy as np
 
 from relax_eg.dtypes import itemsize
 from relax_eg.limits import LARGEST_INT32, LARGEST_INT64
+from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.tir import Scalar, cast, const, minimum
 
 
@@ -30,9 +31,6 @@ def as_indices(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def jax_positions(indices: Any, sizes: Sequence[Any]) -> Any:
     """Returns JAX positions, as int32 where they have 64 bits and all `sizes` are known and less than 2**31 - 1.
     `sizes`: the extents of the axes that the entries along the last axis of `indices` are positions on."""
-    import jax.numpy as jnp
-    from jax import lax
-
     if itemsize(indices.dtype.name) < 8 or not all(isinstance(n, int) and n < LARGEST_INT32 for n in sizes):
         return indices
     dtype = indices.dtype

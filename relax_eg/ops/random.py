@@ -15,6 +15,7 @@ from relax_eg.dtypes import KEY_WORDS, is_key, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.elementwise import jax_broadcast
 from relax_eg.ops.keys import GENERATORS, from_jax, to_jax, words_from_keys
+from relax_eg.ops.lazy_jax import jax, lax, primitives
 from relax_eg.ops.partial_annotations import is_unknown
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
@@ -33,8 +34,6 @@ def jax_reference(lower: Callable[..., Any]) -> Callable[..., Any]:
     64 bits keep them, and a trace around it does not see it."""
 
     def reference(*arrays: Array, **attrs: Any) -> Any:
-        import jax
-
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):  # type: ignore[reportAttributeAccessIssue]
             made = lower(*(to_jax(a) if a.dtype.names else jax.numpy.asarray(a) for a in arrays), **attrs)
             each = [from_jax(x) if is_key(str(x.dtype)) else np.asarray(x) for x in jax.tree.leaves(made)]
@@ -46,11 +45,11 @@ def jax_reference(lower: Callable[..., Any]) -> Callable[..., Any]:
 # --- deduction ---
 
 
-def need_keys(site: Site, i: int = 0) -> str:
-    """Returns the dtype of operand `i`, which must be PRNG keys. Raises OperatorError."""
-    dtype = site.dtype(i)
+def need_keys(site: Site) -> str:
+    """Returns the dtype of the first operand, which must be PRNG keys. Raises OperatorError."""
+    dtype = site.dtype()
     if not is_key(dtype):
-        raise site.error(f"operand {i} is {dtype}; one of {', '.join(f'key<{k}>' for k in KEY_WORDS)} is needed")
+        raise site.error(f"operand 0 is {dtype}; one of {', '.join(f'key<{k}>' for k in KEY_WORDS)} is needed")
     return dtype
 
 
@@ -150,8 +149,6 @@ def _for_each_result(site: Site) -> Dim:
 
 
 def _jax_seed(seeds: Any, *, impl: str) -> Any:
-    import jax
-
     function: Callable[[Any], Any] = lambda s: jax.random.key(s, impl=impl)  # noqa: E731
     for _ in range(seeds.ndim):
         function = jax.vmap(function)
@@ -159,38 +156,26 @@ def _jax_seed(seeds: Any, *, impl: str) -> Any:
 
 
 def _jax_wrap(data: Any, *, impl: str) -> Any:
-    import jax
-
     return jax.random.wrap_key_data(data, impl=impl)
 
 
 def _jax_fold_in(keys: Any, messages: Any) -> Any:
-    from jax.extend.core import primitives
-
     return primitives.random_fold_in_p.bind(*jax_broadcast(keys, messages))
 
 
 def _jax_split(keys: Any, *, shape: tuple[int, ...]) -> Any:
-    from jax.extend.core import primitives
-
     return primitives.random_split_p.bind(keys, shape=shape)
 
 
 def _jax_bits(keys: Any, *, shape: tuple[int, ...], bit_width: int) -> Any:
-    from jax.extend.core import primitives
-
     return primitives.random_bits_p.bind(keys, bit_width=bit_width, shape=shape)
 
 
 def _jax_hash(*xs: Any) -> Any:
-    from jax.extend.core import primitives
-
     return tuple(primitives.threefry2x32_p.bind(*jax_broadcast(*xs)))
 
 
 def _jax_generate(key: Any, *, shape: tuple[int, ...], dtype: str, algorithm: str) -> Any:
-    from jax import lax
-
     which = lax.RandomAlgorithm.RNG_DEFAULT if algorithm == "default" else lax.RandomAlgorithm.RNG_PHILOX
     made: Any = np.dtype(dtype)
     return tuple(lax.rng_bit_generator(key, shape, made, which))

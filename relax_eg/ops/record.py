@@ -79,7 +79,7 @@ class Operator:
       raises OperatorError.
     - `equations`: returns index equations over buffers named after the operands.
     - `lower`: the JAX lowering, called with the arrays and with the attributes (sizes resolved) as keywords, or the
-      dotted name of a JAX function that takes the arrays alone.
+      dotted name of a JAX function that takes the arrays and then the attributes, by position.
     - `attributes`: its attributes, in order.
     - `reference`: the numpy reference, needed where there are no equations.
     - `cost`: flops and bytes of a use; needed where there are no equations, and for an operator that takes less work
@@ -124,7 +124,9 @@ class Operator:
 
     def jax_function(self) -> Lower:
         """The JAX lowering as a callable `(*arrays, **attrs)`."""
-        return _resolve(self.lower) if isinstance(self.lower, str) else self.lower
+        if not isinstance(self.lower, str):
+            return self.lower
+        return _by_position(self.lower, tuple(a.name for a in self.attributes))
 
     def operand_names(self, n: int) -> tuple[str, ...]:
         if not self.variadic:
@@ -134,9 +136,11 @@ class Operator:
 
 
 @lru_cache(1 << 10)  # more than there are operators
-def _resolve(dotted: str) -> Lower:
+def _by_position(dotted: str, attributes: tuple[str, ...]) -> Lower:
+    """The JAX function of a dotted name, as one that takes these attributes as keywords."""
     module, _, name = dotted.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+    function = getattr(importlib.import_module(module), name)
+    return (lambda *xs, **attrs: function(*xs, *(attrs[a] for a in attributes))) if attributes else function
 
 
 TABLE: dict[str, Operator] = {}

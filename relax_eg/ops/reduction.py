@@ -8,6 +8,7 @@ from typing import Any, Literal
 from relax_eg.dtypes import HALF, dtype_of, is_integer
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.limits import LARGEST_INT32
+from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.sizes import ZERO, need_axes, need_axis, need_elements, need_kind, product, reduced
 from relax_eg.shapes import Dim
@@ -71,8 +72,6 @@ def _equations(element: Callable[[Buffer, tuple[Dim, ...], list[Axis]], Scalar])
 
 def _lower(name: str) -> Callable[..., Any]:
     def lower(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
-        from jax import lax
-
         result = getattr(lax, name)(x, axes) if axes else x
         return lax.expand_dims(result, axes) if keepdims else result
 
@@ -108,8 +107,6 @@ def _mean_element(x: Buffer, at: tuple[Dim, ...], loops: list[Axis]) -> Scalar:
 
 
 def _mean(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
-    import jax.numpy as jnp
-
     return jnp.mean(x, axis=axes, keepdims=keepdims)
 
 
@@ -166,8 +163,6 @@ def _position_equations(kind: Literal["argmax", "argmin"]) -> Equations:
 
 def _position_lower(name: str) -> Callable[..., Any]:
     def lower(x: Any, *, axis: int, keepdims: bool, dtype: str) -> Any:
-        from jax import lax
-
         # JAX turns int64 into int32 where 64 bits are disabled while it lowers, which may happen elsewhere.
         is_long = isinstance(x.shape[axis], int) and x.shape[axis] > LARGEST_INT32
         found = getattr(lax, name)(x, axis, "int64" if is_long else "int32")
@@ -179,27 +174,17 @@ def _position_lower(name: str) -> Callable[..., Any]:
 
 _POSITION = (Attribute("axis"), Attribute("keepdims", default=False), Attribute("dtype", default="int32"))
 
-register(
-    Operator(
-        "argmax",
-        ("x",),
-        _position_deduce,
-        _position_lower("argmax"),
-        _position_equations("argmax"),
-        _POSITION,
-        below=_searched_size,
-        doc="where along the axis the first maximum is; NaN counts as one",
+_EXTREMES: tuple[tuple[Literal["argmax", "argmin"], str], ...] = (("argmax", "maximum"), ("argmin", "minimum"))
+for _extreme, _word in _EXTREMES:
+    register(
+        Operator(
+            _extreme,
+            ("x",),
+            _position_deduce,
+            _position_lower(_extreme),
+            _position_equations(_extreme),
+            _POSITION,
+            below=_searched_size,
+            doc=f"where along the axis the first {_word} is; NaN counts as one",
+        )
     )
-)
-register(
-    Operator(
-        "argmin",
-        ("x",),
-        _position_deduce,
-        _position_lower("argmin"),
-        _position_equations("argmin"),
-        _POSITION,
-        below=_searched_size,
-        doc="where along the axis the first minimum is; NaN counts as one",
-    )
-)

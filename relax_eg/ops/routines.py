@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from relax_eg.ops.lazy_jax import jax, jnp
+
 
 def attention(
     q: Any, k: Any, v: Any, extra: Any = None, *, r: int, kind: str = "",
@@ -17,9 +19,6 @@ def attention(
     - `r`: number of heads that share a key.
     - `kind`: "mask" or "bias", which `extra` (batch, heads, positions, positions) then is, or "causal".
     """
-    import jax
-    import jax.numpy as jnp
-
     given: dict[str, Any] = {} if kind == "causal" else {kind: extra} if kind else {}
     if kind == "bias" and implementation == "cudnn":
         given = {"bias": extra.astype(q.dtype)}
@@ -38,11 +37,8 @@ def attention(
 def matmul(a: Any, b: Any, *rest: Any, transposed: bool, parts: tuple[str, ...]) -> Any:
     """Returns a @ b, or a @ b.T where `transposed`, with its epilogue. `parts` are the steps of the epilogue in order:
     "bias" and "residual" add the next operand; "relu", "silu" and "gelu" take none."""
-    import jax
-    import jax.numpy as jnp
-
     made = jnp.matmul(a, jnp.swapaxes(b, -1, -2) if transposed else b)
-    return _epilogue(jax, made, rest, parts)
+    return _epilogue(made, rest, parts)
 
 
 def conv(
@@ -50,11 +46,9 @@ def conv(
     parts: tuple[str, ...],
 ) -> Any:  # fmt: skip
     """Returns a convolution of (batch, channels, height, width) plus a bias for each channel, with epilogue `parts`."""
-    import jax
-
     padding = [(a, b), (c, d)]
     made = jax.lax.conv_general_dilated(x, w, strides, padding, rhs_dilation=dilation)
-    return _epilogue(jax, made + bias[:, None, None], (), parts)
+    return _epilogue(made + bias[:, None, None], (), parts)
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, *, epsilon: float) -> Any:
@@ -71,7 +65,7 @@ def rms_norm(x: Any, weight: Any, *, epsilon: float) -> Any:
     return get("rms_norm").jax_function()(x, weight, axes=(x.ndim - 1,), epsilon=epsilon)
 
 
-def _epilogue(jax: Any, value: Any, rest: tuple[Any, ...], parts: tuple[str, ...]) -> Any:
+def _epilogue(value: Any, rest: tuple[Any, ...], parts: tuple[str, ...]) -> Any:
     left = list(rest)
     for part in parts:
         if part in ("bias", "residual"):

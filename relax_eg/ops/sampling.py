@@ -6,6 +6,7 @@ from typing import Any
 
 from relax_eg.dtypes import FLOATS, HALF
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.lazy_jax import primitives
 from relax_eg.ops.random import jax_reference, need_keys
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, register
 from relax_eg.ops.sizes import need_equal, product
@@ -34,8 +35,6 @@ def _gamma_cost(site: Site) -> Counts:
 
 
 def _jax_gamma(keys: Any, alpha: Any, *, log_space: bool) -> Any:
-    from jax.extend.core import primitives
-
     return primitives.random_gamma_p.bind(keys, alpha, log_space=log_space)
 
 

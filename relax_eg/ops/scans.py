@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from relax_eg.dtypes import itemsize
 from relax_eg.ir.annotations import Annotation
+from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.reduction import accumulator
 from relax_eg.ops.sizes import need_axis, need_kind, operand_annotation, product
@@ -90,8 +91,6 @@ def _cost(weight: int) -> Callable[[Site], Counts]:
 
 def _lower(name: str) -> Callable[..., Any]:
     def lower(x: Any, *, axis: int, reverse: bool) -> Any:
-        from jax import lax
-
         return getattr(lax, name)(x, axis, reverse)
 
     return lower

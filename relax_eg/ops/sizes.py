@@ -112,21 +112,21 @@ def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:
     return tuple(result)
 
 
-def need_axis(site: Site, axis: Any, rank: int, name: str = "axis") -> int:
+def need_axis(site: Site, axis: Any, rank: int) -> int:
     """Returns attribute value `axis`, which must be one nonnegative axis below `rank`."""
     if not isinstance(axis, int) or isinstance(axis, bool) or not 0 <= axis < rank:
         valid = f"axes are 0 to {rank - 1}" if rank else "there are none"
-        raise site.error(f"{name} {axis} does not exist at rank {rank}; {valid}")
+        raise site.error(f"axis {axis} does not exist at rank {rank}; {valid}")
     return axis
 
 
-def need_axes(site: Site, rank: int, name: str = "axes") -> tuple[int, ...]:
-    """Returns attribute `name`, which must hold ascending distinct axes below `rank`."""
-    axes: tuple[int, ...] = site[name]
+def need_axes(site: Site, rank: int) -> tuple[int, ...]:
+    """Returns attribute `axes`, which must hold ascending distinct axes below `rank`."""
+    axes: tuple[int, ...] = site["axes"]
     for axis in axes:
         need_axis(site, axis, rank)
     if any(a >= b for a, b in zip(axes, axes[1:], strict=False)):
-        raise site.error(f"{name} must be ascending and distinct")
+        raise site.error("axes must be ascending and distinct")
     return axes
 
 

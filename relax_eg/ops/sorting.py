@@ -8,6 +8,7 @@ import numpy as np
 
 from relax_eg.dtypes import is_float, itemsize, kind
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import ONE, need_at_most, need_axis, need_equal, need_kind, operand_annotation, product
 from relax_eg.shapes import Dim
@@ -110,8 +111,6 @@ def _sort_cost(site: Site) -> Counts:
 
 
 def _jax_sort(*xs: Any, axis: int, num_keys: int, stable: bool) -> Any:
-    from jax import lax
-
     return lax.sort(xs[0] if len(xs) == 1 else xs, dimension=axis, num_keys=num_keys, is_stable=stable)
 
 
@@ -153,8 +152,6 @@ def _approx_top_k_reference(x: Array, *, k: tuple[Any], axis: int, largest: bool
 
 
 def _jax_approx_top_k(x: Any, *, k: tuple[int], axis: int, largest: bool, recall: float) -> Any:
-    from jax import lax
-
     function = lax.approx_max_k if largest else lax.approx_min_k
     return tuple(function(x, k[0], axis, recall))
 
@@ -167,8 +164,6 @@ def _top_k_cost(site: Site) -> Counts:
 
 
 def _jax_top_k(x: Any, *, k: tuple[int], axis: int) -> Any:
-    from jax import lax
-
     return tuple(lax.top_k(x, k[0], axis=axis))
 
 

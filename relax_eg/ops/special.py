@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from relax_eg.dtypes import NUMBERS, dtype_of, kind
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ops.elementwise import elementwise, jax_broadcast, jax_function, pointwise
+from relax_eg.ops.elementwise import broadcast_in_jax, elementwise, pointwise
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import broadcast, need_equal, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
@@ -35,28 +34,12 @@ for _name, _parameters, _accepts, _doc in (
     ("zeta", ("x", "q"), "f", "the Hurwitz zeta function"),
     ("bessel_i0e", ("x",), "f", "the modified Bessel function of order 0, scaled by exp(-abs(x))"),
     ("bessel_i1e", ("x",), "f", "the modified Bessel function of order 1, scaled by exp(-abs(x))"),
+    # the total order of floats: NaN is the greatest, and -0 is below 0
+    ("less_total", ("x", "y"), "f", "x < y in the total order of floats"),
+    ("less_equal_total", ("x", "y"), "f", "x <= y in the total order of floats"),
+    ("equal_total", ("x", "y"), "f", "whether x and y have the same place in the total order of floats"),
 ):
-    elementwise(_name, _parameters, _name, _accepts, doc=_doc)
-
-
-# --- the total order of floats: NaN is the greatest, and -0 is below 0 ---
-
-
-def _total_order(primitive: str) -> Callable[..., Any]:
-    def lower(x: Any, y: Any) -> Any:
-        from jax.extend.core import primitives
-
-        return getattr(primitives, primitive).bind(*jax_broadcast(x, y))
-
-    return lower
-
-
-for _name, _primitive, _doc in (
-    ("less_total", "lt_to_p", "x < y in the total order of floats"),
-    ("less_equal_total", "le_to_p", "x <= y in the total order of floats"),
-    ("equal_total", "eq_to_p", "whether x and y have the same place in the total order of floats"),
-):
-    elementwise(_name, ("x", "y"), _name, "f", _total_order(_primitive), _doc)
+    elementwise(_name, _parameters, _name, _accepts, _doc)
 
 
 # --- logical shifts of signed integers ---
@@ -72,7 +55,7 @@ register(
         "right_shift_logical",
         ("x", "y"),
         _logical_shift,
-        jax_function("shift_right_logical"),
+        broadcast_in_jax("shift_right_logical"),
         pointwise(lambda site, x, y: apply("shift_right_logical", x, y)),
         doc="x >> y for signed integers, with zeros moved in from the left",
     )
@@ -90,18 +73,12 @@ def _reduce_precision(site: Site) -> Annotation:
     return Tensor(site.shape(), dtype)
 
 
-def _jax_reduce_precision(x: Any, *, exponent_bits: int, mantissa_bits: int) -> Any:
-    from jax import lax
-
-    return lax.reduce_precision(x, exponent_bits, mantissa_bits)
-
-
 register(
     Operator(
         "reduce_precision",
         ("x",),
         _reduce_precision,
-        _jax_reduce_precision,
+        "jax.lax.reduce_precision",
         pointwise(
             lambda site, x: apply(
                 "reduce_precision", x, const(site["exponent_bits"], "int32"), const(site["mantissa_bits"], "int32")
@@ -154,18 +131,12 @@ def _copied(site: Site) -> Counts:
     return Counts(Dim.of(0), bytes_of(site.operands[0]), bytes_of(deduce(site.op, site.operands, site.attrs)))
 
 
-def _jax_bitcast(x: Any, *, dtype: str) -> Any:
-    from jax import lax
-
-    return lax.bitcast_convert_type(x, dtype)
-
-
 register(
     Operator(
         "bitcast",
         ("x",),
         _bitcast,
-        _jax_bitcast,
+        "jax.lax.bitcast_convert_type",
         _bitcast_equations,
         (Attribute("dtype"),),
         _bitcast_reference,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,23 +17,14 @@ from relax_eg.ir import (
     parse_module,
 )
 from relax_eg.ir.parser import Script, parse_scripts
-from relax_eg.ops import api
 from relax_eg.ops.data_dependent import ROUTINES, deduce_routine
 from relax_eg.ops.record import attributes_of, deduce, get
 from relax_eg.ops.shorthand import expand_short_forms
-from relax_eg.ops.upstream import UPSTREAM
+from relax_eg.ops.upstream import OWN_FUNCTIONS, UPSTREAM
 
 _ROUTINES = {r.name: r.library_name for r in ROUTINES.values()}
 
-# The functions of `rx.op`, which text and scripts call as `R.op.name(...)`, and operators as Relax writes them.
-FUNCTIONS = {
-    **{
-        name: f
-        for name, f in vars(api).items()
-        if inspect.isfunction(f) and not name.startswith("_") and f.__module__.startswith("relax_eg.ops.api")
-    },
-    **UPSTREAM,
-}
+FUNCTIONS = {**OWN_FUNCTIONS, **UPSTREAM}
 
 
 @accepts(text=TEXT)
@@ -45,7 +35,7 @@ def parse(text: str) -> Module:
     cannot be read, for operands that an operator does not accept, and for a declared annotation that does not follow.
     Raises WellFormedError for a module that breaks a rule of the IR.
     """
-    module = parse_module(text, _deduce, _complete, _ROUTINES, FUNCTIONS)
+    module = parse_module(text, _deduce, _ROUTINES, FUNCTIONS)
     check(module)
     return module
 
@@ -53,11 +43,7 @@ def parse(text: str) -> Module:
 def read_scripts(scripts: Sequence[Script]) -> tuple[Function, ...]:
     """Returns the functions that scripts describe, which may call one another, and the functions for their `if`s.
     Raises what `parse` does, apart from WellFormedError: whoever builds the module checks it."""
-    return parse_scripts(scripts, _deduce, _complete, _ROUTINES, FUNCTIONS)
-
-
-def _complete(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    return attributes_of_control(name, given) if name in CONTROL else attributes_of(get(name), given)
+    return parse_scripts(scripts, _deduce, _ROUTINES, FUNCTIONS)
 
 
 def _deduce(name: str, operands: tuple[Annotation, ...], given: Mapping[str, Any]) -> tuple[dict[str, Any], Annotation]:

@@ -39,10 +39,6 @@ def _by_host(name: str, args: Sequence[Expr], shape: Expr, dtype: str | None) ->
 # --- elementwise ---
 
 
-def bitwise_not(x: Expr) -> Expr:
-    return op.bitwise_not(x)
-
-
 def trunc(x: Expr) -> Expr:
     return op.where(op.less(x, 0.0), op.ceil(x), op.floor(x)) if is_float(x.dtype) else x
 
@@ -61,10 +57,6 @@ def floor_mod(x: Expr, y: Expr) -> Expr:
     return op.remainder(op.add(op.remainder(x, y), y), y)
 
 
-def mod(x: Expr, y: Expr) -> Expr:
-    return op.remainder(x, y)
-
-
 def _dtype(*xs: Any) -> str:
     return next((x.dtype for x in xs if isinstance(x, Expr)), "float32")
 
@@ -78,14 +70,6 @@ def ewise_fma(x1: Expr, x2: Expr, x3: Expr) -> Expr:
 
 
 # --- reductions ---
-
-
-def _reduction(name: str) -> Callable[..., Expr]:
-    def reduce(x: Expr, axis: Axis = None, keepdims: bool = False) -> Expr:
-        return getattr(op, name)(x, axes_tuple(axis), keepdims)
-
-    reduce.__name__ = reduce.__qualname__ = name
-    return reduce
 
 
 def variance(x: Expr, axis: Axis = None, keepdims: bool = False) -> Expr:
@@ -141,14 +125,6 @@ def flatten(x: Expr) -> Expr:
     return op.reshape(x, (-1,)) if x.ndim != 1 else x
 
 
-def expand_dims(x: Expr, axis: Axis) -> Expr:
-    return op.expand_dims(x, axes_tuple(axis))
-
-
-def squeeze(x: Expr, axis: Axis = None) -> Expr:
-    return op.squeeze(x, axes_tuple(axis))
-
-
 def concat(tensors: Any, axis: int = 0) -> Expr:
     return op.concat(_fields(tensors), axis)
 
@@ -183,10 +159,6 @@ def strided_slice(x: Expr, axes: Any, begin: Any, end: Any, strides: Any = None,
     return op.getitem(x, tuple(key))
 
 
-def flip(data: Expr, axis: int) -> Expr:
-    return op.flip(data, axis)
-
-
 def tile(x: Expr, repeats: Any) -> Expr:
     counts = tuple(repeats) if isinstance(repeats, (tuple, list)) else (repeats,)
     if len(counts) < x.ndim:
@@ -202,10 +174,6 @@ def repeat(data: Expr, repeats: int, axis: int | None = None) -> Expr:
     at = (0 if axis is None else axis) % x.ndim
     wide = op.broadcast_to(op.expand_dims(x, at + 1), (*x.shape[: at + 1], repeats, *x.shape[at + 1 :]))
     return op.reshape(wide, (*x.shape[:at], x.shape[at] * repeats, *x.shape[at + 1 :]))
-
-
-def permute_dims(x: Expr, axes: Any = None) -> Expr:
-    return op.permute_dims(x, None if axes is None else tuple(axes))
 
 
 def take(x: Expr, indices: Expr, axis: int | None = None, mode: str = "fast") -> Expr:
@@ -311,10 +279,6 @@ def arange(start: Any, end: Any = None, step: Any = 1, dtype: str | None = None)
     return op.add(op.multiply(op.iota((count,), 0, kind), step), low)
 
 
-def eye(n: Any, m: Any = None, k: int = 0, dtype: str = "float32") -> Expr:
-    return op.eye(n, m, k, dtype)
-
-
 def one_hot(indices: Expr, on_value: Any, off_value: Any, depth: int, axis: int = -1) -> Expr:
     on, off = plain_number(on_value), plain_number(off_value)
     dtype = "float32" if isinstance(on, float) else "int64"
@@ -394,20 +358,22 @@ def nonzero(x: Expr) -> Expr:
 
 
 _PLAIN = (
-    bitwise_not, trunc, isinf, floor_divide, floor_mod, mod, clip, ewise_fma, variance, std, collapse_sum_to,
-    collapse_sum_like, reshape, broadcast_to, flatten, expand_dims, squeeze, concat, stack, split, strided_slice, flip,
-    tile, repeat, permute_dims, take, gather_elements, scatter_elements, sort, argsort, topk, argmax, argmin, full,
-    full_like, zeros, ones, zeros_like, ones_like, arange, eye, one_hot, matmul, linear, einsum, unique, nonzero,
-    *(_reduction(n) for n in ("sum", "mean", "max", "min", "prod", "any", "all")),
+    trunc, isinf, floor_divide, floor_mod, clip, ewise_fma, variance, std, collapse_sum_to,
+    collapse_sum_like, reshape, broadcast_to, flatten, concat, stack, split, strided_slice,
+    tile, repeat, take, gather_elements, scatter_elements, sort, argsort, topk, argmax, argmin, full,
+    full_like, zeros, ones, zeros_like, ones_like, arange, one_hot, matmul, linear, einsum, unique, nonzero,
     *(_cumulated(n) for n in ("cumsum", "cumprod")),
 )  # fmt: skip
 
+# The functions of `rx.op`, which text and scripts call as `R.op.name(...)`.
+OWN_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    name: f
+    for name, f in vars(op).items()
+    if inspect.isfunction(f) and not name.startswith("_") and f.__module__.startswith("relax_eg.ops.api")
+}
 UPSTREAM: Mapping[str, Callable[..., Any]] = {
-    **{
-        f"R.{name}": f
-        for name, f in vars(op).items()
-        if inspect.isfunction(f) and not name.startswith("_") and f.__module__.startswith("relax_eg.ops.api")
-    },
+    **{f"R.{name}": f for name, f in OWN_FUNCTIONS.items()},
+    "R.mod": op.remainder,
     **{f"R.{f.__name__}": f for f in _PLAIN},
     **NETWORKS,
 }

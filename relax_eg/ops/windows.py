@@ -13,6 +13,7 @@ import numpy as np
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.contraction import accumulator, contracted, need_precision
+from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.partial_annotations import is_unknown
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
@@ -46,6 +47,7 @@ from relax_eg.tir import (
     sum_,
 )
 from relax_eg.tir.expr import Axis, ReduceKind
+from relax_eg.tir.functions import FUNCTIONS, REDUCTIONS
 from relax_eg.tir.functions import identity as identity_of
 
 
@@ -190,16 +192,16 @@ def _conv_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     return program("conv", buffers, compute("out", shape, element))
 
 
-def _jax_conv(
-    x: Any, w: Any, *, strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...], dilation: tuple[int, ...],
-    input_dilation: tuple[int, ...], groups: int, precision: Any, out_dtype: str | None,
+def jax_conv(
+    x: Any, w: Any, order: Any = None, *, strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...],
+    dilation: tuple[int, ...], input_dilation: tuple[int, ...], groups: int, precision: Any, out_dtype: str | None,
 ) -> Any:  # fmt: skip
-    from jax import lax
+    """Returns a `conv`. `order`: JAX's order of the axes of operands and result; None for the operator's own."""
 
     def contract(x: Any, w: Any, out: str | None) -> Any:
         return lax.conv_general_dilated(
             x, w, strides, tuple(zip(low, high, strict=True)), lhs_dilation=input_dilation, rhs_dilation=dilation,
-            feature_group_count=groups, precision=precision, preferred_element_type=out,
+            dimension_numbers=order, feature_group_count=groups, precision=precision, preferred_element_type=out,
         )  # fmt: skip
 
     return contracted(contract, x, w, out_dtype)
@@ -207,11 +209,10 @@ def _jax_conv(
 
 # --- reductions of windows ---
 
-# Reductions of a window: accepted kinds of dtype, reduction in the equations, function of jax.lax.
-_KINDS: dict[str, tuple[str, ReduceKind, str]] = {
-    "sum": ("iufc", "sum", "add"), "prod": ("iufc", "prod", "mul"), "max": ("biuf", "max", "max"),
-    "min": ("biuf", "min", "min"), "or": ("iu", "any", "bitwise_or"), "and": ("iu", "all", "bitwise_and"),
-    "xor": ("biu", "xor", "bitwise_xor"),
+# Reductions of a window: accepted kinds of dtype, and the reduction in the equations.
+_KINDS: dict[str, tuple[str, ReduceKind]] = {
+    "sum": ("iufc", "sum"), "prod": ("iufc", "prod"), "max": ("biuf", "max"), "min": ("biuf", "min"),
+    "or": ("iu", "any"), "and": ("iu", "all"), "xor": ("biu", "xor"),
 }  # fmt: skip
 
 
@@ -267,9 +268,7 @@ def _jax_reduce_window(
     x: Any, *, kind: str, window: tuple[int, ...], strides: tuple[int, ...], low: tuple[int, ...],
     high: tuple[int, ...], dilation: tuple[int, ...], input_dilation: tuple[int, ...],
 ) -> Any:  # fmt: skip
-    from jax import lax
-
-    combine = getattr(lax, _KINDS[kind][2])
+    combine = getattr(lax, FUNCTIONS[REDUCTIONS[_KINDS[kind][1]].function].primitive)
     start = np.asarray(identity(kind, x.dtype.name)).astype(x.dtype)
     return lax.reduce_window(
         x, start, combine, window, strides, tuple(zip(low, high, strict=True)), input_dilation, dilation
@@ -284,7 +283,7 @@ WINDOW = (
 _DILATIONS = (Attribute("dilation"), Attribute("input_dilation"))
 
 for _operator in (
-    Operator("conv", ("x", "weight"), _conv, _jax_conv, _conv_equations,
+    Operator("conv", ("x", "weight"), _conv, jax_conv, _conv_equations,
              (Attribute("strides"), Attribute("low", "dims"), Attribute("high", "dims"), *_DILATIONS,
               Attribute("groups", default=1), Attribute("precision", default=None),
               Attribute("out_dtype", default=None)),

@@ -102,7 +102,7 @@ class Comparison:
         yield from comparison(self)
 
     def __str__(self) -> str:
-        from relax_eg.reports.text import rendered_text
+        from relax_eg.reports.terminal import rendered_text
 
         return rendered_text(self, width=120)
 

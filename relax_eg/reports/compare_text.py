@@ -14,7 +14,7 @@ from relax_eg.extract.detail import KernelPart
 from relax_eg.figures import binding_text, integer_text, si, time
 from relax_eg.reports.align import AlignedRow
 from relax_eg.reports.short import measured_seconds, ratio
-from relax_eg.reports.text import figures_table
+from relax_eg.reports.terminal import plain_table
 
 if TYPE_CHECKING:
     from relax_eg.reports.compare import Comparison
@@ -124,14 +124,14 @@ def _totals(c: Comparison) -> Table:
         ("prepared", [f"{si(x.cost.prepared_bytes)}B" if x.cost.prepared_bytes else "" for x in c.columns]),
     ]
     shown = [(label, values) for label, values in columns if any(values)]
-    table = figures_table("", *(label for label, _ in shown))
+    table = plain_table([""], [label for label, _ in shown])
     for i, x in enumerate(c.columns):
         table.add_row(x.label, *(values[i] for _, values in shown))
     return table
 
 
 def _by_row(c: Comparison) -> Table:
-    table = figures_table("source line" if c.by == "line" else "operator", *(column.label for column in c.columns))
+    table = plain_table(["source line" if c.by == "line" else "operator"], [column.label for column in c.columns])
     for row in c.rows[:MOST_ROWS]:
         table.add_row(row.where, *(time(row.seconds(i)) for i in range(len(c.columns))))
     if len(c.rows) > MOST_ROWS:

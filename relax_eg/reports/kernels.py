@@ -13,7 +13,7 @@ from rich.text import Text
 
 from relax_eg.extract.detail import KernelPart
 from relax_eg.figures import integer_text, si, time
-from relax_eg.reports.text import figures_table
+from relax_eg.reports.terminal import plain_table
 
 if TYPE_CHECKING:
     from relax_eg.reports.report import CostReport
@@ -28,7 +28,7 @@ def kernel_table(report: CostReport) -> RenderableType:
     libraries = [p for p in run if p.what in names]
     fused = [p for p in run if p.what not in names and p.operators]
     single = [p for p in run if p.what not in names and not p.operators]
-    table = figures_table("kernel", "runs", "time", "bytes", "bytes\nsaved", "launches\nsaved", no_wrap=True)
+    table = plain_table(["kernel"], ["runs", "time", "bytes", "bytes\nsaved", "launches\nsaved"], no_wrap=True)
     _section(table, "library calls", report, libraries)
     _section(table, "fused kernels", report, fused)
     _section(table, "single operators", report, single)

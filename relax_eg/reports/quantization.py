@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from relax_eg.figures import binding_text, si, time
-from relax_eg.reports.text import figures_table, rendered_text
+from relax_eg.reports.terminal import plain_table, rendered_text
 
 _WIDTH = 120  # chosen: columns of a report as text
 
@@ -75,7 +75,7 @@ class QuantizationReport:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(f"{self.name}   {self.scheme}", style="bold")
-        table = figures_table("layer", "operator", "weight", "bytes", "codes", "ratio", "error")
+        table = plain_table(["layer"], ["operator", "weight", "bytes", "codes", "ratio", "error"])
         for x in self.layers:
             after = ("float", "") if x.kept else (si(x.after), f"{x.before / x.after:.2f}")
             table.add_row(x.name, x.operator, x.weight, si(x.before), *after, f"{x.error:.2g}")

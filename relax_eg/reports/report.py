@@ -236,7 +236,7 @@ class CostReport:
         yield from report(self)
 
     def __str__(self) -> str:
-        from relax_eg.reports.text import rendered_text
+        from relax_eg.reports.terminal import rendered_text
 
         return rendered_text(self)
 

@@ -170,7 +170,7 @@ class SpreadReport:
             yield "kept as written: " + ", ".join(f"{n} x {op}" for op, n in self.kept.items())
 
     def __str__(self) -> str:
-        from relax_eg.reports.text import rendered_text
+        from relax_eg.reports.terminal import rendered_text
 
         return rendered_text(self, width=140)  # given: columns of a wide terminal
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType, RenderResult
+from rich.console import RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from relax_eg.extract.family_rows import family_lines
 from relax_eg.extract.report import KernelRow, OperatorRow, ProgramCost, RuleRow, SelectedRow
 from relax_eg.figures import binding_text, count_text, integer_text, si, time
+from relax_eg.reports.terminal import plain_table
 
 if TYPE_CHECKING:
     from relax_eg.reports.report import CostReport
@@ -19,29 +20,11 @@ if TYPE_CHECKING:
 MOST_RULES = 3  # limit: rules whose work in the search the text shows; the JSON has all
 
 
-def rendered_text(*shown: RenderableType, width: int = 100) -> str:
-    """The text that a terminal of this width would show, without colours."""
-    console = Console(width=width, no_color=True, highlight=False)
-    with console.capture() as capture:
-        for x in shown:
-            console.print(x)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-
-def figures_table(names: str, *figures: str, no_wrap: bool = False) -> Table:
-    """A table without lines: a column of names, then columns of figures, which are flush right."""
-    made = Table(box=None, pad_edge=False, header_style="dim")
-    made.add_column(names, overflow="fold")
-    for title in figures:
-        made.add_column(title, justify="right", overflow="fold", no_wrap=no_wrap)
-    return made
-
-
 def report(r: CostReport) -> RenderResult:
     """The printed form of a report."""
     title = f"{r.name}   {r.target}, {r.execution}" + (f", at {binding_text(r.at)}" if r.at else "")
     yield Text(title + (" (sizes assumed: none were given)" if r.assumed_at else ""), style="bold")
-    table = figures_table("", "as written", "chosen", "ratio")
+    table = plain_table([""], ["as written", "chosen", "ratio"])
     b, a = r.before, r.after
     for label, x, y, show in (
         ("operators", b.count, a.count, integer_text),
@@ -174,7 +157,7 @@ def _rule_text(r: RuleRow) -> str:
 
 
 def _operators(before: ProgramCost, after: ProgramCost, most: int = 8) -> Table:
-    table = figures_table("operator", "count", "flops", "bytes", "launches", "time")
+    table = plain_table(["operator"], ["count", "flops", "bytes", "launches", "time"])
     old = {r.op: r for r in before.rows}
     new = {r.op: r for r in after.rows}
     none = OperatorRow("", 0, 0, 0, 0, 0.0)

@@ -22,20 +22,9 @@ from relax_eg.shapes import Dim
 from relax_eg.tir.arrays import convert, dim_values, exact_conversion, exact_ufunc, to_exact_array
 from relax_eg.tir.exact import UNDEFINED, to_exact
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
-from relax_eg.tir.functions import FUNCTIONS, Array, identity, widen
+from relax_eg.tir.functions import FUNCTIONS, REDUCTIONS, Array, identity, widen
 from relax_eg.tir.program import Stage, TensorProgram
 from relax_eg.tir.text import index_text
-
-# The function that combines two elements of a reduction: its name in the table, and the numpy ufunc.
-_COMBINE: dict[str, tuple[str, np.ufunc]] = {
-    "sum": ("add", np.add),
-    "prod": ("multiply", np.multiply),
-    "max": ("maximum", np.maximum),
-    "min": ("minimum", np.minimum),
-    "any": ("bitwise_or", np.bitwise_or),
-    "all": ("bitwise_and", np.bitwise_and),
-    "xor": ("bitwise_xor", np.bitwise_xor),
-}
 
 
 def evaluate(
@@ -293,7 +282,7 @@ class _Run:
             return np.full((*shape[:first], 1, *shape[first + 1 :]), self._identity(expr))
         if expr.kind in ("argmax", "argmin"):
             return self._position(expr.kind, body, first)
-        function, ufunc = _COMBINE[expr.kind]
+        function = REDUCTIONS[expr.kind].function
         if in_order:
             steps = np.moveaxis(body, first, 0)
             value = steps[0]
@@ -302,7 +291,7 @@ class _Run:
             return np.expand_dims(value, first)
         with np.errstate(all="ignore"):
             wide = widen(body, sums=True)
-            value = ufunc.reduce(wide, axis=first, keepdims=True, dtype=wide.dtype)
+            value = getattr(np, function).reduce(wide, axis=first, keepdims=True, dtype=wide.dtype)
         return np.asarray(value).astype(np.dtype(expr.dtype))
 
     def _sum_of_products(self, body: Scalar, inner: _Frame, first: int) -> Array | None:

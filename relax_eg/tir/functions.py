@@ -15,7 +15,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -189,6 +189,25 @@ def identity(reduction: str, dtype: str) -> Any:
 
 def _uninterpreted(name: str) -> Callable[..., Any]:
     return lambda *args: exact.uninterpreted_value(name, *args)
+
+
+class Reduction(NamedTuple):
+    """A kind of reduction.
+
+    - `function`: the scalar function that combines two elements.
+    - `primitive`: the name of its primitive in jax.lax.
+    """
+
+    function: str
+    primitive: str
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    "sum": Reduction("add", "reduce_sum"), "prod": Reduction("multiply", "reduce_prod"),
+    "max": Reduction("maximum", "reduce_max"), "min": Reduction("minimum", "reduce_min"),
+    "any": Reduction("bitwise_or", "reduce_or"), "all": Reduction("bitwise_and", "reduce_and"),
+    "xor": Reduction("bitwise_xor", "reduce_xor"),
+}  # fmt: skip
 
 
 # given: operands and flops of functions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from relax_eg.ir.annotations import DataType, Tensor
 from relax_eg.ir.expr import Expr
@@ -21,7 +21,6 @@ class Instruction:
     - `into`: the register of the result; -1 without one.
     """
 
-    code: ClassVar[int] = -1
     into: int
 
     def text(self) -> str:
@@ -44,7 +43,6 @@ def _short(value: Any) -> str:
 class Move(Instruction):
     """Copies a register."""
 
-    code: ClassVar[int] = 0
     source: int
 
 
@@ -61,7 +59,6 @@ class RunRegion(Instruction):
     - `donates`: the places among `reads` of dead values in whose storages results are written.
     """
 
-    code: ClassVar[int] = 1
     run: Callable[[list[Any], Mapping[str, int]], Sequence[Any]]
     name: str
     reads: tuple[int, ...]
@@ -75,7 +72,6 @@ class RunRegion(Instruction):
 class BranchOn(Instruction):
     """Goes to a place by a bool or an index, which is clamped."""
 
-    code: ClassVar[int] = 2
     value: int
     places: tuple[int, ...]
 
@@ -87,7 +83,6 @@ class Switch(Instruction):
     - `fields`: for each constructor, the registers of its fields.
     """
 
-    code: ClassVar[int] = 3
     value: int
     places: tuple[int, ...]
     fields: tuple[tuple[int, ...], ...]
@@ -97,7 +92,6 @@ class Switch(Instruction):
 class Jump(Instruction):
     """Goes to a place."""
 
-    code: ClassVar[int] = 4
     place: int
 
 
@@ -109,7 +103,6 @@ class CallFunction(Instruction):
     - `kills`: the registers that nothing reads after it.
     """
 
-    code: ClassVar[int] = 5
     function: str
     args: tuple[int, ...]
     is_tail: bool = False
@@ -125,7 +118,6 @@ class CallValue(Instruction):
     - `kills`: the registers that nothing reads after it.
     """
 
-    code: ClassVar[int] = 6
     callee: int
     args: tuple[int, ...]
     is_tail: bool = False
@@ -136,7 +128,6 @@ class CallValue(Instruction):
 class Return(Instruction):
     """Ends the function with a result."""
 
-    code: ClassVar[int] = 7
     source: int
 
 
@@ -147,7 +138,6 @@ class Construct(Instruction):
     - `index`: the place of the constructor.
     """
 
-    code: ClassVar[int] = 8
     definition: DataType
     index: int
     fields: tuple[int, ...]
@@ -157,7 +147,6 @@ class Construct(Instruction):
 class MakeTuple(Instruction):
     """Makes a tuple."""
 
-    code: ClassVar[int] = 9
     fields: tuple[int, ...]
 
 
@@ -165,7 +154,6 @@ class MakeTuple(Instruction):
 class Field(Instruction):
     """Takes a field of a tuple."""
 
-    code: ClassVar[int] = 10
     source: int
     index: int
 
@@ -177,7 +165,6 @@ class MakeClosure(Instruction):
     - `callee`: the register of the function.
     """
 
-    code: ClassVar[int] = 11
     callee: int
     captured: tuple[int, ...]
 
@@ -189,7 +176,6 @@ class MakeShape(Instruction):
     - `shape(sizes)`: returns it.
     """
 
-    code: ClassVar[int] = 12
     shape: Callable[[Mapping[str, int]], tuple[int, ...]]
     sizes: Sizes
 
@@ -205,7 +191,6 @@ class BindSizes(Instruction):
     - `bound`: those that are kept, with the frame's names.
     """
 
-    code: ClassVar[int] = 13
     bind: Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]
     values: tuple[int, ...]
     known: Sizes
@@ -216,7 +201,6 @@ class BindSizes(Instruction):
 class NewRef(Instruction):
     """Makes a mutable cell."""
 
-    code: ClassVar[int] = 14
     source: int
 
 
@@ -224,7 +208,6 @@ class NewRef(Instruction):
 class ReadRef(Instruction):
     """Reads a mutable cell."""
 
-    code: ClassVar[int] = 15
     source: int
 
 
@@ -232,7 +215,6 @@ class ReadRef(Instruction):
 class WriteRef(Instruction):
     """Writes a mutable cell. The result is the empty tuple."""
 
-    code: ClassVar[int] = 16
     cell: int
     source: int
 
@@ -244,7 +226,6 @@ class CallLibrary(Instruction):
     - `call`: the expression of the call.
     """
 
-    code: ClassVar[int] = 17
     call: Expr
     args: tuple[int, ...]
     sizes: Sizes
@@ -257,7 +238,6 @@ class RunLoop(Instruction):
     - `loop`: its expression.
     """
 
-    code: ClassVar[int] = 18
     loop: Expr
     args: tuple[int, ...]
     sizes: Sizes
@@ -271,7 +251,6 @@ class RunProgram(Instruction):
     - `name`: its name.
     """
 
-    code: ClassVar[int] = 19
     run: Callable[[list[Any], Mapping[str, int]], Any]
     name: str
     args: tuple[int, ...]
@@ -288,7 +267,6 @@ class RunFold(Instruction):
     - `args`: the registers of the arguments.
     """
 
-    code: ClassVar[int] = 20
     run: RunsFold
     name: str
     place: int
@@ -302,7 +280,6 @@ class CopyTo(Instruction):
     - `device`: the device's name, such as "gpu:0".
     """
 
-    code: ClassVar[int] = 21
     source: int
     device: str
 
@@ -314,7 +291,6 @@ class Kill(Instruction):
     - `registers`: the registers that held them.
     """
 
-    code: ClassVar[int] = 22
     registers: tuple[int, ...]
 
 
@@ -325,7 +301,6 @@ class AllocStorage(Instruction):
     - `size`: its bytes, in the frame's sizes.
     """
 
-    code: ClassVar[int] = 23
     size: Dim
 
 
@@ -337,7 +312,6 @@ class AllocTensor(Instruction):
     - `annotation`: its shape, in the frame's sizes, and its dtype.
     """
 
-    code: ClassVar[int] = 24
     storage: int
     annotation: Tensor
 
@@ -352,7 +326,6 @@ class Advance(Instruction):
     - `sizes`: its size variables.
     """
 
-    code: ClassVar[int] = 25
     run: Callable[[list[Any], Mapping[str, int]], tuple[list[Any], Mapping[str, int]]]
     name: str
     args: tuple[int, ...]

@@ -190,10 +190,10 @@ class VirtualMachine:
             started = 0.0 if profile is None else time.perf_counter()
             at, place = place, place + 1
             before = code
-            kind = i.code
-            if kind == Move.code:
+            kind = type(i)
+            if kind is Move:
                 registers[i.into] = registers[i.source]
-            elif kind == RunRegion.code:
+            elif kind is RunRegion:
                 known = {name: bound[own] for name, own in i.sizes if own in bound}
                 given = [registers[r] for r in i.reads]
                 values = i.run([_forced(v) for v in given] if deferring else given, known)
@@ -207,25 +207,25 @@ class VirtualMachine:
                 if profile is not None:
                     self.steps.waited(values)
                 given = values = value = None  # these names would keep the arrays alive
-            elif kind == Switch.code:
+            elif kind is Switch:
                 data = registers[i.value]
                 for into, value in zip(i.fields[data.index], data.fields, strict=True):
                     registers[into] = value
                 place = i.places[data.index]
-            elif kind == BranchOn.code:
+            elif kind is BranchOn:
                 place = i.places[min(max(int(_forced(registers[i.value])), 0), len(i.places) - 1)]
-            elif kind == Kill.code:
+            elif kind is Kill:
                 for r in i.registers:
                     if memory is not None:
                         memory.kill(registers[r])
                     registers[r] = None
-            elif kind == Jump.code:
+            elif kind is Jump:
                 place = i.place
-            elif kind in (CallFunction.code, CallValue.code):
+            elif kind is CallFunction or kind is CallValue:
                 given = [registers[r] for r in i.args]
                 if deferring:
                     given = [_forced(v) for v in given]
-                if kind == CallValue.code:
+                if kind is CallValue:
                     callee = registers[i.callee]
                     if isinstance(callee, FunctionValue):
                         called = self.code_of(callee.name)
@@ -249,7 +249,7 @@ class VirtualMachine:
                 bound = {} if code.fit is None else dict(code.fit(given))
                 registers = [*given, *code.registers[code.parameters :]]
                 given = None
-            elif kind == Return.code:
+            elif kind is Return:
                 result = registers[i.source]
                 if deferring and not frames:
                     result = map_data(result, _forced)
@@ -260,15 +260,15 @@ class VirtualMachine:
                 code, registers, bound, place, into = frames.pop()
                 registers[into] = result
                 continue
-            elif kind == Construct.code:
+            elif kind is Construct:
                 fields = tuple([registers[r] for r in i.fields])
                 registers[i.into] = DataValue(i.definition, i.index, fields)
-            elif kind == MakeTuple.code:
+            elif kind is MakeTuple:
                 registers[i.into] = tuple([registers[r] for r in i.fields])
-            elif kind == Field.code:
+            elif kind is Field:
                 whole = registers[i.source]
                 registers[i.into] = whole.field(i.index) if isinstance(whole, DeferredValue) else whole[i.index]
-            elif kind == RunFold.code:
+            elif kind is RunFold:
                 rest = [_forced(registers[r]) for r in i.args]
                 root = rest.pop(i.place)
                 rank = rank_of(i.run, root)
@@ -278,16 +278,16 @@ class VirtualMachine:
                     batch = waiting[key] = Batch(i.run, rest, rank)
                 registers[i.into] = batch.join(root)
                 deferring = self.deferring = True
-            elif kind == MakeClosure.code:
+            elif kind is MakeClosure:
                 callee, captured = registers[i.callee], tuple([_forced(registers[r]) for r in i.captured])
                 if isinstance(callee, FunctionValue):
                     callee, captured = callee.name, (*captured, *callee.captured)
                 registers[i.into] = FunctionValue(callee, captured)
-            elif kind in (AllocStorage.code, AllocTensor.code):
+            elif kind is AllocStorage or kind is AllocTensor:
                 # XLA allocates its arrays itself. It follows the plan because regions donate, and kills free.
                 if memory is None:
                     pass
-                elif kind == AllocStorage.code:
+                elif kind is AllocStorage:
                     registers[i.into] = memory.storage(int(i.size.evaluate(bound)))
                 else:
                     shape = tuple([int(d.evaluate(bound)) for d in i.annotation.shape])

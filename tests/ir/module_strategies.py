@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from relax_eg import ir
 from relax_eg.dtypes import NUMBERS, dtype_of, is_complex, is_float, itemsize, numpy_dtype
+from relax_eg.errors import OperatorError
 from relax_eg.ir.origin import Origin, SourceLine
 from relax_eg.ir.steps import is_sized
 from relax_eg.ir.wellformed import kept_inside
@@ -26,11 +27,12 @@ class Numbers(NamedTuple):
     fill: float
 
 
-def table(op: str, attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A toy operator table: `sized` has sizes and an attribute that is None by default."""
+def table(op: str, operands: Sequence[ir.Annotation], attrs: Mapping[str, Any]) -> tuple[Mapping[str, Any], ir.Never]:
+    """A toy operator table: `sized` has sizes and an attribute that is None by default. All annotations follow."""
     if op != "sized":
-        return attrs
-    return {"shape": tuple(map(Dim.of, attrs["shape"])), "precision": attrs.get("precision"), "axis": attrs["axis"]}
+        return attrs, ir.Never()
+    shape, precision = tuple(map(Dim.of, attrs["shape"])), attrs.get("precision")
+    return {"shape": shape, "precision": precision, "axis": attrs["axis"]}, ir.Never()
 
 
 @lru_cache
@@ -125,17 +127,17 @@ def attributes(extra: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
 
 @lru_cache
 def self_told(extra: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
-    """Attributes of operators that read back without a table; one tells what are sizes, and what was None."""
+    """Attributes that read back where no table tells what are sizes, and what was None."""
     return attributes(extra).filter(
         lambda v: v is not None and not (type(v) is tuple and v and all(type(d) is Dim for d in v))
     )
 
 
 class _Builder:
-    """Builds one function from draws."""
+    """Builds one function from draws. `typed`: whether every annotation is that of its value."""
 
-    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], earlier: list[ir.Function]) -> None:
-        self.draw = draw
+    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], earlier: list[ir.Function], typed: bool) -> None:
+        self.draw, self.typed = draw, typed
         self.earlier = earlier
         self.extra: tuple[str, ...] = ()
         self.pool: list[ir.Expr] = []
@@ -164,10 +166,12 @@ class _Builder:
             if fields:
                 whole = draw(st.sampled_from(fields))
                 index = draw(st.integers(0, len(whole.annotation.fields) - 1))
+                if self.typed:
+                    return ir.tuple_get(whole, index)
                 return ir.node(ir.TUPLE_GET, (whole,), (("index", index),), self.annotation())
         if kind == "shape":
             return ir.shape_value(draw(sizes(self.extra)))
-        if kind == "odd":  # heads whose annotation is not the usual one
+        if kind == "odd" and not self.typed:  # heads whose annotation is not the usual one
             a = self.annotation()
             return draw(
                 st.sampled_from([
@@ -184,6 +188,11 @@ class _Builder:
             if draw(st.integers(0, 3)) == 0:
                 return ir.function_ref(f)
             args = self.some(len(f.params), len(f.params)) if self.pool else []
+            if self.typed:
+                try:
+                    return ir.call_function(ir.function_ref(f), args)
+                except OperatorError:  # of other arguments than it takes
+                    return ir.function_ref(f)
             return ir.node(ir.CALL, (ir.function_ref(f), *args), (), self.annotation())
         if kind == "sized":
             attrs: dict[str, Any] = {
@@ -225,7 +234,8 @@ class _Builder:
         return made
 
     def variable(self, value: ir.Expr) -> ir.Expr:
-        annotation = value.annotation if self.draw(st.integers(0, 3)) else self.annotation()
+        kept = self.typed or self.draw(st.integers(0, 3))
+        annotation = value.annotation if kept else self.annotation()
         return ir.var(next(self.names), annotation)
 
     def step(self) -> ir.Binding:
@@ -248,10 +258,11 @@ ASSUMED = ("n % 8 == 0", "n*m <= 4096", "select(n < 4, m, 1) >= 1", "ceildiv(m, 
 
 
 @st.composite
-def modules(draw: st.DrawFn) -> ir.Module:
+def modules(draw: st.DrawFn, typed: bool = False) -> ir.Module:
+    """Modules of few functions. `typed`: whether every annotation is that of its value, as text has to say."""
     functions: list[ir.Function] = []
     for i in range(draw(st.integers(0, 3))):
-        b = _Builder(draw, functions)
+        b = _Builder(draw, functions, typed)
         params = [
             ir.var("x", ir.Tensor("n m")),
             *(ir.var(f"p{j}", draw(annotations())) for j in range(draw(st.integers(0, 2)))),

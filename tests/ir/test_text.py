@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, example, given, settings
 from module_strategies import arrays, attributes, modules, origins, table
 
 from relax_eg import ir
-from relax_eg.errors import OperatorError, WellFormedError
+from relax_eg.errors import WellFormedError
 from relax_eg.ir.origin import Origin, SourceLine, read_origin
+from relax_eg.ops.record import call
+from relax_eg.ops.text import parse
 from relax_eg.shapes import Dim
 
 T4 = ir.Tensor("n 4")
@@ -29,9 +31,9 @@ class Module:
         return gv
 
     @R.function
-    def effects(x: R.Tensor(("n", 4), dtype="float32")) -> R.Tuple(R.Tensor((), dtype="float32"), R.Tensor(("k",), dtype="int32")):
+    def effects(x: R.Tensor(("n", 4), dtype="float32"), w: R.Tensor((4, 8), dtype="float32")) -> R.Tuple(R.Tensor((), dtype="float32"), R.Tensor(("k",), dtype="int32")):
         with R.inline():
-            lv: R.Tensor(("n", 8), dtype="float32") = Module.main(x, R.const(0.1, "float32"))
+            lv: R.Tensor(("n", 8), dtype="float32") = Module.main(x, w)
         e: R.Tensor((), dtype="float32") = R.call_dps_library("jax.debug_callback", (lv,), out=R.Tensor((), dtype="float32"), attrs={"ordered": True, "sizes": (R.dim("2*n"), 4)}, pure=False)
         k: R.Tensor(("k",), dtype="int32") = R.match_cast(x, R.Tensor(("k",), dtype="int32"))
         return (e, k)
@@ -40,22 +42,22 @@ class Module:
 
 def example_module() -> ir.Module:
     x, w = ir.var("x", T4), ir.var("w", ir.Tensor("4 8"))
-    product = ir.node("matmul", (x, w), (("precision", None),), ir.Tensor("n 8"))
+    product = call("matmul", (x, w))
     main = ir.pure_function("main", (x, w), [ir.node("exp", (product,), (), ir.Tensor("n 8"))])
     main = ir.Function("main", main.params, main.blocks, main.result, {product: Origin((SourceLine("model.py", 31),))})
-    inner = ir.node(ir.CALL, (ir.function_ref(main), x, ir.const(0.1)), (), ir.Tensor("n 8"))
+    inner = ir.node(ir.CALL, (ir.function_ref(main), x, w), (), ir.Tensor("n 8"))
     attrs = [("ordered", True), ("sizes", (Dim.of("2*n"), 4))]
     step = ir.call_dps_library("jax.debug_callback", [inner], ir.Tensor(""), attrs, pure=False)
     cast = ir.match_cast(x, ir.Tensor("k", "int32"))
     bindings = [ir.Binding(ir.var(n, v.annotation), v) for n, v in (("e", step), ("k", cast))]
     result = ir.tuple_(b.var for b in bindings)
-    return ir.Module((main, ir.Function("effects", (x,), (ir.Block(tuple(bindings), dataflow=False),), result)))
+    return ir.Module((main, ir.Function("effects", (x, w), (ir.Block(tuple(bindings), dataflow=False),), result)))
 
 
 def test_the_printed_form() -> None:
     module = example_module()
     assert str(module) == PRINTED
-    again = ir.parse_module(PRINTED, complete=lambda op, attrs: {"precision": None} if op == "matmul" else attrs)
+    again = parse(PRINTED)
     assert again == module
     assert dict(again.main.origins) == dict(module.main.origins)
     ir.check(module)
@@ -63,10 +65,10 @@ def test_the_printed_form() -> None:
 
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
-@given(modules())
+@given(modules(typed=True))
 def test_text_reads_back_to_the_equal_module(module: ir.Module) -> None:
     text = str(module)
-    again = ir.parse_module(text, complete=table)
+    again = ir.parse_module(text, table)
     assert again == module
     assert str(again).count("\n") == text.count("\n")
     for f, g in zip(module, again, strict=True):
@@ -84,10 +86,7 @@ def test_the_text_of_an_origin_reads_back(origin: Origin) -> None:
 def test_a_comment_that_names_no_origin_is_a_comment(text: str) -> None:
     assert read_origin(text) is None
     module = example_module()
-    again = ir.parse_module(
-        PRINTED.replace("# model.py:31", f"# {text}"),
-        complete=lambda op, attrs: {"precision": None} if op == "matmul" else attrs,
-    )
+    again = parse(PRINTED.replace("# model.py:31", f"# {text}"))
     assert again == module and not again.main.origins
 
 
@@ -99,14 +98,14 @@ def test_a_comment_that_names_no_origin_is_a_comment(text: str) -> None:
 def test_constants_keep_their_bits(array: np.ndarray) -> None:
     c = ir.const(array)
     f = ir.pure_function("main", (), [c])
-    assert ir.parse_module(str(f)).main.blocks[0].bindings[0].value is c
+    assert ir.parse_module(str(f), table).main.blocks[0].bindings[0].value is c
 
 
 @settings(max_examples=200)
 @given(attributes())
 def test_library_attributes_keep_their_types(value: object) -> None:
     f = ir.pure_function("main", (), [ir.call_dps_library("f", (), ir.Object(), [("a", value)])])
-    assert ir.parse_module(str(f)) == ir.Module((f,))
+    assert ir.parse_module(str(f), table) == ir.Module((f,))
 
 
 def test_constants_are_readable() -> None:
@@ -129,38 +128,24 @@ def test_an_attribute_without_text_is_refused() -> None:
         str(f)
 
 
-def read(body: str, **given: object) -> ir.Function:
-    return ir.parse_module(f"def main(x: R.Tensor((n, 4)), y: R.Tensor((n, 4), 'float32')):\n{body}", **given).main
-
-
-def deduce(op, operands, attrs):  # type: ignore[no-untyped-def]
-    if op == "nothing":
-        raise OperatorError("no operator `nothing`; did you mean negative?\n  accepted: negative, exp")
-    return {"full": True, **attrs}, operands[0]
-
-
 def test_hand_written_text() -> None:
-    f = read(
-        """
+    f = parse("""
+def main(x: R.Tensor((n, 4)), y: R.Tensor((n, n), 'float32')):
     "A docstring."
     n = T.int64()
     a = R.add(R.exp(y), y) @ -y / 2 * 1.5 - y**2
     with R.dataflow():
         b, c = T.int64(), T.int64()
-        d = R.softmax(a, axis=-1, shape=(n, 2*n), fill=-inf, lists=[1, 2])
+        d = R.pad(a, 1, low=(n, 2*n), high=(0, 1), interior=[1, 2])
         R.output(d)
     return (d, x, 1)
-""",
-        deduce=deduce,
-    )
+""").main
     a, d = f.blocks[0].bindings[0], f.blocks[1].bindings[0]
     assert not f.blocks[0].dataflow and f.blocks[1].dataflow
     assert a.value.op == "subtract" and a.value.args[0].op == "multiply"
-    assert a.value.args[1].args[1] is ir.const(2.0, "float32")
-    assert dict(d.value.attrs) == {
-        "full": True, "axis": -1, "shape": (Dim.of("n"), Dim.of("2*n")), "fill": float("-inf"), "lists": (1, 2),
-    }  # fmt: skip
-    assert d.value.args == (a.var,)
+    assert a.value.args[0].args[1] is ir.const(1.5, "float32")
+    assert dict(d.value.attrs) == {"low": (Dim.of("n"), Dim.of("2*n")), "high": (0, 1), "interior": (1, 2)}
+    assert d.value.args == (a.var, ir.const(1.0, "float32"))
     assert f.result is ir.tuple_([d.var, f.params[0], ir.const(1)])
 
 
@@ -182,7 +167,7 @@ class Mine:
         g = match_cast(e, R.Tensor((m,)))
         return (a, b, c, d, g)
 """
-    module = ir.parse_module(text)
+    module = ir.parse_module(text, table)
     late, main = module["late"], module["main"]
     a, b, c, d, e, g = main.blocks[0].bindings
     assert a.value is b.value is c.value is ir.call_function(ir.function_ref(late), [main.params[1]])
@@ -194,20 +179,11 @@ class Mine:
 
 
 def test_the_operator_table_reads_its_own_modules() -> None:
-    from relax_eg.ops.record import attributes_of, call, get
-    from relax_eg.ops.record import deduce as annotation_of
-
-    def from_table(op, operands, attrs):  # type: ignore[no-untyped-def]
-        filled = attributes_of(get(op), attrs)
-        return filled, annotation_of(op, operands, filled)
-
-    import relax_eg.ops  # noqa: F401
-
     x, w = ir.var("x", ir.Tensor("b n 4")), ir.var("w", ir.Tensor("4 8"))
     y = call("reshape", [call("matmul", [x, w])], {"shape": ("b", "2*n", 4)})
     module = ir.Module((ir.pure_function("main", (x, w), [call("sum", [y], {"axes": (1,)})]),))
     assert "R.matmul(x, w)" in str(module) and 'shape=("b", "2*n", 4)' in str(module)
-    assert ir.parse_module(str(module), complete=lambda op, given: attributes_of(get(op), given)) == module
+    assert parse(str(module)) == module
     by_hand = """
 def main(x: R.Tensor("b n 4"), w: R.Tensor("4 8")):
     with R.dataflow():
@@ -215,7 +191,7 @@ def main(x: R.Tensor("b n 4"), w: R.Tensor("4 8")):
         R.output(gv)
     return gv
 """
-    assert ir.parse_module(by_hand, deduce=from_table) == module
+    assert parse(by_hand) == module
 
 
 def chain(length: int) -> ir.Module:
@@ -243,7 +219,7 @@ def calls(action: Callable[[], object]) -> int:
 
 def test_thousands_of_operators_deep() -> None:
     module = chain(3_000)
-    assert ir.parse_module(str(module)) == module
+    assert ir.parse_module(str(module), table) == module
     ir.check(module)
 
 
@@ -252,7 +228,7 @@ def test_work_grows_with_the_program() -> None:
     for length in (300, 1_200):
         module = chain(length)
         text = str(module)
-        steps = (lambda m=module: str(m), lambda t=text: ir.parse_module(t), lambda m=module: ir.check(m))
+        steps = (lambda m=module: str(m), lambda t=text: ir.parse_module(t, table), lambda m=module: ir.check(m))
         counts.append(tuple(map(calls, steps)))  # type: ignore[arg-type]
     short, long = counts
     # Four times as long: 16 would be quadratic.
@@ -266,5 +242,5 @@ def test_deep_graphs_outside_dataflow_blocks() -> None:
     module = ir.Module((ir.Function("main", f.params, (ir.Block(tuple(steps), dataflow=False),), deep),))
     text = str(module)
     assert text.count("R.inline") == 1 and text.count("\n") == 3_000 + 300 + 7
-    assert ir.parse_module(text) == module
+    assert ir.parse_module(text, table) == module
     ir.check(module)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from relax_eg.backend.gpu.hlo import KINDS, Launch
@@ -18,6 +17,7 @@ from relax_eg.backend.gpu.resources import KernelResources
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
+from relax_eg.reports.terminal import plain_table, rendered_text
 
 VERSION = 1  # given: version of the JSON
 _PAGE_WIDTH = 160  # chosen: letters of a line of the page
@@ -213,10 +213,7 @@ class GpuCompilation:
             yield from _shown(program, self.target)
 
     def __str__(self) -> str:
-        console = Console(width=120, no_color=True, highlight=False)
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        return rendered_text(self, width=120)
 
 
 def _shown(p: GpuProgram, target: str) -> RenderResult:
@@ -241,11 +238,7 @@ def _shown(p: GpuProgram, target: str) -> RenderResult:
     yield Text(f"  temporaries   {format_bytes(p.temporary_bytes)}{between}" + _beside(stored, target))
     code = sum(e.code_bytes for e in p.executables)
     yield Text(f"  compiled in   {p.compile_seconds:.2f} s, {format_bytes(code)} of code")
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("executable", "kernel", "kind", "made for"):
-        table.add_column(column)
-    for column in ("times", "us each"):
-        table.add_column(column, justify="right")
+    table = plain_table(("executable", "kernel", "kind", "made for"), ("times", "us each"))
     table.add_column("model")
     rows = [(e, k) for e in p.executables for k in e.launches]
     last = ""
@@ -278,10 +271,7 @@ def by_line(costs: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]
 
 def _beside_lines(predicted: Mapping[str, tuple[int, int]], compiled: Mapping[str, tuple[int, int]]) -> RenderResult:
     """Predicted beside compiled, by source line; lines with most bytes first."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("source line")
-    for column in ("launches predicted", "compiled", "bytes predicted", "compiled"):
-        table.add_column(column, justify="right")
+    table = plain_table(["source line"], ("launches predicted", "compiled", "bytes predicted", "compiled"))
     each = {line: (predicted.get(line, (0, 0)), compiled.get(line, (0, 0))) for line in {**predicted, **compiled}}
     most = {line: max(moved for _, moved in found) for line, found in each.items()}
     for line in sorted(most, key=lambda at: (-most[at], at))[:_MOST_ROWS]:

@@ -13,11 +13,11 @@ from relax_eg.dtypes import dtype_of
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.quantized import matmul_of_integers
 from relax_eg.frontends.onnx.rotary import rotate, rows_at
-from relax_eg.frontends.onnx.values import Value
+from relax_eg.frontends.onnx.values import Value, greatest
 from relax_eg.frontends.onnx.widths import computed_in_float32
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
-from relax_eg.shapes import Dim, Proved, Relation, dim_max, prove
+from relax_eg.shapes import Dim
 
 _HIDDEN = -10000.0  # given: what onnxruntime adds to the scores of hidden keys unless a node says otherwise
 _UNSEEN = 2.0  # given: half the least number, so that a sum with a score stays finite
@@ -214,7 +214,7 @@ def _grouped(n: OnnxNode) -> list[Value]:
     n.ignore_attributes("kv_cache_bit_width", "qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon")
     q, k, v = _grouped_parts(n, heads, groups)
     batch, _, rows, _ = q.shape
-    total = _total(n)
+    total = n.one_size(6, "total_sequence_length", "a number or a size")  # it determines a shape
     seen = op.reshape(op.astype(n[5], "int32"), (batch, 1)) + 1  # the keys of each row of the batch, with the new ones
     counted = n.optional_input(16)
     new = (
@@ -257,15 +257,6 @@ def _grouped_parts(n: OnnxNode, heads: int, groups: int) -> tuple[Expr, Expr, Ex
     return _apart(n, q, heads), k, v
 
 
-def _total(n: OnnxNode) -> Dim:
-    """The number of keys, which determines a shape."""
-    value = n.known_array(6, "total_sequence_length")
-    if value is None or value.size != 1:
-        raise n.error("no single total_sequence_length", "a number or a size")
-    found = value.reshape(()).item()
-    return found if isinstance(found, Dim) else Dim.of(int(found))
-
-
 def _cached(n: OnnxNode, cache: Expr | None, new: Expr, past: Expr, total: Dim) -> Expr:
     """The keys or values (B, G, T, D) of the past and behind them the new ones, at places that each row of the batch
     has of its own."""
@@ -275,9 +266,7 @@ def _cached(n: OnnxNode, cache: Expr | None, new: Expr, past: Expr, total: Dim) 
             raise n.error(f"total_sequence_length={total} with {new.shape[2]} keys and no past", "as many keys")
         return new
     length = cache.shape[2]
-    size = (
-        length if isinstance(prove(Relation.of(total, "<=", length), timeout_ms=0), Proved) else dim_max(total, length)
-    )
+    size = greatest(length, total)
     places = op.iota((batch, size), 1)
     old = op.pad(cache, [(0, 0), (0, 0), (0, size - length), (0, 0)])
     at = op.minimum(op.maximum(places - past, 0), op.dim_value(rows) - 1)

@@ -81,17 +81,8 @@ def _size(n: OnnxNode) -> Value:
     return known_value(product(n.shape(0)), "int64")
 
 
-def _depth(n: OnnxNode) -> Dim:
-    """The depth of a OneHot, which may be a float."""
-    found = n.known_array(1, "the depth")
-    if found is None or found.size != 1:
-        raise n.error("no single depth", "a known depth")
-    value = found.reshape(()).item()
-    return value if isinstance(value, Dim) else Dim.of(int(value))
-
-
 def _one_hot(n: OnnxNode) -> Expr:
-    at, depth, values = n[0], _depth(n), n[2]
+    at, depth, values = n[0], n.one_size(1, "depth", "a known depth"), n[2]
     axis = n.axis(-1, at.ndim + 1)
     at = op.expand_dims(normal_indices(op.astype(at, "int64"), depth), axis)
     places = op.reshape(op.arange(depth, dtype="int64"), [depth if a == axis else 1 for a in range(at.ndim)])

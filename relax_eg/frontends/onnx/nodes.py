@@ -111,6 +111,13 @@ class OnnxNode:
             return None if value is None else value.array
         raise self.error(f"{what} computed when the model runs", f"{what} computed of sizes and constants")
 
+    def one_size(self, i: int, what: str, accepted: str) -> Dim:
+        """Input `i`, a known array of one number or size, as a size. OnnxError, which calls it `what`, for others."""
+        found = self.known_array(i, f"the {what}")
+        if found is None or found.size != 1:
+            raise self.error(f"no single {what}", accepted)
+        return dims(found.reshape(()))[0]
+
     # --- attributes ---
 
     def at(self, name: str, default: Any = None) -> Any:

@@ -32,12 +32,12 @@ from relax_eg.frontends.onnx import (
 from relax_eg.frontends.onnx.creation import normal_indices
 from relax_eg.frontends.onnx.folding import slice_range
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
-from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, KnownArray
+from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, KnownArray, greatest, is_known, least
 from relax_eg.frontends.onnx.widths import computed_in_float32
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
 from relax_eg.ops.sizes import ZERO, product
-from relax_eg.shapes import Dim, Proved, Relation, dim_max, dim_min, dim_select, prove
+from relax_eg.shapes import Dim, dim_select
 
 
 def _unary(f: Callable[[Expr], Expr]) -> Handler:
@@ -269,7 +269,7 @@ def _slice(n: OnnxNode) -> Expr:
             keys[axis] = slice(None, None, step)
             continue
         low, high = (_slice_bound(at, size) for at in (start, end))
-        keys[axis] = slice(low, high if _proved(low, high) else dim_max(low, high), step)
+        keys[axis] = slice(low, greatest(high, low), step)
     x = op.getitem(x, tuple(keys))
     return op.flip(x, tuple(turned)) if turned else x
 
@@ -285,17 +285,11 @@ def _slice_bound(at: Dim, size: Dim) -> Dim:
         return size if at.value > 0 else ZERO
     if at.is_const and at.value < 0:
         at = size + at
-    elif not at.is_const and _proved(ZERO, at):
+    elif not at.is_const and is_known(ZERO, "<=", at):
         return at
     elif not at.is_const:
         at = dim_select(at, ">=", 0, at, size + at)
-    at = at if _proved(at, size) else dim_min(at, size)
-    return at if _proved(ZERO, at) else dim_max(at, 0)
-
-
-def _proved(low: Dim, high: Dim) -> bool:
-    """Whether `low <= high` can be proved for all sizes without a search."""
-    return isinstance(prove(Relation.of(low, "<=", high), timeout_ms=0), Proved)
+    return greatest(least(at, size), ZERO)
 
 
 def _gather(n: OnnxNode) -> Expr:

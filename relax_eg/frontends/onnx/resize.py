@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class _Axis:
 
 
 _HALF, _WHOLE = Fraction(1, 2), (Fraction(0), Fraction(1))
-_CUBIC = -0.75  # given: the default coefficient of ONNX's cubic interpolation
+CUBIC = -0.75  # given: the default coefficient of ONNX's cubic interpolation, and that of GridSample
 _MAX_DENOMINATOR = 1000  # limit: denominator of a fraction that exporters write as a float
 
 _ROUNDING: dict[str, Callable[[Fraction], int]] = {
@@ -195,7 +196,7 @@ def _interpolated(n: OnnxNode, way: _ResizeMode, mode: str, x: Expr, axis: int, 
     if way.coordinates == "align_corners" and count != factor * size:
         # ONNX's reference divides by the length before it is rounded, and the runtimes by the length of the result.
         raise n.error(f"align_corners of {size} elements by the factor {float(factor):g}", "sizes")
-    cubic, outside = float(n.at("cubic_coeff_a", _CUBIC)), n.flag("exclude_outside")
+    cubic, outside = float(n.at("cubic_coeff_a", CUBIC)), n.flag("exclude_outside")
     shrunk = min(float(factor), 1.0) if n.flag("antialias") else 1.0
     at = [_coordinate(way.coordinates, resized, i) for i in range(count)]
     reach = math.ceil((2 if mode == "cubic" else 1) / shrunk)  # elements on either side of a coordinate
@@ -223,10 +224,18 @@ def _linear_weights(distance: Array, _: float) -> Array:
     return np.maximum(1 - distance, 0)
 
 
+def cubic_near(d: Any, a: float) -> Any:
+    """The weights of elements at distances of at most 1, with the coefficient `a`."""
+    return ((a + 2) * d - (a + 3)) * d * d + 1
+
+
+def cubic_far(d: Any, a: float) -> Any:
+    """The weights of elements at distances between 1 and 2."""
+    return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+
 def _cubic_weights(d: Array, a: float) -> Array:
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+    return np.where(d <= 1, cubic_near(d, a), np.where(d < 2, cubic_far(d, a), 0))
 
 
 def _coordinate(kind: str, axis: _Axis, i: int) -> Fraction:

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
+from relax_eg.frontends.onnx.resize import CUBIC, cubic_far, cubic_near
 from relax_eg.frontends.onnx.traced import traced_one
 from relax_eg.ir.expr import Expr
-
-_CUBIC = -0.75  # given: the coefficient of cubic interpolation in GridSample
 
 # What an integer position along an axis of a length reads: the position inside, and whether it counts.
 _Inside = Callable[[Any, int], tuple[Any, Any]]
@@ -21,12 +20,7 @@ _Inside = Callable[[Any, int], tuple[Any, Any]]
 
 def _cubic_weights(r: Any) -> list[Any]:
     """The weights of four neighbours, for the distance `r` from the second."""
-    a = _CUBIC
-    outer, inner = (
-        (lambda d: ((a * d - 5 * a) * d + 8 * a) * d - 4 * a),
-        (lambda d: ((a + 2) * d - (a + 3)) * d * d + 1),
-    )
-    return [outer(r + 1), inner(r), inner(1 - r), outer(2 - r)]
+    return [cubic_far(r + 1, CUBIC), cubic_near(r, CUBIC), cubic_near(1 - r, CUBIC), cubic_far(2 - r, CUBIC)]
 
 
 def _interpolated(image: Any, at: Sequence[Any], inside: _Inside, mode: str) -> Any:

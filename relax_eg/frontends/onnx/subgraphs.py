@@ -36,6 +36,15 @@ class _Captured:
     values: Mapping[str, Held]
     operands: Mapping[Expr, Expr]
 
+    def read_by(self, outputs: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The parameters that expressions read."""
+        read = set(postorder(outputs))
+        return tuple(p for p in self.operands if p in read)
+
+    def outer(self, inner: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The expressions outside of such parameters."""
+        return tuple(self.operands[p] for p in inner)
+
 
 def _captured(graphs: Sequence[Any]) -> _Captured:
     values: dict[str, Held] = {}
@@ -90,14 +99,14 @@ def _if(n: OnnxNode) -> Sequence[Held]:
         # A branch that cannot be read for these sizes may be one that these inputs never take.
         said, what = str(error), _deciding(tensor(condition))
         raise OnnxError(f"{said}; or what decides the If: {what}" if what else said) from None
-    inner = [p for p in captured.operands if p in set(postorder([e for out in outputs for e in out]))]
+    inner = captured.read_by([e for out in outputs for e in out])
     made = [_function(b, inner, out) for b, out in zip(branches, outputs, strict=True)]
     found = [[v.annotation for v in out] for out in outputs]
     if found[0] != found[1]:
         said = " and ".join(", ".join(map(str, f)) for f in found)
         raise n.error(f"branches that give {said}", "branches that give the same shapes and dtypes")
     refs, sizes = bodies(n.functions, "branch", made)
-    value = cond(op.reshape(tensor(condition), ()), refs, (*sizes, *(captured.operands[p] for p in inner)))
+    value = cond(op.reshape(tensor(condition), ()), refs, (*sizes, *captured.outer(inner)))
     return [tuple_get(value, i) for i in range(len(outputs[0]))]
 
 
@@ -151,11 +160,10 @@ def _as_scan(n: OnnxNode, body: Any, count: Dim, carried: Sequence[Held], scans:
     if not isinstance(going, KnownArray) or not bool(going.array.all()):
         return None
     outputs = [tensor(v) for v in rest]
-    inner = [p for p in captured.operands if p in set(postorder(outputs))]
+    inner = captured.read_by(outputs)
     function = _function(body, (*inner, *params, step), outputs)
     (ref,), sizes = bodies(n.functions, "body", [function])
-    outer = [captured.operands[p] for p in inner]
-    value = scan(ref, (*sizes, *outer), state, [op.arange(count, dtype="int64")], length=count)
+    value = scan(ref, (*sizes, *captured.outer(inner)), state, [op.arange(count, dtype="int64")], length=count)
     return [tuple_get(value, i) for i in range(len(carried) + scans)]
 
 
@@ -189,7 +197,7 @@ def _as_while(
     step, going = var("i", Tensor((), "int64")), var("going", Tensor((), "bool"))
     params = [var(f"x{i}", e.annotation) for i, e in enumerate(state)]
     outputs = [tensor(v) for v in body.run([step, going, *params], captured.values, closed=True)]
-    inner = [p for p in captured.operands if p in set(postorder(outputs))]
+    inner = captured.read_by(outputs)
     looped = _function(body, (*inner, step, going, *params), [step + 1, op.reshape(outputs[0], ()), *outputs[1:]])
     limit = var("limit", Tensor((), "int64"))
     test = pure_function("condition", (limit, step, going, *params), [op.logical_and(going, op.less(step, limit))])
@@ -197,7 +205,7 @@ def _as_while(
     start = op.full((), True, "bool") if condition is None else op.reshape(tensor(condition), ())
     (test_ref,), first = bodies(n.functions, "condition", [test])
     (body_ref,), second = bodies(n.functions, "body", [looped])
-    constants = (*second, *(captured.operands[p] for p in inner))
+    constants = (*second, *captured.outer(inner))
     carry = (op.full((), 0, "int64"), start, *state)
     value = while_loop(test_ref, body_ref, (*first, most), constants, carry)
     return [tuple_get(value, i + 2) for i in range(len(carried))]
@@ -233,10 +241,9 @@ def _scanned(n: OnnxNode, body: Any, given: Sequence[Expr], count: int) -> list[
     params = [var(f"x{i}", s.annotation) for i, s in enumerate(states)]
     params += [var(f"y{i}", Tensor(x.shape[1:], x.dtype)) for i, x in enumerate(xs)]
     outputs = [tensor(v) for v in body.run(params, captured.values, closed=True)]
-    inner = [p for p in captured.operands if p in set(postorder(outputs))]
+    inner = captured.read_by(outputs)
     (ref,), sizes = bodies(n.functions, "body", [_function(body, (*inner, *params), outputs)])
-    outer = [captured.operands[p] for p in inner]
-    value = scan(ref, (*sizes, *outer), states, xs, length=xs[0].shape[0])
+    value = scan(ref, (*sizes, *captured.outer(inner)), states, xs, length=xs[0].shape[0])
     made: list[Held] = [tuple_get(value, i) for i in range(len(states))]
     for i in range(outs):
         y = tuple_get(value, len(states) + i)

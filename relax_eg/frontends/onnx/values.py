@@ -17,7 +17,7 @@ from relax_eg.errors import OnnxError
 from relax_eg.ir.expr import Expr, const
 from relax_eg.limits import LARGEST_INT64
 from relax_eg.ops import api as op
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, Proved, Relation, dim_max, dim_min, prove
 
 MOST_KNOWN = 1 << 16  # limit: elements of an array that is computed during the conversion
 MOST_SIZES = 1 << 10  # limit: elements of such an array if it holds sizes, which cost a thousand times as much each
@@ -130,6 +130,21 @@ def _terms(size: Dim) -> int:
         return counted[d]
 
     return count(size)
+
+
+def is_known(a: Dim, relation: str, b: Dim) -> bool:
+    """Whether a relation of sizes can be proved for all sizes without a search."""
+    return isinstance(prove(Relation.of(a, relation, b), timeout_ms=0), Proved)
+
+
+def least(a: Dim, b: Dim) -> Dim:
+    """The smaller of two sizes: `a` itself where that is proved."""
+    return a if is_known(a, "<=", b) else dim_min(a, b)
+
+
+def greatest(a: Dim, b: Dim) -> Dim:
+    """The larger of two sizes: `a` itself where that is proved."""
+    return a if is_known(b, "<=", a) else dim_max(a, b)
 
 
 def dims(array: Array) -> tuple[Dim, ...]:

@@ -15,6 +15,7 @@ from relax_eg.dtypes import dtype_of
 from relax_eg.errors import StableHloError
 from relax_eg.frontends.stablehlo.loops import as_scan
 from relax_eg.frontends.stablehlo.parsing import HloOp, HloRegion
+from relax_eg.tir.functions import FUNCTIONS, REDUCTIONS
 
 Shape = tuple[Any, ...]  # sizes: integers, and JAX's symbolic dimensions
 
@@ -79,10 +80,9 @@ _COMPARISONS: Mapping[str, Callable[..., Any]] = {
     "EQ": lax.eq, "NE": lax.ne, "LT": lax.lt, "LE": lax.le, "GT": lax.gt, "GE": lax.ge,
 }  # fmt: skip
 _MONOIDS: Mapping[str, Callable[..., Any]] = {
-    "stablehlo.add": lax.add, "stablehlo.multiply": lax.mul, "stablehlo.maximum": lax.max,
-    "stablehlo.minimum": lax.min, "stablehlo.and": lax.bitwise_and, "stablehlo.or": lax.bitwise_or,
-    "stablehlo.xor": lax.bitwise_xor,
-}  # fmt: skip
+    f"stablehlo.{r.function.removeprefix('bitwise_')}": getattr(lax, FUNCTIONS[r.function].primitive)
+    for r in REDUCTIONS.values()
+}
 
 
 def _text(value: Any) -> str:
