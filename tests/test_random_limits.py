@@ -1,8 +1,9 @@
 """Random programs with random memory limits: what the returned object calls keeps them, by XLA's own analysis.
 
 Where nothing is found that does, the least that the error names is reached, and a search whose clock does not run finds
-nothing that needs a tenth less. `RELAX_EG_LIMITS=200 pytest -n0 -m slow -s tests/test_random_limits.py` tries so many
-programs, each in both ways of running, and says what came of them.
+nothing that needs a tenth less. What is called gives the values as written: losses with their gradients (`gradients`)
+are compared with JAX. `RELAX_EG_LIMITS=200 pytest -n0 -m slow -s tests/test_random_limits.py` tries so many programs,
+each in both ways of running, and says what came of them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
+import jax
 import numpy as np
 import pytest
+from gradients import Step, steps
 from hypothesis import HealthCheck, Phase, given, settings
 from programs import programs
 
@@ -55,8 +59,14 @@ def called(best: Any, sizes: dict[str, int]) -> int:
     return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
 
 
-def outcome(module: Module, sizes: dict[str, int], execution: str, share: float) -> str:
-    """What came of one limit; AssertionError where a limit or an error does not say what is so."""
+Check = Callable[[rx.types.Optimized], None]
+
+
+def outcome(
+    module: Module, sizes: dict[str, int], execution: str, share: float, check: Check = lambda best: None
+) -> str:
+    """What came of one limit; AssertionError where a limit or an error does not say what is so. `check`: of what is
+    returned."""
     usual = limited(module, sizes, execution, 1 << 40).report.memory
     if usual is None or not usual.bytes:
         return "no memory"
@@ -68,6 +78,7 @@ def outcome(module: Module, sizes: dict[str, int], execution: str, share: float)
         assert said is not None, str(e)
         least = int(said[1])
         found = limited(module, sizes, execution, least)
+        check(found)
         assert called(found, sizes) <= least, f"{called(found, sizes)} for the least, {least}"
         try:
             more = limited(module, sizes, execution, int(NEAR * least), budget=UNTIMED)
@@ -75,6 +86,7 @@ def outcome(module: Module, sizes: dict[str, int], execution: str, share: float)
             return "refused"
         raise AssertionError(f"{least} was named, and {more.report.memory.bytes} fits without a clock") from e
     assert called(best, sizes) <= limit, f"{called(best, sizes)} of {limit} bytes"
+    check(best)
     return "kept" if limit < usual.bytes else "kept anyway"
 
 
@@ -84,6 +96,18 @@ def tried(module: Module, sizes_seed: int, share: float, execution: str) -> str:
     return outcome(module, sizes, execution, share)
 
 
+def tried_gradients(step: Step, seed: int, share: float, execution: str) -> str:
+    weights, x = step.arguments(seed)
+    theirs = jax.tree.leaves(jax.jit(step.fn)(weights, x))
+
+    def check(best: rx.types.Optimized) -> None:
+        for a, b in zip(jax.tree.leaves(best(*weights, x)), theirs, strict=True):
+            # Summed in another order: relative to the largest, as some are differences of large ones.
+            assert np.allclose(a, b, rtol=1e-3, atol=1e-3 * float(np.max(np.abs(b)))), step
+
+    return outcome(rx.trace(step.fn, *step.specs), {}, execution, share, check)
+
+
 @pytest.mark.parametrize("execution", ["whole", pytest.param("kernels", marks=pytest.mark.slow)])
 @settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(programs(), st.integers(0, 1000), st.floats(*SHARES))
@@ -91,19 +115,26 @@ def test_a_limit_is_kept_or_the_least_is_named(execution: str, module: Module, s
     tried(module, seed, share, execution)
 
 
+@settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(steps(), st.integers(0, 1000), st.floats(*SHARES))
+def test_gradients_within_a_limit_are_those_as_written(step: Step, seed: int, share: float) -> None:
+    tried_gradients(step, seed, share, "whole")
+
+
 @pytest.mark.slow
-def test_limits_of_many_programs() -> None:
+@pytest.mark.parametrize(("drawn", "tried"), [(programs(), tried), (steps(), tried_gradients)])
+def test_limits_of_many_programs(drawn: Any, tried: Callable[[Any, int, float, str], str]) -> None:
     count = {"whole": Counter[str](), "kernels": Counter[str]()}
     wrong: list[str] = []
 
     @settings(max_examples=LIMITS, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-    @given(programs(), st.integers(0, 1000), st.floats(*SHARES))
-    def each(module: Module, seed: int, share: float) -> None:
+    @given(drawn, st.integers(0, 1000), st.floats(*SHARES))
+    def each(program: Any, seed: int, share: float) -> None:
         for execution, found in count.items():
             try:
-                found[tried(module, seed, share, execution)] += 1
+                found[tried(program, seed, share, execution)] += 1
             except Exception as e:
-                wrong.append(f"{execution}, share {share}, sizes {seed}: {type(e).__name__}: {e}\n{module}")
+                wrong.append(f"{execution}, share {share}, sizes {seed}: {type(e).__name__}: {e}\n{program}")
                 print(wrong[-1], flush=True)
         print({k: dict(v) for k, v in count.items()}, len(wrong), flush=True)
 
