@@ -106,11 +106,11 @@ class Step:
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> Step:
-    """Losses of one to four layers, with their values."""
+def steps(draw: st.DrawFn, most: int = 4) -> Step:
+    """Losses of one to `most` layers, with their gradients."""
     is_image = draw(st.booleans())
     known = OF_IMAGES if is_image else OF_ROWS
-    names = draw(st.lists(st.sampled_from(sorted(known)), min_size=1, max_size=4))
+    names = draw(st.lists(st.sampled_from(sorted(known)), min_size=1, max_size=most))
     width = draw(st.sampled_from((2, 4) if is_image else (4, 8, 16)))
     shape = (width, *([draw(st.integers(6, 12))] * 2)) if is_image else (draw(st.integers(3, 24)), width)
     each = [known[n][1](width) for n in names]

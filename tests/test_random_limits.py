@@ -24,7 +24,7 @@ from programs import programs
 
 import relax_eg as rx
 from relax_eg.backend import accounting
-from relax_eg.backend.footprint import avals
+from relax_eg.backend.footprint import avals, whole_footprint
 from relax_eg.errors import ExtractionError
 from relax_eg.ir import Module
 
@@ -39,6 +39,8 @@ UNTIMED = rx.Budget(seconds=30.0, extraction=1e6)
 # For the search of which the error tells: where the clock stops it, the error says that more time may find less, and
 # that depends on the machine.
 LONG = rx.Budget(extraction=300.0)
+# For losses with gradients: what is found matters less than that it is right.
+SHORT = rx.Budget(nodes=4000, seconds=4.0, extraction=4.0)
 
 
 def limited(module: Module, sizes: dict[str, int], execution: Any, limit: int, **options: Any) -> rx.types.Optimized:
@@ -59,14 +61,8 @@ def called(best: Any, sizes: dict[str, int]) -> int:
     return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
 
 
-Check = Callable[[rx.types.Optimized], None]
-
-
-def outcome(
-    module: Module, sizes: dict[str, int], execution: str, share: float, check: Check = lambda best: None
-) -> str:
-    """What came of one limit; AssertionError where a limit or an error does not say what is so. `check`: of what is
-    returned."""
+def outcome(module: Module, sizes: dict[str, int], execution: str, share: float) -> str:
+    """What came of one limit; AssertionError where a limit or an error does not say what is so."""
     usual = limited(module, sizes, execution, 1 << 40).report.memory
     if usual is None or not usual.bytes:
         return "no memory"
@@ -78,7 +74,6 @@ def outcome(
         assert said is not None, str(e)
         least = int(said[1])
         found = limited(module, sizes, execution, least)
-        check(found)
         assert called(found, sizes) <= least, f"{called(found, sizes)} for the least, {least}"
         try:
             more = limited(module, sizes, execution, int(NEAR * least), budget=UNTIMED)
@@ -86,7 +81,6 @@ def outcome(
             return "refused"
         raise AssertionError(f"{least} was named, and {more.report.memory.bytes} fits without a clock") from e
     assert called(best, sizes) <= limit, f"{called(best, sizes)} of {limit} bytes"
-    check(best)
     return "kept" if limit < usual.bytes else "kept anyway"
 
 
@@ -97,15 +91,20 @@ def tried(module: Module, sizes_seed: int, share: float, execution: str) -> str:
 
 
 def tried_gradients(step: Step, seed: int, share: float, execution: str) -> str:
-    weights, x = step.arguments(seed)
-    theirs = jax.tree.leaves(jax.jit(step.fn)(weights, x))
-
-    def check(best: rx.types.Optimized) -> None:
-        for a, b in zip(jax.tree.leaves(best(*weights, x)), theirs, strict=True):
-            # Summed in another order: relative to the largest, as some are differences of large ones.
-            assert np.allclose(a, b, rtol=1e-3, atol=1e-3 * float(np.max(np.abs(b)))), step
-
-    return outcome(rx.trace(step.fn, *step.specs), {}, execution, share, check)
+    """What came of a limit on a loss with its gradients, as a share of what it takes as written; AssertionError where
+    the limit is not kept, or values differ from JAX's."""
+    module, (weights, x) = rx.trace(step.fn, *step.specs), step.arguments(seed)
+    limit = int(share * whole_footprint(module, set(), {}, accounting.FRUGAL).bytes)
+    try:
+        best = limited(module, {}, execution, limit, budget=SHORT)
+    except ExtractionError:
+        return "refused"
+    assert called(best, {}) <= limit, f"{called(best, {})} of {limit} bytes"
+    ours, theirs = best(*jax.tree.leaves((weights, x))), jax.jit(step.fn)(weights, x)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        # In another order of sums, differences of large values are off by more than their own size says.
+        assert np.allclose(a, b, rtol=1e-3, atol=1e-3 * float(np.max(np.abs(b)))), "values differ"
+    return "in pieces" if any("pieces" in rule for rule in best.report.rules) else "kept"
 
 
 @pytest.mark.parametrize("execution", ["whole", pytest.param("kernels", marks=pytest.mark.slow)])
@@ -116,7 +115,7 @@ def test_a_limit_is_kept_or_the_least_is_named(execution: str, module: Module, s
 
 
 @settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-@given(steps(), st.integers(0, 1000), st.floats(*SHARES))
+@given(steps(most=2), st.integers(0, 1000), st.floats(*SHARES))
 def test_gradients_within_a_limit_are_those_as_written(step: Step, seed: int, share: float) -> None:
     tried_gradients(step, seed, share, "whole")
 

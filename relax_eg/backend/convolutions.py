@@ -20,6 +20,7 @@ from relax_eg.backend.index_maps import affine, simplify_index
 from relax_eg.backend.loop_values import Indices, LoopValue
 from relax_eg.backend.scalar_functions import convert
 from relax_eg.dtypes import dtype_of
+from relax_eg.ir.expr import Expr
 from relax_eg.ops.contraction import contracted
 from relax_eg.ops.record import operators_run_as
 from relax_eg.shapes import Dim
@@ -30,6 +31,9 @@ StaticValue = Callable[[Scalar], Any]
 
 CONVOLUTIONS = operators_run_as("conv")
 _MOST_POINTS = 1 << 22  # limit: points of one axis (places times window) that are checked
+# measured: in a loop, a convolution took 6 to 115 times as long with its channels first as with its channels last where
+# each element sums 36 products or more, and 0.3 to 3.6 times where it sums fewer (`python -m benchmarks.convolutions`)
+_FEWEST_PRODUCTS, _CHANNELS_FIRST = 36, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +303,29 @@ def _ranks(order: Sequence[int]) -> list[int]:
     return [places.index(axis) for axis in order]
 
 
+def is_last_in_loops(kernel: Sequence[int | Dim]) -> bool:
+    """Whether a convolution with a kernel of this shape is lowered with its channels last in a loop."""
+    products = Dim.of(math.prod(kernel[1:], start=Dim.of(1)))
+    return products.is_const and products.value >= _FEWEST_PRODUCTS
+
+
+def slower_in_loops(e: Expr) -> float:
+    """How many times as long an operator takes in a loop on a CPU where JAX lowers it, in the order of axes that the
+    program as written has, and not `convolution_in_a_loop`."""
+    if e.op not in CONVOLUTIONS or not is_last_in_loops(e.args[1].shape):
+        return 1.0
+    n = e.ndim
+    orders = [x.attr("axes") if x.op == "permute_dims" else () for x in e.args]
+    is_last = orders == [(0, n - 1, *range(1, n - 1)), (n - 1, n - 2, *range(n - 2))]
+    return 1.0 if is_last else _CHANNELS_FIRST
+
+
 def convolution_in_a_loop(
     x: Any, w: Any, *, strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...], dilation: tuple[int, ...],
     input_dilation: tuple[int, ...], groups: int, precision: Any, out_dtype: str | None,
 ) -> Any:  # fmt: skip
-    """A `conv`, with its channels last. XLA's compiler for CPUs brings convolutions into that order outside of loops
-    only; with their channels first, those in loops took 15 times as long (jax 0.10.2)."""
+    """A `conv`, with its channels last: XLA's library for CPUs takes that order, into which XLA brings convolutions
+    outside of loops only (jax 0.10.2)."""
     space = tuple(range(1, x.ndim - 1))
     order = lax.ConvDimensionNumbers(
         (0, x.ndim - 1, *space), (x.ndim - 1, x.ndim - 2, *(a - 1 for a in space)), (0, x.ndim - 1, *space)
