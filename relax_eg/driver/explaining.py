@@ -32,8 +32,8 @@ from relax_eg.rules.schema_answers import Values, values_of
 from relax_eg.shapes import Scope
 
 _ORDERED = (
-    "\nthe steps of the program that runs are in a stated order, in which some may run again: without `after`, which is "
-    "the identity, it is the program above"
+    "\nthe steps of the program that runs are in a stated order, in which some may run again: "
+    "without `after`, which is the identity, it is the program above"
 )
 
 
@@ -195,9 +195,7 @@ def _parts(units: Units, search: SearchResult, loops: Sequence[Equation]) -> lis
     return found[::-1]
 
 
-def _part(
-    searched: RecordedBlock, units: Units, forms: Sequence[Values], more: Sequence[Equation]
-) -> DerivationPart:
+def _part(searched: RecordedBlock, units: Units, forms: Sequence[Values], more: Sequence[Equation]) -> DerivationPart:
     schemas = {s.name: s for s in units.options.rules.schemas}
     proposed = [
         Equation(schemas[rule], ((old, new),), answers=answers)

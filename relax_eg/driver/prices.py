@@ -151,9 +151,7 @@ def _priced(module: Module, options: PriceOptions, binding: Sizes, is_written: b
     return options.priced.of(module, options.profile, options.execution, options.cost, is_written, binding, make)
 
 
-def _model_anew(
-    module: Module, options: PriceOptions, binding: Mapping[str, Number], is_written: bool
-) -> WholeCost:
+def _model_anew(module: Module, options: PriceOptions, binding: Mapping[str, Number], is_written: bool) -> WholeCost:
     functions = {f.name: f for f in module}
     if options.execution != KERNELS:
         if not options.profile.pallas:

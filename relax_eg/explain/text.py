@@ -97,7 +97,7 @@ class Explanation:
         yield f"replayed: {self.replayed}"
         if not count:
             yield "what is computed is what was written;"
-            yield "the gain is in what runs once, ahead of the calls, on weights alone"
+            yield "the gain is in what runs once, ahead of the calls, on weights alone, or in how loops are lowered"
         names = {f.name for f in d.written}
         for f in d.shared:
             if f.name not in names:

@@ -1,0 +1,125 @@
+"""Convolutions in loops on this CPU: their channels first and last, and a user's own loops as written and as optimized.
+
+    python -m benchmarks.convolutions [--quick] [--write]
+
+XLA's compiler for CPUs brings convolutions into the order of its library, channels last, outside of loops only. The
+first table has single convolutions in `lax.map`, in both orders; the second whole loops, of which `rx.optimize` lowers
+the convolutions in that order. Calls take turns. `--write` puts the second table into docs/memory.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from jax import lax
+from rich.console import Console
+from rich.table import Table
+
+import relax_eg as rx
+from benchmarks import Quick, write_between
+from benchmarks.timing import QUICK_SECONDS, Estimate, measure
+
+PAGE, BEGIN, END = (
+    Path("docs/memory.md"),
+    "<!-- python -m benchmarks.convolutions --write: from here -->",
+    "<!-- end -->",
+)
+SECONDS = 2.0  # chosen: of timing a program
+STEPS = 8  # chosen: of the loops
+LAST = ("NHWC", "HWIO", "NHWC")
+# Batch, input channels, output channels, places along an edge, window, groups.
+SINGLE = [
+    (4, 1, 8, 28, 5, 1), (4, 2, 16, 32, 3, 1), (4, 3, 16, 32, 3, 1), (4, 4, 16, 32, 3, 1), (4, 8, 16, 32, 3, 1),
+    (4, 16, 32, 32, 3, 1), (4, 32, 32, 32, 3, 1), (1, 64, 64, 16, 3, 1), (1, 64, 64, 56, 3, 1), (1, 64, 256, 32, 1, 1),
+    (1, 128, 128, 28, 3, 1), (4, 16, 16, 16, 3, 2), (4, 16, 16, 16, 3, 4), (1, 64, 64, 32, 3, 64),
+]  # fmt: skip
+
+
+def convolved(x: Any, w: Any, groups: int = 1) -> Any:
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME", feature_group_count=groups)
+
+
+def channels_last(x: Any, w: Any, groups: int) -> Any:
+    x, w = jnp.transpose(x, (0, 2, 3, 1)), jnp.transpose(w, (2, 3, 1, 0))
+    y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=LAST, feature_group_count=groups)
+    return jnp.transpose(y, (0, 3, 1, 2))
+
+
+def mapped(w: Any, images: Any) -> Any:
+    """A layer, some images after the other."""
+    return lax.map(lambda x: jax.nn.relu(convolved(x, w)), images)
+
+
+def refined(w: Any, x: Any) -> Any:
+    """Images that the same layer refines step by step."""
+    return lax.scan(lambda y, _: (jnp.tanh(convolved(y, w) + x), None), x, None, length=STEPS)[0]
+
+
+def loss(w: Any, x: Any) -> Any:
+    return jnp.mean(refined(w, x) ** 2)
+
+
+LOOPS: Mapping[str, tuple[Callable[..., Any], tuple[str, str]]] = {
+    "a layer of 16 to 32 channels, 4 images of 32 x 32 a step": (mapped, ("32 16 3 3", f"{STEPS} 4 16 32 32")),
+    "4 images of 16 channels refined in 8 steps": (refined, ("16 16 3 3", "4 16 32 32")),
+    "the gradients of that": (jax.value_and_grad(loss), ("16 16 3 3", "4 16 32 32")),
+    "the same in groups of one channel": (
+        lambda w, x: lax.scan(lambda y, _: (jnp.tanh(convolved(y, w, 16) + x), None), x, None, length=STEPS)[0],
+        ("16 1 3 3", "4 16 32 32"),
+    ),
+}
+
+
+def drawn(shape: tuple[int, ...]) -> jax.Array:
+    rng = np.random.default_rng(0)
+    return jnp.asarray(rng.standard_normal(shape) / max(1.0, float(np.prod(shape[1:])) ** 0.5), jnp.float32)
+
+
+def ratio(a: Callable[[], Any], b: Callable[[], Any], seconds: float) -> Estimate:
+    """How many times as long `a` takes as `b`."""
+    return measure({"a": a, "b": b}, seconds).speedup("b", over="a")
+
+
+def main(
+    quick: Quick = False,
+    write: Annotated[bool, typer.Option("--write", help=f"also write the loops into {PAGE}")] = False,
+) -> None:
+    """Convolutions in loops, with their channels first and last, and loops as written and as optimized."""
+    console, seconds = Console(), QUICK_SECONDS if quick else SECONDS
+    single = Table("convolution", "products of an element", "channels first, times as long")
+    for batch, inputs, outputs, edge, window, groups in SINGLE[: 2 if quick else None]:
+        x, w = drawn((STEPS, batch, inputs, edge, edge)), drawn((outputs, inputs // groups, window, window))
+        first, last = (
+            jax.jit(lambda x, w, f=f, g=groups: lax.map(lambda part: f(part, w, g), x))
+            for f in (convolved, channels_last)
+        )
+        found = ratio(lambda: first(x, w), lambda: last(x, w), seconds)  # noqa: B023
+        what = f"{batch} x {inputs} to {outputs} channels, {edge} x {edge}, window {window}, groups {groups}"
+        single.add_row(what, str(inputs // groups * window**2), f"{found.value:.1f}")
+    console.print(single)
+    rows: list[tuple[str, ...]] = []
+    for name, (fn, specs) in list(LOOPS.items())[: 1 if quick else None]:
+        best, written = rx.optimize(fn, *specs, measure="off"), jax.jit(fn)
+        args = [drawn(tuple(int(d) for d in s.split())) for s in specs]
+        found = ratio(lambda: written(*args), lambda: best(*args), seconds)  # noqa: B023
+        rows.append(
+            (name, f"{best.report.predicted_gain:.1f}", f"{found.value:.1f} ({found.low:.1f} to {found.high:.1f})")
+        )
+    headings = ("loop", "times as fast as `jax.jit`, predicted", "measured")
+    table = Table(*headings)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if write:
+        lines = [f"| {' | '.join(row)} |" for row in (headings, *rows)]
+        write_between(PAGE, BEGIN, END, "\n".join((lines[0], "|---" * len(headings) + "|", *lines[1:])))
+
+
+if __name__ == "__main__":
+    typer.run(main)
