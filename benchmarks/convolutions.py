@@ -1,6 +1,6 @@
 """Convolutions in loops on this CPU: their channels first and last, and a user's own loops as written and as optimized.
 
-    python -m benchmarks.convolutions [--quick] [--write]
+    python -m benchmarks.convolutions [--quick] [--loops] [--write]
 
 XLA's compiler for CPUs brings convolutions into the order of its library, channels last, outside of loops only. The
 first table has single convolutions in `lax.map`, in both orders; the second whole loops, of which `rx.optimize` lowers
@@ -88,12 +88,13 @@ def ratio(a: Callable[[], Any], b: Callable[[], Any], seconds: float) -> Estimat
 
 def main(
     quick: Quick = False,
+    loops: Annotated[bool, typer.Option("--loops", help="the loops alone")] = False,
     write: Annotated[bool, typer.Option("--write", help=f"also write the loops into {PAGE}")] = False,
 ) -> None:
     """Convolutions in loops, with their channels first and last, and loops as written and as optimized."""
     console, seconds = Console(), QUICK_SECONDS if quick else SECONDS
     single = Table("convolution", "products of an element", "channels first, times as long")
-    for batch, inputs, outputs, edge, window, groups in SINGLE[: 2 if quick else None]:
+    for batch, inputs, outputs, edge, window, groups in [] if loops else SINGLE[: 2 if quick else None]:
         x, w = drawn((STEPS, batch, inputs, edge, edge)), drawn((outputs, inputs // groups, window, window))
         first, last = (
             jax.jit(lambda x, w, f=f, g=groups: lax.map(lambda part: f(part, w, g), x))
@@ -102,7 +103,8 @@ def main(
         found = ratio(lambda: first(x, w), lambda: last(x, w), seconds)  # noqa: B023
         what = f"{batch} x {inputs} to {outputs} channels, {edge} x {edge}, window {window}, groups {groups}"
         single.add_row(what, str(inputs // groups * window**2), f"{found.value:.1f}")
-    console.print(single)
+    if not loops:
+        console.print(single)
     rows: list[tuple[str, ...]] = []
     for name, (fn, specs) in list(LOOPS.items())[: 1 if quick else None]:
         best, written = rx.optimize(fn, *specs, measure="off"), jax.jit(fn)

@@ -31,9 +31,10 @@ StaticValue = Callable[[Scalar], Any]
 
 CONVOLUTIONS = operators_run_as("conv")
 _MOST_POINTS = 1 << 22  # limit: points of one axis (places times window) that are checked
-# measured: in a loop, a convolution took 6 to 115 times as long with its channels first as with its channels last where
-# each element sums 36 products or more, and 0.3 to 3.6 times where it sums fewer (`python -m benchmarks.convolutions`)
-_FEWEST_PRODUCTS, _CHANNELS_FIRST = 36, 10.0
+# measured: in a loop, a convolution took 2.5 to 37 times as long with its channels first as with its channels last where
+# each element sums 64 products or more, 0.7 to 2.4 times where it sums fewer, and 0.1 to 0.5 times if it also has groups
+# (`python -m benchmarks.convolutions`)
+_MANY_PRODUCTS, _CHANNELS_FIRST = 64, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,16 +304,20 @@ def _ranks(order: Sequence[int]) -> list[int]:
     return [places.index(axis) for axis in order]
 
 
-def is_last_in_loops(kernel: Sequence[int | Dim]) -> bool:
+def is_last_in_loops(kernel: Sequence[int | Dim], groups: int) -> bool:
     """Whether a convolution with a kernel of this shape is lowered with its channels last in a loop."""
+    return groups == 1 or _has_many_products(kernel)
+
+
+def _has_many_products(kernel: Sequence[int | Dim]) -> bool:
     products = Dim.of(math.prod(kernel[1:], start=Dim.of(1)))
-    return products.is_const and products.value >= _FEWEST_PRODUCTS
+    return products.is_const and products.value >= _MANY_PRODUCTS
 
 
 def slower_in_loops(e: Expr) -> float:
     """How many times as long an operator takes in a loop on a CPU where JAX lowers it, in the order of axes that the
     program as written has, and not `convolution_in_a_loop`."""
-    if e.op not in CONVOLUTIONS or not is_last_in_loops(e.args[1].shape):
+    if e.op not in CONVOLUTIONS or not _has_many_products(e.args[1].shape):
         return 1.0
     n = e.ndim
     orders = [x.attr("axes") if x.op == "permute_dims" else () for x in e.args]

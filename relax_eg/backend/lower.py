@@ -154,7 +154,7 @@ class _Run(Evaluator):
                 _need_to_apply(e, args, sizes)
             attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
             try:
-                if self._is_in_loop and e.op in CONVOLUTIONS and is_last_in_loops(args[1].shape):
+                if self._is_in_loop and e.op in CONVOLUTIONS and is_last_in_loops(args[1].shape, attrs["groups"]):
                     return convolution_in_a_loop(*args, **attrs)
                 return get(e.op).jax_function()(*args, **attrs)
             except (TypeError, ValueError):
