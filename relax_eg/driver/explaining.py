@@ -55,9 +55,9 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     options, asked = options.searched(first), options.searched(spec)
     if chosen is None:
         return Explanation(_empty_derivation(traced, options), None, kind=Certificate)
-    ordered, chosen = chosen, without_order(chosen) if is_limited else chosen
-    remark = _ORDERED if ordered != chosen else ""
-    looped = _derivation_in_loops(traced, options, chosen) if is_limited else None
+    plain = without_order(chosen) if is_limited else chosen
+    remark = _ORDERED if plain != chosen else ""
+    looped = _derivation_in_loops(traced, options, plain) if is_limited else None
     if looped is not None:
         return Explanation(looped, replay(looped, library_call, batch_function), (), Certificate, remark)
     units = Units(traced.module, options, weight_names(traced, options), record=True)
@@ -65,7 +65,7 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     extracted = replace(asked, bindings=(dict(at),) if at else asked.bindings)
 
     def is_chosen() -> bool:
-        return _in_kernels(again, chosen) if spec.has_kernels else again.module == chosen
+        return _in_kernels(again, plain) if spec.has_kernels else again.module == plain
 
     if spec != first:
         again = units.extract_again(extracted)
@@ -76,11 +76,11 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     loops: Sequence[Equation] = ()
     if not is_chosen() and is_limited:
         base = without_calls(again.module)
-        loops = _loops_of(base, options, chosen) or ()
+        loops = _loops_of(base, options, plain) or ()
         if base != again.module:  # the steps inside of repeated blocks are needed at each place
             units = Units(traced.module, replace(options, sharing=False), weight_names(traced, options), record=True)
             again = units.run()
-        again = _ending_at(again, units, chosen)
+        again = _ending_at(again, units, plain)
     if not is_chosen():
         raise ExplanationError(
             f"{traced.name}: the search came to another program this time, so there is nothing on record of the one "
