@@ -144,7 +144,7 @@ def _loops_of(module: Module, options: Options, chosen: Module) -> list[Equation
     for region in found.regions:
         for pieces, is_finest in found.ways(region):
             made = found.cut(region, pieces, is_finest)
-            if made == chosen:
+            if made is not None and made == chosen:
                 return [Equation(rules[rule_of(region)], (pair,)) for pair in found.loops[made].items()]
     return None
 
