@@ -31,9 +31,9 @@ StaticValue = Callable[[Scalar], Any]
 
 CONVOLUTIONS = operators_run_as("conv")
 _MOST_POINTS = 1 << 22  # limit: points of one axis (places times window) that are checked
-# measured: in a loop, a convolution took 2.5 to 37 times as long with its channels first as with its channels last where
-# each element sums 64 products or more, 0.7 to 2.4 times where it sums fewer, and 0.1 to 0.5 times if it also has groups
-# (`python -m benchmarks.convolutions`)
+# measured: in a loop, convolutions took 2.5 to 37 times as long with their channels first as with their channels last
+# where each element sums 64 products or more, 0.7 to 2.4 times where it sums fewer, and 0.1 to 0.5 times if it also
+# has groups (`python -m benchmarks.loops --convolutions`)
 _MANY_PRODUCTS, _CHANNELS_FIRST = 64, 10.0
 
 

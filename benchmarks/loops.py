@@ -1,15 +1,16 @@
-"""Convolutions in loops on this CPU: their channels first and last, and a user's own loops as written and as optimized.
+"""Loops on this CPU without any limit: convolutions in a user's own loops, and attention in pieces.
 
-    python -m benchmarks.convolutions [--quick] [--loops] [--write]
+    python -m benchmarks.loops [--quick] [--convolutions] [--write]
 
-XLA's compiler for CPUs brings convolutions into the order of its library, channels last, outside of loops only. The
-first table has single convolutions in `lax.map`, in both orders; the second whole loops, of which `rx.optimize` lowers
-the convolutions in that order. Calls take turns. `--write` puts the second table into docs/memory.md.
+XLA's compiler for CPUs brings convolutions into the order of its library, channels last, outside of loops only.
+`--convolutions` times single ones in `lax.map`, in both orders. Otherwise programs are timed as `jax.jit` and
+`rx.optimize` make them. Calls take turns. `--write` puts these rows into docs/memory.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from benchmarks.timing import QUICK_SECONDS, Estimate, measure
 
 PAGE, BEGIN, END = (
     Path("docs/memory.md"),
-    "<!-- python -m benchmarks.convolutions --write: from here -->",
+    "<!-- python -m benchmarks.loops --write: from here -->",
     "<!-- end -->",
 )
 SECONDS = 2.0  # chosen: of timing a program
@@ -65,7 +66,24 @@ def loss(w: Any, x: Any) -> Any:
     return jnp.mean(refined(w, x) ** 2)
 
 
-LOOPS: Mapping[str, tuple[Callable[..., Any], tuple[str, str]]] = {
+def attention(q: Any, k: Any, v: Any, causal: bool = False) -> Any:
+    """Heads first."""
+    scores = jnp.einsum("hqd,hkd->hqk", q, k) / 8
+    return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(hidden(scores) if causal else scores), v)
+
+
+def causal_places_first(q: Any, k: Any, v: Any) -> Any:
+    """As libraries of models write it."""
+    scores = hidden(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 8)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v)
+
+
+def hidden(scores: Any) -> Any:
+    """Scores of which each place sees itself and those before it."""
+    return jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -1e30)
+
+
+PROGRAMS: Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "a layer of 16 to 32 channels, 4 images of 32 x 32 a step": (mapped, ("32 16 3 3", f"{STEPS} 4 16 32 32")),
     "4 images of 16 channels refined in 8 steps": (refined, ("16 16 3 3", "4 16 32 32")),
     "the gradients of that": (jax.value_and_grad(loss), ("16 16 3 3", "4 16 32 32")),
@@ -73,6 +91,10 @@ LOOPS: Mapping[str, tuple[Callable[..., Any], tuple[str, str]]] = {
         lambda w, x: lax.scan(lambda y, _: (jnp.tanh(convolved(y, w, 16) + x), None), x, None, length=STEPS)[0],
         ("16 1 3 3", "4 16 32 32"),
     ),
+    "attention, 12 heads over 2,048 places": (attention, ("12 2048 64",) * 3),
+    "causal attention, 12 heads over 2,048 places": (functools.partial(attention, causal=True), ("12 2048 64",) * 3),
+    "the same, places before heads": (causal_places_first, ("1 2048 12 64",) * 3),
+    "attention, 12 heads over 4,096 places": (attention, ("12 4096 64",) * 3),
 }
 
 
@@ -86,15 +108,10 @@ def ratio(a: Callable[[], Any], b: Callable[[], Any], seconds: float) -> Estimat
     return measure({"a": a, "b": b}, seconds).speedup("b", over="a")
 
 
-def main(
-    quick: Quick = False,
-    loops: Annotated[bool, typer.Option("--loops", help="the loops alone")] = False,
-    write: Annotated[bool, typer.Option("--write", help=f"also write the loops into {PAGE}")] = False,
-) -> None:
-    """Convolutions in loops, with their channels first and last, and loops as written and as optimized."""
-    console, seconds = Console(), QUICK_SECONDS if quick else SECONDS
+def in_both_orders(cases: Sequence[tuple[int, ...]], seconds: float) -> Table:
+    """Single convolutions in loops, with their channels first and last."""
     single = Table("convolution", "products of an element", "channels first, times as long")
-    for batch, inputs, outputs, edge, window, groups in [] if loops else SINGLE[: 2 if quick else None]:
+    for batch, inputs, outputs, edge, window, groups in cases:
         x, w = drawn((STEPS, batch, inputs, edge, edge)), drawn((outputs, inputs // groups, window, window))
         first, last = (
             jax.jit(lambda x, w, f=f, g=groups: lax.map(lambda part: f(part, w, g), x))
@@ -103,17 +120,28 @@ def main(
         found = ratio(lambda: first(x, w), lambda: last(x, w), seconds)  # noqa: B023
         what = f"{batch} x {inputs} to {outputs} channels, {edge} x {edge}, window {window}, groups {groups}"
         single.add_row(what, str(inputs // groups * window**2), f"{found.value:.1f}")
-    if not loops:
-        console.print(single)
+    return single
+
+
+def main(
+    quick: Quick = False,
+    convolutions: Annotated[bool, typer.Option("--convolutions", help="single ones, in both orders")] = False,
+    write: Annotated[bool, typer.Option("--write", help=f"also write the programs into {PAGE}")] = False,
+) -> None:
+    """Programs with loops as written and as optimized, or single convolutions in loops."""
+    console, seconds = Console(), QUICK_SECONDS if quick else SECONDS
+    if convolutions:
+        console.print(in_both_orders(SINGLE[: 2 if quick else None], seconds))
+        return
     rows: list[tuple[str, ...]] = []
-    for name, (fn, specs) in list(LOOPS.items())[: 1 if quick else None]:
+    for name, (fn, specs) in list(PROGRAMS.items())[: 1 if quick else None]:
         best, written = rx.optimize(fn, *specs, measure="off"), jax.jit(fn)
         args = [drawn(tuple(int(d) for d in s.split())) for s in specs]
         found = ratio(lambda: written(*args), lambda: best(*args), seconds)  # noqa: B023
         rows.append(
             (name, f"{best.report.predicted_gain:.1f}", f"{found.value:.1f} ({found.low:.1f} to {found.high:.1f})")
         )
-    headings = ("loop", "times as fast as `jax.jit`, predicted", "measured")
+    headings = ("program", "times as fast as `jax.jit`, predicted", "measured")
     table = Table(*headings)
     for row in rows:
         table.add_row(*row)
