@@ -146,7 +146,16 @@ def cost_model(module: Module, options: PriceOptions, binding: Sizes, is_written
     return _priced(module, options, binding, is_written).model
 
 
+def is_lowered_otherwise(module: Module, options: PriceOptions) -> bool:
+    """Whether what JAX makes of a program, as it is written, takes longer than what `backend.lower` makes of it."""
+    if options.profile.platform != "cpu" or options.cost is not None or options.execution == KERNELS:
+        return False
+    bodies = (f for f in module if f is not module.main)
+    return any(slower_in_loops(e) != 1.0 for f in bodies for e in f.expressions())
+
+
 def _priced(module: Module, options: PriceOptions, binding: Sizes, is_written: bool) -> PricedModule:
+    is_written = is_written and is_lowered_otherwise(module, options)
     make = partial(_model_anew, module, options, binding, is_written)
     return options.priced.of(module, options.profile, options.execution, options.cost, is_written, binding, make)
 
@@ -156,7 +165,7 @@ def _model_anew(module: Module, options: PriceOptions, binding: Mapping[str, Num
     if options.execution != KERNELS:
         if not options.profile.pallas:
             model = WholeCost(options.profile, binding, functions, options.cost)
-            if is_written and options.profile.platform == "cpu" and options.cost is None:
+            if is_written and is_lowered_otherwise(module, options):
                 model.slower_in_loops = slower_in_loops
             return model
         model = WithOwnKernels(options.profile, binding, functions, options.cost)
