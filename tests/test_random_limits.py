@@ -40,7 +40,7 @@ UNTIMED = rx.Budget(seconds=30.0, extraction=1e6)
 # that depends on the machine.
 LONG = rx.Budget(extraction=300.0)
 # For losses with gradients: what is found matters less than that it is right.
-SHORT = rx.Budget(nodes=4000, seconds=4.0, extraction=4.0)
+SHORT = rx.Budget(nodes=2000, seconds=2.0, extraction=2.0)
 
 
 def limited(module: Module, sizes: dict[str, int], execution: Any, limit: int, **options: Any) -> rx.types.Optimized:
@@ -115,7 +115,7 @@ def test_a_limit_is_kept_or_the_least_is_named(execution: str, module: Module, s
 
 
 @settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-@given(steps(most=2), st.integers(0, 1000), st.floats(*SHARES))
+@given(steps(most=1), st.integers(0, 1000), st.floats(*SHARES))
 def test_gradients_within_a_limit_are_those_as_written(step: Step, seed: int, share: float) -> None:
     tried_gradients(step, seed, share, "whole")
 
