@@ -301,13 +301,14 @@ def as_table(headings: Row, rows: list[Row]) -> str:
 
 
 def main(
-    only: Annotated[str, typer.Option(help="programs whose names contain this")] = "",
+    only: Annotated[str, typer.Option(help="the program of this name, or those whose names contain it")] = "",
     quick: Quick = False,
     timed: Annotated[bool, typer.Option(help="run the programs and time them, or determine their bytes alone")] = True,
     write: Annotated[bool, typer.Option("--write", help=f"also write the rows into {PAGE}, and draw {PLOT}")] = False,
 ) -> None:
     """Bytes beside the arguments against time, as written, with jax.checkpoint, and along the front."""
-    chosen = [n for n in CASES if only in n and (not quick or n == QUICK_CASE)]
+    named = [only] if only in CASES else [n for n in CASES if only in n]
+    chosen = [n for n in named if not quick or n == QUICK_CASE]
     if not chosen:
         raise typer.BadParameter(f"no program has {only!r} in its name: {', '.join(CASES)}", param_hint="--only")
     console, progress = Console(width=None if sys.stdout.isatty() else 160), Console(stderr=True)

@@ -1,8 +1,9 @@
 """Random programs with random memory limits: what the returned object calls keeps them, by XLA's own analysis.
 
 Where nothing is found that does, the least that the error names is reached, and a search whose clock does not run finds
-nothing that needs a tenth less. `RELAX_EG_LIMITS=200 pytest -n0 -m slow -s tests/test_random_limits.py` tries so many
-programs, each in both ways of running, and says what came of them.
+nothing that needs a tenth less. What is called gives the values as written: losses with their gradients (`gradients`)
+are compared with JAX. `RELAX_EG_LIMITS=200 pytest -n0 -m slow -s tests/test_random_limits.py` tries so many programs,
+each in both ways of running, and says what came of them.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
+import jax
 import numpy as np
 import pytest
+from gradients import Step, steps
 from hypothesis import HealthCheck, Phase, given, settings
 from programs import programs
 
 import relax_eg as rx
 from relax_eg.backend import accounting
-from relax_eg.backend.footprint import avals
+from relax_eg.backend.footprint import avals, whole_footprint
 from relax_eg.errors import ExtractionError
 from relax_eg.ir import Module
 
@@ -35,6 +39,8 @@ UNTIMED = rx.Budget(seconds=30.0, extraction=1e6)
 # For the search of which the error tells: where the clock stops it, the error says that more time may find less, and
 # that depends on the machine.
 LONG = rx.Budget(extraction=300.0)
+# For losses with gradients: what is found matters less than that it is right.
+SHORT = rx.Budget(nodes=2000, seconds=2.0, extraction=2.0)
 
 
 def limited(module: Module, sizes: dict[str, int], execution: Any, limit: int, **options: Any) -> rx.types.Optimized:
@@ -84,6 +90,23 @@ def tried(module: Module, sizes_seed: int, share: float, execution: str) -> str:
     return outcome(module, sizes, execution, share)
 
 
+def tried_gradients(step: Step, seed: int, share: float, execution: str) -> str:
+    """What came of a limit on a loss with its gradients, as a share of what it takes as written; AssertionError where
+    the limit is not kept, or values differ from JAX's."""
+    module, (weights, x) = rx.trace(step.fn, *step.specs), step.arguments(seed)
+    limit = int(share * whole_footprint(module, set(), {}, accounting.FRUGAL).bytes)
+    try:
+        best = limited(module, {}, execution, limit, budget=SHORT)
+    except ExtractionError:
+        return "refused"
+    assert called(best, {}) <= limit, f"{called(best, {})} of {limit} bytes"
+    ours, theirs = best(*jax.tree.leaves((weights, x))), jax.jit(step.fn)(weights, x)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        # In another order of sums, differences of large values are off by more than their own size says.
+        assert np.allclose(a, b, rtol=1e-3, atol=1e-3 * float(np.max(np.abs(b)))), "values differ"
+    return "in pieces" if any("pieces" in rule for rule in best.report.rules) else "kept"
+
+
 @pytest.mark.parametrize("execution", ["whole", pytest.param("kernels", marks=pytest.mark.slow)])
 @settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(programs(), st.integers(0, 1000), st.floats(*SHARES))
@@ -91,19 +114,26 @@ def test_a_limit_is_kept_or_the_least_is_named(execution: str, module: Module, s
     tried(module, seed, share, execution)
 
 
+@settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(steps(most=1), st.integers(0, 1000), st.floats(*SHARES))
+def test_gradients_within_a_limit_are_those_as_written(step: Step, seed: int, share: float) -> None:
+    tried_gradients(step, seed, share, "whole")
+
+
 @pytest.mark.slow
-def test_limits_of_many_programs() -> None:
+@pytest.mark.parametrize(("drawn", "tried"), [(programs(), tried), (steps(), tried_gradients)])
+def test_limits_of_many_programs(drawn: Any, tried: Callable[[Any, int, float, str], str]) -> None:
     count = {"whole": Counter[str](), "kernels": Counter[str]()}
     wrong: list[str] = []
 
     @settings(max_examples=LIMITS, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-    @given(programs(), st.integers(0, 1000), st.floats(*SHARES))
-    def each(module: Module, seed: int, share: float) -> None:
+    @given(drawn, st.integers(0, 1000), st.floats(*SHARES))
+    def each(program: Any, seed: int, share: float) -> None:
         for execution, found in count.items():
             try:
-                found[tried(module, seed, share, execution)] += 1
+                found[tried(program, seed, share, execution)] += 1
             except Exception as e:
-                wrong.append(f"{execution}, share {share}, sizes {seed}: {type(e).__name__}: {e}\n{module}")
+                wrong.append(f"{execution}, share {share}, sizes {seed}: {type(e).__name__}: {e}\n{program}")
                 print(wrong[-1], flush=True)
         print({k: dict(v) for k, v in count.items()}, len(wrong), flush=True)
 

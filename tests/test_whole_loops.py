@@ -148,6 +148,39 @@ def test_a_program_in_a_loop_has_a_derivation(rows: str, at: dict[str, int]) -> 
     assert best.certificate().verify(rx.rules.default)
 
 
+def shared_loss(a: jax.Array, b: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.mean(jnp.tanh(x @ a + x @ b) ** 2)
+
+
+def test_a_program_that_rules_changed_and_then_loops_has_a_derivation() -> None:
+    """The search is repeated, and the loops that no e-graph has follow what it found; and a certificate."""
+    step, given = jax.value_and_grad(shared_loss, (0, 1)), ("16 16", "16 16", "256 16")
+    limit = int(0.35 * whole_footprint(rx.trace(step, *given), set(), {}, FRUGAL).bytes)
+    rules = rx.rules.default - "computed_again"
+    best = rx.optimize(step, *given, memory_limit=limit, rules=rules)
+    assert RULE in best.report.rules and len(best.report.rules) > 1
+    told = best.explain()
+    assert RULE in {line.rule for line in told.steps} and len({line.rule for line in told.steps}) > 1
+    assert "proved for these shapes and for all values" in str(told)
+    assert told.derivation.chosen.main == best.module.main and best.certificate().verify(rx.rules.default)
+
+
+def test_a_program_in_a_stated_order_has_the_derivation_of_the_program_without_it() -> None:
+    def deep(ws: Any, x: jax.Array) -> jax.Array:
+        for w in ws:
+            x = jnp.sin(x @ w)
+        return jnp.sum(x)
+
+    step, given = jax.grad(deep), (["16 16"] * 6, "256 16")
+    limit = int(0.6 * whole_footprint(rx.trace(step, *given), set(), {}, FRUGAL).bytes)
+    rules = rx.rules.default - RULE - "computed_in_pieces"
+    best = rx.optimize(step, *given, memory_limit=limit, rules=rules)
+    assert "computed_again" in best.report.rules
+    told = str(best.explain())
+    assert "in a stated order" in told and "without `after`, which is the identity, it is the program above" in told
+    assert best.certificate().verify(rx.rules.default)
+
+
 @pytest.mark.slow
 def test_what_is_predicted_far_over_the_limit_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a loop is within the limit, the program as written is predicted, and the report says so."""

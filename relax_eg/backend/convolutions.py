@@ -20,6 +20,7 @@ from relax_eg.backend.index_maps import affine, simplify_index
 from relax_eg.backend.loop_values import Indices, LoopValue
 from relax_eg.backend.scalar_functions import convert
 from relax_eg.dtypes import dtype_of
+from relax_eg.ir.expr import Expr
 from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import jax_conv
 from relax_eg.shapes import Dim
@@ -30,6 +31,10 @@ StaticValue = Callable[[Scalar], Any]
 
 CONVOLUTIONS = operators_run_as("conv")
 _MOST_POINTS = 1 << 22  # limit: points of one axis (places times window) that are checked
+# measured: in a loop, convolutions took 2.5 to 37 times as long with their channels first as with their channels last
+# where each element sums 64 products or more, 0.7 to 2.4 times where it sums fewer, and 0.1 to 0.5 times if it also
+# has groups (`python -m benchmarks.loops --convolutions`)
+_MANY_PRODUCTS, _CHANNELS_FIRST = 64, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +304,30 @@ def _ranks(order: Sequence[int]) -> list[int]:
     return [places.index(axis) for axis in order]
 
 
+def is_last_in_loops(kernel: Sequence[int | Dim], groups: int) -> bool:
+    """Whether a convolution with a kernel of this shape is lowered with its channels last in a loop."""
+    return groups == 1 or _has_many_products(kernel)
+
+
+def _has_many_products(kernel: Sequence[int | Dim]) -> bool:
+    products = Dim.of(math.prod(kernel[1:], start=Dim.of(1)))
+    return products.is_const and products.value >= _MANY_PRODUCTS
+
+
+def slower_in_loops(e: Expr) -> float:
+    """How many times as long an operator takes in a loop on a CPU where JAX lowers it, in the order of axes that the
+    program as written has, and not `convolution_in_a_loop`."""
+    if e.op not in CONVOLUTIONS or not _has_many_products(e.args[1].shape):
+        return 1.0
+    n = e.ndim
+    orders = [x.attr("axes") if x.op == "permute_dims" else () for x in e.args]
+    is_last = orders == [(0, n - 1, *range(1, n - 1)), (n - 1, n - 2, *range(n - 2))]
+    return 1.0 if is_last else _CHANNELS_FIRST
+
+
 def convolution_in_a_loop(x: Any, w: Any, **attrs: Any) -> Any:
-    """A `conv`, with its channels last. XLA's compiler for CPUs brings convolutions into that order outside of loops
-    only; with their channels first, those in loops took 15 times as long (jax 0.10.2)."""
+    """A `conv`, with its channels last: XLA's library for CPUs takes that order, into which XLA brings convolutions
+    outside of loops only (jax 0.10.2)."""
     space = tuple(range(1, x.ndim - 1))
     order = lax.ConvDimensionNumbers(
         (0, x.ndim - 1, *space), (x.ndim - 1, x.ndim - 2, *(a - 1 for a in space)), (0, x.ndim - 1, *space)

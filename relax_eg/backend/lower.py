@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
-from relax_eg.backend.convolutions import CONVOLUTIONS, convolution_in_a_loop
+from relax_eg.backend.convolutions import CONVOLUTIONS, convolution_in_a_loop, is_last_in_loops
 from relax_eg.backend.jax_library import run_library
 from relax_eg.backend.libraries import run_registered
 from relax_eg.backend.tensor_programs import lower_program
@@ -154,7 +154,7 @@ class _Run(Evaluator):
                 _need_to_apply(e, args, sizes)
             attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
             try:
-                if self._is_in_loop and e.op in CONVOLUTIONS:
+                if self._is_in_loop and e.op in CONVOLUTIONS and is_last_in_loops(args[1].shape, attrs["groups"]):
                     return convolution_in_a_loop(*args, **attrs)
                 return get(e.op).jax_function()(*args, **attrs)
             except (TypeError, ValueError):

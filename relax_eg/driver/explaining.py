@@ -22,13 +22,19 @@ from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.weights import FRUGAL
 from relax_eg.frontends import Source
-from relax_eg.ir.calls import reachable_functions
+from relax_eg.ir.calls import reachable_functions, without_calls
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
+from relax_eg.memory.pinned import without_order
 from relax_eg.rules.conditions import ValueGuard, key_of
 from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.rules.schema_answers import Values, values_of
 from relax_eg.shapes import Scope
+
+_ORDERED = (
+    "\nthe steps of the program that runs are in a stated order, in which some may run again: "
+    "without `after`, which is the identity, it is the program above"
+)
 
 
 def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: Module | None, at: Sizes) -> Explanation:
@@ -49,15 +55,17 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     options, asked = options.searched(first), options.searched(spec)
     if chosen is None:
         return Explanation(_empty_derivation(traced, options), None, kind=Certificate)
-    looped = _derivation_in_loops(traced, options, chosen) if is_limited else None
+    plain = without_order(chosen) if is_limited else chosen
+    remark = _ORDERED if plain != chosen else ""
+    looped = _derivation_in_loops(traced, options, plain) if is_limited else None
     if looped is not None:
-        return Explanation(looped, replay(looped, library_call, batch_function), kind=Certificate)
+        return Explanation(looped, replay(looped, library_call, batch_function), (), Certificate, remark)
     units = Units(traced.module, options, weight_names(traced, options), record=True)
     again = units.run()
     extracted = replace(asked, bindings=(dict(at),) if at else asked.bindings)
 
     def is_chosen() -> bool:
-        return _in_kernels(again, chosen) if spec.has_kernels else again.module == chosen
+        return _in_kernels(again, plain) if spec.has_kernels else again.module == plain
 
     if spec != first:
         again = units.extract_again(extracted)
@@ -65,20 +73,36 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
         again = units.extract_again(extracted, share)
         if is_chosen():
             break
+    loops: Sequence[Equation] = ()
     if not is_chosen() and is_limited:
-        raise ExplanationError(
-            f"{traced.name}: the search came to another program this time, or put its steps into loops "
-            "or an order after it, which are not on record; without a limit there is a derivation"
-        )
+        base = without_calls(again.module)
+        loops = _loops_of(base, options, plain) or ()
+        if base != again.module:  # the steps inside of repeated blocks are needed at each place
+            units = Units(traced.module, replace(options, sharing=False), weight_names(traced, options), record=True)
+            again = units.run()
+        again = _ending_at(again, units, plain)
     if not is_chosen():
         raise ExplanationError(
             f"{traced.name}: the search came to another program this time, so there is nothing on record of the one "
             "that was chosen; a larger budget(seconds=...) keeps the clock from deciding"
         )
-    derivation = _derivation(traced, options, units, again)
+    derivation = _derivation(traced, options, units, again, loops)
     rows = [row for o in again.outcomes for row in o.block.kernels]
     kernels = tuple(f"  {r.times} x {r.name}: {', '.join(r.operators)}" for r in rows)
-    return Explanation(derivation, replay(derivation, library_call, batch_function), kernels, Certificate)
+    return Explanation(derivation, replay(derivation, library_call, batch_function), kernels, Certificate, remark)
+
+
+def _ending_at(found: SearchResult, units: Units, chosen: Module) -> SearchResult:
+    """A recorded search as if it had come to the `chosen` program, which a price of a byte or loops over pieces made of
+    what it found. ExplanationError if functions of the two have the same name and are not the same."""
+    blocks = {(f.name, n): tuple(b.value for b in block.bindings) for f in chosen for n, block in enumerate(f.blocks)}
+    searched = {f.name for f in units.module}
+    for f in chosen:
+        if f.name not in searched and found.functions.get(f.name, f) != f:
+            raise ExplanationError(f"{chosen.main.name}: the search made another function `{f.name}` this time")
+    recorded = [replace(r, chosen=blocks.get((r.function, r.block), r.chosen)) for r in found.recorded]
+    functions = {**found.functions, **{f.name: f for f in chosen}}
+    return replace(found, module=chosen, functions=functions, recorded=recorded)
 
 
 def _in_kernels(found: SearchResult, chosen: Module) -> bool:
@@ -99,22 +123,29 @@ def _empty_derivation(traced: Source, options: Options) -> Derivation:
 
 def _derivation_in_loops(traced: Source, options: Options, chosen: Module) -> Derivation | None:
     """The derivation of the program as written in loops over pieces, which are made without a search; None if the
-    program chosen is another one. Its steps are proved, as no rule proposes loops in these numbers of pieces."""
+    program chosen is another one."""
+    steps = _loops_of(traced.module, options, chosen)
+    if steps is None:
+        return None
+    before, after = (m.main.blocks[0].bindings for m in (traced.module, chosen))
+    goals = derive(Recording(), [b.value for b in before], [b.value for b in after], steps, lambda *_: False)
+    empty, (end, _) = _empty_derivation(traced, options), _with_all_statements(chosen, options.scope)
+    part = DerivationPart(end.main.name, 0, tuple(goals))
+    return replace(empty, chosen=end, functions={f.name: f for f in (*empty.shared, *end)}, parts=(part,))
+
+
+def _loops_of(module: Module, options: Options, chosen: Module) -> list[Equation] | None:
+    """The loops over pieces that make the `chosen` program of a module; None if none do. They have to be proved, as no
+    rule proposes loops in these numbers of pieces."""
     rules = {s.name: s for s in options.rules.schemas}
-    found = Fissions(traced.module, options.bindings[0], rules)
-    if found.module != traced.module:  # with calls, which a derivation would have to replace
+    found = Fissions(module, options.bindings[0], rules)
+    if found.module != module:  # with calls, which a derivation would have to replace
         return None
     for region in found.regions:
         for pieces, is_finest in found.ways(region):
             made = found.cut(region, pieces, is_finest)
-            if made is None or made != chosen:
-                continue
-            before, after = (m.main.blocks[0].bindings for m in (traced.module, made))
-            steps = [Equation(rules[rule_of(region)], (pair,)) for pair in found.loops[made].items()]
-            goals = derive(Recording(), [b.value for b in before], [b.value for b in after], steps, lambda *_: False)
-            empty, (end, _) = _empty_derivation(traced, options), _with_all_statements(made, options.scope)
-            part = DerivationPart(end.main.name, 0, tuple(goals))
-            return replace(empty, chosen=end, functions={f.name: f for f in (*empty.shared, *end)}, parts=(part,))
+            if made is not None and made == chosen:
+                return [Equation(rules[rule_of(region)], (pair,)) for pair in found.loops[made].items()]
     return None
 
 
@@ -126,8 +157,10 @@ def _with_all_statements(module: Module, scope: Scope) -> tuple[Module, Scope]:
     return stated, Scope(assume=assume)
 
 
-def _derivation(traced: Source, options: Options, units: Units, found: SearchResult) -> Derivation:
-    parts = _parts(units, found)
+def _derivation(
+    traced: Source, options: Options, units: Units, found: SearchResult, loops: Sequence[Equation]
+) -> Derivation:
+    parts = _parts(units, found, loops)
     written, scope = _with_all_statements(units.written, options.scope)
     shared, _ = _with_all_statements(units.module, options.scope)
     chosen, _ = _with_all_statements(found.module, options.scope)
@@ -142,14 +175,15 @@ def _derivation(traced: Source, options: Options, units: Units, found: SearchRes
     )  # fmt: skip
 
 
-def _parts(units: Units, search: SearchResult) -> list[DerivationPart]:
+def _parts(units: Units, search: SearchResult, loops: Sequence[Equation]) -> list[DerivationPart]:
     """The derivations of each changed block, and of the forms of functions from which a rule made something used in
-    them."""
+    them. `loops`: steps of the entry that are not on record."""
     found: list[DerivationPart] = []
     forms: dict[str, dict[Values, None]] = {}
     # Callers first: they determine which forms of their callees are needed.
     for searched in reversed(search.recorded):
-        part = _part(searched, units, tuple(forms.get(searched.function, ())))
+        more = loops if searched.function == units.module.main.name else ()
+        part = _part(searched, units, tuple(forms.get(searched.function, ())), more)
         if not part.forms and all(g.start is g.end for g in part.results):
             continue
         found.append(part)
@@ -161,7 +195,7 @@ def _parts(units: Units, search: SearchResult) -> list[DerivationPart]:
     return found[::-1]
 
 
-def _part(searched: RecordedBlock, units: Units, forms: Sequence[Values]) -> DerivationPart:
+def _part(searched: RecordedBlock, units: Units, forms: Sequence[Values], more: Sequence[Equation]) -> DerivationPart:
     schemas = {s.name: s for s in units.options.rules.schemas}
     proposed = [
         Equation(schemas[rule], ((old, new),), answers=answers)
@@ -175,6 +209,6 @@ def _part(searched: RecordedBlock, units: Units, forms: Sequence[Values]) -> Der
     count = len(searched.written)
     ends = [x for values in (searched.chosen, *forms) for x in values]
     starts = [*searched.written] * (1 + len(forms))
-    goals = derive(searched.recording, starts, ends, proposed, holds)
+    goals = derive(searched.recording, starts, ends, [*proposed, *more], holds)
     each = [tuple(goals[i : i + count]) for i in range(0, len(goals), count)]
     return DerivationPart(searched.function, searched.block, each[0], tuple(each[1:]))

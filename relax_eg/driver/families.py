@@ -20,7 +20,7 @@ import numpy as np
 from relax_eg.backend.family import SearchSpec
 from relax_eg.driver.measured import CandidateProgram, Search
 from relax_eg.driver.options import Sizes, scope_allows
-from relax_eg.driver.prices import NEVER_SLOWER, seconds_at
+from relax_eg.driver.prices import NEVER_SLOWER, is_lowered_otherwise, seconds_at
 from relax_eg.extract.boundary import boundary
 from relax_eg.extract.cover import GAINING, NEARER, CoverBox, Partition, choose_programs, cost_ratios
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
@@ -191,7 +191,7 @@ class _Pool:
         first = len(options.bindings) + 1 + min(_CORNERS, 2 ** len(self.varying))
         deadline = time.thread_time() + options.budget.seconds
         known = set[tuple[Module, SearchSpec]]()
-        if not search.weights:
+        if not search.weights and not is_lowered_otherwise(search.traced.module, options):
             known.add((search.entry().units.written, search.by_price))
         enough = max(_QUIET, min(most // 2, _QUIETEST))
         quiet = 0

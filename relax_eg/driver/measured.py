@@ -36,6 +36,7 @@ from relax_eg.driver.prices import (
     PAYS_MEMORY,
     call_seconds,
     device_cost,
+    is_lowered_otherwise,
     is_no_dearer,
     is_sparing,
     is_worthwhile,
@@ -467,8 +468,9 @@ def time_candidates(search: Search, call: Callable[[CandidateProgram], Any]) -> 
     """
     options, traced = search.options, search.traced
     entries = [*search.alternatives(options.measure), *map(search.entry, search.other_executions)]
-    # With weights, even the unchanged program differs from the one as written: its weights are prepared.
-    entries = [e for e in entries if e.module != e.units.written or search.weights]
+    # Even the unchanged program differs from the one as written if weights are prepared or loops are lowered otherwise.
+    differs = bool(search.weights) or is_lowered_otherwise(traced.module, options)
+    entries = [e for e in entries if differs or e.module != e.units.written]
     modes = (AS_USUAL, *options.profile.modes)
     written, *others = (CandidateProgram(e, m) for e in (None, *entries) for m in modes)
     calls: dict[str, Any] = {}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from relax_eg.backend.convolutions import slower_in_loops
 from relax_eg.backend.family import KERNELS, WHOLE
 from relax_eg.backend.pallas.plan import own_kernels
 from relax_eg.backend.program import Program
@@ -100,9 +101,9 @@ class ByProfile:
 
 def price_at(module: Module, options: PriceOptions, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
     """The cost of a program at a binding, by the profile of `options` or by their cost model. `weights`: parameters
-    known ahead of the calls; what depends on them alone is computed once and costs nothing. None: all of it is computed
-    at every call."""
-    priced = _priced(module, options, binding)
+    known ahead of the calls; what depends on them alone is computed once and costs nothing. None: it is the program as
+    written, which JAX lowers, and all of it is computed at every call."""
+    priced = _priced(module, options, binding, weights is None)
     key = None if weights is None else frozenset(weights)
     if key not in priced.costs:
         priced.costs[key] = _price_anew(module, options, binding, weights, priced.model)
@@ -139,21 +140,34 @@ def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[
     return {k: str(d) for k, d in (found | {"prepared": prepared}).items()}
 
 
-def cost_model(module: Module, options: PriceOptions, binding: Sizes) -> WholeCost:
-    """The model that prices a module at a binding; the one made before, if the module was priced there."""
-    return _priced(module, options, binding).model
+def cost_model(module: Module, options: PriceOptions, binding: Sizes, is_written: bool = False) -> WholeCost:
+    """The model that prices a module at a binding; the one made before, if the module was priced there. `is_written`:
+    whether JAX lowers it, as it is written."""
+    return _priced(module, options, binding, is_written).model
 
 
-def _priced(module: Module, options: PriceOptions, binding: Sizes) -> PricedModule:
-    make = partial(_model_anew, module, options, binding)
-    return options.priced.of(module, options.profile, options.execution, options.cost, binding, make)
+def is_lowered_otherwise(module: Module, options: PriceOptions) -> bool:
+    """Whether what JAX makes of a program, as it is written, takes longer than what `backend.lower` makes of it."""
+    if options.profile.platform != "cpu" or options.cost is not None or options.execution == KERNELS:
+        return False
+    bodies = (f for f in module if f is not module.main)
+    return any(slower_in_loops(e) != 1.0 for f in bodies for e in f.expressions())
 
 
-def _model_anew(module: Module, options: PriceOptions, binding: Mapping[str, Number]) -> WholeCost:
+def _priced(module: Module, options: PriceOptions, binding: Sizes, is_written: bool) -> PricedModule:
+    is_written = is_written and is_lowered_otherwise(module, options)
+    make = partial(_model_anew, module, options, binding, is_written)
+    return options.priced.of(module, options.profile, options.execution, options.cost, is_written, binding, make)
+
+
+def _model_anew(module: Module, options: PriceOptions, binding: Mapping[str, Number], is_written: bool) -> WholeCost:
     functions = {f.name: f for f in module}
     if options.execution != KERNELS:
         if not options.profile.pallas:
-            return WholeCost(options.profile, binding, functions, options.cost)
+            model = WholeCost(options.profile, binding, functions, options.cost)
+            if is_written and is_lowered_otherwise(module, options):
+                model.slower_in_loops = slower_in_loops
+            return model
         model = WithOwnKernels(options.profile, binding, functions, options.cost)
         model.own_blocks = own_kernels
         return model
@@ -183,7 +197,7 @@ def with_details(
 ) -> ProgramCost:
     """`cost`, as `price_at` gave it for these arguments, with all the details of a report. `kernels`: the operators
     inside composed programs, by name."""
-    model = cost_model(module, options, binding)
+    model = cost_model(module, options, binding, weights is None)
     once = static_expressions(module.main, weights) if weights else None
     return replace(
         cost,
@@ -218,7 +232,7 @@ def kinds_at(
     """The predicted seconds of a call at a binding by kind of kernel (`extract.kinds`), without corrections; empty in
     kernels and for a cost model. `weights`: as in `price_at`."""
     skip = None if weights is None else static_expressions(module.main, weights)
-    return _kinds(module, options, cost_model(module, options, binding), skip)
+    return _kinds(module, options, cost_model(module, options, binding, weights is None), skip)
 
 
 def _kinds(module: Module, options: PriceOptions, model: WholeCost, skip: set[Expr] | None) -> dict[str, float]:
@@ -262,7 +276,8 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     `columns`: the values of each size variable, one for each binding.
     """
     # float64, because products of large sizes overflow 64-bit integers.
-    model = _model_anew(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
+    at = {v: np.asarray(c, np.float64) for v, c in columns.items()}
+    model = _model_anew(module, options, at, weights is None)
     skip = None if weights is None else static_expressions(module.main, weights)
     found = function_seconds(module.main, model, options, skip)
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()

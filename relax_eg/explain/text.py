@@ -63,6 +63,7 @@ class Explanation:
     - `kernels`: lines that say which of the chosen operators run in one kernel. A kernel's program is composed of their
       equations, so that takes no steps.
     - `kind`: the class of its certificate.
+    - `remark`: what sets the program that runs apart from the one that is derived; "" for nothing.
     - `steps`: the uses of rules, in order.
     """
 
@@ -70,6 +71,7 @@ class Explanation:
     replayed: Replay | None
     kernels: tuple[str, ...] = ()
     kind: type[UnaidedCertificate] = UnaidedCertificate
+    remark: str = ""
 
     @cached_property
     def steps(self) -> tuple[Line, ...]:
@@ -95,7 +97,7 @@ class Explanation:
         yield f"replayed: {self.replayed}"
         if not count:
             yield "what is computed is what was written;"
-            yield "the gain is in what runs once, ahead of the calls, on weights alone"
+            yield "the gain is in what runs once, ahead of the calls, on weights alone, or in how loops are lowered"
         names = {f.name for f in d.written}
         for f in d.shared:
             if f.name not in names:
@@ -124,6 +126,8 @@ class Explanation:
         if self.kernels:
             yield "\nin kernels, each composed of the equations of its operators"
         yield from self.kernels
+        if self.remark:
+            yield self.remark
 
     def _step(self, line: Line) -> Iterator[str]:
         rule = self._rules[line.rule]

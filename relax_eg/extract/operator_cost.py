@@ -7,7 +7,7 @@ concatenations and opaque calls are kernels, elementwise code costs a share of i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from relax_eg.dtypes import itemsize
@@ -114,6 +114,9 @@ class OperatorCost(SizedDevice):
         self._around: tuple[Number, ...] = ()  # steps of the loops around the priced function, innermost first
         self.constants: Mapping[str, int] = {}  # per parameter: the number of loops around in which it is constant
         self.sliced: frozenset[str] = frozenset()  # parameters of which each step of a scan reads its own part
+        # How many times as long an operator takes in a loop, where JAX lowers the program as it is written.
+        self.slower_in_loops: Callable[[Expr], float] | None = None
+        self.is_in_loop = False  # whether a loop runs the priced function
 
     @property
     def fuses_into_matmuls(self) -> bool:
@@ -176,7 +179,8 @@ class OperatorCost(SizedDevice):
                 self._device_inside(site), binding, self.functions, self.cost
             )
             model._running = self._running | {function.name}
-            model.by_operator = self.by_operator
+            model.by_operator, model.slower_in_loops = self.by_operator, self.slower_in_loops
+            model.is_in_loop = self.is_in_loop or site.op in LOOPS
             if site.op == SCAN:
                 whole = site["constants"] + site["carry"]
                 model.sliced = frozenset(str(p.attr("name")) for p in function.params[whole:])

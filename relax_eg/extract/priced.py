@@ -19,6 +19,7 @@ class PricedModule:
     """A module at one binding of its sizes.
 
     - `profile`, `execution`, `cost`: the device or the cost model that prices it, and how it is executed.
+    - `is_written`: whether JAX lowers it, as it is written.
     - `model`: its cost model, which has every node placed in the kernels of its function.
     - `costs`: its prices found so far, by the weights that are known ahead of the calls.
     """
@@ -27,6 +28,7 @@ class PricedModule:
     profile: Profile
     execution: str
     cost: CostModel | None
+    is_written: bool
     binding: Mapping[str, int]
     model: WholeCost
     costs: dict[frozenset[str] | None, ProgramCost] = field(default_factory=dict[frozenset[str] | None, ProgramCost])
@@ -44,6 +46,7 @@ class PricedModules:
         profile: Profile,
         execution: str,
         cost: CostModel | None,
+        is_written: bool,
         binding: Mapping[str, int],
         make: Callable[[], WholeCost],
     ) -> PricedModule:
@@ -53,10 +56,11 @@ class PricedModules:
                 each.module is module
                 and each.execution == execution
                 and each.cost is cost
+                and each.is_written == is_written
                 and each.binding == binding
                 and each.profile == profile
             ):
                 return each
-        found = PricedModule(module, profile, execution, cost, dict(binding), make())
+        found = PricedModule(module, profile, execution, cost, is_written, dict(binding), make())
         self._kept = (*self._kept[1 - _MOST :], found)
         return found

@@ -101,6 +101,13 @@ def test_symbolic_slices_with_steps_are_one_slice_each() -> None:
 def test_a_linear_layer_is_one_matmul() -> None:
     assert ops(trace(lambda x, w: x @ w, "b s 4", "4 5").main) == ["matmul"]
     assert ops(trace(lambda x, w: jnp.einsum("bsi,oi->bso", x, w), "b s 4", "5 4").main) == ["permute_dims", "matmul"]
+
+
+def test_the_weights_of_an_attention_are_not_moved() -> None:
+    """JAX multiplies values by weights; as the exchanged product, the weights are read as they are."""
+    main = trace(lambda w, v: jnp.einsum("bhqk,bkhd->bqhd", w, v), "2 3 5 7", "2 7 3 4").main
+    (product,) = (e for e in main.expressions() if e.op == "matmul")
+    assert product.args[0] is main.params[0]
     assert ops(trace(jnp.dot, "4", "4").main) == ["matmul"]
     assert ops(trace(jnp.outer, "n", "m").main) == ["expand_dims", "broadcast_to", "multiply"] or ops(
         trace(jnp.outer, "n", "m").main

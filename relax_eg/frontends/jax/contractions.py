@@ -15,7 +15,9 @@ def dot_general(e: JaxprEquation) -> Expr | None:
     """`dot_general` as operators, or None if `matmul` cannot express it.
 
     Batch axes come first on both sides. Without batch axes, a left side of any rank and a right side of rank 1 or 2
-    need no reshape, as in numpy's matmul. Otherwise a reshape merges the free axes of each side into one.
+    need no reshape, as in numpy's matmul. Otherwise a reshape merges the free axes of each side into one. Where the
+    right side is in the order of a left side, and the left side is not, the product is that of the sides exchanged: the
+    result is moved, and not the right side, such as the weights of an attention, which XLA's loops on CPUs would copy.
     """
     a, b = e.args
     precision = precision_of(e["precision"])
@@ -29,9 +31,14 @@ def dot_general(e: JaxprEquation) -> Expr | None:
     contract_a, contract_b = [p[0] for p in pairs], [p[1] for p in pairs]
     free_a = [i for i in range(a.ndim) if i not in contract_a and i not in batch_a]
     free_b = [i for i in range(b.ndim) if i not in contract_b and i not in batch_b]
+    batch, moved = len(batch_a), 0
+    as_left = [[*batch_a, *free_a, *contract_a], [*batch_b, *free_b, *contract_b]]
+    if pairs and batch and free_a and free_b and as_left[0] != sorted(as_left[0]) and as_left[1] == sorted(as_left[1]):
+        moved = len(free_a)
+        a, b, batch_a, batch_b = b, a, batch_b, batch_a
+        free_a, free_b, contract_a, contract_b = free_b, free_a, contract_b, contract_a
     a = permute(a, [*batch_a, *free_a, *contract_a])
     b = permute(b, [*batch_b, *contract_b, *free_b])
-    batch = len(batch_a)
     if not pairs:
         return _outer(a, b, batch, len(free_a), e.dtype)
     out_dtype = None if e.dtype == a.dtype else e.dtype
@@ -54,7 +61,12 @@ def dot_general(e: JaxprEquation) -> Expr | None:
     else:
         b = insert_axes(reshape(b, (*lead, k)), (batch + 1,))
         drop.append(batch + 1)
-    return reshape(squeeze(call("matmul", (a, b), attrs), drop), e.shape)
+    made = squeeze(call("matmul", (a, b), attrs), drop)
+    if not moved:
+        return reshape(made, e.shape)
+    rows = len(e.shape) - batch - moved  # of what is now the left side
+    made = reshape(made, (*e.shape[:batch], *e.shape[batch + moved :], *e.shape[batch : batch + moved]))
+    return permute(made, [*range(batch), *range(batch + rows, len(e.shape)), *range(batch, batch + rows)])
 
 
 def _outer(a: Expr, b: Expr, batch: int, free: int, dtype: str) -> Expr:
