@@ -318,6 +318,7 @@ class Rule:
                 raise self.error(f"condition {g}: {what} `{v}`")
             if why := _impossible(g, instance.params):
                 raise self.error(f"condition {g}: {why}")
+        where = f" with {', '.join(f'{n}={v!r}' for n, v in attributes.items())}" if attributes else ""
         for a, b in zip(instance.left, instance.right, strict=True):
             if a.op == VAR:
                 raise self.error("the left side is a bare variable: it would match everything")
@@ -325,9 +326,9 @@ class Rule:
                 raise self.error("both sides are the same expression")
             x, y = a.tensor, b.tensor
             if x.shape != y.shape:
-                raise self.error(f"the sides differ in shape: left {x.short}, right {y.short}")
+                raise self.error(f"the sides differ in shape{where}: left {x.short}, right {y.short}")
             if x.dtype != y.dtype:
-                raise self.error(f"the sides differ in dtype: left {x.dtype}, right {y.dtype}")
+                raise self.error(f"the sides differ in dtype{where}: left {x.dtype}, right {y.dtype}")
 
     def error(self, text: str) -> RuleError:
         return RuleError(f"{self.where} rule `{self.name}`: {text}")
