@@ -40,7 +40,7 @@ def figures_table(names: str, *figures: str, no_wrap: bool = False) -> Table:
 def report(r: CostReport) -> RenderResult:
     """The printed form of a report."""
     title = f"{r.name}   {r.target}, {r.execution}" + (f", at {binding_text(r.at)}" if r.at else "")
-    yield Text(title + (" (sizes assumed: none were given)" if r.assumed_at else ""), style="bold")
+    yield Text(title + (" (sizes that were not given are assumed)" if r.assumed_at else ""), style="bold")
     table = figures_table("", "as written", "chosen", "ratio")
     b, a = r.before, r.after
     for label, x, y, show in (
