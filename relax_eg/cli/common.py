@@ -192,9 +192,9 @@ def read_bounds(texts: list[str]) -> CommandBounds:
     return ranges, *statements
 
 
-def read_facts(texts: list[str] | None) -> dict[str, list[str]]:
+def read_facts(texts: list[str] | None) -> dict[str | int, list[str]]:
     """Returns the facts in texts such as `["a=positive definite", "x=finite"]`, by the name of the argument."""
-    found: dict[str, list[str]] = {}
+    found: dict[str | int, list[str]] = {}
     for text in texts or []:
         name, sign, words = text.partition("=")
         if not sign or not name.strip() or not words.strip():
