@@ -149,6 +149,11 @@ def test_rules_in_and_out(folder: Path) -> None:
             ["model.py:chain", *CHAIN, "--at", "n=64", "--memory-limit", "100B"],
             "chain(): memory_limit is 100 B, and of",
         ),
+        (
+            ["model.py:chain", *CHAIN, "--facts", "a"],
+            "--facts 'a': an argument and a fact, as in 'a=positive definite'",
+        ),
+        (["model.py:chain", *CHAIN, "--facts", "a=funny"], "'funny' is no fact"),
         (["model.py:chain", "--spec", "n"], "missing a required argument: 'b'"),
         (["model.py:chain", *CHAIN, "--without", "nonsense"], "--without 'nonsense': no rule has this name"),
         (["model.py:branch", "--spec", "n"], "TraceError: cannot trace `branch` (model.py:9)"),
@@ -168,7 +173,21 @@ def test_rules_are_listed(folder: Path) -> None:
     assert "matmul_vector_associates" in result.output
     only = run("rules", "--only", "transpose")
     assert 0 < len(only.output.splitlines()) < len(result.output.splitlines())
-    assert "twice_negated" in run("rules", folder / "good.py").output
+    assert run("rules", folder / "good.py").output.splitlines() == ["twice_negated: -(-(-x))  =>  -x"]
+    unknown = run("rules", folder / "good.py", "--only", "nonsense")
+    assert unknown.exit_code == 1 and "--only 'nonsense': no rule has this name, tag or class" in unknown.output
+
+
+def test_facts_are_declared(folder: Path) -> None:
+    (folder / "root.py").write_text(
+        "import relax_eg as rx\nbook = rx.RuleSet('roots')\n"
+        "@book.rule('x: n', when='nonnegative(x)', check=False)\n"
+        "def size_of_nonnegative(x):\n    return rx.op.abs(x), x\n"
+    )
+    (folder / "size.py").write_text("import jax.numpy as jnp\ndef size(x):\n    return jnp.exp(jnp.abs(x))\n")
+    asked = ["why-not", "size_of_nonnegative", f"{folder}/size.py:size", "--spec", "n", "--rules", folder / "root.py"]
+    assert "x is not known to be nonnegative" in text(run(*asked))
+    assert "nonnegative" not in text(run(*asked, "--facts", "x=finite", "--facts", "x=nonnegative")).partition("\n")[2]
 
 
 def test_verify(folder: Path) -> None:

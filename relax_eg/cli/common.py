@@ -192,17 +192,28 @@ def read_bounds(texts: list[str]) -> CommandBounds:
     return ranges, *statements
 
 
+def read_facts(texts: list[str] | None) -> dict[str | int, list[str]]:
+    """Returns the facts in texts such as `["a=positive definite", "x=finite"]`, by the name of the argument."""
+    found: dict[str | int, list[str]] = {}
+    for text in texts or []:
+        name, sign, words = text.partition("=")
+        if not sign or not name.strip() or not words.strip():
+            raise OptionError(f"--facts {text!r}: an argument and a fact, as in 'a=positive definite', is accepted")
+        found.setdefault(name.strip(), []).append(words.strip())
+    return found
+
+
 def read_rules(path: Path | None) -> RuleSet:
     """Returns the default rules, and those of the rule file `path` unless it is None."""
-    rules = rx.rules.default
-    if path is None:
-        return rules
+    return rx.rules.default if path is None else sum(rule_sets(path), rx.rules.default)
+
+
+def rule_sets(path: Path) -> list[RuleSet]:
+    """Returns the rule sets that a file defines. OptionError if it defines none."""
     found = [v for v in vars(load_file(path)).values() if isinstance(v, RuleSet)]
     if not found:
         raise OptionError(f"{path} defines no RuleSet")
-    for book in found:
-        rules = rules + book
-    return rules
+    return found
 
 
 def _fail(error: Exception, text: str) -> NoReturn:

@@ -18,6 +18,7 @@ from relax_eg.cli.common import (
     load_program,
     out,
     print_text,
+    read_facts,
     read_rules,
     write_output,
 )
@@ -45,6 +46,7 @@ def optimize(
     without: Annotated[list[str] | None, typer.Option("--without", help="Rules, tags or classes to leave out.")] = None,
     target: shared_options.Target = "",
     numerics: shared_options.Numerics = "reassociate",
+    facts: shared_options.Facts = None,
     nodes: Annotated[int, typer.Option("--nodes", help="E-graph node budget.")] = 200_000,
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
     measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
@@ -102,6 +104,7 @@ def optimize(
                 "rules": chosen,
                 **shared_options.search_options(at, bounds, weights, target),
                 "numerics": numerics,
+                "facts": read_facts(facts),
                 "budget": rx.Budget(nodes=nodes, seconds=seconds),
                 "memory_limit": None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit"),
             }
@@ -123,7 +126,7 @@ def optimize(
     def load_saved() -> rx.types.Optimized:
         options = {"--spec": spec, "--input": inputs, "--at": at, "--bounds": bounds, "--weights": weights}
         options |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
-        options |= {"--memory-limit": memory_limit, "--time-limit": time_limit}
+        options |= {"--memory-limit": memory_limit, "--time-limit": time_limit, "--facts": facts}
         if wrong := [option for option, value in options.items() if value]:
             raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
         return rx.load(function)

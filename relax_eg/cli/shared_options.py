@@ -14,6 +14,7 @@ Spec = Annotated[Texts, typer.Option("--spec", help='One per argument, in order:
 At = Annotated[Texts, typer.Option("--at", help="Sizes to be best at: s=128.")]
 Bounds = Annotated[Texts, typer.Option("--bounds", help='What sizes may ever be: s=1:4096, "s % 8 == 0".')]
 Weights = Annotated[Texts, typer.Option("--weights", help="Arguments known ahead of the calls.")]
+Facts = Annotated[Texts, typer.Option("--facts", help="What is known of an argument: 'a=positive definite'.")]
 Inputs = Annotated[
     Texts,
     typer.Option("--input", help='An input of an ONNX model: its value, sr=16000, or its spec, "x=n 3 32*h 32*w".'),

@@ -8,7 +8,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import command, load_program, print_text, read_rules
+from relax_eg.cli.common import command, load_program, print_text, read_facts, read_rules
 
 
 @command
@@ -22,6 +22,7 @@ def why_not(
     rules: shared_options.Rules = None,
     target: shared_options.Target = "",
     numerics: shared_options.Numerics = "reassociate",
+    facts: shared_options.Facts = None,
 ) -> None:
     """Print why a rule did not fire in a function: the nearest match, and what failed there."""
     found = rx.why_not(
@@ -31,5 +32,6 @@ def why_not(
         rules=read_rules(rules),
         **shared_options.search_options(at, bounds, weights, target),
         numerics=numerics,  # type: ignore[arg-type]
+        facts=read_facts(facts),
     )
     print_text(found)

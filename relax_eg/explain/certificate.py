@@ -65,7 +65,9 @@ class UnaidedCertificate:
         """Reads what `save` wrote. ExplanationError if the file is not a certificate."""
         try:
             data = read_json(Path(path).read_bytes())
-        except (OSError, ValueError) as e:
+        except OSError as e:
+            raise ExplanationError(f"{path} cannot be read: {e.strerror or e}") from None
+        except ValueError as e:
             raise ExplanationError(f"{path} is no certificate: {e}") from None
         if not isinstance(data, dict) or data.get("format") != "relax-eg certificate":
             accepted = "a file that `best.certificate().save(path)` wrote is accepted"

@@ -23,7 +23,7 @@ MOST_RULES = 3  # limit: rules whose work in the search the text shows; the JSON
 def report(r: CostReport) -> RenderResult:
     """The printed form of a report."""
     title = f"{r.name}   {r.target}, {r.execution}" + (f", at {binding_text(r.at)}" if r.at else "")
-    yield Text(title + (" (sizes assumed: none were given)" if r.assumed_at else ""), style="bold")
+    yield Text(title + (" (sizes that were not given are assumed)" if r.assumed_at else ""), style="bold")
     table = plain_table([""], ["as written", "chosen", "ratio"])
     b, a = r.before, r.after
     for label, x, y, show in (

@@ -85,7 +85,7 @@ def _compare_sides(
     for n, plan in enumerate(_plans(rule, chosen, others, samples)):
         rng = np.random.default_rng((seed, n, zlib.crc32(rule.name.encode())))
         before = tested
-        for index, case in enumerate(cases_of(rule, plan, rng)):
+        for index, case in enumerate(cases_of(plan, rng)):
             try:
                 failure = plan.judge(case)
             except Absent:
@@ -400,8 +400,6 @@ def require_same_sides(instance: Instance) -> None:
     ranks = dict(zip(rule.block_names, instance.ranks, strict=True))
     _, again = rule.program(rule.function, ranks, instance.dtype, dict(instance.attributes))
     left, right = rule.sides(again) if again is not None else ((), ())
-    if rule.reverse:
-        left, right = right, left
     if (left, right) == (instance.left, instance.right):
         return
 

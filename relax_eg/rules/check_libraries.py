@@ -124,7 +124,7 @@ def check_library(rule: Rule, library: Library) -> Verdict:
                 return Verdict(rule, "refuted", tested, found, time.perf_counter() - started, str(found))
             worst = max(worst, NUMERICS.index(measured or "exact"))
     if not tested:
-        raise rule.error(f"no sizes up to {draws.LARGEST_SIZE} meet its conditions: {' and '.join(rule.when)}")
+        raise draws.no_sizes(chosen[0])
     spent = time.perf_counter() - started
     return Verdict(rule, "tested", tested, None, spent, theory=f"measured: {NUMERICS[worst]}")
 

@@ -112,6 +112,8 @@ def _guard(text: str, variables: Collection[str], error: Callable[[str], RuleErr
                 return ValueTest(found[1], way, float(number))
             except ValueError:
                 raise error(f"`{found[1]}` is a pattern variable; it can be compared with a number") from None
+    if not left_text.strip() or not right_text.strip():
+        raise error(f"nothing is compared on one side of {op}")
     try:
         left, right = Dim.of(left_text.strip()), Dim.of(right_text.strip())
     except SpecError as e:

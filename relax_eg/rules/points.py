@@ -18,7 +18,7 @@ from relax_eg.ir.expr import VAR, postorder
 from relax_eg.memo import Memo
 from relax_eg.rules import samples as draws
 from relax_eg.rules.judge import Absent, Case, Judge, judge_accuracy
-from relax_eg.rules.rule import Instance, Rule
+from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, draw_under_guards
 
 _ACCURACY_POINTS = 24  # limit: points at which the accuracy of a proved equality is tested
@@ -54,14 +54,14 @@ class PointPlan:
     elements: int | None = None
 
 
-def cases_of(rule: Rule, plan: PointPlan, rng: np.random.Generator) -> Iterator[Case]:
+def cases_of(plan: PointPlan, rng: np.random.Generator) -> Iterator[Case]:
     """Cases to compare: the instances in turn, each starting at another position of its list of sizes."""
     turns = -(-plan.count // len(plan.instances))
     sizes_of: list[list[dict[str, int]]] = []
     for instance in plan.instances:
         found = draw_sizes(instance, rng, max(turns, 24), plan.least)
         if not found:
-            raise rule.error(f"no sizes up to {draws.LARGEST_SIZE} meet its conditions: {' and '.join(rule.when)}")
+            raise draws.no_sizes(instance)
         sizes_of.append(found)
     for k in range(plan.count):
         which = k % len(plan.instances)
@@ -105,7 +105,7 @@ def _keeps_accuracy(instance: Instance, masks: bool) -> bool:
     shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]
     tested = 0
     try:
-        for case in cases_of(instance.rule, plan, np.random.default_rng(0)):
+        for case in cases_of(plan, np.random.default_rng(0)):
             if sum(math.prod(int(d.evaluate(case.sizes)) for d in s) for s in shapes) > _MOST_ELEMENTS:
                 continue
             tested += 1

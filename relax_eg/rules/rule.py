@@ -30,7 +30,7 @@ import numpy as np
 
 from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OperatorError, RuleError
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, node, postorder, rebuild, var
 from relax_eg.ir.origin import SourceLine
 from relax_eg.limits import KEPT, RANK
 from relax_eg.memo import Memo
@@ -208,8 +208,6 @@ class Rule:
         if made is None:
             return None
         left, right = self.sides(made)
-        if self.reverse:
-            left, right = right, left
         if attributes and any(a.op == VAR for a in left):
             return None  # the operator is the identity for these values: there is nothing to match
         guards = self._guards(params)
@@ -272,8 +270,8 @@ class Rule:
         return value if read_source(self.attributes[variable])[1] else operator_function(value)
 
     def sides(self, made: Any) -> Sides:
-        """The two sides from the function's return value `made`, in the order returned. Raises RuleError if `made` is
-        not two sides."""
+        """The left and the right side from the function's return value `made`. Raises RuleError if `made` is not two
+        sides."""
         if not isinstance(made, tuple) or len(made) != 2:  # type: ignore[reportUnknownArgumentType]
             raise self.error("a rule returns its two sides: `return left, right`")
         sides: list[tuple[Expr, ...]] = []
@@ -287,7 +285,8 @@ class Rule:
             raise self.error(
                 f"the sides differ in how many results they have: left {len(sides[0])}, right {len(sides[1])}"
             )
-        return sides[0], sides[1]
+        left, right = reversed(sides) if self.reverse else sides
+        return _as_traced(left), right
 
     def _check(self, instance: Instance, attributes: Mapping[str, Any]) -> None:
         left, right = postorder(instance.left), postorder(instance.right)
@@ -319,6 +318,7 @@ class Rule:
                 raise self.error(f"condition {g}: {what} `{v}`")
             if why := _impossible(g, instance.params):
                 raise self.error(f"condition {g}: {why}")
+        where = f" with {', '.join(f'{n}={v!r}' for n, v in attributes.items())}" if attributes else ""
         for a, b in zip(instance.left, instance.right, strict=True):
             if a.op == VAR:
                 raise self.error("the left side is a bare variable: it would match everything")
@@ -326,9 +326,9 @@ class Rule:
                 raise self.error("both sides are the same expression")
             x, y = a.tensor, b.tensor
             if x.shape != y.shape:
-                raise self.error(f"the sides differ in shape: left {x.short}, right {y.short}")
+                raise self.error(f"the sides differ in shape{where}: left {x.short}, right {y.short}")
             if x.dtype != y.dtype:
-                raise self.error(f"the sides differ in dtype: left {x.dtype}, right {y.dtype}")
+                raise self.error(f"the sides differ in dtype{where}: left {x.dtype}, right {y.dtype}")
 
     def error(self, text: str) -> RuleError:
         return RuleError(f"{self.where} rule `{self.name}`: {text}")
@@ -349,6 +349,18 @@ class Rule:
 @lru_cache(KEPT)
 def _pattern(name: str, spec: Spec, blocks: tuple[tuple[str, int], ...], dtype: str) -> Expr:
     return var(name, pattern_of(name, spec, dict(blocks), dtype))
+
+
+def _as_traced(left: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The left side with broadcast scalars in the place of `full`, except as a whole side. JAX traces no `full`, and
+    `full_is_broadcast` of the default rules rewrites it, so a pattern with it would match nothing."""
+
+    def replaced(e: Expr, args: tuple[Expr, ...]) -> Expr:
+        if e.op == "full" and e not in left:
+            return node("broadcast_to", args, e.attrs, e.annotation) if e.shape else args[0]
+        return node(e.op, args, e.attrs, e.annotation)
+
+    return tuple(rebuild(left, replaced))
 
 
 def _impossible(g: Guard, params: Iterable[Expr]) -> str:

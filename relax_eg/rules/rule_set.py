@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from relax_eg.argument_checks import TEXT, Kind, accepts, one_of, sequence_of, short_repr
+from relax_eg.argument_checks import FLAG, STATEMENTS, TEXT, Kind, accepts, one_of, sequence_of, short_repr
 from relax_eg.errors import OptionError, RuleError, SpecError, UnknownRuleError
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.libraries import FirstRun
@@ -21,6 +21,15 @@ from relax_eg.shapes import parse_signature
 _RULES = Kind(lambda x: isinstance(x, RuleSet), "a RuleSet")
 _RULES_OR_NAME = Kind(lambda x: isinstance(x, (RuleSet, str)), "a RuleSet, or the name of a rule, tag or class,")
 _CLASSES = sequence_of(f"a list of {', '.join(map(repr, NUMERICS))}", one_of(*NUMERICS))
+_ATTRIBUTES = Kind(
+    lambda x: x is None or (isinstance(x, Mapping) and all(isinstance(t, str) for kv in x.items() for t in kv)),  # type: ignore[reportUnknownVariableType]
+    "attribute variables with what they range over, such as {'p': 'permute_dims.axes'},",
+)
+_TAGS = Kind(
+    lambda x: not isinstance(x, str) and isinstance(x, Iterable) and all(isinstance(t, str) for t in x),  # type: ignore[reportUnknownVariableType]
+    "a tuple of texts, such as ('matmul',),",
+)
+_OPTIONS = {"attrs": _ATTRIBUTES, "sizes": TEXT, "when": STATEMENTS, "tags": _TAGS, "check": FLAG}
 
 
 class RuleSet:
@@ -50,6 +59,7 @@ class RuleSet:
             if known is not r:
                 raise r.error(f"another rule of this name, at {known.where}, is in the set `{name}` too")
 
+    @accepts(RuleError, **_OPTIONS, both=FLAG)
     def rule(
         self,
         shapes: str,
@@ -111,6 +121,7 @@ class RuleSet:
                 require_tested(r)
         self._rules.update({r.name: r for r in made})
 
+    @accepts(RuleError, **_OPTIONS)
     def library(
         self,
         name: str,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, numpy_dtype
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import RelaxEgError, RuleError
 from relax_eg.ir.annotations import Tensor, dims_in
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value, postorder, var
 from relax_eg.limits import KEPT
@@ -41,6 +41,7 @@ _MOST_ELEMENTS = 4096
 LARGEST_SHIFT = 1000
 LARGEST_SIZE = 5000  # limit: largest number of a rule that is tried as a size
 _PLAIN_ATTEMPTS = 20  # limit: attempts with bindings as drawn, before slice bounds are redrawn to fit
+_OWN_ATTEMPTS = 60  # limit: attempts near numbers of the rule's conditions, before numbers that its operators need
 # chosen: sizes to draw from; 2 and 3 are twice as likely.
 _SMALL = (0, 1, 2, 2, 3, 3, 4, 5)
 _DISTINCT = (7, 11, 13, 17, 19, 23, 29, 31)  # chosen: sizes that stand for fixed ones, in their order
@@ -150,6 +151,13 @@ def size_guard_holds(guard: Guard, sizes: Sizes) -> bool:
     return not isinstance(guard, Relation) or guard.holds(sizes) is True
 
 
+def no_sizes(instance: Instance) -> RuleError:
+    """The error about an instance for which no sizes are found that it admits."""
+    needed = (" or ".join(f"{d} {sign} 0" for sign, d in p) for p in size_preconditions(instance.left))
+    conditions = " and ".join((*instance.rule.when, *needed))
+    return instance.rule.error(f"no sizes up to {LARGEST_SIZE} meet its conditions: {conditions}")
+
+
 def draw_sizes(instance: Instance, rng: Random, count: int, least: int = 0) -> list[dict[str, int]]:
     """Up to `count` bindings that the instance admits: first different sizes, because equal ones hide a transposition,
     then each variable at `least` to 5 in turn with small others, then random ones. Empty if no binding is found."""
@@ -183,12 +191,18 @@ def _wishes(names: Sequence[str], rng: Random, least: int) -> Iterator[dict[str,
 def _binding(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, least: int) -> dict[str, int] | None:
     """A binding that the instance admits, with the sizes of `wish` if the first 50 attempts find one; None if 400
     attempts find none."""
-    special = sorted(c for c in _constants(instance) if least <= c <= LARGEST_SIZE)
+    conditions = [d for g in instance.guards if isinstance(g, Relation) for d in (g.left, g.right)]
+    needed = [d for p in size_preconditions(instance.left) for _, d in p]
+    own, further = (
+        sorted(c for c in _constants(dims) if least <= c <= LARGEST_SIZE) for dims in (conditions, conditions + needed)
+    )
     for attempt in range(400):
+        special = own if attempt < _OWN_ATTEMPTS else further
         places = rng.integers(len(_SMALL), size=len(names)).tolist()
         binding = {n: _SMALL[i] for n, i in zip(names, places, strict=True)}
         if special and attempt % 2:
-            # Sizes near the constants of conditions such as `k % 8 == 0` and `n > 64` are likely to meet them.
+            # Sizes near the constants of conditions such as `k % 8 == 0` and `n > 64` are likely to meet them. So
+            # are those near the 8 of a slice of 8 elements.
             wide = [c for c in special if c <= 64 or attempt > 100]
             for n in names:
                 if wide and rng.random() < 0.6:
@@ -217,8 +231,8 @@ def _fit_slices(instance: Instance, binding: dict[str, int], rng: Random) -> Non
                 low = min(max(d.evaluate(binding), 0), high)
 
 
-def _constants(instance: Instance) -> set[int]:
-    """The constants above 1 in the conditions on sizes, with neighbours and multiples."""
+def _constants(dims: Iterable[Dim]) -> set[int]:
+    """The constants above 1 in sizes, with neighbours and multiples."""
     found: set[int] = set()
 
     def visit(d: Dim) -> None:
@@ -229,10 +243,8 @@ def _constants(instance: Instance) -> set[int]:
                 for a in atom.args:
                     visit(a)
 
-    for g in instance.guards:
-        if isinstance(g, Relation):
-            visit(g.left)
-            visit(g.right)
+    for d in dims:
+        visit(d)
     large = {c for c in found if c > 1}
     return {v for c in large for v in (c - 1, c, c + 1, 2 * c, 3 * c)}
 

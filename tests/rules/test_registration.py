@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from lucky_rules import WRONG, register
@@ -225,3 +226,66 @@ def test_reports_say_what_is_not_proved(outer_sum: RuleSet) -> None:
 def test_rules_that_ship_are_not_told_of() -> None:
     best = rx.optimize(lambda a, b: (a @ b).trace(), "n k", "k n", at={"n": 512, "k": 64})
     assert best.report.rules and best.report.not_proved == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tags": "matmul"}, r"tags='matmul': a tuple of texts, such as \('matmul',\), is accepted"),
+        ({"when": 3}, "when=3: a statement, 's % 8 == 0', or a list of such, is accepted"),
+        ({"attrs": ["p"]}, r"attrs=\['p'\]: attribute variables with what they range over"),
+        ({"both": "yes"}, "both='yes': True or False is accepted"),
+        ({"when": "n >"}, "condition 'n >': nothing is compared on one side of >"),
+    ],
+)
+def test_options_of_a_registration_are_checked(options: Any, said: str) -> None:
+    with pytest.raises(RuleError, match=said):
+        RuleSet("book").rule("x: n", **options)(lambda x: (op.exp(x) * 1.0, op.exp(x)))
+
+
+def _of_slices(x: Any, i: Any, j: Any) -> Any:
+    """x[i:][:8][j:][:4] = x[i + j:][:4]: wrong, because each start is limited to where a slice fits"""
+    return op.dynamic_slice(op.dynamic_slice(x, [i], [8]), [j], [4]), op.dynamic_slice(x, [i + j], [4])
+
+
+def _slice_of_sum(x: Any, y: Any, i: Any) -> Any:
+    return op.dynamic_slice(x + y, [i], [8]), op.dynamic_slice(x, [i], [8]) + op.dynamic_slice(y, [i], [8])
+
+
+def test_what_operators_need_of_sizes_is_found() -> None:
+    book = RuleSet("book")
+    book.rule("x: n, y: n, i: @ int32", numerics="exact")(_slice_of_sum)
+    (instance,) = instances(book["_slice_of_sum"])
+    sizes = [s["n"] for s in draw_sizes(instance, np.random.default_rng(0), 24)]
+    assert min(sizes) == 8 and max(sizes) > 8
+    with pytest.raises(RuleError, match="rule `_of_slices` is refuted"):
+        book.rule("x: n, i: @ int32, j: @ int32", numerics="exact")(_of_slices)
+    with pytest.raises(RuleError, match=r"no sizes up to 5000 meet its conditions: n < 8 and n - 8 >= 0"):
+        book.rule("x: n, y: n, i: @ int32", when="n < 8", name="none")(_slice_of_sum)
+
+
+def test_patterns_with_filled_tensors_match_what_jax_traces() -> None:
+    book = RuleSet("book")
+
+    @book.rule("x: n n", numerics="exact")
+    def trace_of_transposed(x: Any) -> Any:
+        return op.trace(x.T), op.trace(x)
+
+    @book.rule("x: n n", numerics="reassociate")
+    def times_ones(x: Any) -> Any:
+        return x @ op.ones((x.shape[1],)), op.sum(x, 1)
+
+    for fn, rule in (
+        (lambda x: jnp.trace(x.T), "trace_of_transposed"),
+        (lambda x: x @ jnp.ones(x.shape[1]), "times_ones"),
+    ):
+        assert rx.why_not(rule, fn, "n n", at={"n": 512}, rules=book).outcome != "no match"
+
+
+def test_an_error_about_shapes_names_attribute_values() -> None:
+    with pytest.raises(RuleError, match=r"the sides differ in shape with p=\(.*\), q=\(.*\): left"):
+        RuleSet("book").rule("x: *b", attrs={"p": "permute_dims.axes", "q": "permute_dims.axes"})(_composed)
+
+
+def _composed(x: Any, p: Any, q: Any) -> Any:
+    return op.permute_dims(op.permute_dims(x, p), q), op.permute_dims(x, tuple(q[i] for i in p))
