@@ -155,7 +155,7 @@ class ChannelsLast(Inward):
         window = [d.value for d in w.shape[2:]] if known else []
         if math.prod(window) > 0 and known:
             pads = [(0, 0), *around, (0, 0)]
-            image = op.pad(self._last(x), pads, 0.0) if is_padded_itself else self._last(x)
+            image = op.pad(self._last(x), pads, 0) if is_padded_itself else self._last(x)
             if (
                 e.attr("groups") > 1
                 and w.shape[1] == 1

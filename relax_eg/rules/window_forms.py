@@ -91,7 +91,7 @@ def by_phases(e: Expr) -> Expr | None:
                 end[at] = Dim.of(begin[at])
             widths = [(0, 0)] * w.ndim
             widths[at] = (start - least, taps - length - (start - least))
-            parts.append(op.pad(op.strided_slice(w, begin, end, step), widths, 0.0))
+            parts.append(op.pad(op.strided_slice(w, begin, end, step), widths, 0))
         w = op.stack(parts, 1 + axis)
         counts.append((space[axis] + s - 1) // s)
         pads.append((-least, counts[-1] + taps - 1 - x.shape[2 + axis] + least))
@@ -115,8 +115,8 @@ def of_blocks(e: Expr) -> Expr | None:
     taps = [-(-size // s) for size, s in zip(window, strides, strict=True)]
     counts = [d + t - 1 for d, t in zip(space, taps, strict=True)]
     around = [(low, c * s - size - low) for low, c, s, size in zip(e.attr("low"), counts, strides, sizes, strict=True)]
-    image = op.pad(x, [(0, 0), (0, 0), *around], 0.0)
-    kernel = op.pad(w, [(0, 0), (0, 0), *((0, t * s - d) for t, s, d in zip(taps, strides, window, strict=True))], 0.0)
+    image = op.pad(x, [(0, 0), (0, 0), *around], 0)
+    kernel = op.pad(w, [(0, 0), (0, 0), *((0, t * s - d) for t, s, d in zip(taps, strides, window, strict=True))], 0)
     inside = (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2))
 
     def blocks(a: Expr, count: Sequence[Any]) -> Expr:

@@ -192,10 +192,21 @@ def test_what_tiles_are_not_made_for() -> None:
     cases = (
         conv("1 8 9 9", "8 8 3 3", strides=2), conv("1 8 9 9", "8 8 3 3", dilation=2), conv("1 8 9 9", "8 8 5 5"),
         conv("1 8 9 9", "8 4 3 3", groups=2), conv("1 8 9 9", "8 8 3 3", "bfloat16"),
-        conv("1 8 9 9", "8 8 3 3", "int32"),
+        conv("1 8 9 9", "8 8 3 3", "int32"), conv("1 8 9 9", "8 8 3 3", "int32", padding="same"),
     )  # fmt: skip
     assert not any(proposed("winograd_by_fours", e) for e in cases)
     assert proposed("winograd_by_fours", conv("n 8 h w", "8 8 3 3", padding="same"))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int8"])
+def test_padded_images_of_integers(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (jnp.asarray(rng.integers(-9, 9, s), dtype) for s in ((2, 4, 9, 9), (4, 4, 3, 3)))
+
+    def twice(x: Any, w: Any) -> Any:
+        return lax.conv(lax.conv(x, w, (1, 1), "SAME"), w, (2, 2), "SAME")
+
+    assert jnp.array_equal(rx.optimize(twice, x, w, target="cpu")(x, w), twice(x, w))
 
 
 def block(x: Any, w: Any, v: Any) -> Any:

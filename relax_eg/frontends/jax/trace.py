@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +63,7 @@ class Traced(HasArguments):
     def identifier(self) -> str:
         """The name of the module's first function: `main` for a lambda and for a name that is no identifier."""
         found = re.sub(r"\W+", "_", self.name.strip("<>"))
-        return "main" if found == "lambda" or not found.isidentifier() else found
+        return "main" if keyword.iskeyword(found) or not found.isidentifier() else found
 
     @cached_property
     def params(self) -> tuple[Expr, ...]:

@@ -69,7 +69,7 @@ def _places(e: Expr) -> list[tuple[int, ...]]:
 def _padded(e: Expr) -> Expr:
     """The image of convolution `e` with its padding."""
     around = list(zip(e.attr("low"), e.attr("high"), strict=True))
-    return op.pad(e.args[0], [(0, 0), (0, 0), *around], 0.0) if any(b != 0 for a in around for b in a) else e.args[0]
+    return op.pad(e.args[0], [(0, 0), (0, 0), *around], 0) if any(b != 0 for a in around for b in a) else e.args[0]
 
 
 def _depthwise_by_taps(e: Expr, queries: ProgramQueries) -> Expr | None:
