@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from relax_eg.meshes.rings import RingLoop
 from relax_eg.meshes.search import Spreading
 from relax_eg.meshes.strategies import Ring
 from relax_eg.ops import api as op
+from relax_eg.ops.placing import ANNOTATE_SHARDING
 from relax_eg.shapes import Dim
 
 Parts = tuple[Part, ...]
@@ -308,17 +310,24 @@ class _Emitted:
             return op.annotate_sharding(x, self.mesh, str(MeshPlacement(tuple(where))))
 
         dims = (home[a],) if ring.passed is None else (home[a], ring.axis)
-        given = [self.pieces(x, p, [a]) for x, p in zip(operands, parts, strict=True)]
-        mapped = tuple(isinstance(p[a], int) for p in parts)
+        # What is read transposed is transposed in each step. XLA would store what comes into the loop transposed, and
+        # in a loop over layers the weights of all of them.
+        turned = [() if i == ring.passed else _turned_axes(x) for i, x in enumerate(operands)]
+        read = [_unturned(x) if axes else x for x, axes in zip(operands, turned, strict=True)]
+        at = [tuple(_along(p, axes) for p in of) for of, axes in zip(parts, turned, strict=True)]
+        given = [self.pieces(x, p, [a]) for x, p in zip(read, at, strict=True)]
+        mapped = tuple(isinstance(p[a], int) for p in at)
         shapes = [x.shape[m:] if x is not None else () for x, m in zip(given, mapped, strict=True)]
-        cuts = ring.axes if ring.passed is None else (None,) * len(operands)
+        cuts = [_along(d, axes) for d, axes in zip(ring.axes, turned, strict=True)]
+        cuts = cuts if ring.passed is None else [None] * len(operands)
         shapes = [[k // n if i == d else k for i, k in enumerate(x)] for x, d in zip(shapes, cuts, strict=True)]
         pairs = zip(shapes, operands, strict=True)
         params = [var(f"p{i}", Tensor(tuple(x), e.dtype)) for i, (x, e) in enumerate(pairs)]
-        one = self.applied(v, way, params) if None not in given else None
+        each = [op.permute_dims(p, axes) if axes else p for p, axes in zip(params, turned, strict=True)]
+        one = self.applied(v, way, each) if None not in given else None
         wanted = tuple(k // n if i in dims else k for i, k in enumerate(result.shape))
         if one is not None and one.annotation == Tensor(wanted, result.dtype):
-            cut = [self.cut(x, d, p, a) for x, d, p in zip(given, cuts, parts, strict=True) if x is not None]
+            cut = [self.cut(x, d, p, a) for x, d, p in zip(given, cuts, at, strict=True) if x is not None]
             loop = RingLoop(f"{self.name}_pieces_{v}", pure_function("piece", params, [one]), mapped, ring, n,
                             self.batch, placed)  # fmt: skip
             made = loop.built(cut)
@@ -482,3 +491,25 @@ class _Emitted:
 def _partial(parts: Parts) -> tuple[int, ...]:
     """The axes of the mesh along which a value in this placement is a partial sum."""
     return tuple(a for a, p in enumerate(parts) if p == PARTIAL_SUM)
+
+
+def _turned_axes(x: Expr) -> tuple[int, ...]:
+    """The axes of the value that `x` is the transpose of, with placements annotated or not; none if it is none."""
+    x = _value_of(x)
+    return x.attr("axes") if x.op == "permute_dims" else ()
+
+
+def _unturned(x: Expr) -> Expr:
+    """What `x`, a transpose, transposes."""
+    return _value_of(x).args[0]
+
+
+def _value_of(x: Expr) -> Expr:
+    while x.op == ANNOTATE_SHARDING:
+        x = x.args[0]
+    return x
+
+
+def _along(d: Any, axes: Sequence[int]) -> Any:
+    """Dimension `d` of a transpose as one of what it transposes; what is no dimension, or without `axes`, as it is."""
+    return axes[d] if axes and isinstance(d, int) else d
