@@ -310,13 +310,16 @@ class _Emitted:
             return op.annotate_sharding(x, self.mesh, str(MeshPlacement(tuple(where))))
 
         dims = (home[a],) if ring.passed is None else (home[a], ring.axis)
-        # What is read transposed is transposed in each step. XLA would store what comes into the loop transposed, and
-        # in a loop over layers the weights of all of them.
-        turned = [() if i == ring.passed else _turned_axes(x) for i, x in enumerate(operands)]
-        read = [_unturned(x) if axes else x for x, axes in zip(operands, turned, strict=True)]
-        at = [tuple(_along(p, axes) for p in of) for of, axes in zip(parts, turned, strict=True)]
-        given = [self.pieces(x, p, [a]) for x, p in zip(read, at, strict=True)]
-        mapped = tuple(isinstance(p[a], int) for p in at)
+        # What is read transposed is transposed in each step: otherwise XLA stores it transposed before the loop, of
+        # stacked weights those of all layers.
+        turned = [() if i == ring.passed or _partial(p) else _axes_of(x)
+                  for i, (x, p) in enumerate(zip(operands, parts, strict=True))]  # fmt: skip
+        read = [
+            (_made(x).args[0] if axes else x, tuple(_along(p, axes) for p in at))
+            for x, at, axes in zip(operands, parts, turned, strict=True)
+        ]
+        given = [self.pieces(x, p, [a]) for x, p in read]
+        mapped = tuple(isinstance(p[a], int) for p in parts)
         shapes = [x.shape[m:] if x is not None else () for x, m in zip(given, mapped, strict=True)]
         cuts = [_along(d, axes) for d, axes in zip(ring.axes, turned, strict=True)]
         cuts = cuts if ring.passed is None else [None] * len(operands)
@@ -327,7 +330,7 @@ class _Emitted:
         one = self.applied(v, way, each) if None not in given else None
         wanted = tuple(k // n if i in dims else k for i, k in enumerate(result.shape))
         if one is not None and one.annotation == Tensor(wanted, result.dtype):
-            cut = [self.cut(x, d, p, a) for x, d, p in zip(given, cuts, at, strict=True) if x is not None]
+            cut = [self.cut(x, d, p, a) for x, d, (_, p) in zip(given, cuts, read, strict=True) if x is not None]
             loop = RingLoop(f"{self.name}_pieces_{v}", pure_function("piece", params, [one]), mapped, ring, n,
                             self.batch, placed)  # fmt: skip
             made = loop.built(cut)
@@ -493,21 +496,15 @@ def _partial(parts: Parts) -> tuple[int, ...]:
     return tuple(a for a, p in enumerate(parts) if p == PARTIAL_SUM)
 
 
-def _turned_axes(x: Expr) -> tuple[int, ...]:
-    """The axes of the value that `x` is the transpose of, with placements annotated or not; none if it is none."""
-    x = _value_of(x)
-    return x.attr("axes") if x.op == "permute_dims" else ()
+def _made(x: Expr) -> Expr:
+    """How `x` comes about, without the annotation of its placement there."""
+    return x.args[0] if x.op == ANNOTATE_SHARDING else x
 
 
-def _unturned(x: Expr) -> Expr:
-    """What `x`, a transpose, transposes."""
-    return _value_of(x).args[0]
-
-
-def _value_of(x: Expr) -> Expr:
-    while x.op == ANNOTATE_SHARDING:
-        x = x.args[0]
-    return x
+def _axes_of(x: Expr) -> tuple[int, ...]:
+    """The axes of the value that `x` is the transpose of, where it comes about; none if it is no transpose."""
+    made = _made(x)
+    return made.attr("axes") if made.op == "permute_dims" else ()
 
 
 def _along(d: Any, axes: Sequence[int]) -> Any:
