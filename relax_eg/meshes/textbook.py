@@ -32,7 +32,7 @@ def following_parts(
 
 
 class _Following:
-    """The parts found so far: `parts` has no entry for what depends on nothing but inputs whose parts are not known yet."""
+    """The parts found so far. What depends on nothing but inputs whose parts are not known yet has none in `parts`."""
 
     def __init__(
         self, program: SpreadProgram, parts: dict[int, Part], whole: AxisChoice, n: int, binding: Mapping[str, int]

@@ -16,8 +16,7 @@ from relax_eg.errors import DeviceError, OptionError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement
 from relax_eg.limits import FEW_KEPT
-from relax_eg.ops.record import Attribute, Operator, Site, register
-from relax_eg.tir import Buffer, TensorProgram, compute, program
+from relax_eg.ops.record import Attribute, Operator, Site, first_operand, register
 
 ANNOTATE_SHARDING = "annotate_sharding"
 
@@ -106,11 +105,6 @@ def _deduce(site: Site) -> Annotation:
     return x
 
 
-def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-    (x,) = buffers
-    return program(site.op, buffers, compute("out", x.shape, lambda *i: x[i]))
-
-
 def _jax_annotate(x: Any, *, mesh: str, placement: str) -> Any:
     from jax import lax
 
@@ -120,7 +114,7 @@ def _jax_annotate(x: Any, *, mesh: str, placement: str) -> Any:
 
 register(
     Operator(
-        ANNOTATE_SHARDING, ("x",), _deduce, _jax_annotate, _equations,
+        ANNOTATE_SHARDING, ("x",), _deduce, _jax_annotate, first_operand,
         (Attribute("mesh"), Attribute("placement")), moves="view",
         doc="`x`, placed on a mesh of devices: \"S[0], R\" is split along dimension 0 over the mesh's first axis",
     )
