@@ -360,13 +360,19 @@ class _Search:
         return self._spreading([c for c in choices if c is not None])
 
     def _improved(self, best: Spreading) -> Spreading:
-        """`best`, with one axis after the other chosen anew, the fastest first, until nothing improves."""
+        """`best`, with one axis after the other chosen anew, the fastest first, until nothing improves. An axis is not
+        asked again while the others stay as they were."""
+        asked: dict[int, list[AxisChoice]] = {}
         for _ in range(_SWEEPS if len(best.choices) > 1 else 0):
             before = self._rank(best)
             for axis in reversed(range(len(best.choices))):
                 if time.monotonic() > self.deadline:
                     return best
                 again: list[AxisChoice] = list(best.choices)
+                others = again[:axis] + again[axis + 1 :]
+                if axis in asked and all(x is y for x, y in zip(asked[axis], others, strict=True)):
+                    continue
+                asked[axis] = others
                 try:
                     again[axis] = self._solve(again, axis, again[axis])
                 except ExtractionError:
