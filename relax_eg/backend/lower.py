@@ -157,7 +157,7 @@ class _Run(Evaluator):
                 _need_to_apply(e, args, sizes)
             attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
             if (mesh := mesh_of(e)) is not None and isinstance(args[0], Tracer):
-                self._place(e, mesh)
+                self._note_mesh(e, mesh)
             try:
                 if self._is_in_loop and e.op in CONVOLUTIONS:
                     return convolution_in_a_loop(*args, **attrs)
@@ -168,7 +168,7 @@ class _Run(Evaluator):
         except OperatorError as error:
             raise type(error)(self._where(e) + str(error)) from None
 
-    def _place(self, e: Expr, mesh: str) -> None:
+    def _note_mesh(self, e: Expr, mesh: str) -> None:
         """Notes a mesh on which the XLA program places a value. DeviceError for one of other devices than before."""
         one, two = DeviceMesh.of(self.mesh or mesh), DeviceMesh.of(mesh)
         if {*jax_mesh(one).devices.flat} != {*jax_mesh(two).devices.flat}:

@@ -278,11 +278,11 @@ class _FunctionCompiler:
     def _device(self, b: Binding) -> str:
         """The device, or the mesh, on which a block's binding runs: where it places a value, or else that of what it
         reads; "" where that is not known."""
-        found = next((d for e in reversed(postorder([b.value])) if (d := self._place(e))), "")
+        found = next((d for e in reversed(postorder([b.value])) if (d := self._device_of(e))), "")
         self.places[b.var] = found
         return found
 
-    def _place(self, e: Expr) -> str:
+    def _device_of(self, e: Expr) -> str:
         function = self.module.meshes.get(str(e.attr("name")), "") if e.op == FUNCTION else ""
         return mesh_of(e) or function or self.places.get(e, "")
 
