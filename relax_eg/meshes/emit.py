@@ -321,8 +321,8 @@ class _Emitted:
         given = [self.pieces(x, p, [a]) for x, p in read]
         mapped = tuple(isinstance(p[a], int) for p in parts)
         shapes = [x.shape[m:] if x is not None else () for x, m in zip(given, mapped, strict=True)]
-        cuts = [_along(d, axes) for d, axes in zip(ring.axes, turned, strict=True)]
-        cuts = cuts if ring.passed is None else [None] * len(operands)
+        divided = ring.axes if ring.passed is None else (None,) * len(operands)
+        cuts = [_along(d, axes) for d, axes in zip(divided, turned, strict=True)]
         shapes = [[k // n if i == d else k for i, k in enumerate(x)] for x, d in zip(shapes, cuts, strict=True)]
         pairs = zip(shapes, operands, strict=True)
         params = [var(f"p{i}", Tensor(tuple(x), e.dtype)) for i, (x, e) in enumerate(pairs)]
