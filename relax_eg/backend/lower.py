@@ -22,7 +22,7 @@ from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import DeviceError, OperatorError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ir.control import Parts, functions_of, group_arguments
-from relax_eg.ir.devices import copied_to
+from relax_eg.ir.devices import copied_to, mesh_of
 from relax_eg.ir.expr import (
     COND,
     SHARD_MAP,
@@ -34,10 +34,12 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import LOOPS, Evaluator
 from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.module import Block, Function, Module
+from relax_eg.ir.placements import DeviceMesh
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.host_functions import run_host_call
 from relax_eg.ops.libraries import library_of
+from relax_eg.ops.placing import jax_mesh
 from relax_eg.ops.record import is_proved_applicable, may_be_met, preconditions
 from relax_eg.shapes import Dim, Scope
 from relax_eg.tir import TensorProgram
@@ -107,6 +109,7 @@ class _Run(Evaluator):
         self.running: Function | None = None
         self.own_control: Mapping[Expr, Callable[..., Any]] = {}
         self._is_in_loop = False
+        self.mesh = ""  # on which a value was placed
 
     def function(self, name: str, args: Sequence[Any]) -> Any:
         function = self.module[name]
@@ -153,6 +156,8 @@ class _Run(Evaluator):
             ):
                 _need_to_apply(e, args, sizes)
             attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
+            if (mesh := mesh_of(e)) is not None and isinstance(args[0], Tracer):
+                self._note_mesh(e, mesh)
             try:
                 if self._is_in_loop and e.op in CONVOLUTIONS and is_last_in_loops(args[1].shape, attrs["groups"]):
                     return convolution_in_a_loop(*args, **attrs)
@@ -162,6 +167,16 @@ class _Run(Evaluator):
                 raise
         except OperatorError as error:
             raise type(error)(self._where(e) + str(error)) from None
+
+    def _note_mesh(self, e: Expr, mesh: str) -> None:
+        """Notes a mesh on which the XLA program places a value. DeviceError for one of other devices than before."""
+        one, two = DeviceMesh.of(self.mesh or mesh), DeviceMesh.of(mesh)
+        if {*jax_mesh(one).devices.flat} != {*jax_mesh(two).devices.flat}:
+            raise DeviceError(
+                f"{self._where(e)}one XLA program places values on the mesh {one} and on the mesh {two}, which have "
+                "other devices\n  accepted: meshes of the same devices"
+            )
+        self.mesh = mesh
 
     def _where(self, e: Expr) -> str:
         """The running function and the source line of `e` where it is known, as the beginning of an error message."""

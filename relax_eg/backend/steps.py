@@ -8,7 +8,7 @@ effect, a call of a function that has steps, or a control node, such as a `cond`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.executables import PARTS, Executables
@@ -32,12 +33,15 @@ from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.control import group_arguments, run_control_on_values
 from relax_eg.ir.data import map_annotated
+from relax_eg.ir.devices import mesh_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, FUNCTION, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
+from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement
 from relax_eg.ir.steps import general_functions, is_data_dependent, stepped_functions
 from relax_eg.limits import KEPT
 from relax_eg.memo import Memo
+from relax_eg.ops.placing import jax_sharding
 from relax_eg.shapes import Scope
 from relax_eg.vm.compile import Advances, Bind, ModuleCompiler, Programs, RegionProgram
 from relax_eg.vm.folds import Fold
@@ -116,25 +120,40 @@ def without_aliases(results: Sequence[Any], given: Sequence[Any]) -> tuple[Any, 
 
 
 class OnDevice:
-    """A program that runs on a device, "" for that of the first array that it reads. What is elsewhere is copied."""
+    """A program that runs on a device or a mesh, "" for that of the operand that is on most devices. What is elsewhere
+    is copied, to a mesh whole."""
 
     def __init__(self, run: Callable[[list[Any], Mapping[str, int]], Any], device: str) -> None:
         self.run, self.device = run, device
 
     def __call__(self, values: list[Any], sizes: Mapping[str, int]) -> Any:
         arrays = [v for v in jax.tree_util.tree_leaves(values) if isinstance(v, jax.Array)]
-        if self.device or not arrays:
-            device = device_named(self.device) if self.device else jax.devices()[0]
-        else:
-            device = next(iter(arrays[0].devices()))
+        where = self._where(arrays)
 
         def there(v: Any) -> Any:
             if isinstance(v, tuple):
                 return tuple(map(there, v))  # type: ignore[reportUnknownArgumentType]
-            return v if not isinstance(v, jax.Array) or v.devices() == {device} else jax.device_put(v, device)
+            return v if not isinstance(v, jax.Array) or v.devices() == where.device_set else jax.device_put(v, where)
 
-        with jax.default_device(device):
+        with jax.default_device(min(where.device_set, key=lambda d: d.id)):
             return self.run(list(map(there, values)), sizes)
+
+    def _where(self, arrays: Sequence[jax.Array]) -> Any:
+        """The sharding of what is copied."""
+        if self.device:
+            mesh = DeviceMesh.of(self.device)
+            if mesh.axes:
+                return jax_sharding(mesh, MeshPlacement((REPLICATED,) * len(mesh.axes)), 0)
+            return SingleDeviceSharding(device_named(self.device))
+        most = max(arrays, key=lambda a: len(a.devices()), default=None)
+        if most is not None and isinstance(most.sharding, NamedSharding):
+            return NamedSharding(most.sharding.mesh, PartitionSpec())
+        return SingleDeviceSharding(jax.devices()[0] if most is None else next(iter(most.devices())))
+
+
+def mesh_in(expressions: Iterable[Expr]) -> str:
+    """A mesh on which expressions place values; "" if there is none."""
+    return next((m for e in postorder(list(expressions)) if (m := mesh_of(e))), "")
 
 
 class StepPrograms(Programs):
@@ -170,7 +189,9 @@ class StepPrograms(Programs):
 
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]:
         scope = self.scope if function is self.module.main else None
-        return _Compiled(self.executables, lambda given, known: run_at(self.module, function, given, known, scope))
+        run = _Compiled(self.executables, lambda given, known: run_at(self.module, function, given, known, scope))
+        mesh = mesh_in(function.expressions())
+        return OnDevice(run, mesh) if mesh else run
 
     def constant(self, e: Expr) -> Any:
         return jnp.asarray(constant_value(e))

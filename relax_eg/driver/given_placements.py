@@ -13,7 +13,7 @@ from relax_eg.driver.options import Options
 from relax_eg.errors import OptionError
 from relax_eg.frontends import Source
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part
+from relax_eg.ir.placements import DeviceMesh, MeshPlacement
 from relax_eg.meshes.search import Wanted
 from relax_eg.ops.placing import check_placement
 from relax_eg.shapes import Scope
@@ -88,13 +88,7 @@ def _placement(mesh: DeviceMesh, given: GivenPlacement, what: str) -> MeshPlacem
     other = getattr(given, "mesh", None)
     if other is not None and DeviceMesh.of(other) != mesh:
         raise OptionError(f"{what}: its sharding is over the mesh {DeviceMesh.of(other)}; the mesh here is {mesh}")
-    parts: list[Part] = ["R"] * len(mesh.axes)
-    for d, names in enumerate(tuple(spec)):
-        for name in (names,) if isinstance(names, str) else names or ():
-            if name not in mesh.names:
-                raise OptionError(f"{what}: {spec} names the axis {name!r}; the mesh has {', '.join(mesh.names)}")
-            parts[mesh.names.index(name)] = d
-    return MeshPlacement(tuple(parts))
+    return MeshPlacement.of_spec(mesh, spec, what)
 
 
 def _checked(scope: Scope, mesh: DeviceMesh, placement: MeshPlacement, x: Any, what: str) -> MeshPlacement:

@@ -34,6 +34,7 @@ from relax_eg.ir.expr import MATCH_CAST, TUPLE_GET, Expr, fresh_name, shape_valu
 from relax_eg.ir.memory import outputs_of
 from relax_eg.ir.module import Binding, Block, Function, Module, pure_function
 from relax_eg.ir.partition import missing_sizes, replace_names
+from relax_eg.ir.placements import DeviceMesh
 from relax_eg.ir.steps import general_functions
 from relax_eg.ir.tail_calls import tail_call_of
 from relax_eg.logs import fallback
@@ -83,6 +84,8 @@ class CapacityPrograms(StepPrograms):
     def region(
         self, function: Function, block: Block, known: Sequence[str], device: str | None = None
     ) -> RegionProgram:
+        if device and DeviceMesh.of(device).axes:  # at exact sizes
+            return super().region(function, block, known, device)
         exact = super().region(function, block, known)
         made = _Part(self, function, exact.reads, [b.value for b in block.bindings], exact.run, exact.sizes, device)
         if not made.is_sized:
@@ -99,6 +102,8 @@ class CapacityPrograms(StepPrograms):
 
     def whole(self, function: Function) -> _Exact:
         exact = super().whole(function)
+        if isinstance(exact, OnDevice):  # on a mesh
+            return exact
         made = _Part(self, function, function.params, None, exact, function.size_variables)
         return made if made.is_sized else exact
 

@@ -17,6 +17,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ir.placements import device_name
 
 TO_DEVICE = OWN + "to_device"
+ANNOTATE_SHARDING = "annotate_sharding"  # the operator that places its operand on a mesh
 ATTRIBUTE = "vdevice"  # of a function
 
 
@@ -58,6 +59,11 @@ def copied_to(e: Expr) -> str | None:
     if not is_host_call(e) or e.attr("name") != HOST + TO_DEVICE:
         return None
     return str(dict(e.attr("attrs"))["literals"][0][1])
+
+
+def mesh_of(e: Expr) -> str | None:
+    """Returns the mesh of devices on which `e` places its operand, or None if it states no placement."""
+    return str(e.attr("mesh")) if e.op == ANNOTATE_SHARDING else None
 
 
 def device_of(f: Function) -> str | None:

@@ -9,7 +9,7 @@ Relax's: `S[0], R` is split along dimension 0 over the first axis of the mesh an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,18 @@ class MeshPlacement:
             if split is None and w not in (REPLICATED, *PARTIAL.values()):
                 raise OptionError(f"placement {text[:200]!r}: {w[:80]!r}; {_ACCEPTED} is accepted")
             parts.append(int(split[1]) if split else w)
+        return MeshPlacement(tuple(parts))
+
+    @staticmethod
+    def of_spec(mesh: DeviceMesh, spec: Iterable[Any], what: str) -> MeshPlacement:
+        """The placement that a `PartitionSpec` states. OptionError, which begins with `what`, for an axis that the mesh
+        does not have."""
+        parts: list[Part] = [REPLICATED] * len(mesh.axes)
+        for d, names in enumerate(spec):
+            for name in names if isinstance(names, (tuple, list)) else (names,) if isinstance(names, str) else ():
+                if name not in mesh.names:
+                    raise OptionError(f"{what}: {spec} names the axis {name!r}; the mesh has {', '.join(mesh.names)}")
+                parts[mesh.names.index(name)] = d
         return MeshPlacement(tuple(parts))
 
     @property

@@ -56,7 +56,7 @@ class AxisSearch(AxisPrices):
         """The cheapest choice found from `start` (None: from the program as it is on one device) without an integer
         program, with the ways of that; None if nothing that is possible was found. `trees`: as of `Descent.run`."""
         for first in [start, None] if start is not None else [None]:
-            columns = Descent(model, first or self._whole(model.demands)).run(trees, deadline)
+            columns = Descent(model, first or self.whole(model.demands)).run(trees, deadline)
             if columns is not None:
                 return model.choice_of(columns)
         return None
@@ -66,9 +66,9 @@ class AxisSearch(AxisPrices):
         several ways."""
         if model.demands.byte_price or any(len(v.ways) > 1 for v in self.program.values):
             return 0.0
-        return max(0.0, Descent(model, self._whole(model.demands)).bound(deadline)) * model.unit
+        return max(0.0, Descent(model, self.whole(model.demands)).bound(deadline)) * model.unit
 
-    def _whole(self, demands: Demands) -> AxisChoice:
+    def whole(self, demands: Demands) -> AxisChoice:
         """The choice that splits only what has to be split: every value is computed as on one device."""
         program, found = self.program, AxisChoice()
         tied: dict[int, list[int]] = {}

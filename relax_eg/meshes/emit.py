@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from relax_eg.meshes.rings import RingLoop
 from relax_eg.meshes.search import Spreading
 from relax_eg.meshes.strategies import Ring
 from relax_eg.ops import api as op
+from relax_eg.ops.placing import ANNOTATE_SHARDING
 from relax_eg.shapes import Dim
 
 Parts = tuple[Part, ...]
@@ -308,17 +310,27 @@ class _Emitted:
             return op.annotate_sharding(x, self.mesh, str(MeshPlacement(tuple(where))))
 
         dims = (home[a],) if ring.passed is None else (home[a], ring.axis)
-        given = [self.pieces(x, p, [a]) for x, p in zip(operands, parts, strict=True)]
+        # What is read transposed is transposed in each step: otherwise XLA stores it transposed before the loop, of
+        # stacked weights those of all layers.
+        turned = [() if i == ring.passed or _partial(p) else _axes_of(x)
+                  for i, (x, p) in enumerate(zip(operands, parts, strict=True))]  # fmt: skip
+        read = [
+            (_made(x).args[0] if axes else x, tuple(_along(p, axes) for p in at))
+            for x, at, axes in zip(operands, parts, turned, strict=True)
+        ]
+        given = [self.pieces(x, p, [a]) for x, p in read]
         mapped = tuple(isinstance(p[a], int) for p in parts)
         shapes = [x.shape[m:] if x is not None else () for x, m in zip(given, mapped, strict=True)]
-        cuts = ring.axes if ring.passed is None else (None,) * len(operands)
+        divided = ring.axes if ring.passed is None else (None,) * len(operands)
+        cuts = [_along(d, axes) for d, axes in zip(divided, turned, strict=True)]
         shapes = [[k // n if i == d else k for i, k in enumerate(x)] for x, d in zip(shapes, cuts, strict=True)]
         pairs = zip(shapes, operands, strict=True)
         params = [var(f"p{i}", Tensor(tuple(x), e.dtype)) for i, (x, e) in enumerate(pairs)]
-        one = self.applied(v, way, params) if None not in given else None
+        each = [op.permute_dims(p, axes) if axes else p for p, axes in zip(params, turned, strict=True)]
+        one = self.applied(v, way, each) if None not in given else None
         wanted = tuple(k // n if i in dims else k for i, k in enumerate(result.shape))
         if one is not None and one.annotation == Tensor(wanted, result.dtype):
-            cut = [self.cut(x, d, p, a) for x, d, p in zip(given, cuts, parts, strict=True) if x is not None]
+            cut = [self.cut(x, d, p, a) for x, d, (_, p) in zip(given, cuts, read, strict=True) if x is not None]
             loop = RingLoop(f"{self.name}_pieces_{v}", pure_function("piece", params, [one]), mapped, ring, n,
                             self.batch, placed)  # fmt: skip
             made = loop.built(cut)
@@ -482,3 +494,19 @@ class _Emitted:
 def _partial(parts: Parts) -> tuple[int, ...]:
     """The axes of the mesh along which a value in this placement is a partial sum."""
     return tuple(a for a, p in enumerate(parts) if p == PARTIAL_SUM)
+
+
+def _made(x: Expr) -> Expr:
+    """How `x` comes about, without the annotation of its placement there."""
+    return x.args[0] if x.op == ANNOTATE_SHARDING else x
+
+
+def _axes_of(x: Expr) -> tuple[int, ...]:
+    """The axes of the value that `x` is the transpose of, where it comes about; none if it is no transpose."""
+    made = _made(x)
+    return made.attr("axes") if made.op == "permute_dims" else ()
+
+
+def _along(d: Any, axes: Sequence[int]) -> Any:
+    """Dimension `d` of a transpose as one of what it transposes; what is no dimension, or without `axes`, as it is."""
+    return axes[d] if axes and isinstance(d, int) else d

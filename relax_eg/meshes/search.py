@@ -28,6 +28,7 @@ from relax_eg.meshes.axis_program import AxisProgram
 from relax_eg.meshes.choices import AxisChoice, Demands
 from relax_eg.meshes.peak import Peak, order_of, peak_of
 from relax_eg.meshes.program import SpreadProgram
+from relax_eg.meshes.textbook import following_parts
 from relax_eg.shapes import Scope
 
 _BOUND = 1 / 3  # limit: share of the time that is left then for a bound
@@ -269,9 +270,10 @@ class _Search:
     def _textbook(self) -> Iterator[dict[int, dict[int, Part]]]:
         """Yields parts of the inputs of a program with state along each axis, as textbooks have them: the data are
         split along their first dimension over all axes but the fastest, and there along their first or second one, or
-        not at all. State is whole along the slower axes and split along its last dimension over the fastest, or free
-        there, or free along all; where it takes little of a device's memory, it is whole at first. Few placements are
-        left then. For a program without state nothing is held."""
+        not at all. State is whole along the slower axes; over the fastest it is split as it follows from the data
+        (`meshes.textbook`), along its last dimension where that leaves it whole, or it is free there, or free along
+        all; where it takes little of a device's memory, it is whole at first. Few placements are left then. For a
+        program without state nothing is held."""
         if self.program.kept:
             return
         if not self.wanted.state:
@@ -287,17 +289,29 @@ class _Search:
             kinds.insert(0, ("data", 0))
         for kind, part in kinds:
             held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
+            follows = self._following(part, state) if kind == "split" else {}
             for v in self.program.inputs:
                 rank = self.program.values[v].rank
                 if v in given or (v in state and (kind == "free" or not rank)):
                     continue
-                fast = part if v not in state else REPLICATED if kind == "data" else rank - 1
+                fast = part if v not in state else REPLICATED if kind == "data" else follows.get(v, rank - 1)
                 parts: list[Part] = [REPLICATED if v in state else 0] * last + [fast]
                 if all(p < rank for p in parts if isinstance(p, int)) and self._divide(v, parts):
                     whole = last if v in state and kind == "whole" else last + 1
                     for axis, p in enumerate(parts[:whole]):
                         held[axis][v] = p
             yield held
+
+    def _following(self, part: Part, state: set[int]) -> dict[int, Part]:
+        """The parts of the state that is split over the fastest axis where the data are in `part`."""
+        axis, values = len(self.mesh.axes) - 1, self.program.values
+        data: dict[int, Part] = {}
+        for v in self.program.inputs:
+            if v not in state:
+                data[v] = part if isinstance(part, str) or part < values[v].rank else REPLICATED
+        whole = self._searches([None] * (axis + 1))[axis].whole(Demands(way=self.wanted.way))
+        found = following_parts(self.program, data, whole, self.mesh.sizes[axis], self.binding)
+        return {v: p for v, p in found.items() if isinstance(p, int)}
 
     def _divide(self, v: int, parts: Sequence[Part]) -> bool:
         """Whether all pieces of a value are equal."""
@@ -346,13 +360,19 @@ class _Search:
         return self._spreading([c for c in choices if c is not None])
 
     def _improved(self, best: Spreading) -> Spreading:
-        """`best`, with one axis after the other chosen anew, the fastest first, until nothing improves."""
+        """`best`, with one axis after the other chosen anew, the fastest first, until nothing improves. An axis is not
+        asked again while the others stay as they were."""
+        asked: dict[int, list[AxisChoice]] = {}
         for _ in range(_SWEEPS if len(best.choices) > 1 else 0):
             before = self._rank(best)
             for axis in reversed(range(len(best.choices))):
                 if time.monotonic() > self.deadline:
                     return best
                 again: list[AxisChoice] = list(best.choices)
+                others = again[:axis] + again[axis + 1 :]
+                if axis in asked and all(x is y for x, y in zip(asked[axis], others, strict=True)):
+                    continue
+                asked[axis] = others
                 try:
                     again[axis] = self._solve(again, axis, again[axis])
                 except ExtractionError:

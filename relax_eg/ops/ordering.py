@@ -11,8 +11,7 @@ from typing import Any
 
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.lazy_jax import jax, jnp, lax
-from relax_eg.ops.record import Operator, Site, register
-from relax_eg.tir import Buffer, TensorProgram, compute, program
+from relax_eg.ops.record import Operator, Site, first_operand, register
 
 AFTER = "after"
 
@@ -20,11 +19,6 @@ AFTER = "after"
 def _after(site: Site) -> Annotation:
     site.shape(1)
     return Tensor(site.shape(0), site.dtype(0))
-
-
-def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-    x, _ = buffers
-    return program(site.op, buffers, compute("out", x.shape, lambda *i: x[i]))
 
 
 def _jax_after(x: Any, t: Any) -> Any:
@@ -64,7 +58,7 @@ def _selected(x: Any, t: Any) -> Any:
 
 register(
     Operator(
-        AFTER, ("x", "t"), _after, _jax_after, _equations, moves="view",
+        AFTER, ("x", "t"), _after, _jax_after, first_operand, moves="view",
         doc="`x`, which no compiler takes for `x` and which exists only once `t` does",
     )
 )  # fmt: skip

@@ -14,12 +14,10 @@ from typing import Any
 
 from relax_eg.errors import DeviceError, OptionError
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.devices import ANNOTATE_SHARDING
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement
 from relax_eg.limits import FEW_KEPT
-from relax_eg.ops.record import Attribute, Operator, Site, register
-from relax_eg.tir import Buffer, TensorProgram, compute, program
-
-ANNOTATE_SHARDING = "annotate_sharding"
+from relax_eg.ops.record import Attribute, Operator, Site, first_operand, register
 
 _devices: ContextVar[tuple[Any, ...] | None] = ContextVar("relax_eg_devices", default=None)
 
@@ -73,6 +71,27 @@ def jax_sharding(mesh: DeviceMesh, placement: MeshPlacement, rank: int) -> Any:
     return NamedSharding(jax_mesh(mesh), PartitionSpec(*spec))
 
 
+def placement_of(sharding: Any, rank: int) -> tuple[DeviceMesh, MeshPlacement] | None:
+    """The mesh and the placement of a `NamedSharding` of a tensor of this rank. None for what these do not say: another
+    sharding, another memory, devices or axes of a mesh in another order than JAX's."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding
+
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh) or sharding.mesh.empty:
+        return None
+    first = sharding.mesh.devices.flat[0]
+    if sharding.memory_kind not in (None, first.default_memory().kind):
+        return None
+    number = jax.devices(first.platform).index(first)
+    try:
+        mesh = DeviceMesh(DeviceMesh.of(sharding.mesh).axes, f"{first.platform}:{number}" if number else "")
+        placement = MeshPlacement.of_spec(mesh, sharding.spec, "sharding")
+        known = jax_sharding(mesh, placement, rank)
+    except (OptionError, DeviceError):
+        return None
+    return (mesh, placement) if known.is_equivalent_to(sharding, rank) else None
+
+
 def check_placement(mesh: DeviceMesh, placement: MeshPlacement, x: Tensor, what: str) -> None:
     """OptionError unless a value of a program may have this placement: it has a part for each axis of the mesh, its
     dimensions exist and are not smaller than the axes that split them, and nothing is partial."""
@@ -106,11 +125,6 @@ def _deduce(site: Site) -> Annotation:
     return x
 
 
-def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-    (x,) = buffers
-    return program(site.op, buffers, compute("out", x.shape, lambda *i: x[i]))
-
-
 def _jax_annotate(x: Any, *, mesh: str, placement: str) -> Any:
     from jax import lax
 
@@ -120,7 +134,7 @@ def _jax_annotate(x: Any, *, mesh: str, placement: str) -> Any:
 
 register(
     Operator(
-        ANNOTATE_SHARDING, ("x",), _deduce, _jax_annotate, _equations,
+        ANNOTATE_SHARDING, ("x",), _deduce, _jax_annotate, first_operand,
         (Attribute("mesh"), Attribute("placement")), moves="view",
         doc="`x`, placed on a mesh of devices: \"S[0], R\" is split along dimension 0 over the mesh's first axis",
     )

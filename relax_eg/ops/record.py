@@ -24,7 +24,8 @@ from relax_eg.limits import KEPT, MANY_KEPT
 from relax_eg.ops.partial_annotations import deduce_from_partial, is_partial
 from relax_eg.ops.site import Site
 from relax_eg.shapes import Dim
-from relax_eg.tir import Buffer, Counts, PatternKind, TensorProgram, classify, count
+from relax_eg.tir import Buffer, Counts, PatternKind, TensorProgram, classify, compute, count
+from relax_eg.tir import program as tensor_program
 from relax_eg.tir.substitute import with_sizes
 
 
@@ -392,6 +393,12 @@ def definition_of(site: Site) -> TensorProgram | None:
     """Returns the equations that state what one use of an operator without index equations is, if it has any."""
     definition = None if site.op == CALL_TIR else get(site.op).definition
     return None if definition is None else definition(site, _buffers(site))
+
+
+def first_operand(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    """The equations of an operator whose result is its first operand."""
+    x = buffers[0]
+    return tensor_program(site.op, buffers, compute("out", x.shape, lambda *i: x[i]))
 
 
 def _buffers(site: Site) -> tuple[Buffer, ...]:

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ops.record import Operator, Site, register
-from relax_eg.tir import Buffer, TensorProgram, compute, program
+from relax_eg.ops.record import Operator, Site, first_operand, register
 
 ON_HOST, FROM_HOST = "on_host", "from_host"
 TRANSFERS = frozenset((ON_HOST, FROM_HOST))
@@ -38,11 +37,6 @@ def _same(site: Site) -> Annotation:
     return Tensor(site.shape(0), site.dtype(0))
 
 
-def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-    (x,) = buffers
-    return program(site.op, buffers, compute("out", x.shape, lambda *i: x[i]))
-
-
 def _jax_on_host(x: Any) -> Any:
     import jax
 
@@ -56,11 +50,13 @@ def _jax_from_host(x: Any) -> Any:
 
 
 register(
-    Operator(ON_HOST, ("x",), _same, _jax_on_host, _equations, kernel="transfer", doc="`x`, in the memory of the host")
+    Operator(
+        ON_HOST, ("x",), _same, _jax_on_host, first_operand, kernel="transfer", doc="`x`, in the memory of the host"
+    )
 )
 register(
     Operator(
-        FROM_HOST, ("x",), _same, _jax_from_host, _equations, kernel="transfer",
+        FROM_HOST, ("x",), _same, _jax_from_host, first_operand, kernel="transfer",
         doc="`x`, from the memory of the host in that of the device",
     )
 )  # fmt: skip

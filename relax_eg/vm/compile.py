@@ -17,7 +17,7 @@ from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.control import functions_of, group_arguments, runs_of
 from relax_eg.ir.data import all_sizes, sizes_in_data
-from relax_eg.ir.devices import copied_to
+from relax_eg.ir.devices import copied_to, mesh_of
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
@@ -130,7 +130,10 @@ class ModuleCompiler:
         self.programs = programs
         self.folds = folds_of(module)
         self.mentions = Counter(e.attr("name") for f in module for e in f.expressions() if e.op == FUNCTION)
-        self.is_placed = any(copied_to(e) is not None for f in module for e in f.expressions())
+        found = {f.name: [m for e in postorder(list(f.expressions())) if (m := mesh_of(e))] for f in module}
+        self.meshes = {name: each[0] for name, each in found.items() if each}  # of functions that place values on one
+        copies = (copied_to(e) is not None for f in module for e in f.expressions())
+        self.is_placed = bool(self.meshes) or any(copies)
         names = {v for f in module for v in (*f.size_variables, *f.cast_variables)}
         self.mark = "_"  # begins the numbered suffix of new names of sizes; no name of the module contains it
         while any(self.mark in v for v in names):
@@ -258,15 +261,30 @@ class _FunctionCompiler:
                 computed.append(b)
         if not self.module.is_placed:
             return self._region(computed, scope) if computed else None
-        for device in dict.fromkeys(map(self._device, computed)):
-            self._region([b for b in computed if self._device(b) == device], scope, device)
+        # Bindings of one device together, if none of them reads, by way of another device, what a later one computes.
+        groups: list[tuple[str, list[Binding]]] = []
+        group: dict[Expr, int] = {}
+        for b in computed:
+            device = self._device(b)
+            first = max((group.get(e, 0) for e in postorder([b.value])), default=0)
+            i = next((i for i in range(first, len(groups)) if groups[i][0] == device), len(groups))
+            groups += [(device, [])] if i == len(groups) else []
+            groups[i][1].append(b)
+            group[b.var] = i
+        for device, bindings in groups:
+            self._region(bindings, scope, device)
         return None
 
     def _device(self, b: Binding) -> str:
-        """The device on which a block's binding runs: that of what it reads; "" where that is not known."""
-        found = next((d for e in postorder([b.value]) if (d := self.places.get(e))), "")
+        """The device, or the mesh, on which a block's binding runs: where it places a value, or else that of what it
+        reads; "" where that is not known."""
+        found = next((d for e in reversed(postorder([b.value])) if (d := self._device_of(e))), "")
         self.places[b.var] = found
         return found
+
+    def _device_of(self, e: Expr) -> str:
+        function = self.module.meshes.get(str(e.attr("name")), "") if e.op == FUNCTION else ""
+        return mesh_of(e) or function or self.places.get(e, "")
 
     def _region(self, bindings: Sequence[Binding], scope: _Scope, device: str | None = None) -> None:
         program = self.programs.region(scope.function, Block(tuple(bindings)), tuple(scope.sizes), device)

@@ -256,6 +256,70 @@ def check_matmuls_by_pieces() -> None:
     assert by_pieces >= PRODUCTS / 2, by_pieces
 
 
+STEPS = """
+@R.function
+def main(x: R.Tensor(("n", 4), "float32")):
+    v = R.annotate_sharding(R.exp(x), mesh="a=4", placement="S[0]")
+    u = R.unique(v)
+    w = R.annotate_sharding(R.tanh(v), mesh="cpu:4, b=2", placement="S[1]")
+    {more}
+"""
+
+
+def check_copies_to_meshes_in_steps() -> None:
+    """What a step reads from elsewhere comes to its mesh, wherever the argument is."""
+    x = np.arange(32, dtype=np.float32).reshape(8, 4) % 7
+    more = 'y = R.add(R.to_vdevice(w, "cpu:5"), R.to_vdevice(x, "cpu:5"))\n    return (u, w, y)'
+    e = np.exp(x)
+    for text, wanted in (
+        (STEPS.format(more="return (u, w)"), (np.unique(e), np.tanh(e))),
+        (STEPS.format(more=more), (np.unique(e), np.tanh(e), np.tanh(e) + x)),
+    ):
+        best = rx.optimize(rx.parse(text), at={"n": 8}, rules=rx.RuleSet("none"))
+        for given in (x, jax.device_put(x, jax.devices()[0]), jax.device_put(x, jax.devices()[5])):
+            found = best(given)
+            for a, b in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6)
+            assert found[1].devices() == set(jax.devices()[4:6])
+    both = STEPS.format(more='z = R.annotate_sharding(w, mesh="a=4", placement="R")\n    return z')
+    try:
+        rx.optimize(rx.parse(both.replace("u = R.unique(v)", "")), at={"n": 8}, rules=rx.RuleSet("none"))(x)
+    except rx.errors.DeviceError as error:
+        assert "places values on the mesh a=4 and on the mesh cpu:4, b=2, which have other devices" in str(error)
+    else:
+        raise AssertionError("one XLA program on two meshes was accepted")
+
+
+def check_arrays_put_on_a_mesh() -> None:
+    """`device_put` inside a function places as a constraint does; what placements do not say stays a call."""
+    x, w = arrays((8, 4), (4, 4))
+    mesh = jax.make_mesh((4, 2), ("d", "m"))
+
+    def program(sharding: Any) -> Any:
+        return lambda x, w: jnp.tanh(jax.device_put(x, sharding) @ w)
+
+    where = NamedSharding(mesh, PartitionSpec("d", "m"))
+    best = rx.spread(program(where), x, w, mesh=mesh, target=SLOW)
+    assert best.spreading.kept == {"annotate_sharding": 1}
+    np.testing.assert_allclose(best(x, w), jnp.tanh(x @ w), rtol=1e-5)
+    turned = NamedSharding(Mesh(np.array(jax.devices()[::-1]).reshape(4, 2), ("d", "m")), PartitionSpec("d"))
+    for sharding, is_placed in (
+        (where, True),
+        (NamedSharding(mesh, PartitionSpec(("m", "d"))), False),
+        (turned, False),
+    ):
+        found = rx.optimize(program(sharding), x, w, rules=rx.RuleSet("none"))
+        assert ("annotate_sharding" in str(found.module)) == is_placed == ("device_put" not in str(found.module))
+        np.testing.assert_allclose(found(x, w), jnp.tanh(x @ w), rtol=1e-5)
+        assert found(x, w).sharding.device_set == set(jax.devices())
+    try:
+        rx.spread(program(where), x, w, mesh={"x": 8}, target=SLOW)
+    except rx.errors.OptionError as error:
+        assert "its annotate_sharding is over the mesh d=4, m=2; the mesh here is x=8" in str(error)
+    else:
+        raise AssertionError("another mesh was accepted")
+
+
 def check_meshes_that_begin_at_a_device() -> None:
     x, w = arrays((16, 8), (8, 8))
     best = rx.spread(lambda x, w: jnp.tanh(x @ w), x, w, mesh="cpu:4, x=4", target=SLOW, inputs={"x": "S[0]"})

@@ -95,3 +95,20 @@ def test_the_memory_of_a_layer_with_pieces_is_xlas() -> None:
     best = rx.spread(block, "8 2048 4096 @bfloat16", spec, mesh={"x": 8}, target="h100", inputs=given, seconds=10)
     assert "collective-permute" in {s.kind for s in best.spreading.sent}
     assert best.compile_spread("h100").memory == pytest.approx(best.spreading.memory, rel=0.04)
+
+
+def test_weights_of_a_loop_that_are_read_transposed_are_not_stored_again() -> None:
+    """Gradients read weights transposed: XLA would store those of all layers so, if that came before the pieces."""
+
+    def loss(ps: Any, x: jax.Array) -> jax.Array:
+        def step(h: jax.Array, p: Any) -> tuple[jax.Array, None]:
+            return jnp.tanh(jnp.tanh(h @ p[0]) @ p[1]), None
+
+        return jax.lax.scan(step, x, ps)[0].astype(jnp.float32).sum()
+
+    stacked = tuple(f"8 {spec}" for spec in LAYER[1:])
+    given = {"ps[0]": "S[2]", "ps[1]": "S[1]", "x": "S[0]"}
+    best = rx.spread(jax.grad(loss, 1), stacked, LAYER[0], mesh={"x": 8}, target="h100", inputs=given, outputs="S[0]",
+                     seconds=10, pipeline=False)  # fmt: skip
+    assert best.spreading.sent_bytes() == {"collective-permute": 4 * 8 * 7 * ROWS * WIDTH * 2 / 8}
+    assert best.compile_spread("h100").memory == pytest.approx(best.spreading.memory, rel=0.03)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from relax_eg.dtypes import is_complex, is_float, kind
 from relax_eg.frontends.jax import gather, library, random, windows
@@ -29,6 +30,7 @@ from relax_eg.frontends.jax.equation import (
 )
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
+from relax_eg.ops.placing import ANNOTATE_SHARDING, placement_of
 from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
 from relax_eg.tir import FUNCTIONS
@@ -308,9 +310,17 @@ def _platform_index(e: JaxprEquation) -> Expr | None:
 
 
 def _device_put(e: JaxprEquation) -> Sequence[Expr] | None:
-    """The operands, since a `device_put` without a device changes nothing in a traced function. None if it names a
-    device."""
-    return e.args if all(d is None for d in (*e["devices"], *e["srcs"])) else None
+    """The operands, annotated where they are put on a mesh: without a device, `device_put` changes nothing in a traced
+    function. None if it names a device."""
+    found = [_put(x, device) for x, device in zip(e.args, e["devices"], strict=True)]
+    return None if None in found or any(s is not None for s in e["srcs"]) else [x for x in found if x is not None]
+
+
+def _put(x: Expr, device: Any) -> Expr | None:
+    if device is None:
+        return x
+    where = placement_of(device, x.ndim)
+    return None if where is None else call(ANNOTATE_SHARDING, (x,), {"mesh": str(where[0]), "placement": str(where[1])})
 
 
 RULES: dict[str, Rule] = {
