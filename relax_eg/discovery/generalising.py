@@ -8,7 +8,7 @@ the sides agree at the sample points.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from relax_eg.discovery.table import EqualPair, TermTable
@@ -18,16 +18,27 @@ from relax_eg.errors import RelaxEgError
 _MOST_PLACES = 4  # limit: occurrences of a variable in a side; the ways to tell them apart grow as 2 to the power of it
 
 
-def generalised(c: EqualPair, table: TermTable) -> EqualPair:
+def generalised(c: EqualPair, table: TermTable, accepted: Callable[[EqualPair], bool] = lambda c: True) -> EqualPair:
     """A pair of which `c` is an instance, with as many variables as there are fresh ones and the sides still agree at
-    the sample points."""
+    the sample points. `accepted`: what is asked of it besides."""
     is_more = True
     while is_more:
         is_more = False
         for more in (*_without_subterms(c, table), *_without_constants(c, table), *_told_apart(c, table)):
-            if _agrees(more, table):
+            if _agrees(more, table) and accepted(more):
                 c, is_more = more, True
                 break
+    return c
+
+
+def without_context(c: EqualPair, table: TermTable) -> EqualPair:
+    """The pair of operands in which the sides differ, as far inside as these agree at the sample points."""
+    while not isinstance(c.left, int) and not isinstance(c.right, int) and c.left[0] == c.right[0]:
+        apart = [(a, b) for a, b in zip(c.left[1:], c.right[1:], strict=True) if a != b]
+        inner = replace(c, left=apart[0][0], right=apart[0][1]) if len(apart) == 1 else c
+        if inner is c or isinstance(inner.left, int) or not _agrees(inner, table):
+            break
+        c = inner
     return c
 
 

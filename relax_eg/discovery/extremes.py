@@ -1,0 +1,60 @@
+"""Whether the sides of a pair agree in floats at infinities and large numbers.
+
+Sample points over the reals have neither: `where(x == inf, 0, x) = x` holds over the reals, and `log(1 + exp(x))`
+overflows where `x` is no small number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from relax_eg.discovery.grammar import Grammar
+from relax_eg.discovery.table import EqualPair
+from relax_eg.discovery.values import SamplePoints
+from relax_eg.dtypes import is_float, numpy_dtype
+from relax_eg.errors import RelaxEgError
+from relax_eg.ops.interpret import evaluate_points
+
+_SPECIAL = (np.inf, -np.inf, 1e4, -1e4, 100.0, -100.0)  # chosen: what elements of floats are replaced by
+_SHARE = 0.3  # chosen: share of the elements that are replaced, in every second draw; a third of it in the others
+_ROUNDS = 8  # chosen: draws for each sample point
+_TIE = 0.3  # chosen: share of the elements at which variables of one type get the same number
+_APART = 1e-2  # chosen: difference beyond rounding in float32, relative to the left side, or to 1
+
+
+class Extremes:
+    """Draws of the variables of a grammar with infinities and large numbers.
+
+    - `grammar`: whose variables are drawn.
+    - `points`: sample points over the reals, some elements of which are replaced.
+    """
+
+    def __init__(self, grammar: Grammar, points: SamplePoints) -> None:
+        rng = np.random.default_rng(0)
+        self._grammar, self._at = grammar, points.sizes[0]
+        self._values: list[np.ndarray] = []
+        special: dict[tuple[int, ...], np.ndarray] = {}
+        for v, drawn in zip(grammar.variables, points.values[0], strict=False):
+            made = np.concatenate([drawn] * _ROUNDS).astype(numpy_dtype(v.dtype))
+            if is_float(v.dtype):
+                share = np.where(np.arange(len(made)) % 2, _SHARE / 3, _SHARE).reshape(-1, *[1] * (made.ndim - 1))
+                own = np.where(rng.random(made.shape) < share, rng.choice(_SPECIAL, made.shape), made)
+                before = special.get(made.shape, own)
+                special[made.shape] = np.where(rng.random(made.shape) < _TIE, before, own)
+                made = special[made.shape].astype(numpy_dtype(v.dtype))
+            self._values.append(made)
+
+    def agree(self, c: EqualPair) -> bool:
+        """Whether the right side has the value of the left one wherever that is finite, or no float."""
+        sides = tuple(self._grammar.expression(t) for t in (c.left, c.right))
+        env, count = dict(zip(self._grammar.variables, self._values, strict=False)), len(self._values[0])
+        try:
+            with np.errstate(all="ignore"):
+                left, right = (np.asarray(x) for x in evaluate_points(sides, env, self._at, count, ordered=True))
+                if not is_float(sides[0].dtype):
+                    return bool(np.array_equal(left, right))
+                left, right = left.astype(np.float64), right.astype(np.float64)
+                near = np.abs(left - right) <= _APART * np.maximum(np.abs(left), 1)
+                return bool(np.all(near | ~np.isfinite(left)))
+        except RelaxEgError:
+            return False
