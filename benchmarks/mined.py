@@ -16,25 +16,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import relax_eg as rx
 from benchmarks import Quick
+from benchmarks.corpus import CORPUS
 from benchmarks.corpus.fired import corpus_rules
-from benchmarks.functions import GROUPS
 from benchmarks.discovery_gains import of_corpus, of_functions, of_libraries
+from benchmarks.functions import GROUPS
+from benchmarks.least_laws import law_of
+from benchmarks.library_cases import CASES
 from relax_eg.discovery.laws import file_text, load
 from relax_eg.driver.mining import Miner
 from relax_eg.driver.ranking import LEAST_SAVING, Optimize
 from relax_eg.errors import RelaxEgError
-from relax_eg.rules import RuleSet
+from relax_eg.figures import time as time_text
+from relax_eg.ir.expr import CONSTANT, VAR, postorder
+from relax_eg.rules import Rule, RuleSet
+from relax_eg.rules.rule import instances
 
-TERMS = 8000  # of one size for a fragment
+LAWS = Path(__file__).parent.parent / "docs" / "mined_laws.json"
+TERMS = 20_000  # of one size for a fragment
 MINED_FIRST = ("jax.nn", "jax.scipy.stats", "jax.scipy", "jax.numpy")  # groups, the others after them
 LEFT_OUT = ("traced", "orders")  # books whose laws may be found again
 
@@ -55,36 +62,55 @@ class MinedLaw:
     program: str
     saves: dict[str, float] = field(default_factory=dict[str, float])
 
+    @property
+    def name(self) -> str:
+        """Of its rule."""
+        return self.source.rpartition("def ")[2].partition("(")[0]
+
 
 @dataclass
 class Found:
-    """What a file has: the laws, and the names of the programs that were looked at."""
+    """What a file has: the laws, and of each program that was looked at the operators after the known rules."""
 
     laws: list[MinedLaw]
-    programs: list[str]
+    programs: dict[str, str]
 
     @staticmethod
     def read(file: Path) -> Found:
         if not file.is_file():
-            return Found([], [])
+            return Found([], {})
         data = json.loads(file.read_text())
         return Found([MinedLaw(**x) for x in data["laws"]], data["programs"])
 
     def write(self, file: Path) -> None:
-        file.write_text(json.dumps({"laws": [asdict(x) for x in self.laws], "programs": self.programs}, indent=1) + "\n")
+        file.write_text(
+            json.dumps({"laws": [asdict(x) for x in self.laws], "programs": self.programs}, indent=1) + "\n"
+        )
 
     def rules(self) -> RuleSet:
         return load(file_text([x.source for x in self.laws], {}, "Mined laws.", "mined"), "mined")
 
 
-def names() -> list[str]:
-    """The programs that are mined: gradients first, and no draws of random numbers."""
-    functions = [n for group in (*MINED_FIRST, *(g for g in GROUPS if g not in (*MINED_FIRST, "jax.random"))) for n in GROUPS[group]]
+def names(pool: str) -> list[str]:
+    """The programs of a pool: of functions gradients first, and no draws of random numbers."""
+    if pool == "corpus":
+        return list(CORPUS)
+    if pool == "libraries":
+        return [f"{case.library}: {case.name}{more}" for case in CASES for more in ("", ", gradient")]
+    functions = [
+        n
+        for group in (*MINED_FIRST, *(g for g in GROUPS if g not in (*MINED_FIRST, "jax.random")))
+        for n in GROUPS[group]
+    ]
     return [*(f"{n}, gradient" for n in functions), *functions]
 
 
 def lazily(name: str) -> Optimize:
     """The program of a name, traced when it is asked for."""
+    if name in CORPUS:
+        return of_corpus()[name]
+    if ": " in name:
+        return lambda rules: of_libraries(lambda n: n == name)[name](rules)
     return lambda rules: of_functions([name])[name](rules)
 
 
@@ -106,8 +132,10 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
         if time.monotonic() > end:
             break
         began = time.monotonic()
+        operators = ""
         try:
             best = optimize(known)
+            operators = " ".join(sorted({e.op for f in best.module for e in f.expressions()}))
             miner.least = LEAST_SAVING * best.report.after.seconds
             offers = miner.mined(best.module, dict(best.report.at)).offers
         except (RelaxEgError, TypeError, ValueError) as e:  # of integers there is no gradient
@@ -118,22 +146,73 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
                 stated.add(o.text)
                 print(f"  {name}: {o}", flush=True)
                 found.laws.append(MinedLaw(o.text, o.source, o.numerics, o.theory, name))
-        found.programs.append(name)
+        found.programs[name] = operators
         found.write(file)
         print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
     print(f"{len(found.laws)} laws from {len(found.programs)} programs")
 
 
+def gains(programs: Mapping[str, Optimize], file: Path) -> None:
+    """Asks programs that were looked at and have the operators of laws which laws save something, and writes it."""
+    found, known = Found.read(file), known_rules()
+    rules = list(found.rules())
+    operators = {law.name: operators_on_the_left(rules, law.name) for law in found.laws}
+    for name, optimize in programs.items():
+        there = set(found.programs.get(name, "").split())
+        if not any(operators[law.name] <= there for law in found.laws):
+            continue
+        try:
+            before = optimize(known).report.after.seconds
+            best = optimize(known + RuleSet("mined", rules)).report
+        except (RelaxEgError, TypeError, ValueError) as e:
+            print(f"{name}: {str(e).splitlines()[0]}", flush=True)
+            continue
+        used = {law_of(r) for r in best.rules}
+        print(f"{name}: {time_text(before)} -> {time_text(best.after.seconds)}", flush=True)
+        for law in found.laws if best.after.seconds < (1 - LEAST_SAVING) * before else ():
+            law.saves.pop(name, None)
+            if law.name not in used:
+                continue
+            others = RuleSet("others", [r for r in rules if law_of(r.name) != law.name])
+            share = 1 - best.after.seconds / optimize(known + others).report.after.seconds
+            if share >= LEAST_SAVING:
+                law.saves[name] = round(share, 3)
+                print(f"  {100 * share:.0f}%  {law.text}", flush=True)
+        found.write(file)
+
+
+def operators_on_the_left(rules: Sequence[Rule], name: str) -> frozenset[str]:
+    rule = next(r for r in rules if r.name == name)
+    instance = next(instances(rule, limit=1))
+    return frozenset(e.op for e in postorder(instance.left) if e.op not in (VAR, CONSTANT))
+
+
+def summary(file: Path) -> str:
+    """What a file says, in figures."""
+    found = Found.read(file)
+    saving = [x for x in found.laws if x.saves]
+    elsewhere = [x for x in saving if x.saves.keys() - {x.program}]
+    return (
+        f"{len(found.programs)} programs gave {len(found.laws)} proved laws; {len(saving)} of them save at least "
+        f"{100 * LEAST_SAVING:.0f}% of a program, {len(elsewhere)} of one in which they were not found"
+    )
+
+
 def main(
     mined: Annotated[Path | None, typer.Option("--mine", help="add the laws of programs to this file")] = None,
+    gained: Annotated[Path | None, typer.Option("--gains", help="ask which laws of this file save something")] = None,
     only: Annotated[str, typer.Option("--only", help="programs whose name contains this, or one of 'a|b'")] = "",
+    pool: Annotated[str, typer.Option("--pool", help="functions, corpus or libraries")] = "functions",
     size: Annotated[int, typer.Option("--size", help="operators of a cheaper term")] = 2,
     minutes: Annotated[float, typer.Option("--minutes", help="stop after the program of this time")] = 60,
     quick: Quick = False,
 ) -> None:
-    programs = {n: lazily(n) for n in names() if any(part in n for part in only.split("|"))}
+    programs = {n: lazily(n) for n in names(pool) if any(part in n for part in only.split("|"))}
     if mined is not None:
         mine(programs, mined, size, 60 * minutes)
+    if gained is not None:
+        gains(programs, gained)
+    print(summary(mined or gained or LAWS))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from relax_eg.discovery.search import LARGEST_SIZE
 from relax_eg.discovery.table import EqualPair, TermTable, Type
 from relax_eg.discovery.terms import Term
 from relax_eg.discovery.values import SamplePoints
-from relax_eg.driver.fragments import Fragment, apart, cuts_of, generalised_sizes
+from relax_eg.driver.fragments import Fragment, Leaves, apart, cuts_of, generalised_sizes
 from relax_eg.driver.optimize import optimize
 from relax_eg.dtypes import is_float, is_integer
 from relax_eg.errors import DiscoveryError, RelaxEgError
@@ -183,6 +183,16 @@ def program_at(
     return module, sizes
 
 
+@dataclass(frozen=True)
+class _Posed:
+    """A fragment, and by itself: its root, its variables, and the values of its sizes."""
+
+    fragment: Fragment
+    root: Expr
+    params: Leaves
+    at: dict[str, int]
+
+
 class Miner:
     """Looks at fragments of programs, one program after another; a fragment of two programs is looked at once.
 
@@ -205,6 +215,7 @@ class Miner:
         self._seen: set[str] = set()
         self._proved: set[str] = set()
         self._stated: set[str] = set()
+        self._solved: set[Expr] = set()
         self._names = set(names)
 
     def mined(self, module: Module, at: Mapping[str, int], tell: Progress = lambda text, done, of: None) -> Mined:
@@ -213,19 +224,17 @@ class Miner:
         fragments = self.hottest(module)
         offers: list[Offer] = []
         unproved: list[str] = []
-        solved: set[Expr] = set()
+        self._solved.clear()
         done, stopped = 0, ""
         try:
-            for text, fragment in fragments.items():
-                tell(text[:60], done, len(fragments))
-                # What is inside a fragment of which a cheaper form is known is not looked at.
-                if fragment.root not in solved and self.look_at(fragment, module, offers, unproved):
-                    solved.update(postorder((fragment.root,), stop=fragment.leaves.__contains__))
-                done += 1
+            for group in self._groups(fragments):
+                tell(str(group[0].fragment.root)[:60], done, len(fragments))
+                self._look_at(group, module, offers, unproved)
+                done += len(group)
         except KeyboardInterrupt:
             stopped = "interrupted"
         offers.sort(key=lambda o: o.after - o.before)
-        return Mined(tuple(offers), done, tuple(unproved), stopped)
+        return Mined(tuple(offers), len(fragments) if not stopped else done, tuple(unproved), stopped)
 
     def price(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
         """Predicted seconds of an expression by itself."""
@@ -244,29 +253,58 @@ class Miner:
         dear = [x for x in found.items() if x[1].seconds >= self.least]
         return dict(sorted(dear, key=lambda x: (-x[1].seconds, x[0]))[:_MOST_FRAGMENTS])
 
-    def look_at(self, fragment: Fragment, module: Module, offers: list[Offer], unproved: list[str]) -> bool:
-        """Adds the law of a cheaper term for a fragment to `offers`, or to `unproved`. Returns whether one is
-        proved."""
-        made = generalised_sizes(fragment)
-        if made is None:
-            return False
-        root, params, sizes = made
-        text = f"{expression_text(root)} of {', '.join(str(p.annotation) for p in params)}"
-        if text in self._fragments:
-            return False
-        self._fragments.add(text)
-        at = {**self._at, **sizes}
+    def _groups(self, fragments: Mapping[str, Fragment]) -> list[list[_Posed]]:
+        """The fragments that were not looked at before, those together whose leaves have the same types."""
+        found: dict[tuple[Any, ...], list[_Posed]] = {}
+        for fragment in fragments.values():
+            made = generalised_sizes(fragment)
+            if made is None:
+                continue
+            root, params, sizes = made
+            text = f"{expression_text(root)} of {', '.join(str(p.annotation) for p in params)}"
+            if text in self._fragments:
+                continue
+            self._fragments.add(text)
+            try:
+                grammar, (left,) = grammar_of([root], params)
+            except RelaxEgError:  # an operator that no grammar has
+                continue
+            if grammar.work(left) <= _MOST_WORK:
+                at = {**self._at, **sizes}
+                found.setdefault((params, tuple(at.items())), []).append(_Posed(fragment, root, params, at))
+        return list(found.values())
+
+    def _look_at(self, group: Sequence[_Posed], module: Module, offers: list[Offer], unproved: list[str]) -> None:
+        """Adds the laws of cheaper terms for fragments of one grammar to `offers`, or to `unproved`. Fragments that
+        have too many terms together are looked at in two halves."""
+        params, at, most = group[0].params, group[0].at, max(x.fragment.seconds for x in group)
         try:
-            grammar, (left,) = grammar_of([root], params)
-            if grammar.work(left) > _MOST_WORK:
-                return False
-            table = TermTable(grammar, SamplePoints(grammar, False, 0), self.affordable(grammar, fragment.seconds, at))
-            cheaper = self._cheaper(table, left, fragment.seconds, at)
-        except RelaxEgError:  # an operator that no grammar has
-            return False
-        origin = next((f.origins[fragment.root] for f in module if fragment.root in f.origins), None)
-        where = str(origin.lines[0]) if origin is not None and origin.lines else ""
-        return any(self.offer(table, EqualPair(left, right), at, where, offers, unproved) for right in cheaper)
+            grammar, terms = grammar_of([x.root for x in group], params)
+            table = TermTable(grammar, SamplePoints(grammar, False, 0), self.affordable(grammar, most, at))
+            extremes = Extremes(grammar, table.points)
+            for n in range(self.size + 1):
+                if n and table.next_count() > self.terms:
+                    middle = (len(group) + 1) // 2
+                    for half in (group[:middle], group[middle:]) if len(group) > 1 else ():
+                        self._look_at(half, module, offers, unproved)
+                    return
+                made: dict[Term, list[Term]] = {}
+                for pair in table.grow() if n else ():
+                    made.setdefault(pair.right, []).append(pair.left)
+                for x, left in zip(group, terms, strict=True):
+                    # What is inside a fragment of which a cheaper form is known is not looked at.
+                    if x.fragment.root in self._solved:
+                        continue
+                    cheaper = self._cheaper(table, made, extremes, left, x)
+                    origin = next((f.origins[x.fragment.root] for f in module if x.fragment.root in f.origins), None)
+                    where = str(origin.lines[0]) if origin is not None and origin.lines else ""
+                    pairs = (EqualPair(left, right) for right in cheaper)
+                    if any(self.offer(table, p, at, where, offers, unproved) for p in pairs):
+                        self._solved.update(
+                            postorder((x.fragment.root,), stop=frozenset(x.fragment.leaves).__contains__)
+                        )
+        except RelaxEgError:  # it does not exist at some sizes
+            return
 
     def affordable(
         self, grammar: Grammar, seconds: float, at: Mapping[str, int]
@@ -323,27 +361,22 @@ class Miner:
         )  # fmt: skip
         return True
 
-    def _cheaper(self, table: TermTable, left: Term, seconds: float, at: Mapping[str, int]) -> list[Term]:
-        """Terms with the values of `left` at the sample points and lower prices, the cheapest first; of the smallest
-        size that has any. Empty if there is none."""
-        grammar, extremes = table.grammar, Extremes(table.grammar, table.points)
-        for n in range(self.size + 1):
-            if n and table.next_count() > self.terms:
-                return []
-            made = table.grow() if n else []
-            # The table keeps the smallest term of a class; a larger one may take less time.
-            least = table.equal_to(left)
-            equal = [least] if least is not None else []
-            equal += [p.left for p in made if p.right == least]
-            prices = {
-                t: 0.0 if isinstance(t, int) else self.price(grammar.expression(t), grammar.declared, at)
-                for t in equal[:_MOST_EQUAL]
-                if t != left and extremes.agree(EqualPair(left, t))
-            }
-            cheaper = sorted((t for t in prices if prices[t] < CHEAPER * seconds), key=lambda t: prices[t])
-            if cheaper:
-                return cheaper[:_MOST_TRIED]
-        return []
+    def _cheaper(
+        self, table: TermTable, made: Mapping[Term, Sequence[Term]], extremes: Extremes, left: Term, x: _Posed
+    ) -> list[Term]:
+        """Terms with the values of `left` and lower prices, the cheapest first. `made`: the terms of the last size that
+        have the values of a smaller one: the table keeps the smallest term of a class; a larger one may take less
+        time."""
+        least = table.equal_to(left)
+        equal = [] if least is None else [least, *made.get(least, ())]
+        prices = {
+            t: 0.0 if isinstance(t, int) else self.price(table.grammar.expression(t), table.grammar.declared, x.at)
+            for t in equal[:_MOST_EQUAL]
+            if t != left and extremes.agree(EqualPair(left, t))
+        }
+        return sorted((t for t in prices if prices[t] < CHEAPER * x.fragment.seconds), key=lambda t: prices[t])[
+            :_MOST_TRIED
+        ]
 
     def _known(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> CostReport:
         """The report of what the rules that ship make of a fragment."""
