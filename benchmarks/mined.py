@@ -1,11 +1,14 @@
 """Laws that are found in the programs of JAX's own functions and their gradients, and what they save.
 
     python -m benchmarks.mined --mine docs/mined_laws.json [--only softplus] [--size 2] [--minutes 20]
+    python -m benchmarks.mined --sift docs/mined_laws.json
     python -m benchmarks.mined --gains docs/mined_laws.json [--only pdf] [--pool functions,corpus,libraries]
 
 `--mine` looks for cheaper terms in fragments of what the rules that ship, without the books `traced` and `orders`, make
 of each program, and adds the laws that are proved to the file. Nobody wrote these programs with a law in view
 (`benchmarks/functions`). Programs that the file has are left out, so a run that was stopped goes on.
+
+`--sift` asks which of the laws follow from the others and the known rules, and which from the books that were left out.
 
 `--gains` uses the laws of the file as rules besides those of these books that ship. For each law it asks for a program
 that takes at least 2% longer by prediction without it, where all other laws are there; of programs in which it was not
@@ -31,16 +34,18 @@ from benchmarks.discovery_gains import of_corpus, of_functions, of_libraries
 from benchmarks.functions import GROUPS
 from benchmarks.least_laws import law_of
 from benchmarks.library_cases import CASES
+from relax_eg.discovery.following import reached
 from relax_eg.discovery.laws import file_text, load
 from relax_eg.driver.mining import Miner
 from relax_eg.driver.ranking import LEAST_SAVING, Optimize
+from relax_eg.egraph import Budget
 from relax_eg.errors import RelaxEgError
-from relax_eg.figures import time as time_text
 from relax_eg.ir.expr import CONSTANT, VAR, postorder
 from relax_eg.rules import Rule, RuleSet
 from relax_eg.rules.rule import instances
 
 LAWS = Path(__file__).parent.parent / "docs" / "mined_laws.json"
+BUDGET = Budget(nodes=4000, seconds=60)  # of the question whether a law follows
 TERMS = 20_000  # of one size for a fragment
 MINED_FIRST = ("jax.nn", "jax.scipy.stats", "jax.scipy", "jax.numpy")  # groups, the others after them
 LEFT_OUT = ("traced", "orders")  # books whose laws may be found again
@@ -52,6 +57,8 @@ class MinedLaw:
 
     - `text`, `source`, `numerics`, `theory`: as of an offer.
     - `program`: where it was found.
+    - `follows`: whether it follows from known rules and the other laws of the file.
+    - `again`: whether a book that was left out has it: it follows with that book.
     - `saves`: of programs that take at least 2% longer without it, the share of the predicted time that it saves.
     """
 
@@ -60,6 +67,8 @@ class MinedLaw:
     numerics: str
     theory: str
     program: str
+    follows: bool = False
+    again: bool = False
     saves: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
@@ -162,23 +171,37 @@ def gains(programs: Mapping[str, Optimize], file: Path) -> None:
         if not any(operators[law.name] <= there for law in found.laws):
             continue
         try:
-            before = optimize(known).report.after.seconds
             best = optimize(known + RuleSet("mined", rules)).report
-        except (RelaxEgError, TypeError, ValueError) as e:
+        except RelaxEgError as e:
             print(f"{name}: {str(e).splitlines()[0]}", flush=True)
             continue
         used = {law_of(r) for r in best.rules}
-        print(f"{name}: {time_text(before)} -> {time_text(best.after.seconds)}", flush=True)
-        for law in found.laws if best.after.seconds < (1 - LEAST_SAVING) * before else ():
+        for law in found.laws:
             law.saves.pop(name, None)
             if law.name not in used:
                 continue
             others = RuleSet("others", [r for r in rules if law_of(r.name) != law.name])
             share = 1 - best.after.seconds / optimize(known + others).report.after.seconds
+            print(f"{100 * share:3.0f}%  {name}: {law.text}", flush=True)
             if share >= LEAST_SAVING:
                 law.saves[name] = round(share, 3)
-                print(f"  {100 * share:.0f}%  {law.text}", flush=True)
         found.write(file)
+
+
+def sift(file: Path) -> None:
+    """Says of the laws which follow from the others and known rules, the largest first, and which the books have."""
+    found, known = Found.read(file), known_rules()
+    rules = list(found.rules())
+    kept = {law.name: [r for r in rules if law_of(r.name) == law.name] for law in found.laws}
+    for law in sorted(found.laws, key=lambda x: -len(x.text)):
+        own = kept.pop(law.name)
+        instance = next(instances(own[0], limit=1))
+        law.again = reached(instance, corpus_rules(), BUDGET)
+        law.follows = reached(instance, known + RuleSet("others", [r for x in kept.values() for r in x]), BUDGET)
+        if not law.follows:
+            kept[law.name] = own
+        print(f"{'follows' if law.follows else '       '} {'again' if law.again else '     '} {law.text}", flush=True)
+    found.write(file)
 
 
 def operators_on_the_left(rules: Sequence[Rule], name: str) -> frozenset[str]:
@@ -190,17 +213,20 @@ def operators_on_the_left(rules: Sequence[Rule], name: str) -> frozenset[str]:
 def summary(file: Path) -> str:
     """What a file says, in figures."""
     found = Found.read(file)
-    saving = [x for x in found.laws if x.saves]
+    own = [x for x in found.laws if not x.follows]
+    saving = [x for x in own if x.saves]
     elsewhere = [x for x in saving if x.saves.keys() - {x.program}]
     return (
-        f"{len(found.programs)} programs gave {len(found.laws)} proved laws; {len(saving)} of them save at least "
-        f"{100 * LEAST_SAVING:.0f}% of a program, {len(elsewhere)} of one in which they were not found"
+        f"{len(found.programs)} programs gave {len(found.laws)} proved laws, of which {len(own)} do not follow from others;"
+        f" {len(saving)} of these save at least {100 * LEAST_SAVING:.0f}% of a program, {len(elsewhere)} of one in which "
+        f"they were not found; {sum(x.again for x in saving)} of the {len(saving)} are in a book by now"
     )
 
 
 def main(
     mined: Annotated[Path | None, typer.Option("--mine", help="add the laws of programs to this file")] = None,
     gained: Annotated[Path | None, typer.Option("--gains", help="ask which laws of this file save something")] = None,
+    sifted: Annotated[Path | None, typer.Option("--sift", help="ask which laws of this file follow")] = None,
     only: Annotated[str, typer.Option("--only", help="programs whose name contains this, or one of 'a|b'")] = "",
     pool: Annotated[str, typer.Option("--pool", help="functions, corpus or libraries")] = "functions",
     size: Annotated[int, typer.Option("--size", help="operators of a cheaper term")] = 2,
@@ -210,9 +236,11 @@ def main(
     programs = {n: lazily(n) for n in names(pool) if any(part in n for part in only.split("|"))}
     if mined is not None:
         mine(programs, mined, size, 60 * minutes)
+    if sifted is not None:
+        sift(sifted)
     if gained is not None:
         gains(programs, gained)
-    print(summary(mined or gained or LAWS))
+    print(summary(mined or sifted or gained or LAWS))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ overflows where `x` is no small number.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from relax_eg.discovery.grammar import Grammar
@@ -15,39 +18,50 @@ from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.errors import RelaxEgError
 from relax_eg.ops.interpret import evaluate_points
 
-_SPECIAL = (np.inf, -np.inf, 1e4, -1e4, 100.0, -100.0)  # chosen: what elements of floats are replaced by
+# chosen: what elements of floats are replaced by
+_SPECIAL = (np.inf, -np.inf, 1e4, -1e4, 100.0, -100.0)
+_MISSING = (*_SPECIAL, np.nan, np.nan)
 _SHARE = 0.3  # chosen: share of the elements that are replaced, in every second draw; a third of it in the others
 _ROUNDS = 8  # chosen: draws for each sample point
 _TIE = 0.3  # chosen: share of the elements at which variables of one type get the same number
 _APART = 1e-2  # chosen: difference beyond rounding in float32, relative to the left side, or to 1
 
+Array = np.ndarray[Any, Any]
+
 
 class Extremes:
-    """Draws of the variables of a grammar with infinities and large numbers.
+    """Draws of the variables of a grammar with infinities and large numbers, and such with NaN besides.
 
     - `grammar`: whose variables are drawn.
     - `points`: sample points over the reals, some elements of which are replaced.
     """
 
     def __init__(self, grammar: Grammar, points: SamplePoints) -> None:
-        rng = np.random.default_rng(0)
         self._grammar, self._at = grammar, points.sizes[0]
-        self._values: list[np.ndarray] = []
-        special: dict[tuple[int, ...], np.ndarray] = {}
-        for v, drawn in zip(grammar.variables, points.values[0], strict=False):
+        self._drawn = {
+            missing: self._draw(points.values[0], _MISSING if missing else _SPECIAL) for missing in (False, True)
+        }
+
+    def _draw(self, points: Sequence[Array], special: Sequence[float]) -> list[Array]:
+        rng = np.random.default_rng(0)
+        found: list[Array] = []
+        before: dict[tuple[int, ...], Array] = {}
+        for v, drawn in zip(self._grammar.variables, points, strict=False):
             made = np.concatenate([drawn] * _ROUNDS).astype(numpy_dtype(v.dtype))
             if is_float(v.dtype):
                 share = np.where(np.arange(len(made)) % 2, _SHARE / 3, _SHARE).reshape(-1, *[1] * (made.ndim - 1))
-                own = np.where(rng.random(made.shape) < share, rng.choice(_SPECIAL, made.shape), made)
-                before = special.get(made.shape, own)
-                special[made.shape] = np.where(rng.random(made.shape) < _TIE, before, own)
-                made = special[made.shape].astype(numpy_dtype(v.dtype))
-            self._values.append(made)
+                own = np.where(rng.random(made.shape) < share, rng.choice(special, made.shape), made)
+                made = np.where(rng.random(made.shape) < _TIE, before.get(made.shape, own), own)
+                before[made.shape] = made
+                made = made.astype(numpy_dtype(v.dtype))
+            found.append(made)
+        return found
 
-    def agree(self, c: EqualPair) -> bool:
-        """Whether the right side has the value of the left one wherever that is finite, or no float."""
-        sides = tuple(self._grammar.expression(t) for t in (c.left, c.right))
-        env, count = dict(zip(self._grammar.variables, self._values, strict=False)), len(self._values[0])
+    def agree(self, c: EqualPair, missing: bool = False) -> bool:
+        """Whether the right side has the value of the left one wherever that is finite, or no float. `missing`: at NaN
+        too, where laws of class `reassociate` may say something else."""
+        sides, values = tuple(self._grammar.expression(t) for t in (c.left, c.right)), self._drawn[missing]
+        env, count = dict(zip(self._grammar.variables, values, strict=False)), len(values[0])
         try:
             with np.errstate(all="ignore"):
                 left, right = (np.asarray(x) for x in evaluate_points(sides, env, self._at, count, ordered=True))

@@ -340,8 +340,10 @@ class Miner:
         if law in self._seen:
             return law in self._proved
         self._seen.add(law)
+        missing = extremes.agree(candidate, missing=True)
+        general = generalised(candidate, table, lambda c: extremes.agree(c, missing))
         with LawProver(grammar, writer, self._numerics, self._jobs, None) as prover:
-            for pair in dict.fromkeys((generalised(candidate, table, extremes.agree), candidate)):
+            for pair in dict.fromkeys((general, candidate)):
                 (proof,) = prover.prove([(pair, writer.name(pair))], lambda *_: None)
                 if proof.outcome == "proved":
                     break
@@ -374,9 +376,10 @@ class Miner:
             for t in equal[:_MOST_EQUAL]
             if t != left and extremes.agree(EqualPair(left, t))
         }
-        return sorted((t for t in prices if prices[t] < CHEAPER * x.fragment.seconds), key=lambda t: prices[t])[
-            :_MOST_TRIED
-        ]
+        # Those that are the same at NaN, too, come first.
+        agree = {t: extremes.agree(EqualPair(left, t), missing=True) for t in prices}
+        cheaper = [t for t in prices if prices[t] < CHEAPER * x.fragment.seconds]
+        return sorted(cheaper, key=lambda t: (not agree[t], prices[t]))[:_MOST_TRIED]
 
     def _known(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> CostReport:
         """The report of what the rules that ship make of a fragment."""
