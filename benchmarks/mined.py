@@ -30,24 +30,28 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.corpus import CORPUS
 from benchmarks.corpus.fired import corpus_rules
-from benchmarks.discovery_gains import of_corpus, of_functions, of_libraries
+from benchmarks.discovery_gains import of_corpus, of_functions, of_libraries, optimized
+from benchmarks.found_rules import canonical
 from benchmarks.functions import GROUPS
 from benchmarks.least_laws import law_of
-from benchmarks.library_cases import CASES
+from benchmarks.library_cases import CASES, Use
 from relax_eg.discovery.following import reached
 from relax_eg.discovery.laws import file_text, load
 from relax_eg.driver.mining import Miner
 from relax_eg.driver.ranking import LEAST_SAVING, Optimize
 from relax_eg.egraph import Budget
 from relax_eg.errors import RelaxEgError
+from relax_eg.frontends import trace
 from relax_eg.ir.expr import CONSTANT, VAR, postorder
+from relax_eg.ir.module import Module
 from relax_eg.rules import Rule, RuleSet
 from relax_eg.rules.rule import instances
 
 LAWS = Path(__file__).parent.parent / "docs" / "mined_laws.json"
 BUDGET = Budget(nodes=4000, seconds=60)  # of the question whether a law follows
 TERMS = 20_000  # of one size for a fragment
-MINED_FIRST = ("jax.nn", "jax.scipy.stats", "jax.scipy", "jax.numpy")  # groups, the others after them
+SECOND = ", second derivative"
+MINED_FIRST = ("jax.nn", "jax.scipy", "jax.numpy", "jax.scipy.stats")  # groups, the others after them
 LEFT_OUT = ("traced", "orders")  # books whose laws may be found again
 
 
@@ -106,12 +110,8 @@ def names(pool: str) -> list[str]:
         return list(CORPUS)
     if pool == "libraries":
         return [f"{case.library}: {case.name}{more}" for case in CASES for more in ("", ", gradient")]
-    functions = [
-        n
-        for group in (*MINED_FIRST, *(g for g in GROUPS if g not in (*MINED_FIRST, "jax.random")))
-        for n in GROUPS[group]
-    ]
-    return [*(f"{n}, gradient" for n in functions), *functions]
+    groups = [*MINED_FIRST, *(g for g in GROUPS if g not in (*MINED_FIRST, "jax.random"))]
+    return [f"{n}{more}" for more in (", gradient", SECOND, "") for group in groups for n in GROUPS[group]]
 
 
 def lazily(name: str) -> Optimize:
@@ -120,7 +120,15 @@ def lazily(name: str) -> Optimize:
         return of_corpus()[name]
     if ": " in name:
         return lambda rules: of_libraries(lambda n: n == name)[name](rules)
+    if name.endswith(SECOND):
+        return lambda rules: optimized(second_derivative(name.removesuffix(SECOND)), rules)
     return lambda rules: of_functions([name])[name](rules)
+
+
+def second_derivative(name: str) -> Module:
+    """The derivative of a function's gradient, of numbers that depend on all elements of it."""
+    fn, specs = next(own[name] for own in GROUPS.values() if name in own)
+    return trace(Use(Use(fn, specs).gradient, specs).gradient, *specs)
 
 
 def known_rules() -> RuleSet:
@@ -134,7 +142,7 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
     """Adds the laws of fragments of programs to a file, until this time has passed."""
     found, known, end = Found.read(file), known_rules(), time.monotonic() + seconds
     miner = Miner("cpu", size, "reassociate", 1, TERMS, known, {r.name for r in found.rules()})
-    stated = {x.text for x in found.laws}
+    stated = {canonical(r) for r in found.rules()}
     for name, optimize in programs.items():
         if name in found.programs:
             continue
@@ -151,8 +159,9 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
             print(f"{name}: {str(e).splitlines()[0]}", flush=True)
             offers = ()
         for o in offers:
-            if o.is_new and o.text not in stated:
-                stated.add(o.text)
+            (law, *_) = load(file_text([o.source], {}, "", "mined"), "mined")
+            if o.is_new and canonical(law) not in stated:
+                stated.add(canonical(law))
                 print(f"  {name}: {o}", flush=True)
                 found.laws.append(MinedLaw(o.text, o.source, o.numerics, o.theory, name))
         found.programs[name] = operators
@@ -216,10 +225,11 @@ def summary(file: Path) -> str:
     own = [x for x in found.laws if not x.follows]
     saving = [x for x in own if x.saves]
     elsewhere = [x for x in saving if x.saves.keys() - {x.program}]
+    share = f"{100 * LEAST_SAVING:.0f}%"
     return (
-        f"{len(found.programs)} programs gave {len(found.laws)} proved laws, of which {len(own)} do not follow from others;"
-        f" {len(saving)} of these save at least {100 * LEAST_SAVING:.0f}% of a program, {len(elsewhere)} of one in which "
-        f"they were not found; {sum(x.again for x in saving)} of the {len(saving)} are in a book by now"
+        f"{len(found.programs)} programs gave {len(found.laws)} proved laws, {len(own)} of which do not follow from "
+        f"the others; {len(saving)} of these save at least {share} of a program, {len(elsewhere)} of one in which they "
+        f"were not found; {sum(x.again for x in saving)} of the {len(saving)} are in a book by now"
     )
 
 

@@ -43,7 +43,7 @@ from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
 
-_MOST_FRAGMENTS = 24  # limit: fragments that are looked at, the costliest first
+_MOST_FRAGMENTS = 64  # limit: fragments that are looked at, the costliest first
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
 _MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
 _MOST_TRIED = 2  # limit: terms of which it is tried to prove that one is equal to a fragment
@@ -246,7 +246,10 @@ class Miner:
         found: dict[str, Fragment] = {}
         for f in module:
             for e, leaves in cuts_of(f):
-                root, params = apart(e, leaves)
+                try:
+                    root, params = apart(e, leaves)
+                except RelaxEgError:  # an operator that does not exist for the names of other sizes
+                    continue
                 key = expression_text(root)
                 if key not in found:
                     found[key] = Fragment(e, leaves, self.price(root, params, self._at))
