@@ -32,14 +32,23 @@ def generalised(c: EqualPair, table: TermTable, accepted: Callable[[EqualPair], 
 
 
 def without_context(c: EqualPair, table: TermTable) -> EqualPair:
-    """The pair of operands in which the sides differ, as far inside as these agree at the sample points."""
-    while not isinstance(c.left, int) and not isinstance(c.right, int) and c.left[0] == c.right[0]:
-        apart = [(a, b) for a, b in zip(c.left[1:], c.right[1:], strict=True) if a != b]
-        inner = replace(c, left=apart[0][0], right=apart[0][1]) if len(apart) == 1 else c
-        if inner is c or isinstance(inner.left, int) or not _agrees(inner, table):
-            break
-        c = inner
+    """The pair of operands in which the sides differ, as far inside as these agree at the sample points: of
+    `x + f(y) = g(y) + x`, whose sides have `x` in common, `f(y) = g(y)`."""
+    inner: EqualPair | None = c
+    while inner is not None:
+        c, inner = inner, next((p for p in _operands_apart(inner) if _agrees(p, table)), None)
     return c
+
+
+def _operands_apart(c: EqualPair) -> Iterator[EqualPair]:
+    """The pairs of operands of both sides, the other operands of which are the same in some order."""
+    if isinstance(c.left, int) or isinstance(c.right, int) or c.left[0] != c.right[0]:
+        return
+    for i, j in itertools.product(range(1, len(c.left)), repeat=2):
+        others = ([a for k, a in enumerate(t) if k not in (0, at)] for t, at in ((c.left, i), (c.right, j)))
+        left, right = (sorted(o, key=repr) for o in others)
+        if left == right and c.left[i] != c.right[j] and not isinstance(c.left[i], int):
+            yield replace(c, left=c.left[i], right=c.right[j])
 
 
 def _agrees(c: EqualPair, table: TermTable) -> bool:

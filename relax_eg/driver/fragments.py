@@ -33,6 +33,12 @@ class Fragment:
     leaves: Leaves
     seconds: float
 
+    @property
+    def inside(self) -> set[Expr]:
+        """What it computes, its root included."""
+        leaves = frozenset(self.leaves)
+        return {e for e in postorder((self.root,), stop=leaves.__contains__) if e not in leaves}
+
 
 @dataclass(frozen=True)
 class _Cut:
@@ -82,7 +88,8 @@ def _merged(e: Expr, of_operands: Sequence[Sequence[_Cut]]) -> list[_Cut]:
 def _is_operator(e: Expr) -> bool:
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not e.args:
         return False
-    return e.op == CALL_TIR or (e.op in TABLE and TABLE[e.op].equations is not None)
+    record = TABLE.get(e.op)
+    return e.op == CALL_TIR or (record is not None and bool(record.equations or record.definition))
 
 
 def apart(root: Expr, leaves: Leaves, sizes: Mapping[Dim, Dim] | None = None) -> tuple[Expr, Leaves]:

@@ -215,7 +215,7 @@ class Miner:
         self._seen: set[str] = set()
         self._proved: set[str] = set()
         self._stated: set[str] = set()
-        self._solved: set[Expr] = set()
+        self._solved: list[set[Expr]] = []
         self._names = set(names)
 
     def mined(self, module: Module, at: Mapping[str, int], tell: Progress = lambda text, done, of: None) -> Mined:
@@ -228,13 +228,14 @@ class Miner:
         done, stopped = 0, ""
         try:
             for group in self._groups(fragments):
-                tell(str(group[0].fragment.root)[:60], done, len(fragments))
+                tell(expression_text(group[0].root)[:60], done, len(fragments))
                 self._look_at(group, module, offers, unproved)
                 done += len(group)
+            done = len(fragments)  # the others are of programs before, or of operators that no grammar has
         except KeyboardInterrupt:
             stopped = "interrupted"
         offers.sort(key=lambda o: o.after - o.before)
-        return Mined(tuple(offers), len(fragments) if not stopped else done, tuple(unproved), stopped)
+        return Mined(tuple(offers), done, tuple(unproved), stopped)
 
     def price(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
         """Predicted seconds of an expression by itself."""
@@ -296,16 +297,14 @@ class Miner:
                     made.setdefault(pair.right, []).append(pair.left)
                 for x, left in zip(group, terms, strict=True):
                     # What is inside a fragment of which a cheaper form is known is not looked at.
-                    if x.fragment.root in self._solved:
+                    if any(x.fragment.inside <= inside for inside in self._solved):
                         continue
                     cheaper = self._cheaper(table, made, extremes, left, x)
                     origin = next((f.origins[x.fragment.root] for f in module if x.fragment.root in f.origins), None)
                     where = str(origin.lines[0]) if origin is not None and origin.lines else ""
                     pairs = (EqualPair(left, right) for right in cheaper)
                     if any(self.offer(table, p, at, where, offers, unproved) for p in pairs):
-                        self._solved.update(
-                            postorder((x.fragment.root,), stop=frozenset(x.fragment.leaves).__contains__)
-                        )
+                        self._solved.append(x.fragment.inside)
         except RelaxEgError:  # it does not exist at some sizes
             return
 
@@ -337,7 +336,7 @@ class Miner:
         grammar = table.grammar
         extremes = Extremes(grammar, table.points)
         inner = without_context(candidate, table)
-        candidate = inner if extremes.agree(inner) else candidate
+        candidate = inner if extremes.accept(inner) else candidate
         writer = Writer(grammar, self._names)
         law = writer.text(candidate)
         if law in self._seen:
@@ -377,7 +376,7 @@ class Miner:
         prices = {
             t: 0.0 if isinstance(t, int) else self.price(table.grammar.expression(t), table.grammar.declared, x.at)
             for t in equal[:_MOST_EQUAL]
-            if t != left and extremes.agree(EqualPair(left, t))
+            if t != left and extremes.accept(EqualPair(left, t))
         }
         # Those that are the same at NaN, too, come first.
         agree = {t: extremes.agree(EqualPair(left, t), missing=True) for t in prices}
