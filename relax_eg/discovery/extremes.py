@@ -22,8 +22,8 @@ from relax_eg.ops.interpret import evaluate_points
 # chosen: what elements of floats are replaced by
 _SPECIAL = (np.inf, -np.inf, 1e4, -1e4, 100.0, -100.0)
 _MISSING = (*_SPECIAL, np.nan, np.nan)
-_SHARE = 0.4  # chosen: share of the elements that are replaced, in every second draw; a third of it in the others
-_ROUNDS = 64  # chosen: draws for each sample point
+_SHARE = 0.5  # chosen: share of the elements that are replaced, in every second draw; a third of it in the others
+_ROUNDS = 16  # chosen: draws for each sample point
 _TIE = 0.3  # chosen: share of the elements at which variables of one type get the same number
 _APART = 1e-2  # chosen: difference beyond rounding in float32, relative to the left side, or to 1
 

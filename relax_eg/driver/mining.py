@@ -43,7 +43,7 @@ from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
 
-_MOST_FRAGMENTS = 64  # limit: fragments that are looked at, the costliest first
+_MOST_FRAGMENTS = 40  # limit: fragments that are looked at, the costliest first
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
 _MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
 _MOST_TRIED = 2  # limit: terms of which it is tried to prove that one is equal to a fragment
