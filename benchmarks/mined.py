@@ -21,6 +21,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,7 @@ from benchmarks.discovery_gains import of_corpus, of_functions, of_libraries, op
 from benchmarks.found_rules import canonical
 from benchmarks.functions import GROUPS
 from benchmarks.least_laws import law_of
-from benchmarks.library_cases import CASES, Use
+from benchmarks.library_cases.case import Use
 from relax_eg.discovery.following import reached
 from relax_eg.discovery.laws import file_text, load
 from relax_eg.driver.mining import Miner
@@ -109,20 +110,27 @@ def names(pool: str) -> list[str]:
     if pool == "corpus":
         return list(CORPUS)
     if pool == "libraries":
+        from benchmarks.library_cases import CASES
+
         return [f"{case.library}: {case.name}{more}" for case in CASES for more in ("", ", gradient")]
     groups = [*MINED_FIRST, *(g for g in GROUPS if g not in (*MINED_FIRST, "jax.random"))]
     return [f"{n}{more}" for more in (", gradient", SECOND, "") for group in groups for n in GROUPS[group]]
 
 
 def lazily(name: str) -> Optimize:
-    """The program of a name, traced when it is asked for."""
-    if name in CORPUS:
-        return of_corpus()[name]
-    if ": " in name:
-        return lambda rules: of_libraries(lambda n: n == name)[name](rules)
-    if name.endswith(SECOND):
-        return lambda rules: optimized(second_derivative(name.removesuffix(SECOND)), rules)
-    return lambda rules: of_functions([name])[name](rules)
+    """The program of a name, made when it is asked for."""
+
+    @cache
+    def program() -> Optimize:
+        if name in CORPUS:
+            return of_corpus()[name]
+        if ": " in name:
+            return of_libraries(lambda n: n == name)[name]
+        if name.endswith(SECOND):
+            return partial(optimized, second_derivative(name.removesuffix(SECOND)))
+        return of_functions([name])[name]
+
+    return lambda rules: program()(rules)
 
 
 def second_derivative(name: str) -> Module:

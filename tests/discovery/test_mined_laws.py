@@ -24,9 +24,9 @@ def rules_of(law: MinedLaw) -> list[Rule]:
     return [r for r in RULES if law_of(r.name) == law.name]
 
 
-def test_twenty_laws_that_a_search_found_save_on_programs() -> None:
-    assert len(SAVING) >= 20
-    assert len({x.text for x in SAVING.values()}) == len(SAVING)
+def test_laws_that_a_search_found_save_on_programs_in_which_it_did_not_find_them() -> None:
+    assert len({x.text for x in SAVING.values()}) == len(SAVING) >= 5
+    assert any(x.saves.keys() - {x.program} for x in SAVING.values())
 
 
 @pytest.mark.parametrize("law", sampled(SAVING, 4))
@@ -38,7 +38,9 @@ def test_a_mined_law_is_proved(law: MinedLaw) -> None:
 
 @pytest.mark.parametrize("law", sampled(SAVING, 12))
 def test_a_mined_law_saves(law: MinedLaw) -> None:
-    program, share = max(law.saves.items(), key=lambda x: x[1])
+    program, share = max(law.saves.items(), key=lambda x: (": " not in x[0], x[1]))
+    if ": " in program:
+        pytest.importorskip(program.partition(":")[0])
     optimize, known = lazily(program), known_rules()
     others = RuleSet("others", [r for r in RULES if r not in rules_of(law)])
     without, with_it = (optimize(known + more).report.after.seconds for more in (others, RuleSet("all", RULES)))
