@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +51,7 @@ from relax_eg.rules.rule import instances
 
 LAWS = Path(__file__).parent.parent / "docs" / "mined_laws.json"
 BUDGET = Budget(nodes=4000, seconds=60)  # of the question whether a law follows
+QUICK_PROGRAMS = 1
 TERMS = 20_000  # of one size for a fragment
 SECOND = ", second derivative"
 MINED_FIRST = ("jax.nn", "jax.scipy", "jax.numpy", "jax.scipy.stats")  # groups, the others after them
@@ -251,7 +253,8 @@ def main(
     minutes: Annotated[float, typer.Option("--minutes", help="stop after the program of this time")] = 60,
     quick: Quick = False,
 ) -> None:
-    programs = {n: lazily(n) for n in names(pool) if any(part in n for part in only.split("|"))}
+    chosen = (n for n in names(pool) if any(part in n for part in only.split("|")))
+    programs = {n: lazily(n) for n in islice(chosen, QUICK_PROGRAMS if quick else None)}
     if mined is not None:
         mine(programs, mined, size, 60 * minutes)
     if sifted is not None:
