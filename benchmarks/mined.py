@@ -1,18 +1,21 @@
-"""Laws that are found in the programs of JAX's own functions and their gradients, and what they save.
+"""Laws that a search finds in programs, JAX's own functions and their gradients first, and what they save.
 
-    python -m benchmarks.mined --mine docs/mined_laws.json [--only softplus] [--size 2] [--minutes 20]
+    python -m benchmarks.mined
+    python -m benchmarks.mined --mine docs/mined_laws.json [--pool corpus] [--only softplus] [--size 2] [--minutes 20]
     python -m benchmarks.mined --sift docs/mined_laws.json
-    python -m benchmarks.mined --gains docs/mined_laws.json [--only pdf] [--pool functions,corpus,libraries]
+    python -m benchmarks.mined --gains docs/mined_laws.json [--pool corpus] [--only pdf]
+
+Without an option it counts what the file in `docs` has. `--pool`: JAX's functions (`benchmarks/functions`), the
+programs of the corpus, or the functions of libraries.
 
 `--mine` looks for cheaper terms in fragments of what the rules that ship, without the books `traced` and `orders`, make
-of each program, and adds the laws that are proved to the file. Nobody wrote these programs with a law in view
-(`benchmarks/functions`). Programs that the file has are left out, so a run that was stopped goes on.
+of each program, and adds the laws that are proved to the file. Programs that the file has are left out, so a run that
+was stopped goes on.
 
 `--sift` asks which of the laws follow from the others and the known rules, and which from the books that were left out.
 
-`--gains` uses the laws of the file as rules besides those of these books that ship. For each law it asks for a program
-that takes at least 2% longer by prediction without it, where all other laws are there; of programs in which it was not
-mined such are asked first.
+`--gains` uses the laws of the file as rules besides the known ones, on those programs of the file that have all
+operators of a law. A law saves what a program takes longer by prediction without it, where all other laws are there.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ LAWS = Path(__file__).parent.parent / "docs" / "mined_laws.json"
 BUDGET = Budget(nodes=4000, seconds=60)  # of the question whether a law follows
 QUICK_PROGRAMS = 1
 TERMS = 20_000  # of one size for a fragment
+POOLS = ("functions", "corpus", "libraries")
 SECOND = ", second derivative"
 MINED_FIRST = ("jax.nn", "jax.scipy", "jax.numpy", "jax.scipy.stats")  # groups, the others after them
 LEFT_OUT = ("traced", "orders")  # books whose laws may be found again
@@ -248,11 +252,13 @@ def main(
     gained: Annotated[Path | None, typer.Option("--gains", help="ask which laws of this file save something")] = None,
     sifted: Annotated[Path | None, typer.Option("--sift", help="ask which laws of this file follow")] = None,
     only: Annotated[str, typer.Option("--only", help="programs whose name contains this, or one of 'a|b'")] = "",
-    pool: Annotated[str, typer.Option("--pool", help="functions, corpus or libraries")] = "functions",
+    pool: Annotated[str, typer.Option("--pool", help=f"one of {', '.join(POOLS)}")] = "functions",
     size: Annotated[int, typer.Option("--size", help="operators of a cheaper term")] = 2,
     minutes: Annotated[float, typer.Option("--minutes", help="stop after the program of this time")] = 60,
     quick: Quick = False,
 ) -> None:
+    if pool not in POOLS:
+        raise typer.BadParameter(f"--pool {pool}: one of {', '.join(POOLS)} is accepted")
     chosen = (n for n in names(pool) if any(part in n for part in only.split("|")))
     programs = {n: lazily(n) for n in islice(chosen, QUICK_PROGRAMS if quick else None)}
     if mined is not None:

@@ -8,7 +8,6 @@ ones of each number of leaves, so that their number does not grow with the progr
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,14 +69,13 @@ def cuts_of(function: Function) -> list[tuple[Expr, Leaves]]:
 
 
 def _merged(e: Expr, of_operands: Sequence[Sequence[_Cut]]) -> list[_Cut]:
-    """The cuts of an operator, from those of its operands."""
-    made: dict[frozenset[Expr], _Cut] = {}
-    for cuts in itertools.product(*of_operands):
-        leaves = frozenset[Expr]().union(*(c.leaves for c in cuts))
-        inside = frozenset((e,)).union(*(c.inside for c in cuts))
-        is_small = any(len(leaves) <= n and len(inside) <= most for n, most in _LARGEST.items())
-        if is_small and not leaves & inside:
-            made.setdefault(leaves, _Cut(leaves, inside))
+    """The cuts of an operator, from those of its operands, one operand after another: of many there soon is none."""
+    made = {frozenset[Expr](): _Cut(frozenset(), frozenset((e,)))}
+    for cuts in of_operands:
+        together = (_Cut(a.leaves | b.leaves, a.inside | b.inside) for a in made.values() for b in cuts)
+        small = [c for c in together if any(len(c.leaves) <= n and len(c.inside) <= m for n, m in _LARGEST.items())]
+        made = {c.leaves: c for c in reversed(small)}
+    made = {leaves: c for leaves, c in made.items() if not leaves & c.inside}
     kept: list[_Cut] = []
     for n in (0, *_LARGEST):
         own = sorted((c for c in made.values() if len(c.leaves) == n), key=lambda c: len(c.inside))
