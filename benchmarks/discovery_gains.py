@@ -145,11 +145,6 @@ def of_functions(names: Collection[str] | None = None) -> dict[str, Optimize]:
     from benchmarks.functions import GROUPS
     from benchmarks.library_cases.case import Use
 
-    def optimized(module: Module, rules: RuleSet) -> Any:
-        at = dict.fromkeys(module.main.size_variables, SIZE)
-        with rx.debug.options(least_gain=1, cache=False):
-            return rx.optimize(module, at=at, rules=rules, target="cpu")
-
     found: dict[str, Optimize] = {}
     for name, (fn, specs) in (f for functions in GROUPS.values() for f in functions.items()):
         for called, made in ((name, fn), (f"{name}, gradient", Use(fn, specs).gradient)):
@@ -161,6 +156,13 @@ def of_functions(names: Collection[str] | None = None) -> dict[str, Optimize]:
                 if names is not None:
                     raise
     return found
+
+
+def optimized(module: Module, rules: RuleSet) -> Any:
+    """Returns a program with these rules, at `SIZE` for every free size."""
+    at = dict.fromkeys(module.main.size_variables, SIZE)
+    with rx.debug.options(least_gain=1, cache=False):
+        return rx.optimize(module, at=at, rules=rules, target="cpu")
 
 
 def trace_or_module(made_of: Any, *specs: Any, **keywords: Any) -> Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import typer
 
 import relax_eg as rx
-from relax_eg.discovery.laws import load
+from relax_eg.discovery.laws import file_text, load
 from relax_eg.rules import Rule, RuleSet
 
 
@@ -24,6 +25,8 @@ def rules_at(place: str) -> RuleSet:
     found: list[Any] = []
     for file in files:
         text = file.read_text()
+        if file.suffix == ".json":  # as `python -m benchmarks.mined --mine` writes it
+            text = file_text([law["source"] for law in json.loads(text)["laws"]], {}, "Mined laws.", "mined")
         for name in [line[4 : line.index("(")] for line in text.splitlines() if line.startswith("def ")]:
             text = text.replace(f"def {name}(", f"def {file.stem}__{name}(")
             text = text.replace(f'name="{name}_typed_', f'name="{file.stem}__{name}_typed_')

@@ -8,8 +8,8 @@ quarter up to 3, integers from their whole range; with zeros, both signs, and ti
 conditions of the law, at sizes from 0 on and several ranks. Of such numbers sums, products and extremes are exact, and
 both sides must be the same bits up to what rounding elsewhere explains.
 
-`--rules`: a file of rules or a folder of such, as `python -m benchmarks.discovery --save found` writes them. `--book`:
-a book that ships, its tested laws too. Without both: the proved laws that ship.
+`--rules`: a file of rules or a folder of such, as `python -m benchmarks.discovery --save found` writes them, or
+`docs/mined_laws.json`. `--book`: a book that ships, its tested laws too. Without both: the proved laws that ship.
 """
 
 from __future__ import annotations

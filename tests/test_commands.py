@@ -53,6 +53,7 @@ HEAVY = {
     r"python -m benchmarks\.memory --limits": "searches for the least memory, at three limits",
     r"python -m benchmarks\.least_laws.*": "proofs without one law at a time; tests/discovery has a few",
     r"python -m benchmarks\.discovery.*": "searches for laws of many operators; tests/discovery has a few",
+    r"python -m benchmarks\.mined --.*": "searches of many programs, which write into docs; tests/discovery has a few",
     r"python -m relax_eg\.rules": "tests and proves every rule that ships: minutes",
     r"python -m benchmarks\.tradeoff.*": "searches for fronts of twenty programs, and times them",
     r".*python -m benchmarks\.spread_run": "eight devices, which have to be there when JAX starts",

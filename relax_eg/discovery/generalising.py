@@ -8,7 +8,7 @@ the sides agree at the sample points.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from relax_eg.discovery.table import EqualPair, TermTable
@@ -18,17 +18,37 @@ from relax_eg.errors import RelaxEgError
 _MOST_PLACES = 4  # limit: occurrences of a variable in a side; the ways to tell them apart grow as 2 to the power of it
 
 
-def generalised(c: EqualPair, table: TermTable) -> EqualPair:
+def generalised(c: EqualPair, table: TermTable, accepted: Callable[[EqualPair], bool] = lambda c: True) -> EqualPair:
     """A pair of which `c` is an instance, with as many variables as there are fresh ones and the sides still agree at
-    the sample points."""
+    the sample points. `accepted`: what is asked of it besides."""
     is_more = True
     while is_more:
         is_more = False
         for more in (*_without_subterms(c, table), *_without_constants(c, table), *_told_apart(c, table)):
-            if _agrees(more, table):
+            if _agrees(more, table) and accepted(more):
                 c, is_more = more, True
                 break
     return c
+
+
+def without_context(c: EqualPair, table: TermTable) -> EqualPair:
+    """The pair of operands in which the sides differ, as far inside as these agree at the sample points: of
+    `x + f(y) = g(y) + x`, whose sides have `x` in common, `f(y) = g(y)`."""
+    inner: EqualPair | None = c
+    while inner is not None:
+        c, inner = inner, next((p for p in _operands_apart(inner) if _agrees(p, table)), None)
+    return c
+
+
+def _operands_apart(c: EqualPair) -> Iterator[EqualPair]:
+    """The pairs of operands of both sides, the other operands of which are the same in some order."""
+    if isinstance(c.left, int) or isinstance(c.right, int) or c.left[0] != c.right[0]:
+        return
+    for i, j in itertools.product(range(1, len(c.left)), repeat=2):
+        others = ([a for k, a in enumerate(t) if k not in (0, at)] for t, at in ((c.left, i), (c.right, j)))
+        left, right = (sorted(o, key=repr) for o in others)
+        if left == right and c.left[i] != c.right[j] and not isinstance(c.left[i], int):
+            yield replace(c, left=c.left[i], right=c.right[j])
 
 
 def _agrees(c: EqualPair, table: TermTable) -> bool:

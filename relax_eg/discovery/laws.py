@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -120,7 +121,7 @@ class Writer:
             if t in g.filled:
                 return self._filled_code(t, names), _HIGHEST
             value = constant_value(g.leaves[t]).item()
-            return repr(value), _HIGHEST if value >= 0 else 0
+            return _number(value), _HIGHEST if value >= 0 else 0
         form = g.forms[t[0]]
         parts = [self._code(a, s, names) for a in t[1:]]
         if form.op in _INFIX and not form.attributes and form.is_operator:
@@ -147,7 +148,7 @@ class Writer:
         name, value = (own or [v])[0].attr("name"), constant_value(c).item()
         if value in (0, 1):
             return f"op.{'ones' if value else 'zeros'}_like({name})"
-        return f"op.full({name}.shape, {value!r}, {name}.dtype)"
+        return f"op.full({name}.shape, {_number(value)}, {name}.dtype)"
 
     def _operator_code(self, form: OperatorForm, inside: str, rank: int, s: Signature, names: Sequence[str]) -> str:
         """A use of an operator, the first operand of which has `rank` axes where the law was found."""
@@ -268,6 +269,11 @@ def _shown(sides: tuple[Expr, Expr]) -> tuple[str, ...]:
         return f"${numbers.setdefault(m[0], len(numbers))}" if m[0] in names else m[0]
 
     return tuple(re.sub(r"[^\W\d]\w*", number, expression_text(e)) for e in sides)
+
+
+def _number(value: Any) -> str:
+    """A constant as rules write it."""
+    return repr(value) if math.isfinite(value) else f'float("{value}")'
 
 
 def _exchanged(rank: int) -> tuple[int, ...]:

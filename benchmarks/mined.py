@@ -1,0 +1,274 @@
+"""Laws that a search finds in programs, JAX's own functions and their gradients first, and what they save.
+
+    python -m benchmarks.mined
+    python -m benchmarks.mined --mine docs/mined_laws.json [--pool corpus] [--only softplus] [--size 2] [--minutes 20]
+    python -m benchmarks.mined --sift docs/mined_laws.json
+    python -m benchmarks.mined --gains docs/mined_laws.json [--pool corpus] [--only pdf]
+
+Without an option it counts what the file in `docs` has. `--pool`: JAX's functions (`benchmarks/functions`), the
+programs of the corpus, or the functions of libraries.
+
+`--mine` looks for cheaper terms in fragments of what the rules that ship, without the books `traced` and `orders`, make
+of each program, and adds the laws that are proved to the file. Programs that the file has are left out, so a run that
+was stopped goes on.
+
+`--sift` asks which of the laws follow from the others and the known rules, and which from the books that were left out.
+
+`--gains` uses the laws of the file as rules besides the known ones, on those programs of the file that have all
+operators of a law. A law saves what a program takes longer by prediction without it, where all other laws are there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import relax_eg as rx
+from benchmarks import Quick
+from benchmarks.corpus import CORPUS
+from benchmarks.corpus.fired import corpus_rules
+from benchmarks.discovery_gains import of_corpus, of_functions, of_libraries, optimized
+from benchmarks.found_rules import canonical
+from benchmarks.functions import GROUPS
+from benchmarks.least_laws import law_of
+from benchmarks.library_cases.case import Use
+from relax_eg.discovery.following import reached
+from relax_eg.discovery.laws import file_text, load
+from relax_eg.driver.mining import Miner
+from relax_eg.driver.ranking import LEAST_SAVING, Optimize
+from relax_eg.egraph import Budget
+from relax_eg.errors import RelaxEgError
+from relax_eg.frontends import trace
+from relax_eg.ir.expr import CONSTANT, VAR, postorder
+from relax_eg.ir.module import Module
+from relax_eg.rules import Rule, RuleSet
+from relax_eg.rules.rule import instances
+
+LAWS = Path(__file__).parent.parent / "docs" / "mined_laws.json"
+BUDGET = Budget(nodes=4000, seconds=60)  # of the question whether a law follows
+QUICK_PROGRAMS = 1
+TERMS = 20_000  # of one size for a fragment
+POOLS = ("functions", "corpus", "libraries")
+SECOND = ", second derivative"
+MINED_FIRST = ("jax.nn", "jax.scipy", "jax.numpy", "jax.scipy.stats")  # groups, the others after them
+LEFT_OUT = ("traced", "orders")  # books whose laws may be found again
+
+
+@dataclass
+class MinedLaw:
+    """A law that was found in a program and proved.
+
+    - `text`, `source`, `numerics`, `theory`: as of an offer.
+    - `program`: where it was found.
+    - `follows`: whether it follows from known rules and the other laws of the file.
+    - `again`: whether a book that was left out has it: it follows with that book.
+    - `saves`: of programs that take at least 2% longer without it, the share of the predicted time that it saves.
+    """
+
+    text: str
+    source: str
+    numerics: str
+    theory: str
+    program: str
+    follows: bool = False
+    again: bool = False
+    saves: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def name(self) -> str:
+        """Of its rule."""
+        return self.source.rpartition("def ")[2].partition("(")[0]
+
+
+@dataclass
+class Found:
+    """What a file has: the laws, and of each program that was looked at the operators after the known rules."""
+
+    laws: list[MinedLaw]
+    programs: dict[str, str]
+
+    @staticmethod
+    def read(file: Path) -> Found:
+        if not file.is_file():
+            return Found([], {})
+        data = json.loads(file.read_text())
+        return Found([MinedLaw(**x) for x in data["laws"]], data["programs"])
+
+    def write(self, file: Path) -> None:
+        file.write_text(
+            json.dumps({"laws": [asdict(x) for x in self.laws], "programs": self.programs}, indent=1) + "\n"
+        )
+
+    def rules(self) -> RuleSet:
+        return load(file_text([x.source for x in self.laws], {}, "Mined laws.", "mined"), "mined")
+
+
+def names(pool: str) -> list[str]:
+    """The programs of a pool: of functions gradients first, and no draws of random numbers."""
+    if pool == "corpus":
+        return list(CORPUS)
+    if pool == "libraries":
+        from benchmarks.library_cases import CASES
+
+        return [f"{case.library}: {case.name}{more}" for case in CASES for more in ("", ", gradient")]
+    groups = [*MINED_FIRST, *(g for g in GROUPS if g not in (*MINED_FIRST, "jax.random"))]
+    return [f"{n}{more}" for more in (", gradient", SECOND, "") for group in groups for n in GROUPS[group]]
+
+
+def lazily(name: str) -> Optimize:
+    """The program of a name, made when it is asked for."""
+
+    @cache
+    def program() -> Optimize:
+        if name in CORPUS:
+            return of_corpus()[name]
+        if ": " in name:
+            return of_libraries(lambda n: n == name)[name]
+        if name.endswith(SECOND):
+            return partial(optimized, second_derivative(name.removesuffix(SECOND)))
+        return of_functions([name])[name]
+
+    return lambda rules: program()(rules)
+
+
+def second_derivative(name: str) -> Module:
+    """The derivative of a function's gradient, of numbers that depend on all elements of it."""
+    fn, specs = next(own[name] for own in GROUPS.values() if name in own)
+    return trace(Use(Use(fn, specs).gradient, specs).gradient, *specs)
+
+
+def known_rules() -> RuleSet:
+    """The rules that ship, without those of the books whose laws may be found again."""
+    rules = corpus_rules()
+    left_out = {r.name for book in LEFT_OUT for r in getattr(rx.rules, book)}
+    return RuleSet("known", [r for r in rules if r.name not in left_out], rules.schemas)
+
+
+def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float) -> None:
+    """Adds the laws of fragments of programs to a file, until this time has passed."""
+    found, known, end = Found.read(file), known_rules(), time.monotonic() + seconds
+    miner = Miner("cpu", size, "reassociate", 1, TERMS, known, {r.name for r in found.rules()})
+    stated = {canonical(r) for r in found.rules()}
+    for name, optimize in programs.items():
+        if name in found.programs:
+            continue
+        if time.monotonic() > end:
+            break
+        began = time.monotonic()
+        operators = ""
+        try:
+            best = optimize(known)
+            operators = " ".join(sorted({e.op for f in best.module for e in f.expressions()}))
+            miner.least = LEAST_SAVING * best.report.after.seconds
+            offers = miner.mined(best.module, dict(best.report.at)).offers
+        except (RelaxEgError, TypeError, ValueError) as e:  # of integers there is no gradient
+            print(f"{name}: {str(e).splitlines()[0]}", flush=True)
+            offers = ()
+        for o in offers:
+            (law, *_) = load(file_text([o.source], {}, "", "mined"), "mined")
+            if o.is_new and canonical(law) not in stated:
+                stated.add(canonical(law))
+                print(f"  {name}: {o}", flush=True)
+                found.laws.append(MinedLaw(o.text, o.source, o.numerics, o.theory, name))
+        found.programs[name] = operators
+        found.write(file)
+        print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
+    print(f"{len(found.laws)} laws from {len(found.programs)} programs")
+
+
+def gains(programs: Mapping[str, Optimize], file: Path) -> None:
+    """Asks programs that were looked at and have the operators of laws which laws save something, and writes it."""
+    found, known = Found.read(file), known_rules()
+    rules = list(found.rules())
+    operators = {law.name: operators_on_the_left(rules, law.name) for law in found.laws}
+    for name, optimize in programs.items():
+        there = set(found.programs.get(name, "").split())
+        if not any(operators[law.name] <= there for law in found.laws):
+            continue
+        try:
+            best = optimize(known + RuleSet("mined", rules)).report
+        except RelaxEgError as e:
+            print(f"{name}: {str(e).splitlines()[0]}", flush=True)
+            continue
+        used = {law_of(r) for r in best.rules}
+        for law in found.laws:
+            law.saves.pop(name, None)
+            if law.name not in used:
+                continue
+            others = RuleSet("others", [r for r in rules if law_of(r.name) != law.name])
+            share = 1 - best.after.seconds / optimize(known + others).report.after.seconds
+            print(f"{100 * share:3.0f}%  {name}: {law.text}", flush=True)
+            if share >= LEAST_SAVING:
+                law.saves[name] = round(share, 3)
+        found.write(file)
+
+
+def sift(file: Path) -> None:
+    """Says of the laws which follow from the others and known rules, the largest first, and which the books have."""
+    found, known = Found.read(file), known_rules()
+    rules = list(found.rules())
+    kept = {law.name: [r for r in rules if law_of(r.name) == law.name] for law in found.laws}
+    for law in sorted(found.laws, key=lambda x: -len(x.text)):
+        own = kept.pop(law.name)
+        instance = next(instances(own[0], limit=1))
+        law.again = reached(instance, corpus_rules(), BUDGET)
+        law.follows = reached(instance, known + RuleSet("others", [r for x in kept.values() for r in x]), BUDGET)
+        if not law.follows:
+            kept[law.name] = own
+        print(f"{'follows' if law.follows else '       '} {'again' if law.again else '     '} {law.text}", flush=True)
+    found.write(file)
+
+
+def operators_on_the_left(rules: Sequence[Rule], name: str) -> frozenset[str]:
+    rule = next(r for r in rules if r.name == name)
+    instance = next(instances(rule, limit=1))
+    return frozenset(e.op for e in postorder(instance.left) if e.op not in (VAR, CONSTANT))
+
+
+def summary(file: Path) -> str:
+    """What a file says, in figures."""
+    found = Found.read(file)
+    own = [x for x in found.laws if not x.follows]
+    saving = [x for x in own if x.saves]
+    elsewhere = [x for x in saving if x.saves.keys() - {x.program}]
+    share = f"{100 * LEAST_SAVING:.0f}%"
+    return (
+        f"{len(found.programs)} programs gave {len(found.laws)} proved laws, {len(own)} of which do not follow from "
+        f"the others; {len(saving)} of these save at least {share} of a program, {len(elsewhere)} of one in which they "
+        f"were not found; {sum(x.again for x in saving)} of the {len(saving)} are in a book by now"
+    )
+
+
+def main(
+    mined: Annotated[Path | None, typer.Option("--mine", help="add the laws of programs to this file")] = None,
+    gained: Annotated[Path | None, typer.Option("--gains", help="ask which laws of this file save something")] = None,
+    sifted: Annotated[Path | None, typer.Option("--sift", help="ask which laws of this file follow")] = None,
+    only: Annotated[str, typer.Option("--only", help="programs whose name contains this, or one of 'a|b'")] = "",
+    pool: Annotated[str, typer.Option("--pool", help=f"one of {', '.join(POOLS)}")] = "functions",
+    size: Annotated[int, typer.Option("--size", help="operators of a cheaper term")] = 2,
+    minutes: Annotated[float, typer.Option("--minutes", help="stop after the program of this time")] = 60,
+    quick: Quick = False,
+) -> None:
+    if pool not in POOLS:
+        raise typer.BadParameter(f"--pool {pool}: one of {', '.join(POOLS)} is accepted")
+    chosen = (n for n in names(pool) if any(part in n for part in only.split("|")))
+    programs = {n: lazily(n) for n in islice(chosen, QUICK_PROGRAMS if quick else None)}
+    if mined is not None:
+        mine(programs, mined, size, 60 * minutes)
+    if sifted is not None:
+        sift(sifted)
+    if gained is not None:
+        gains(programs, gained)
+    print(summary(mined or sifted or gained or LAWS))
+
+
+if __name__ == "__main__":
+    typer.run(main)

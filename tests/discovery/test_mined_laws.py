@@ -1,0 +1,58 @@
+"""Laws that were found in programs which nobody wrote for them: they are proved, and each saves something."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from sampling import sampled
+
+from benchmarks.least_laws import law_of
+from benchmarks.mined import LAWS, Found, MinedLaw, known_rules, lazily
+from benchmarks.random_instances import differences
+from relax_eg.driver.mining import mine
+from relax_eg.driver.ranking import LEAST_SAVING
+from relax_eg.rules import Rule, RuleSet
+from relax_eg.rules.verify_formal import prove_rule
+
+FOUND = Found.read(LAWS)
+RULES = list(FOUND.rules())
+SAVING = {x.name: x for x in FOUND.laws if x.saves and not x.follows}
+
+
+def rules_of(law: MinedLaw) -> list[Rule]:
+    return [r for r in RULES if law_of(r.name) == law.name]
+
+
+def test_laws_that_a_search_found_save_on_programs_in_which_it_did_not_find_them() -> None:
+    assert len({x.text for x in SAVING.values()}) == len(SAVING) >= 5
+    assert any(x.saves.keys() - {x.program} for x in SAVING.values())
+
+
+@pytest.mark.parametrize("law", sampled(SAVING, 4))
+def test_a_mined_law_is_proved(law: MinedLaw) -> None:
+    for rule in rules_of(law):
+        found = prove_rule(rule)
+        assert found.status == "proved", found.reason
+
+
+@pytest.mark.parametrize("law", sampled(SAVING, 12))
+def test_a_mined_law_saves(law: MinedLaw) -> None:
+    program, share = max(law.saves.items(), key=lambda x: (": " not in x[0], x[1]))
+    if ": " in program:
+        pytest.importorskip(program.partition(":")[0])
+    optimize, known = lazily(program), known_rules()
+    others = RuleSet("others", [r for r in RULES if r not in rules_of(law)])
+    without, with_it = (optimize(known + more).report.after.seconds for more in (others, RuleSet("all", RULES)))
+    assert 1 - with_it / without > LEAST_SAVING
+    assert 1 - with_it / without == pytest.approx(share, abs=0.02)
+
+
+def test_a_fragment_with_tests_for_infinity_gets_a_cheaper_term() -> None:
+    """The slope of softplus is found with its tests for infinity; where these matter, nothing is left out."""
+    found = mine(lambda x: jax.vmap(jax.grad(jax.nn.softplus))(x), "n", at={"n": 256}, size=1)
+    (offer,) = [o for o in found.offers if o.text.endswith("= sigmoid(x)")]
+    assert "== inf" in offer.text
+    assert not differences(found.rules, 40)[1]
+    kept = mine(lambda x: jnp.where(x == jnp.inf, 0.0, x) * 1.0, "n", at={"n": 256}, size=1)
+    assert not any(o.text.endswith("= x") and "inf" in o.text for o in kept.offers)
