@@ -33,6 +33,7 @@ from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Instance, Rule, RuleSet
 from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.parameter_facts import DeclaredFacts
+from relax_eg.rules.rule import RECOGNISED, instances
 from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
 
 # limit: most rounds of the phases that have several; "library" prepares patterns, makes calls to routines, and matches
@@ -450,16 +451,31 @@ class EGraph:
         return ranks, [d for d in FLOATS if d in found]
 
     def _instances(self, rule: Rule, ranks: list[int], dtypes: list[str], present: set[str]) -> Iterable[Instance]:
-        choices = tuple(tuple(self._attribute_values(source, present)) for source in rule.attributes.values())
+        choices = tuple(tuple(self._attribute_values(rule, source, present)) for source in rule.attributes.values())
         return _instances_at(rule, tuple(ranks), tuple(dtypes) if rule.has_open_dtype else ("float32",), choices)
 
-    def _attribute_values(self, source: str, present: set[str]) -> list[Any]:
+    def _attribute_values(self, rule: Rule, source: str, present: set[str]) -> list[Any]:
         operators, attribute = read_source(source)
         values: dict[Any, None] = {}
         for symbol, o in self.words.by_symbol.items():
             if o.op in operators and symbol in present:
                 values.setdefault(dict(o.static)[attribute] if attribute else o.op)
+        if RECOGNISED in rule.tags:
+            values |= dict.fromkeys(v for r in self._rules if r is not rule for v in asked_values(r, source))
         return list(values)
+
+
+_ASKED = 8  # limit: instances of a rule whose left sides are looked at for values of attributes
+
+
+@lru_cache(MANY_KEPT)
+def asked_values(rule: Rule, source: str) -> tuple[Any, ...]:
+    """Returns the values of `source`, an attribute of operators, on the left side of a rule."""
+    operators, attribute = read_source(source)
+    if rule.left_operators.isdisjoint(operators):
+        return ()
+    nodes = (e for i in instances(rule, limit=_ASKED) for e in i.left_nodes)
+    return tuple(dict.fromkeys(e.attr(attribute) for e in nodes if e.op in operators))
 
 
 @lru_cache(MANY_KEPT)

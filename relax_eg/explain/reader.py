@@ -22,6 +22,7 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.packed import unpack
 from relax_eg.plain_data import read_record
 from relax_eg.rules import NUMERICS, Rule, RuleSet, Schema
+from relax_eg.rules.book import with_recognitions
 from relax_eg.rules.content import lasting_hash
 from relax_eg.rules.schema_answers import Answers, Form
 from relax_eg.shapes import Dim, Scope
@@ -82,7 +83,7 @@ class CertificateReader:
 
     def __init__(self, data: Mapping[str, Any], rules: RuleSet) -> None:
         self.data = data
-        self.rules = rules
+        self.rules = rules = with_recognitions(rules)
         self.known: dict[str, Rule | Schema] = {r.name: r for r in (*rules, *rules.schemas)}
         constants = base64.b64decode(read_record(str, data["constants"], "constants"), validate=True)
         self.kinds: dict[str, list[Function]] = {kind: [] for kind in KINDS}

@@ -19,6 +19,7 @@ from relax_eg.rules.book.orders import orders
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.pointwise import pointwise
 from relax_eg.rules.book.quantised import quantised
+from relax_eg.rules.book.recognised import recognised, with_recognitions
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.reductions import reductions
 from relax_eg.rules.book.semirings import semirings
@@ -58,7 +59,7 @@ default = RuleSet(
     ),
 )
 # Every rule and schema with a verdict on file.
-everything = (*default, *default.schemas, *legalization.schemas, *workspace.schemas)
+everything = (*default, *default.schemas, *recognised, *recognised.schemas, *legalization.schemas, *workspace.schemas)
 
 __all__ = [
     "algebra",
@@ -81,6 +82,7 @@ __all__ = [
     "pieces",
     "pointwise",
     "quantised",
+    "recognised",
     "reduction",
     "reductions",
     "semirings",
@@ -91,5 +93,6 @@ __all__ = [
     "traced",
     "values",
     "windows",
+    "with_recognitions",
     "workspace",
 ]

@@ -92,7 +92,7 @@ def log1p_of_expm1(x: Any) -> Any:
     return op.log1p(op.expm1(x)), x
 
 
-@_rule("x: *b", numerics="exact", tags=("sigmoid",), check=False)
+@_rule("x: *b", numerics="exact", tags=("sigmoid", "silu"), check=False)
 def product_with_sigmoid(x: Any) -> Any:
     """x sigmoid(x) = silu(x)"""
     return x * op.sigmoid(x), op.silu(x)
@@ -191,7 +191,7 @@ def sum_of_choices(c: Any, x: Any, y: Any, z: Any, w: Any) -> Any:
     return op.where(c, x, y) + op.where(c, z, w), op.where(c, x + z, y + w)
 
 
-@_rule("x: *b", numerics="exact", tags=("limit",), check=False)
+@_rule("x: *b", numerics="exact", tags=("limit", "relu"), check=False)
 def maximum_with_zero_is_relu(x: Any) -> Any:
     """max(x, 0) = relu(x)"""
     return op.maximum(x, 0.0), op.relu(x)

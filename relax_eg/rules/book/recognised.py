@@ -1,0 +1,287 @@
+"""Recognitions: operators that no JAX function traces to, read off what JAX traces in their place.
+
+A pattern with such an operator on its left side would match nothing in a traced program. `with_recognitions` adds to a
+set of rules the recognitions of the operators that left sides of users' rules name, and of those that these need in
+turn. No shipped rule causes one, so a search without users' rules is the same with and without this book.
+
+A tag of a recognition is the operator that it makes. An attribute variable that only its right side has (a diagonal, an
+epsilon) ranges over the values that the left sides of other rules give to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from relax_eg.dtypes import is_float
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, var
+from relax_eg.ir.module import Module
+from relax_eg.limits import LARGEST_INT32
+from relax_eg.ops import api as op
+from relax_eg.ops.reduction import accumulator
+from relax_eg.rules.attribute_variables import POINTWISE, read_source
+from relax_eg.rules.book.elementwise import elementwise
+from relax_eg.rules.certificates import is_shipped
+from relax_eg.rules.rule import RECOGNISED, Rule
+from relax_eg.rules.rule_set import RuleSet
+from relax_eg.rules.schema_trials import main_of
+from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema, Trial
+
+_MOST_SIZE = LARGEST_INT32  # given: sizes that `dim_value` makes are of this dtype
+
+
+def _size_of(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """The size that a scalar constant of a float type is."""
+    if not isinstance(e.annotation, Tensor) or e.shape or not is_float(e.dtype):
+        return None
+    value = float(constant_value(e))
+    if not 1 <= value <= _MOST_SIZE or value != int(value):
+        return None
+    return op.astype(op.dim_value(int(value)), e.dtype)
+
+
+def _numbers(rng: np.random.Generator) -> Trial:
+    """A program of one number: mostly whole, and at the limits of what a size is."""
+    number = rng.choice([0.0, 1.0, 2.0, 7.0, 0.5, -3.0, 1e10, float(rng.integers(1, 4096))])
+    node = const(np.asarray(number, "float32"))
+    return Trial(Module((main_of((), node),)), node, (), ModuleAnswers({}, (), (node,)), "numpy")
+
+
+def _normal_weighted(x: Expr) -> Expr:
+    """`gelu` as jax.nn.gelu traces it."""
+    return (0.5 * x) * op.erfc((-x) * math.sqrt(0.5))
+
+
+def _tanh_weighted(x: Expr) -> Expr:
+    """`gelu_tanh` as jax.nn.gelu traces it."""
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * op.integer_pow(x, 3))
+    return x * (0.5 * (1.0 + op.tanh(inner)))
+
+
+def _gelu(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """The `gelu` or `gelu_tanh` of which a product is the traced form. Its numbers are rounded to the dtype of the
+    program, so a pattern over any dtype cannot state it."""
+    first = e.args[0]
+    if is_float(e.dtype) and first.op == "multiply" and _normal_weighted(first.args[1]) is e:
+        return op.gelu(first.args[1], approximate=False)
+    return op.gelu_tanh(first) if is_float(e.dtype) and _tanh_weighted(first) is e else None
+
+
+_TOLERANCE = 1e-5  # chosen: of what the two forms may differ by in float32, which is a few units of the last place
+
+
+def _weighted(rng: np.random.Generator) -> Trial:
+    x = var("x", Tensor("m", "float32"))
+    node = (_normal_weighted, _tanh_weighted)[int(rng.integers(2))](x)
+    numbers = rng.standard_normal(int(rng.integers(0, 9))).astype(np.float32)
+    return Trial(
+        Module((main_of((x,), node),)), node, (numbers,), ModuleAnswers({}, (), (node,)), "numpy", _TOLERANCE
+    )
+
+
+recognised = RuleSet(
+    "recognised",
+    schemas=(
+        Schema(
+            "number_is_size",
+            "a whole number, converted = that size, converted: where sizes are fixed JAX traces a number for a size",
+            "exact",
+            frozenset((RECOGNISED, "dim_value")),
+            _size_of,
+            frozenset((CONSTANT,)),
+            (_numbers,),
+        ),
+        Schema(
+            "gelu_as_traced",
+            "x times the cdf of the normal distribution, or its approximation, as traced = gelu(x)",
+            "reassociate",
+            frozenset((RECOGNISED, "gelu", "gelu_tanh")),
+            _gelu,
+            frozenset(("multiply",)),
+            (_weighted,),
+        ),
+    ),
+)
+_rule = recognised.rule
+
+
+# --- functions of elements ---
+
+
+@_rule("x: *b", numerics="exact", tags=(RECOGNISED, "isnan"), check=False)
+def unequal_to_itself(x: Any) -> Any:
+    """x != x = isnan(x)"""
+    return op.not_equal(x, x), op.isnan(x)
+
+
+@_rule("x: *b", tags=(RECOGNISED, "reciprocal"), check=False)
+def power_of_minus_one(x: Any) -> Any:
+    """x ** -1 = reciprocal(x)"""
+    return op.integer_pow(x, -1), op.reciprocal(x)
+
+
+@_rule("x: *b", tags=(RECOGNISED, "reciprocal"), check=False)
+def one_over_number(x: Any) -> Any:
+    """1 / x = reciprocal(x)"""
+    return 1.0 / x, op.reciprocal(x)
+
+
+def _clipped(x: Any, lo: Any, hi: Any) -> Any:
+    return op.minimum(hi, op.maximum(lo, x)), op.clip(x, lo, hi)
+
+
+for _bounds, _name in (("lo:, hi:", "limits_are_clip"), ("lo: *b, hi: *b", "limits_of_elements_are_clip")):
+    _rule(f"x: *b, {_bounds}", name=_name, tags=(RECOGNISED, "clip", "variants"),
+          doc="min(high, max(low, x)) = clip(x, low, high)", check=False)(_clipped)  # fmt: skip
+
+
+# --- means and norms ---
+
+
+@_rule("x: *b", attrs={"a": "sum.axes"}, tags=(RECOGNISED, "mean", "variants"), check=False)
+def sum_over_count(x: Any, a: tuple[int, ...]) -> Any:
+    """sum(x) / number of elements = mean(x); half precision is summed in float32"""
+    total, count = _total_and_count(x, a)
+    return op.astype(total / count, x.dtype), op.mean(x, a)
+
+
+@_rule("x: *b", attrs={"a": "sum.axes"}, tags=(RECOGNISED, "mean", "variants"), check=False)
+def sum_over_count_in_place(x: Any, a: tuple[int, ...]) -> Any:
+    """sum(x) / number of elements = mean(x), with the axes kept"""
+    total, count = _total_and_count(x, a)
+    return op.astype(op.expand_dims(total, a) / count, x.dtype), op.mean(x, a, keepdims=True)
+
+
+def _total_and_count(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    wide = accumulator(x.dtype)
+    return op.sum(op.astype(x, wide), axes), op.astype(op.dim_value(math.prod(x.shape[i] for i in axes)), wide)
+
+
+def _scaled(x: Any, power: Any, epsilon: float) -> Any:
+    return x * op.rsqrt(op.mean(power, x.ndim - 1, keepdims=True) + epsilon)
+
+
+def _row(v: Any, x: Any) -> Any:
+    """A vector along the last axis of x, as JAX broadcasts it."""
+    return op.expand_dims(v, tuple(range(x.ndim - 1))) if x.ndim > 1 else v
+
+
+@_rule("x: *b n, w: n", attrs={"e": "rms_norm.epsilon"}, when="n >= 1", tags=(RECOGNISED, "rms_norm"), check=False)
+def rms_norm_as_written(x: Any, w: Any, e: float) -> Any:
+    """x rsqrt(mean(x ** 2) + e) w = rms_norm(x, w)"""
+    if accumulator(x.dtype) != x.dtype:
+        return None
+    return _scaled(x, op.square(x), e) * _row(w, x), op.rms_norm(x, w, -1, e)
+
+
+@_rule("x: *b n, g: n, c: n", attrs={"e": "layer_norm.epsilon"}, when="n >= 1", tags=(RECOGNISED, "layer_norm"),
+       check=False)  # fmt: skip
+def layer_norm_as_written(x: Any, g: Any, c: Any, e: float) -> Any:
+    """y rsqrt(mean(y ** 2) + e) g + c = layer_norm(x, g, c) for y = x - mean(x)"""
+    if accumulator(x.dtype) != x.dtype:
+        return None
+    y = x - op.mean(x, x.ndim - 1, keepdims=True)
+    return _scaled(y, op.square(y), e) * _row(g, x) + _row(c, x), op.layer_norm(x, g, c, -1, e)
+
+
+# --- softmax ---
+
+
+def _exponentials(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """x less its maximum along an axis, the exponentials of that, and their sum, as jax.nn traces them."""
+    peak = op.expand_dims(op.maximum(-math.inf, op.max(x, axes)), axes)
+    raised = op.exp(x - peak)
+    total = op.expand_dims(op.sum(op.astype(raised, accumulator(x.dtype)), axes), axes)
+    return x - peak, raised, op.astype(total, x.dtype)
+
+
+@_rule("x: *b", attrs={"a": "max.axes"}, tags=(RECOGNISED, "softmax"), check=False)
+def softmax_as_traced(x: Any, a: tuple[int, ...]) -> Any:
+    """exp(x - max(x)) / sum(exp(x - max(x))) = softmax(x), along any axis"""
+    if len(a) != 1:
+        return None
+    _, raised, total = _exponentials(x, a)
+    return raised / total, op.softmax(x, a[0])
+
+
+@_rule("x: *b", attrs={"a": "max.axes"}, tags=(RECOGNISED, "log_softmax"), check=False)
+def log_softmax_along_axis(x: Any, a: tuple[int, ...]) -> Any:
+    """x - max(x) - log(sum(exp(x - max(x)))) = log_softmax(x), along any axis"""
+    if len(a) != 1:
+        return None
+    shifted, _, total = _exponentials(x, a)
+    return shifted - op.log(total), op.log_softmax(x, a[0])
+
+
+# --- matrices and filled tensors ---
+
+
+def _triangle(x: Any, diagonal: int, low: bool) -> Any:
+    sizes, zeros = x.shape[-2:], op.broadcast_to(op.astype(const(0.0), x.dtype), x.shape)
+    rows, columns = (op.iota(sizes, axis=i, dtype="int32") for i in (0, 1))
+    mask = op.greater_equal(rows + diagonal, columns)
+    spread = op.broadcast_to(mask, x.shape) if x.ndim > 2 else mask
+    return op.where(spread, x, zeros) if low else op.where(spread, zeros, x)
+
+
+@_rule("x: *b m n", attrs={"k": "tril.k"}, numerics="exact", tags=(RECOGNISED, "tril"), check=False)
+def tril_as_traced(x: Any, k: int) -> Any:
+    """where(row + k >= column, x, 0) = tril(x, k)"""
+    return _triangle(x, k, True), op.tril(x, k)
+
+
+@_rule("x: *b m n", attrs={"k": "triu.k"}, numerics="exact", tags=(RECOGNISED, "triu"), check=False)
+def triu_as_traced(x: Any, k: int) -> Any:
+    """where(row + k - 1 >= column, 0, x) = triu(x, k)"""
+    return _triangle(x, k - 1, False), op.triu(x, k)
+
+
+@_rule("i: *b @ int32", attrs={"d": "one_hot.dtype"}, sizes="k", numerics="exact", tags=(RECOGNISED, "one_hot"),
+       check=False)  # fmt: skip
+def one_hot_as_traced(i: Any, d: str, k: Any) -> Any:
+    """i[..., None] == arange(k), converted = one_hot(i, k)"""
+    rank = i.ndim
+    index = op.expand_dims(i, rank) if rank else op.broadcast_to(i, (1,))
+    return op.astype(op.equal(index, op.iota((*(1,) * rank, k), axis=rank, dtype="int32")), d), op.one_hot(i, k, d)
+
+
+@_rule("v:", sizes="*t", numerics="exact", tags=(RECOGNISED, "full"), check=False)
+def broadcast_is_full(v: Any, t: Any) -> Any:
+    """broadcast(v, t) = full(v, t)"""
+    return op.broadcast_to(v, t), op.full(t, v)
+
+
+@_rule("x: *b k, w: n k", numerics="exact", tags=(RECOGNISED, "linear"), check=False)
+def product_with_transpose(x: Any, w: Any) -> Any:
+    """x W' = linear(x, W)"""
+    return x @ op.permute_dims(w, (1, 0)), op.linear(x, w)
+
+
+# --- which of them a search needs ---
+
+_ALL = (*recognised, elementwise["maximum_with_zero_is_relu"], elementwise["product_with_sigmoid"])
+
+
+def _asks_for(rule: Rule) -> Iterator[str]:
+    """The operators that the left side of a rule names, also as choices of a variable."""
+    yield from rule.left_operators
+    for source in rule.attributes.values():
+        operators, attribute = read_source(source)
+        if not attribute and source not in POINTWISE:
+            yield from operators
+
+
+def with_recognitions(rules: RuleSet) -> RuleSet:
+    """`rules` with the recognitions of the operators that left sides of users' rules name, and of the operators that
+    these recognitions need."""
+    asked = {o for r in rules if not is_shipped(r) for o in _asks_for(r)}
+    found: dict[Rule, None] = {}
+    while more := [r for r in _ALL if r.name not in rules and r not in found and r.tags & asked]:
+        found |= dict.fromkeys(more)
+        asked.update(o for r in more for o in r.left_operators)
+    schemas = [s for s in recognised.schemas if s.name not in rules and s.tags & asked]
+    return RuleSet(rules.name, (*rules, *found), (*rules.schemas, *schemas)) if found or schemas else rules
