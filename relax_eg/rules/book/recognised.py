@@ -4,8 +4,8 @@ A pattern with such an operator on its left side would match nothing in a traced
 set of rules the recognitions of the operators that left sides of users' rules name, and of those that these need in
 turn. No shipped rule causes one, so a search without users' rules is the same with and without this book.
 
-A tag of a recognition is the operator that it makes. An attribute variable that only its right side has (a diagonal, an
-epsilon) ranges over the values that the left sides of other rules give to it.
+A tag of a recognition is the operator that it makes. An attribute variable that only its right side has (a diagonal)
+ranges over the values that the left sides of other rules give to it.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ for _bounds, _name in (("lo:, hi:", "limits_are_clip"), ("lo: *b, hi: *b", "limi
           doc="min(high, max(low, x)) = clip(x, low, high)", check=False)(_clipped)  # fmt: skip
 
 
-# --- means and norms ---
+# --- means ---
 
 
 @_rule("x: *b", attrs={"a": "sum.axes"}, tags=(RECOGNISED, "mean", "variants"), check=False)
@@ -159,33 +159,6 @@ def sum_over_count_in_place(x: Any, a: tuple[int, ...]) -> Any:
 def _total_and_count(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
     wide = accumulator(x.dtype)
     return op.sum(op.astype(x, wide), axes), op.astype(op.dim_value(math.prod(x.shape[i] for i in axes)), wide)
-
-
-def _scaled(x: Any, power: Any, epsilon: float) -> Any:
-    return x * op.rsqrt(op.mean(power, x.ndim - 1, keepdims=True) + epsilon)
-
-
-def _row(v: Any, x: Any) -> Any:
-    """A vector along the last axis of x, as JAX broadcasts it."""
-    return op.expand_dims(v, tuple(range(x.ndim - 1))) if x.ndim > 1 else v
-
-
-@_rule("x: *b n, w: n", attrs={"e": "rms_norm.epsilon"}, when="n >= 1", tags=(RECOGNISED, "rms_norm"), check=False)
-def rms_norm_as_written(x: Any, w: Any, e: float) -> Any:
-    """x rsqrt(mean(x ** 2) + e) w = rms_norm(x, w)"""
-    if accumulator(x.dtype) != x.dtype:
-        return None
-    return _scaled(x, op.square(x), e) * _row(w, x), op.rms_norm(x, w, -1, e)
-
-
-@_rule("x: *b n, g: n, c: n", attrs={"e": "layer_norm.epsilon"}, when="n >= 1", tags=(RECOGNISED, "layer_norm"),
-       check=False)  # fmt: skip
-def layer_norm_as_written(x: Any, g: Any, c: Any, e: float) -> Any:
-    """y rsqrt(mean(y ** 2) + e) g + c = layer_norm(x, g, c) for y = x - mean(x)"""
-    if accumulator(x.dtype) != x.dtype:
-        return None
-    y = x - op.mean(x, x.ndim - 1, keepdims=True)
-    return _scaled(y, op.square(y), e) * _row(g, x) + _row(c, x), op.layer_norm(x, g, c, -1, e)
 
 
 # --- softmax ---
@@ -240,13 +213,16 @@ def triu_as_traced(x: Any, k: int) -> Any:
     return _triangle(x, k - 1, False), op.triu(x, k)
 
 
-@_rule("i: *b @ int32", attrs={"d": "one_hot.dtype"}, sizes="k", numerics="exact", tags=(RECOGNISED, "one_hot"),
-       check=False)  # fmt: skip
-def one_hot_as_traced(i: Any, d: str, k: Any) -> Any:
-    """i[..., None] == arange(k), converted = one_hot(i, k)"""
+def _one_hot(i: Any, d: str, k: Any) -> Any:
     rank = i.ndim
     index = op.expand_dims(i, rank) if rank else op.broadcast_to(i, (1,))
     return op.astype(op.equal(index, op.iota((*(1,) * rank, k), axis=rank, dtype="int32")), d), op.one_hot(i, k, d)
+
+
+for _indices, _name in (("i: *b n", "index_is_one_hot"), ("i:", "single_index_is_one_hot")):
+    _rule(f"{_indices} @ int32", attrs={"d": "one_hot.dtype"}, sizes="k", name=_name, numerics="exact",
+          tags=(RECOGNISED, "one_hot", "variants"), doc="i[..., None] == arange(k), converted = one_hot(i, k)",
+          check=False)(_one_hot)  # fmt: skip
 
 
 @_rule("v:", sizes="*t", numerics="exact", tags=(RECOGNISED, "full"), check=False)
