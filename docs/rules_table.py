@@ -25,6 +25,7 @@ FAMILIES = {
     "movement": "transposes, reshapes, broadcasts, slices, paddings and concatenations",
     "values": "laws that hold where facts about values do",
     "systems": "linear systems: inverses not taken, solved by what is known of the matrix",
+    "recognised": "operators that no trace has, in what JAX traces for them; searched where a user's rule asks for one",
     "layout": "how weights lie in memory",
     "libraries": "library calls, and the ways in which people write what they compute (docs/libraries.md)",
 }

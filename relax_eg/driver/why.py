@@ -29,6 +29,7 @@ from relax_eg.logs import options as debug_options
 from relax_eg.ops import site_of
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules
+from relax_eg.rules.book import with_recognitions
 from relax_eg.rules.certificates import status
 from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.rules.schemas import ExtractionStep
@@ -115,7 +116,8 @@ def why_not(
 def _rule(rule: Rule | Schema | str, rules: RuleSet) -> Rule | Schema:
     if not isinstance(rule, str):
         return rule
-    known = {r.name: r for r in (*rules, *rules.schemas)}
+    searched = with_recognitions(rules)
+    known = {r.name: r for r in (*searched, *searched.schemas)}
     if rule not in known:
         near = difflib.get_close_matches(rule, known, 3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import is_float
+from relax_eg.dtypes import FLOATS
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, var
 from relax_eg.ir.module import Module
@@ -31,15 +31,13 @@ from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import main_of
 from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema, Trial
 
-_MOST_SIZE = LARGEST_INT32  # given: sizes that `dim_value` makes are of this dtype
-
 
 def _size_of(e: Expr, queries: ProgramQueries) -> Expr | None:
     """The size that a scalar constant of a float type is."""
-    if not isinstance(e.annotation, Tensor) or e.shape or not is_float(e.dtype):
+    if not isinstance(e.annotation, Tensor) or e.shape or e.dtype not in FLOATS:
         return None
     value = float(constant_value(e))
-    if not 1 <= value <= _MOST_SIZE or value != int(value):
+    if not 1 <= value <= LARGEST_INT32 or value != int(value):
         return None
     return op.astype(op.dim_value(int(value)), e.dtype)
 
@@ -66,9 +64,11 @@ def _gelu(e: Expr, queries: ProgramQueries) -> Expr | None:
     """The `gelu` or `gelu_tanh` of which a product is the traced form. Its numbers are rounded to the dtype of the
     program, so a pattern over any dtype cannot state it."""
     first = e.args[0]
-    if is_float(e.dtype) and first.op == "multiply" and _normal_weighted(first.args[1]) is e:
+    if e.dtype not in FLOATS:
+        return None
+    if first.op == "multiply" and _normal_weighted(first.args[1]) is e:
         return op.gelu(first.args[1], approximate=False)
-    return op.gelu_tanh(first) if is_float(e.dtype) and _tanh_weighted(first) is e else None
+    return op.gelu_tanh(first) if _tanh_weighted(first) is e else None
 
 
 _TOLERANCE = 1e-5  # chosen: of what the two forms may differ by in float32, which is a few units of the last place
@@ -78,9 +78,7 @@ def _weighted(rng: np.random.Generator) -> Trial:
     x = var("x", Tensor("m", "float32"))
     node = (_normal_weighted, _tanh_weighted)[int(rng.integers(2))](x)
     numbers = rng.standard_normal(int(rng.integers(0, 9))).astype(np.float32)
-    return Trial(
-        Module((main_of((x,), node),)), node, (numbers,), ModuleAnswers({}, (), (node,)), "numpy", _TOLERANCE
-    )
+    return Trial(Module((main_of((x,), node),)), node, (numbers,), ModuleAnswers({}, (), (node,)), "numpy", _TOLERANCE)
 
 
 recognised = RuleSet(
@@ -139,26 +137,73 @@ for _bounds, _name in (("lo:, hi:", "limits_are_clip"), ("lo: *b, hi: *b", "limi
           doc="min(high, max(low, x)) = clip(x, low, high)", check=False)(_clipped)  # fmt: skip
 
 
-# --- means ---
+# --- means, matrices and filled tensors; sizes and positions are int32, and int64 in JAX's x64 mode ---
 
 
-@_rule("x: *b", attrs={"a": "sum.axes"}, tags=(RECOGNISED, "mean", "variants"), check=False)
-def sum_over_count(x: Any, a: tuple[int, ...]) -> Any:
-    """sum(x) / number of elements = mean(x); half precision is summed in float32"""
-    total, count = _total_and_count(x, a)
-    return op.astype(total / count, x.dtype), op.mean(x, a)
+def _mean(kept: bool, counted: str) -> None:
+    def mean(x: Any, a: tuple[int, ...]) -> Any:
+        wide = accumulator(x.dtype)
+        total = op.sum(op.astype(x, wide), a)
+        count = op.astype(op.dim_value(math.prod(x.shape[i] for i in a), counted), wide)
+        return op.astype((op.expand_dims(total, a) if kept else total) / count, x.dtype), op.mean(x, a, kept)
+
+    _rule(
+        "x: *b", attrs={"a": "sum.axes"}, name=f"sum_over_{counted}_count{'_in_place' if kept else ''}",
+        doc="sum(x) / number of elements = mean(x); half precision is summed in float32",
+        tags=(RECOGNISED, "mean", "variants"), check=False,
+    )(mean)  # fmt: skip
 
 
-@_rule("x: *b", attrs={"a": "sum.axes"}, tags=(RECOGNISED, "mean", "variants"), check=False)
-def sum_over_count_in_place(x: Any, a: tuple[int, ...]) -> Any:
-    """sum(x) / number of elements = mean(x), with the axes kept"""
-    total, count = _total_and_count(x, a)
-    return op.astype(op.expand_dims(total, a) / count, x.dtype), op.mean(x, a, keepdims=True)
+def _triangle(made: str, position: str) -> None:
+    low = made == "tril"
+
+    def triangle(x: Any, k: int) -> Any:
+        sizes, zeros = x.shape[-2:], op.broadcast_to(const(0.0, x.dtype), x.shape)
+        rows, columns = (op.iota(sizes, axis=i, dtype=position) for i in (0, 1))
+        mask = op.greater_equal(rows + (k if low else k - 1), columns)
+        spread = op.broadcast_to(mask, x.shape) if x.ndim > 2 else mask
+        chosen = op.where(spread, x, zeros) if low else op.where(spread, zeros, x)
+        return chosen, op.tril(x, k) if low else op.triu(x, k)
+
+    _rule(
+        "x: *b m n", attrs={"k": f"{made}.k"}, name=f"{made}_by_{position}", numerics="exact",
+        doc=f"where({'row + k >= column, x, 0' if low else 'row + k - 1 >= column, 0, x'}) = {made}(x, k)",
+        tags=(RECOGNISED, made, "variants"), check=False,
+    )(triangle)  # fmt: skip
 
 
-def _total_and_count(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
-    wide = accumulator(x.dtype)
-    return op.sum(op.astype(x, wide), axes), op.astype(op.dim_value(math.prod(x.shape[i] for i in axes)), wide)
+def _one_hot(indices: str, dtype: str) -> None:
+    def one_hot(i: Any, d: str, k: Any) -> Any:
+        rank = i.ndim
+        index = op.expand_dims(i, rank) if rank else op.broadcast_to(i, (1,))
+        return op.astype(op.equal(index, op.iota((*(1,) * rank, k), axis=rank, dtype=dtype)), d), op.one_hot(i, k, d)
+
+    _rule(
+        f"i: {indices} @ {dtype}", attrs={"d": "one_hot.dtype"}, sizes="k", numerics="exact",
+        name=f"{'index' if indices else 'scalar'}_{dtype}_is_one_hot", tags=(RECOGNISED, "one_hot", "variants"),
+        doc="i[..., None] == arange(k), converted = one_hot(i, k)", check=False,
+    )(one_hot)  # fmt: skip
+
+
+for _dtype in ("int32", "int64"):
+    for _kept in (False, True):
+        _mean(_kept, _dtype)
+    for _made in ("tril", "triu"):
+        _triangle(_made, _dtype)
+    for _indices in ("*b n", ""):
+        _one_hot(_indices, _dtype)
+
+
+@_rule("v:", sizes="*t", numerics="exact", tags=(RECOGNISED, "full"), check=False)
+def broadcast_is_full(v: Any, t: Any) -> Any:
+    """broadcast(v, t) = full(v, t)"""
+    return op.broadcast_to(v, t), op.full(t, v)
+
+
+@_rule("x: *b k, w: n k", numerics="exact", tags=(RECOGNISED, "linear"), check=False)
+def product_with_transpose(x: Any, w: Any) -> Any:
+    """x W' = linear(x, W)"""
+    return x @ op.permute_dims(w, (1, 0)), op.linear(x, w)
 
 
 # --- softmax ---
@@ -188,53 +233,6 @@ def log_softmax_along_axis(x: Any, a: tuple[int, ...]) -> Any:
         return None
     shifted, _, total = _exponentials(x, a)
     return shifted - op.log(total), op.log_softmax(x, a[0])
-
-
-# --- matrices and filled tensors ---
-
-
-def _triangle(x: Any, diagonal: int, low: bool) -> Any:
-    sizes, zeros = x.shape[-2:], op.broadcast_to(op.astype(const(0.0), x.dtype), x.shape)
-    rows, columns = (op.iota(sizes, axis=i, dtype="int32") for i in (0, 1))
-    mask = op.greater_equal(rows + diagonal, columns)
-    spread = op.broadcast_to(mask, x.shape) if x.ndim > 2 else mask
-    return op.where(spread, x, zeros) if low else op.where(spread, zeros, x)
-
-
-@_rule("x: *b m n", attrs={"k": "tril.k"}, numerics="exact", tags=(RECOGNISED, "tril"), check=False)
-def tril_as_traced(x: Any, k: int) -> Any:
-    """where(row + k >= column, x, 0) = tril(x, k)"""
-    return _triangle(x, k, True), op.tril(x, k)
-
-
-@_rule("x: *b m n", attrs={"k": "triu.k"}, numerics="exact", tags=(RECOGNISED, "triu"), check=False)
-def triu_as_traced(x: Any, k: int) -> Any:
-    """where(row + k - 1 >= column, 0, x) = triu(x, k)"""
-    return _triangle(x, k - 1, False), op.triu(x, k)
-
-
-def _one_hot(i: Any, d: str, k: Any) -> Any:
-    rank = i.ndim
-    index = op.expand_dims(i, rank) if rank else op.broadcast_to(i, (1,))
-    return op.astype(op.equal(index, op.iota((*(1,) * rank, k), axis=rank, dtype="int32")), d), op.one_hot(i, k, d)
-
-
-for _indices, _name in (("i: *b n", "index_is_one_hot"), ("i:", "single_index_is_one_hot")):
-    _rule(f"{_indices} @ int32", attrs={"d": "one_hot.dtype"}, sizes="k", name=_name, numerics="exact",
-          tags=(RECOGNISED, "one_hot", "variants"), doc="i[..., None] == arange(k), converted = one_hot(i, k)",
-          check=False)(_one_hot)  # fmt: skip
-
-
-@_rule("v:", sizes="*t", numerics="exact", tags=(RECOGNISED, "full"), check=False)
-def broadcast_is_full(v: Any, t: Any) -> Any:
-    """broadcast(v, t) = full(v, t)"""
-    return op.broadcast_to(v, t), op.full(t, v)
-
-
-@_rule("x: *b k, w: n k", numerics="exact", tags=(RECOGNISED, "linear"), check=False)
-def product_with_transpose(x: Any, w: Any) -> Any:
-    """x W' = linear(x, W)"""
-    return x @ op.permute_dims(w, (1, 0)), op.linear(x, w)
 
 
 # --- which of them a search needs ---
