@@ -37,7 +37,7 @@ from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.ops.library_needs import RoutinePlace, version
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet
 from relax_eg.rules.book import default as default_rules
-from relax_eg.rules.book import with_recognitions
+from relax_eg.rules.book.recognised import with_recognitions
 from relax_eg.rules.certificates import is_shipped, status
 from relax_eg.rules.libraries import libraries_of
 from relax_eg.rules.schemas import ExtractionStep

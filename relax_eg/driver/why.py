@@ -29,7 +29,7 @@ from relax_eg.logs import options as debug_options
 from relax_eg.ops import site_of
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules
-from relax_eg.rules.book import with_recognitions
+from relax_eg.rules.book.recognised import with_recognitions
 from relax_eg.rules.certificates import status
 from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.rules.schemas import ExtractionStep

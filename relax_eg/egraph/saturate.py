@@ -32,8 +32,8 @@ from relax_eg.logs import log, log_at, report_progress, stage
 from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Instance, Rule, RuleSet
 from relax_eg.rules.attribute_variables import read_source
+from relax_eg.rules.book.recognised import RECOGNISED, asked_values
 from relax_eg.rules.parameter_facts import DeclaredFacts
-from relax_eg.rules.rule import RECOGNISED, instances
 from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
 
 # limit: most rounds of the phases that have several; "library" prepares patterns, makes calls to routines, and matches
@@ -463,19 +463,6 @@ class EGraph:
         if RECOGNISED in rule.tags:
             values |= dict.fromkeys(v for r in self._rules if r is not rule for v in asked_values(r, source))
         return list(values)
-
-
-_ASKED = 8  # limit: instances of a rule whose left sides are looked at for values of attributes
-
-
-@lru_cache(MANY_KEPT)
-def asked_values(rule: Rule, source: str) -> tuple[Any, ...]:
-    """Returns the values of `source`, an attribute of operators, on the left side of a rule."""
-    operators, attribute = read_source(source)
-    if rule.left_operators.isdisjoint(operators):
-        return ()
-    nodes = (e for i in instances(rule, limit=_ASKED) for e in i.left_nodes)
-    return tuple(dict.fromkeys(e.attr(attribute) for e in nodes if e.op in operators))
 
 
 @lru_cache(MANY_KEPT)

@@ -75,7 +75,6 @@ def attribute_domain(op: str, attribute: str) -> Callable[[int], Values] | None:
 
 # given: the numbers of operands in these words
 _ARITIES = {"unary": 1, "binary": 2}
-POINTWISE = frozenset(_ARITIES)
 
 
 @lru_cache(MANY_KEPT)

@@ -46,7 +46,6 @@ from relax_eg.shapes import Dim, Relation, Spec, Star
 
 Phase = Literal["simplify", "algebra", "merge", "layout", "library"]
 PHASES: tuple[Phase, ...] = ("simplify", "algebra", "merge", "layout", "library")
-RECOGNISED = "recognised"  # the tag of rules that make an operator that no trace has (`book.recognised`)
 Sides = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 RuleFunction = Callable[..., Any]
 

@@ -17,7 +17,8 @@ import relax_eg as rx
 from relax_eg.errors import ExplanationError
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.rules import Numerics
-from relax_eg.rules.book import default, recognised, with_recognitions
+from relax_eg.rules.book import default, recognised
+from relax_eg.rules.book.recognised import with_recognitions
 
 op = rx.op
 SIZES = {"b": 2, "m": 4, "n": 6}

@@ -19,7 +19,7 @@ from relax_eg.rules.book.orders import orders
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.pointwise import pointwise
 from relax_eg.rules.book.quantised import quantised
-from relax_eg.rules.book.recognised import recognised, with_recognitions
+from relax_eg.rules.book.recognised import recognised
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.reductions import reductions
 from relax_eg.rules.book.semirings import semirings
@@ -93,6 +93,5 @@ __all__ = [
     "traced",
     "values",
     "windows",
-    "with_recognitions",
     "workspace",
 ]

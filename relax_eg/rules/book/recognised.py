@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,18 @@ from relax_eg.dtypes import FLOATS
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, var
 from relax_eg.ir.module import Module
-from relax_eg.limits import LARGEST_INT32
+from relax_eg.limits import LARGEST_INT32, MANY_KEPT
 from relax_eg.ops import api as op
 from relax_eg.ops.reduction import accumulator
-from relax_eg.rules.attribute_variables import POINTWISE, read_source
+from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.certificates import is_shipped
-from relax_eg.rules.rule import RECOGNISED, Rule
+from relax_eg.rules.rule import Rule, instances
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import main_of
 from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema, Trial
+
+RECOGNISED = "recognised"  # the tag of all of them
 
 
 def _size_of(e: Expr, queries: ProgramQueries) -> Expr | None:
@@ -82,7 +85,7 @@ def _weighted(rng: np.random.Generator) -> Trial:
 
 
 recognised = RuleSet(
-    "recognised",
+    RECOGNISED,
     schemas=(
         Schema(
             "number_is_size",
@@ -245,7 +248,7 @@ def _asks_for(rule: Rule) -> Iterator[str]:
     yield from rule.left_operators
     for source in rule.attributes.values():
         operators, attribute = read_source(source)
-        if not attribute and source not in POINTWISE:
+        if "|" in source and not attribute:
             yield from operators
 
 
@@ -259,3 +262,16 @@ def with_recognitions(rules: RuleSet) -> RuleSet:
         asked.update(o for r in more for o in r.left_operators)
     schemas = [s for s in recognised.schemas if s.name not in rules and s.tags & asked]
     return RuleSet(rules.name, (*rules, *found), (*rules.schemas, *schemas)) if found or schemas else rules
+
+
+_ASKED = 8  # limit: instances of a rule whose left sides are looked at for values of attributes
+
+
+@lru_cache(MANY_KEPT)
+def asked_values(rule: Rule, source: str) -> tuple[Any, ...]:
+    """The values of `source`, an attribute of operators, that the left side of a rule names."""
+    operators, attribute = read_source(source)
+    if rule.left_operators.isdisjoint(operators):
+        return ()
+    nodes = (e for i in instances(rule, limit=_ASKED) for e in i.left_nodes)
+    return tuple(dict.fromkeys(e.attr(attribute) for e in nodes if e.op in operators))
