@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import FLOATS
+from relax_eg.dtypes import FLOATS, names_where
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, var
 from relax_eg.ir.module import Module
@@ -108,6 +108,7 @@ recognised = RuleSet(
     ),
 )
 _rule = recognised.rule
+_POSITIONS = names_where(lambda d: d.kind == "i" and d.bits >= 32)  # given: JAX's dtypes of sizes and positions
 
 
 # --- functions of elements ---
@@ -188,7 +189,7 @@ def _one_hot(indices: str, dtype: str) -> None:
     )(one_hot)  # fmt: skip
 
 
-for _dtype in ("int32", "int64"):
+for _dtype in _POSITIONS:
     for _kept in (False, True):
         _mean(_kept, _dtype)
     for _made in ("tril", "triu"):
