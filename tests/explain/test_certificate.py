@@ -192,7 +192,7 @@ def test_tampering_is_found(data: Data, change: Callable[[Data], None], said: st
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    with pytest.raises(rx.errors.ExplanationError, match="is no certificate"):
+    with pytest.raises(rx.errors.ExplanationError, match=r"c\.json cannot be read: No such file or directory"):
         rx.types.Certificate.load(path)
     path.write_text('{"version": 2}')
     with pytest.raises(rx.errors.ExplanationError, match=r"a file that `best.certificate\(\).save\(path\)` wrote"):

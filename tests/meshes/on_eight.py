@@ -256,7 +256,7 @@ def check_matmuls_by_pieces() -> None:
     assert by_pieces >= PRODUCTS / 2, by_pieces
 
 
-STEPS = """
+IN_STEPS = """
 @R.function
 def main(x: R.Tensor(("n", 4), "float32")):
     v = R.annotate_sharding(R.exp(x), mesh="a=4", placement="S[0]")
@@ -272,8 +272,8 @@ def check_copies_to_meshes_in_steps() -> None:
     more = 'y = R.add(R.to_vdevice(w, "cpu:5"), R.to_vdevice(x, "cpu:5"))\n    return (u, w, y)'
     e = np.exp(x)
     for text, wanted in (
-        (STEPS.format(more="return (u, w)"), (np.unique(e), np.tanh(e))),
-        (STEPS.format(more=more), (np.unique(e), np.tanh(e), np.tanh(e) + x)),
+        (IN_STEPS.format(more="return (u, w)"), (np.unique(e), np.tanh(e))),
+        (IN_STEPS.format(more=more), (np.unique(e), np.tanh(e), np.tanh(e) + x)),
     ):
         best = rx.optimize(rx.parse(text), at={"n": 8}, rules=rx.RuleSet("none"))
         for given in (x, jax.device_put(x, jax.devices()[0]), jax.device_put(x, jax.devices()[5])):
@@ -281,7 +281,7 @@ def check_copies_to_meshes_in_steps() -> None:
             for a, b in zip(found, wanted, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-6)
             assert found[1].devices() == set(jax.devices()[4:6])
-    both = STEPS.format(more='z = R.annotate_sharding(w, mesh="a=4", placement="R")\n    return z')
+    both = IN_STEPS.format(more='z = R.annotate_sharding(w, mesh="a=4", placement="R")\n    return z')
     try:
         rx.optimize(rx.parse(both.replace("u = R.unique(v)", "")), at={"n": 8}, rules=rx.RuleSet("none"))(x)
     except rx.errors.DeviceError as error:

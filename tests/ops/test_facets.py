@@ -66,6 +66,7 @@ OTHERWISE: dict[str, str] = {
     "right_shift_logical": "u", **dict.fromkeys(("less_total", "less_equal_total", "equal_total"), "biuc"),
     # The lowering is a function of JAX that converts first; traced programs have the conversion before the operator.
     **dict.fromkeys(("gelu", "gelu_tanh", "mean", "softmax", "log_softmax", "layer_norm", "rms_norm"), "biuc"),
+    "abs": "u", "isfinite": "biuc",
     **dict.fromkeys(("isnan", "silu", "relu", "cumlogsumexp", "geqrf", "fft"), "biuc"),
     # JAX traces it, and there is no such routine.
     **dict.fromkeys("cholesky cholesky_update eig eigh geqrf hessenberg householder_product lu qr".split(), "biuch"),

@@ -62,6 +62,7 @@ LISTED = {
     "meshes/emit.py": "transposes that a matmul by pieces makes itself",
     "memory/pinned.py": "kernels of a record: matmul, conv",
     "memory/steps.py": "a workspace is a value without content",
+    "rules/rule.py": "what JAX traces of a filled tensor",
     "rules/schema_trials.py": "programs that test schemas",
     "rules/value_trials.py": "programs that test schemas",
     "rules/fission.py": "places and constants made where they are read",
