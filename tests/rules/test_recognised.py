@@ -3,6 +3,7 @@ symbolic sizes, and not on what is near; without such a rule a search is as it w
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,17 +42,17 @@ class Case:
 
     def rules(self, numerics: Numerics = "reassociate") -> rx.RuleSet:
         """A rule whose right side nobody would choose."""
-        names = ", ".join(part.partition(":")[0].strip() for part in self.signature.split(","))
 
         def law(*xs: Any) -> Any:
             left = self.left(*xs)
             undone = op.logical_not if left.dtype == "bool" else op.negative
             return left, undone(undone(left))
 
-        scope = {"law": law}
-        exec(f"def same({names}): return law({names})", scope)
+        names = [part.partition(":")[0].strip() for part in self.signature.split(",")]
+        parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
+        law.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         book = rx.RuleSet("asks")
-        book.rule(self.signature, name="asks", numerics=numerics, check=False)(scope["same"])
+        book.rule(self.signature, name="asks", numerics=numerics, check=False)(law)
         return book
 
 
