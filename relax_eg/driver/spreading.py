@@ -30,7 +30,8 @@ from relax_eg.dynamic.over_mesh import PaddedSpread
 from relax_eg.egraph import Budget, Dump, EGraph, dump
 from relax_eg.errors import ExtractionError, OptionError
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.report import OperatorRow, ProgramCost
+from relax_eg.extract.numbers import LEAST_SECONDS
+from relax_eg.extract.report import OperatorRow, ProgramCost, figures_by_key
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.jax.shard_maps import on_global_view
@@ -38,6 +39,7 @@ from relax_eg.frontends.jax.trace import Traced
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.calls import callees_first
 from relax_eg.ir.expr import Expr
+from relax_eg.ir.heads import LEAVES
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import UNKNOWN, SourceLine
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement, part_text
@@ -393,11 +395,14 @@ def _with_origins(
 
 
 def _rows(found: Spreading) -> tuple[OperatorRow, ...]:
-    """The cost of a call on each device: computing, and each kind of collective."""
+    """The cost of a call on each device: each operator, each kind of collective, and slices of what is whole."""
     values = found.program.values
-    chosen = found.choices[0].chosen
-    launches = sum(int(values[v].times * float(values[v].ways[c.way].cost.launches)) for v, c in chosen.items())
-    rows = [OperatorRow("computing", len(chosen), 0, 0, launches, found.computing)]
+    ways = {v: values[v].ways[c.way] for v, c in found.choices[0].chosen.items()}
+    costs = ((way.op, found.own_cost(v)) for v, way in ways.items() if way.candidate >= 0 and way.op not in LEAVES)
+    rows = [OperatorRow(op, *figures) for op, figures in figures_by_key(costs).items()]
+    sliced = found.computing - sum(r.seconds for r in rows)
+    if sliced > LEAST_SECONDS:
+        rows.append(OperatorRow("slice of a whole value", 0, 0, 0, 0, sliced))
     sent = found.sent()
     for kind in dict.fromkeys(s.kind for s in sent):
         mine = [s for s in sent if s.kind == kind]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
+from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.links import Collective, Link
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM, REPLICATED, Part
@@ -79,12 +80,16 @@ class AxisPrices:
 
     def strategy_seconds(self, v: int, way: ValueWay, s: SplitStrategy) -> float:
         """Seconds of one run of a way by a strategy, on each device, without what is sent meanwhile."""
-        if not way.cost.seconds:
-            return 0.0
+        return float(self.strategy_cost(v, way, s).seconds) if way.cost.seconds else 0.0
+
+    def strategy_cost(self, v: int, way: ValueWay, s: SplitStrategy) -> NodeCost:
+        """The cost of one run of a way by a strategy, on each device, without what is sent meanwhile."""
         work, moving, split, pieces = self._shares(v, way, s)
         sizes = self._sizes(v, way)
         here = sum(b / d for b, d in zip(sizes, pieces, strict=True)) / max(1.0, sum(sizes))
-        return float(way.cost.seconds) - work + max(work / split, moving * here)
+        seconds = float(way.cost.seconds) - work + max(work / split, moving * here)
+        moved = moving * here * self.profile.bandwidth  # less than is read and written where an operator is fused
+        return replace(way.cost, flops=way.cost.flops / split, bytes=moved, seconds=seconds)
 
     def _sizes(self, v: int, way: ValueWay) -> list[float]:
         """Bytes of the operands of a way, then of its result, on one device."""

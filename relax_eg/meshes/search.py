@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import ExtractionError
+from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.links import Collective, link_for
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
@@ -129,6 +130,12 @@ class Spreading:
                         else:
                             found.append(Sent(v, (axis,), c.kind, before or part, part, c.bytes, value.times, seconds))
         return found
+
+    def own_cost(self, v: int) -> NodeCost:
+        """What computing a value costs in a call, on each device."""
+        value, chosen = self.program.values[v], self.choices[0].chosen[v]
+        once = self.searches[0].strategy_cost(v, value.ways[chosen.way], chosen.strategy)
+        return once.scaled(value.times)
 
     @property
     def sending(self) -> float:

@@ -50,6 +50,9 @@ def note_lines(r: CostReport) -> list[str]:
     """The lines below the tables of a report: rules, timings, memory, search, libraries, opaque calls."""
     fired = ", ".join(f"{k} x{v}" for k, v in r.rules.items()) or "none that the chosen program needs"
     lines = [f"rules used: {fired}"]
+    if r.spread is not None:
+        each = f"computing {time(r.spread.computing)}, sending {time(r.spread.sending)}"
+        lines.insert(0, f"chosen: figures of each of {r.spread.devices} devices: {each}; who holds what: report.spread")
     if r.not_proved:
         lines.append(not_proved(r))
     if r.kept_as_written:

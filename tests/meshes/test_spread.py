@@ -108,6 +108,18 @@ def test_meshes_compare() -> None:
     assert "mesh x=8" in text and "mesh x=2, y=4" in text
 
 
+def test_a_cost_report_has_the_figures_of_each_device() -> None:
+    batch = 65536
+    given = f"{batch} {D}", f"{D} {F}", f"{F} {D}"
+    r = rx.optimize(mlp, *given, mesh={"data": 8}, target="h100", rules=rx.RuleSet("none")).report
+    after, before = ({row.op: row for row in cost.rows}["matmul"] for cost in (r.after, r.before))
+    assert r.spread is not None and not r.spread.sent and after.count == before.count == 2
+    assert 8 * after.flops == before.flops
+    assert after.bytes == pytest.approx(4 * (2 * batch * D / 8 + 2 * D * F + 2 * batch * F / 8), rel=1e-3)
+    assert r.after.seconds == pytest.approx(r.spread.total)
+    assert "chosen: figures of each of 8 devices: computing " in str(r)
+
+
 def effects(x: jax.Array) -> jax.Array:
     jax.debug.print("{}", x[0])
     return x
