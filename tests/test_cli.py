@@ -155,7 +155,7 @@ def test_rules_in_and_out(folder: Path) -> None:
         ),
         (["model.py:chain", *CHAIN, "--facts", "a=funny"], "'funny' is no fact"),
         (["model.py:chain", "--spec", "n"], "missing a required argument: 'b'"),
-        (["model.py:chain", *CHAIN, "--without", "nonsense"], "--without 'nonsense': no rule has this name"),
+        (["model.py:chain", *CHAIN, "--without", "nonsense"], "no rule, tag or numerics class `nonsense` in set"),
         (["model.py:branch", "--spec", "n"], "TraceError: cannot trace `branch` (model.py:9)"),
     ],
 )
@@ -175,7 +175,7 @@ def test_rules_are_listed(folder: Path) -> None:
     assert 0 < len(only.output.splitlines()) < len(result.output.splitlines())
     assert run("rules", folder / "good.py").output.splitlines() == ["twice_negated: -(-(-x))  =>  -x"]
     unknown = run("rules", folder / "good.py", "--only", "nonsense")
-    assert unknown.exit_code == 1 and "--only 'nonsense': no rule has this name, tag or class" in unknown.output
+    assert unknown.exit_code == 1 and "no rule, tag or numerics class `nonsense` in set `mine`" in unknown.output
 
 
 def test_facts_are_declared(folder: Path) -> None:

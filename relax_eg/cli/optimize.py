@@ -90,12 +90,7 @@ def optimize(
         fn = load_program(function, inputs)
         chosen = read_rules(rules)
         for name in without or []:
-            fewer = chosen - name
-            if len(fewer) == len(chosen) and fewer.schemas == chosen.schemas:
-                raise OptionError(
-                    f"--without {name!r}: no rule has this name, tag or class; `relax-eg rules` lists them"
-                )
-            chosen = fewer
+            chosen -= name
         with (
             LiveLine(function) as line,
             rx.debug.options(cache=None if cache else False, sharing=sharing, progress=line),

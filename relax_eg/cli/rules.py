@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +12,6 @@ import typer
 import relax_eg as rx
 from relax_eg.cli.common import command, err, print_text, progress_bar, read_rules, rule_sets
 from relax_eg.driver.compiled_rules import verify_compiled
-from relax_eg.errors import OptionError
 from relax_eg.rules.verification import SECONDS as SECONDS_A_RULE
 from relax_eg.rules.verification import verify_in
 
@@ -21,11 +22,9 @@ def list_rules(
     only: Annotated[str | None, typer.Option("--only", help="A tag, a numerics class or a name.")] = None,
 ) -> None:
     """Print rules, each as one line of mathematics."""
-    sets = [rx.rules.default] if rules is None else rule_sets(rules)
-    shown = [r for s in sets for part in [s.only(only) if only else s] for r in (*part, *part.schemas)]
-    if only and not shown:
-        raise OptionError(f"--only {only!r}: no rule has this name, tag or class; `relax-eg rules` lists them")
-    for r in dict.fromkeys(shown):
+    shown = rx.rules.default if rules is None else functools.reduce(operator.add, rule_sets(rules))
+    shown = shown.only(only) if only else shown
+    for r in (*shown, *shown.schemas):
         print_text(r)
 
 

@@ -173,10 +173,13 @@ class RuleSet:
     def __getitem__(self, name: str) -> Rule:
         key = name if isinstance(name, str) else short_repr(name)  # type: ignore[reportUnnecessaryIsInstance]
         if key not in self._rules:
-            near = difflib.get_close_matches(key, self._rules, 3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise UnknownRuleError(f"no rule `{key}` in set `{self.name}`{hint}")
+            raise self._unknown("rule", key, self._rules)
         return self._rules[key]
+
+    def _unknown(self, kind: str, name: str, names: Iterable[str]) -> UnknownRuleError:
+        near = difflib.get_close_matches(name, names, 3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        return UnknownRuleError(f"no {kind} `{name}` in set `{self.name}`{hint}")
 
     @accepts(RuleError, other=_RULES)
     def __add__(self, other: RuleSet) -> RuleSet:
@@ -184,15 +187,23 @@ class RuleSet:
 
     @accepts(RuleError, other=_RULES_OR_NAME)
     def __sub__(self, other: RuleSet | str) -> RuleSet:
-        """The set without the rules of `other`: a set, a rule's name, a tag or a numerics class."""
+        """The set without the rules of `other`: a set, a rule's name, a tag or a numerics class. UnknownRuleError for a
+        name that no rule of the set has."""
         if isinstance(other, RuleSet):
             return self._where(f"{self.name} - {other.name}", lambda r: r.name not in other)
+        self._need_label(other)
         return self._where(f"{self.name} - {other}", lambda r: not _has_label(r, other))
 
     @accepts(RuleError, what=TEXT)
     def only(self, what: str) -> RuleSet:
-        """The rules with this name, tag or numerics class."""
+        """The rules with this name, tag or numerics class. UnknownRuleError if there are none."""
+        self._need_label(what)
         return self._where(what, lambda r: _has_label(r, what))
+
+    def _need_label(self, what: str) -> None:
+        every = (*self, *self.schemas)
+        if not any(_has_label(r, what) for r in every) and what not in NUMERICS:
+            raise self._unknown("rule, tag or numerics class", what, {x for r in every for x in (r.name, *r.tags)})
 
     @accepts(RuleError, numerics=_CLASSES)
     def allowed(self, numerics: Sequence[Numerics]) -> RuleSet:

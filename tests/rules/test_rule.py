@@ -187,6 +187,9 @@ def test_sets_combine() -> None:
     assert len(book + book) == 3
     with pytest.raises(KeyError, match="no rule `tow` in set `library`; did you mean two"):
         book["tow"]
+    for take in (lambda: book - "tow", lambda: book.only("tow")):
+        with pytest.raises(KeyError, match="no rule, tag or numerics class `tow` in set `library`; did you mean two"):
+            take()
 
 
 def test_a_rule_is_a_line_of_mathematics() -> None:
