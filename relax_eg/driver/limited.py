@@ -19,7 +19,7 @@ from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
-from relax_eg.driver.fissioned_entries import in_loops, is_large
+from relax_eg.driver.fissioned_entries import in_loops, in_segments, is_large
 from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
@@ -223,14 +223,14 @@ class _Limited:
                 low = middle
 
     def try_loops(self, entry: Entry | None) -> None:
-        """Try a program, or the one as written, in loops over pieces: as few pieces as are predicted to be needed, and
-        more until one fits; or any number for a front. Once for a number of bytes that is aimed at."""
+        """Try a program, or the one as written, with loops in segments, and in loops over pieces: as few pieces as are
+        predicted to be needed, and more until one fits; or any number for a front. Once for a number of bytes that is aimed at."""
         key = self.module_of(entry), self.aim
         if key in self.looped:
             return
         self.looped.add(key)
         bindings = self.search.options.bindings
-        for of_region in in_loops(self.search, entry):
+        for of_region in itertools.chain(in_segments(self.search, entry), in_loops(self.search, entry)):
             least, loops = math.inf, list(of_region)
             if not loops or self._is_hopeless(loops[-1]) or self._is_beaten(loops[0], 0):
                 continue

@@ -25,6 +25,7 @@ from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.kernels import why_not_in_kernels
 from relax_eg.driver.arranging import Arranger
+from relax_eg.driver.checkpointed import Checkpoints
 from relax_eg.driver.fissioned import Fissions
 from relax_eg.driver.learning import observe
 from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_names
@@ -112,8 +113,10 @@ class Entry:
     @property
     def after_extraction(self) -> dict[str, int]:
         """How often rules were applied to the program after it had been extracted."""
-        found = {COMPUTED_AGAIN: self.found.again, KEPT_ON_HOST: len(self.found.kept) or None, **self.found.loops}
-        return {rule: n for rule, n in found.items() if n is not None}
+        found, again = dict(self.found.loops), self.found.again
+        if again is not None:
+            found[COMPUTED_AGAIN] = found.get(COMPUTED_AGAIN, 0) + again
+        return found | ({KEPT_ON_HOST: len(self.found.kept)} if self.found.kept else {})
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class Search:
         self.compiling = Clock(_COMPILING * options.budget.extraction, timer=time.process_time)
         self.footprints: dict[tuple[Any, ...], Any] = {}  # of compiled programs, by mode and sizes
         self.fissions: dict[Module, Fissions] = {}
+        self.checkpoints: dict[Module, Checkpoints] = {}
         self.was_interrupted = False  # whether a search for less memory ended by an interruption
 
     @property
