@@ -95,7 +95,8 @@ class Checkpoints:
     def ways(self) -> list[list[dict[CheckpointedLoop, int]]]:
         """The ways to compute loops in segments, as arguments of `cut`: of the loop that saves most, of the two that
         do, and so on, and of all; each with segments of some sizes."""
-        counts = sorted({*range(1, min(len(self.loops), _PAIRS) + 1), *([len(self.loops)] if self.loops else [])})
+        all_loops = len(self.loops)
+        counts = [n for n in range(1, all_loops + 1) if n <= _PAIRS or n == all_loops]
         return [
             [{x: x.segments[-i:][0] for x in first} for i in range(max(len(x.segments) for x in first), 0, -1)]
             for first in (self.loops[:n] for n in counts)

@@ -1,5 +1,5 @@
-"""The programs of a search, in loops over pieces of a dimension (`driver.fissioned`), or with their loops computed again
-in segments (`driver.checkpointed`), as further programs of it."""
+"""The programs of a search, in loops over pieces of a dimension (`driver.fissioned`), or with the steps of loops
+computed again in segments (`driver.checkpointed`), as further programs of it."""
 
 from __future__ import annotations
 

@@ -223,8 +223,8 @@ class _Limited:
                 low = middle
 
     def try_loops(self, entry: Entry | None) -> None:
-        """Try a program, or the one as written, with loops in segments, and in loops over pieces: as few pieces as are
-        predicted to be needed, and more until one fits; or any number for a front. Once for a number of bytes that is aimed at."""
+        """Try a program, or the one as written, with its loops in segments, and in loops over pieces: as few pieces as
+        are predicted to be needed, and more until one fits; or any number for a front. Once for bytes aimed at."""
         key = self.module_of(entry), self.aim
         if key in self.looped:
             return

@@ -113,10 +113,9 @@ class Entry:
     @property
     def after_extraction(self) -> dict[str, int]:
         """How often rules were applied to the program after it had been extracted."""
-        found, again = dict(self.found.loops), self.found.again
-        if again is not None:
-            found[COMPUTED_AGAIN] = found.get(COMPUTED_AGAIN, 0) + again
-        return found | ({KEPT_ON_HOST: len(self.found.kept)} if self.found.kept else {})
+        f = self.found
+        again = {} if f.again is None else {COMPUTED_AGAIN: f.loops.get(COMPUTED_AGAIN, 0) + f.again}
+        return {**f.loops, **again} | ({KEPT_ON_HOST: len(f.kept)} if f.kept else {})
 
 
 @dataclass(frozen=True)
@@ -158,8 +157,7 @@ class Search:
         self._arrangers: dict[tuple[Module, float, tuple[tuple[str, int], ...]], Arranger] = {}
         self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
-        # XLA compiles in threads of its own.
-        self.compiling = Clock(_COMPILING * options.budget.extraction, timer=time.process_time)
+        self.compiling = Clock(_COMPILING * options.budget.extraction, timer=time.process_time)  # XLA has own threads
         self.footprints: dict[tuple[Any, ...], Any] = {}  # of compiled programs, by mode and sizes
         self.fissions: dict[Module, Fissions] = {}
         self.checkpoints: dict[Module, Checkpoints] = {}
