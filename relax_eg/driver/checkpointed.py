@@ -33,6 +33,8 @@ from relax_eg.shapes import Dim
 _SEGMENTS = 3  # limit: sizes of segments that are offered for each loop
 _PAIRS = 4  # limit: loops that are offered one after the other, before all of them
 
+Given = Mapping[Expr, Expr]  # in the body of a loop, what stands for values from outside
+
 
 @dataclass(frozen=True)
 class CheckpointedLoop:
@@ -40,7 +42,7 @@ class CheckpointedLoop:
 
     - `forward`: the scan that stacks residuals; `backward`: the one that alone reads them, the other way round.
     - `residuals`: which results of `forward` they are.
-    - `segments`: the numbers of steps of a segment, those that need most bytes first.
+    - `segments`: the numbers of steps of a segment that need few bytes, those that need most of them first, about.
     - `saved`: the bytes that the last of these saves, about.
     """
 
@@ -160,8 +162,8 @@ class Checkpoints:
             return length // steps * carried + steps * per_step + padded
 
         about = isqrt(max(length * carried // max(per_step, 1), 1))
-        divisors = (n for n in range(2, length // 2 + 1) if length % n == 0)
-        sizes = {*divisors, *(n for n in (about, isqrt(length)) if 2 <= n <= length // 2)}
+        divisors = (n for n in range(1, length // 2 + 1) if length % n == 0)
+        sizes = {*divisors, *(n for n in (about, isqrt(length)) if 1 <= n <= length // 2)}
         best = sorted(sizes, key=lambda n: (needed(n), n))[:_SEGMENTS]
         if not best or needed(best[0]) >= kept:
             return None
@@ -192,8 +194,8 @@ class _Halves:
         others = [i for i in range(count) if i not in self._loop.residuals]
         body = self._function_with(x, others)
 
-        def values(given: Mapping[Expr, Expr], carry: Sequence[Expr]) -> list[Expr]:
-            inner = self._again(x, body, [given[c] for c in self._constants], carry, [given[a] for a in self._xs])
+        def values(whole: Given, pieces: Given, carry: Sequence[Expr]) -> list[Expr]:
+            inner = self._again(x, body, [whole[c] for c in self._constants], carry, [pieces[a] for a in self._xs])
             now = [tuple_get(inner, i) for i in range(len(others))]
             return [*now[:old], *carry, *now[old:]]
 
@@ -219,12 +221,12 @@ class _Halves:
         others = {a: done[a] for a in p.xs if a not in own}
         body = self._function_with(x, [*range(old), *order])
 
-        def values(given: Mapping[Expr, Expr], carried: Sequence[Expr]) -> list[Expr]:
-            starts, xs = [given[s] for s in self._starts], [given[a] for a in self._xs]
-            inner = self._again(x, body, [given[c] for c in self._constants], starts, xs)
+        def values(whole: Given, pieces: Given, carried: Sequence[Expr]) -> list[Expr]:
+            starts, xs = [pieces[s] for s in self._starts], [pieces[a] for a in self._xs]
+            inner = self._again(x, body, [whole[c] for c in self._constants], starts, xs)
             again = {i: tuple_get(inner, old + n) for n, i in enumerate(order)}
-            read = [again[own[a]] if a in own else given[others[a]] for a in p.xs]
-            last = self._again(y, y.args[0], [given[c] for c in constants], carried, read)
+            read = [again[own[a]] if a in own else pieces[others[a]] for a in p.xs]
+            last = self._again(y, y.args[0], [whole[c] for c in constants], carried, read)
             return [tuple_get(last, i) for i in range(len(last.annotation.fields))]  # type: ignore[attr-defined]
 
         stacked: list[Expr] = []
@@ -248,15 +250,16 @@ class _Halves:
         carry: Sequence[Expr],
         xs: Sequence[Expr],
         starts: Sequence[Expr],
-        values: Callable[[Mapping[Expr, Expr], Sequence[Expr]], Sequence[Expr]],
+        values: Callable[[Given, Given, Sequence[Expr]], Sequence[Expr]],
     ) -> Expr:
         """The scan over segments that stands for the scan `x`. `values`: what a segment computes, given what stands for
-        constants, for the steps' own operands (`xs`, and `starts`, one for each segment), and for what is carried."""
+        constants, for operands of which it reads its part (`xs`, and `starts`, one of these), and for what is carried.
+        """
         whole = {c: var(f"c{i}", c.annotation) for i, c in enumerate(dict.fromkeys(constants))}
         carried = [var(f"s{i}", c.annotation) for i, c in enumerate(carry)]
         pieces = {a: self._segments(a) for a in dict.fromkeys(xs)} | {s: s for s in starts}
         given = {a: var(f"x{i}", Tensor(s.shape[1:], s.dtype)) for i, (a, s) in enumerate(pieces.items())}
-        body = pure_function(x.op, (*whole.values(), *carried, *given.values()), values(whole | given, carried))
+        body = pure_function(x.op, (*whole.values(), *carried, *given.values()), values(whole, given, carried))
         body = replace(body, result=tuple_(b.var for b in body.blocks[0].bindings))
         self.is_complete = self.is_complete and not missing_sizes(body)
         ref, reverse = function_ref(self._at.add(body, "in_segments")), x.attr("reverse")

@@ -42,8 +42,8 @@ def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
 
 def in_segments(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
     """A program, or the one as written (None), in which gradients of loops compute the steps of these again, segment by
-    segment: of one loop, of two, and so on, with segments that need most bytes first. None where kernels are
-    executables of their own."""
+    segment: of one loop, of two, and so on, with the segments first that are predicted to need most bytes. None where
+    kernels are executables of their own."""
     options = search.options
     if COMPUTED_AGAIN not in options.steps or options.execution == KERNELS or options.cost is not None:
         return
@@ -53,12 +53,10 @@ def in_segments(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]
     of = search.checkpoints[base.module]
 
     def entries(ways: Sequence[Mapping[CheckpointedLoop, int]]) -> Iterator[Entry]:
-        for segments in ways:
-            with search.limit_clock.running():
-                made = of.cut(segments)
-            if made is not None:
-                loops = {COMPUTED_AGAIN: len(segments)}
-                yield replace(base, found=replace(base.found, module=made, loops=loops))
+        with search.limit_clock.running():
+            cut = [(made, len(segments)) for segments in ways if (made := of.cut(segments)) is not None]
+        found = [replace(base, found=replace(base.found, module=m, loops={COMPUTED_AGAIN: n})) for m, n in cut]
+        return iter(sorted(found, key=lambda e: -search.predicted_peak(e, options.bindings)))
 
     with search.limit_clock.running():
         ways = of.ways()

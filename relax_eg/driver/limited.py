@@ -238,7 +238,8 @@ class _Limited:
                 if self.is_full:
                     return
                 peak = self.search.predicted_peak(looped, bindings)
-                if peak > _FINER * least or (self.aims_at_limit and peak > self.aim and looped is not loops[-1]):
+                is_last = self.aims_at_limit and looped is loops[-1]
+                if not is_last and (peak > _FINER * least or (self.aims_at_limit and peak > self.aim)):
                     continue
                 least = peak
                 if self._is_beaten(looped, peak):
