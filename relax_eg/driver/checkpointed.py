@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isqrt
 
-from relax_eg.driver.fissioned import AtSizes
+from relax_eg.driver.fissioned import AnswersAtSizes
 from relax_eg.driver.options import Sizes
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.calls import function_ref, reachable_functions, without_calls
@@ -62,7 +62,7 @@ class Checkpoints:
 
     def __init__(self, module: Module, sizes: Sizes) -> None:
         self.module = without_calls(module)
-        self._at = AtSizes({f.name: f for f in self.module}, sizes=sizes)
+        self._at = AnswersAtSizes({f.name: f for f in self.module}, sizes=sizes)
         main = self.module.main
         is_one = len(main.blocks) == 1 and main.blocks[0].dataflow
         self._roots = list(values_of(main)) if is_one else []
@@ -177,7 +177,7 @@ class _Halves:
     - `done`: the values of the operands of the scans.
     """
 
-    def __init__(self, at: AtSizes, loop: CheckpointedLoop, steps: int, done: Mapping[Expr, Expr]) -> None:
+    def __init__(self, at: AnswersAtSizes, loop: CheckpointedLoop, steps: int, done: Mapping[Expr, Expr]) -> None:
         self._at, self._loop, self._steps = at, loop, steps
         length = loop.forward.attr("length").value
         self._count, self._rest = divmod(length, steps)

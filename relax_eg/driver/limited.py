@@ -242,9 +242,7 @@ class _Limited:
                 if not is_last and (peak > _FINER * least or (self.aims_at_limit and peak > self.aim)):
                     continue
                 least = peak
-                if self._is_beaten(looped, peak):
-                    continue
-                if self.fits(self._try_frugal(looped)) and self.aims_at_limit:
+                if not self._is_beaten(looped, peak) and self.fits(self._try_frugal(looped)) and self.aims_at_limit:
                     break
 
     def _is_beaten(self, entry: Entry, peak: int) -> bool:

@@ -143,8 +143,7 @@ class Search:
     """
 
     def __init__(self, traced: Source, options: Options) -> None:
-        self.traced = traced
-        self.options = options
+        self.traced, self.options = traced, options
         runs_in_kernels = options.execution != AUTO or not why_not_in_kernels(traced.module)
         self.executions = options.executions if runs_in_kernels else options.executions[:1]
         self.by_price = SearchSpec(execution=self.executions[0])
