@@ -147,7 +147,7 @@ def test_loops_in_segments(name: str) -> None:
     for ways in found.ways():
         for segments in ways:
             made = found.cut(segments)
-            assert made is not None and made != module
+            assert made is not None and made != module and made == found.cut(segments)
             check_module(made)
             assert rx.parse(str(made)) == made
             assert_equal(run_at(made, made.main, leaves, AT), theirs)
@@ -241,9 +241,10 @@ def test_a_front_has_segments_and_a_bound_that_holds() -> None:
 
 
 def test_loops_that_are_not_computed_again() -> None:
-    """A loop over an unknown number of steps, one without residuals, and one whose steps call a library."""
+    """Loops over unknown or no steps, one without residuals, and one whose steps call a library."""
     step = step_of("gru")
     assert not Checkpoints(rx.trace(step, GRU, f"n b {WIDTH}"), {"n": 48, **AT}).loops
+    assert not Checkpoints(rx.trace(step, GRU, f"0 b {WIDTH}"), AT).loops
     assert not Checkpoints(rx.trace(CASES["gru"][0], *CASES["gru"][1]), AT).loops
 
     def noisy(w: jax.Array, xs: jax.Array) -> jax.Array:

@@ -19,7 +19,7 @@ from relax_eg.driver.options import Sizes
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.calls import function_ref, reachable_functions, without_calls
 from relax_eg.ir.control import Parts, group_arguments, scan
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, SCAN, TUPLE_GET, VAR, Expr, postorder, tuple_, tuple_get, var
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, SCAN, TUPLE, TUPLE_GET, VAR, Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.partition import missing_sizes
@@ -31,6 +31,7 @@ from relax_eg.rules.schema_answers import values_of, with_values
 from relax_eg.shapes import Dim
 
 _SEGMENTS = 3  # limit: sizes of segments that are offered for each loop
+_FEWEST = 2  # limit: steps of a loop that has segments
 _PAIRS = 4  # limit: loops that are offered one after the other, before all of them
 
 Given = Mapping[Expr, Expr]  # in the body of a loop, what stands for values from outside
@@ -62,7 +63,7 @@ class Checkpoints:
 
     def __init__(self, module: Module, sizes: Sizes) -> None:
         self.module = without_calls(module)
-        self._at = AnswersAtSizes({f.name: f for f in self.module}, sizes=sizes)
+        self._sizes, self._at = sizes, AnswersAtSizes({f.name: f for f in self.module}, sizes=sizes)
         main = self.module.main
         is_one = len(main.blocks) == 1 and main.blocks[0].dataflow
         self._roots = list(values_of(main)) if is_one else []
@@ -106,15 +107,17 @@ class Checkpoints:
 
     def cut(self, segments: Mapping[CheckpointedLoop, int]) -> Module | None:
         """The program with loops in segments of these numbers of steps. None if that cannot be done."""
-        forward, backward = ({getattr(x, name): x for x in segments} for name in ("forward", "backward"))
+        at = AnswersAtSizes(
+            dict(self._at.functions), sizes=self._sizes
+        )  # the same names each time
+        forward, backward = {x.forward: x for x in segments}, {x.backward: x for x in segments}
         made: dict[CheckpointedLoop, _Halves] = {}
         fields: dict[Expr, Sequence[Expr | None]] = {}
         done: dict[Expr, Expr] = {}
         for x in postorder(self._roots):
             if x in forward:
                 loop = forward[x]
-                steps = segments[loop]
-                made[loop] = _Halves(self._at, loop, steps, done)
+                made[loop] = _Halves(at, loop, segments[loop], done)
                 fields[x] = made[loop].first()
             elif x in backward:
                 fields[x] = made[backward[x]].second(done)
@@ -127,7 +130,7 @@ class Checkpoints:
         if not all(h.is_complete for h in made.values()):
             return None
         main = with_values(self.module.main, tuple(done[r] for r in self._roots))
-        needed = reachable_functions(main.expressions(), self._at.functions)
+        needed = reachable_functions(main.expressions(), at.functions)
         return Module((main, *(f for f in needed if f.name != main.name)))
 
     def _may_run_again(self, x: Expr) -> bool:
@@ -145,6 +148,8 @@ class Checkpoints:
     def _in_segments(self, forward: Expr, backward: Expr, residuals: frozenset[int]) -> CheckpointedLoop | None:
         """A loop with the numbers of steps of its segments that need least; None if none saves memory."""
         length, first, second = forward.attr("length").value, _parts(forward), _parts(backward)
+        if length < _FEWEST:
+            return None
 
         def of(annotations: Sequence[Annotation]) -> int:
             return sum(self._at.extent(bytes_of(a)) for a in annotations)
@@ -162,9 +167,9 @@ class Checkpoints:
             return length // steps * carried + steps * per_step + padded
 
         about = isqrt(max(length * carried // max(per_step, 1), 1))
-        divisors = (n for n in range(1, length // 2 + 1) if length % n == 0)
-        sizes = {*divisors, *(n for n in (about, isqrt(length)) if 1 <= n <= length // 2)}
-        best = sorted(sizes, key=lambda n: (needed(n), n))[:_SEGMENTS]
+        divisors = [n for n in range(1, isqrt(length) + 1) if length % n == 0]
+        sizes = {about, isqrt(length), *divisors, *(length // n for n in divisors)}
+        best = sorted((n for n in sizes if n <= length // 2), key=lambda n: (needed(n), n))[:_SEGMENTS]
         if not best or needed(best[0]) >= kept:
             return None
         return CheckpointedLoop(forward, backward, residuals, tuple(best[::-1]), kept - needed(best[0]))
@@ -316,8 +321,8 @@ def _is_opposite(forward: Expr, backward: Expr) -> bool:
 
 
 def _fields(body: Function) -> tuple[Expr, ...] | None:
-    """What a step computes, one by one; None if these are not fields of a tuple."""
+    """What a step computes from its parameters, one by one; None if these are not fields of a tuple."""
     known = {b.var: b.value for block in body.blocks for b in block.bindings}
-    if body.result.op != "tuple" or any(x.op == VAR and x not in (*known, *body.params) for x in body.result.args):
-        return None
-    return tuple(known.get(x, x) for x in body.result.args)
+    fields = tuple(known.get(x, x) for x in body.result.args) if body.result.op == TUPLE else ()
+    is_plain = all(x in body.params for x in postorder(fields) if x.op == VAR)
+    return fields if fields and is_plain else None

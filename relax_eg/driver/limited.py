@@ -230,7 +230,8 @@ class _Limited:
             return
         self.looped.add(key)
         bindings = self.search.options.bindings
-        for of_region in itertools.chain(in_segments(self.search, entry), in_loops(self.search, entry)):
+        ways = [(w, self.try_program) for w in in_segments(self.search, entry)]
+        for of_region, attempt in itertools.chain(ways, ((w, self._try_frugal) for w in in_loops(self.search, entry))):
             least, loops = math.inf, list(of_region)
             if not loops or self._is_hopeless(loops[-1]) or self._is_beaten(loops[0], 0):
                 continue
@@ -242,7 +243,7 @@ class _Limited:
                 if not is_last and (peak > _FINER * least or (self.aims_at_limit and peak > self.aim)):
                     continue
                 least = peak
-                if not self._is_beaten(looped, peak) and self.fits(self._try_frugal(looped)) and self.aims_at_limit:
+                if not self._is_beaten(looped, peak) and self.fits(attempt(looped)) and self.aims_at_limit:
                     break
 
     def _is_beaten(self, entry: Entry, peak: int) -> bool:
