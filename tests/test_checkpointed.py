@@ -177,14 +177,14 @@ def cells(draw: st.DrawFn) -> tuple[Callable[..., jax.Array], tuple[str, ...], i
             return (following + state)[: len(state)], values[-1] if is_stacked else None
 
         last, ys = jax.lax.scan(step, (first,) * carried, xs, reverse=reverse, unroll=unroll)
-        total = sum(jnp.sum(s) for s in last) if ends or not is_stacked else 0.0
+        total = jnp.sum(jnp.stack(last)) if ends or not is_stacked else jnp.zeros(())
         return total + jnp.sum(jnp.cos(ys)) if is_stacked else total
 
     return loss, ("5 5", "3 5", "4 5", f"{steps} 4 3"), steps
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck], derandomize=True)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(cells())
 def test_random_cells(case: tuple[Callable[..., jax.Array], tuple[str, ...], int]) -> None:
     """Segments of any number of steps, also such as would not be offered, give the results as written."""
