@@ -103,6 +103,19 @@ def convolutions(ps: Any, x: Any) -> Any:
     return jnp.mean(x**2)
 
 
+def lstm(ps: Any, xs: Any, around: Callable[..., Any] = lambda step: step) -> Any:
+    """A loss of the last state of a loop over `xs`. `around`: what is made of a step."""
+
+    def step(state: Any, x: Any) -> Any:
+        h, c = state
+        i, f, g, o = jnp.split(x @ ps[0] + h @ ps[1], 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
+
+    zero = jnp.zeros(xs.shape[1:])
+    return jnp.mean(jax.lax.scan(around(step), (zero, zero), xs)[0][0] ** 2)
+
+
 def layers(ps: Any, x: Any, y: Any, block: Callable[..., Any] = block) -> Any:
     """The loss of some blocks."""
     for p in ps:
@@ -158,6 +171,10 @@ CASES = {
     "three convolutions, training step, 32 images": Case(
         jax.value_and_grad(convolutions), (_KERNELS, "32 3 32 32"),
         jax.value_and_grad(jax.checkpoint(convolutions)),
+    ),
+    "LSTM, training step, 256 steps of 64 sequences": Case(
+        jax.value_and_grad(lstm), (("128 512",) * 2, "256 64 128"),
+        jax.value_and_grad(lambda ps, xs: lstm(ps, xs, jax.checkpoint)),
     ),
     **_model("GPT-2 small", "2 of 12 layers, 4 x 128 tokens", training.gpt2(2, 4, 128), True),
     **_model("GPT-2 small", "12 layers, 8 x 1,024 tokens", training.gpt2(12, 8, 1024), False),

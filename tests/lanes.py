@@ -67,6 +67,7 @@ ONE_OF = {
     "tests/test_accumulated.py::test_training_steps_need_a_share_of_the_memory": 3,
     "tests/test_arguments.py::test_errors_are_ours": 2,
     "tests/test_calls_inlined.py::test_the_growth_is_bounded_and_chains_may_be_deep": 5,
+    "tests/test_checkpointed.py::test_loops_in_segments": 3,
     "tests/test_commands.py::test_modules_run": 3,
     "tests/test_commands.py::test_subcommands_run": 3,
     "tests/test_dtypes.py::test_programs_compute_with_every_narrow_dtype": 2,

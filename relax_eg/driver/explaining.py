@@ -9,8 +9,10 @@ from relax_eg.backend.family import SearchSpec
 from relax_eg.backend.lower import library_call
 from relax_eg.driver.batching import batch_function
 from relax_eg.driver.certified import Certificate
+from relax_eg.driver.checkpointed import Checkpoints
 from relax_eg.driver.fissioned import Fissions, rule_of
 from relax_eg.driver.fixed import remaining_statements
+from relax_eg.driver.measured import COMPUTED_AGAIN
 from relax_eg.driver.options import Options, Sizes, weight_names
 from relax_eg.driver.units import RecordedBlock, SearchResult, Units
 from relax_eg.errors import ExplanationError
@@ -60,6 +62,8 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     looped = _derivation_in_loops(traced, options, plain) if is_limited else None
     if looped is not None:
         return Explanation(looped, replay(looped, library_call, batch_function), (), Certificate, remark)
+    if is_limited:
+        _refuse_segments(traced.module, options, plain)
     units = Units(traced.module, options, weight_names(traced, options), record=True)
     again = units.run()
     extracted = replace(asked, bindings=(dict(at),) if at else asked.bindings)
@@ -76,6 +80,7 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     loops: Sequence[Equation] = ()
     if not is_chosen() and is_limited:
         base = without_calls(again.module)
+        _refuse_segments(base, options, plain)
         loops = _loops_of(base, options, plain) or ()
         if base != again.module:  # the steps inside of repeated blocks are needed at each place
             units = Units(traced.module, replace(options, sharing=False), weight_names(traced, options), record=True)
@@ -147,6 +152,16 @@ def _loops_of(module: Module, options: Options, chosen: Module) -> list[Equation
             if made is not None and made == chosen:
                 return [Equation(rules[rule_of(region)], (pair,)) for pair in found.loops[made].items()]
     return None
+
+
+def _refuse_segments(module: Module, options: Options, chosen: Module) -> None:
+    """ExplanationError if the `chosen` program of a module computes the steps of a loop again in segments."""
+    found = Checkpoints(module, options.bindings[0])
+    if any(found.cut(segments) == chosen for ways in found.ways() for segments in ways):
+        raise ExplanationError(
+            f"{module.main.name}: the gradient of a loop computes the steps of the loop again in segments, of which "
+            f'there is no derivation; accepted: a larger memory_limit, or rules=rx.rules.default - "{COMPUTED_AGAIN}"'
+        )
 
 
 def _with_all_statements(module: Module, scope: Scope) -> tuple[Module, Scope]:

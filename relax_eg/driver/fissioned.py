@@ -35,7 +35,7 @@ _MOST_PIECES = 128  # limit: pieces of a dimension
 
 
 @dataclass
-class _AtSizes(ModuleAnswers):
+class AnswersAtSizes(ModuleAnswers):
     """The answers about a module at sizes."""
 
     sizes: Sizes = field(kw_only=True)
@@ -79,7 +79,7 @@ class Fissions:
     def __init__(self, module: Module, sizes: Sizes, rules: Collection[str] = (IN_PIECES, ACCUMULATED)) -> None:
         self._rules = rules
         self.module = without_calls(module)
-        self._at = _AtSizes({f.name: f for f in self.module}, sizes=sizes)
+        self._at = AnswersAtSizes({f.name: f for f in self.module}, sizes=sizes)
         main = self.module.main
         is_one = len(main.blocks) == 1 and main.blocks[0].dataflow
         self._answers = _Answers(self._at, roots=[b.value for b in main.blocks[0].bindings] if is_one else [])

@@ -1,13 +1,15 @@
-"""The programs of a search, in loops over pieces of a dimension (`driver.fissioned`), as further programs of it."""
+"""The programs of a search, in loops over pieces of a dimension (`driver.fissioned`), or with the steps of loops
+computed again in segments (`driver.checkpointed`), as further programs of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from relax_eg.backend.family import KERNELS
+from relax_eg.driver.checkpointed import CheckpointedLoop, Checkpoints
 from relax_eg.driver.fissioned import ACCUMULATED, IN_PIECES, Fissions, rule_of
-from relax_eg.driver.measured import Entry, Search
+from relax_eg.driver.measured import COMPUTED_AGAIN, Entry, Search
 from relax_eg.ir.module import Module
 from relax_eg.ir.outline import SMALLEST_PROGRAM
 from relax_eg.rules.regions import CutRegion
@@ -36,6 +38,29 @@ def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
     with search.limit_clock.running():
         regions = of.regions
     yield from map(entries, regions)
+
+
+def in_segments(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
+    """A program, or the one as written (None), in which gradients of loops compute the steps of these again, segment by
+    segment: of one loop, of two, and so on, with the segments first that are predicted to need most bytes. None where
+    kernels are executables of their own."""
+    options = search.options
+    if COMPUTED_AGAIN not in options.steps or options.execution == KERNELS or options.cost is not None:
+        return
+    base = entry or search.as_written
+    if base.module not in search.checkpoints:
+        search.checkpoints[base.module] = Checkpoints(base.module, options.bindings[0])
+    of = search.checkpoints[base.module]
+
+    def entries(ways: Sequence[Mapping[CheckpointedLoop, int]]) -> Iterator[Entry]:
+        with search.limit_clock.running():
+            cut = [(made, len(segments)) for segments in ways if (made := of.cut(segments)) is not None]
+        found = [replace(base, found=replace(base.found, module=m, loops={COMPUTED_AGAIN: n})) for m, n in cut]
+        return iter(sorted(found, key=lambda e: -search.predicted_peak(e, options.bindings)))
+
+    with search.limit_clock.running():
+        ways = of.ways()
+    yield from map(entries, ways)
 
 
 def is_large(module: Module) -> bool:

@@ -41,12 +41,13 @@ def bound_of(search: Search, tried: Iterable[Footprint]) -> LeastBytes:
     search's e-graphs has."""
     results = LeastBytes(min(t.results for t in tried), RESULTS)
     given = [KNOWN if str(p.attr("name")) in search.weights else NOTHING for p in search.traced.module.main.params]
+    in_segments = any(c.loops for c in search.checkpoints.values())
     found: dict[tuple[int, ...], LeastBytes] = {}
     for u in (e.units for e in search.entries):
         graphs = {name: read.graph for name in u.functions if (read := u.graph_of(name)) is not None}
         key = tuple(map(id, graphs.values()))
         if key not in found:
-            least = LeastMemory(graphs, u.functions, search.options.profile.platform == "cpu")
+            least = LeastMemory(graphs, u.functions, search.options.profile.platform == "cpu", in_segments)
             main = u.module.main.name
             found[key] = most_of([least.of_function(main, given, b) for b in search.options.bindings])
     return most_of([results, min(found.values(), key=lambda n: n.bytes, default=NOTHING)])

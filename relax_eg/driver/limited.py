@@ -19,7 +19,7 @@ from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
-from relax_eg.driver.fissioned_entries import in_loops, is_large
+from relax_eg.driver.fissioned_entries import in_loops, in_segments, is_large
 from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes
 from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
@@ -223,14 +223,15 @@ class _Limited:
                 low = middle
 
     def try_loops(self, entry: Entry | None) -> None:
-        """Try a program, or the one as written, in loops over pieces: as few pieces as are predicted to be needed, and
-        more until one fits; or any number for a front. Once for a number of bytes that is aimed at."""
+        """Try a program, or the one as written, with its loops in segments, and in loops over pieces: as few pieces as
+        are predicted to be needed, and more until one fits; or any number for a front. Once for bytes aimed at."""
         key = self.module_of(entry), self.aim
         if key in self.looped:
             return
         self.looped.add(key)
         bindings = self.search.options.bindings
-        for of_region in in_loops(self.search, entry):
+        ways = [(w, self.try_program) for w in in_segments(self.search, entry)]
+        for of_region, attempt in itertools.chain(ways, ((w, self._try_frugal) for w in in_loops(self.search, entry))):
             least, loops = math.inf, list(of_region)
             if not loops or self._is_hopeless(loops[-1]) or self._is_beaten(loops[0], 0):
                 continue
@@ -238,12 +239,11 @@ class _Limited:
                 if self.is_full:
                     return
                 peak = self.search.predicted_peak(looped, bindings)
-                if peak > _FINER * least or (self.aims_at_limit and peak > self.aim and looped is not loops[-1]):
+                is_last = self.aims_at_limit and looped is loops[-1]
+                if not is_last and (peak > _FINER * least or (self.aims_at_limit and peak > self.aim)):
                     continue
                 least = peak
-                if self._is_beaten(looped, peak):
-                    continue
-                if self.fits(self._try_frugal(looped)) and self.aims_at_limit:
+                if not self._is_beaten(looped, peak) and self.fits(attempt(looped)) and self.aims_at_limit:
                     break
 
     def _is_beaten(self, entry: Entry, peak: int) -> bool:

@@ -25,6 +25,7 @@ from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.kernels import why_not_in_kernels
 from relax_eg.driver.arranging import Arranger
+from relax_eg.driver.checkpointed import Checkpoints
 from relax_eg.driver.fissioned import Fissions
 from relax_eg.driver.learning import observe
 from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_names
@@ -112,8 +113,9 @@ class Entry:
     @property
     def after_extraction(self) -> dict[str, int]:
         """How often rules were applied to the program after it had been extracted."""
-        found = {COMPUTED_AGAIN: self.found.again, KEPT_ON_HOST: len(self.found.kept) or None, **self.found.loops}
-        return {rule: n for rule, n in found.items() if n is not None}
+        f = self.found
+        again = {} if f.again is None else {COMPUTED_AGAIN: f.loops.get(COMPUTED_AGAIN, 0) + f.again}
+        return {**f.loops, **again} | ({KEPT_ON_HOST: len(f.kept)} if f.kept else {})
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,7 @@ class Search:
     """
 
     def __init__(self, traced: Source, options: Options) -> None:
-        self.traced = traced
-        self.options = options
+        self.traced, self.options = traced, options
         runs_in_kernels = options.execution != AUTO or not why_not_in_kernels(traced.module)
         self.executions = options.executions if runs_in_kernels else options.executions[:1]
         self.by_price = SearchSpec(execution=self.executions[0])
@@ -155,10 +156,10 @@ class Search:
         self._arrangers: dict[tuple[Module, float, tuple[tuple[str, int], ...]], Arranger] = {}
         self.arranging_clock = Clock(options.budget.extraction)  # shared by all calls of `arranged`
         self.limit_clock = Clock(options.budget.extraction)  # shared by all calls of `entry_at_byte_price`
-        # XLA compiles in threads of its own.
-        self.compiling = Clock(_COMPILING * options.budget.extraction, timer=time.process_time)
+        self.compiling = Clock(_COMPILING * options.budget.extraction, timer=time.process_time)  # XLA has own threads
         self.footprints: dict[tuple[Any, ...], Any] = {}  # of compiled programs, by mode and sizes
         self.fissions: dict[Module, Fissions] = {}
+        self.checkpoints: dict[Module, Checkpoints] = {}
         self.was_interrupted = False  # whether a search for less memory ended by an interruption
 
     @property

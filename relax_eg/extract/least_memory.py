@@ -105,11 +105,13 @@ class LeastMemory:
     - `searched`: the e-graphs of functions of one block.
     - `functions`: the functions by name.
     - `is_stored`: whether the results of matmuls and convolutions are stored (on CPUs).
+    - `in_segments`: whether what loops stack may exist in segments alone (`driver.checkpointed`).
     """
 
     searched: Mapping[str, ExtractionGraph]
     functions: Mapping[str, Function]
     is_stored: bool
+    in_segments: bool = False
     _made: dict[Any, LeastOf] = field(default_factory=dict[Any, LeastOf])
     _graphs: dict[str, ExtractionGraph] = field(default_factory=dict[str, ExtractionGraph])
     _running: set[str] = field(default_factory=set[str])  # a recursive call adds nothing
@@ -289,15 +291,17 @@ class _Block:
         return self._stacked(c, site, made) if site.op == SCAN else made
 
     def _stacked(self, c: int, site: Site, body: LeastOf) -> LeastOf:
-        """The needs of a loop's results: each is whole when the loop ends, unless a step only hands it on."""
+        """The needs of a loop's results: each is whole when the loop ends, unless a step only hands it on,
+        or what is stacked exists in segments."""
         annotation, steps = self.graph.annotations[c], self._value(Dim.of(site["length"]))
         if not isinstance(body, tuple) or not isinstance(annotation, Tuple) or len(body) != len(annotation.fields):
             return NOTHING
         if steps is None or steps < _LEAST_SIDE:
             return tuple(LeastBytes(n.bytes, n.why) for n in body)
         found: list[LeastBytes] = []
-        for need, a in zip(body, annotation.fields, strict=True):
-            size = (self._bytes(a) or 0) if need.bytes and not need.is_known else 0
+        for i, (need, a) in enumerate(zip(body, annotation.fields, strict=True)):
+            is_whole = i < site["carry"] or not self.memory.in_segments
+            size = (self._bytes(a) or 0) if need.bytes and not need.is_known and is_whole else 0
             most = most_of([need, LeastBytes(size, f"a loop's result {a.short if isinstance(a, Tensor) else a}")])
             found.append(LeastBytes(most.bytes, most.why, size))
         return tuple(found)
