@@ -51,7 +51,7 @@ def cuts_of(function: Function) -> list[tuple[Expr, Leaves]]:
     """The roots and leaves of the fragments of a function, each of several operators, or of one on a constant."""
     known: dict[Expr, list[_Cut]] = {}
     found: list[tuple[Expr, Leaves]] = []
-    for e in postorder(function.expressions()):
+    for e in function.expressions():
         itself = _Cut(frozenset((e,)), frozenset())
         if e.op == CONSTANT:
             known[e] = [_Cut(frozenset(), frozenset())]
@@ -59,10 +59,10 @@ def cuts_of(function: Function) -> list[tuple[Expr, Leaves]]:
             made = _merged(e, [known[a] for a in e.args])
             known[e] = [itself, *made]
             has_constant = any(a.op == CONSTANT for a in e.args)
-            below = postorder((e,))
             for c in made:
                 if c.leaves and (len(c.inside) > 1 or has_constant):
-                    found.append((e, tuple(x for x in below if x in c.leaves)))
+                    down_to_leaves = postorder((e,), stop=c.leaves.__contains__)  # not all of the program below
+                    found.append((e, tuple(x for x in down_to_leaves if x in c.leaves)))
         else:
             known[e] = [itself]
     return found
