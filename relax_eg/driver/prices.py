@@ -155,17 +155,18 @@ def is_lowered_otherwise(module: Module, options: PriceOptions) -> bool:
 
 
 def _priced(module: Module, options: PriceOptions, binding: Sizes, is_written: bool) -> PricedModule:
-    is_written = is_written and is_lowered_otherwise(module, options)
-    make = partial(_model_anew, module, options, binding, is_written)
-    return options.priced.of(module, options.profile, options.execution, options.cost, is_written, binding, make)
+    by_jax = is_written and is_lowered_otherwise(module, options)
+    make = partial(_model_anew, module, options, binding, by_jax)
+    return options.priced.of(module, options.profile, options.execution, options.cost, by_jax, binding, make)
 
 
-def _model_anew(module: Module, options: PriceOptions, binding: Mapping[str, Number], is_written: bool) -> WholeCost:
+def _model_anew(module: Module, options: PriceOptions, binding: Mapping[str, Number], by_jax: bool) -> WholeCost:
+    """`by_jax`: whether JAX lowers the program, as it is written, and what it makes of it takes longer than ours."""
     functions = {f.name: f for f in module}
     if options.execution != KERNELS:
         if not options.profile.pallas:
             model = WholeCost(options.profile, binding, functions, options.cost)
-            if is_written and is_lowered_otherwise(module, options):
+            if by_jax:
                 model.slower_in_loops = slower_in_loops
             return model
         model = WithOwnKernels(options.profile, binding, functions, options.cost)
@@ -277,7 +278,7 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     """
     # float64, because products of large sizes overflow 64-bit integers.
     at = {v: np.asarray(c, np.float64) for v, c in columns.items()}
-    model = _model_anew(module, options, at, weights is None)
+    model = _model_anew(module, options, at, weights is None and is_lowered_otherwise(module, options))
     skip = None if weights is None else static_expressions(module.main, weights)
     found = function_seconds(module.main, model, options, skip)
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
