@@ -8,7 +8,7 @@ effect, a call of a function that has steps, or a control node, such as a `cond`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -33,7 +33,7 @@ from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.control import group_arguments, run_control_on_values
 from relax_eg.ir.data import map_annotated
-from relax_eg.ir.devices import mesh_of
+from relax_eg.ir.devices import mesh_in
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, FUNCTION, SHARD_MAP, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.partition import missing_sizes
@@ -151,11 +151,6 @@ class OnDevice:
         return SingleDeviceSharding(jax.devices()[0] if most is None else next(iter(most.devices())))
 
 
-def mesh_in(expressions: Iterable[Expr]) -> str:
-    """A mesh on which expressions place values; "" if there is none."""
-    return next((m for e in postorder(list(expressions)) if (m := mesh_of(e))), "")
-
-
 class StepPrograms(Programs):
     """Makes the XLA programs of one module's functions and blocks, and their checks.
 
@@ -190,7 +185,7 @@ class StepPrograms(Programs):
     def whole(self, function: Function) -> Callable[[list[Any], Mapping[str, int]], Any]:
         scope = self.scope if function is self.module.main else None
         run = _Compiled(self.executables, lambda given, known: run_at(self.module, function, given, known, scope))
-        mesh = mesh_in(function.expressions())
+        mesh = mesh_in(function)
         return OnDevice(run, mesh) if mesh else run
 
     def constant(self, e: Expr) -> Any:

@@ -66,6 +66,11 @@ def mesh_of(e: Expr) -> str | None:
     return str(e.attr("mesh")) if e.op == ANNOTATE_SHARDING else None
 
 
+def mesh_in(f: Function) -> str:
+    """A mesh on which a function places values; "" if there is none."""
+    return next((m for e in f.expressions() if (m := mesh_of(e))), "")
+
+
 def device_of(f: Function) -> str | None:
     """Returns the device on which a function is declared to run. SpecError for an attribute that names none."""
     said = dict(f.attributes).get(ATTRIBUTE)

@@ -17,7 +17,7 @@ from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.control import functions_of, group_arguments, runs_of
 from relax_eg.ir.data import all_sizes, sizes_in_data
-from relax_eg.ir.devices import copied_to, mesh_of
+from relax_eg.ir.devices import copied_to, mesh_in, mesh_of
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
@@ -130,8 +130,7 @@ class ModuleCompiler:
         self.programs = programs
         self.folds = folds_of(module)
         self.mentions = Counter(e.attr("name") for f in module for e in f.expressions() if e.op == FUNCTION)
-        found = {f.name: [m for e in postorder(list(f.expressions())) if (m := mesh_of(e))] for f in module}
-        self.meshes = {name: each[0] for name, each in found.items() if each}  # of functions that place values on one
+        self.meshes = {f.name: m for f in module if (m := mesh_in(f))}  # of functions that place values on one
         copies = (copied_to(e) is not None for f in module for e in f.expressions())
         self.is_placed = bool(self.meshes) or any(copies)
         names = {v for f in module for v in (*f.size_variables, *f.cast_variables)}
