@@ -3,9 +3,9 @@
 Every combination of an operator, its static attributes and the number of its sizes is a constructor of its own (an
 *opcode*), so that rules match on plain tables: `permute_dims` with axes (1, 0) is one symbol and with axes (0, 2, 1)
 another. Sizes are arguments of sort `Dim`, so that rules can bind them. An operator without a record in the operator
-table (a call of an unregistered routine, a call of a function) is an opcode too, with a fixed annotation; the
-annotation of a call of a tensor program whose arguments tell all sizes follows from these. The annotation of a field of
-a tuple follows from the annotation of the tuple.
+table (a call of an unregistered routine, a call of a function) or with very many operands is an opcode too, with a
+fixed annotation; the annotation of a call of a tensor program whose arguments tell all sizes follows from these. The
+annotation of a field of a tuple follows from the annotation of the tuple.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from relax_eg.errors import OperatorError
-from relax_eg.explain.record import build_node
+from relax_eg.explain.record import build_node, has_deduced_annotation
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, TUPLE_GET, Expr
 from relax_eg.ir.tensor_calls import has_own_annotation, tir_annotation
@@ -135,7 +135,8 @@ def _opcode_key(e: Expr, is_registered: bool) -> tuple[OpcodeKey, tuple[Dim, ...
     static = tuple((k, v) for k, v in e.attrs if kinds[k] == "static")
     sized = tuple((k, v) for k, v in e.attrs if kinds[k] == "dims")
     dims = tuple(d for _, v in sized for d in v)
-    return (e.op, static, repr(static), tuple((k, len(v)) for k, v in sized), len(e.args), None), dims
+    fixed = None if has_deduced_annotation(e) else e.annotation
+    return (e.op, static, repr(static), tuple((k, len(v)) for k, v in sized), len(e.args), fixed), dims
 
 
 def _is_sizes(value: Any) -> bool:

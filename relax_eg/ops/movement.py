@@ -244,10 +244,13 @@ def _concat_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         def read(n: int) -> Scalar:
             return buffers[n][(*i[:axis], i[axis] - starts[n], *i[axis + 1 :])]
 
-        value = read(len(buffers) - 1)
-        for n in reversed(range(len(buffers) - 1)):
-            value = select(less(Index(i[axis]), Index(starts[n + 1])), read(n), value)
-        return value
+        def among(first: int, end: int) -> Scalar:
+            if end - first == 1:
+                return read(first)
+            half = (first + end) // 2  # conditions are nested as deep as the logarithm of the number of operands
+            return select(less(Index(i[axis]), Index(starts[half])), among(first, half), among(half, end))
+
+        return among(0, len(buffers))
 
     shape = buffers[0].shape
     return program("concat", buffers, compute("out", (*shape[:axis], starts[-1], *shape[axis + 1 :]), element))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -69,8 +69,11 @@ def classify(program: TensorProgram) -> PatternKind:
     found: set[PatternKind] = set()
     for made in program.stages:
         write = tuple(_first_point(index, extent) for index, extent in zip(made.indices, domain, strict=True))
+        extents = dict(zip(made.indices, domain, strict=True))
+        single = {name for index, extent in extents.items() if extent == 1 for name in index.variables}
+        single |= _unit_loops(made.value)
         for read in _reads(made.value):
-            kind = _relation(read, program.buffers[read.buffer], made, write)
+            kind = _relation(read, program.buffers[read.buffer], extents, single, write)
             if read.buffer in inputs:
                 found.add(kind)
             elif kind is not PatternKind.ELEMENT_WISE:
@@ -98,14 +101,13 @@ def _is_reduction(term: Scalar) -> bool:
     return isinstance(term, Reduce) and any(extent != 1 for _, extent in term.over)
 
 
-def _relation(read: Read, buffer: Buffer, made: Stage, write: tuple[Dim, ...]) -> PatternKind:
-    """Relates the indices of `read` to those written: ElementWise, Broadcast, Injective, or else Opaque."""
-    extents = dict(zip(made.indices, made.output.shape, strict=True))
-    single = {
-        **{name: 0 for index, extent in extents.items() if extent == 1 for name in index.variables},
-        **{name: 0 for name in _unit_loops(made.value)},
-    }
-    at: list[IndexValue] = [i.substitute(single) if isinstance(i, Dim) and single else i for i in read.indices]
+def _relation(
+    read: Read, buffer: Buffer, extents: Mapping[Dim, Dim], single: set[str], write: tuple[Dim, ...]
+) -> PatternKind:
+    """Relates the indices of `read` to those written: ElementWise, Broadcast, Injective, or else Opaque. `extents`: of
+    the outer loops; `single`: the loops of extent 1."""
+    zeros = dict.fromkeys(single, 0)
+    at: list[IndexValue] = [i.substitute(zeros) if isinstance(i, Dim) and zeros else i for i in read.indices]
     whole = all(
         extent == (extents.get(index, _ONE) if isinstance(index, Dim) and loop_of(index) else _ONE)
         for index, extent in zip(at, buffer.shape, strict=True)
@@ -115,9 +117,9 @@ def _relation(read: Read, buffer: Buffer, made: Stage, write: tuple[Dim, ...]) -
     places = [write.index(i) if i in write else -1 for i in at if isinstance(i, Dim) and i != 0]
     if whole and _ascending(places) and all(isinstance(i, Dim) for i in at):
         return PatternKind.BROADCAST
-    outer = frozenset[str]().union(*(index.variables for index in made.indices))
+    outer = single.union(*(index.variables for index in extents))
     used = frozenset[str]().union(*(loop_names(i) if isinstance(i, Dim) else i.free for i in at))
-    return PatternKind.INJECTIVE if used <= outer | frozenset(single) else PatternKind.OPAQUE
+    return PatternKind.INJECTIVE if used <= outer else PatternKind.OPAQUE
 
 
 def _unit_loops(expr: Scalar) -> set[str]:

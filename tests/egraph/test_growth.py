@@ -314,7 +314,7 @@ def test_figures_of_the_rules() -> None:
 def test_the_report_says_what_was_cut() -> None:
     module = rx.parse(str(rx.trace(lambda *xs: xs[0] * sum(xs[2:], xs[1]), *["n"] * 15)))
     report = rx.optimize(module, rules=sums, budget=Budget(nodes=1000)).report
-    assert report.stop == "node limit" and report.peak <= 2000
+    assert report.stop.startswith("node limit") and report.peak <= 2000  # extraction may have no time on a busy machine
     rows = {r.rule: r for r in report.searched}
     assert {r: row.matches for r, row in rows.items() if row.matches} == report.matches
     assert rows["add_associates"].left_out.startswith("rule `add_associates` was left out from ")

@@ -166,6 +166,15 @@ def test_a_chain_of_thousands_goes_in_and_out() -> None:
     assert read.decode(read.graph.as_written) == [e]
 
 
+def test_hundreds_of_joined_arrays_go_in_and_out() -> None:
+    """The engine has no rule that reads the annotations of all, and no walk goes one level down for each."""
+    joined = op.concat([var(f"x{i}", rx.Tensor("2 n")) for i in range(400)], 0)
+    egraph = EGraph([joined + joined], rx.rules.default, Scope())
+    egraph.saturate(Budget())
+    read = dump(egraph)
+    assert read.decode(read.graph.as_written) == [joined + joined]
+
+
 def test_rules_are_compiled_for_the_ranks_and_dtypes_that_occur(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every instance that cannot match costs the engine time and memory for nothing."""
     sent: list[str] = []

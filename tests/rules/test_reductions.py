@@ -7,13 +7,17 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
+from relax_eg.dtypes import is_float
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ops import api as op
+from relax_eg.ops.facts import FACTS
+from relax_eg.rules import value_trials
 from relax_eg.rules.book import orders, reductions
 from relax_eg.rules.check import check
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.reductions.proofs import Lemma, why_not
+from relax_eg.rules.reductions.reading import FormReader, may_cancel
 from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import ModuleAnswers
 from relax_eg.shapes import Dim
@@ -162,6 +166,32 @@ def test_traits_on_positive_arguments(trait: str, is_up: bool) -> None:
     for name in functions_with_trait(trait):  # type: ignore[arg-type]
         values = FUNCTIONS[name]([POINTS if is_up else POINTS[1:]], "float64")
         assert compare(values[1:], values[:-1]).all(), name
+
+
+def test_what_cannot_cancel_is_not_read() -> None:
+    """Differences and quotients that gain have something in common below."""
+    rng, gained = np.random.default_rng(3), 0
+    for _ in range(300):
+        for e in postorder([value_trials.reductions(rng).node]):
+            if e.op in ("subtract", "divide") and is_float(e.dtype):
+                reader = FormReader(lambda _: frozenset(FACTS), lambda *_: None)
+                if reader.read(e).gains:
+                    gained += 1
+                    assert may_cancel(e), e
+    assert gained > 20
+    assert not may_cancel(op.tanh(X) - Y) and may_cancel(op.tanh(X) - X)
+
+
+def test_shared_values_are_read_once() -> None:
+    """Runge and Kutta's steps: paths to the first value are as many as the eighth power of 4."""
+    y = X
+    for _ in range(8):
+        slopes = [op.tanh(y)]
+        for _ in range(3):
+            slopes.append(op.tanh(y + 0.5 * slopes[-1]))
+        y = y + slopes[0] + slopes[1] * 2.0 + slopes[2] * 2.0 + slopes[3]
+    lemmas = FormReader(lambda _: frozenset(), lambda *_: None).read(y).lemmas
+    assert 5 < len(lemmas) == len(set(lemmas)) < 80
 
 
 def test_masks_keep_the_digits_of_scores() -> None:

@@ -26,7 +26,7 @@ from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.pointwise.terms import constant_in, equation_of
 from relax_eg.rules.reductions.forms import aligned, expression, extents, narrowed, number_in, settled, varies, viewed
 from relax_eg.rules.reductions.proofs import Lemma, why_not
-from relax_eg.rules.reductions.reading import FormReader
+from relax_eg.rules.reductions.reading import FormReader, may_cancel
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.signature import Numerics
@@ -370,7 +370,7 @@ def _forms(e: Expr, facts_of: FactsOf, numerics: Numerics) -> Iterator[Expr]:
         if found is not None:
             yield viewed(found[0], e.shape)
         return
-    if not is_float(e.dtype):
+    if not is_float(e.dtype) or (e.op in _CANCELS and not may_cancel(e)):
         return
     reading = FormReader(facts_of, push).read(e)
     if reading.gains:

@@ -18,6 +18,7 @@ from relax_eg.ir.heads import with_operands
 from relax_eg.ops import api as op
 from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import call, movement_operators
+from relax_eg.reached import reached
 from relax_eg.rules.pointwise.terms import constant_in, is_pointwise
 from relax_eg.rules.reductions.forms import (
     ONE,
@@ -44,21 +45,57 @@ from relax_eg.shapes import Dim
 
 _DEEPEST = 14  # limit: operators on a path from a value to the leaves of its form
 _VIEWS = movement_operators("view")
+_COUNTING = frozenset(("add", "negative", "subtract", "sum"))  # operators whose results may be multiples of an operand
+_LEMMAS = frozenset(("sum", "max", "min"))  # operators that are not pointwise and are read
 _OTHER = {"max": "min", "min": "max"}  # given: what a negative scale makes of an extreme
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FormReading:
     """The form of an expression.
 
     - `form`: the form, over leaves.
-    - `lemmas`: what it follows from.
+    - `own`: lemmas about the last operator.
+    - `below`: the readings of its operands that the form is made of.
     - `gains`: whether the last operator let something out of a reduction, or made something cancel.
     """
 
     form: AffineForm
-    lemmas: tuple[Lemma, ...] = ()
+    own: tuple[Lemma, ...] = ()
+    below: tuple[FormReading, ...] = ()
     gains: bool = False
+
+    @property
+    def lemmas(self) -> tuple[Lemma, ...]:
+        """What the form follows from, those of a reading that several others share once."""
+        whole: FormReading = self
+        return tuple(lemma for x in reversed(reached((whole,), lambda x: x.below)) for lemma in x.own)
+
+
+def may_cancel(e: Expr) -> bool:
+    """Whether the forms of both operands of a difference or quotient can have something in common: a value, or numbers.
+
+    Finds that few operators below share nothing, without the forms, which are far larger."""
+    a, b = (_read_below(x, e.op == "divide") for x in e.args)
+    return not a.isdisjoint(b)
+
+
+def _read_below(e: Expr, is_scale: bool) -> set[Expr | None]:
+    """The values that the form of `e` can be made of, and None if it can have numbers. Numbers of a scale come from
+    sums as well: `x + x` is `2 x`."""
+    found: set[Expr | None] = set()
+    level = [e]
+    for _ in range(_DEEPEST + 1):
+        following: list[Expr] = []
+        for x in level:
+            if number_in(x) is not None or (is_scale and x.op in _COUNTING):
+                found.add(None)
+            if x not in found:
+                found.add(x)
+                if x.op in _LEMMAS or x.op in _VIEWS or is_pointwise(x):
+                    following += x.args
+        level = following
+    return found
 
 
 # What remains of a reduction (kind, operand, axes), with its lemmas; None if it stays as it is.
@@ -118,7 +155,7 @@ class FormReader:
         found = self.read(z, depth)
         core = found.form.core
         if core is not None and (is_smaller(z, shape) or core.shape != tuple(shape)):
-            return FormReading(AffineForm(ONE, None, found.form.terms), found.lemmas)
+            return FormReading(AffineForm(ONE, None, found.form.terms), below=(found,))
         return found
 
     def _binary(self, e: Expr, depth: int) -> FormReading | None:
@@ -232,7 +269,7 @@ class FormReader:
         if not is_pointwise(e):
             return None
         args: list[Expr] = []
-        lemmas: list[Lemma] = []
+        below: list[FormReading] = []
         for a in e.args:
             constant = constant_in(a)
             if (constant is None and e.op == "maximum") or (constant is None and e.op == "minimum"):
@@ -241,7 +278,7 @@ class FormReader:
                 neutral = float("-inf") if e.op == "maximum" else float("inf")
                 if bound is not None and float(constant_value(bound)) == neutral and a.shape == e.shape:
                     found = self.read(a, depth)
-                    return FormReading(found.form, (*found.lemmas, Lemma(e, a, (a,))))
+                    return FormReading(found.form, (Lemma(e, a, (a,)),), (found,))
             found = self.read(a, depth) if _is_float_tensor(a) and constant is None else FormReading(AffineForm(ONE, a))
             made = None
             if not found.form.is_plain or found.form.core is not a:
@@ -250,8 +287,8 @@ class FormReader:
                 args.append(a)
             else:
                 args.append(made)
-                lemmas += found.lemmas
-        return None if not lemmas else FormReading(AffineForm(ONE, with_operands(e, tuple(args))), tuple(lemmas))
+                below.append(found)
+        return None if not below else FormReading(AffineForm(ONE, with_operands(e, tuple(args))), below=tuple(below))
 
     def _masked(self, e: Expr, depth: int) -> FormReading | None:
         """A choice between a value and 0, which is scaled as the value is."""
@@ -316,7 +353,7 @@ class FormReader:
         if made is None or pushed is None:
             return made
         value, lemmas = pushed
-        return FormReading(AffineForm(scale, viewed(value, e.shape), shifts), (*made.lemmas, *lemmas), True)
+        return FormReading(AffineForm(scale, viewed(value, e.shape), shifts), lemmas, (made,), True)
 
     def _sum_over(
         self, form: AffineForm, e: Expr, axes: tuple[int, ...]
@@ -387,7 +424,7 @@ class FormReader:
             return None
         left = with_operands(e, tuple(w for w in written if w is not None))
         leaves = dict.fromkeys(f for x in operands for f in x.form.leaves)
-        return FormReading(form, (*(m for x in operands for m in x.lemmas), Lemma(left, right, tuple(leaves))), gains)
+        return FormReading(form, (Lemma(left, right, tuple(leaves)),), tuple(operands), gains)
 
 
 def _values(form: AffineForm) -> tuple[Expr, ...]:
