@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import isqrt
+from operator import attrgetter
 
 from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
@@ -68,8 +69,7 @@ class FormReading:
     @property
     def lemmas(self) -> tuple[Lemma, ...]:
         """What the form follows from, those of a reading that several others share once."""
-        whole: FormReading = self
-        return tuple(lemma for x in reversed(reached((whole,), lambda x: x.below)) for lemma in x.own)
+        return tuple(lemma for x in reversed(reached((self,), attrgetter("below"))) for lemma in x.own)
 
 
 def may_cancel(e: Expr) -> bool:
