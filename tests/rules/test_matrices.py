@@ -11,9 +11,12 @@ import pytest
 from jax.numpy.linalg import cholesky, det, inv, qr, slogdet, solve
 
 import relax_eg as rx
+from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_run_as
-from relax_eg.rules import systems
+from relax_eg.rules import RuleSet, systems
+from relax_eg.rules.book.systems import eye, solved, solved_columns
 from relax_eg.rules.schema_trials import first_difference
+from relax_eg.rules.verify_formal.prove import prove_rule
 
 _FACTORISATIONS = operators_run_as("factorisation", "solve")
 _SIZES = {"n": 400, "k": 8, "b": 4, "m": 30}
@@ -140,7 +143,6 @@ def test_proposals_have_the_same_values(schema: Any) -> None:
 def test_proofs_tell_sides_apart() -> None:
     from relax_eg.ir.annotations import Tensor
     from relax_eg.ir.expr import var
-    from relax_eg.ops import api as op
 
     (schema,) = [s for s in systems.schemas if s.name == "factors_that_cancel"]
     assert schema.prove is not None
@@ -155,3 +157,82 @@ def test_proofs_tell_sides_apart() -> None:
     assert schema.prove(solved, op.matmul(a, x), facts, {})
     assert schema.prove(solved, x, lambda _: frozenset(), {})
     assert schema.prove(op.triangular_solve(a, op.matmul(a, x)), x, facts, {})  # the other triangle
+
+
+def inverse(a: Any) -> Any:
+    return solved_columns(a, eye(a.shape[0], a.dtype))
+
+
+def resolvent(a: Any, b: Any) -> Any:
+    return inverse(a) - inverse(b), inverse(a) @ (b - a) @ inverse(b)
+
+
+def resolvent_of_the_other_sign(a: Any, b: Any) -> Any:
+    return inverse(a) - inverse(b), inverse(a) @ (a - b) @ inverse(b)
+
+
+def resolvent_of_the_transpose(a: Any, b: Any) -> Any:
+    return inverse(a) - inverse(b), inverse(a) @ (b - a).T @ inverse(b)
+
+
+def ridge(a: Any, y: Any, s: Any) -> Any:
+    m, n = a.shape
+    return solved(a.T @ a + s * eye(n, a.dtype), a.T @ y), a.T @ solved(a @ a.T + s * eye(m, a.dtype), y)
+
+
+def low_rank_part_pushed_through(u: Any, v: Any, b: Any) -> Any:
+    n, k = u.shape
+    large, small = solved(eye(n, u.dtype) + u @ v, u @ b), u @ solved(eye(k, u.dtype) + v @ u, b)
+    return large + small, small + small
+
+
+def transposed_part_pushed_through(u: Any, v: Any, b: Any) -> Any:
+    n, k = u.shape
+    large, small = solved(eye(n, u.dtype) + u @ v, u @ b), u @ solved(eye(k, u.dtype) + (v @ u).T, b)
+    return large + small, small + small
+
+
+def solved_twice(a: Any, b: Any, c: Any) -> Any:
+    return solved(a, solved(b, c)), solved(b @ a, c)
+
+
+def solved_in_the_other_order(a: Any, b: Any, c: Any) -> Any:
+    return solved(a, solved(b, c)), solved(a @ b, c)
+
+
+def turned_inverse(a: Any, b: Any) -> Any:
+    return inverse(a).T @ b, solved(a, b)
+
+
+def angle(q: Any, x: Any, y: Any) -> Any:
+    return op.sum((q @ x) * (q @ y)), op.sum(x * y)
+
+
+def divided_by_what_may_be_zero(q: Any, x: Any) -> Any:
+    return q @ q.T @ x, x + x / x - x / x
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes", "when", "status"),
+    [
+        (resolvent, "a: n n, b: n n", "", "proved"),
+        (resolvent_of_the_other_sign, "a: n n, b: n n", "", "unknown"),
+        (resolvent_of_the_transpose, "a: n n, b: n n", "", "unknown"),
+        (ridge, "a: m n, y: m, s:", "positive(s)", "proved"),
+        (ridge, "a: m n, y: m, s:", "nonnegative(s)", "unknown"),  # the matrix may be singular
+        (low_rank_part_pushed_through, "u: n k, v: k n, b: k", "", "proved"),
+        (transposed_part_pushed_through, "u: n k, v: k n, b: k", "", "unknown"),
+        (solved_twice, "a: n n, b: n n, c: n", "", "proved"),
+        (solved_in_the_other_order, "a: n n, b: n n, c: n", "", "unknown"),
+        (turned_inverse, "a: n n, b: n", "positive definite(a)", "proved"),
+        (turned_inverse, "a: n n, b: n", "", "unknown"),
+        (angle, "q: n n, x: n, y: n", "orthogonal(q)", "proved"),
+        (angle, "q: n n, x: n, y: n", "invertible(q)", "unknown"),
+        (divided_by_what_may_be_zero, "q: n n, x: n", "orthogonal(q)", "unknown"),
+    ],
+)
+def test_rules_are_proved_by_the_laws_of_matrices(f: Any, shapes: str, when: str, status: str) -> None:
+    book = RuleSet("more")
+    book.rule(shapes, when=when or (), numerics="approximate", check=False)(f)
+    (rule,) = book
+    assert prove_rule(rule).status == status

@@ -1,0 +1,292 @@
+"""Whether two programs of matrices are equal: whether their difference, a sum of products over letters, vanishes.
+
+Factors cancel (`relations`). A sum with a factor that all its terms have vanishes if the sum of what is beside the
+factor does. A sum with an inverse on a free letter vanishes if it does after a multiplication by the matrix: instead of
+inv(A) x - y, one looks at x - A y. Both programs must be defined: a matrix that only the second inverts must be known
+to have an inverse, or be a positive definite sum.
+
+The laws say nothing about accuracy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from relax_eg.ir.calls import substitute_exprs
+from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
+from relax_eg.rules.matrices.lifting import Lift, is_read
+from relax_eg.rules.matrices.relations import InverseOf, identity_mask, is_identity_mask, of_diagonal
+from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm, on_diagonals, with_letters
+from relax_eg.rules.sums_of_products.letters import SumOfProducts
+from relax_eg.rules.sums_of_products.region import divisors_of, is_view
+from relax_eg.rules.verify_formal.compose import Unsupported
+from relax_eg.shapes import Dim
+
+_MOST_SUMS = 32  # limit: sums that are looked at
+
+
+def are_same(lift: Lift, left: Expr, right: Expr) -> bool:
+    """Whether two programs are equal, and the second is defined where the first is."""
+    if not _partial(lift, right) <= _partial(lift, left):
+        return False
+    sums: list[SumOfProducts] = []
+    inverted: list[set[InverseOf]] = []
+    for e in (left, right):
+        lift.start_again()
+        sums.append(lift.reduced(_with_diagonals(lift, e)))
+        inverted.append(lift.inverted)
+    a, b = sums
+    if [len(g) for g in a.result] != [len(g) for g in b.result]:
+        return False
+    shift = 1 + max(a.extents, default=0)
+    names = {x: x + shift for x in b.extents}
+    names |= {y: x for g, h in zip(a.result, b.result, strict=True) for x, y in zip(g, h, strict=True)}
+    if any(a.extents.get(names[x], n) != n for x, n in b.extents.items()):
+        return False
+    less = tuple(with_letters(replace(t, coefficient=-t.coefficient), names) for t in b.terms)
+    extents = {**a.extents, **{names[x]: n for x, n in b.extents.items()}}
+    if not _vanishes(lift, replace(a, terms=a.terms + less, extents=extents)):
+        return False
+    return all("invertible" in lift.facts(x.of) or _is_definite(lift, x) for x in inverted[1] - inverted[0])
+
+
+def _with_diagonals(lift: Lift, e: Expr) -> Expr:
+    """`e` with diagonals in place of the sums of rows and columns of diagonal matrices."""
+    made: dict[Expr, Expr] = {}
+    for x in postorder((e,)):
+        if x.op == "sum" and x.args[0].ndim == 2 and x.ndim == 1 and "diagonal" in lift.facts(x.args[0]):
+            made[x] = on_diagonals(x.args[0], (0, 0)).value
+    return substitute_exprs((e,), made)[0] if made else e
+
+
+def _partial(lift: Lift, e: Expr) -> set[Expr]:
+    """What of a program may not exist: its divisors that may be zero, and what no law speaks of."""
+    found: set[Expr] = set()
+    for x in postorder((e,)):
+        if x.args and x.op != TUPLE_GET and not is_read(x):
+            found.add(x)
+        for d in (x.args[i] for i in divisors_of(x)):
+            while is_view(d):
+                (d,) = d.args
+            if not _is_nonzero(lift, Access(_with_diagonals(lift, d), tuple(range(d.ndim)))):
+                found.add(d)
+    return found
+
+
+# --- sums that vanish ---
+
+
+def _vanishes(lift: Lift, s: SumOfProducts) -> bool:
+    """Whether a sum is zero for all values of the letters of its result, wherever its inverses exist."""
+    pending = [s]
+    for _ in range(_MOST_SUMS):
+        if not pending:
+            break
+        s = _reduced(lift, pending.pop(min(range(len(pending)), key=lambda i: len(pending[i].terms))))
+        while s.terms and (rest := _without_a_common_factor(s)) is not None:
+            s = _reduced(lift, rest)
+        if not s.terms:
+            return True
+        pending += _multiplied(lift, s)
+    return False
+
+
+def _free(s: SumOfProducts) -> frozenset[Letter]:
+    return frozenset(itertools.chain.from_iterable(s.result))
+
+
+def _with_letter(s: SumOfProducts, n: Dim) -> tuple[SumOfProducts, Letter]:
+    """`s` with one more letter, of size `n`."""
+    new = max(s.extents, default=-1) + 1
+    return replace(s, extents={**s.extents, new: n}), new
+
+
+def _reduced(lift: Lift, s: SumOfProducts) -> SumOfProducts:
+    s, _ = lift.relations.reduced(s)
+    free = _free(s)
+    return replace(s, terms=lift.relations.collected((_contracted(lift, s, t) for t in s.terms), free, s.extents)[0])
+
+
+def _contracted(lift: Lift, s: SumOfProducts, t: ProductTerm) -> ProductTerm:
+    """`t` with one letter for those that identity matrices make equal, and without what divides itself."""
+    free, sizes = _free(s), t.sizes
+    factors = [f for f in t.factors if not is_identity_mask(f.value)]
+    masks = [set(f.letters) for f in t.factors if is_identity_mask(f.value)]
+    kept: list[Access] = []
+    while masks:
+        group = masks.pop()
+        while more := [m for m in masks if m & group]:
+            masks = [m for m in masks if not m & group]
+            group = group.union(*more)
+        first, *rest = sorted(group, key=lambda x: (x not in free, x))
+        kept += [identity_mask(first, x, s.extents) for x in rest if x in free]
+        if first not in free and not any(group & set(f.letters) for f in factors):
+            sizes = (*sizes, s.extents[first])
+        for i, f in enumerate(factors):
+            letters = [first if x in group else x for x in f.letters]
+            if len(set(letters)) < len(letters) and f.value.dtype == "bool":
+                raise Unsupported("the diagonal of a mask")
+            factors[i] = replace(on_diagonals(f.value, letters), divides=f.divides)
+    for f in [f for f in factors if f.divides]:
+        if (g := replace(f, divides=False)) in factors and _is_nonzero(lift, f):
+            factors.remove(f)
+            factors.remove(g)
+            gone = set(f.letters) - free - {x for h in factors for x in h.letters}
+            sizes = (*sizes, *(s.extents[x] for x in gone))
+    return replace(t, factors=(*factors, *kept), sizes=sizes)
+
+
+def _is_nonzero(lift: Lift, f: Access) -> bool:
+    matrix = of_diagonal(f)
+    return "nonzero" in lift.facts(f.value) or (matrix is not None and {"diagonal", "invertible"} <= lift.facts(matrix))
+
+
+def _without_a_common_factor(s: SumOfProducts) -> SumOfProducts | None:
+    """The sum without a factor that all terms have; None if there is none. At most one letter of the factor may be
+    summed, which becomes free."""
+    free = _free(s)
+    for f in s.terms[0].factors:
+        for place in (None, *range(len(f.letters))):
+            if any(x not in free for i, x in enumerate(f.letters) if i != place):
+                continue
+            found = [_found(t, f, place) for t in s.terms]
+            rest = [(t, g) for t, g in zip(s.terms, found, strict=True) if g is not None]
+            if len(rest) < len(s.terms):
+                continue
+            if place is None:
+                return replace(s, terms=tuple(replace(t, factors=_others(t, g)) for t, g in rest))
+            s, new = _with_letter(s, s.extents[f.letters[place]])
+            terms = tuple(_renamed(s, t, g, g.letters[place], new) for t, g in rest)
+            return replace(s, terms=terms, result=(*s.result, (new,)))
+    return None
+
+
+def _multiplied(lift: Lift, s: SumOfProducts) -> Iterator[SumOfProducts]:
+    """Yields products of `s` with the matrices of its inverses, each of which vanishes only where `s` does."""
+    free = _free(s)
+    tried: set[tuple[Expr, tuple[Letter, ...], int]] = set()
+    for f, side in itertools.product((f for t in s.terms for f in t.factors), (0, 1)):
+        what = lift.solved.get(f.value)
+        known = (*f.letters[:-2], *f.letters[side - 2 :][:1])
+        if what is None or what.triangle or f.divides or not free.issuperset(known):
+            continue
+        matrix = lift.reduced(what.of)
+        if (f.value, known, side) not in tried and all(len(g) == 1 for g in matrix.result):
+            tried.add((f.value, known, side))
+            yield _times(s, matrix, f, side)
+
+
+def _times(s: SumOfProducts, matrix: SumOfProducts, inverse: Access, side: int) -> SumOfProducts:
+    """`s` times `matrix`, over the letter that is the rows (`side` 0) or the columns (1) of its `inverse`."""
+    letter, last = inverse.letters[side - 2], len(inverse.letters) - 1 - side
+    s, new = _with_letter(s, s.extents[letter])
+    terms: list[ProductTerm] = []
+    for t in s.terms:
+        g = _found(t, inverse, last)
+        if g is not None and g.letters[last] != letter and not any(letter in f.letters for f in _others(t, g)):
+            terms.append(_renamed(s, t, g, g.letters[last], new))
+            continue
+        for m in matrix.terms:
+            names = {g[0]: x for g, x in zip(matrix.result[:-2], inverse.letters[:-2], strict=True)}
+            names |= {matrix.result[side - 2][0]: new, matrix.result[-1 - side][0]: letter}
+            for x, n in matrix.extents.items():
+                if x not in names:
+                    s, names[x] = _with_letter(s, n)
+            m = with_letters(m, names)
+            terms.append(
+                ProductTerm(
+                    t.coefficient * m.coefficient, t.sizes + m.sizes, t.divisors + m.divisors, t.factors + m.factors
+                )
+            )
+    result = tuple((x,) for x in _free(s) - {letter} | {new})
+    return replace(s, terms=tuple(terms), result=result)
+
+
+def _found(t: ProductTerm, f: Access, place: int | None) -> Access | None:
+    """The factor of `t` that is `f`, with any letter at `place`; None if there is none."""
+    for g in t.factors:
+        same = (x == y for i, (x, y) in enumerate(zip(f.letters, g.letters, strict=False)) if i != place)
+        if g.value is f.value and g.divides == f.divides and all(same):
+            return g
+    return None
+
+
+def _others(t: ProductTerm, f: Access) -> tuple[Access, ...]:
+    return tuple(g for g in t.factors if g is not f)
+
+
+def _renamed(s: SumOfProducts, t: ProductTerm, without: Access, letter: Letter, new: Letter) -> ProductTerm:
+    """`t` without a factor, and with `new` for a summed letter; times an identity matrix if the letter is free."""
+    t = replace(t, factors=_others(t, without))
+    if letter in _free(s):
+        return replace(t, factors=(*t.factors, identity_mask(letter, new, s.extents)))
+    return with_letters(t, {letter: new})
+
+
+# --- positive definite sums ---
+
+
+def _is_definite(lift: Lift, what: InverseOf) -> bool:
+    """Whether a matrix is a sum of positive semidefinite ones, one of which is definite."""
+    if what.triangle:
+        return False
+    s = _reduced(lift, lift.reduced(_with_diagonals(lift, what.of)))
+    if len(s.result) != 2 or any(len(g) != 1 for g in s.result):
+        return False
+    (row,), (column,) = s.result
+    signs = [_sign(lift, t, row, column) for t in s.terms]
+    return 2 in signs and 0 not in signs
+
+
+def _sign(lift: Lift, t: ProductTerm, row: Letter, column: Letter) -> int:
+    """Returns 2 for a matrix that is positive definite, 1 for a semidefinite one, 0 if neither is known.
+
+    A N A' is semidefinite if N is, and so is the elementwise product of semidefinite matrices (Schur)."""
+    factors, is_plain = t.factors, not t.sizes
+    while (pair := _pair_around(factors, row, column)) is not None:
+        f, g = pair
+        factors = tuple(x for x in factors if x is not f and x is not g)
+        is_plain = False
+        # A vector on both sides leaves a matrix with the same axes.
+        row = next((x for x in f.letters if x not in (row, *g.letters)), row)
+        column = next((x for x in g.letters if x not in (column, *f.letters)), column)
+    both = {row, column}
+    core = [f for f in factors if both & set(f.letters)]
+    beside = [f for f in factors if f not in core]
+    is_diagonal = any(is_identity_mask(f.value) and set(f.letters) == both for f in core)
+    if t.coefficient <= 0 or not all(both.issuperset(f.letters) and _is_core(lift, f, is_diagonal) for f in core):
+        return 0
+    if not all(_is_positive(lift, f) or (not f.divides and "nonnegative" in lift.facts(f.value)) for f in beside):
+        return 0
+    return 2 if is_plain and core and not any(f.letters or not _is_positive(lift, f) for f in beside) else 1
+
+
+def _pair_around(factors: Sequence[Access], row: Letter, column: Letter) -> tuple[Access, Access] | None:
+    """Factors A and A' of a product A N A' with axes `row` and `column`; None if there are none."""
+    for f, g in itertools.permutations(factors, 2):
+        if f.value is not g.value or f.divides != g.divides or row not in f.letters or column not in g.letters:
+            continue
+        if row in g.letters or column in f.letters or f.letters.index(row) != g.letters.index(column):
+            continue
+        inner = [x for x, y in zip(f.letters, g.letters, strict=True) if x not in (y, row)]
+        others = {x for h in factors if h is not f and h is not g for x in h.letters}
+        if not inner or (len(inner) == 1 and not {row, column} & others):
+            return f, g
+    return None
+
+
+def _is_core(lift: Lift, f: Access, is_diagonal: bool) -> bool:
+    """Whether a factor with the axes of a matrix is positive definite, or positive beside the identity."""
+    if is_diagonal:
+        return is_identity_mask(f.value) or _is_positive(lift, f)
+    what = lift.solved.get(f.value)
+    is_definite = _is_definite(lift, what) if what is not None else "positive_definite" in lift.facts(f.value)
+    return is_definite and len(f.letters) == 2 and not f.divides  # a matrix with both axes
+
+
+def _is_positive(lift: Lift, f: Access) -> bool:
+    matrix = of_diagonal(f)
+    known = lift.facts(matrix) if matrix is not None else frozenset[str]()
+    return "positive" in lift.facts(f.value) or "positive_definite" in known
