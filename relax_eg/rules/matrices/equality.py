@@ -3,7 +3,7 @@
 Factors cancel (`relations`). A sum with a factor that all its terms have vanishes if the sum of what is beside the
 factor does. A sum with an inverse on a free letter vanishes if it does after a multiplication by the matrix: instead of
 inv(A) x - y, one looks at x - A y. Both programs must be defined: a matrix that only the second inverts must be known
-to have an inverse, or be a positive definite sum.
+to have an inverse.
 
 The laws say nothing about accuracy.
 """
@@ -11,10 +11,9 @@ The laws say nothing about accuracy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
-from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.rules.matrices.lifting import Lift, is_read
 from relax_eg.rules.matrices.relations import InverseOf, identity_mask, is_identity_mask, of_diagonal
@@ -35,7 +34,7 @@ def are_same(lift: Lift, left: Expr, right: Expr) -> bool:
     inverted: list[set[InverseOf]] = []
     for e in (left, right):
         lift.start_again()
-        sums.append(lift.reduced(_with_diagonals(lift, e)))
+        sums.append(lift.reduced(e))
         inverted.append(lift.inverted)
     a, b = sums
     if [len(g) for g in a.result] != [len(g) for g in b.result]:
@@ -49,16 +48,7 @@ def are_same(lift: Lift, left: Expr, right: Expr) -> bool:
     extents = {**a.extents, **{names[x]: n for x, n in b.extents.items()}}
     if not _vanishes(lift, replace(a, terms=a.terms + less, extents=extents)):
         return False
-    return all("invertible" in lift.facts(x.of) or _is_definite(lift, x) for x in inverted[1] - inverted[0])
-
-
-def _with_diagonals(lift: Lift, e: Expr) -> Expr:
-    """`e` with diagonals in place of the sums of rows and columns of diagonal matrices."""
-    made: dict[Expr, Expr] = {}
-    for x in postorder((e,)):
-        if x.op == "sum" and x.args[0].ndim == 2 and x.ndim == 1 and "diagonal" in lift.facts(x.args[0]):
-            made[x] = on_diagonals(x.args[0], (0, 0)).value
-    return substitute_exprs((e,), made)[0] if made else e
+    return all("invertible" in lift.facts(x.of) for x in inverted[1] - inverted[0])
 
 
 def _partial(lift: Lift, e: Expr) -> set[Expr]:
@@ -70,7 +60,7 @@ def _partial(lift: Lift, e: Expr) -> set[Expr]:
         for d in (x.args[i] for i in divisors_of(x)):
             while is_view(d):
                 (d,) = d.args
-            if not _is_nonzero(lift, Access(_with_diagonals(lift, d), tuple(range(d.ndim)))):
+            if "nonzero" not in lift.facts(d):
                 found.add(d)
     return found
 
@@ -104,9 +94,19 @@ def _with_letter(s: SumOfProducts, n: Dim) -> tuple[SumOfProducts, Letter]:
 
 
 def _reduced(lift: Lift, s: SumOfProducts) -> SumOfProducts:
-    s, _ = lift.relations.reduced(s)
+    terms = (replace(t, factors=tuple(_as_diagonal(lift, f) for f in t.factors)) for t in s.terms)
+    s, _ = lift.relations.reduced(replace(s, terms=tuple(terms)))
     free = _free(s)
     return replace(s, terms=lift.relations.collected((_contracted(lift, s, t) for t in s.terms), free, s.extents)[0])
+
+
+def _as_diagonal(lift: Lift, f: Access) -> Access:
+    """`f`; the diagonal for the sums of the rows or columns of a diagonal matrix."""
+    if f.value.op != "sum" or len(f.letters) != 1 or f.value.args[0].ndim != 2:
+        return f
+    (matrix,) = f.value.args
+    made = on_diagonals(matrix, f.letters * 2)
+    return replace(made, divides=f.divides) if "diagonal" in lift.facts(matrix) else f
 
 
 def _contracted(lift: Lift, s: SumOfProducts, t: ProductTerm) -> ProductTerm:
@@ -223,70 +223,3 @@ def _renamed(s: SumOfProducts, t: ProductTerm, without: Access, letter: Letter, 
     if letter in _free(s):
         return replace(t, factors=(*t.factors, identity_mask(letter, new, s.extents)))
     return with_letters(t, {letter: new})
-
-
-# --- positive definite sums ---
-
-
-def _is_definite(lift: Lift, what: InverseOf) -> bool:
-    """Whether a matrix is a sum of positive semidefinite ones, one of which is definite."""
-    if what.triangle:
-        return False
-    s = _reduced(lift, lift.reduced(_with_diagonals(lift, what.of)))
-    if len(s.result) != 2 or any(len(g) != 1 for g in s.result):
-        return False
-    (row,), (column,) = s.result
-    signs = [_sign(lift, t, row, column) for t in s.terms]
-    return 2 in signs and 0 not in signs
-
-
-def _sign(lift: Lift, t: ProductTerm, row: Letter, column: Letter) -> int:
-    """Returns 2 for a matrix that is positive definite, 1 for a semidefinite one, 0 if neither is known.
-
-    A N A' is semidefinite if N is, and so is the elementwise product of semidefinite matrices (Schur)."""
-    factors, is_plain = t.factors, not t.sizes
-    while (pair := _pair_around(factors, row, column)) is not None:
-        f, g = pair
-        factors = tuple(x for x in factors if x is not f and x is not g)
-        is_plain = False
-        # A vector on both sides leaves a matrix with the same axes.
-        row = next((x for x in f.letters if x not in (row, *g.letters)), row)
-        column = next((x for x in g.letters if x not in (column, *f.letters)), column)
-    both = {row, column}
-    core = [f for f in factors if both & set(f.letters)]
-    beside = [f for f in factors if f not in core]
-    is_diagonal = any(is_identity_mask(f.value) and set(f.letters) == both for f in core)
-    if t.coefficient <= 0 or not all(both.issuperset(f.letters) and _is_core(lift, f, is_diagonal) for f in core):
-        return 0
-    if not all(_is_positive(lift, f) or (not f.divides and "nonnegative" in lift.facts(f.value)) for f in beside):
-        return 0
-    return 2 if is_plain and core and not any(f.letters or not _is_positive(lift, f) for f in beside) else 1
-
-
-def _pair_around(factors: Sequence[Access], row: Letter, column: Letter) -> tuple[Access, Access] | None:
-    """Factors A and A' of a product A N A' with axes `row` and `column`; None if there are none."""
-    for f, g in itertools.permutations(factors, 2):
-        if f.value is not g.value or f.divides != g.divides or row not in f.letters or column not in g.letters:
-            continue
-        if row in g.letters or column in f.letters or f.letters.index(row) != g.letters.index(column):
-            continue
-        inner = [x for x, y in zip(f.letters, g.letters, strict=True) if x not in (y, row)]
-        others = {x for h in factors if h is not f and h is not g for x in h.letters}
-        if not inner or (len(inner) == 1 and not {row, column} & others):
-            return f, g
-    return None
-
-
-def _is_core(lift: Lift, f: Access, is_diagonal: bool) -> bool:
-    """Whether a factor with the axes of a matrix is positive definite, or positive beside the identity."""
-    if is_diagonal:
-        return is_identity_mask(f.value) or _is_positive(lift, f)
-    what = lift.solved.get(f.value)
-    is_definite = _is_definite(lift, what) if what is not None else "positive_definite" in lift.facts(f.value)
-    return is_definite and len(f.letters) == 2 and not f.divides  # a matrix with both axes
-
-
-def _is_positive(lift: Lift, f: Access) -> bool:
-    matrix = of_diagonal(f)
-    known = lift.facts(matrix) if matrix is not None else frozenset[str]()
-    return "positive" in lift.facts(f.value) or "positive_definite" in known

@@ -27,15 +27,16 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, own_dims, postorder, var
-from relax_eg.ops.facts import with_implied
+from relax_eg.ops.facts import FACTS, with_implied
 from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.attribute_variables import attribute_values, read_source
-from relax_eg.rules.conditions import Claim, claims_of
+from relax_eg.rules.conditions import Claim, FactKey, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.matrices.equality import are_same
 from relax_eg.rules.matrices.lifting import Lift
 from relax_eg.rules.points import keeps_accuracy
+from relax_eg.rules.propagation import KnownFacts, Leaves, is_positive_number
 from relax_eg.rules.rule import Instance, Rule, equality_rule, instances
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_have_masks
@@ -310,12 +311,9 @@ def _is_linear_algebra(instance: Instance) -> bool:
 
 
 def _same_matrices(instance: Instance) -> bool:
-    claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
-
-    def facts(e: Expr) -> frozenset[str]:
-        return claims.get(str(e.attr("name")), frozenset()) if e.op == VAR else frozenset()
-
-    lift = Lift(facts, lambda _: False, lambda _: 2, lambda flops, _, __: flops)
+    claims = {n: frozenset[FactKey](f) for n, f in claims_of(instance.guards).items()}
+    known = KnownFacts(Leaves(claims).have_fact, False, is_positive_number)
+    lift = Lift(partial(known.among, FACTS), lambda _: False, lambda _: 2, lambda flops, _, __: flops)
     try:
         return all(are_same(lift, *sides) for sides in zip(instance.left, instance.right, strict=True))
     except (Unsupported, RelaxEgError):  # it contains more than matrices
