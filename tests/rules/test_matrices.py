@@ -11,10 +11,18 @@ import pytest
 from jax.numpy.linalg import cholesky, det, inv, qr, slogdet, solve
 
 import relax_eg as rx
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, var
 from relax_eg.ops import api as op
+from relax_eg.ops.facts import FACTS
+from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import operators_run_as
 from relax_eg.rules import RuleSet, systems
 from relax_eg.rules.book.systems import eye, solved, solved_columns
+from relax_eg.rules.conditions import FactKey
+from relax_eg.rules.matrices.equality import are_same
+from relax_eg.rules.matrices.lifting import Lift
+from relax_eg.rules.propagation import KnownFacts, Leaves, is_positive_number
 from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.verify_formal.prove import prove_rule
 
@@ -141,9 +149,6 @@ def test_proposals_have_the_same_values(schema: Any) -> None:
 
 
 def test_proofs_tell_sides_apart() -> None:
-    from relax_eg.ir.annotations import Tensor
-    from relax_eg.ir.expr import var
-
     (schema,) = [s for s in systems.schemas if s.name == "factors_that_cancel"]
     assert schema.prove is not None
     a, x = var("a", Tensor("n n")), var("x", Tensor("n k"))
@@ -236,3 +241,51 @@ def test_rules_are_proved_by_the_laws_of_matrices(f: Any, shapes: str, when: str
     book.rule(shapes, when=when or (), numerics="approximate", check=False)(f)
     (rule,) = book
     assert prove_rule(rule).status == status
+
+
+_A, _B, _Q, _D = _MATRICES = [var(name, Tensor("n n", "float64")) for name in "abqd"]
+_CLAIMED: dict[str, frozenset[FactKey]] = {
+    "a": frozenset(("invertible",)), "q": frozenset(("orthogonal",)), "d": frozenset(("diagonal", "positive_definite")),
+}  # fmt: skip
+
+
+def _factor(rng: np.random.Generator) -> Expr:
+    x, y = (_MATRICES[int(rng.integers(4))] for _ in range(2))
+    made = (
+        lambda: x, lambda: x, lambda: x, lambda: x.T, lambda: inverse(x), lambda: inverse(x).T, lambda: inverse(x @ y),
+        lambda: inverse(x + y), lambda: inverse(_D + _B @ _B.T),
+    )  # fmt: skip
+    return made[int(rng.integers(len(made)))]()
+
+
+def _word(rng: np.random.Generator) -> Expr:
+    e = _factor(rng)
+    for _ in range(int(rng.integers(3))):
+        e = e @ _factor(rng)
+    return e
+
+
+def _other_form(e: Expr, rng: np.random.Generator) -> Expr:
+    """A form of a matrix that is mostly equal to it."""
+    x, w = _MATRICES[int(rng.integers(4))], _word(rng)
+    made = (
+        lambda: e + w - w, lambda: inverse(x) @ (x @ e), lambda: x @ (inverse(x) @ e), lambda: (e @ x) @ inverse(x),
+        lambda: _Q.T @ (_Q @ e), lambda: _Q @ (_Q @ e), lambda: inverse(x.T) @ (x @ e), lambda: e + w,
+    )  # fmt: skip
+    return made[int(rng.integers(len(made)))]()
+
+
+def test_random_programs_that_are_called_equal_are() -> None:
+    known = KnownFacts(Leaves(_CLAIMED).have_fact, False, is_positive_number)
+    rng, n, found = np.random.default_rng(0), 3, 0
+    values = {_A: square(n), _B: columns(n, n), _Q: np.linalg.qr(square(n))[0], _D: np.diag(1 + np.arange(n))}
+    at = {x: np.asarray(v, np.float64) for x, v in values.items()}
+    for _ in range(24):
+        left = _word(rng) + _word(rng)
+        right = _other_form(left, rng)
+        lift = Lift(lambda e: known.among(FACTS, e), lambda _: False, lambda _: 2, lambda flops, _, __: flops)
+        if are_same(lift, left, right):
+            found += 1
+            a, b = (evaluate_expr(e, at, {"n": n}) for e in (left, right))
+            np.testing.assert_allclose(a, b, 1e-6, 1e-6 * float(np.max(np.abs(a))))
+    assert found >= 8

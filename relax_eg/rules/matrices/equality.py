@@ -23,7 +23,8 @@ from relax_eg.rules.sums_of_products.region import divisors_of, is_view
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.shapes import Dim
 
-_MOST_SUMS = 32  # limit: sums that are looked at
+_MOST_SUMS, _MOST_TERMS = 16, 16  # limit: sums that are looked at, and terms of a sum
+_MOST_FACTORS = 32  # limit: factors of all terms that are left out, one after the other
 
 
 def are_same(lift: Lift, left: Expr, right: Expr) -> bool:
@@ -75,7 +76,9 @@ def _vanishes(lift: Lift, s: SumOfProducts) -> bool:
         if not pending:
             break
         s = _reduced(lift, pending.pop(min(range(len(pending)), key=lambda i: len(pending[i].terms))))
-        while s.terms and (rest := _without_a_common_factor(s)) is not None:
+        for _ in range(_MOST_FACTORS):
+            if not s.terms or (rest := _without_a_common_factor(s)) is None:
+                break
             s = _reduced(lift, rest)
         if not s.terms:
             return True
@@ -148,7 +151,8 @@ def _without_a_common_factor(s: SumOfProducts) -> SumOfProducts | None:
     summed, which becomes free."""
     free = _free(s)
     for f in s.terms[0].factors:
-        for place in (None, *range(len(f.letters))):
+        places = () if is_identity_mask(f.value) else range(len(f.letters))  # one for another would be no progress
+        for place in (None, *places):
             if any(x not in free for i, x in enumerate(f.letters) if i != place):
                 continue
             found = [_found(t, f, place) for t in s.terms]
@@ -172,9 +176,11 @@ def _multiplied(lift: Lift, s: SumOfProducts) -> Iterator[SumOfProducts]:
         known = (*f.letters[:-2], *f.letters[side - 2 :][:1])
         if what is None or what.triangle or f.divides or not free.issuperset(known):
             continue
+        if (f.value, known, side) in tried:
+            continue
+        tried.add((f.value, known, side))
         matrix = lift.reduced(what.of)
-        if (f.value, known, side) not in tried and all(len(g) == 1 for g in matrix.result):
-            tried.add((f.value, known, side))
+        if all(len(g) == 1 for g in matrix.result) and len(s.terms) * len(matrix.terms) <= _MOST_TERMS:
             yield _times(s, matrix, f, side)
 
 

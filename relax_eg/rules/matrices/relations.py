@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
@@ -22,6 +23,7 @@ from relax_eg.tir.expr import Apply
 
 _MOST_STEPS = 64  # limit: times that factors of a product are replaced
 _MOST_VIEWS = 16  # limit: operators that take the diagonal of a matrix
+_MOST_KNOWN = 1 << 10  # limit: masks of which it is known whether they are the identity
 
 
 @dataclass(frozen=True)
@@ -394,13 +396,18 @@ def is_identity_mask(value: Expr) -> bool:
 
 def _with_plain_mask(f: Access, extents: Mapping[Letter, Dim]) -> Access:
     """`f`; if it is an identity matrix, as `is_identity_mask` knows it."""
-    if f.value.dtype != "bool" or f.value.ndim != 2 or f.value.shape[0] != f.value.shape[1]:
-        return f
-    at = indices_of(f.value)
+    return identity_mask(f.letters[0], f.letters[1], extents) if _is_identity(f.value) else f
+
+
+@lru_cache(_MOST_KNOWN)
+def _is_identity(e: Expr) -> bool:
+    """Whether `e` is a boolean identity matrix, however it is written."""
+    if e.dtype != "bool" or e.ndim != 2 or e.shape[0] != e.shape[1]:
+        return False
+    at = indices_of(e)
     try:
-        s = Composer().element(f.value, at)
+        s = Composer().element(e, at)
     except Unsupported:
-        return f
+        return False
     compared = s.args if isinstance(s, Apply) and s.fn == "equal" else ()
-    is_identity = {index_dim(x, lambda _: "data") for x in compared} == set(at)
-    return identity_mask(f.letters[0], f.letters[1], extents) if is_identity else f
+    return {index_dim(x, lambda _: "data") for x in compared} == set(at)
