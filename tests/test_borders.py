@@ -126,7 +126,6 @@ CIRCLES = {
     "ir.annotations": 2,
     "ir.calls": 10,
     "ir.function_reader": 7,
-    "reports.align": 11,
     "shapes.dim": 4,
     "tir.expr": 2,
 }

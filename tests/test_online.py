@@ -20,8 +20,8 @@ from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.piece_trials import softmaxes
-from relax_eg.rules.schema_trials import first_difference, main_of
-from relax_eg.rules.schemas import ModuleAnswers
+from relax_eg.rules.schema_trials import first_difference
+from relax_eg.rules.schemas import ModuleAnswers, main_of
 from relax_eg.shapes import Dim
 
 RULE = next(s for s in pieces.schemas if s.name == "accumulated_over_pieces")

@@ -26,7 +26,7 @@ from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import Program, positional_arguments, without_notes
 from relax_eg.backend.statistics import SettledRow, Statistics
 from relax_eg.errors import OptionError, RelaxEgError
-from relax_eg.reports.report import MeasuredRow
+from relax_eg.reports.record import MeasuredRow
 
 UNSEEN: Any = object()
 # limit: calls that ask what the next ones may begin with; the calls of a function that asked as often differ

@@ -12,7 +12,7 @@ from typing import Literal
 from relax_eg.discovery.laws import file_text, load
 from relax_eg.errors import DiscoveryError
 from relax_eg.plain_data import write_file
-from relax_eg.reports.html import page_of_laws
+from relax_eg.reports.pages import page_of_laws
 from relax_eg.reports.serialization import write_text
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.signature import Numerics

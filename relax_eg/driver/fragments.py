@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, postorder, var
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, postorder, rebuild, var
 from relax_eg.ir.module import Function
 from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
@@ -100,17 +100,17 @@ def apart(root: Expr, leaves: Leaves, sizes: Mapping[Dim, Dim] | None = None) ->
 
     names = "abcd" if any(len(x.shape) > 1 for x in leaves) else "xyzw"
     params = tuple(var(names[i], Tensor(tuple(map(size, x.shape)), x.dtype)) for i, x in enumerate(leaves))
-    made: dict[Expr, Expr] = dict(zip(leaves, params, strict=True))
-    for e in postorder((root,), stop=made.__contains__):
-        if e in made or e.op == CONSTANT:
-            made.setdefault(e, e)
-            continue
+
+    def at_sizes(e: Expr, args: tuple[Expr, ...]) -> Expr:
+        if e.op == CONSTANT:
+            return e
         attrs = {
             k: tuple(size(d) if isinstance(d, Dim) else d for d in v) if isinstance(v, tuple) else v  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
             for k, v in e.attrs
         }
-        made[e] = call(e.op, tuple(made[a] for a in e.args), attrs)
-    return made[root], params
+        return call(e.op, args, attrs)
+
+    return rebuild([root], at_sizes, dict(zip(leaves, params, strict=True)))[0], params
 
 
 def generalised_sizes(f: Fragment) -> tuple[Expr, Leaves, dict[str, int]] | None:

@@ -8,9 +8,10 @@ from types import MappingProxyType
 
 from relax_eg.dtypes import is_float
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import rebuilt
 from relax_eg.ir.expr import VAR, Expr, postorder, var
 from relax_eg.ir.heads import with_operands
-from relax_eg.ir.module import Binding, Block, Function
+from relax_eg.ir.module import Function
 from relax_eg.ir.origin import Origin
 from relax_eg.ir.partition import static_expressions
 from relax_eg.ops import api as op
@@ -166,22 +167,21 @@ def with_codes(
 ) -> Function:
     """`function` with layers, by their nodes, that read codes. Its parameters are the inputs, then the weights that it
     still reads, then `codes`. `ranges`: those of the layers' inputs."""
-    done: dict[Expr, Expr] = {}
     origins: dict[Expr, Origin] = {}
-    for e in function.expressions():
-        args = [done[a] for a in e.args]
+
+    def with_codes(e: Expr, args: tuple[Expr, ...]) -> Expr:
         layer = layers.get(e)
         if layer is None:
             made = with_operands(e, args)
         else:
             made = layer.with_codes(args, coded[layer.weight], scheme, ranges.get(layer.input))
-        done[e] = made
         if e in function.origins:
-            for x in postorder((made,), stop=lambda x, known=set(args): x in known):
+            for x in postorder((made,), stop=args.__contains__):
                 if x not in args:
                     origins.setdefault(x, function.origins[e])
-    blocks = tuple(Block(tuple(Binding(b.var, done[b.value]) for b in k.bindings), k.dataflow) for k in function.blocks)
-    new = replace(function, blocks=blocks, result=done[function.result], origins=MappingProxyType(origins))
+        return made
+
+    new = replace(rebuilt(function, with_codes), origins=MappingProxyType(origins))
     used = set(new.expressions())
     inputs = [p for p in function.params if str(p.attr("name")) not in weights]
     kept = [p for p in function.params if str(p.attr("name")) in weights and p in used]

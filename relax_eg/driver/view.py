@@ -38,7 +38,7 @@ class View:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The picture as a self-contained page; also written to `path` if given."""
-        from relax_eg.reports.html import page_of_picture
+        from relax_eg.reports.pages import page_of_picture
 
         return page_of_picture(self.picture, path)
 
@@ -50,7 +50,7 @@ class View:
         return self.picture.to_dot()
 
     def _repr_html_(self) -> str:
-        from relax_eg.reports.html import page_of_picture
+        from relax_eg.reports.pages import page_of_picture
 
         return page_of_picture(self.picture, None, notebook=True)
 

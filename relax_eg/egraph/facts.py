@@ -32,8 +32,16 @@ from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import FactKey, ValueGuard, ValueTest, key_of
 from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule
 from relax_eg.rules.matching import Expressions, rank_needed, rest_of
-from relax_eg.rules.parameter_facts import DeclaredFacts, Leaves, is_positive_in
-from relax_eg.rules.propagation import ANNOTATION_FACTS, MOVES, KnownFacts, annotation_facts, meaning, required_facts
+from relax_eg.rules.parameter_facts import DeclaredFacts, is_positive_in
+from relax_eg.rules.propagation import (
+    ANNOTATION_FACTS,
+    MOVES,
+    KnownFacts,
+    Leaves,
+    annotation_facts,
+    meaning,
+    required_facts,
+)
 from relax_eg.shapes import Dim, Scope
 
 _EXPRESSIONS = Expressions()

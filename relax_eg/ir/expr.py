@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -395,11 +396,17 @@ def own_dims(e: Expr) -> tuple[Dim, ...]:
     return (*dims_of(e.annotation), *dims_in(e.attrs))
 
 
-def rebuild(roots: Sequence[Expr], replace: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:
-    """Rebuilds `roots` bottom-up. `replace(old, new_args)` returns the node that replaces `old`."""
-    done: dict[Expr, Expr] = {}
-    for e in postorder(roots):
-        done[e] = replace(e, tuple(done[a] for a in e.args))
+def rebuild(
+    roots: Sequence[Expr],
+    replace: Callable[[Expr, tuple[Expr, ...]], Expr],
+    instead: Mapping[Expr, Expr] = MappingProxyType({}),
+) -> list[Expr]:
+    """Rebuilds `roots` bottom-up. `replace(old, new_args)` returns the node that replaces `old`. Operands of the
+    expressions for which others stand `instead` are not visited."""
+    done = dict(instead)
+    for e in postorder(roots, stop=instead.__contains__):
+        if e not in done:
+            done[e] = replace(e, tuple(done[a] for a in e.args))
     return [done[r] for r in roots]
 
 

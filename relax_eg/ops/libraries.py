@@ -289,26 +289,23 @@ def inline_libraries(roots: Sequence[Expr]) -> list[Expr]:
 
 def instantiate(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping[str, Dim]) -> list[Expr]:
     """Returns patterns with variables replaced by `env` and size variables by `sizes`. Raises OperatorError."""
-    done: dict[Expr, Expr] = dict(env)
     # Mostly a size stays what it is, and annotations of tuples are long.
     sizes = {v: d for v, d in sizes.items() if d != Dim.var(v)}
-    for e in postorder(roots, stop=done.__contains__):
-        if e in done:
-            continue
-        args = tuple(done[a] for a in e.args)
+
+    def replace(e: Expr, args: tuple[Expr, ...]) -> Expr:
         library = library_of(e)
         if e.op in TUPLES:
-            done[e] = with_operands(e, args)
-        elif library is not None:
-            done[e] = library_call(library, args, _with_sizes(e.attr("attrs"), sizes))
-        elif e.op in TABLE:
-            done[e] = call(e.op, args, _with_sizes(e.attrs, sizes))
-        elif not e.args and e.op != SHAPE:
-            done[e] = e
-        else:
-            annotation = substitute(e.annotation, sizes) if sizes else e.annotation
-            done[e] = node(e.op, args, _with_sizes(e.attrs, sizes).items(), annotation)
-    return [done[r] for r in roots]
+            return with_operands(e, args)
+        if library is not None:
+            return library_call(library, args, _with_sizes(e.attr("attrs"), sizes))
+        if e.op in TABLE:
+            return call(e.op, args, _with_sizes(e.attrs, sizes))
+        if not e.args and e.op != SHAPE:
+            return e
+        annotation = substitute(e.annotation, sizes) if sizes else e.annotation
+        return node(e.op, args, _with_sizes(e.attrs, sizes).items(), annotation)
+
+    return rebuild(roots, replace, env)
 
 
 def _with_sizes(attrs: Sequence[tuple[str, Any]], sizes: Mapping[str, Dim]) -> dict[str, Any]:

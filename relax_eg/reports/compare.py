@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from relax_eg.argument_checks import FLAG, NONE, TEXT, accepts, sequence_of
 from relax_eg.errors import OptionError
-from relax_eg.extract.report import AS_WRITTEN
-from relax_eg.figures import binding_text
-from relax_eg.reports.align import AlignedRow, Column, rows_of
+from relax_eg.reports.align import AlignedPrograms, aligned
 from relax_eg.reports.report import CostReport
 from relax_eg.reports.serialization import write_text
 
@@ -20,33 +18,11 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 SCHEMA = "relax_eg.comparison/1"
-MOST_CHANGES = 3  # limit: changes that are reported
-NOTHING = 1e-9  # chosen: seconds up to which a difference is ignored
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A comparison of reports. `print` it, show it in a notebook, or call `to_html(path)` or `to_json(path)`.
-
-    - `columns`: the programs; all others are compared with the first.
-    - `by`: the key by which kernels are aligned, "line" or "operator".
-    - `rows`: the kernels that do the same work in each program; rows that differ most come first.
-    - `statements`: what can be compared and what cannot.
-    """
-
-    columns: tuple[Column, ...]
-    by: str
-    rows: tuple[AlignedRow, ...]
-    statements: tuple[str, ...]
-
-    @property
-    def reports(self) -> tuple[CostReport, ...]:
-        return tuple({id(c.report): c.report for c in self.columns}.values())
-
-    def changes(self, column: int, most: int = MOST_CHANGES) -> list[AlignedRow]:
-        """The `most` rows that differ most between the first column and `column`."""
-        moved = [r for r in self.rows if abs(r.delta(column)) > NOTHING]
-        return sorted(moved, key=lambda r: (-abs(r.delta(column)), r.where))[:most]
+class Comparison(AlignedPrograms):
+    """A comparison of reports. `print` it, show it in a notebook, or call `to_html(path)` or `to_json(path)`."""
 
     def as_data(self) -> dict[str, Any]:
         """The comparison and its reports as plain data with a schema version."""
@@ -129,20 +105,8 @@ def compare(
     if not reports:
         raise OptionError("compare() takes one report or more: compare(before.report, after.report)")
     read = [_report(r, i) for i, r in enumerate(reports)]
-    if labels is not None and len(labels) != len(read):
-        raise OptionError(f"labels={list(labels)!r}: one for each of the {len(read)} reports is accepted")
-    called = list(labels) if labels is not None else _labels(read)
-    columns = [Column(label, r) for label, r in zip(called, read, strict=True)]
-    if len(read) == 1 if as_written is None else as_written:
-        columns.insert(0, Column(AS_WRITTEN, read[0], True))
-    if against is not None:
-        first = next((c for c in columns if c.label == against), None)
-        if first is None:
-            raise OptionError(f"against={against!r}: one of {', '.join(repr(c.label) for c in columns)} is accepted")
-        columns.remove(first)
-        columns.insert(0, first)
-    by, rows = rows_of(columns)
-    return Comparison(tuple(columns), by, tuple(rows), tuple(_statements(read, by, rows)))
+    found = aligned(read, labels, against, as_written)
+    return Comparison(found.columns, found.by, found.rows, found.statements)
 
 
 def _report(given: Any, i: int) -> CostReport:
@@ -155,68 +119,3 @@ def _report(given: Any, i: int) -> CostReport:
         f"compare(): argument {i + 1} is a {type(given).__name__}; a CostReport, what optimize returned, or the path "
         "of a report's JSON is accepted"
     )
-
-
-def _labels(reports: Sequence[CostReport]) -> list[str]:
-    """A label for each report, made of the properties in which the reports differ."""
-    facets: list[list[str]] = [
-        [r.name for r in reports],
-        [r.target for r in reports],
-        [binding_text(r.at) for r in reports],
-        [r.execution for r in reports],
-        [r.rule_set for r in reports],
-        [f"release {r.versions.get('relax-eg', 'unknown')}" for r in reports],
-    ]
-    differing = [f for f in facets if len(set(f)) > 1] or [facets[1]]
-    found = [", ".join(f[i] for f in differing if f[i]) or f"report {i + 1}" for i in range(len(reports))]
-    if len(reports) == 1:
-        return ["chosen"]
-    seen: dict[str, int] = {}
-    for i, label in enumerate(found):
-        seen[label] = seen.get(label, 0) + 1
-        if found.count(label) > 1:
-            found[i] = f"{label} ({seen[label]})"
-    return found
-
-
-def _statements(reports: Sequence[CostReport], by: str, rows: Sequence[AlignedRow]) -> list[str]:
-    """Statements about what can be compared and what cannot."""
-    found: list[str] = []
-    names = list(dict.fromkeys(r.name for r in reports))
-    signatures = list(dict.fromkeys(r.signature for r in reports if r.signature))
-    if len(names) > 1:
-        shown = " and ".join(names) if len(names) == 2 else f"{len(names)} programs"
-        found.append(
-            f"these are reports of different programs ({shown}): totals can be compared, and kernels only where they "
-            "share a source line"
-        )
-    elif len(signatures) > 1:
-        found.append(f"{names[0]} has {len(signatures)} signatures in these reports: other shapes, or another function")
-    if by == "operator":
-        old = [r for r in reports if r.before.rows and not r.before.parts]
-        releases = ", ".join(dict.fromkeys(r.versions.get("relax-eg", "unknown") for r in old))
-        why = f"a report of release {releases} has none" if old else "a report has none"
-        found.append(f"compared by operator, not by source line: {why}")
-    common = [r for r in rows if all(r.parts)]
-    if not common and len(reports) > 1 and rows:
-        found.append(
-            f"no kernel is for the same {'source line' if by == 'line' else 'operator'} in all of them: only totals "
-            "can be compared"
-        )
-    execution = list(dict.fromkeys(r.execution for r in reports))
-    if len(execution) > 1:
-        ways = ", ".join(execution)
-        found.append(f"prices are of different ways to execute ({ways}): times can be compared, launches cannot")
-    assumed = [r for r in reports if r.assumed_at]
-    if assumed:
-        found.append(
-            f"sizes were assumed, not given, in {len(assumed)} of {len(reports)}: {binding_text(assumed[0].at)}"
-        )
-    if unproved := [r for r in reports if r.not_proved]:
-        from relax_eg.reports.text import not_proved
-
-        found += dict.fromkeys(f"{r.name} {not_proved(r)}" for r in unproved)
-    newer = [r for r in reports if r.more is not None]
-    if newer:
-        found.append(f"{len(newer)} of {len(reports)} hold fields that this release does not know; they are kept as is")
-    return found

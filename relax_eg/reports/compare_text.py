@@ -3,8 +3,6 @@ of all rows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.console import RenderResult
 from rich.padding import Padding
 from rich.table import Table
@@ -12,12 +10,9 @@ from rich.text import Text
 
 from relax_eg.extract.detail import KernelPart
 from relax_eg.figures import binding_text, integer_text, si, time
-from relax_eg.reports.align import AlignedRow
+from relax_eg.reports.align import AlignedPrograms, AlignedRow
 from relax_eg.reports.short import measured_seconds, ratio
 from relax_eg.reports.terminal import plain_table
-
-if TYPE_CHECKING:
-    from relax_eg.reports.compare import Comparison
 
 MOST_ROWS = 12  # limit: rows of the table by source line
 MOST_COLUMNS = 5  # limit: columns of that table; the HTML has all
@@ -25,7 +20,7 @@ MOST_CODE = 90  # limit: characters of a source line
 MOST_KERNELS = 3  # limit: kernels of each program that the line on a change names
 
 
-def comparison(c: Comparison) -> RenderResult:
+def comparison(c: AlignedPrograms) -> RenderResult:
     """The printed form of a comparison."""
     yield Text(headline(c), style="bold")
     for s in c.statements:
@@ -44,7 +39,7 @@ def comparison(c: Comparison) -> RenderResult:
         yield _by_row(c)
 
 
-def headline(c: Comparison) -> str:
+def headline(c: AlignedPrograms) -> str:
     """The headline of a comparison: the programs, and the target and the sizes if they are the same for all."""
     first = c.columns[0].report
     names = dict.fromkeys(x.report.name for x in c.columns)
@@ -56,7 +51,7 @@ def headline(c: Comparison) -> str:
     return ", ".join(told)
 
 
-def summary(c: Comparison, i: int) -> str:
+def summary(c: AlignedPrograms, i: int) -> str:
     """The line that says how many times faster or slower a column is than the first."""
     x, y = c.columns[0].cost.seconds, c.columns[i].cost.seconds
     if x <= 0 or y <= 0:
@@ -69,7 +64,7 @@ def summary(c: Comparison, i: int) -> str:
     return text
 
 
-def rule_changes(c: Comparison, i: int) -> str:
+def rule_changes(c: AlignedPrograms, i: int) -> str:
     """The line on the rules that a column's program uses more often than the first column's program, and on those that
     it uses less often; "" if there are none."""
     base, here = c.columns[0], c.columns[i]
@@ -110,7 +105,7 @@ def _names(parts: list[KernelPart]) -> dict[str, int]:
     return counts
 
 
-def _totals(c: Comparison) -> Table:
+def _totals(c: AlignedPrograms) -> Table:
     """A table with one line for each program. Columns without any value are left out."""
     first = c.columns[0].cost
     columns: list[tuple[str, list[str]]] = [
@@ -130,7 +125,7 @@ def _totals(c: Comparison) -> Table:
     return table
 
 
-def _by_row(c: Comparison) -> Table:
+def _by_row(c: AlignedPrograms) -> Table:
     table = plain_table(["source line" if c.by == "line" else "operator"], [column.label for column in c.columns])
     for row in c.rows[:MOST_ROWS]:
         table.add_row(row.where, *(time(row.seconds(i)) for i in range(len(c.columns))))

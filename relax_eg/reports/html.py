@@ -1,27 +1,20 @@
-"""Reports as HTML: one file that opens offline, or a fragment for a notebook.
-
-The page is self-contained: no script, no font, no request. It supports light and dark mode, phones and printing.
-"""
+"""Comparisons of reports as HTML: one page, or a fragment for a notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from relax_eg.figures import binding_text, integer_text, si, time
+from relax_eg.figures import binding_text, si, time
 from relax_eg.reports import compare_text, plots, text
-from relax_eg.reports.align import Column
-from relax_eg.reports.compare import Comparison
+from relax_eg.reports.align import AlignedPrograms, Column
 from relax_eg.reports.curves import curves_over_bindings
-from relax_eg.reports.egraph import Picture
-from relax_eg.reports.report import CostReport
+from relax_eg.reports.pages import css, template
+from relax_eg.reports.record import ReportRecord
 from relax_eg.reports.roofline import roofline
 from relax_eg.reports.serialization import write_text
 from relax_eg.reports.short import highlights, measured_seconds, ratio
@@ -56,7 +49,7 @@ class Section:
     """
 
     heading: str
-    comparison: Comparison
+    comparison: AlignedPrograms
 
 
 def page(title: str, sections: Sequence[Section], path: str | Path | None = None, derivation: str = "") -> str:
@@ -65,11 +58,11 @@ def page(title: str, sections: Sequence[Section], path: str | Path | None = None
     every = [_comparison_data(s.comparison, s.heading if len(sections) > 1 else "", n) for n, s in enumerate(sections)]
     reports = {id(r): r for s in sections for r in s.comparison.reports}
     steps = derivation.splitlines()
-    html = _template("page.html").render(
+    html = template("page.html").render(
         title=title,
         wide=False,
         sections=every,
-        css=_css(),
+        css=css(),
         derivation="\n".join(steps[:MOST_STEPS]),
         more_steps=max(0, len(steps) - MOST_STEPS),
         versions=_versions(reports.values()),
@@ -78,72 +71,23 @@ def page(title: str, sections: Sequence[Section], path: str | Path | None = None
     return html
 
 
-def page_of_comparison(c: Comparison, path: str | Path | None = None, derivation: str = "") -> str:
+def page_of_comparison(c: AlignedPrograms, path: str | Path | None = None, derivation: str = "") -> str:
     """A page with one comparison."""
     return page(compare_text.headline(c), [Section("", c)], path, derivation)
 
 
-def notebook_of_comparison(c: Comparison) -> str:
+def notebook_of_comparison(c: AlignedPrograms) -> str:
     """The notebook form of a comparison: totals and changes, without the plots."""
     shown = _comparison_data(c, "", 0, with_figures=False)
-    return _template("notebook.html").render(section=shown, css=_css())
+    return template("notebook.html").render(section=shown, css=css())
 
 
-def page_of_picture(picture: Picture, path: str | Path | None = None, notebook: bool = False) -> str:
-    """A page with the picture of an e-graph, or with `notebook` a fragment for a notebook."""
-    svg = Markup(picture.to_svg())
-    if notebook:
-        inside = _template("picture.html").render(picture=picture, svg=svg)
-        return f'<div class="relax-eg"><style>{_css()}</style>{inside}</div>'
-    html = _template("alone.html").render(title=picture.title, wide=True, picture=picture, svg=svg, css=_css())
-    write_text(html, path)
-    return html
-
-
-def page_of_laws(path: str | Path | None, **data: Any) -> str:
-    """A page about laws that were found: `data` as the template `laws.html` has them."""
-    html = _template("laws.html").render(css=_css(), wide=True, **data)
-    write_text(html, path)
-    return html
-
-
-def page_of_spreading(title: str, svg: str, text: str, path: str | Path | None = None) -> str:
-    """A page with the picture of a spread program and its report as text."""
-    html = _template("spread.html").render(title=title, wide=True, css=_css(), svg=Markup(svg), text=text)
-    write_text(html, path)
-    return html
-
-
-@lru_cache(1)
-def _environment() -> Environment:
-    folder = files("relax_eg.reports") / "templates"
-    names = ("shell.html", "page.html", "section.html", "notebook.html", "picture.html", "alone.html", "laws.html",
-             "spread.html")  # fmt: skip
-    loader = DictLoader({n: (folder / n).read_text(encoding="utf-8") for n in names})
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"time": time, "si": si, "plain": integer_text, "percent": _percent}
-    return made
-
-
-def _percent(x: float) -> str:
-    return f"{100 * x:.1f}"
-
-
-def _template(name: str) -> Any:
-    return _environment().get_template(name)
-
-
-@lru_cache(1)
-def _css() -> Markup:
-    return Markup((files("relax_eg.reports") / "templates" / "page.css").read_text(encoding="utf-8"))
-
-
-def _versions(reports: Iterable[CostReport]) -> str:
+def _versions(reports: Iterable[ReportRecord]) -> str:
     found = dict.fromkeys(", ".join(f"{k} {v}" for k, v in r.versions.items()) for r in reports)
     return "; ".join(x for x in found if x)
 
 
-def _comparison_data(c: Comparison, heading: str, number: int, with_figures: bool = True) -> dict[str, Any]:
+def _comparison_data(c: AlignedPrograms, heading: str, number: int, with_figures: bool = True) -> dict[str, Any]:
     """The data of a comparison for the templates."""
     longest = max((x.cost.seconds for x in c.columns), default=0.0) or 1.0
     measured = measured_seconds(c.columns)
@@ -231,7 +175,7 @@ def _at_peak(x: Column) -> str:
     return ", ".join(f"{t.name} {t.tensor} ({si(t.bytes)}B)" for t in held[:AT_PEAK])
 
 
-def _figures(c: Comparison) -> list[PlotFigure]:
+def _figures(c: AlignedPrograms) -> list[PlotFigure]:
     numbered = list(enumerate(c.columns))
     labels = [(i, x.label) for i, x in numbered]
     found: list[tuple[str, Markup | None, Markup, str]] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -13,13 +12,11 @@ from rich.text import Text
 
 from relax_eg.extract.detail import KernelPart
 from relax_eg.figures import integer_text, si, time
+from relax_eg.reports.record import ReportRecord
 from relax_eg.reports.terminal import plain_table
 
-if TYPE_CHECKING:
-    from relax_eg.reports.report import CostReport
 
-
-def kernel_table(report: CostReport) -> RenderableType:
+def kernel_table(report: ReportRecord) -> RenderableType:
     """A table of the kernels that a call runs, with equal kernels in one row: library calls, fused kernels with the
     bytes and launches that fusion saves, and kernels of one operator. The views, which run nothing, are below it."""
     now = [p for p in report.after.parts if not p.ahead]
@@ -42,7 +39,7 @@ def kernel_table(report: CostReport) -> RenderableType:
     return Group(*shown)
 
 
-def _section(table: Table, title: str, report: CostReport, parts: Sequence[KernelPart]) -> None:
+def _section(table: Table, title: str, report: ReportRecord, parts: Sequence[KernelPart]) -> None:
     if not parts:
         return
     runs = sum(p.launches for p in parts)

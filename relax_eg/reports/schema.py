@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from relax_eg.reports.report import SCHEMA, CostReport
+from relax_eg.reports.record import SCHEMA
+from relax_eg.reports.report import CostReport
 
 # The totals that `as_data` adds to the fields, for readers without relax_eg.
 _TOTAL = {

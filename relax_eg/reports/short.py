@@ -3,14 +3,9 @@ time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from relax_eg.figures import binding_text, time
-from relax_eg.reports.align import AlignedRow, Column
+from relax_eg.reports.align import AlignedPrograms, AlignedRow, Column
 from relax_eg.reports.roofline import roofline
-
-if TYPE_CHECKING:
-    from relax_eg.reports.compare import Comparison
 
 _SAME = 5e-3  # chosen: share of a time up to which a difference counts as none
 _MOST_CODE = 60  # limit: characters of a source line
@@ -18,7 +13,7 @@ _MOST_LINES = 3  # limit: source lines that are named
 _LIMITS = {"memory": "the device's memory", "cache": "the device's cache", "arithmetic": "the device's arithmetic"}
 
 
-def highlights(c: Comparison) -> list[tuple[str, str]]:
+def highlights(c: AlignedPrograms) -> list[tuple[str, str]]:
     """The most important facts of a comparison, as pairs of a topic and a sentence. Empty if there are fewer than two
     columns, or if a column has no cost."""
     if len(c.columns) < 2 or not all(x.cost.seconds > 0 for x in c.columns):
@@ -48,7 +43,7 @@ def ratio(before: float, after: float) -> str:
     return f"{before / after:.3g}x faster" if after < before else f"{after / before:.3g}x slower"
 
 
-def _gain_sentence(c: Comparison) -> str:
+def _gain_sentence(c: AlignedPrograms) -> str:
     base, here = c.columns
     told, measured = [x.cost.seconds for x in c.columns], measured_seconds(c.columns)
     x, y = measured or told
@@ -60,7 +55,7 @@ def _gain_sentence(c: Comparison) -> str:
     return f"A call takes {time(y)} ({here.label}) instead of {time(x)} ({base.label}): {ratio(x, y)}, {how}{where}."
 
 
-def _what_runs(c: Comparison) -> str:
+def _what_runs(c: AlignedPrograms) -> str:
     """A sentence where the program as written runs."""
     base, here = c.columns
     if base.as_written and here.report.kept_as_written and here.report is base.report:
@@ -70,7 +65,7 @@ def _what_runs(c: Comparison) -> str:
     return "The program as written: the first calls have timed both, and what is shown here as chosen was not faster."
 
 
-def _main_change(c: Comparison) -> str:
+def _main_change(c: AlignedPrograms) -> str:
     """A sentence on the row with most of the difference, its cause, and the sum of the other differences."""
     total = c.columns[1].cost.seconds - c.columns[0].cost.seconds
     if abs(total) <= _SAME * c.columns[0].cost.seconds or not c.rows:
@@ -86,7 +81,7 @@ def _change_text(seconds: float) -> str:
     return f"{time(abs(seconds))} {'less' if seconds < 0 else 'more'}"
 
 
-def _remaining_time(c: Comparison, i: int) -> str:
+def _remaining_time(c: AlignedPrograms, i: int) -> str:
     """A sentence on the lines that take most of a column's time, and on its limit in the roofline model."""
     x = c.columns[i]
     rows = sorted((r for r in c.rows if r.seconds(i)), key=lambda r: -r.seconds(i))[:_MOST_LINES]
@@ -102,7 +97,7 @@ def _remaining_time(c: Comparison, i: int) -> str:
     return text + "."
 
 
-def _ranking(c: Comparison) -> str:
+def _ranking(c: AlignedPrograms) -> str:
     measured = measured_seconds(c.columns)
     seconds = measured or [x.cost.seconds for x in c.columns]
     base, first = c.columns[0], seconds[0]
@@ -116,7 +111,7 @@ def _ranking(c: Comparison) -> str:
     return "".join(told)
 
 
-def _shares(c: Comparison) -> str:
+def _shares(c: AlignedPrograms) -> str:
     """A sentence on the most expensive line of the first column, with its share of the time of each column."""
     if not c.rows:
         return ""

@@ -229,7 +229,7 @@ class SpreadReport:
     def to_html(self, path: str | Path | None = None) -> str:
         """The report as one page, with the picture; also written to `path` if one is given. OptionError if that
         fails."""
-        from relax_eg.reports.html import page_of_spreading  # which reads reports of costs, and they this file
+        from relax_eg.reports.pages import page_of_spreading
 
         return page_of_spreading(f"{self.name} on {self.devices} x {self.target}", self.to_svg(), str(self), path)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import RenderResult
 from rich.table import Table
@@ -12,15 +12,13 @@ from rich.text import Text
 from relax_eg.extract.family_rows import family_lines
 from relax_eg.extract.report import KernelRow, OperatorRow, ProgramCost, RuleRow, SelectedRow
 from relax_eg.figures import binding_text, count_text, integer_text, si, time
+from relax_eg.reports.record import ReportRecord
 from relax_eg.reports.terminal import plain_table
-
-if TYPE_CHECKING:
-    from relax_eg.reports.report import CostReport
 
 MOST_RULES = 3  # limit: rules whose work in the search the text shows; the JSON has all
 
 
-def report(r: CostReport) -> RenderResult:
+def report(r: ReportRecord) -> RenderResult:
     """The printed form of a report."""
     title = f"{r.name}   {r.target}, {r.execution}" + (f", at {binding_text(r.at)}" if r.at else "")
     yield Text(title + (" (sizes that were not given are assumed)" if r.assumed_at else ""), style="bold")
@@ -46,7 +44,7 @@ def report(r: CostReport) -> RenderResult:
         yield Text(line)
 
 
-def note_lines(r: CostReport) -> list[str]:
+def note_lines(r: ReportRecord) -> list[str]:
     """The lines below the tables of a report: rules, timings, memory, search, libraries, opaque calls."""
     fired = ", ".join(f"{k} x{v}" for k, v in r.rules.items()) or "none that the chosen program needs"
     lines = [f"rules used: {fired}"]
@@ -108,7 +106,7 @@ def note_lines(r: CostReport) -> list[str]:
     return lines
 
 
-def not_proved(r: CostReport) -> str:
+def not_proved(r: ReportRecord) -> str:
     """One line on the user's rules that the chosen program depends on and that no proof covers."""
     told = "; ".join(f"{rule} ({what})" for rule, what in r.not_proved.items())
     return f"rests on what is not proved: {told}"

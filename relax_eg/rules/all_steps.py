@@ -19,6 +19,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import call_sizes, inline_call
 from relax_eg.ir.control import arguments_of, group_arguments, runs_of, steps_of
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, SCAN, TUPLE, TUPLE_GET, Expr, postorder, tuple_, var
+from relax_eg.ir.expr import rebuild as rebuild_exprs
 from relax_eg.ir.heads import CORE, with_operands
 from relax_eg.ir.module import Function
 from relax_eg.ir.tensor_calls import call_tir
@@ -85,16 +86,12 @@ class _Rewriting:
     wholes: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])
 
     def of(self, roots: Sequence[Expr], kept: Collection[Expr] = ()) -> list[Expr]:
-        done: dict[Expr, Expr] = {}
-        for x in postorder(roots, stop=kept.__contains__):
-            args = () if x in kept else tuple(done[a] for a in x.args)
-            if x.op == TUPLE_GET and args and args[0].op == TUPLE:
-                done[x] = args[0].args[x.attr("index")]
-            elif x.op == SCAN and args:
-                done[x] = tuple_(self._all_steps(x, args))
-            else:
-                done[x] = with_operands(x, args) if args else x
-        return [done[x] for x in roots]
+        def in_all_steps(x: Expr, args: tuple[Expr, ...]) -> Expr:
+            if x.op == TUPLE_GET and args[0].op == TUPLE:
+                return args[0].args[x.attr("index")]
+            return tuple_(self._all_steps(x, args)) if x.op == SCAN else with_operands(x, args)
+
+        return rebuild_exprs(roots, in_all_steps, {x: x for x in kept})
 
     def _all_steps(self, e: Expr, args: Sequence[Expr]) -> list[Expr]:
         """The results of a `scan` with these operands."""

@@ -365,7 +365,7 @@ _AXIOM_INSTANCES = 3  # limit: instances per dtype, which differ in rank or attr
 def prove_formally(verdict: Verdict, rule: Rule, within: float | None = None) -> tuple[Verdict | None, str]:
     """The "tested" `verdict` raised to "proved" or "axiom", with an empty text; None, with the reason, if the formal
     checker shows neither. An axiom may turn out refuted. `within`: seconds of processor time; None for the usual."""
-    from relax_eg.rules.verify_formal import prove_rule  # imports z3, which nothing else here needs
+    from relax_eg.rules.verify_formal.prove import prove_rule  # imports z3, which nothing else here needs
 
     proof = prove_rule(rule) if within is None else prove_rule(rule, within)
     if proof.status == "unknown":

@@ -3,26 +3,17 @@ has the facts that its operands have at every call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from relax_eg.ir.calls import callees_first
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL, VAR, Expr
+from relax_eg.ir.expr import CALL
 from relax_eg.ir.module import Function, Module
-from relax_eg.ops.facts import FACTS
 from relax_eg.rules.conditions import FactKey
-from relax_eg.rules.propagation import (
-    KnownFacts,
-    annotation_facts,
-    close_under_implication,
-    constant_has,
-    required_facts,
-)
+from relax_eg.rules.propagation import Facts, KnownFacts, Leaves, is_positive_number, required_facts
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.shapes import Dim, Proved, Relation, Scope, prove
-
-Facts = Mapping[str, frozenset[FactKey]]  # by the name of a parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +29,6 @@ class DeclaredFacts:
     facts: Facts = field(default_factory=dict[str, frozenset[FactKey]])
     weights: frozenset[str] = frozenset()
     exact: bool = False
-
-
-class Leaves:
-    """The facts of a function's leaves: those of variables are given by name, constants are inspected."""
-
-    def __init__(self, facts: Facts) -> None:
-        self._facts = {name: close_under_implication(set[FactKey](f)) for name, f in facts.items()}
-
-    def have_fact(self, e: Expr, fact: FactKey) -> bool:
-        """Whether leaf `e` has `fact`, or passes it if it is a test of constants."""
-        # Facts about matrices do not apply to a matrix of literal size 1, which broadcasts (`annotation_facts`).
-        words = annotation_facts(e.annotation, _is_positive_number)
-        if isinstance(fact, str) and fact in FACTS and FACTS[fact].axes == 2 and "is_square" not in words:
-            return False
-        return fact in self._facts.get(str(e.attr("name")), ()) if e.op == VAR else constant_has(e, fact)
-
-
-def _is_positive_number(d: Dim) -> bool:
-    return d.is_const and d.value >= 1
 
 
 def is_positive_in(scope: Scope) -> Callable[[Dim], bool]:
@@ -88,7 +60,7 @@ def facts_of_functions(module: Module, declared: Facts, rules: RuleSet, exact: b
     for f in reversed(list(callees_first(module))):
         if f.name != entry.name:
             found[f.name] = _at_every_call(f, operands.get(f.name, ()))
-        known = KnownFacts(Leaves(found[f.name]).have_fact, exact, _is_positive_number)
+        known = KnownFacts(Leaves(found[f.name]).have_fact, exact, is_positive_number)
         for e in f.expressions():
             for name in functions_of(e):
                 args = e.args[1:] if e.op == CALL else ()

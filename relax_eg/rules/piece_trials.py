@@ -9,10 +9,8 @@ import numpy as np
 
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
-from relax_eg.ir.module import Module
 from relax_eg.ops import api as op
-from relax_eg.rules.schema_trials import main_of
-from relax_eg.rules.schemas import ModuleAnswers, Trial
+from relax_eg.rules.schemas import ModuleAnswers, Trial, trial_of
 from relax_eg.shapes import Dim
 
 _ROUNDING = 1e-4  # chosen: as a share of the largest element, of sums of up to 40 terms in float32
@@ -56,7 +54,7 @@ def rows(rng: np.random.Generator) -> Trial:
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
     large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # bytes; 0 where every byte in memory has a price
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
+    return trial_of(params, node, args, large_bytes=large)
 
 
 def batches(rng: np.random.Generator) -> Trial:
@@ -80,7 +78,7 @@ def batches(rng: np.random.Generator) -> Trial:
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((k, n, 2), (k, m, 2), (m,), (k, m, 2), (m, 2)))
     large = (0.0, 8192.0, 8192.0)[int(rng.integers(3))]  # bytes; mostly rows are below this and matrices are not
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), large))
+    return trial_of(params, node, args, large_bytes=large)
 
 
 def _in_groups(e: Expr, groups: int) -> Expr:
@@ -123,7 +121,7 @@ def sums_of_rows(rng: np.random.Generator) -> Trial:
     large = (0.0, 64.0)[int(rng.integers(2))]  # bytes; 0 where every byte in memory has a price
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (2, m), (m, m), (m,)))
     answers = ModuleAnswers if not rng.integers(8) else FewPlaces
-    return Trial(Module((main_of(params, ends[0]),)), ends[0], args, answers({}, (), postorder(ends), large))
+    return trial_of(params, ends[0], args, of=answers, nodes=postorder(ends), large_bytes=large)
 
 
 def softmaxes(rng: np.random.Generator) -> Trial:
@@ -168,8 +166,7 @@ def softmaxes(rng: np.random.Generator) -> Trial:
     xs, ys, vs = (a.astype(np.float32) for a in drawn)
     args = (xs, ys, hidden.astype(np.float32), vs)
     answers = ModuleAnswers if rng.integers(2) else FewPlaces
-    queries = answers({}, (), postorder((node,)))
-    return Trial(Module((main_of(params, node),)), node, args, queries, "numpy", _ROUNDING)
+    return trial_of(params, node, args, "numpy", _ROUNDING, answers)
 
 
 def images(rng: np.random.Generator) -> Trial:
@@ -205,8 +202,7 @@ def images(rng: np.random.Generator) -> Trial:
         e = made[int(rng.integers(len(made)))](e)
     # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
     args = tuple(rng.integers(-1, 2, [d.value for d in p.shape]).astype(np.float32) for p in params)
-    queries = ModuleAnswers({}, (), postorder((e,)), 0.0)
-    return Trial(Module((main_of(params, e),)), e, args, queries, "numpy")
+    return trial_of(params, e, args, "numpy")
 
 
 def on_host(rng: np.random.Generator) -> Trial:
@@ -214,8 +210,7 @@ def on_host(rng: np.random.Generator) -> Trial:
     trial = twice(rng)
     x, t = trial.node.args
     node = op.from_host(op.after(op.on_host(x), t))
-    main = main_of(trial.module.main.params, node)
-    return Trial(Module((main,)), node, trial.args, ModuleAnswers({}, (), postorder((node,)), 0.0))
+    return trial_of(trial.module.main.params, node, trial.args)
 
 
 def twice(rng: np.random.Generator) -> Trial:
@@ -226,4 +221,4 @@ def twice(rng: np.random.Generator) -> Trial:
     late = (op.sum(first), op.multiply(first, first), op.max(op.add(first, 1), 0, keepdims=True))[rng.integers(3)]
     node = op.after((x, op.add(x, 1), first)[rng.integers(3)], late)
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n + 1, m), (m, m)))
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), 0.0))
+    return trial_of(params, node, args)

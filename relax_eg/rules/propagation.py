@@ -5,13 +5,13 @@ The e-graph compiles the same rules to rules of its engine (`egraph.facts`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from relax_eg.dtypes import is_complex, is_float, names_where
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.expr import CONSTANT, Expr, constant_value
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value
 from relax_eg.limits import FEW_KEPT
 from relax_eg.ops.facts import ALL_IMPLIED, FACTS, HELPERS, Fact, facts_of_dtype, has_fact, impossible
 from relax_eg.ops.record import movement_operators
@@ -21,6 +21,8 @@ from relax_eg.rules.conditions import FactKey, ValueTest, key_of
 from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule
 from relax_eg.rules.matching import Expressions
 from relax_eg.shapes import Dim
+
+Facts = Mapping[str, frozenset[FactKey]]  # by the name of a parameter
 
 ONE = Dim.of(1)
 ANNOTATION_FACTS = ("integral", "finite", "nonnegative", "constant")  # facts that annotations imply
@@ -195,3 +197,22 @@ def constant_has(e: Expr, fact: FactKey) -> bool:
     if fact not in FACTS or impossible(fact, a) or (FACTS[fact].axes == 2 and value.size > _LARGEST_MATRIX):
         return False
     return has_fact(fact, value)
+
+
+class Leaves:
+    """The facts of a function's leaves: those of variables are given by name, constants are inspected."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = {name: close_under_implication(set[FactKey](f)) for name, f in facts.items()}
+
+    def have_fact(self, e: Expr, fact: FactKey) -> bool:
+        """Whether leaf `e` has `fact`, or passes it if it is a test of constants."""
+        # Facts about matrices do not apply to a matrix of literal size 1, which broadcasts (`annotation_facts`).
+        words = annotation_facts(e.annotation, is_positive_number)
+        if isinstance(fact, str) and fact in FACTS and FACTS[fact].axes == 2 and "is_square" not in words:
+            return False
+        return fact in self._facts.get(str(e.attr("name")), ()) if e.op == VAR else constant_has(e, fact)
+
+
+def is_positive_number(d: Dim) -> bool:
+    return d.is_const and d.value >= 1

@@ -26,7 +26,7 @@ from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.record import call
-from relax_eg.rules.schemas import ExtractionStep, ModuleAnswers, Schema, Trial, Trials, as_tuple
+from relax_eg.rules.schemas import ExtractionStep, ModuleAnswers, Schema, Trial, Trials, as_tuple, main_of, trial_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, loops, program, stage, sum_
 
@@ -90,10 +90,6 @@ def _value(trial: Trial, e: Expr) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-def main_of(params: Sequence[Expr], e: Expr) -> Function:
-    return Function("main", tuple(params), (), e)
-
-
 def _equal(before: tuple[Any, ...], after: tuple[Any, ...], tolerance: float = 0.0) -> bool:
     if len(before) != len(after) or any(np.shape(a) != np.shape(b) for a, b in zip(before, after, strict=True)):
         return False
@@ -141,7 +137,7 @@ def kernels(rng: np.random.Generator) -> Trial:
     inner = [e for e in (drawn((x, y)) for _ in range(6)) if e.ndim == 2] or [op.add(x, y)]
     node = drawn(inner)
     args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in ((k, k), (k, k), (k,)))
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}))
+    return trial_of(params, node, args, nodes=())
 
 
 def uses_of(operators: Collection[str]) -> Trials:
@@ -170,7 +166,7 @@ def uses_of(operators: Collection[str]) -> Trials:
         params = tuple(e for e in postorder((node,)) if e.op == "var")
         shapes = {"x": (n, m), "y": (n, m), "z": (m, k), "w": (m,), "i": (k,), "w0": ()}
         args = tuple(np.asarray(rng.integers(-3, 4, shapes[str(p.attr("name"))]), object) for p in params)
-        return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+        return trial_of(params, node, args)
 
     return use
 
@@ -182,7 +178,7 @@ def long_products(rng: np.random.Generator) -> Trial:
     params = var("x", Tensor(f"n {depth}")), var("w", Tensor(f"{depth} {columns}"))
     node = op.matmul(*params)
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((rows, depth), (depth, columns)))
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}))
+    return trial_of(params, node, args, nodes=())
 
 
 def small_products(rng: np.random.Generator) -> Trial:
@@ -194,7 +190,7 @@ def small_products(rng: np.random.Generator) -> Trial:
     node = (op.linear if turned else op.matmul)(*params)
     sizes = {"b": 2, "c": 3, **{name: int(rng.integers(0, 5)) for name in "mkn"}}
     args = tuple(rng.integers(-2, 3, [int(d.evaluate(sizes)) for d in p.shape]).astype(object) for p in params)
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, contracting=1e9))
+    return trial_of(params, node, args, nodes=(), contracting=1e9)
 
 
 def decoders(rng: np.random.Generator) -> Trial:
@@ -217,7 +213,7 @@ def decoders(rng: np.random.Generator) -> Trial:
     node = op.linear(x, op.permute_dims(weight, (1, 0))) if turned else op.matmul(x, weight)
     shapes = ((rows, each * blocks), (blocks, columns), (each, columns), (columns,))
     args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in shapes)
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+    return trial_of(params, node, args)
 
 
 def coded_products(rng: np.random.Generator) -> Trial:
@@ -250,8 +246,7 @@ def coded_products(rng: np.random.Generator) -> Trial:
         node = op.matmul(x, op.permute_dims(w, (1, 0)))
     else:
         node = op.linear(x, w) if turned else op.matmul(x, w)
-    queries = ModuleAnswers({}, (), postorder((node,)))
-    return Trial(Module((main_of(params, node),)), node, tuple(args), queries, "numpy", 1e-5)
+    return trial_of(params, node, tuple(args), "numpy", 1e-5)
 
 
 # chosen: accepted error of a product with a weight of codes, relative to the largest element of the result. Half a step
@@ -269,8 +264,7 @@ def products_with_weights(kind: str) -> Trials:
         params = x, w = tuple(var(name, Tensor(shape, "float32")) for name, shape in zip("xw", shapes, strict=True))
         node = op.linear(x, w) if turned else op.matmul(x, w)
         args = tuple(rng.uniform(0.5, 1.0, shape).astype(np.float32) for shape in shapes)
-        queries = ModuleAnswers({}, (), postorder((node,)), ahead_values=(w,))
-        return Trial(Module((main_of(params, node),)), node, args, queries, "numpy", _CODED[kind])
+        return trial_of(params, node, args, "numpy", _CODED[kind], ahead_values=(w,))
 
     return product
 
@@ -297,7 +291,7 @@ def workspaces(rng: np.random.Generator) -> Trial:
         rng.integers(-2, 3, (rows, parts * each)).astype(object),
         rng.integers(-2, 3, (parts * each, columns)).astype(object),
     )
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}))
+    return trial_of(params, node, args, nodes=())
 
 
 def convolutions(rng: np.random.Generator) -> Trial:
@@ -321,7 +315,7 @@ def convolutions(rng: np.random.Generator) -> Trial:
     node = op.conv(*params, steps, pads, around, groups, between)
     # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
     args = tuple(rng.integers(-3, 4, shape).astype(np.float32) for shape in (images, kernel))
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
+    return trial_of(params, node, args, "numpy")
 
 
 def networks_of_convolutions(rng: np.random.Generator) -> Trial:
@@ -354,7 +348,7 @@ def networks_of_convolutions(rng: np.random.Generator) -> Trial:
     node = e
     # Integers that float32 holds: the equations of a convolution name a dtype, which exact numbers do not have.
     args = tuple(rng.integers(-1, 2, [d.value for d in p.shape]).astype(np.float32) for p in params)
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))), "numpy")
+    return trial_of(params, node, args, "numpy")
 
 
 def _between(e: Expr, before: Expr, parameter: Callable[..., Expr], rng: np.random.Generator) -> Expr:
@@ -389,9 +383,8 @@ def nested_sums(rng: np.random.Generator) -> Trial:
         i = int(rng.integers(len(terms) - 1))
         joined = (op.add, op.subtract)[int(rng.integers(2))](terms[i], terms[i + 1])
         terms[i : i + 2] = [op.negative(joined) if rng.integers(6) == 0 and len(terms) > 2 else joined]
-    queries = ModuleAnswers({}, (), postorder(terms))
     args = (*(rng.integers(-3, 4, (k, k)).astype(object) for _ in range(4)), np.asarray(rng.integers(-3, 4), object))
-    return Trial(Module((main_of(params, terms[0]),)), terms[0], args, queries)
+    return trial_of(params, terms[0], args)
 
 
 def _of_function(kind: str, rng: np.random.Generator, is_known: bool = False) -> Trial:

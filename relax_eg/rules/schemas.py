@@ -16,7 +16,7 @@ from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import scan
-from relax_eg.ir.expr import Expr, tuple_, tuple_get, var
+from relax_eg.ir.expr import Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.origin import SourceLine
 from relax_eg.shapes import Dim
@@ -196,6 +196,26 @@ class Trial:
     queries: ModuleAnswers
     arithmetic: Literal["exact", "numpy"] = "exact"
     tolerance: float = 0.0
+
+
+def trial_of(
+    params: Sequence[Expr],
+    node: Expr,
+    args: tuple[Any, ...],
+    arithmetic: Literal["exact", "numpy"] = "exact",
+    tolerance: float = 0.0,
+    of: type[ModuleAnswers] = ModuleAnswers,
+    nodes: Sequence[Expr] | None = None,
+    **answers: Any,
+) -> Trial:
+    """The test program that returns `node`. `of`, `nodes`, `answers`: the class and the fields of the answers about it;
+    by default, `nodes` are all nodes of the program."""
+    queries = of({}, nodes=postorder((node,)) if nodes is None else nodes, **answers)
+    return Trial(Module((main_of(params, node),)), node, args, queries, arithmetic, tolerance)
+
+
+def main_of(params: Sequence[Expr], e: Expr) -> Function:
+    return Function("main", tuple(params), (), e)
 
 
 # Draws a test program of a schema.

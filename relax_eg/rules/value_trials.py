@@ -8,11 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, const, postorder, var
-from relax_eg.ir.module import Module
+from relax_eg.ir.expr import Expr, const, var
 from relax_eg.ops import api as op
-from relax_eg.rules.schema_trials import main_of
-from relax_eg.rules.schemas import ModuleAnswers, Trial
+from relax_eg.rules.schemas import Trial, trial_of
 from relax_eg.shapes import Dim
 
 _ROUNDING = 1e-3  # limit: error of determinants of small float32 matrices, singular ones too
@@ -34,7 +32,7 @@ def broadcast_operands(rng: np.random.Generator) -> Trial:
     f = made[int(rng.integers(len(made)))]
     node = f(x, wide) if rng.random() < 0.5 else f(wide, x)
     args = tuple(rng.integers(1, 4, shape).astype(object) for shape in ((k, m), narrow))
-    return Trial(Module((main_of((x, y), node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+    return trial_of((x, y), node, args)
 
 
 def sums_of_products(rng: np.random.Generator) -> Trial:
@@ -76,7 +74,7 @@ def sums_of_products(rng: np.random.Generator) -> Trial:
     node = (matrix, vector, lambda d: op.sum(matrix(d)))[int(rng.integers(3))](int(rng.integers(1, 4)))
     shapes = ((k, k), (k, k), (k, k), (k,), (k,))
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in shapes)
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+    return trial_of(params, node, args)
 
 
 def sums_in_semirings(rng: np.random.Generator) -> Trial:
@@ -105,7 +103,7 @@ def sums_in_semirings(rng: np.random.Generator) -> Trial:
     node = total(times(x, v), (None, (0,), (1,))[int(rng.integers(3))])
     values = rng.integers(-9, 10, (2, k, k)), rng.integers(-9, 10, (2, k))
     args = tuple(x < 0 if dtype == "bool" else x.astype(object) for y in values for x in y)
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,))))
+    return trial_of(params, node, args)
 
 
 def pointwise_terms(rng: np.random.Generator) -> Trial:
@@ -123,7 +121,7 @@ def pointwise_terms(rng: np.random.Generator) -> Trial:
         f = functions[int(rng.integers(len(functions)))]
         made.append(f(made[-1], made[int(rng.integers(len(made)))]))
     args = tuple(rng.integers(-3, 4, k).astype(object) for _ in params)
-    return Trial(Module((main_of(params, made[-1]),)), made[-1], args, ModuleAnswers({}, (), postorder((made[-1],))))
+    return trial_of(params, made[-1], args)
 
 
 def moved_values(rng: np.random.Generator) -> Trial:
@@ -161,7 +159,7 @@ def moved_values(rng: np.random.Generator) -> Trial:
     if rng.random() < 0.7:
         made = moved(made)
     args = tuple(rng.integers(-3, 4, (n, m)).astype(object) for _ in params)
-    return Trial(Module((main_of(params, made),)), made, args, ModuleAnswers({}, (), postorder((made,))))
+    return trial_of(params, made, args)
 
 
 def matrix_words(rng: np.random.Generator) -> Trial:
@@ -194,8 +192,7 @@ def matrix_words(rng: np.random.Generator) -> Trial:
     drawn = (*square, triangle, turned, rng.integers(-3, 4, k))
     args = tuple(np.asarray(x, np.float32) for x in drawn)
     known = {lower: frozenset(("lower_triangular", "invertible")), q: frozenset(("orthogonal", "invertible"))}
-    queries = ModuleAnswers({}, (), postorder((node,)), known=known)
-    return Trial(Module((main_of((*params, v), node),)), node, args, queries, "numpy")
+    return trial_of((*params, v), node, args, "numpy", known=known)
 
 
 def determinants_of_products(rng: np.random.Generator) -> Trial:
@@ -234,11 +231,8 @@ def determinants_of_products(rng: np.random.Generator) -> Trial:
         q: frozenset(("orthogonal", "invertible")),
         d: frozenset(("nonzero",)),
     }
-    queries = ModuleAnswers({}, (), postorder((node,)), known=known)
     args = tuple(np.asarray(x, np.float32) for x in drawn.values())
-    return Trial(
-        Module((main_of(params, node),)), node, args, queries, "numpy", 1e-3
-    )  # limit: float32, singular ones too
+    return trial_of(params, node, args, "numpy", 1e-3, known=known)  # limit: float32, singular ones too
 
 
 def reductions(rng: np.random.Generator) -> Trial:
@@ -273,7 +267,7 @@ def reductions(rng: np.random.Generator) -> Trial:
     args = (*(rng.integers(-3, 4, n).astype(object) for n in (shape, shape, (shape[0], 1))),
             np.asarray(int(rng.integers(-3, 4)), object))  # fmt: skip
     known = {a: frozenset(("finite",)) for a in params}
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), 0.0, known))
+    return trial_of(params, node, args, known=known)
 
 
 def searches(rng: np.random.Generator) -> Trial:
@@ -294,4 +288,4 @@ def searches(rng: np.random.Generator) -> Trial:
         x: frozenset(("finite",)),
         **{a: frozenset(("finite", "positive", "nonnegative", "nonzero")) for a in (d, s)},
     }
-    return Trial(Module((main_of(params, node),)), node, args, ModuleAnswers({}, (), postorder((node,)), 0.0, known))
+    return trial_of(params, node, args, known=known)

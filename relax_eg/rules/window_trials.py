@@ -8,12 +8,10 @@ import numpy as np
 
 from relax_eg.dtypes import names_where
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, const, postorder, var
-from relax_eg.ir.module import Module
+from relax_eg.ir.expr import Expr, const, var
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import saturated
-from relax_eg.rules.schema_trials import main_of
-from relax_eg.rules.schemas import ModuleAnswers, Trial
+from relax_eg.rules.schemas import Trial, trial_of
 
 _ROUNDED = 1e-4  # chosen: error, as a share of the largest element, of rules that are not as accurate as a sum
 _SMALL = 1e-5  # chosen: the same of rules that add in another order
@@ -21,8 +19,7 @@ _BYTES = sorted(names_where(lambda d: d.is_integer and d.bits == 8))  # dtypes o
 
 
 def _trial(node: Expr, params: tuple[Expr, ...], args: tuple[Any, ...], tolerance: float = 0.0) -> Trial:
-    queries = ModuleAnswers({}, (), postorder((node,)))
-    return Trial(Module((main_of(params, node),)), node, args, queries, "numpy", tolerance)
+    return trial_of(params, node, args, "numpy", tolerance)
 
 
 def _whole(rng: np.random.Generator, *shapes: tuple[int, ...]) -> tuple[Any, ...]:

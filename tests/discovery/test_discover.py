@@ -27,7 +27,7 @@ from relax_eg.discovery.typings import signatures
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.errors import DiscoveryError
 from relax_eg.ops.facts import FACTS
-from relax_eg.rules.verify_formal import prove_rule
+from relax_eg.rules.verify_formal.prove import prove_rule
 
 
 def texts(found: rx.types.Discovery) -> set[str]:

@@ -13,7 +13,7 @@ from benchmarks.random_instances import differences
 from relax_eg.driver.mining import mine
 from relax_eg.driver.ranking import LEAST_SAVING
 from relax_eg.rules import Rule, RuleSet
-from relax_eg.rules.verify_formal import prove_rule
+from relax_eg.rules.verify_formal.prove import prove_rule
 
 FOUND = Found.read(LAWS)
 RULES = list(FOUND.rules())

@@ -84,7 +84,6 @@ LISTED = {
     "rules/sums_of_products/emit.py": "writes a scatter",
     "rules/sums_of_products/region.py": "what is the same number in every element; convolutions",
     "rules/verify_formal/accuracy.py": "kernels of a record: matmul",
-    "rules/verify_formal/matrices.py": "a theory: the algebra of matrices",
     "rules/verify_formal/compose.py": "the place of the one in a one-hot row",
 }
 

@@ -83,7 +83,7 @@ def _call(p: Expr, args: tuple[Expr, ...], rng: Random, dtype: str) -> Expr:
         if a.kind == "dims":
             attrs[a.name] = tuple(map(Dim.of, _dims(p.op, a.name, args[0] if args else None, rng)))
         elif a.name == "axes" and p.op in ("sum", "mean", "prod", "max", "min", "squeeze", "flip", "expand_dims"):
-            attrs["axes"] = (int(rng.integers(max(rank, 1))),)
+            attrs["axes"] = (int(rng.integers(max(rank + (p.op == "expand_dims"), 1))),)
         elif a.name in ("strides", "dilation", "input_dilation", "interior"):
             size = rank if p.op != "conv" else rank - 2
             attrs[a.name] = (0 if a.name == "interior" else 1,) * size
@@ -123,6 +123,7 @@ def examples(d: FactRule, dtype: str, rng: Random, count: int) -> Iterator[Examp
     premises: dict[str, frozenset[FactKey]] = {v: frozenset() for v in d.variables}
     for premise in d.premises:
         premises[premise.name] |= {key_of(premise)}
+    extended = [str(x.attr("name")) for e in d.nodes if e.op == "expand_dims" for x in e.args if e is not d.pattern]
     made = 0
     for _ in range(60 * count):
         if made == count:
@@ -138,6 +139,8 @@ def examples(d: FactRule, dtype: str, rng: Random, count: int) -> Iterator[Examp
                 speaks_of_axes = any(f in FACTS and meaning(f).axes for f in facts)
                 if not speaks_of_axes and rng.random() < (0.5 if d.pattern.op == "matmul" else 0.2):
                     its = its[::-1]
+                if v in extended and rng.random() < 0.7:
+                    its = shape[:-1]
                 annotation = Tensor(its, _dtype(d, v, n, facts, dtype, rng))
                 chosen.append(var(f"{v}{n}", annotation))
                 params.append((chosen[-1], facts))

@@ -14,8 +14,8 @@ from relax_eg.rules.book import default
 from relax_eg.rules.certificates import not_proved, status
 from relax_eg.rules.check import check_all_values, prove_formally
 from relax_eg.rules.verdict import Verdict
-from relax_eg.rules.verify_formal import prove_rule
 from relax_eg.rules.verify_formal.folds import Folds
+from relax_eg.rules.verify_formal.prove import prove_rule
 
 book = RuleSet("book")
 

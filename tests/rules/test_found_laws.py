@@ -10,7 +10,7 @@ from benchmarks.corpus.fired import corpus_rules
 from benchmarks.discovery_gains import of_corpus, of_functions
 from relax_eg.driver.ranking import LEAST_SAVING, Optimize
 from relax_eg.rules import RuleSet, orders, traced
-from relax_eg.rules.verify_formal import prove_rule
+from relax_eg.rules.verify_formal.prove import prove_rule
 
 # The law, and the program on which it saves.
 SAVES = {

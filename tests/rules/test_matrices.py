@@ -11,9 +11,20 @@ import pytest
 from jax.numpy.linalg import cholesky, det, inv, qr, slogdet, solve
 
 import relax_eg as rx
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, var
+from relax_eg.ops import api as op
+from relax_eg.ops.facts import FACTS
+from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import operators_run_as
-from relax_eg.rules import systems
+from relax_eg.rules import RuleSet, systems
+from relax_eg.rules.book.systems import eye, solved, solved_columns
+from relax_eg.rules.conditions import FactKey
+from relax_eg.rules.matrices.equality import are_same
+from relax_eg.rules.matrices.lifting import Lift
+from relax_eg.rules.propagation import KnownFacts, Leaves, is_positive_number
 from relax_eg.rules.schema_trials import first_difference
+from relax_eg.rules.verify_formal.prove import prove_rule
 
 _FACTORISATIONS = operators_run_as("factorisation", "solve")
 _SIZES = {"n": 400, "k": 8, "b": 4, "m": 30}
@@ -138,10 +149,6 @@ def test_proposals_have_the_same_values(schema: Any) -> None:
 
 
 def test_proofs_tell_sides_apart() -> None:
-    from relax_eg.ir.annotations import Tensor
-    from relax_eg.ir.expr import var
-    from relax_eg.ops import api as op
-
     (schema,) = [s for s in systems.schemas if s.name == "factors_that_cancel"]
     assert schema.prove is not None
     a, x = var("a", Tensor("n n")), var("x", Tensor("n k"))
@@ -155,3 +162,130 @@ def test_proofs_tell_sides_apart() -> None:
     assert schema.prove(solved, op.matmul(a, x), facts, {})
     assert schema.prove(solved, x, lambda _: frozenset(), {})
     assert schema.prove(op.triangular_solve(a, op.matmul(a, x)), x, facts, {})  # the other triangle
+
+
+def inverse(a: Any) -> Any:
+    return solved_columns(a, eye(a.shape[0], a.dtype))
+
+
+def resolvent(a: Any, b: Any) -> Any:
+    return inverse(a) - inverse(b), inverse(a) @ (b - a) @ inverse(b)
+
+
+def resolvent_of_the_other_sign(a: Any, b: Any) -> Any:
+    return inverse(a) - inverse(b), inverse(a) @ (a - b) @ inverse(b)
+
+
+def resolvent_of_the_transpose(a: Any, b: Any) -> Any:
+    return inverse(a) - inverse(b), inverse(a) @ (b - a).T @ inverse(b)
+
+
+def ridge(a: Any, y: Any, s: Any) -> Any:
+    m, n = a.shape
+    return solved(a.T @ a + s * eye(n, a.dtype), a.T @ y), a.T @ solved(a @ a.T + s * eye(m, a.dtype), y)
+
+
+def low_rank_part_pushed_through(u: Any, v: Any, b: Any) -> Any:
+    n, k = u.shape
+    large, small = solved(eye(n, u.dtype) + u @ v, u @ b), u @ solved(eye(k, u.dtype) + v @ u, b)
+    return large + small, small + small
+
+
+def transposed_part_pushed_through(u: Any, v: Any, b: Any) -> Any:
+    n, k = u.shape
+    large, small = solved(eye(n, u.dtype) + u @ v, u @ b), u @ solved(eye(k, u.dtype) + (v @ u).T, b)
+    return large + small, small + small
+
+
+def solved_twice(a: Any, b: Any, c: Any) -> Any:
+    return solved(a, solved(b, c)), solved(b @ a, c)
+
+
+def solved_in_the_other_order(a: Any, b: Any, c: Any) -> Any:
+    return solved(a, solved(b, c)), solved(a @ b, c)
+
+
+def turned_inverse(a: Any, b: Any) -> Any:
+    return inverse(a).T @ b, solved(a, b)
+
+
+def angle(q: Any, x: Any, y: Any) -> Any:
+    return op.sum((q @ x) * (q @ y)), op.sum(x * y)
+
+
+def divided_by_what_may_be_zero(q: Any, x: Any) -> Any:
+    return q @ q.T @ x, x + x / x - x / x
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes", "when", "status"),
+    [
+        (resolvent, "a: n n, b: n n", "", "proved"),
+        (resolvent_of_the_other_sign, "a: n n, b: n n", "", "unknown"),
+        (resolvent_of_the_transpose, "a: n n, b: n n", "", "unknown"),
+        (ridge, "a: m n, y: m, s:", "positive(s)", "proved"),
+        (ridge, "a: m n, y: m, s:", "nonnegative(s)", "unknown"),  # the matrix may be singular
+        (low_rank_part_pushed_through, "u: n k, v: k n, b: k", "", "proved"),
+        (transposed_part_pushed_through, "u: n k, v: k n, b: k", "", "unknown"),
+        (solved_twice, "a: n n, b: n n, c: n", "", "proved"),
+        (solved_in_the_other_order, "a: n n, b: n n, c: n", "", "unknown"),
+        (turned_inverse, "a: n n, b: n", "positive definite(a)", "proved"),
+        (turned_inverse, "a: n n, b: n", "", "unknown"),
+        (angle, "q: n n, x: n, y: n", "orthogonal(q)", "proved"),
+        (angle, "q: n n, x: n, y: n", "invertible(q)", "unknown"),
+        (divided_by_what_may_be_zero, "q: n n, x: n", "orthogonal(q)", "unknown"),
+    ],
+)
+def test_rules_are_proved_by_the_laws_of_matrices(f: Any, shapes: str, when: str, status: str) -> None:
+    book = RuleSet("more")
+    book.rule(shapes, when=when or (), numerics="approximate", check=False)(f)
+    (rule,) = book
+    assert prove_rule(rule).status == status
+
+
+_A, _B, _Q, _D = _MATRICES = [var(name, Tensor("n n", "float64")) for name in "abqd"]
+_CLAIMED: dict[str, frozenset[FactKey]] = {
+    "a": frozenset(("invertible",)), "q": frozenset(("orthogonal",)), "d": frozenset(("diagonal", "positive_definite")),
+}  # fmt: skip
+
+
+def _factor(rng: np.random.Generator) -> Expr:
+    x, y = (_MATRICES[int(rng.integers(4))] for _ in range(2))
+    made = (
+        lambda: x, lambda: x, lambda: x, lambda: x.T, lambda: inverse(x), lambda: inverse(x).T, lambda: inverse(x @ y),
+        lambda: inverse(x + y), lambda: inverse(_D + _B @ _B.T),
+    )  # fmt: skip
+    return made[int(rng.integers(len(made)))]()
+
+
+def _word(rng: np.random.Generator) -> Expr:
+    e = _factor(rng)
+    for _ in range(int(rng.integers(3))):
+        e = e @ _factor(rng)
+    return e
+
+
+def _other_form(e: Expr, rng: np.random.Generator) -> Expr:
+    """A form of a matrix that is mostly equal to it."""
+    x, w = _MATRICES[int(rng.integers(4))], _word(rng)
+    made = (
+        lambda: e + w - w, lambda: inverse(x) @ (x @ e), lambda: x @ (inverse(x) @ e), lambda: (e @ x) @ inverse(x),
+        lambda: _Q.T @ (_Q @ e), lambda: _Q @ (_Q @ e), lambda: inverse(x.T) @ (x @ e), lambda: e + w,
+    )  # fmt: skip
+    return made[int(rng.integers(len(made)))]()
+
+
+def test_random_programs_that_are_called_equal_are() -> None:
+    known = KnownFacts(Leaves(_CLAIMED).have_fact, False, is_positive_number)
+    rng, n, found = np.random.default_rng(0), 3, 0
+    values = {_A: square(n), _B: columns(n, n), _Q: np.linalg.qr(square(n))[0], _D: np.diag(1 + np.arange(n))}
+    at = {x: np.asarray(v, np.float64) for x, v in values.items()}
+    for _ in range(24):
+        left = _word(rng) + _word(rng)
+        right = _other_form(left, rng)
+        lift = Lift(lambda e: known.among(FACTS, e), lambda _: False, lambda _: 2, lambda flops, _, __: flops)
+        if are_same(lift, left, right):
+            found += 1
+            a, b = (evaluate_expr(e, at, {"n": n}) for e in (left, right))
+            np.testing.assert_allclose(a, b, 1e-6, 1e-6 * float(np.max(np.abs(a))))
+    assert found >= 8

@@ -35,7 +35,7 @@ from rule_fixtures import good
 from relax_eg.rules import Rule, default
 from relax_eg.rules.certificates import status
 from relax_eg.rules.check import check, strengthen
-from relax_eg.rules.verify_formal import prove_rule
+from relax_eg.rules.verify_formal.prove import prove_rule
 
 COUNT = int(os.environ.get("RELAX_EG_MUTANTS", "2000"))
 

@@ -11,7 +11,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import call
 from relax_eg.rules import Rule, RuleSet
 from relax_eg.rules.check import check
-from relax_eg.rules.verify_formal import prove_rule
+from relax_eg.rules.verify_formal.prove import prove_rule
 
 right = RuleSet("right")
 wrong = RuleSet("wrong")

@@ -12,7 +12,7 @@ from relax_eg.rules import Rule, RuleSet, systems, values
 from relax_eg.rules.book.systems import eye, solved
 from relax_eg.rules.certificates import status
 from relax_eg.rules.check import check
-from relax_eg.rules.verify_formal import prove_rule
+from relax_eg.rules.verify_formal.prove import prove_rule
 
 BEHIND_FACTS = [r for r in (*values, *systems) if r.when]
 # Sorting and linear algebra have no index equations; what else is left is an order, or a maximum that a factor enters.

@@ -16,7 +16,6 @@ from relax_eg.ir.expr import var
 from relax_eg.ops import api as op
 from relax_eg.rules import Rule, RuleSet, default
 from relax_eg.rules.check import check
-from relax_eg.rules.verify_formal import prove_rule
 from relax_eg.rules.verify_formal.compose import Composer
 from relax_eg.rules.verify_formal.guards import (
     Deadline,
@@ -27,6 +26,7 @@ from relax_eg.rules.verify_formal.guards import (
     simplified,
     zero,
 )
+from relax_eg.rules.verify_formal.prove import prove_rule
 from relax_eg.rules.verify_formal.sums import Factor
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Const, Index, Select, loop

@@ -12,7 +12,7 @@ from relax_eg.ops import api as op
 from relax_eg.rules import RuleSet, convolution
 from relax_eg.rules.check import check
 from relax_eg.rules.verification import verify_in
-from relax_eg.rules.verify_formal import prove_rule
+from relax_eg.rules.verify_formal.prove import prove_rule
 
 made = RuleSet("made")
 _POOL = {"strides": "reduce_window.strides"}

@@ -69,6 +69,14 @@ def keeps_last(a: Attributes) -> bool:
     return a["axes"][-1:] == (len(a["axes"]) - 1,)
 
 
+def at_end(a: Attributes) -> int | bool:
+    return len(a["axes"]) == 1 and a["axes"][0] + 1
+
+
+def of_matrix(a: Attributes) -> int | bool:
+    return a["axes"] in ((0,), (1,)) and 1 + a["keepdims"]
+
+
 def even(a: Attributes) -> bool:
     return a["y"] % 2 == 0
 
@@ -359,6 +367,10 @@ def _matrices() -> Iterator[FactRule]:
         (SYMMETRIC, POSITIVE_SEMIDEFINITE),
         s,
     )
+    yield from reals.gives(
+        p.matmul(swapped, p.divide(x, p.expand_dims(y, where=at_end))), POSITIVE_SEMIDEFINITE, has(y, POSITIVE)
+    )
+    yield from reals.gives(p.sum(x, where=of_matrix), POSITIVE, has(x, DIAGONAL, POSITIVE_DEFINITE))
     yield from reals.keeps(p.matmul(x, x), SYMMETRIC)
     yield from reals.gives(p.matmul(x, x), POSITIVE_SEMIDEFINITE, has(x, SYMMETRIC))
     yield from reals.keeps(p.matmul(x, y), (LOWER_TRIANGULAR, UPPER_TRIANGULAR, ORTHOGONAL, INVERTIBLE))

@@ -21,7 +21,7 @@ from relax_eg.ir.expr import (
     TUPLE_GET,
     WHILE,
     Expr,
-    postorder,
+    rebuild,
     tuple_,
     tuple_get,
     var,
@@ -217,17 +217,18 @@ def _body_anew(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]
     for b in function.blocks[0].bindings:
         (env[b.var],) = instantiate([b.value], env, sizes)
     (result,) = instantiate([function.result], env, sizes)
-    done = {a: a for a in e.args}
-    for x in postorder([result], stop=done.__contains__):
-        if x in done:
-            continue
-        args = tuple(done[a] for a in x.args)
+
+    def inlined(x: Expr, args: tuple[Expr, ...]) -> Expr:
+        nonlocal count
         made = with_operands(x, args)
         inner = _body(made, queries, most - count + 1, asked) if made.op == CALL else None
-        if inner is not None:
-            made, count = inner[0], count - 1 + inner[1]
-        done[x] = made
-    return (done[result], count) if done[result].annotation == e.annotation else None
+        if inner is None:
+            return made
+        count += inner[1] - 1
+        return inner[0]
+
+    (result,) = rebuild([result], inlined, {a: a for a in e.args})
+    return (result, count) if result.annotation == e.annotation else None
 
 
 # limit: steps of a scan that is unrolled, and operators of all its steps

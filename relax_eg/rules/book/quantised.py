@@ -20,9 +20,10 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import rebuilt
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, postorder
 from relax_eg.ir.heads import with_operands
-from relax_eg.ir.module import Binding, Block, Function
+from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.codes import Coded, Scheme, contracted_axes, decoded, encoded, encoded_rows, why_not_coded
 from relax_eg.ops.interpret import evaluate_expr
@@ -389,14 +390,14 @@ _INTEGERS = {"matmul": _as_integers, "linear": _as_integers, "conv": _convolutio
 
 def integers_in(function: Function) -> Function:
     """`function` with products of integers wherever there can be, whatever that costs."""
-    done: dict[Expr, Expr] = {}
-    for e in function.expressions():
-        made = with_operands(e, [done[a] for a in e.args])
+
+    def of_integers(e: Expr, args: tuple[Expr, ...]) -> Expr:
+        made = with_operands(e, args)
         propose = _INTEGERS.get(made.op)
         proposed = None if propose is None else propose(made, ModuleAnswers({}))
-        done[e] = made if proposed is None else proposed
-    blocks = tuple(Block(tuple(Binding(b.var, done[b.value]) for b in k.bindings), k.dataflow) for k in function.blocks)
-    return replace(function, blocks=blocks, result=done[function.result])
+        return made if proposed is None else proposed
+
+    return rebuilt(function, of_integers)
 
 
 def quantised_product(e: Expr, coded: Coded, scheme: Scheme, x: Expr) -> Expr:

@@ -20,7 +20,6 @@ import numpy as np
 from relax_eg.dtypes import FLOATS, names_where
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, var
-from relax_eg.ir.module import Module
 from relax_eg.limits import LARGEST_INT32, MANY_KEPT
 from relax_eg.ops import api as op
 from relax_eg.ops.reduction import accumulator
@@ -29,8 +28,7 @@ from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.certificates import is_shipped
 from relax_eg.rules.rule import Rule, instances
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import main_of
-from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema, Trial
+from relax_eg.rules.schemas import ProgramQueries, Schema, Trial, trial_of
 
 RECOGNISED = "recognised"  # the tag of all of them
 
@@ -49,7 +47,7 @@ def _numbers(rng: np.random.Generator) -> Trial:
     """A program of one number: mostly whole, and at the limits of what a size is."""
     number = rng.choice([0.0, 1.0, 2.0, 7.0, 0.5, -3.0, 1e10, float(rng.integers(1, 4096))])
     node = const(np.asarray(number, "float32"))
-    return Trial(Module((main_of((), node),)), node, (), ModuleAnswers({}, (), (node,)), "numpy")
+    return trial_of((), node, (), "numpy")
 
 
 def _normal_weighted(x: Expr) -> Expr:
@@ -81,7 +79,7 @@ def _weighted(rng: np.random.Generator) -> Trial:
     x = var("x", Tensor("m", "float32"))
     node = (_normal_weighted, _tanh_weighted)[int(rng.integers(2))](x)
     numbers = rng.standard_normal(int(rng.integers(0, 9))).astype(np.float32)
-    return Trial(Module((main_of((x,), node),)), node, (numbers,), ModuleAnswers({}, (), (node,)), "numpy", _TOLERANCE)
+    return trial_of((x,), node, (numbers,), "numpy", _TOLERANCE)
 
 
 recognised = RuleSet(

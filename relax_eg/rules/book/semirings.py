@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, postorder, var
+from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, rebuild, var
 from relax_eg.ops import api as op
 from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import call, movement_operators
@@ -147,24 +147,21 @@ class _Numbers:
 
 def _translated_back(root: Expr, leaves: dict[Expr, Expr], s: _Semiring) -> Expr:
     """The value of the semiring for a sum of products. Raises _NoTranslation."""
-    done = dict(leaves)
-    for e in postorder((root,), stop=done.__contains__):
-        if e in done:
-            continue
-        made = tuple(done[a] for a in e.args)
+
+    def translated(e: Expr, made: tuple[Expr, ...]) -> Expr:
         if e.op == CONSTANT and not e.ndim:
-            done[e] = _number(e, s)
-        elif e.op in ("add", "multiply"):
-            done[e] = call(s.add if e.op == "add" else s.times, made, {})
-        elif e.op == "sum":
-            done[e] = call(s.total, made, dict(e.attrs))
-        elif e.op == "matmul":
-            done[e] = _product(made[0], made[1], s)
-        elif e.op in _JOINED or (e.op in _MOVED and len(e.args) == 1):
-            done[e] = call(e.op, made, dict(e.attrs))
-        else:
-            raise _NoTranslation(e.op)
-    return done[root]
+            return _number(e, s)
+        if e.op in ("add", "multiply"):
+            return call(s.add if e.op == "add" else s.times, made, {})
+        if e.op == "sum":
+            return call(s.total, made, dict(e.attrs))
+        if e.op == "matmul":
+            return _product(made[0], made[1], s)
+        if e.op in _JOINED or (e.op in _MOVED and len(e.args) == 1):
+            return call(e.op, made, dict(e.attrs))
+        raise _NoTranslation(e.op)
+
+    return rebuild([root], translated, leaves)[0]
 
 
 def _number(e: Expr, s: _Semiring) -> Expr:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr, postorder
+from relax_eg.rules.matrices import equality
 from relax_eg.rules.matrices.determinants import Determinants
 from relax_eg.rules.matrices.lifting import Lift, is_factorisation
 from relax_eg.rules.matrices.lowering import SolutionWriter
@@ -36,7 +37,7 @@ def _form(e: Expr, queries: ProgramQueries, is_cut: Callable[[Expr], bool]) -> E
     if not lift.laws:
         return None
     form = SolutionWriter(lift).program(lift.emitted(reduced))
-    return form if form is not e and lift.are_same(e, form) else None
+    return form if form is not e and equality.are_same(lift, e, form) else None
 
 
 def _is_nothing(_: Expr) -> bool:
@@ -53,7 +54,7 @@ def are_same(left: Expr, right: Expr, facts: FactsOf) -> bool:
     for is_cut in (_is_nothing, lambda x: x in there and x is not right):
         lift = Lift(facts, is_cut, lambda _: 2, lambda flops, _, __: flops)
         try:
-            if lift.are_same(left, right):
+            if equality.are_same(lift, left, right):
                 return True
         except (Unsupported, OutOfTime):
             continue

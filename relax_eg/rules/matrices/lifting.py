@@ -7,7 +7,7 @@ a product, a transpose, a multiple, a Kronecker product or a diagonal matrix is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -316,41 +316,9 @@ class Lift:
         plan = planner.best(s) if s.terms else None
         return Emitter(s, extents, self.extent).expression(plan)
 
-    def are_same(self, left: Expr, right: Expr) -> bool:
-        """Whether two programs have the same terms. Neither may invert a matrix that the other does not, unless it is
-        known to have an inverse."""
-        sums: list[SumOfProducts] = []
-        inverted: list[set[InverseOf]] = []
-        for e in (left, right):
-            self.inverted, self._made, self._inverses = set(), {}, {}
-            sums.append(self.reduced(e))
-            inverted.append(self.inverted)
-        a, b = sums
-        if any("invertible" not in self.facts(x.of) for x in inverted[1] - inverted[0]):
-            return False
-        if [len(g) for g in a.result] != [len(g) for g in b.result] or len(a.terms) != len(b.terms):
-            return False
-        pairs = [(x, y) for g, h in zip(a.result, b.result, strict=True) for x, y in zip(g, h, strict=True)]
-        shift = 1 + max([*a.extents, *b.extents], default=0)
-        extents = {**a.extents, **{x + shift: n for x, n in b.extents.items()}}
-        if any(extents[x] != extents[y + shift] for x, y in pairs):
-            return False
-        letters = {x: y + shift for x, y in pairs}
-        names = {x: x + shift for x in b.extents}
-        rest = [_named(t, names) for t in b.terms]
-        for t in a.terms:
-            same = (
-                u for u in rest if u.coefficient == t.coefficient and self.relations.is_same(t, u, letters, extents)
-            )
-            found = next(same, None)
-            if found is None:
-                return False
-            rest.remove(found)
-        return True
-
-
-def _named(t: ProductTerm, names: Mapping[Letter, Letter]) -> ProductTerm:
-    return replace(t, factors=tuple(replace(f, letters=tuple(names[x] for x in f.letters)) for f in t.factors))
+    def start_again(self) -> None:
+        """Forgets which inverses were needed so far."""
+        self.inverted, self._made, self._inverses = set(), {}, {}
 
 
 def is_read(e: Expr) -> bool:

@@ -8,18 +8,22 @@ Q' Q = I, L L' = S, Q R = A. An identity matrix makes two letters one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ops import api as op
 from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm, on_diagonals, with_letters
 from relax_eg.rules.sums_of_products.letters import SumOfProducts
+from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim, indices_of
 from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Apply
 
 _MOST_STEPS = 64  # limit: times that factors of a product are replaced
 _MOST_VIEWS = 16  # limit: operators that take the diagonal of a matrix
+_MOST_KNOWN = 1 << 10  # limit: masks of which it is known whether they are the identity
 
 
 @dataclass(frozen=True)
@@ -63,20 +67,29 @@ class Relations:
         extents = dict(s.extents)
         free = frozenset(itertools.chain.from_iterable(s.result))
         count = 0
-        kept: list[ProductTerm] = []
+        terms: list[ProductTerm] = []
         for t in s.terms:
             state = _Term(self, extents, free, list(t.factors), list(t.sizes))
             count += state.reduce()
-            made = replace(t, factors=tuple(state.factors), sizes=tuple(state.sizes))
+            terms.append(replace(t, factors=tuple(state.factors), sizes=tuple(state.sizes)))
+        kept, collected = self.collected(terms, free, extents)
+        return replace(s, terms=kept, extents=extents), count + collected
+
+    def collected(
+        self, terms: Iterable[ProductTerm], free: frozenset[Letter], extents: Mapping[Letter, Dim]
+    ) -> tuple[tuple[ProductTerm, ...], int]:
+        """The sum of terms with equal ones collected, and the number of those that were added to others."""
+        count = 0
+        kept: list[ProductTerm] = []
+        for t in terms:
             for i, k in enumerate(kept):
-                if self.is_same(k, made, dict(zip(free, free, strict=True)), extents):
+                if self.is_same(k, t, dict(zip(free, free, strict=True)), extents):
                     count += 1
-                    kept[i] = replace(k, coefficient=k.coefficient + made.coefficient)
+                    kept[i] = replace(k, coefficient=k.coefficient + t.coefficient)
                     break
             else:
-                kept.append(made)
-        terms = tuple(t for t in kept if t.coefficient)
-        return replace(s, terms=terms, extents=extents), count
+                kept.append(t)
+        return tuple(t for t in kept if t.coefficient), count
 
     def is_symmetric(self, value: Expr) -> bool:
         """Whether a matrix, or the one of which it is the inverse, is symmetric."""
@@ -141,13 +154,13 @@ class _Term:
 
     def reduce(self) -> int:
         """Applies laws until none applies; returns how many were."""
-        self.factors = [_with_plain_mask(f) for f in self.factors]
+        self.factors = [_with_plain_mask(f, self.extents) for f in self.factors]
         for f in list(self.factors):
-            if (matrix := _of_diagonal(f)) is not None:
+            if (matrix := of_diagonal(f)) is not None:
                 x = f.letters[-1]
                 y = self._new_letter(self.extents[x])
                 self.factors[self.factors.index(f)] = Access(matrix, (*f.letters, y), f.divides)
-                self.factors.append(Access(self._mask((x, y)), (x, y)))
+                self.factors.append(identity_mask(x, y, self.extents))
         count = 0
         while count < _MOST_STEPS and self._step():
             count += 1
@@ -189,10 +202,10 @@ class _Term:
 
     def _is_diagonal(self, x: Letter, y: Letter) -> bool:
         """A diagonal matrix is itself times the identity; False if that is written already."""
-        first, second = min(x, y), max(x, y)
-        if any(is_identity_mask(g.value) and g.letters == (first, second) for g in self.factors):
+        mask = identity_mask(x, y, self.extents)
+        if mask in self.factors:
             return False
-        self.factors.append(Access(self._mask((first, second)), (first, second)))
+        self.factors.append(mask)
         return True
 
     def _trace(self, i: int, matrix: Expr) -> bool:
@@ -200,7 +213,7 @@ class _Term:
         *batch, x = self.factors[i].letters
         y = self._new_letter(self.extents[x])
         self.factors[i] = Access(matrix, (*batch, x, y))
-        self.factors.append(Access(self._mask((x, y)), (x, y)))
+        self.factors.append(identity_mask(x, y, self.extents))
         return True
 
     def _without_mask(self, f: Access) -> bool:
@@ -314,18 +327,13 @@ class _Term:
         for f in gone:
             self.factors.remove(f)
 
-    def _mask(self, letters: tuple[Letter, Letter]) -> Expr:
-        x, y = letters
-        return op.equal(*_positions((self.extents[x], self.extents[y]), True))
-
     def _unify(self, x: Letter, y: Letter) -> None:
         """Multiplies by an identity matrix with axes `x` and `y`."""
         if x in self.free:
             x, y = y, x
         both = any(x in f.letters and y in f.letters for f in self.factors)
         if x != y and (x in self.free or both):
-            first, second = min(x, y), max(x, y)
-            self.factors.append(Access(self._mask((first, second)), (first, second)))
+            self.factors.append(identity_mask(x, y, self.extents))
             return
         if x == y:
             self.sizes += [self.extents[x]] * (x not in self.free and not self._occurrences(x))
@@ -360,7 +368,7 @@ def with_diagonals(t: ProductTerm, free: frozenset[Letter]) -> ProductTerm:
     return t
 
 
-def _of_diagonal(f: Access) -> Expr | None:
+def of_diagonal(f: Access) -> Expr | None:
     """The matrix of which `f` is the diagonal; None if it is none."""
     if f.value.dtype == "bool" or not f.letters or not f.value.args:
         return None
@@ -373,6 +381,12 @@ def _of_diagonal(f: Access) -> Expr | None:
     return None
 
 
+def identity_mask(x: Letter, y: Letter, extents: Mapping[Letter, Dim]) -> Access:
+    """The boolean identity matrix, as `is_identity_mask` knows it."""
+    first, second = min(x, y), max(x, y)
+    return Access(op.equal(*_positions((extents[first], extents[second]), True)), (first, second))
+
+
 def is_identity_mask(value: Expr) -> bool:
     """Whether `value` is the boolean identity matrix, as `_with_plain_mask` writes it."""
     if value.dtype != "bool" or value.ndim != 2 or value.shape[0] != value.shape[1]:
@@ -380,10 +394,20 @@ def is_identity_mask(value: Expr) -> bool:
     return value is op.equal(*_positions((value.shape[0], value.shape[1]), True))
 
 
-def _with_plain_mask(f: Access) -> Access:
-    """`f`; if it is an identity matrix, with its letters in order."""
-    if f.value.dtype != "bool" or f.value.ndim != 2 or f.value.shape[0] != f.value.shape[1]:
-        return f
-    shape = f.value.shape[0], f.value.shape[1]
-    masks = [op.equal(*_positions(shape, in_order)) for in_order in (True, False)]
-    return Access(masks[0], tuple(sorted(f.letters))) if f.value in masks else f
+def _with_plain_mask(f: Access, extents: Mapping[Letter, Dim]) -> Access:
+    """`f`; if it is an identity matrix, as `is_identity_mask` knows it."""
+    return identity_mask(f.letters[0], f.letters[1], extents) if _is_identity(f.value) else f
+
+
+@lru_cache(_MOST_KNOWN)
+def _is_identity(e: Expr) -> bool:
+    """Whether `e` is a boolean identity matrix, however it is written."""
+    if e.dtype != "bool" or e.ndim != 2 or e.shape[0] != e.shape[1]:
+        return False
+    at = indices_of(e)
+    try:
+        s = Composer().element(e, at)
+    except Unsupported:
+        return False
+    compared = s.args if isinstance(s, Apply) and s.fn == "equal" else ()
+    return {index_dim(x, lambda _: "data") for x in compared} == set(at)

@@ -12,7 +12,7 @@ import numpy as np
 from relax_eg.dtypes import is_float, names_where, numpy_dtype
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, const, constant_value, postorder, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, const, constant_value, postorder, rebuild, var
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.api import broadcast_to
 from relax_eg.ops.record import TABLE, call, movement_operators, program_of, site_of
@@ -64,11 +64,7 @@ def variable(i: int, dtype: str) -> Expr:
 
 def over(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
     """`e` with some expressions in it replaced. Raises RelaxEgError if operators do not apply to these."""
-    made = dict(leaves)
-    for x in postorder((e,), stop=made.__contains__):
-        if x not in made:
-            made[x] = call(x.op, tuple(made[a] for a in x.args), dict(x.attrs)) if x.args else x
-    return made[e]
+    return rebuild([e], lambda x, args: call(x.op, args, dict(x.attrs)) if args else x, leaves)[0]
 
 
 _LENGTH = Dim.var("n")
@@ -164,17 +160,12 @@ def constant_in(e: Expr) -> Expr | None:
 
 def _scalar(e: Expr, inside: Mapping[Expr, None], leaves: Sequence[Expr]) -> Expr | None:
     made = {x: variable(i, x.dtype) for i, x in enumerate(leaves)}
-    for x in postorder((e,), stop=lambda x: x not in inside):
-        if x not in made:
-            number = constant_in(x) if x not in inside else None
-            if number is not None:
-                made[x] = number
-                continue
-            try:
-                made[x] = call(x.op, tuple(made[a] for a in x.args), dict(x.attrs))
-            except RelaxEgError:
-                return None
-    return made[e]
+    around = postorder((e,), stop=lambda x: x not in inside)
+    made |= {x: c for x in around if x not in inside and x not in made and (c := constant_in(x)) is not None}
+    try:
+        return over(e, made)
+    except RelaxEgError:
+        return None
 
 
 def cost_of(scalar: Expr) -> Cost:

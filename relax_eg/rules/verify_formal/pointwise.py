@@ -33,7 +33,7 @@ from relax_eg.rules.verify_formal.choices import (
 from relax_eg.rules.verify_formal.compose import Unsupported
 from relax_eg.rules.verify_formal.exponentials import linear, same_quotients
 from relax_eg.rules.verify_formal.guards import Deadline
-from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
+from relax_eg.tir.expr import Apply, Const, Read, Scalar, Select, walk
 from relax_eg.tir.functions import functions_with_trait
 
 _STEPS = 4_000_000  # limit: steps in z3's own count, which is the same on every machine
@@ -138,7 +138,8 @@ def _swallowed(s: Scalar) -> set[Scalar]:
 
 
 class _RealTheory:
-    """The real terms of both sides, and the formulas that are known of them (`known`)."""
+    """The real terms of both sides, and the formulas that are known of them (`known`). Choices, and what is one by
+    comparisons, were decided before (`choices`)."""
 
     def __init__(self, claims: Mapping[str, frozenset[str]]) -> None:
         self._claims = claims
@@ -222,9 +223,6 @@ class _RealTheory:
             return z3.RealVal(f"{exact.numerator}/{exact.denominator}")
         if isinstance(s, Select):  # the other branch may have no value; `_swallowed` collects such terms
             return z3.If(self.term(s.cond), self.term(s.then), self.term(s.other))
-        if isinstance(s, Cast) and kind(s.dtype) == "f" and kind(s.arg.dtype) in "bf":
-            x = self.term(s.arg)
-            return x if kind(s.arg.dtype) == "f" else z3.If(x, z3.RealVal(1), z3.RealVal(0))
         if isinstance(s, Apply) and kind(s.args[0].dtype) in "bf":
             make = (_FUNCTIONS if kind(s.args[0].dtype) == "f" else _CONNECTIVES).get(s.fn)
             if make is not None:
@@ -408,17 +406,6 @@ def _rounded(w: _RealTheory, s: Apply) -> Term:
             raise Unsupported(s.fn)
 
 
-def _clamp(w: _RealTheory, s: Apply) -> Term:
-    low, x, high = (w.term(a) for a in s.args)
-    above = z3.If(x >= low, x, low)
-    return z3.If(above <= high, above, high)
-
-
-def _sign(w: _RealTheory, s: Apply) -> Term:
-    x = w.term(s.args[0])
-    return z3.If(x > 0, z3.RealVal(1), z3.If(x < 0, z3.RealVal(-1), z3.RealVal(0)))
-
-
 def _one_plus(w: _RealTheory, s: Apply) -> Term:
     (x,) = s.args
     return w.logarithm(s, Apply("add", (Const(1.0, x.dtype), x)))
@@ -473,11 +460,6 @@ _FUNCTIONS: dict[str, Callable[[_RealTheory, Apply], Term]] = {
     "multiply": _binary(lambda x, y: x * y),
     "negative": _unary(lambda x: -x),
     "square": _unary(lambda x: x * x),
-    "abs": _unary(lambda x: z3.If(x >= 0, x, -x)),
-    "maximum": _binary(lambda x, y: z3.If(x >= y, x, y)),
-    "minimum": _binary(lambda x, y: z3.If(x <= y, x, y)),
-    "clamp": _clamp,
-    "sign": _sign,
     "floor": _rounded,
     "ceil": _rounded,
     "divide": lambda w, s: w.quotient(s, w.term(s.args[0]), w.term(s.args[1])),
@@ -503,11 +485,7 @@ _FUNCTIONS: dict[str, Callable[[_RealTheory, Apply], Term]] = {
     "erfc": lambda w, s: 1 - w.odd(Apply("erf", s.args)),
     "power": _real_power,
     "less": _binary(lambda x, y: x < y),
-    "less_equal": _binary(lambda x, y: x <= y),
-    "greater": _binary(lambda x, y: x > y),
-    "greater_equal": _binary(lambda x, y: x >= y),
     "equal": _binary(lambda x, y: x == y),
-    "not_equal": _binary(lambda x, y: x != y),
 }
 
 _CONNECTIVES: dict[str, Callable[[_RealTheory, Apply], Term]] = {

@@ -27,12 +27,16 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, own_dims, postorder, var
-from relax_eg.ops.facts import with_implied
+from relax_eg.ops.facts import FACTS, with_implied
+from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.attribute_variables import attribute_values, read_source
-from relax_eg.rules.conditions import Claim, claims_of
+from relax_eg.rules.conditions import Claim, FactKey, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.matrices.equality import are_same
+from relax_eg.rules.matrices.lifting import Lift
 from relax_eg.rules.points import keeps_accuracy
+from relax_eg.rules.propagation import KnownFacts, Leaves, is_positive_number
 from relax_eg.rules.rule import Instance, Rule, equality_rule, instances
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_have_masks
@@ -51,8 +55,6 @@ from relax_eg.rules.verify_formal.guards import (
     guard,
     in_range,
 )
-from relax_eg.rules.verify_formal.matrices import OPERATORS as LINEAR_ALGEBRA
-from relax_eg.rules.verify_formal.matrices import same_matrices
 from relax_eg.rules.verify_formal.places import Written, remainder_cases
 from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
@@ -75,6 +77,9 @@ _LARGEST_OPERAND = 4  # limit: axes of an operand
 _CLOSED = frozenset({"axes", "axis", "keepdims", "reverse", "mode", "method", "precision"})
 # Attributes whose values are represented by variables, one for each axis.
 _OF_STEPS = frozenset({"conv.strides", "conv.dilation", "reduce_window.strides", "reduce_window.dilation"})
+
+# Operators that solve and factor: they have no index equations, but laws.
+_LINEAR_ALGEBRA = operators_run_as("factorisation", "solve")
 
 Theory = Literal["exact", "modular", "real"]
 # The result for an instance; "axiom": the same bits, by an assumed identity.
@@ -223,7 +228,7 @@ def prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
 def _prove_instance(instance: Instance, deadline: Deadline) -> _Outcome:
     base = _facts(instance, deadline)
     require_sizes(instance, base)
-    if instance.rule.numerics == "approximate" and _is_linear_algebra(instance) and _same_matrices(instance, deadline):
+    if instance.rule.numerics == "approximate" and _is_linear_algebra(instance) and _same_matrices(instance):
         return "real"
     require_operators(instance, base)
     theories: set[_Outcome] = set()
@@ -302,13 +307,16 @@ def _facts(instance: Instance, deadline: Deadline) -> KnownGuards:
 
 def _is_linear_algebra(instance: Instance) -> bool:
     used = {e.op for e in postorder((*instance.left, *instance.right))}
-    return bool(used & LINEAR_ALGEBRA) or any("orthogonal" in f for f in claims_of(instance.guards).values())
+    return bool(used & _LINEAR_ALGEBRA) or any("orthogonal" in f for f in claims_of(instance.guards).values())
 
 
-def _same_matrices(instance: Instance, deadline: Deadline) -> bool:
+def _same_matrices(instance: Instance) -> bool:
+    claims = {n: frozenset[FactKey](f) for n, f in claims_of(instance.guards).items()}
+    known = KnownFacts(Leaves(claims).have_fact, False, is_positive_number)
+    lift = Lift(partial(known.among, FACTS), lambda _: False, lambda _: 2, lambda flops, _, __: flops)
     try:
-        return same_matrices(instance, deadline)
-    except Unsupported:  # it contains more than matrices
+        return all(are_same(lift, *sides) for sides in zip(instance.left, instance.right, strict=True))
+    except (Unsupported, RelaxEgError):  # it contains more than matrices
         return False
 
 
