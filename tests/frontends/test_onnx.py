@@ -212,6 +212,27 @@ def test_shapes_of_symbolic_sizes_are_known() -> None:
     assert {e.op for e in module.main.expressions()} == {"var", "reshape"}
 
 
+@pytest.mark.parametrize(
+    ("nodes", "size"),
+    [
+        ([node("Neg", "n", "q"), node("Mod", "q four", "y")], "(-n)%4"),
+        ([node("ReduceSum", "s", "y", keepdims=1)], "m + n"),
+        ([node("Slice", "s minus far zero minus", "t"), node("Gather", "t zero", "y")], "m"),
+    ],
+)
+def test_sizes_are_computed_as_their_nodes_say(nodes: list[Any], size: str) -> None:
+    weights = {"zero": ints(0), "one": ints(1), "four": ints(4), "minus": ints(-1), "far": ints(-1000)}
+    first = [node("Shape", "x", "s"), node("Gather", "s zero", "n")]
+    proto = model([*first, *nodes, node("ConstantOfShape", "y", "z")], {"x": (["n", "m"], FLOAT)}, ["z"], weights)
+    assert [str(d) for d in rx.from_onnx(proto).main.result.shape] == [size]
+    undecided = [node("Less", "n four", "c"), node("Where", "c n four", "y"), node("ConstantOfShape", "y", "z")]
+    with pytest.raises(OnnxError, match="the shape computed when the model runs"):
+        rx.from_onnx(model([*first, *undecided], {"x": (["n", "m"], FLOAT)}, ["z"], weights))
+    out = [node("Gather", "s four", "y"), node("ConstantOfShape", "y", "z")]
+    with pytest.raises(OnnxError, match=r"indices \[4\] along 2 elements\n  accepted: indices from -2 to 1"):
+        rx.from_onnx(model([*first, *out], {"x": (["n", "m"], FLOAT)}, ["z"], weights))
+
+
 def test_sizes_without_names_and_odd_names() -> None:
     proto = model([node("Relu", "in.put:0", "y")], {"in.put:0": (["?", "a.b", "a.b", None], FLOAT)})
     (x,) = rx.from_onnx(proto).main.params
