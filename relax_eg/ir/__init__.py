@@ -62,6 +62,7 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.heads import CONTROL, CORE, MEMORY
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.module import Binding, Block, Function, Module, pure_function
+from relax_eg.ir.packed import pack
 from relax_eg.ir.parser import parse_module
 from relax_eg.ir.printer import print_function, print_module
 from relax_eg.ir.steps import impure_functions, stepped_functions
@@ -129,6 +130,7 @@ __all__ = [
     "kill",
     "match_cast",
     "node",
+    "pack",
     "parse_module",
     "postorder",
     "print_function",
