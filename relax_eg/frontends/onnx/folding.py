@@ -9,6 +9,7 @@ the numbers of their places. What the sizes do not decide is None, which a later
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from relax_eg.ops.interpret import SharedValues
 from relax_eg.ops.record import movement_operators
 from relax_eg.ops.sizes import remaining_size
 from relax_eg.shapes import Dim
+from relax_eg.tir.functions import FUNCTIONS
 
 # Nodes by which exporters compute shapes. Others of known inputs, such as `Expand`, are short programs of long results.
 _OF_SHAPES = frozenset(
@@ -163,15 +165,15 @@ def _chosen(truth: Any, a: Any, b: Any) -> Any:
     return (a if a is b else None) if truth is None else a if truth else b
 
 
-_less, _equal = _decided("<", ">="), _decided("==", "!=")
+_OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _quotient,
+}  # fmt: skip
+_less = _decided("<", ">=")
 _ON_SIZES: Mapping[str, Callable[..., Any]] = {
-    "add": _of_sizes(lambda a, b: a + b), "subtract": _of_sizes(lambda a, b: a - b),
-    "multiply": _of_sizes(lambda a, b: a * b), "negative": _of_sizes(lambda a: -a),
-    "divide": _of_sizes(_quotient), "remainder": _of_sizes(lambda a, b: a % b),
+    **{f.name: _of_sizes(_ARITHMETIC[f.symbol]) for f in FUNCTIONS.values() if f.symbol in _ARITHMETIC},
+    **{f.name: _decided(f.symbol, _OPPOSITES[f.symbol]) for f in FUNCTIONS.values() if f.symbol in _OPPOSITES},
+    "negative": _of_sizes(operator.neg), "remainder": _of_sizes(operator.mod),
     "maximum": lambda a, b: _chosen(_less(a, b), b, a), "minimum": lambda a, b: _chosen(_less(a, b), a, b),
-    "equal": _equal, "not_equal": _decided("!=", "=="), "less": _less, "less_equal": _decided("<=", ">"),
-    "greater": _decided(">", "<="), "greater_equal": _decided(">=", "<"),
-    "where": _chosen, "logical_not": lambda a: None if a is None else not a,
-    "logical_and": lambda a, b: False if a is False or b is False else _chosen(a, b, None),
-    "logical_or": lambda a, b: True if a is True or b is True else _chosen(a, True, b),
+    "where": _chosen, "logical_and": lambda a, b: False if a is False or b is False else _chosen(a, b, None),
 }  # fmt: skip
