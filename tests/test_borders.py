@@ -124,8 +124,6 @@ HOLDING = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that may hold s
 # of one text.
 CIRCLES = {
     "ir.annotations": 2,
-    "ir.calls": 10,
-    "ir.function_reader": 7,
     "shapes.dim": 4,
     "tir.expr": 2,
 }

@@ -64,7 +64,6 @@ class TermTable:
 
     - `allowed`: whether an operator, given by number, is used on operands of these types; None for wherever it applies.
     - `size`: the number of operators up to which it has terms.
-    - `terms_made`: the number of terms that were evaluated.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class TermTable:
     ) -> None:
         self.grammar, self.points, self._allowed = grammar, points, allowed
         self.size = 0
-        self.terms_made = 0
         self._kept: dict[tuple[Type, int], _Kept] = {}
         self._rank: dict[bytes, Term] = {}
         self._rows: dict[Type, list[tuple[Term, Array]]] = {}
@@ -134,7 +132,6 @@ class TermTable:
         for number, chosen, t in uses:
             made += self._evaluate(number, chosen, t)
         made.sort(key=lambda m: m[0])
-        self.terms_made += len(made)
         found: list[EqualPair] = []
         for _, term, t, values, row in made:
             known = self._keep(term, t, self.size, values, row)

@@ -20,7 +20,6 @@ class StopReason(enum.Enum):
     PHASES_DONE = "phase plan completed"
     NODE_LIMIT = "node limit"
     TIME_LIMIT = "time limit"
-    ROUND_LIMIT = "round limit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from relax_eg.ir.calls import signature
 from relax_eg.ir.expr import FUNCTION, Expr, fresh_name, node
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import SourceLine
-from relax_eg.ir.parser import Surroundings
 from relax_eg.ir.partition import remaining_origins, replace_names
+from relax_eg.ir.reading import Surroundings
 from relax_eg.ir.steps import calls_value, impure_functions, with_callers
 from relax_eg.tir import TensorProgram
 

@@ -3,7 +3,6 @@
 from relax_eg.ir.annotations import (
     Annotation,
     Callable,
-    DimLike,
     Never,
     Object,
     Ref,
@@ -14,26 +13,21 @@ from relax_eg.ir.annotations import (
     dims_of,
     substitute,
 )
-from relax_eg.ir.calls import call_annotation, call_function, function_ref, signature
+from relax_eg.ir.calls import call_annotation, call_function, function_ref
 from relax_eg.ir.control import (
     attributes_of_control,
     cond,
     deduce_control,
     functions_of,
-    scan,
     while_loop,
 )
 from relax_eg.ir.expr import (
-    ALLOC_STORAGE,
-    ALLOC_TENSOR,
     CALL,
     CALL_DPS_LIBRARY,
-    CALL_INTO,
     CALL_TIR,
     COND,
     CONSTANT,
     FUNCTION,
-    KILL,
     MATCH_CAST,
     SCAN,
     SHAPE,
@@ -41,62 +35,51 @@ from relax_eg.ir.expr import (
     TUPLE,
     TUPLE_GET,
     VAR,
-    WHILE,
     Attrs,
     ConstantData,
     Expr,
     call_dps_library,
     const,
     constant_value,
-    install,
     match_cast,
     node,
     postorder,
-    rebuild,
     shape_value,
     tuple_,
     tuple_get,
     var,
 )
 from relax_eg.ir.foreign import Foreign
-from relax_eg.ir.heads import CONTROL, CORE, MEMORY
+from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.module import Binding, Block, Function, Module, pure_function
+from relax_eg.ir.packed import pack
 from relax_eg.ir.parser import parse_module
-from relax_eg.ir.printer import print_function, print_module
-from relax_eg.ir.steps import impure_functions, stepped_functions
+from relax_eg.ir.steps import impure_functions
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ir.wellformed import check
 
 __all__ = [
-    "ALLOC_STORAGE",
-    "ALLOC_TENSOR",
     "CALL",
     "CALL_DPS_LIBRARY",
-    "CALL_INTO",
     "CALL_TIR",
     "COND",
     "CONSTANT",
     "CONTROL",
-    "CORE",
     "FUNCTION",
-    "KILL",
     "MATCH_CAST",
-    "MEMORY",
     "SCAN",
     "SHAPE",
     "SHARD_MAP",
     "TUPLE",
     "TUPLE_GET",
     "VAR",
-    "WHILE",
     "Annotation",
     "Attrs",
     "Binding",
     "Block",
     "Callable",
     "ConstantData",
-    "DimLike",
     "Expr",
     "Foreign",
     "Function",
@@ -125,20 +108,14 @@ __all__ = [
     "function_ref",
     "functions_of",
     "impure_functions",
-    "install",
     "kill",
     "match_cast",
     "node",
+    "pack",
     "parse_module",
     "postorder",
-    "print_function",
-    "print_module",
     "pure_function",
-    "rebuild",
-    "scan",
     "shape_value",
-    "signature",
-    "stepped_functions",
     "substitute",
     "tuple_",
     "tuple_get",

@@ -81,11 +81,6 @@ class Expr:
     def __deepcopy__(self, memo: Any) -> Expr:
         return self  # interned and immutable
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        from relax_eg.ir.packed import reduced_expression
-
-        return reduced_expression(self)
-
     def attr(self, name: str) -> Any:
         """Returns the value of attribute `name`. KeyError if the node has none."""
         for key, value in self.attrs:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relax_eg.errors import OperatorError, SpecError
 from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of
@@ -36,12 +36,10 @@ from relax_eg.ir.nested import NestedFunctions
 from relax_eg.ir.origin import Origin
 from relax_eg.ir.partition import casts_of_data
 from relax_eg.ir.patterns import MatchReader, WithoutUnpacking, with_one_return
-from relax_eg.ir.reader import did_you_mean, unqualified_name
+from relax_eg.ir.reader import did_you_mean, is_docstring, is_size_declaration, unqualified_name
+from relax_eg.ir.reading import ModuleScope
 from relax_eg.ir.steps import effect_of
 from relax_eg.ir.values import ExpressionReader
-
-if TYPE_CHECKING:
-    from relax_eg.ir.parser import ModuleScope
 
 STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, `match value:`, or `return expression`"
 TOLD = "another parameter that has the size, or its use in a `case` that takes out a tensor of it"
@@ -55,27 +53,6 @@ def _is_step(e: Expr) -> bool:
 
 def _listed(statement: ast.stmt | list[ast.stmt]) -> list[ast.stmt]:
     return statement if isinstance(statement, list) else [statement]
-
-
-def is_docstring(statement: ast.stmt) -> bool:
-    """Whether a statement is a docstring."""
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
-
-
-def is_size_declaration(statement: ast.stmt) -> bool:
-    """Whether a statement is `n = T.int64()`, or several of these at once. Sizes need no declaration here."""
-    if not isinstance(statement, ast.Assign):
-        return False
-    value = statement.value
-    made = value.elts if isinstance(value, ast.Tuple) else [value]
-    return bool(made) and all(
-        isinstance(v, ast.Call) and (unqualified_name(v.func, "T") is not None or unqualified_name(v.func) == "sym_var")
-        for v in made
-    )
 
 
 def _function_attributes(statement: ast.stmt) -> ast.Call | None:
@@ -101,13 +78,21 @@ class FunctionReader:
         self.assume: tuple[str, ...] = ()
         self.attributes: tuple[tuple[str, Any], ...] = ()
         self.emitted: dict[str, Expr] = {}  # variables of steps that the text does not name
-        self.values.nested = NestedFunctions(self)
+        self.nested = NestedFunctions(definition.name, self.values, self._inner)
+        self.values.anonymous = self.nested.anonymous
         self.words = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name)}
         self.words |= {n.name for n in ast.walk(definition) if isinstance(n, ast.MatchAs) and n.name is not None}
         self.words |= {n.arg for n in ast.walk(definition) if isinstance(n, ast.arg)}
+        self.values.words = self.words
 
     def read(self) -> Function:
         return self.read_with(self.scope.params(self.definition))
+
+    def _inner(self, definition: ast.FunctionDef, names: Mapping[str, Expr], params: list[Expr]) -> Function:
+        """Reads a function inside of this one, which may use `names`."""
+        inner = FunctionReader(self.scope, definition)
+        inner.values.names |= names
+        return inner.read_with(params)
 
     def read_with(self, params: list[Expr]) -> Function:
         """Reads the function with these parameters."""
@@ -279,7 +264,7 @@ class FunctionReader:
             self._match(statement, steps)
             return
         if isinstance(statement, ast.FunctionDef):
-            value = self.values.nested.definition(statement)
+            value = self.nested.definition(statement)
             if value.op != FUNCTION:
                 bound = var(self._name(statement.name, statement), value.annotation)
                 steps.append(Binding(bound, value))

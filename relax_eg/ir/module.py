@@ -15,7 +15,7 @@ from relax_eg.argument_checks import short_repr
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, DataType, data_types_of, dims_of, may_be_wide
 from relax_eg.ir.data import all_sizes
-from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder
+from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder, tuple_, var
 from relax_eg.ir.origin import NO_ORIGINS, Origins
 from relax_eg.tir import TensorProgram
 
@@ -46,11 +46,6 @@ class Block:
     def __deepcopy__(self, memo: Any) -> Block:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        from relax_eg.ir.packed import reduced_block
-
-        return reduced_block(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -80,11 +75,6 @@ class Function:
     def __deepcopy__(self, memo: Any) -> Function:
         return self  # immutable
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        from relax_eg.ir.packed import reduced_function
-
-        return reduced_function(self)
-
     @property
     def annotation(self) -> Annotation:
         """The annotation of the result."""
@@ -105,11 +95,6 @@ class Function:
     def expressions(self) -> list[Expr]:
         """Returns every expression of the body once, operands first."""
         return postorder([b.value for block in self.blocks for b in block.bindings] + [self.result])
-
-    def __str__(self) -> str:
-        from relax_eg.ir.printer import print_function
-
-        return print_function(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +117,6 @@ class Module:
 
     def __deepcopy__(self, memo: Any) -> Module:
         return self  # immutable
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from relax_eg.ir.packed import reduced_module
-
-        return reduced_module(self)
 
     def __getitem__(self, name: str) -> Function:
         for f in self.functions:
@@ -173,11 +153,6 @@ class Module:
             raise WellFormedError("the module has no functions\n  accepted: a module with a function, its entry")
         return next((f for f in self.functions if f.name == "main"), self.functions[0])
 
-    def __str__(self) -> str:
-        from relax_eg.ir.printer import print_module
-
-        return print_module(self)
-
 
 def pure_function(name: str, params: Iterable[Expr], outputs: Iterable[Expr], result: Expr | None = None) -> Function:
     """Returns a function of one dataflow block with these outputs.
@@ -185,8 +160,6 @@ def pure_function(name: str, params: Iterable[Expr], outputs: Iterable[Expr], re
     `result`: an expression over the variables `gv`, `gv1`, ... of the outputs. Without it, a single output is returned
     as itself and several as a tuple.
     """
-    from relax_eg.ir.expr import tuple_, var
-
     bindings = tuple(Binding(var(f"gv{i or ''}", e.annotation), e) for i, e in enumerate(outputs))
     if result is None:
         result = bindings[0].var if len(bindings) == 1 else tuple_(b.var for b in bindings)

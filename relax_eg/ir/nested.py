@@ -7,7 +7,7 @@ of that function over these.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections import abc
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Callable, Shape, dims_of, inside
@@ -15,11 +15,11 @@ from relax_eg.ir.calls import closure, function_ref
 from relax_eg.ir.data import sizes_in_data
 from relax_eg.ir.expr import CONSTANT, FUNCTION, Expr, node, shape_value, var
 from relax_eg.ir.lambdas import Statements
-
-if TYPE_CHECKING:
-    from relax_eg.ir.function_reader import FunctionReader
+from relax_eg.ir.module import Function
+from relax_eg.ir.reading import ReadingState
 
 LAMBDA = "def name(x: R.Tensor(...)): return ..., or a lambda where a function of known parameters is taken"
+ReadFunction = abc.Callable[[ast.FunctionDef, abc.Mapping[str, Expr], list[Expr]], Function]
 
 
 def words_of(*nodes: ast.AST) -> set[str]:
@@ -32,12 +32,15 @@ def words_of(*nodes: ast.AST) -> set[str]:
 
 
 class NestedFunctions:
-    """A reader of the functions inside of the function that `outer` reads."""
+    """A reader of the functions inside of the function `outer`.
 
-    def __init__(self, outer: FunctionReader) -> None:
-        self.outer = outer
-        self.scope = outer.scope
-        self.source = outer.source
+    - `values`: what is read so far of the outer function.
+    - `read(definition, names, parameters)`: reads a function; `names`: the values of names that it may use.
+    """
+
+    def __init__(self, outer: str, values: ReadingState, read: ReadFunction) -> None:
+        self.outer, self.values, self.read = outer, values, read
+        self.scope, self.source = values.scope, values.source
 
     def definition(self, d: ast.FunctionDef) -> Expr:
         """Returns the value of a nested `def`."""
@@ -61,9 +64,7 @@ class NestedFunctions:
     def _function(
         self, d: ast.FunctionDef, own: str, params: list[tuple[str, Annotation]], result: Annotation | None
     ) -> Expr:
-        from relax_eg.ir.function_reader import FunctionReader
-
-        known = self.outer.values.names
+        known = self.values.names
         taken = {name for name, _ in params} | {own}
         loads = [n.id for s in d.body for n in ast.walk(s) if isinstance(n, ast.Name)]
         read = [n for n in dict.fromkeys(loads) if n in known and n not in taken]
@@ -76,18 +77,17 @@ class NestedFunctions:
             name = next(n for n in ("sizes" + "_" * k for k in range(len(loads) + 2)) if n not in {*loads, *taken})
             outside.insert(0, var(name, Shape(sizes)))
             values.insert(0, shape_value(sizes))
-        lifted = self.scope.fresh(f"{self.outer.definition.name}_{own}")
+        lifted = self.scope.fresh(f"{self.outer}_{own}")
         own_params = [*(var(n, a) for n, a in params), *outside]
         self.scope.general.add(lifted)
         definition = ast.FunctionDef(lifted, d.args, d.body, [], d.returns)
-        inner = FunctionReader(self.scope, ast.copy_location(definition, d))
-        inner.values.names |= leaves
+        names = dict(leaves)
         if result is not None and own != "lambda":
             signature = Callable(tuple(p.annotation for p in own_params), result)
             self.scope.signatures[lifted] = signature
             itself = node(FUNCTION, (), (("name", lifted),), signature)
-            inner.values.names[own] = closure(itself, outside) if outside else itself
-        made = inner.read_with(own_params)
+            names[own] = closure(itself, outside) if outside else itself
+        made = self.read(ast.copy_location(definition, d), names, own_params)
         self.scope.add(made)
         try:
             return closure(function_ref(made), values) if values else function_ref(made)
@@ -103,4 +103,4 @@ class NestedFunctions:
         words.update(
             v for a in params for part in inside(a) for x in dims_of(part) for v in x.variables if v not in told
         )
-        return sorted((words & self.outer.values.sizes) - {str(x) for x in dims})
+        return sorted((words & self.values.sizes) - {str(x) for x in dims})

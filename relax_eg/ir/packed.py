@@ -7,6 +7,7 @@ elsewhere are not in the data: `ExternalObjects` name them when packing and find
 
 from __future__ import annotations
 
+import copyreg
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -141,6 +142,12 @@ def reduced_block(block: Block) -> tuple[Any, ...]:
 
 def reduced_expression(e: Expr) -> tuple[Any, ...]:
     return read_expression, reduced_function(Function("expression", (), (), e))[1]
+
+
+copyreg.pickle(Module, reduced_module)
+copyreg.pickle(Function, reduced_function)
+copyreg.pickle(Block, reduced_block)
+copyreg.pickle(Expr, reduced_expression)
 
 
 @dataclass(slots=True)

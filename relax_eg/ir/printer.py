@@ -101,6 +101,10 @@ def print_function(function: Function) -> str:
     return "\n".join(_FunctionText(function, None, {}).lines) + "\n"
 
 
+Module.__str__ = lambda self: print_module(self)
+Function.__str__ = lambda self: print_function(self)
+
+
 class _FunctionText:
     """The text lines of one function."""
 

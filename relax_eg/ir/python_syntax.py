@@ -10,22 +10,18 @@ import ast
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from relax_eg.errors import RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
 from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.reader import did_you_mean, dotted_name, unqualified_name
+from relax_eg.ir.reading import Functions, ReadingState
 from relax_eg.ir.steps import is_data_dependent
 from relax_eg.plain_data import DAMAGED
 from relax_eg.shapes import Dim
 from relax_eg.tir.values import COMPARED
-
-if TYPE_CHECKING:
-    from relax_eg.ir.values import ExpressionReader
-
-Functions = Mapping[str, Callable[..., Any]]
 
 BINARY: dict[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul",
@@ -48,7 +44,7 @@ _LARGEST_POWER = 1024  # limit: exponent in a program text
 class PythonExpressionReader:
     """A reader of expressions written as in Python, for the `values` of one function."""
 
-    def __init__(self, values: ExpressionReader, functions: Functions) -> None:
+    def __init__(self, values: ReadingState, functions: Functions) -> None:
         self.values = values
         self.functions = functions
         self.source = values.source

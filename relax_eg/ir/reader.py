@@ -402,6 +402,27 @@ class Reader:
         return number
 
 
+def is_docstring(statement: ast.stmt) -> bool:
+    """Whether a statement is a docstring."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def is_size_declaration(statement: ast.stmt) -> bool:
+    """Whether a statement is `n = T.int64()`, or several of these at once. Sizes need no declaration here."""
+    if not isinstance(statement, ast.Assign):
+        return False
+    value = statement.value
+    made = value.elts if isinstance(value, ast.Tuple) else [value]
+    return bool(made) and all(
+        isinstance(v, ast.Call) and (unqualified_name(v.func, "T") is not None or unqualified_name(v.func) == "sym_var")
+        for v in made
+    )
+
+
 class _PlainAttributes(ast.NodeTransformer):
     """Writes `T.bool(True)`, `R.prim_value(1)` and the like as what is in them."""
 

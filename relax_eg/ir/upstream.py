@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable as Function
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relax_eg.dtypes import RECORDS
 from relax_eg.errors import OperatorError, OptionError, SpecError
@@ -21,15 +21,13 @@ from relax_eg.ir.host_calls import OWN, PROGRAM, Convention, host_call
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.placements import DeviceMesh
 from relax_eg.ir.reader import dotted_name
+from relax_eg.ir.reading import ReadingState
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ir.vm_builtins import VmBuiltins
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
 from relax_eg.tir.prim_func import PrimFunc
 from relax_eg.tir.values import last_name
-
-if TYPE_CHECKING:
-    from relax_eg.ir.values import ExpressionReader
 
 PACKED = 'R.call_packed("name", arguments, sinfo_args=annotation)'
 IN_PLACE = "R.call_tir_inplace(cls.program, (arguments,), inplace_indices=[0], out_sinfo=annotation)"
@@ -39,7 +37,7 @@ _OUT = ("out", "out_sinfo", "out_ty", "sinfo_args", "ty_args")  # the words of v
 class UpstreamForms:
     """A reader of the forms of one function."""
 
-    def __init__(self, values: ExpressionReader) -> None:
+    def __init__(self, values: ReadingState) -> None:
         self.values = values
         self.reader = values.reader
         self.source = values.source

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from relax_eg.errors import ModuleTextError, OperatorError, RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import (
@@ -47,20 +47,17 @@ from relax_eg.ir.expr import (
     tuple_,
 )
 from relax_eg.ir.heads import MEMORY, REFERENCES
-from relax_eg.ir.lattice import annotation_clash, covers
+from relax_eg.ir.lattice import covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.printer import RESERVED
 from relax_eg.ir.python_syntax import PythonExpressionReader
 from relax_eg.ir.reader import did_you_mean, unqualified_name
+from relax_eg.ir.reading import ModuleScope, ReadingState
 from relax_eg.ir.upstream import UpstreamForms, names_program
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
 from relax_eg.tir.prim_func import PrimFunc
-
-if TYPE_CHECKING:
-    from relax_eg.ir.nested import NestedFunctions
-    from relax_eg.ir.parser import ModuleScope
 
 VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
 TENSOR_PROGRAM = "R.call_tir(Module.program, (arguments,), out=annotation, sizes={...})"
@@ -77,33 +74,22 @@ def _dtype(annotation: Annotation) -> str | None:
     return annotation.dtype if isinstance(annotation, Tensor) else None
 
 
-class ExpressionReader:
+class ExpressionReader(ReadingState):
     """A reader of the expressions of one function.
 
     An annotation declared in the text becomes the expression's annotation.
-
-    - `names`: the values of the names bound so far.
-    - `hidden`: names of ended blocks, with the reason why they are not visible and what would be accepted.
-    - `sizes`: the size variables.
     """
 
     def __init__(self, scope: ModuleScope) -> None:
-        self.scope = scope
-        self.reader = scope.reader
-        self.source = scope.reader.source
-        self.names: dict[str, Expr] = dict(scope.constants)
-        self.hidden: dict[str, tuple[str, str]] = {}
-        self.sizes: set[str] = set()
+        super().__init__(scope)
         self.python_reader = PythonExpressionReader(self, scope.functions)
-        self.emit: Callable[[ast.expr, Expr], Expr] | None = None  # binds a step; None in dataflow blocks
-        self.nested: NestedFunctions
         self.upstream = UpstreamForms(self)
 
     def expression(self, at: ast.expr, declared: Annotation | None = None) -> Expr:
         if isinstance(at, ast.Name):
             return self._name_value(at)
         if isinstance(at, ast.Lambda):
-            return self.nested.anonymous(at, declared)
+            return self.anonymous(at, declared)
         if isinstance(at, ast.Call) and (form := self.upstream.reads(at)) is not None:
             try:
                 return form(at, declared)
@@ -194,7 +180,7 @@ class ExpressionReader:
                 raise self.source.error(at.keywords[0], "functions take no keywords", "arguments by position")
             if isinstance(at.func, ast.Lambda):
                 args = list(map(self.expression, at.args))
-                callee = self.nested.anonymous(at.func, Signature(tuple(a.annotation for a in args), Object()))
+                callee = self.anonymous(at.func, Signature(tuple(a.annotation for a in args), Object()))
             else:
                 callee = self.expression(at.func)
                 params = callee.annotation.params if isinstance(callee.annotation, Signature) else ()
@@ -239,10 +225,6 @@ class ExpressionReader:
         read = {v for d in dims_of(a.result) for v in d.variables}
         own = {v for p in a.params for d in dims_of(p) for v in d.variables}
         return a.result if read and not read & own and read <= self.sizes else None
-
-    def step(self, at: ast.expr, value: Expr, is_step: bool = True) -> Expr:
-        """Returns a value that may have effects: its variable, where it has to be bound."""
-        return self.emit(at, value) if self.emit is not None and is_step else value
 
     def _arguments(self, given: list[ast.expr], params: Sequence[Annotation], name: str) -> list[Expr]:
         """Returns the arguments of a call. A number takes the dtype of its parameter, and a lambda the annotations of
@@ -453,16 +435,6 @@ class ExpressionReader:
             raise self.source.at_position(at, error, f"what {called} takes") from None
         self.check_declared(at, found, declared)
         return declared or found
-
-    def check_declared(self, at: ast.expr, found: Annotation, declared: Annotation | None) -> None:
-        """Raises an error if a declared annotation does not cover the deduced one."""
-        if declared is None or covers(declared, found):
-            return
-        why = annotation_clash(declared, found)
-        if isinstance(declared, Signature) and why is None:
-            return  # size variables of a signature are local to it
-        problem = f"the name is declared {declared}, its value is {found}" + (f": {why}" if why else "")
-        raise self.source.error(at, problem, "an annotation that follows, or R.match_cast(value, annotation)")
 
     def _check_same(self, at: ast.expr, annotation: Annotation, declared: Annotation | None) -> None:
         if declared is not None and declared != annotation:

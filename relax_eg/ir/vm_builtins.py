@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from relax_eg.dtypes import RECORDS
 from relax_eg.errors import RelaxEgError
@@ -18,13 +17,11 @@ from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.expr import Expr, match_cast, shape_value, tuple_
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.reader import dotted_name
+from relax_eg.ir.reading import ReadingState
 from relax_eg.shapes import Dim
 from relax_eg.tir.imperative import size_of
 from relax_eg.tir.prim_func import PrimFunc
 from relax_eg.tir.values import last_name
-
-if TYPE_CHECKING:
-    from relax_eg.ir.values import ExpressionReader
 
 BUILTIN = "vm.builtin."
 ALLOCATES = ("alloc_shape_heap", "null_value")
@@ -67,7 +64,7 @@ class VmBuiltins:
     - `heaps`: the heaps, each with its slots that have sizes.
     """
 
-    def __init__(self, values: ExpressionReader) -> None:
+    def __init__(self, values: ReadingState) -> None:
         self.values = values
         self.source = values.source
         self.heaps: dict[str, dict[int, Dim]] = {}
@@ -223,7 +220,7 @@ class VmBuiltins:
         return slots[i]
 
     def _new_size(self) -> Dim:
-        taken = self.values.sizes | self.values.nested.outer.words
+        taken = self.values.sizes | self.values.words
         name = next(n for i in itertools.count() if (n := f"size{i}") not in taken)
         self.values.sizes.add(name)
         return Dim.var(name)

@@ -23,7 +23,6 @@ from relax_eg.ops import (
 )
 from relax_eg.ops.record import (
     TABLE,
-    Attribute,
     Operator,
     Site,
     bytes_of,
@@ -56,13 +55,11 @@ FAMILIES = (
     linalg,
     factors,
     random,
-    sampling,
 )
 
 __all__ = [
     "FAMILIES",
     "TABLE",
-    "Attribute",
     "Operator",
     "Site",
     "bytes_of",

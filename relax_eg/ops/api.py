@@ -13,8 +13,9 @@ import numpy as np
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.expr import Expr, const, install
-from relax_eg.ops import api_library as further
+from relax_eg.ops.api_library import *  # noqa: F403
 from relax_eg.ops.api_library import binary as _binary
+from relax_eg.ops.api_library import masked_select
 from relax_eg.ops.api_library import unary as _unary
 from relax_eg.ops.indexing import subscript
 from relax_eg.ops.operands import Axes, Operand, Size, as_dims, is_array, normal_axes, normal_axis, number, operands
@@ -232,7 +233,7 @@ def getitem(x: Operand, key: Any) -> Expr:
     """
     (value,) = operands("getitem", x)
     if is_array(key) and str(getattr(key, "dtype", "")) == "bool":
-        return further.masked_select(value, key)
+        return masked_select(value, key)
     return subscript(value, key)
 
 
@@ -419,67 +420,6 @@ def dim_value(dim: Size, dtype: str = "int32") -> Expr:
     """A size as a scalar tensor."""
     return call("dim_value", (), {"dim": (Dim.of(dim),), "dtype": dtype})
 
-
-# --- windows, order, positions, linear algebra: see `api_library` ---
-
-lgamma, digamma, real, imag, conj, complex = (
-    further.lgamma,
-    further.digamma,
-    further.real,
-    further.imag,
-    further.conj,
-    further.complex,
-)
-population_count, count_leading_zeros, nextafter, right_shift_logical, bitcast = (
-    further.population_count,
-    further.count_leading_zeros,
-    further.nextafter,
-    further.right_shift_logical,
-    further.bitcast,
-)
-cumsum, cumprod, cummax, cummin, cumlogsumexp = (
-    further.cumsum,
-    further.cumprod,
-    further.cummax,
-    further.cummin,
-    further.cumlogsumexp,
-)
-conv, reduce_window, max_pool, avg_pool = (
-    further.conv,
-    further.reduce_window,
-    further.max_pool,
-    further.avg_pool,
-)
-sort, argsort, top_k, take_along_axis, scatter = (
-    further.sort,
-    further.argsort,
-    further.top_k,
-    further.take_along_axis,
-    further.scatter,
-)
-dynamic_slice, dynamic_update_slice = (
-    further.dynamic_slice,
-    further.dynamic_update_slice,
-)
-cholesky, triangular_solve, lu, qr, eigh, svd, fft = (
-    further.cholesky,
-    further.triangular_solve,
-    further.lu,
-    further.qr,
-    further.eigh,
-    further.svd,
-    further.fft,
-)
-
-unique, nonzero, argwhere, flatnonzero, masked_select = (
-    further.unique,
-    further.nonzero,
-    further.argwhere,
-    further.flatnonzero,
-    further.masked_select,
-)
-arange_of, top_k_of, non_max_suppression = further.arange_of, further.top_k_of, further.non_max_suppression
-library = further.library
 
 for _builder in (
     add, subtract, multiply, divide, power, matmul, negative, less, less_equal, greater, greater_equal, getitem,

@@ -15,6 +15,15 @@ from relax_eg.ops.sizes import ZERO, dilated
 from relax_eg.ops.windows import AnyStep
 from relax_eg.shapes import Dim, ceildiv, dim_max
 
+__all__ = (
+    "arange_of", "argsort", "argwhere", "avg_pool", "bitcast", "cholesky", "complex", "conj", "conv",
+    "count_leading_zeros", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "digamma", "dynamic_slice",
+    "dynamic_update_slice", "eigh", "fft", "flatnonzero", "imag", "lgamma", "library", "lu", "masked_select",
+    "max_pool", "nextafter", "non_max_suppression", "nonzero", "population_count", "qr", "real",
+    "reduce_window", "right_shift_logical", "scatter", "sort", "svd", "take_along_axis", "top_k", "top_k_of",
+    "triangular_solve", "unique",
+)  # fmt: skip
+
 
 def unary(name: str) -> Callable[[Operand], Expr]:
     """Returns the function of an elementwise operator of one operand."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 from relax_eg.errors import OperatorError
@@ -72,13 +72,11 @@ def equations_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result
     return called_program(operands, dict(attrs)) if op == CALL_TIR else program_at(op, operands, attrs, result)
 
 
-def fused_call(
-    members: Collection[Expr], outputs: Sequence[Expr], instead: Mapping[Expr, Expr] | None = None, name: str = ""
-) -> Expr:
+def fused_call(members: Collection[Expr], outputs: Sequence[Expr], name: str = "") -> Expr:
     """Returns one call of the composition of `members` that computes `outputs`, as a tuple where they are several.
 
-    Operands of members that are no members become arguments; `instead` maps such an operand to the expression that is
-    passed for it. OperatorError where a member has no equations that a kernel could hold.
+    Operands of members that are no members become arguments. OperatorError where a member has no equations that a
+    kernel could hold.
     """
     inside = set(members)
     order = [e for e in postorder(outputs, stop=lambda e: e not in inside) if e in inside]
@@ -96,7 +94,7 @@ def fused_call(
     buffers = [Buffer(names[e], e.shape, e.dtype) for e in loads]
     program = compose(name or kernel_name(order), buffers, uses, [names[o] for o in outputs])
     passed = {b.name for b in program.inputs}
-    args = [(instead or {}).get(e, e) for e in loads if names[e] in passed]
+    args = [e for e in loads if names[e] in passed]
     return call_tir(program, args, sizes={v: Dim.var(v) for v in program.size_arguments})
 
 

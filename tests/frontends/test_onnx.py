@@ -212,6 +212,53 @@ def test_shapes_of_symbolic_sizes_are_known() -> None:
     assert {e.op for e in module.main.expressions()} == {"var", "reshape"}
 
 
+@pytest.mark.parametrize(
+    ("nodes", "size"),
+    [
+        ([node("Neg", "n", "q"), node("Mod", "q four", "y")], "(-n)%4"),
+        ([node("ReduceSum", "s", "y", keepdims=1)], "m + n"),
+        ([node("Slice", "s minus far zero minus", "t"), node("Gather", "t zero", "y")], "m"),
+    ],
+)
+def test_sizes_are_computed_as_their_nodes_say(nodes: list[Any], size: str) -> None:
+    weights = {"zero": ints(0), "one": ints(1), "four": ints(4), "minus": ints(-1), "far": ints(-1000)}
+    first = [node("Shape", "x", "s"), node("Gather", "s zero", "n")]
+    proto = model([*first, *nodes, node("ConstantOfShape", "y", "z")], {"x": (["n", "m"], FLOAT)}, ["z"], weights)
+    assert [str(d) for d in rx.from_onnx(proto).main.result.shape] == [size]
+    undecided = [node("Less", "n four", "c"), node("Where", "c n four", "y"), node("ConstantOfShape", "y", "z")]
+    with pytest.raises(OnnxError, match="the shape computed when the model runs"):
+        rx.from_onnx(model([*first, *undecided], {"x": (["n", "m"], FLOAT)}, ["z"], weights))
+    out = [node("Gather", "s four", "y"), node("ConstantOfShape", "y", "z")]
+    with pytest.raises(OnnxError, match=r"indices \[4\] along 2 elements\n  accepted: indices from -2 to 1"):
+        rx.from_onnx(model([*first, *out], {"x": (["n", "m"], FLOAT)}, ["z"], weights))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_known_numbers_are_computed_as_onnx_says(dtype: type) -> None:
+    a, b = (np.array(v, dtype) for v in ([-7, -1, 0, 5, 9, -100], [3, -3, 7, -2, 4, 9]))
+    weights = {"a": a, "b": b, "m": a.reshape(2, 3), "c": a > 0, "d": b > 0, "i": np.array([[-1, 0], [1, 2]]),
+               "s": ints(5, -1), "e": ints(-100, -50), "x": ints(1, 0), "t": ints(-2, -1), "one": ints(1),
+               "shape": ints(0, -1), "parts": ints(2, 4)}  # fmt: skip
+    two = ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+    nodes = [node(k, "a b", k) for k in two] + [node(k, "c d", k) for k in ("And", "Or", "Xor")]
+    nodes += [node("Not", "c", "not"), node("Neg", "a", "neg"), node("Where", "c a b", "where")]
+    nodes += [
+        node("Gather", "m i", "taken", axis=1),
+        node("Slice", "m s e x t", "part"),
+        node("Split", "a parts", "y z"),
+    ]
+    nodes += [node("Concat", "m m", "both", axis=-1), node("Transpose", "m", "turned", perm=[1, 0])]
+    nodes += [
+        node("Reshape", "m shape", "flat"),
+        node("Unsqueeze", "m shape", "wide"),
+        node("ReduceSum", "m one", "sum"),
+    ]
+    nodes += [node(k, "m", k, axes=[0]) for k in ("ReduceProd", "ReduceMax", "ReduceMin")]
+    nodes += [node("Cast", "a", f"to{t}", to=t) for t in (FLOAT, TensorProto.BOOL, TensorProto.UINT8, INT64)]
+    module = agrees(model(nodes, {}, [o for n in nodes for o in n.output], weights, opset=17))
+    assert {e.op for e in module.main.expressions()} <= {"constant", "tuple", "var"}
+
+
 def test_sizes_without_names_and_odd_names() -> None:
     proto = model([node("Relu", "in.put:0", "y")], {"in.put:0": (["?", "a.b", "a.b", None], FLOAT)})
     (x,) = rx.from_onnx(proto).main.params

@@ -124,7 +124,8 @@ def split_kernels(root_values: list[Expr], rng: np.random.Generator) -> list[Exp
         members = [m for m in order if home[m] is e]
         args = [env.get(a, a) for a in e.args]
         if _fusible(e):
-            env[e] = fused_call(members, [e], env)
+            call = fused_call(members, [e])
+            env[e] = node(call.op, [env.get(a, a) for a in call.args], call.attrs, call.annotation)
         else:
             env[e] = node(e.op, args, e.attrs, e.annotation)
     return [env.get(r, r) for r in root_values]

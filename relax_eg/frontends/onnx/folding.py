@@ -1,19 +1,42 @@
 """Constant folding of ONNX nodes: their results for arrays that are known while the graph is read, such as shapes and
-values computed from shapes."""
+values computed from shapes.
+
+A node has one meaning, that of its handler. The expression that the handler makes of known arrays is evaluated: on
+numbers by the reference interpreter, on sizes by `_ON_SIZES`. An operator that moves elements moves sizes as it moves
+the numbers of their places. What the sizes do not decide is None, which a later node may not need.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import dtype_of, numpy_dtype
-from relax_eg.frontends.onnx.nodes import OnnxNode
+from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, MOST_SIZES, Array, KnownArray, is_known, known_value
+from relax_eg.ir.annotations import Tensor, dims_of
+from relax_eg.ir.expr import CONSTANT, Expr, constant_value, own_dims, postorder, var
+from relax_eg.ir.module import Module
+from relax_eg.ops.interpret import SharedValues
+from relax_eg.ops.record import movement_operators
 from relax_eg.ops.sizes import remaining_size
 from relax_eg.shapes import Dim
+from relax_eg.tir.functions import FUNCTIONS
+
+# Nodes by which exporters compute shapes. Others of known inputs, such as `Expand`, are short programs of long results.
+_OF_SHAPES = frozenset(
+    (
+        "Add", "Sub", "Mul", "Div", "Mod", "Neg", "Max", "Min", "Equal", "Less", "LessOrEqual", "Greater",
+        "GreaterOrEqual", "Not", "And", "Or", "Xor", "Where", "Cast", "ReduceProd", "ReduceSum", "ReduceMax",
+        "ReduceMin", "Gather", "Concat", "Split", "Slice", "Reshape", "Unsqueeze", "Squeeze", "Transpose",
+    )
+)  # fmt: skip
+_MOVES = movement_operators("view", "order", "part", "repeat", "select", "join") | {"split"}
+_HOLD_SIZES = ("int32", "int64")  # sizes are assumed to fit into these
 
 
 class NotFoldable(Exception):
@@ -21,262 +44,136 @@ class NotFoldable(Exception):
     is then computed when the program runs."""
 
 
-def fold_node(node: OnnxNode) -> KnownArray | list[KnownArray] | None:
-    """The result of a node if all its inputs are known and small and it can be folded; otherwise None, and the program
+def fold_node(node: OnnxNode, handler: Handler) -> list[KnownArray] | None:
+    """The results of a node if all its inputs are known and small and it can be folded; otherwise None, and the program
     computes the node."""
-    inputs = [v for v in node.inputs if v is not None]
-    if node.kind not in _FOLDS or not inputs:
-        return None
-    for v in inputs:
+    known: dict[Expr, Array] = {}
+    inputs: list[KnownArray | None] = []
+    for i, v in enumerate(node.inputs):
+        if v is None:
+            inputs.append(None)
+            continue
         if not isinstance(v, KnownArray) or v.array.size > (MOST_SIZES if v.is_symbolic else MOST_KNOWN):
             return None
+        if v.array.dtype.kind not in "iubO" and (node.kind != "Cast" or v.weight is not None):
+            return None
+        variable = var(f"x{i}", Tensor(v.array.shape, v.dtype))
+        known[variable] = v.array
+        inputs.append(replace(v, weight=lambda x=variable: x))
+    if node.kind not in _OF_SHAPES or not known or (node.kind == "Mod" and node.flag("fmod")):
+        return None
+    made = handler(replace(node, inputs=tuple(inputs)))
+    results = list(made) if isinstance(made, Sequence) else [made]
+    exprs = [r for r in results if isinstance(r, Expr)]
     try:
-        return _FOLDS[node.kind](node)
+        return [known_value(x, e.dtype) for x, e in zip(_evaluated(exprs, known), exprs, strict=True)]
     except NotFoldable:
         return None
 
 
-def _array(n: OnnxNode, i: int) -> Array:
-    """Input `i`, an array of integers, sizes or booleans. UndecidedNow for other inputs."""
-    found = n.known_array(i, f"input {i}")
-    if found is None or found.dtype.kind not in "iubO":
+def _evaluated(results: Sequence[Expr], known: dict[Expr, Array]) -> list[Array]:
+    for e in postorder(results):
+        if e not in known:
+            known[e] = _value(e, [known[a] for a in e.args])
+    for e in results:
+        if known[e].dtype.kind not in "iubfO" or any(x is None for x in known[e].reshape(-1)):
+            raise NotFoldable
+    return [known[e] for e in results]
+
+
+def _value(e: Expr, args: list[Any]) -> Any:
+    if e.op == CONSTANT:
+        return constant_value(e)
+    if e.op == "dim_value":
+        made = np.empty((), object)
+        made[()] = e.attr("dim")[0]
+        return made
+    symbolic = any(isinstance(a, np.ndarray) and a.dtype == object for a in args)
+    most = MOST_SIZES if symbolic else MOST_KNOWN
+    if any(not d.is_const for d in own_dims(e)) or math.prod(d.value for d in dims_of(e.annotation)) > most:
         raise NotFoldable
-    return found
+    if not symbolic:
+        return _computed(e, args)
+    match e.op:
+        case "astype":
+            if e.dtype not in _HOLD_SIZES:
+                raise NotFoldable
+            return args[0]
+        case "sum" | "prod":
+            function = np.sum if e.op == "sum" else np.prod
+            return np.asarray(function(args[0], e.attr("axes"), keepdims=e.attr("keepdims")), object)
+        case _:
+            f = _ON_SIZES.get(e.op)
+            return _moved(e, args) if f is None else _settled(np.frompyfunc(f, len(args), 1)(*args), e.dtype)
 
 
-def _check_count(count: int, *xs: Array) -> None:
-    if count > (MOST_SIZES if any(x.dtype == object for x in xs) else MOST_KNOWN):
+def _computed(e: Expr, args: Sequence[Any]) -> Any:
+    """The value of a node by the reference interpreter, on arrays of numbers."""
+    return SharedValues(Module(()), dict(zip(e.args, args, strict=True)), {}).of(e)
+
+
+def _settled(found: Any, dtype: str) -> Array:
+    """An array in which no size is left, as numbers."""
+    array = np.asarray(found, object)
+    plain = all(isinstance(x, bool | int | np.generic) for x in array.reshape(-1))
+    return array.astype(dtype) if plain else array
+
+
+def _moved(e: Expr, args: list[Any]) -> Any:
+    """The value of an operator that moves sizes: it is computed of the numbers of their places, from which follows
+    where each of its elements is from."""
+    moved = args[:1] if e.op == "take" else args
+    if e.op not in _MOVES or any(a.dtype not in (object, *_HOLD_SIZES) for a in moved):
         raise NotFoldable
+    starts = np.cumsum([0, *(a.size for a in moved)])
+    places: list[Any] = [np.arange(a.size).reshape(a.shape) + n for a, n in zip(moved, starts, strict=False)]
+    numbers = [p.astype(x.dtype) for p, x in zip(places, e.args, strict=False)]
+    elements = np.concatenate([a.reshape(-1).astype(object) for a in moved])
+    found = _computed(e, [*numbers, *args[len(moved) :]])
+    parts = found if isinstance(found, tuple) else (found,)
+    made = [elements[f.reshape(-1)].reshape(f.shape) for f in parts]
+    return tuple(made) if isinstance(found, tuple) else made[0]
 
 
-# --- comparisons and arithmetic ---
+# --- functions of sizes ---
 
 
 def _dim(x: Any) -> Dim:
     return x if isinstance(x, Dim) else Dim.of(int(x))
 
 
-def _equal(a: Any, b: Any) -> bool:
-    left, right = _dim(a), _dim(b)
-    if left == right:
-        return True
-    if is_known(left, "!=", right):
-        return False
-    raise NotFoldable
+def _of_sizes(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *xs: None if any(x is None for x in xs) else f(*map(_dim, xs))
 
 
-def _less(a: Any, b: Any) -> bool:
-    for relation, answer in (("<", True), (">=", False)):
-        if is_known(_dim(a), relation, _dim(b)):
-            return answer
-    raise NotFoldable
+def _decided(relation: str, opposite: str) -> Callable[..., Any]:
+    """Whether a relation of sizes holds; None where the sizes decide."""
+
+    def holds(a: Dim, b: Dim) -> bool | None:
+        return True if is_known(a, relation, b) else False if is_known(a, opposite, b) else None
+
+    return _of_sizes(holds)
 
 
-def _size_quotient(a: Any, b: Any) -> Dim:
+def _quotient(a: Dim, b: Dim) -> Dim:
     """A size divided by another size: the remaining factors if the division is plain, otherwise a floor division."""
-    left, right = _dim(a), _dim(b)
-    found = remaining_size((left,), (right,))
-    return found if found is not None and found * right == left else left // right
+    found = remaining_size((a,), (b,))
+    return found if found is not None and found * b == a else a // b
 
 
-def _quotients(a: Array, b: Array) -> Array:
-    """Quotients of integers, rounded towards zero."""
-    if not b.all():
-        raise NotFoldable
-    down = a // b
-    return down + ((down * b != a) & ((a < 0) != (b < 0))).astype(down.dtype)
+def _chosen(truth: Any, a: Any, b: Any) -> Any:
+    return (a if a is b else None) if truth is None else a if truth else b
 
 
-def _remainders(a: Array, b: Array) -> Array:
-    if not b.all():
-        raise NotFoldable
-    return np.mod(a, b)
-
-
-def _binary(
-    f: Callable[[Any, Any], Any], plain: Callable[[Array, Array], Any], dtype: str = ""
-) -> Callable[[OnnxNode], KnownArray]:
-    """The fold of an elementwise operator: `f` for sizes, `plain` for integers. `dtype`: that of the result, if it is
-    not the dtype of the operands."""
-
-    def fold(n: OnnxNode) -> KnownArray:
-        a, b = _array(n, 0), _array(n, 1)
-        if len(n.inputs) != 2 or n.dtype(0) != n.dtype(1) or a.dtype == bool:
-            raise NotFoldable
-        _check_count(math.prod(np.broadcast_shapes(a.shape, b.shape)), a, b)
-        symbolic = a.dtype == object or b.dtype == object
-        with np.errstate(all="ignore"):  # integers wrap around
-            made = np.frompyfunc(f, 2, 1)(a, b) if symbolic else plain(a, b)
-        return known_value(made, dtype or n.dtype(0))
-
-    return fold
-
-
-def _logical(f: Callable[..., Array], count: int) -> Fold:
-    """The fold of an operator on `count` booleans."""
-
-    def fold(n: OnnxNode) -> KnownArray:
-        xs = [_array(n, i) for i in range(count)]
-        if any(x.dtype != bool for x in xs):
-            raise NotFoldable
-        _check_count(math.prod(np.broadcast_shapes(*(x.shape for x in xs))), *xs)
-        return known_value(f(*xs), "bool")
-
-    return fold
-
-
-def _mod(n: OnnxNode) -> KnownArray:
-    if n.flag("fmod"):
-        raise NotFoldable
-    return _binary(lambda a, b: _dim(a) % _dim(b), _remainders)(n)
-
-
-def _neg(n: OnnxNode) -> KnownArray:
-    x = _array(n, 0)
-    if x.dtype.kind not in "iO":
-        raise NotFoldable
-    return known_value(-x, n.dtype(0))
-
-
-def _where(n: OnnxNode) -> KnownArray:
-    at, x, y = _array(n, 0), _array(n, 1), _array(n, 2)
-    if at.dtype != bool or n.dtype(1) != n.dtype(2):
-        raise NotFoldable
-    _check_count(math.prod(np.broadcast_shapes(at.shape, x.shape, y.shape)), x, y)
-    return known_value(np.where(at, x, y), n.dtype(1))
-
-
-def _product(n: OnnxNode) -> KnownArray:
-    x = _array(n, 0)
-    axes = n.integer_list("axes", 1)
-    if x.ndim != 1 or axes not in (None, [0], [-1]) or x.dtype == bool:
-        raise NotFoldable
-    if axes is None and n.flag("noop_with_empty_axes"):
-        raise NotFoldable
-    with np.errstate(all="ignore"):
-        wide = None if x.dtype == object else x.dtype
-        return known_value(np.prod(x, keepdims=n.flag("keepdims", 1), dtype=wide), n.dtype(0))
-
-
-def _cast(n: OnnxNode) -> KnownArray:
-    value, to = n.required_input(0), n.at("to")
-    assert isinstance(value, KnownArray)
-    x = value.array
-    n.ignore_attributes("saturate", "round_mode")
-    if value.is_symbolic:
-        # Sizes are assumed to fit into int32 and int64.
-        if to not in ("int32", "int64"):
-            raise NotFoldable
-        return known_value(x, to)
-    kind = numpy_dtype(to)
-    if x.dtype.kind not in "iubf" or kind.kind not in "iubf" or (x.dtype.kind == "f" and value.weight is not None):
-        raise NotFoldable
-    if x.dtype.kind == "f" and kind.kind in "iu":
-        held = dtype_of(to)
-        if not (np.isfinite(x) & (x >= held.least) & (x <= held.greatest)).all():
-            raise NotFoldable
-    with np.errstate(all="ignore"):
-        return known_value(x.astype(kind), to)
-
-
-# --- movement ---
-
-
-def _identity(n: OnnxNode) -> KnownArray:
-    value = n.required_input(0)
-    assert isinstance(value, KnownArray)
-    return value
-
-
-def _gather(n: OnnxNode) -> KnownArray:
-    x, at = _array(n, 0), _array(n, 1)
-    axis = n.axis(0, x.ndim)
-    if at.dtype.kind not in "iu":
-        raise NotFoldable
-    _check_count(at.size * math.prod(d for a, d in enumerate(x.shape) if a != axis), x)
-    return known_value(np.take(x, at.astype(np.int64), axis=axis), n.dtype(0))
-
-
-def _concat(n: OnnxNode) -> KnownArray:
-    xs = [_array(n, i) for i in range(len(n.inputs))]
-    if len({n.dtype(i) for i in range(len(xs))}) > 1:
-        raise NotFoldable
-    _check_count(sum(x.size for x in xs), *xs)
-    axis = n.axis(None, xs[0].ndim)
-    wide = object if any(x.dtype == object for x in xs) else xs[0].dtype
-    return known_value(np.concatenate([x.astype(wide) for x in xs], axis=axis), n.dtype(0))
-
-
-def slice_range(start: int, end: int, step: int, size: int) -> tuple[int, int]:
-    """The first position of a slice of an axis, and the number of its elements, as ONNX defines them."""
-    start, end = (v + size if v < 0 else v for v in (start, end))
-    if step > 0:
-        first, last = min(max(start, 0), size), min(max(end, 0), size)
-        return first, max(-(-(last - first) // step), 0)
-    first, last = min(max(start, 0), size - 1), min(max(end, -1), size - 1)
-    return first, max(-(-(first - last) // -step), 0)
-
-
-def _slice(n: OnnxNode) -> KnownArray:
-    x = _array(n, 0)
-    starts, ends, axes, steps = (n.sizes(s, i) for i, s in enumerate(("starts", "ends", "axes", "steps"), 1))
-    if starts is None or ends is None or any(not d.is_const for d in (*starts, *ends, *(axes or ()), *(steps or ()))):
-        raise NotFoldable
-    along = range(len(starts)) if axes is None else [d.value for d in axes]
-    by = [1] * len(starts) if steps is None else [d.value for d in steps]
-    for axis, start, end, step in zip(along, starts, ends, by, strict=True):
-        at = n.normal_axis(axis, x.ndim)
-        if step == 0:
-            raise n.error("a step of 0", "steps other than 0")
-        first, count = slice_range(start.value, end.value, step, x.shape[at])
-        x = np.take(x, [first + i * step for i in range(count)], axis=at)
-    return known_value(x, n.dtype(0))
-
-
-def _axes(n: OnnxNode) -> tuple[int, ...] | None:
-    found = n.integer_list("axes", 1)
-    return None if found is None else tuple(found)
-
-
-def _need_axes(n: OnnxNode) -> tuple[int, ...]:
-    return tuple(d.value for d in n.all_sizes("axes", 1))
-
-
-def _reshape(n: OnnxNode) -> KnownArray:
-    x, shape = _array(n, 0), [d.value for d in n.all_sizes("shape", 1)]
-    if not n.flag("allowzero"):
-        shape = [x.shape[i] if d == 0 else d for i, d in enumerate(shape)]
-    return known_value(x.reshape(shape), n.dtype(0))
-
-
-def _split(n: OnnxNode) -> list[KnownArray]:
-    x, parts = _array(n, 0), n.integer_list("split", 1)
-    axis = n.axis(0, x.ndim)
-    if parts is None:
-        count = n.at("num_outputs", n.output_count)
-        each = -(-x.shape[axis] // count)  # the last part is smaller if the parts do not divide the axis
-        parts = [max(min(each, x.shape[axis] - i * each), 0) for i in range(count)]
-    if len(parts) != n.output_count or sum(parts) != x.shape[axis]:
-        raise NotFoldable
-    return [known_value(part, n.dtype(0)) for part in np.split(x, np.cumsum(parts)[:-1], axis)]
-
-
-Fold = Callable[[OnnxNode], KnownArray | list[KnownArray]]
-
-_FOLDS: dict[str, Fold] = {
-    "Add": _binary(lambda a, b: a + b, np.add), "Sub": _binary(lambda a, b: a - b, np.subtract),
-    "Mul": _binary(lambda a, b: a * b, np.multiply), "Div": _binary(_size_quotient, _quotients), "Mod": _mod,
-    "Equal": _binary(_equal, np.equal, "bool"), "Less": _binary(_less, np.less, "bool"),
-    "Greater": _binary(lambda a, b: _less(b, a), np.greater, "bool"),
-    "Max": _binary(lambda a, b: b if _less(a, b) else a, np.maximum),
-    "Min": _binary(lambda a, b: a if _less(a, b) else b, np.minimum),
-    "LessOrEqual": _binary(lambda a, b: not _less(b, a), np.less_equal, "bool"),
-    "GreaterOrEqual": _binary(lambda a, b: not _less(a, b), np.greater_equal, "bool"),
-    "Not": _logical(np.logical_not, 1), "And": _logical(np.logical_and, 2), "Or": _logical(np.logical_or, 2),
-    "Xor": _logical(np.logical_xor, 2),
-    "Neg": _neg, "Where": _where, "ReduceProd": _product, "Cast": _cast, "Identity": _identity, "Gather": _gather,
-    "Concat": _concat, "Split": _split, "Slice": _slice, "Reshape": _reshape,
-    "Unsqueeze": lambda n: known_value(np.expand_dims(_array(n, 0), _need_axes(n)), n.dtype(0)),
-    "Squeeze": lambda n: known_value(np.squeeze(_array(n, 0), _axes(n)), n.dtype(0)),
-    "Transpose": lambda n: known_value(np.transpose(_array(n, 0), n.at("perm")), n.dtype(0)),
+_OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _quotient,
+}  # fmt: skip
+_less = _decided("<", ">=")
+_ON_SIZES: Mapping[str, Callable[..., Any]] = {
+    **{f.name: _of_sizes(_ARITHMETIC[f.symbol]) for f in FUNCTIONS.values() if f.symbol in _ARITHMETIC},
+    **{f.name: _decided(f.symbol, _OPPOSITES[f.symbol]) for f in FUNCTIONS.values() if f.symbol in _OPPOSITES},
+    "negative": _of_sizes(operator.neg), "remainder": _of_sizes(operator.mod),
+    "maximum": lambda a, b: _chosen(_less(a, b), b, a), "minimum": lambda a, b: _chosen(_less(a, b), a, b),
+    "where": _chosen, "logical_and": lambda a, b: False if a is False or b is False else _chosen(a, b, None),
 }  # fmt: skip

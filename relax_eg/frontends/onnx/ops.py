@@ -30,7 +30,6 @@ from relax_eg.frontends.onnx import (
     windows,
 )
 from relax_eg.frontends.onnx.creation import normal_indices
-from relax_eg.frontends.onnx.folding import slice_range
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, KnownArray, greatest, is_known, least
 from relax_eg.frontends.onnx.widths import computed_in_float32
@@ -256,7 +255,7 @@ def _slice(n: OnnxNode) -> Expr:
     for axis, start, end, step in zip(along, starts, ends, by, strict=True):
         size = x.shape[axis]
         if size.is_const and start.is_const and end.is_const:
-            first, count = slice_range(start.value, end.value, step, size.value)
+            first, count = _slice_range(start.value, end.value, step, size.value)
             if step > 0 or not count:
                 keys[axis] = slice(first, min(first + count * step, size.value) if count else first, max(step, 1))
             else:
@@ -272,6 +271,16 @@ def _slice(n: OnnxNode) -> Expr:
         keys[axis] = slice(low, greatest(high, low), step)
     x = op.getitem(x, tuple(keys))
     return op.flip(x, tuple(turned)) if turned else x
+
+
+def _slice_range(start: int, end: int, step: int, size: int) -> tuple[int, int]:
+    """The first position of a slice of an axis, and the number of its elements, as ONNX defines them."""
+    start, end = (v + size if v < 0 else v for v in (start, end))
+    if step > 0:
+        first, last = min(max(start, 0), size), min(max(end, 0), size)
+        return first, max(-(-(last - first) // step), 0)
+    first, last = min(max(start, 0), size - 1), min(max(end, -1), size - 1)
+    return first, max(-(-(first - last) // -step), 0)
 
 
 def _slice_bound(at: Dim, size: Dim) -> Dim:
@@ -298,6 +307,8 @@ def _gather(n: OnnxNode) -> Expr:
     size = x.shape[axis]
     if isinstance(at, KnownArray) and not at.is_symbolic:
         array = at.array
+        if size.is_const and ((array < -size.value) | (array >= size.value)).any():
+            raise n.error(f"indices {array.tolist()} along {size} elements", f"indices from -{size} to {size - 1}")
         if array.ndim == 0:
             key: list[Any] = [slice(None)] * x.ndim
             key[axis] = int(array)

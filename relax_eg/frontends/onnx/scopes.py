@@ -277,7 +277,7 @@ class GraphScope:
         attributes = self._attributes(node, where, line)
         n = OnnxNode(node.op_type, where, tuple(inputs), attributes, len(listed), opset, self.shared.functions,
                      None if self.closed else self.shared.steps)  # fmt: skip
-        made: Held | Sequence[Held] | None = fold_node(n)
+        made: Held | Sequence[Held] | None = fold_node(n, handler)
         if made is None:
             n = n.unread_copy()
             made = handler(n)
