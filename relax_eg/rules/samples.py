@@ -386,6 +386,19 @@ def draw_cancelling_floats(instance: Instance, sizes: Sizes, rng: Random, index:
     return values
 
 
+def draw_level_floats(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
+    """Floats that are all near one number in most tensors, whatever their shapes: what is subtracted from rows is then
+    near all elements of these, as a mean is."""
+    values = moderate(instance, sizes, rng, index)
+    floats = [values[str(p.attr("name"))] for p in instance.params if is_float(p.dtype)]
+    reach = min((reach_of(a.dtype.name) for a in floats), default=0.0)
+    level, spread = 10.0 ** rng.uniform(0, reach / 2), 10.0 ** rng.uniform(-4, -1)
+    for a in floats:
+        if rng.random() < 0.8:
+            a[...] = level * (1 + spread * rng.standard_normal(a.shape))
+    return values
+
+
 @lru_cache(KEPT)
 def mask_values(instance: Instance) -> tuple[float, ...]:
     """What elements of masks may be, other than 0: 1, and the numbers of the left side by which masks push elements

@@ -236,6 +236,23 @@ def test_forces_between_points_keep_their_digits() -> None:
     assert errors[1] <= 8 * errors[0]
 
 
+@pytest.mark.parametrize("by_sums", [False, True])
+def test_centred_products_keep_their_digits(by_sums: bool) -> None:
+    """A mean is near all that it is subtracted from, so products of differences from it are not multiplied out, whether
+    the mean is part of the product or, with other readers, a value beside it."""
+
+    def covariance(x: jax.Array, y: jax.Array) -> tuple[jax.Array, ...]:
+        a, b = (z.sum(0) / z.shape[0] if by_sums else z.mean(0) for z in (x, y))
+        products = (x - a).T @ (y - b)
+        return (products, a * b, a + b) if by_sums else (products, (x - a).sum(0), (y - b).sum(0))
+
+    x, y = (np.random.default_rng(i).standard_normal((40, 8)).astype(np.float32) + np.float32(100) for i in (0, 1))
+    best = rx.optimize(covariance, "n 8", "n 8", at={"n": 4000}, target="cpu")
+    a, b = (z.astype(np.float64) - z.mean(0, dtype=np.float64) for z in (x, y))
+    errors = [np.abs(np.asarray(f(x, y)[0]) - a.T @ b).max() for f in (jax.jit(covariance), best)]
+    assert errors[1] <= 8 * errors[0]
+
+
 def test_spelling_does_not_matter() -> None:
     found = [
         rx.optimize(f, "n m", "m n", "n", at={"n": 48, "m": 32}, target=laws.Flops(), rules=RULES) for f in SPELLED
