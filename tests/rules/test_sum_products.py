@@ -253,6 +253,24 @@ def test_centred_products_keep_their_digits(by_sums: bool) -> None:
     assert errors[1] <= 8 * errors[0]
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, s, v: (x * jnp.float16(0.001)) @ v,
+        lambda x, s, v: (x * s[:, None]) @ v,
+        lambda x, s, v: (x / 1024) @ v,
+        lambda x, s, v: (x * s[0] * v).sum(1),
+        lambda x, s, v: jax.lax.reduce(x * s[0], jnp.float16(0), jax.lax.add, (0, 1)),
+    ],
+)
+def test_scales_stay_inside_sums_of_float16(fn: Callable[..., Any]) -> None:
+    """A factor keeps the sum in range, which ends at 65504."""
+    x, v = (np.full(s, 30, np.float16) for s in ((256, 256), (256,)))
+    scales = np.full(256, 0.001, np.float16)
+    best = rx.optimize(fn, "n n @ float16", "n @ float16", "n @ float16", at={"n": 2048}, target="cpu")
+    assert np.isfinite(best(x, scales, v)).all()
+
+
 def test_spelling_does_not_matter() -> None:
     found = [
         rx.optimize(f, "n m", "m n", "n", at={"n": 48, "m": 32}, target=laws.Flops(), rules=RULES) for f in SPELLED
