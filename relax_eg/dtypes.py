@@ -138,6 +138,12 @@ class Dtype:
         return int(self.info.maxexp)
 
     @cached_property
+    def has_short_range(self) -> bool:
+        """Whether it is a float dtype whose numbers end before those of float32. What is summed in it is scaled so that
+        the sum stays in range."""
+        return self.is_float and self.powers < RECORDS["float32"].powers
+
+    @cached_property
     def digits(self) -> int:
         """Significant bits of a number of a float dtype, the leading one counted."""
         return int(self.info.nmant) + 1
@@ -287,6 +293,11 @@ def kind(name: str) -> str:
     """Returns the letter of a dtype's kind: b, i, u, f or c; k for a PRNG key, which can only be moved. ShapeError for
     an unknown dtype."""
     return dtype_of(name).kind
+
+
+def has_short_range(name: str) -> bool:
+    """Whether a dtype is a float whose numbers end before those of float32."""
+    return name in RECORDS and RECORDS[name].has_short_range
 
 
 def is_float(name: str) -> bool:

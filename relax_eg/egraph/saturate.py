@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from relax_eg.dtypes import FLOATS
+from relax_eg.dtypes import FLOATS, has_short_range
 from relax_eg.egraph.budget import Budget, LeftOut, RoundFigures, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.demand import Demand
 from relax_eg.egraph.engine import Engine, EngineError, TableRow, Value
@@ -32,6 +32,7 @@ from relax_eg.logs import log, log_at, report_progress, stage
 from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.rules import PHASES, Instance, Rule, RuleSet
 from relax_eg.rules.attribute_variables import read_source
+from relax_eg.rules.book.contraction import SCALES
 from relax_eg.rules.book.recognised import RECOGNISED, asked_values
 from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
@@ -476,6 +477,8 @@ def _instances_at(
         if not rule.operand_ranks(block_ranks).issubset(ranks):
             continue
         for dtype in dtypes:
+            if SCALES in rule.tags and has_short_range(dtype):
+                continue
             for values in product(*choices):
                 instance = rule.usable_instance(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))
                 if instance is not None:

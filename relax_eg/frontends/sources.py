@@ -15,6 +15,7 @@ from relax_eg.memo import Memo
 
 _JAX = os.path.dirname(jax.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_PYTHON = os.path.dirname(os.__file__) + os.sep
 
 
 # `_lines`: the line of each traceback; equal layers have equal tracebacks. `_files`: the file of each line.
@@ -54,8 +55,10 @@ def text_of_line(line: SourceLine) -> str:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file belongs neither to JAX nor to this package, nor to Python's frozen modules."""
-    return not path.startswith((_JAX, _OURS, "<frozen"))
+    """Whether a file belongs neither to JAX nor to this package, nor to Python itself, in whose `contextlib` decorated
+    functions of JAX run."""
+    own = path.startswith(_PYTHON) and not path.startswith(os.path.join(_PYTHON, "site-packages"))
+    return not (own or path.startswith((_JAX, _OURS, "<frozen")))
 
 
 def is_jax_function(jaxpr: Any) -> bool:

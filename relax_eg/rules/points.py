@@ -6,7 +6,7 @@ The checker of rules (`check.py`) and the prover (`verify_formal`), whose proofs
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,11 @@ import numpy as np
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import VAR, postorder
+from relax_eg.ir.calls import substitute_exprs
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder
+from relax_eg.ir.heads import with_operands
 from relax_eg.memo import Memo
+from relax_eg.ops.record import TABLE
 from relax_eg.rules import samples as draws
 from relax_eg.rules.judge import Absent, Case, Judge, judge_accuracy
 from relax_eg.rules.rule import Instance
@@ -25,6 +28,7 @@ _ACCURACY_POINTS = 24  # limit: points at which the accuracy of a proved equalit
 # limit: elements of all values of an instance, of which the accuracy is tested while a program is optimized.
 _MOST_ELEMENTS = 1 << 17
 _MOST_ACCURATE = 1 << 12  # limit: instances of which the accuracy is kept; one that is evicted is tested again
+_MOST_RELATED = 8  # limit: values of which the relation of a leaf to others consists, these and the leaf included
 
 InstanceKey = tuple[Any, ...]
 _accurate = Memo[tuple[InstanceKey, bool], bool](_MOST_ACCURATE)
@@ -84,6 +88,43 @@ def _adjusted_sizes(instance: Instance, sizes: Sizes, plan: PointPlan, k: int) -
     return sizes
 
 
+def related(leaves: Collection[Expr], variables: Mapping[Expr, Expr]) -> dict[Expr, Expr]:
+    """For each leaf its variable, or its expression over the variables of other leaves if a few operators compute it
+    from these and from sizes, as a mean and its divisor are. Whether a sum cancels depends on such relations."""
+    given, found = set(leaves), dict[Expr, Expr]()
+
+    def made(x: Expr) -> Expr:
+        if x not in found:
+            inner = _operands_among(x, given)
+            found[x] = variables[x] if inner is None else _over(x, {a: made(a) for a in inner})
+        return found[x]
+
+    for x in leaves:
+        made(x)
+    return found
+
+
+def _over(x: Expr, values: Mapping[Expr, Expr]) -> Expr:
+    return with_operands(x, substitute_exprs(x.args, values))
+
+
+def _operands_among(x: Expr, given: Collection[Expr]) -> list[Expr] | None:
+    """The other expressions of `given` from which a few operators compute `x`; None if it is not so computed."""
+    seen, found, stack = {x}, list[Expr](), [x]
+    while stack:
+        e = stack.pop()
+        if e is not x and e in given:
+            found.append(e)
+        elif e.op not in TABLE and (e.op != CONSTANT or e is x or e.ndim):
+            return None
+        else:
+            stack += [a for a in e.args if a not in seen]
+            seen.update(e.args)
+        if len(seen) > _MOST_RELATED:
+            return None
+    return found
+
+
 def keeps_accuracy(instance: Instance, masks: bool = False) -> bool:
     """Whether the accuracy law is tested on an instance, whose sides are equal over the reals, and holds; at small
     sizes in place of fixed ones. It is not tested if no sizes are admitted, or if fixed sizes make its values large.
@@ -100,7 +141,11 @@ def _keeps_accuracy(instance: Instance, masks: bool) -> bool:
         return False  # equal at the fixed sizes only
     if any(e.op == VAR and e not in instance.params for e in postorder((*instance.left, *instance.right))):
         return False  # nothing draws its values
-    draw = draws.draw_masked_floats if masks else draws.draw_cancelling_floats
+    drawn = (draws.draw_masked_floats,) if masks else (draws.draw_cancelling_floats, draws.draw_level_floats)
+    return all(_is_accurate(instance, draw) for draw in drawn)
+
+
+def _is_accurate(instance: Instance, draw: Draw) -> bool:
     plan = PointPlan(judge_accuracy, draw_under_guards(draw), [instance], _ACCURACY_POINTS, least=1)
     shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]
     tested = 0

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer, numpy_dtype
+from relax_eg.dtypes import dtype_of, has_short_range, is_complex, is_float, is_integer, numpy_dtype
 from relax_eg.errors import RelaxEgError, RuleError
 from relax_eg.ir.annotations import Tensor, dims_in
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value, postorder, var
@@ -372,8 +372,7 @@ def _mixed(shape: tuple[int, ...], rng: Random, index: int, reach: float) -> Arr
 
 def reach_of(dtype: str) -> float:
     """The domain of the accuracy law: magnitudes from 10**-reach to 10**reach."""
-    has_range_of_float32 = dtype_of(dtype).powers >= dtype_of("float32").powers
-    return 6.0 if has_range_of_float32 else 1.0  # chosen: products of a few numbers stay finite
+    return 1.0 if has_short_range(dtype) else 6.0  # chosen: products of a few numbers stay finite
 
 
 def draw_cancelling_floats(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
@@ -383,6 +382,19 @@ def draw_cancelling_floats(instance: Instance, sizes: Sizes, rng: Random, index:
     values = draw_values(instance, sizes, rng, index, lambda s, r, i: _mixed(s, r, i, reach))
     if index % 2:
         _make_cancelling([values[str(p.attr("name"))] for p in instance.params if is_float(p.dtype)], rng)
+    return values
+
+
+def draw_level_floats(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
+    """Floats that are all near one number in most tensors, whatever their shapes: what is subtracted from rows is then
+    near all elements of these, as a mean is."""
+    values = moderate(instance, sizes, rng, index)
+    floats = [values[str(p.attr("name"))] for p in instance.params if is_float(p.dtype)]
+    reach = min((reach_of(a.dtype.name) for a in floats), default=0.0)
+    level, spread = 10.0 ** rng.uniform(0, reach / 2), 10.0 ** rng.uniform(-4, -1)
+    for a in floats:
+        if rng.random() < 0.8:
+            a[...] = level * (1 + spread * rng.standard_normal(a.shape))
     return values
 
 

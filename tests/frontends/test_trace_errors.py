@@ -67,6 +67,10 @@ def power_of_size(x):
     return x * x.shape[-1] ** -0.5
 
 
+def slope_of_product(x):
+    return jax.grad(jnp.prod)(x)
+
+
 @pytest.mark.parametrize(
     ("fn", "specs", "pieces"),
     [
@@ -95,6 +99,7 @@ def power_of_size(x):
             ("n 4", "16 4"),
             ("equal sizes need equal names; bounds='n - 1 <= 16' or bounds='n - 1 > 16', which decides it",),
         ),
+        (slope_of_product, ("n",), ("return jax.grad(jnp.prod)(x)", "an integer for that size")),
         (squeezes, ("n 1",), ("shape polymorphism", "an integer for that size")),
     ],
 )

@@ -236,6 +236,41 @@ def test_forces_between_points_keep_their_digits() -> None:
     assert errors[1] <= 8 * errors[0]
 
 
+@pytest.mark.parametrize("by_sums", [False, True])
+def test_centred_products_keep_their_digits(by_sums: bool) -> None:
+    """A mean is near all that it is subtracted from, so products of differences from it are not multiplied out, whether
+    the mean is part of the product or, with other readers, a value beside it."""
+
+    def covariance(x: jax.Array, y: jax.Array) -> tuple[jax.Array, ...]:
+        a, b = (z.sum(0) / z.shape[0] if by_sums else z.mean(0) for z in (x, y))
+        products = (x - a).T @ (y - b)
+        return (products, a * b, a + b) if by_sums else (products, (x - a).sum(0), (y - b).sum(0))
+
+    x, y = (np.random.default_rng(i).standard_normal((40, 8)).astype(np.float32) + np.float32(100) for i in (0, 1))
+    best = rx.optimize(covariance, "n 8", "n 8", at={"n": 4000}, target="cpu")
+    a, b = (z.astype(np.float64) - z.mean(0, dtype=np.float64) for z in (x, y))
+    errors = [np.abs(np.asarray(f(x, y)[0]) - a.T @ b).max() for f in (jax.jit(covariance), best)]
+    assert errors[1] <= 8 * errors[0]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, s, v: (x * jnp.float16(0.001)) @ v,
+        lambda x, s, v: (x * s[:, None]) @ v,
+        lambda x, s, v: (x / 1024) @ v,
+        lambda x, s, v: (x * s[0] * v).sum(1),
+        lambda x, s, v: jax.lax.reduce(x * s[0], jnp.float16(0), jax.lax.add, (0, 1)),
+    ],
+)
+def test_scales_stay_inside_sums_of_float16(fn: Callable[..., Any]) -> None:
+    """A factor keeps the sum in range, which ends at 65504."""
+    x, v = (np.full(s, 30, np.float16) for s in ((256, 256), (256,)))
+    scales = np.full(256, 0.001, np.float16)
+    best = rx.optimize(fn, "n n @ float16", "n @ float16", "n @ float16", at={"n": 2048}, target="cpu")
+    assert np.isfinite(best(x, scales, v)).all()
+
+
 def test_spelling_does_not_matter() -> None:
     found = [
         rx.optimize(f, "n m", "m n", "n", at={"n": 48, "m": 32}, target=laws.Flops(), rules=RULES) for f in SPELLED

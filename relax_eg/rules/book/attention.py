@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from relax_eg.ops import api as op
+from relax_eg.rules.book.contraction import SCALES
 from relax_eg.rules.rule_set import RuleSet
 
 attention = RuleSet("attention")
@@ -20,13 +21,13 @@ def row_sums(x: Any) -> Any:
 # --- rows scaled before a matmul, or after ---
 
 
-@_rule("x: *b m k, r: *b m 1, w: k n", when="k >= 1", both=True, tags=("matmul", "norm"), check=False)
+@_rule("x: *b m k, r: *b m 1, w: k n", when="k >= 1", both=True, tags=("matmul", "norm", SCALES), check=False)
 def row_quotient_through_matmul(x: Any, r: Any, w: Any) -> Any:
     """(x / r) W = (x W) / r for one divisor of each row: a norm divides before the matmul or after it"""
     return (x / r) @ w, (x @ w) / r
 
 
-@_rule("x: *b m k, r: *b m 1, w: k n", both=True, tags=("matmul", "norm"), check=False)
+@_rule("x: *b m k, r: *b m 1, w: k n", both=True, tags=("matmul", "norm", SCALES), check=False)
 def row_scale_through_matmul(x: Any, r: Any, w: Any) -> Any:
     """(x * r) W = (x W) * r for one factor of each row"""
     return (x * r) @ w, (x @ w) * r

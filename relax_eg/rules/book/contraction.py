@@ -10,6 +10,7 @@ from relax_eg.rules.rule_set import RuleSet
 
 contraction = RuleSet("contraction")
 _rule = contraction.rule
+SCALES = "scale"  # the tag of rules that move a factor across a sum: no search uses them in floats of a short range
 
 
 def eye_mask(n: Any) -> Any:
@@ -66,13 +67,13 @@ def adapter_applies(x: Any, w: Any, a: Any, b: Any) -> Any:
     return x @ (w + a @ b), x @ w + (x @ a) @ b
 
 
-@_rule("a: *b m k, b: k n, s:", both=True, tags=("matmul",), check=False)
+@_rule("a: *b m k, b: k n, s:", both=True, tags=("matmul", SCALES), check=False)
 def scalar_out_of_left(a: Any, b: Any, s: Any) -> Any:
     """(A s) B = (A B) s"""
     return (a * s) @ b, (a @ b) * s
 
 
-@_rule("a: *b m k, b: k n, s:", both=True, tags=("matmul",), check=False)
+@_rule("a: *b m k, b: k n, s:", both=True, tags=("matmul", SCALES), check=False)
 def scalar_out_of_right(a: Any, b: Any, s: Any) -> Any:
     """A (B s) = (A B) s"""
     return a @ (b * s), (a @ b) * s

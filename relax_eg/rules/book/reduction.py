@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from relax_eg.ops import api as op
-from relax_eg.rules.book.contraction import eye_mask
+from relax_eg.rules.book.contraction import SCALES, eye_mask
 from relax_eg.rules.rule_set import RuleSet
 
 reduction = RuleSet("reduction")
@@ -34,7 +34,7 @@ def sum_of_matmul_by_rows(a: Any, b: Any) -> Any:
     return op.sum(a @ b, (0, 1)), op.sum(a @ op.sum(b, 1), 0)
 
 
-@_rule("a: *b n, s:", both=True, tags=("sum",), check=False)
+@_rule("a: *b n, s:", both=True, tags=("sum", SCALES), check=False)
 def sum_of_scaled(a: Any, s: Any) -> Any:
     """sum(A s) = sum(A) s over the last axis"""
     return op.sum(a * s, a.ndim - 1), op.sum(a, a.ndim - 1) * s

@@ -24,6 +24,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data
+from relax_eg.rules.points import related
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
 from relax_eg.rules.sums_of_products.region import (
@@ -179,7 +180,8 @@ _known = KeptAnswers[tuple[Expr | None, ...]]("sums of products", _MOST_KNOWN, e
 def forms_of(region: Region, queries: ProgramQueries, seconds: Price) -> Iterator[Expr]:
     """The forms of a region that are predicted to cost less than the region as written, and are shown equal to it.
     `seconds`: the price of a step, as of `ProgramQueries`."""
-    leaves = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(region.leaves)}
+    variables = {x: var(f"leaf {i}", x.annotation) for i, x in enumerate(region.leaves)}
+    leaves = related(region.leaves, variables)
     question = _question(region, leaves, queries, seconds)
     asked = question.region.root, *question.region.leaves
     forms = _known.answer(asked, question.about, _PROVING, lambda: tuple(_forms_anew(question, seconds)))
@@ -203,7 +205,7 @@ def _question(region: Region, leaves: Mapping[Expr, Expr], queries: ProgramQueri
         region,
         root=root,
         nodes=tuple(nodes),
-        leaves=tuple(leaves.values()),
+        leaves=tuple(leaves[x] for x in region.leaves),
         products=(),  # whether it may gain was asked before
     )
     return _Question(

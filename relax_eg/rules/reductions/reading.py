@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import isqrt
 from operator import attrgetter
 
-from relax_eg.dtypes import is_float
+from relax_eg.dtypes import has_short_range, is_float
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr, constant_value
 from relax_eg.ir.heads import with_operands
@@ -130,6 +130,8 @@ class FormReader:
         depth -= 1
         try:
             match e.op:
+                case "multiply" | "divide" | "square" if has_short_range(e.dtype):
+                    made = self._rebuilt(e, depth)  # what scales the operands of a sum keeps it in range
                 case "add" | "subtract" | "multiply" | "divide":
                     made = self._binary(e, depth)
                 case "negative" | "square" | "sqrt" | "abs":

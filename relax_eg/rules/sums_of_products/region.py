@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from relax_eg.dtypes import dtype_of, is_float, kind
+from relax_eg.dtypes import dtype_of, has_short_range, is_float, kind
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import TABLE, movement_operators, program_of, site_of
@@ -35,6 +35,7 @@ _SUMS = frozenset(("add", "subtract"))
 # The functions of which sums of products are made.
 ARITHMETIC = _SUMS | {"negative", "multiply", "square", "divide"}
 COMPARISONS = frozenset(name for name, f in FUNCTIONS.items() if f.result == "bool" and f.arity == 2)
+_SCALES = frozenset(("multiply", "square", "divide"))
 _CONNECTIVES = frozenset(("bitwise_and", "bitwise_or", "bitwise_not"))
 
 # The operands, by number, of which a term of an operator's equation multiplies elements.
@@ -251,6 +252,8 @@ def terms_of(e: Expr, is_position: bool = False) -> tuple[_Product, ...] | None:
         return None
     if any(isinstance(x.annotation, Tensor) and x.annotation.shape is None for x in (e, *e.args)):
         return None
+    if e.op in _SCALES and has_short_range(e.dtype):
+        return None  # what scales the operands of a sum keeps it in range
     if TABLE[e.op].kernel == "conv":
         return None  # a sum of products over windows, which no plan here computes
     if dict(e.attrs).get("precision") is not None or dict(e.attrs).get("out_dtype") not in (None, e.dtype):

@@ -35,7 +35,7 @@ from relax_eg.rules.conditions import Claim, FactKey, claims_of
 from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.matrices.equality import are_same
 from relax_eg.rules.matrices.lifting import Lift
-from relax_eg.rules.points import keeps_accuracy
+from relax_eg.rules.points import keeps_accuracy, related
 from relax_eg.rules.propagation import KnownFacts, Leaves, is_positive_number
 from relax_eg.rules.rule import Instance, Rule, equality_rule, instances
 from relax_eg.rules.signature import Numerics
@@ -267,11 +267,21 @@ def why_not_equal(
     why = why_not_proved(instance, deadline)
     if numerics != "reassociate":
         return why
+    tested = _with_relations(instance, params)
     if why:
         over_reals = replace(instance, rule=equality_rule("approximate"))
-        if not why.startswith(_OF_ACCURACY) or why_not_proved(over_reals, deadline) or not keeps_accuracy(instance):
+        if not why.startswith(_OF_ACCURACY) or why_not_proved(over_reals, deadline) or not keeps_accuracy(tested):
             return why
-    return "" if not may_have_masks(instance) or keeps_accuracy(instance, masks=True) else _MULTIPLIED_OUT
+    return "" if not may_have_masks(instance) or keeps_accuracy(tested, masks=True) else _MULTIPLIED_OUT
+
+
+def _with_relations(instance: Instance, params: Mapping[Expr, Expr]) -> Instance:
+    """Returns an instance in which parameters that stand for values computed from others, or from sizes, are these. A
+    proof holds for any number in place of n, but only n itself makes x - sum(x) / n small."""
+    values = {params[x]: value for x, value in related(params, params).items() if value is not params[x]}
+    left, right = (substitute_exprs(side, values) for side in (instance.left, instance.right))
+    others = tuple(p for p in instance.params if p not in values)
+    return replace(instance, params=others, left=tuple(left), right=tuple(right)) if values else instance
 
 
 # A proof counts both summands of a factor (1 - mask) on the left side, also where the factor is zero.
