@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from relax_eg.argument_checks import FLAG, NONE, TEXT, accepts, sequence_of
 from relax_eg.errors import OptionError
 from relax_eg.extract.report import AS_WRITTEN
 from relax_eg.figures import binding_text
+from relax_eg.plain_data import Mismatch, read_record
 from relax_eg.reports.align import AlignedRow, Column, rows_of
 from relax_eg.reports.report import CostReport
-from relax_eg.reports.serialization import write_text
+from relax_eg.reports.serialization import check_schema, read_source, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -117,8 +119,9 @@ def compare(
     """Compares cost reports: before and after, devices, rule sets, sizes, releases.
 
     - `reports`: each a `CostReport`, a result of `optimize`, or the path of a report's JSON. The others are compared
-      with the first; a single report is compared with its program as written.
-    - `labels`: names of the reports; the default names them by their differences.
+      with the first; a single report is compared with its program as written. An earlier comparison, or the path of
+      its JSON, stands for its programs.
+    - `labels`: names of the programs; the default names reports by their differences, and keeps those of a comparison.
     - `against`: the label of the report with which the others are compared.
     - `as_written`: whether the program as written, of the first report, is a column. By default it is one only if there
       is a single report.
@@ -128,12 +131,14 @@ def compare(
     """
     if not reports:
         raise OptionError("compare() takes one report or more: compare(before.report, after.report)")
-    read = [_report(r, i) for i, r in enumerate(reports)]
-    if labels is not None and len(labels) != len(read):
-        raise OptionError(f"labels={list(labels)!r}: one for each of the {len(read)} reports is accepted")
-    called = list(labels) if labels is not None else _labels(read)
-    columns = [Column(label, r) for label, r in zip(called, read, strict=True)]
-    if len(read) == 1 if as_written is None else as_written:
+    columns = [c for i, r in enumerate(reports) for c in _columns(r, i)]
+    read = list({id(c.report): c.report for c in columns}.values())
+    if labels is not None and len(labels) != len(columns):
+        raise OptionError(f"labels={list(labels)!r}: one for each of the {len(columns)} reports is accepted")
+    default = [c.label or label for c, label in zip(columns, _labels([c.report for c in columns]), strict=True)]
+    called = labels if labels is not None else _numbered(default)
+    columns = [replace(c, label=label) for c, label in zip(columns, called, strict=True)]
+    if len(columns) == 1 if as_written is None else as_written and not any(c.as_written for c in columns):
         columns.insert(0, Column(AS_WRITTEN, read[0], True))
     if against is not None:
         first = next((c for c in columns if c.label == against), None)
@@ -145,16 +150,45 @@ def compare(
     return Comparison(tuple(columns), by, tuple(rows), tuple(_statements(read, by, rows)))
 
 
-def _report(given: Any, i: int) -> CostReport:
+@dataclass(frozen=True)
+class _StoredColumn:
+    """A column in a comparison's JSON; `report` is the place of its report."""
+
+    label: str
+    report: int
+    as_written: bool = False
+
+
+def _columns(given: Any, i: int) -> list[Column]:
+    """The programs for which an argument of `compare` stands. Those of reports have no label yet."""
     found: Any = getattr(given, "report", given)
-    if isinstance(found, CostReport):
-        return found
     if isinstance(found, str | Path):
-        return CostReport.from_json(found)
+        data, where = read_source(found)
+        if isinstance(data, Mapping) and str(data.get("schema", "")).startswith("relax_eg.comparison/"):  # type: ignore[reportUnknownMemberType]
+            return _stored_columns(data, f"{where}: " if where else "")  # type: ignore[reportUnknownArgumentType]
+        found = CostReport.from_data(data, where)
+    if isinstance(found, CostReport):
+        return [Column("", found)]
+    if isinstance(found, Comparison):
+        return list(found.columns)
     raise OptionError(
         f"compare(): argument {i + 1} is a {type(given).__name__}; a CostReport, what optimize returned, or the path "
-        "of a report's JSON is accepted"
+        "of a report's JSON is accepted, or a comparison of these"
     )
+
+
+def _stored_columns(data: Mapping[str, Any], named: str) -> list[Column]:
+    """The columns of a comparison's JSON. Its rows are not read: they follow from the reports."""
+    check_schema(data, SCHEMA, named)
+    try:
+        stored: Sequence[_StoredColumn] = read_record(tuple[_StoredColumn, ...], data.get("columns"), "columns")
+        every: Sequence[Any] = read_record(tuple[Any, ...], data.get("reports"), "reports")
+        if not stored or any(not 0 <= c.report < len(every) for c in stored):
+            raise Mismatch(f"columns name reports other than the {len(every)} that there are")
+    except Mismatch as e:
+        raise OptionError(f"{named}a damaged comparison: {e}") from None
+    reports = [CostReport.from_data(r, f"{named}reports[{i}]") for i, r in enumerate(every)]
+    return [Column(c.label, reports[c.report], c.as_written) for c in stored]
 
 
 def _labels(reports: Sequence[CostReport]) -> list[str]:
@@ -171,11 +205,15 @@ def _labels(reports: Sequence[CostReport]) -> list[str]:
     found = [", ".join(f[i] for f in differing if f[i]) or f"report {i + 1}" for i in range(len(reports))]
     if len(reports) == 1:
         return ["chosen"]
-    seen: dict[str, int] = {}
-    for i, label in enumerate(found):
-        seen[label] = seen.get(label, 0) + 1
-        if found.count(label) > 1:
-            found[i] = f"{label} ({seen[label]})"
+    return found
+
+
+def _numbered(labels: Sequence[str]) -> list[str]:
+    """The labels, with a number after those that several have."""
+    every, seen, found = Counter(labels), Counter[str](), list[str]()
+    for label in labels:
+        seen[label] += 1
+        found.append(f"{label} ({seen[label]})" if every[label] > 1 else label)
     return found
 
 

@@ -27,16 +27,15 @@ from relax_eg.extract.report import (
     RunnerUp,
     SelectedRow,
 )
-from relax_eg.plain_data import Mismatch, is_count, read_json, read_record
+from relax_eg.plain_data import Mismatch, read_record
 from relax_eg.reports.roofline import Roofline, roofline
-from relax_eg.reports.serialization import restore_unknown_fields, unknown_fields, write_text
+from relax_eg.reports.serialization import check_schema, read_source, restore_unknown_fields, unknown_fields, write_text
 from relax_eg.reports.spread import SpreadReport
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-FAMILY, VERSION = "relax_eg.report", 1  # given: name and version of the format
-SCHEMA = f"{FAMILY}/{VERSION}"
+SCHEMA = "relax_eg.report/1"  # given: name and version of the format
 
 
 @dataclass(frozen=True)
@@ -179,14 +178,7 @@ class CostReport:
                 f"{named}no report; what `report.to_json` or `relax-eg optimize --json` wrote is accepted"
             )
         given = cast("Mapping[str, Any]", data)
-        family, _, version = str(given["schema"]).partition("/")
-        if family == FAMILY and is_count(version) and int(version) > VERSION:
-            raise OptionError(
-                f"{named}a report of schema {given['schema']!r}, which a newer release of relax-eg wrote; {SCHEMA!r} "
-                "is accepted: upgrade relax-eg, or write the report again with this release"
-            )
-        if given["schema"] != SCHEMA:
-            raise OptionError(f"{named}a report of schema {given['schema']!r}; {SCHEMA!r} is accepted")
+        check_schema(given, SCHEMA, named)
         try:
             report: CostReport = read_record(CostReport, {k: v for k, v in given.items() if k != "more"}, "report")
             for curve in report.curves:
@@ -201,16 +193,7 @@ class CostReport:
     @accepts(source=PATH)
     def from_json(source: str | Path) -> CostReport:
         """The report from a JSON text (it begins with `{`) or from a file. OptionError if it cannot be read."""
-        is_text = isinstance(source, str) and source.lstrip().startswith("{")
-        where = "" if is_text else str(source)
-        try:
-            found = read_json(str(source) if is_text else Path(source).read_bytes())
-        except OSError as e:
-            raise OptionError(f"{where} cannot be read: {e.strerror or e}") from None
-        except ValueError as e:
-            named = where or "the text"
-            raise OptionError(f"{named} is not whole JSON ({e}); was it cut off? Write the report again") from None
-        return CostReport.from_data(found, where)
+        return CostReport.from_data(*read_source(source))
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON with a schema version; also written to `path` if given."""
