@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import is_float
+from relax_eg.dtypes import dtype_of, is_float
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, KnownArray, Value, known_value
 from relax_eg.ir.expr import Expr, const
@@ -60,20 +60,24 @@ def _range(n: OnnxNode) -> Value:
     return op.arange(start, stop, step, dtype)
 
 
-# Casts that keep a size: it is below 2**24 elements along an axis, or a range of floats has no distinct elements.
-_KEEP_SIZES = ("float32", "float64", "int32", "int64")
+# given: bits of dtypes whose casts keep a size. A range of more than 2**24 numbers in float32 has no distinct elements.
+_KEEP_SIZES = 32
 
 
 def _limit(n: OnnxNode, i: int) -> Any:
     """Limit `i` of a range: a number or a size, which exporters cast to the dtype of the range."""
     found = n.required_input(i)
-    while isinstance(found, Expr) and found.op in ("astype", "reshape", "dim_value") and found.dtype in _KEEP_SIZES:
+    while isinstance(found, Expr) and found.op in ("astype", "reshape", "dim_value") and _bits(found) >= _KEEP_SIZES:
         if found.op == "dim_value":
             return found.attr("dim")[0]
         found = found.args[0]
     array = n.known_array(i, "the limits")
     assert array is not None
     return array.reshape(()).item()
+
+
+def _bits(x: Expr) -> int:
+    return dtype_of(x.dtype).bits
 
 
 def _whole(n: OnnxNode, limit: float) -> int:
