@@ -106,7 +106,7 @@ def test_optimize(path: Path) -> None:
     wrong = run("optimize", path, "--input", "rate")
     assert wrong.exit_code == 1 and "--input 'rate': name=number or name=spec is accepted" in wrong.output
     wrong = run("optimize", "file.py:f", "--input", "rate=3")
-    assert wrong.exit_code == 1 and "file.py:f is no ONNX model; --spec says what arguments are" in wrong.output
+    assert wrong.exit_code == 1 and "file.py:f is no ONNX model; --spec says what arguments of a" in wrong.output
 
 
 def test_commands_that_ask_about_a_program_read_models(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,9 @@ def load_program(reference: str, inputs: list[str] | None = None, saved: bool = 
     if path.suffix == ".onnx":
         return rx.from_onnx(reference, inputs=read_inputs(inputs))
     if inputs:
-        raise OptionError(f"--input {inputs[0]!r}: {reference} is no ONNX model; --spec says what arguments are")
+        raise OptionError(
+            f"--input {inputs[0]!r}: {reference} is no ONNX model; --spec says what arguments of a function are"
+        )
     if path.suffix in _STABLE_HLO:
         return rx.from_stablehlo(path)
     if saved and path.suffix == ".rxe":
