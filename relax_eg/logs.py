@@ -4,7 +4,7 @@
 
 - 1: one line for each program;
 - 2: stages with milliseconds, and phases of the search with nodes, matches and milliseconds;
-- 3: also the rules that matched, and JAX's own errors as causes of ours;
+- 3: also the rules that matched, JAX's own errors as causes of ours, and the tracebacks of plug-ins that do not start;
 - 4: also every round.
 
 `RELAX_EG_DUMP=folder` writes the stages of every program to the folder. `options` sets both, and the other debug
@@ -214,6 +214,22 @@ def log_at(at: int, text: str) -> None:
     if not log.isEnabledFor(logging.INFO):
         log.setLevel(logging.INFO)
     log.info(text)
+
+
+def shorten_plugin_errors() -> None:
+    """Has JAX report in one line that a plug-in of it does not start. The traceback is shown from level 3 on."""
+    logging.getLogger("jax._src.xla_bridge").addFilter(_without_traceback)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    if record.exc_info and level() < 3:
+        error = record.exc_info[1]
+        record.msg = (
+            f"{record.getMessage()}: {type(error).__name__}: {error} (JAX_PLATFORMS=cpu leaves plug-ins out, and "
+            "RELAX_EG_DEBUG=3 shows the traceback)"
+        )
+        record.args = record.exc_info = None
+    return True
 
 
 def raise_if_exhausted(error: Exception) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from jax._src.config import trace_context  # part of the cache key of `jax.jit`; jax.extend does not export it
+# `disable_jit.value` is `jax.config.jax_disable_jit` in half the time; `trace_context` is part of the cache key of
+# `jax.jit`, and jax.extend does not export it.
+from jax._src.config import disable_jit, trace_context
+
+__all__ = ["context_now", "disable_jit", "settings_now"]
 
 
 def settings_now() -> Hashable:

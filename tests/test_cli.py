@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jax
+import jax.export
+import jax.numpy as jnp
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -114,7 +117,9 @@ def test_rules_in_and_out(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["model.py"], "'{}/model.py': file.py:name is accepted"),
+        (["model.py"], "'{}/model.py': file.py:name, model.onnx, StableHLO (model.mlir) or a file of"),
+        (["nothing.txt"], "'{}/nothing.txt': file.py:name, model.onnx,"),
+        (["model.py:chain", *CHAIN, "--at", "n=3,n=4"], "--at 'n=4': `n` is 3 already; one size for each name"),
         (["nothing.py:chain"], "no file {}/nothing.py"),
         (["model.py:train"], "{}/model.py has no `train`; it has: chain, branch"),
         (["model.py:SIZE"], "optimize takes a function or a module, got int"),
@@ -219,6 +224,19 @@ def test_what_the_users_function_raises_is_told_by_its_lines(folder: Path) -> No
     assert "KeyError: 'bias'" in text(result)
     assert "at own.py:5, in f: return look(x * 2)" in text(result)
     assert "at own.py:2, in look: return x + {}['bias']" in text(result)
+
+
+def test_modules_of_other_files(folder: Path) -> None:
+    """StableHLO and module text are programs, as ONNX models are."""
+    exported = jax.export.export(jax.jit(lambda a, b, v: (a @ b) @ v))(*[jnp.ones((64, 64))] * 2, jnp.ones(64))
+    (folder / "chain.mlir").write_text(exported.mlir_module())
+    chain = rx.trace(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n")
+    (folder / "chain.txt").write_text(str(chain))
+    for command in ("optimize", "why-not"):
+        rule = ["matmul_associates"] * (command == "why-not")
+        for name, at in (("chain.mlir", []), ("chain.txt", ["--at", "n=64"])):
+            found = run(command, *rule, folder / name, *(at if command == "optimize" else []))
+            assert found.exit_code == 0, found.output
 
 
 def test_a_file_that_is_no_module_text_is_told(folder: Path) -> None:

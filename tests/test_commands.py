@@ -22,6 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import onnx.numpy_helper
@@ -206,7 +208,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chain = rx.optimize(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n", at={"n": 512})
     for name in ("a.json", "b.json"):
         chain.report.to_json(folder / name)
+    rx.compare(chain).to_json(folder / "c.json")
     chain.certificate().save(folder / "trace.json")
+    (folder / "model.mlir").write_text(jax.jit(jnp.tanh).lower(np.ones(4, np.float32)).as_text())
     chain.save(folder / "m.rxe")
     nodes = [
         onnx.helper.make_node("Cast", ["sr"], ["rate"], to=onnx.TensorProto.FLOAT),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -11,7 +12,7 @@ import pytest
 
 import relax_eg as rx
 import relax_eg.logs
-from relax_eg.logs import clock, stage
+from relax_eg.logs import clock, shorten_plugin_errors, stage
 
 
 def product(a, b, v):  # type: ignore[no-untyped-def]
@@ -46,6 +47,27 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("RELAX_EG_DUMP", str(tmp_path / "out"))
     rx.optimize(product, *SPECS)
     assert (tmp_path / "out" / "product" / "3_chosen.txt").exists()
+
+
+@pytest.mark.parametrize(("at", "lines"), [(0, 1), (2, 1), (3, 4)])
+def test_a_plug_in_that_does_not_start_is_reported(at: int, lines: int) -> None:
+    """As JAX reports what its plug-in for CUDA raises where cuDNN is missing."""
+    shorten_plugin_errors()
+    said = io.StringIO()
+    jax_log, handler = logging.getLogger("jax._src.xla_bridge"), logging.StreamHandler(said)
+    jax_log.addHandler(handler)
+    try:
+        with rx.debug.options(level=at):
+            try:
+                raise RuntimeError("Unable to load cuDNN. Is it installed?")
+            except RuntimeError:
+                jax_log.exception("Exception when calling %s.initialize()", "jax_plugins.xla_cuda12")
+    finally:
+        jax_log.removeHandler(handler)
+    first = said.getvalue().splitlines()[0]
+    assert first.startswith("Exception when calling jax_plugins.xla_cuda12.initialize()")
+    assert len(said.getvalue().splitlines()) >= lines and ("Traceback" in said.getvalue()) is (at == 3)
+    assert "RuntimeError: Unable to load cuDNN. Is it installed?" in said.getvalue()
 
 
 @pytest.mark.parametrize(("at", "seen"), [(0, False), (1, False), (2, True), (4, True)])

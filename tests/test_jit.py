@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import inspect
+import pickle
 import re
 import sys
 import warnings
@@ -48,6 +51,48 @@ def test_drop_in() -> None:
     assert fast.__name__ == "chain" and fast.__doc__ == "A chain." and fast.__wrapped__ is chain
     assert fast.report is not None and fast.report.rules == {"same_sum_of_products": 2}
     assert fast.lower(*ARGS).compile() is not None
+
+
+def test_what_code_for_jax_jit_asks_of_a_function() -> None:
+    fast, plain = rx.jit(chain), jax.jit(chain)
+    assert isinstance(fast, jax.stages.Wrapped) and inspect.signature(fast) == inspect.signature(plain)
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
+        assert getattr(fast, name) == getattr(chain, name)
+    assert fast.eval_shape(*ARGS) == plain.eval_shape(*ARGS)
+    assert not fast.optimized  # the shapes of a result need no search
+    same(fast.trace(*ARGS).lower().compile()(*ARGS), plain(*ARGS))
+    fast.clear_cache()
+    assert not fast.optimized and fast.report is None
+    same(fast(*ARGS), plain(*ARGS))
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))])
+def test_copies_have_the_options_and_search_for_themselves(again: Any) -> None:
+    fast = rx.jit(chain, dims=["m k", "k n", "n"], weights=["a"], numerics="exact", donate_argnames="v")
+    fast(ARGS[0], ARGS[1], normal(3, 64))
+    other = again(fast)
+    assert type(other) is type(fast) and not other.optimized and len(fast.optimized) == 1
+    given = normal(3, 64)
+    same(other(ARGS[0], ARGS[1], given), chain(ARGS[0], ARGS[1], normal(3, 64)))
+    assert other.report.numerics == fast.report.numerics
+
+
+@pytest.mark.parametrize("options", [{}, {"dims": ["n"]}, {"weights": ["x"]}, {"dims": ["n"], "weights": ["x"]}])
+def test_without_jit_the_function_itself_runs(options: Any) -> None:
+    seen: list[float] = []
+
+    def doubled(x: Array) -> Array:
+        if not isinstance(x, jax.core.Tracer):
+            seen.append(float(x[0]))  # as people debug a function: with values
+        return x * 2 + 1 - 1
+
+    fast = rx.jit(doubled, **options)
+    for n in (3, 3, 3, 4, 5):
+        same(fast(jnp.ones(n)), jnp.ones(n) * 2)
+        with jax.disable_jit():
+            same(fast(jnp.ones(n) * 7), jnp.ones(n) * 14)
+    assert seen == [7.0] * 5  # once for each call
+    same(fast(jnp.ones(3)), jnp.ones(3) * 2)
 
 
 def test_one_optimization_for_one_combination_of_shapes() -> None:

@@ -67,6 +67,27 @@ def test_sizes_are_shown_simplified(tmp_path: Path) -> None:
     assert "output y: float32 (n, 4, 32*h, 32*w)" in run("inspect", path, "--input", "x=n 4 32*h 32*w").output
 
 
+def test_a_model_for_certain_sizes_says_how_to_declare_them(tmp_path: Path) -> None:
+    """What is halved and doubled is as large as before if the size is even."""
+    held = [onnx.numpy_helper.from_array(np.ones((4, 4, 2, 2), np.float32), "w")]
+    x = helper.make_tensor_value_info("x", FLOAT, ("n", 4, "s", "t"))
+    held.append(onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "twice"))
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], strides=[2, 2]),
+        helper.make_node(
+            "Resize", ["h", "", "twice"], ["u"], coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+        ),
+        helper.make_node("Concat", ["u", "x"], ["c"], axis=0),
+        helper.make_node("Conv", ["c", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [helper.make_empty_tensor_value_info("y")], held)
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), str(path))
+    said = " ".join(run("inspect", path).output.split())
+    assert "the shape of this concat is not known" in said and '(--input "x=n 3 32*h 32*w") says so of an input' in said
+    assert "it is read" in run("inspect", path, "--input", "x=n 4 2*h 2*w").output
+
+
 def test_inspect_lists_all_that_is_missing(tmp_path: Path) -> None:
     nodes = [helper.make_node("MaxRoiPool", ["x", "x"], ["a"], pooled_shape=[1, 1])] * 2
     nodes += [helper.make_node("Neg", ["x"], ["b"]), helper.make_node("ImageDecoder", ["x"], ["y"])]
@@ -85,7 +106,7 @@ def test_optimize(path: Path) -> None:
     wrong = run("optimize", path, "--input", "rate")
     assert wrong.exit_code == 1 and "--input 'rate': name=number or name=spec is accepted" in wrong.output
     wrong = run("optimize", "file.py:f", "--input", "rate=3")
-    assert wrong.exit_code == 1 and "file.py:f is no ONNX model; --spec says what arguments are" in wrong.output
+    assert wrong.exit_code == 1 and "file.py:f is no ONNX model; --spec says what arguments of a" in wrong.output
 
 
 def test_commands_that_ask_about_a_program_read_models(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

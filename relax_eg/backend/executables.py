@@ -218,11 +218,14 @@ class Jit:
                 return self(*args, **kwargs)
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.trace(*args, **kwargs).lower()
+
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self.jitted.lower(*args, **kwargs)
+            return self.jitted.trace(*args, **kwargs)
         except (FullError, ClosedError) as e:
             with self._admitting(e):
-                return self.lower(*args, **kwargs)
+                return self.trace(*args, **kwargs)
 
     @contextmanager
     def _admitting(self, refusal: FullError | ClosedError) -> Generator[None]:

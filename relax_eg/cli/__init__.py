@@ -30,6 +30,7 @@ from relax_eg.cli import (
     view,
     why_not,
 )
+from relax_eg.logs import shorten_plugin_errors
 
 app = typer.Typer(
     name="relax-eg",
@@ -53,6 +54,7 @@ def options(
     ] = False,
 ) -> None:
     """Optimize tensor programs by rewrite rules."""
+    shorten_plugin_errors()
 
 
 app.command("optimize")(optimize.optimize)

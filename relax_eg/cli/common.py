@@ -30,6 +30,9 @@ from relax_eg.rules.function_errors import load_error_message
 P = ParamSpec("P")
 
 CommandBounds = tuple[dict[str, tuple[int | None, int | None]], *tuple[str, ...]]
+_STABLE_HLO = (".mlir", ".bytecode", ".stablehlo")  # given: how MLIR's tools and torch_xla name its files
+PROGRAMS = "file.py:name, model.onnx, StableHLO (model.mlir) or a file of module text"
+SAVED = ", or m.rxe, which --save wrote"
 _STATEMENT = re.compile(r"[=!<>]=|[<>]")  # a comparison of sizes, other than name=low:high
 
 out = Console()
@@ -100,16 +103,38 @@ class LiveLine:
         self._spinner.update(text=f"{self._what}: {phase}, {counts}, {seconds:.1f} s")
 
 
-def load_program(reference: str, inputs: list[str] | None = None) -> Any:
-    """Returns the module of `model.onnx`, or the object that `file.py:name` names. OptionError if there is none.
+def load_program(reference: str, inputs: list[str] | None = None, saved: bool = False) -> Any:
+    """Returns the object that `file.py:name` names, or the module of a file: an ONNX model, StableHLO, or module text.
+    OptionError if there is none.
 
     - `inputs`: what is said of the inputs of the ONNX model (`--input`).
+    - `saved`: whether a saved program is one, too.
     """
-    if reference.endswith(".onnx"):
+    path = Path(reference)
+    if path.suffix == ".onnx":
         return rx.from_onnx(reference, inputs=read_inputs(inputs))
     if inputs:
-        raise OptionError(f"--input {inputs[0]!r}: {reference} is no ONNX model; --spec says what arguments are")
+        raise OptionError(
+            f"--input {inputs[0]!r}: {reference} is no ONNX model; --spec says what arguments of a function are"
+        )
+    if path.suffix in _STABLE_HLO:
+        return rx.from_stablehlo(path)
+    if saved and path.suffix == ".rxe":
+        return rx.load(path)
+    if is_module_text(reference):
+        try:
+            return rx.parse(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as e:
+            raise OptionError(f"{reference} is no module text: {e}") from e
+    if ":" not in reference:
+        raise OptionError(f"{reference!r}: {PROGRAMS}{SAVED if saved else ''} is accepted")
     return load_object(reference)
+
+
+def is_module_text(reference: str) -> bool:
+    """Whether `load_program` reads a module as text: from a file that is nothing else."""
+    path = Path(reference)
+    return path.is_file() and path.suffix not in (".py", ".rxe", ".onnx", *_STABLE_HLO)
 
 
 def load_object(reference: str) -> Any:
@@ -166,6 +191,10 @@ def read_sizes(texts: list[str], option: str) -> dict[str, int]:
         name, sign, value = text.partition("=")
         if not sign or not name.isidentifier() or not is_count(value):
             raise OptionError(f"{option} {text!r}: name=size is accepted, as in s=128")
+        if sizes.get(name, int(value)) != int(value):
+            raise OptionError(
+                f"{option} {text!r}: `{name}` is {sizes[name]} already; one size for each name is accepted"
+            )
         sizes[name] = int(value)
     return sizes
 

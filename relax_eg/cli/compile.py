@@ -18,7 +18,7 @@ from relax_eg.plain_data import write_file
 
 @command
 def compile(
-    function: Annotated[str, typer.Argument(help="file.py:function, model.onnx, or m.rxe: what --save wrote.")],
+    function: shared_options.SavedToo,
     device: Annotated[
         str, typer.Option("--device", help="h100, h200, a100, b200, rtx4090, l4, or a file; default: the GPU here.")
     ] = "",
@@ -48,7 +48,7 @@ def compile(
                 raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
             best = rx.load(function)
         else:
-            found = load_program(function)
+            found = load_program(function, saved=True)
             with rx.debug.options(progress=line):
                 best = rx.optimize(
                     found,

@@ -36,7 +36,7 @@ def _placement(text: str) -> tuple[str, str]:
 
 @command
 def optimize(
-    function: Annotated[str, typer.Argument(help="file.py:function, model.onnx, or m.rxe: what --save wrote.")],
+    function: shared_options.SavedToo,
     spec: shared_options.Spec = None,
     inputs: shared_options.Inputs = None,
     at: shared_options.At = None,
@@ -78,7 +78,7 @@ def optimize(
         list[str] | None, typer.Option("--device", help="With --save: keep executables for h100, a file, or cpu.")
     ] = None,
 ) -> None:
-    """Optimize a JAX function or an ONNX model and print the cost report; or print that of a saved one."""
+    """Optimize a function or a model and print the cost report; or print that of a saved one."""
     if device and save is None:
         raise OptionError(f"--device {device[0]}: --save, whose file keeps executables for it, is needed with it")
     if device:
@@ -87,7 +87,7 @@ def optimize(
     def search() -> rx.types.Optimized:
         if show is not None and (show != "kernels" or execution == "whole"):
             raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels or auto")
-        fn = load_program(function, inputs)
+        fn = load_program(function, inputs, saved=True)
         chosen = read_rules(rules)
         for name in without or []:
             chosen -= name

@@ -13,13 +13,13 @@ from relax_eg.cli.common import (
     CommandBounds,
     LiveLine,
     command,
+    is_module_text,
     load_program,
     print_text,
     read_bounds,
     read_sizes,
     write_output,
 )
-from relax_eg.errors import OptionError
 from relax_eg.extract.devices import profile
 from relax_eg.measure.device import default_profile
 from relax_eg.memory.files import load, save
@@ -28,7 +28,7 @@ from relax_eg.memory.picture import draw
 
 @command
 def plan(
-    model: Annotated[str, typer.Argument(help="file.py:function, m.rxe, model.onnx, or a file of module text.")],
+    model: shared_options.SavedToo,
     spec: shared_options.Spec = None,
     bounds: shared_options.Bounds = None,
     at: shared_options.At = None,
@@ -93,18 +93,10 @@ def _load_program(
 ) -> rx.Module | rx.types.Optimized:
     """Returns the program that a command names: a saved program or module text as it is, any other program as
     `optimize` chooses its kernels, or as written if `written`."""
-    if model.endswith(".rxe"):
-        return rx.load(model)
-    if model.endswith(".onnx") or ":" in model:
-        found = load_program(model)
-    elif Path(model).is_file():
-        try:
-            return rx.parse(Path(model).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as e:
-            raise OptionError(f"{model} is no module text: {e}") from e
-    else:
-        raise OptionError(f"{model!r}: file.py:name, m.rxe, model.onnx or a file of module text is accepted")
-    if written:
+    found = load_program(model, saved=True)
+    if isinstance(found, rx.types.Optimized):
+        return found
+    if written or is_module_text(model):
         return found if isinstance(found, rx.Module) else rx.trace(found, *specs)
     usual = {n: high for n, (_, high) in bounds[0].items() if high is not None}
     with LiveLine(model) as line, rx.debug.options(progress=line):

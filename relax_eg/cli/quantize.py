@@ -11,7 +11,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import LiveLine, command, err, load_object, load_program, out
+from relax_eg.cli.common import PROGRAMS, LiveLine, command, err, load_object, load_program, out
 from relax_eg.errors import OptionError
 from relax_eg.frontends.model import ModelModule
 
@@ -20,7 +20,7 @@ _ARRAYS = (".npz", ".npy")
 
 @command
 def quantize(
-    program: Annotated[str, typer.Argument(help="model.onnx, or file.py:function.")],
+    program: Annotated[str, typer.Argument(help=f"{PROGRAMS}.")],
     data: Annotated[
         list[str],
         typer.Option(

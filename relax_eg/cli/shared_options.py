@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from relax_eg.cli.common import read_bounds, read_sizes
+from relax_eg.cli.common import PROGRAMS, SAVED, read_bounds, read_sizes
 
 Texts = list[str] | None
 Spec = Annotated[Texts, typer.Option("--spec", help='One per argument, in order: "b s 768", "b s @ int32".')]
@@ -23,7 +23,8 @@ Rules = Annotated[Path | None, typer.Option("--rules", help="A file with rule se
 Target = Annotated[str, typer.Option("--target", help="Device profile, or the file of one (calibrate).")]
 Numerics = Annotated[str, typer.Option("--numerics", help="exact, reassociate, approximate or quantised.")]
 Execution = Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")]
-Function = Annotated[str, typer.Argument(help="file.py:function or model.onnx.")]
+Function = Annotated[str, typer.Argument(help=f"{PROGRAMS}.")]
+SavedToo = Annotated[str, typer.Argument(help=f"{PROGRAMS}{SAVED}.")]
 
 
 def search_options(at: Texts, bounds: Texts, weights: Texts, target: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from relax_eg.driver.thread_marks import marked
 from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
 from relax_eg.logs import raise_if_exhausted
 from relax_eg.memo import Memo
+from relax_eg.settings import disable_jit
 
 
 class JittedWithWeights(Jitted):
@@ -39,6 +40,8 @@ class JittedWithWeights(Jitted):
         self._met = ByIdentity[object](MOST_BOUND)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if disable_jit.value:
+            return self._fn(*args, **kwargs)
         if self._first is self._rival and not self._refused:  # nothing is prepared, so that nothing is looked up
             try:
                 return self._rival(*args, **kwargs)

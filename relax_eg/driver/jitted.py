@@ -8,7 +8,6 @@ import operator
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from types import MethodType
 from typing import Any
 
 import jax
@@ -33,11 +32,12 @@ from relax_eg.driver.jit_arguments import (
     replaced,
     static_key,
 )
+from relax_eg.driver.jit_face import JitFace
 from relax_eg.driver.jit_settling import JitContestant, refusing, settling_of_jit
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import without_modes
 from relax_eg.driver.settling import Settle, Settling
-from relax_eg.driver.thread_marks import is_marked, marked
+from relax_eg.driver.thread_marks import is_marked
 from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import OptionError, RelaxEgError
@@ -45,14 +45,14 @@ from relax_eg.frontends.specs import NamedSpec, argument_paths
 from relax_eg.logs import fallback, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.reports import CostReport
-from relax_eg.settings import settings_now
+from relax_eg.settings import disable_jit, settings_now
 from relax_eg.shapes.relation import read_statement, split_bounds
 
 # Options of `jax.jit` that mean the same at all sizes.
 _OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"))
 
 
-class Jitted:
+class Jitted(JitFace):
     """A function under `jit`, called like the function it wraps.
 
     The first call traces and optimizes; later calls with the same shapes run under `jax.jit`. If sizes vary, because of
@@ -63,10 +63,8 @@ class Jitted:
     def __init__(
         self, fn: Callable[..., Any], dims: Sequence[Any] | None, options: dict[str, Any], jit: dict[str, Any]
     ) -> None:
-        self._fn = fn
-        self.__wrapped__ = fn
-        self.__name__ = getattr(fn, "__name__", "function")
-        self.__doc__ = getattr(fn, "__doc__", None)
+        super().__init__(fn, dims, options, jit)
+        options = dict(options)
         # The caller of `jax.jit` decides how it compiles, so no compilation mode is chosen here.
         self._target = options.pop("target")
         self._dims = None if dims is None else tuple(dims)
@@ -115,6 +113,8 @@ class Jitted:
             )  # fmt: skip
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if disable_jit.value:
+            return self._fn(*args, **kwargs)
         straight = self._straight
         if straight is not None:
             try:
@@ -218,14 +218,6 @@ class Jitted:
         except OverflowError:
             raise LookupError from None
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """Binds the function as a method, as `jax.jit` does; `static_argnums=0` makes the instance static."""
-        return self if instance is None else MethodType(self, instance)
-
-    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Like `jax.jit(fn).lower`, for the optimized function."""
-        return self._as_shaped(self._jitted.lower, args, kwargs)
-
     def statistics(self) -> Statistics | None:
         """Statistics of the newest function optimized for sizes that vary, else of the newest one, with what the first
         calls settled; None before the first call."""
@@ -236,11 +228,6 @@ class Jitted:
         rows = self._settled_rows if settling is None else settling.settled
         is_settling = found.is_settling or (settling is not None and settling.is_begun)
         return replace(found, settled=(*rows, *found.settled), is_settling=is_settling)
-
-    def _as_shaped(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs `call` for exactly the shapes of its arguments, whatever shapes were seen before."""
-        with marked(self._local, "as_shaped"):
-            return call(*args, **kwargs)
 
     def _at_sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a call of a function whose sizes vary."""
@@ -542,6 +529,3 @@ class Jitted:
         if key not in self._symbolic:
             self._background.need(key, lambda: self._symbolic.get_or_make(key, make))
         return self._symbolic.get_or_make(key, make), *bound(remaining, taken)
-
-    def __repr__(self) -> str:
-        return f"<relax_eg.jit of {self.__name__}>"

@@ -36,10 +36,12 @@ def factors(kernel: Array, is_depthwise: bool, tolerance: float, most: int) -> t
         kept = most
     if not np.all(np.isfinite(matrices)):
         return None
+    highest = kept if is_depthwise else min(most, value.size // sum(matrices.shape[1:]))
+    if _is_above(matrices, highest, tolerance):
+        return None
     u, s, v = np.linalg.svd(matrices, full_matrices=False)
     if not is_depthwise:
-        cheaper = value.size // sum(matrices.shape[1:])
-        kept = next((r for r in range(1, min(most, cheaper) + 1) if _is_near(matrices, u, s, v, r, tolerance)), 0)
+        kept = next((r for r in range(1, highest + 1) if _is_near(matrices, u, s, v, r, tolerance)), 0)
     if not kept or not _is_near(matrices, u, s, v, kept, tolerance):
         return None
     root = np.sqrt(s[:, None, :kept])
@@ -50,6 +52,20 @@ def factors(kernel: Array, is_depthwise: bool, tolerance: float, most: int) -> t
         inner = np.moveaxis(left[0].reshape(k, *rest, kept), -1, 0)[:, :, None]
         outer = np.moveaxis(right[0].reshape(kept, o, p), 0, 1).reshape(o, kept, p, *[1] * len(rest))
     return inner.astype(kernel.dtype), outer.astype(kernel.dtype)
+
+
+def _is_above(a: Array, rank: int, tolerance: float) -> bool:
+    """Whether a few rows of a matrix show that no matrix of this rank is near it.
+
+    A matrix near it differs in these rows by a matrix whose norm is at most `limit`, and no singular value of the rows
+    moves by more (Weyl). Trained kernels have full rank, and all singular values take a hundred times as long.
+    """
+    rows = a[:, np.linspace(0, a.shape[1] - 1, min(a.shape[1], 2 * rank + 2)).astype(int)]
+    values = np.linalg.svd(rows, compute_uv=False)
+    if values.shape[1] <= rank:
+        return False
+    limit = tolerance * np.abs(a).max((1, 2)) * math.sqrt(rows.shape[1] * rows.shape[2])
+    return bool(np.any(values[:, rank] > 2 * limit))  # twice: values are rounded
 
 
 def _is_near(a: Array, u: Array, s: Array, v: Array, rank: int, tolerance: float) -> bool:

@@ -6,6 +6,7 @@ in proportion to their costs in the program as written. If a report has no lines
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -116,17 +117,20 @@ class AlignedPrograms:
 
 
 def aligned(
-    reports: Sequence[ReportRecord],
+    columns: Sequence[Column],
     labels: Sequence[str] | None = None,
     against: str | None = None,
     as_written: bool | None = None,
 ) -> AlignedPrograms:
-    """The programs of reports, aligned; the options are those of `compare`."""
-    if labels is not None and len(labels) != len(reports):
-        raise OptionError(f"labels={list(labels)!r}: one for each of the {len(reports)} reports is accepted")
-    called = list(labels) if labels is not None else _labels(reports)
-    columns = [Column(label, r) for label, r in zip(called, reports, strict=True)]
-    if len(reports) == 1 if as_written is None else as_written:
+    """The programs of reports, aligned; the options are those of `compare`. A column without a label gets one by the
+    properties in which the reports differ."""
+    reports = list({id(c.report): c.report for c in columns}.values())
+    if labels is not None and len(labels) != len(columns):
+        raise OptionError(f"labels={list(labels)!r}: one for each of the {len(columns)} reports is accepted")
+    default = [c.label or label for c, label in zip(columns, _labels([c.report for c in columns]), strict=True)]
+    called = labels if labels is not None else _numbered(default)
+    columns = [replace(c, label=label) for c, label in zip(columns, called, strict=True)]
+    if len(columns) == 1 if as_written is None else as_written and not any(c.as_written for c in columns):
         columns.insert(0, Column(AS_WRITTEN, reports[0], True))
     if against is not None:
         first = next((c for c in columns if c.label == against), None)
@@ -152,11 +156,15 @@ def _labels(reports: Sequence[ReportRecord]) -> list[str]:
     found = [", ".join(f[i] for f in differing if f[i]) or f"report {i + 1}" for i in range(len(reports))]
     if len(reports) == 1:
         return ["chosen"]
-    seen: dict[str, int] = {}
-    for i, label in enumerate(found):
-        seen[label] = seen.get(label, 0) + 1
-        if found.count(label) > 1:
-            found[i] = f"{label} ({seen[label]})"
+    return found
+
+
+def _numbered(labels: Sequence[str]) -> list[str]:
+    """The labels, with a number after those that several have."""
+    every, seen, found = Counter(labels), Counter[str](), list[str]()
+    for label in labels:
+        seen[label] += 1
+        found.append(f"{label} ({seen[label]})" if every[label] > 1 else label)
     return found
 
 

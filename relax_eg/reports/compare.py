@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relax_eg.argument_checks import FLAG, NONE, TEXT, accepts, sequence_of
 from relax_eg.errors import OptionError
-from relax_eg.reports.align import AlignedPrograms, aligned
+from relax_eg.plain_data import Mismatch, read_record
+from relax_eg.reports.align import AlignedPrograms, Column, aligned
 from relax_eg.reports.report import CostReport
-from relax_eg.reports.serialization import write_text
+from relax_eg.reports.serialization import check_schema, read_source, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -93,8 +94,9 @@ def compare(
     """Compares cost reports: before and after, devices, rule sets, sizes, releases.
 
     - `reports`: each a `CostReport`, a result of `optimize`, or the path of a report's JSON. The others are compared
-      with the first; a single report is compared with its program as written.
-    - `labels`: names of the reports; the default names them by their differences.
+      with the first; a single report is compared with its program as written. An earlier comparison, or the path of
+      its JSON, stands for its programs.
+    - `labels`: names of the programs; the default names reports by their differences, and keeps those of a comparison.
     - `against`: the label of the report with which the others are compared.
     - `as_written`: whether the program as written, of the first report, is a column. By default it is one only if there
       is a single report.
@@ -104,18 +106,46 @@ def compare(
     """
     if not reports:
         raise OptionError("compare() takes one report or more: compare(before.report, after.report)")
-    read = [_report(r, i) for i, r in enumerate(reports)]
-    found = aligned(read, labels, against, as_written)
+    found = aligned([c for i, r in enumerate(reports) for c in _columns(r, i)], labels, against, as_written)
     return Comparison(found.columns, found.by, found.rows, found.statements)
 
 
-def _report(given: Any, i: int) -> CostReport:
+@dataclass(frozen=True)
+class _StoredColumn:
+    """A column in a comparison's JSON; `report` is the place of its report."""
+
+    label: str
+    report: int
+    as_written: bool = False
+
+
+def _columns(given: Any, i: int) -> list[Column]:
+    """The programs for which an argument of `compare` stands. Those of reports have no label yet."""
     found: Any = getattr(given, "report", given)
-    if isinstance(found, CostReport):
-        return found
     if isinstance(found, str | Path):
-        return CostReport.from_json(found)
+        data, where = read_source(found)
+        if isinstance(data, Mapping) and str(data.get("schema", "")).startswith("relax_eg.comparison/"):  # type: ignore[reportUnknownMemberType]
+            return _stored_columns(data, f"{where}: " if where else "")  # type: ignore[reportUnknownArgumentType]
+        found = CostReport.from_data(data, where)
+    if isinstance(found, CostReport):
+        return [Column("", found)]
+    if isinstance(found, Comparison):
+        return list(found.columns)
     raise OptionError(
         f"compare(): argument {i + 1} is a {type(given).__name__}; a CostReport, what optimize returned, or the path "
-        "of a report's JSON is accepted"
+        "of a report's JSON is accepted, or a comparison of these"
     )
+
+
+def _stored_columns(data: Mapping[str, Any], named: str) -> list[Column]:
+    """The columns of a comparison's JSON. Its rows are not read: they follow from the reports."""
+    check_schema(data, SCHEMA, named)
+    try:
+        stored: Sequence[_StoredColumn] = read_record(tuple[_StoredColumn, ...], data.get("columns"), "columns")
+        every: Sequence[Any] = read_record(tuple[Any, ...], data.get("reports"), "reports")
+        if not stored or any(not 0 <= c.report < len(every) for c in stored):
+            raise Mismatch(f"columns name reports other than the {len(every)} that there are")
+    except Mismatch as e:
+        raise OptionError(f"{named}a damaged comparison: {e}") from None
+    reports = [CostReport.from_data(r, f"{named}reports[{i}]") for i, r in enumerate(every)]
+    return [Column(c.label, reports[c.report], c.as_written) for c in stored]

@@ -27,8 +27,7 @@ from relax_eg.reports.roofline import Roofline, roofline
 from relax_eg.reports.serialization import restore_unknown_fields
 from relax_eg.reports.spread import SpreadReport
 
-FAMILY, VERSION = "relax_eg.report", 1  # given: name and version of the format
-SCHEMA = f"{FAMILY}/{VERSION}"
+SCHEMA = "relax_eg.report/1"  # given: name and version of the format
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from relax_eg.argument_checks import PATH, accepts
 from relax_eg.errors import OptionError
-from relax_eg.plain_data import Mismatch, is_count, read_json, read_record
-from relax_eg.reports.record import FAMILY, SCHEMA, VERSION, ReportRecord
-from relax_eg.reports.serialization import unknown_fields, write_text
+from relax_eg.plain_data import Mismatch, read_record
+from relax_eg.reports.record import SCHEMA, ReportRecord
+from relax_eg.reports.serialization import check_schema, read_source, unknown_fields, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -43,14 +43,7 @@ class CostReport(ReportRecord):
                 f"{named}no report; what `report.to_json` or `relax-eg optimize --json` wrote is accepted"
             )
         given = cast("Mapping[str, Any]", data)
-        family, _, version = str(given["schema"]).partition("/")
-        if family == FAMILY and is_count(version) and int(version) > VERSION:
-            raise OptionError(
-                f"{named}a report of schema {given['schema']!r}, which a newer release of relax-eg wrote; {SCHEMA!r} "
-                "is accepted: upgrade relax-eg, or write the report again with this release"
-            )
-        if given["schema"] != SCHEMA:
-            raise OptionError(f"{named}a report of schema {given['schema']!r}; {SCHEMA!r} is accepted")
+        check_schema(given, SCHEMA, named)
         try:
             report: CostReport = read_record(CostReport, {k: v for k, v in given.items() if k != "more"}, "report")
             for curve in report.curves:
@@ -65,16 +58,7 @@ class CostReport(ReportRecord):
     @accepts(source=PATH)
     def from_json(source: str | Path) -> CostReport:
         """The report from a JSON text (it begins with `{`) or from a file. OptionError if it cannot be read."""
-        is_text = isinstance(source, str) and source.lstrip().startswith("{")
-        where = "" if is_text else str(source)
-        try:
-            found = read_json(str(source) if is_text else Path(source).read_bytes())
-        except OSError as e:
-            raise OptionError(f"{where} cannot be read: {e.strerror or e}") from None
-        except ValueError as e:
-            named = where or "the text"
-            raise OptionError(f"{named} is not whole JSON ({e}); was it cut off? Write the report again") from None
-        return CostReport.from_data(found, where)
+        return CostReport.from_data(*read_source(source))
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON with a schema version; also written to `path` if given."""
@@ -84,16 +68,16 @@ class CostReport(ReportRecord):
 
     def to_html(self, path: str | Path | None = None, derivation: object = "") -> str:
         """The chosen program beside the one as written, as `Comparison.to_html`."""
-        from relax_eg.reports.align import aligned
+        from relax_eg.reports.align import Column, aligned
         from relax_eg.reports.html import page_of_comparison
 
-        return page_of_comparison(aligned([self]), path, str(derivation))
+        return page_of_comparison(aligned([Column("", self)]), path, str(derivation))
 
     def _repr_html_(self) -> str:
-        from relax_eg.reports.align import aligned
+        from relax_eg.reports.align import Column, aligned
         from relax_eg.reports.html import notebook_of_comparison
 
-        return notebook_of_comparison(aligned([self]))
+        return notebook_of_comparison(aligned([Column("", self)]))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from relax_eg.reports.text import report

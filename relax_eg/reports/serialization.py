@@ -13,7 +13,33 @@ from pathlib import Path
 from typing import Any, cast
 
 from relax_eg.errors import OptionError
-from relax_eg.plain_data import write_file
+from relax_eg.plain_data import is_count, read_json, write_file
+
+
+def read_source(source: str | Path) -> tuple[Any, str]:
+    """The data of a JSON text (it begins with `{`) or of a file, and the file's name. OptionError if it is not read."""
+    is_text = isinstance(source, str) and source.lstrip().startswith("{")
+    where = "" if is_text else str(source)
+    try:
+        return read_json(str(source) if is_text else Path(source).read_bytes()), where
+    except OSError as e:
+        raise OptionError(f"{where} cannot be read: {e.strerror or e}") from None
+    except ValueError as e:
+        named = where or "the text"
+        raise OptionError(f"{named} is not whole JSON ({e}); was it cut off? Write the report again") from None
+
+
+def check_schema(data: Mapping[str, Any], accepted: str, named: str) -> None:
+    """OptionError unless data has the schema `accepted`, such as "relax_eg.report/1". `named` begins the message."""
+    found = str(data["schema"])
+    (family, _, version), (wanted, _, ours) = found.partition("/"), accepted.partition("/")
+    if family == wanted and is_count(version) and int(version) > int(ours):
+        raise OptionError(
+            f"{named}a report of schema {found!r}, which a newer release of relax-eg wrote; {accepted!r} is accepted: "
+            "upgrade relax-eg, or write the report again with this release"
+        )
+    if found != accepted:
+        raise OptionError(f"{named}a report of schema {found!r}; {accepted!r} is accepted")
 
 
 def unknown_fields(given: Any, written: Any) -> Any:

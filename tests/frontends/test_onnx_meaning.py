@@ -190,6 +190,16 @@ def test_ranges_of_floats(limits: tuple[float, float, float]) -> None:
     agrees(model([node("Range", "a b c")], {}, weights=weights))
 
 
+def test_ranges_of_floats_up_to_a_size() -> None:
+    """YOLO's exporters cast sizes to floats for the centres of a grid."""
+    nodes = [node("Shape", "x", "s"), node("Gather", "s i", "n"), node("Cast", "n", "f", to=FLOAT)]
+    weights = {"i": np.array(0), "a": np.float32(1), "c": np.float32(2), "h": np.float32(0.5)}
+    grid = [*nodes, node("Range", "a f c", "r"), node("Add", "r h", "y")]
+    agrees(model(grid, {"x": (["n", 2], FLOAT)}, weights=weights), np.zeros((6, 2), np.float32))
+    with pytest.raises(OnnxError, match=r"the limit or step 0.5 beside a size\n  accepted: whole numbers beside sizes"):
+        rx.from_onnx(model([*nodes, node("Range", "a f h")], {"x": (["n", 2], FLOAT)}, weights=weights))
+
+
 def test_one_hot_of_negative_indices() -> None:
     x = np.array([[-1, 0, 3], [-4, 4, -5]], np.int64)
     weights = {"d": np.array(4), "v": np.array([0.5, 2.0], np.float32)}

@@ -279,4 +279,4 @@ def test_the_command_refuses(args: list[str], message: str, model: Path) -> None
 
 def test_the_command_refuses_what_is_no_model(tmp_path: Path) -> None:
     result = command(tmp_path / "nothing")
-    assert result.exit_code == 1 and "file.py:name, m.rxe, model.onnx" in " ".join(result.output.split())
+    assert result.exit_code == 1 and "or a file of module text, or m.rxe" in " ".join(result.output.split())

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -180,8 +181,29 @@ def test_json_of_a_comparison(chosen: rx.types.CostReport, unfused: rx.types.Cos
     assert [c["label"] for c in data["columns"]] == ["default", "default - fusion"]
     assert [rx.types.CostReport.from_data(r) for r in data["reports"]] == [chosen, unfused]
     assert [c["report"] for c in data["columns"]] == [0, 1]
+    again = rx.compare(tmp_path / "c.json")
+    assert again == rx.compare(chosen, unfused)
+    assert str(rx.compare(rx.compare(chosen))) == str(rx.compare(chosen))
+    more = rx.compare(tmp_path / "c.json", chosen)
+    assert [c.label for c in more.columns] == ["default (1)", "default - fusion", "default (2)"]
     three = rx.compare(chosen, unfused, as_written=True)
     assert [c.label for c in three.columns] == ["as written", "default", "default - fusion"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"schema": "relax_eg.comparison/2"}, "c.json: a report of schema 'relax_eg.comparison/2', which a newer"),
+        ({"columns": 3}, "c.json: a damaged comparison: columns is 3; a list is accepted"),
+        ({"columns": [{"label": "a", "report": 2}]}, "columns name reports other than the 1 that there are"),
+        ({"columns": [{"label": 3, "report": 0}]}, "a damaged comparison: columns[0].label is 3; "),
+        ({"reports": [{}]}, "c.json: reports[0]: no report; what `report.to_json`"),
+    ],
+)
+def test_damaged_comparisons(damage: dict[str, Any], said: str, chosen: rx.types.CostReport, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(json.dumps({**rx.compare(chosen).as_data(), **damage}))
+    with pytest.raises(OptionError, match=re.escape(said)):
+        rx.compare(tmp_path / "c.json")
 
 
 def test_bad_input(chosen: rx.types.CostReport) -> None:

@@ -15,6 +15,7 @@ from relax_eg import op
 from relax_eg.ir.expr import CALL_TIR, Expr, const, postorder, var
 from relax_eg.ops import counts, program_of, site_of
 from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.ops.low_rank import MOST_RANK, NEAR, factors
 from relax_eg.rules.channels_last import depthwise
 from relax_eg.rules.schema_answers import RecordingAnswers
 from relax_eg.rules.schema_trials import first_difference
@@ -282,3 +283,18 @@ def test_a_network_is_written_once_in_a_search_and_each_proposal_has_all_answers
     assert found[0] == found[1] == found[2] and found[0]
     assert ends[0].answers.sizes == ends[1].answers.sizes == alone.answers.sizes
     assert len(alone.answers.sizes) > 0
+
+
+@pytest.mark.parametrize("is_depthwise", [True, False])
+def test_few_rows_refute_only_kernels_of_higher_rank(is_depthwise: bool) -> None:
+    """A kernel of low rank is found up to the tolerance, wherever its elements are; a trained one has full rank."""
+    rng, (o, k, rank) = np.random.default_rng(0), (24, 1, 1) if is_depthwise else (24, 20, 3)
+    left, right = rng.standard_normal((rank, o, 3)), rng.standard_normal((rank, o if is_depthwise else k, 5))
+    low = np.einsum("rop,roq->opq" if is_depthwise else "rop,rkq->okpq", left, right).reshape(o, k, 3, 5)
+    low[:-1] *= 1e-3  # what is large is in a few places
+    largest = np.abs(low).max((1, 2, 3), keepdims=True) if is_depthwise else np.abs(low).max()
+    noise = rng.uniform(-1, 1, low.shape) * largest
+    for share, is_found in ((0.0, True), (0.3, True), (300.0, False)):
+        found = factors(low + share * NEAR * noise, is_depthwise, NEAR, MOST_RANK)
+        assert (found is not None) is is_found
+    assert factors(noise, is_depthwise, NEAR, MOST_RANK) is None

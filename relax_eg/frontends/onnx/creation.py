@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import is_float
+from relax_eg.dtypes import dtype_of, is_float
 from relax_eg.frontends.onnx.nodes import Handler, OnnxNode
 from relax_eg.frontends.onnx.values import MOST_KNOWN, KnownArray, Value, known_value
 from relax_eg.ir.expr import Expr, const
@@ -37,8 +38,7 @@ def _constant_of_shape(n: OnnxNode) -> Value:
 def _range(n: OnnxNode) -> Value:
     for i in range(3):
         n.required_input(i)
-    parts = [n.known_array(i, "the limits") for i in range(3)]
-    start, stop, step = (p.reshape(()).item() for p in parts if p is not None)
+    start, stop, step = (_limit(n, i) for i in range(3))
     dtype = n.dtype(0)
     n.choice("stash_type", 1, 1)  # half precision is computed in float32
     if isinstance(step, Dim):
@@ -46,6 +46,9 @@ def _range(n: OnnxNode) -> Value:
     if step == 0:
         raise n.error("a step of 0", "steps other than 0")
     if is_float(dtype):
+        if isinstance(start, Dim) or isinstance(stop, Dim):
+            low, high = (x if isinstance(x, Dim) else _whole(n, x) for x in (start, stop))
+            return op.astype(op.arange(low, high, _whole(n, step), "int64"), dtype)
         return _floats_between(n, float(start), float(stop), float(step), dtype)
     start, stop = Dim.of(start), Dim.of(stop)
     if start.is_const and stop.is_const:
@@ -55,6 +58,32 @@ def _range(n: OnnxNode) -> Value:
         if count > LARGEST_INT64:
             raise n.error(f"{count} elements", "fewer than 2**63")
     return op.arange(start, stop, step, dtype)
+
+
+# given: bits of dtypes whose casts keep a size. A range of more than 2**24 numbers in float32 has no distinct elements.
+_KEEP_SIZES = 32
+
+
+def _limit(n: OnnxNode, i: int) -> Any:
+    """Limit `i` of a range: a number or a size, which exporters cast to the dtype of the range."""
+    found = n.required_input(i)
+    while isinstance(found, Expr) and found.op in ("astype", "reshape", "dim_value") and _bits(found) >= _KEEP_SIZES:
+        if found.op == "dim_value":
+            return found.attr("dim")[0]
+        found = found.args[0]
+    array = n.known_array(i, "the limits")
+    assert array is not None
+    return array.reshape(()).item()
+
+
+def _bits(x: Expr) -> int:
+    return dtype_of(x.dtype).bits
+
+
+def _whole(n: OnnxNode, limit: float) -> int:
+    if not float(limit).is_integer():
+        raise n.error(f"the limit or step {limit} beside a size", "whole numbers beside sizes")
+    return int(limit)
 
 
 def _floats_between(n: OnnxNode, start: float, stop: float, step: float, dtype: str) -> Value:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import NUMBERS
-from relax_eg.errors import OnnxError, RelaxEgError
+from relax_eg.errors import OnnxError, RelaxEgError, UnknownShapeError
 from relax_eg.frontends.jax.control import TracedFunctions
 from relax_eg.frontends.onnx.folding import fold_node
 from relax_eg.frontends.onnx.functions import (
@@ -35,6 +35,12 @@ from relax_eg.ir.origin import Origin, SourceLine
 MAX_CONSTANT_ELEMENTS = 16  # limit: elements of an initializer without floats that stays a constant
 OLDEST_OPSET = 7  # given: the first opset whose operators broadcast as numpy does
 MOST_NESTED = 100  # limit: functions and subgraphs inside each other; functions that call themselves have no end
+
+
+_DECLARED = (
+    'shapes that are known; where a model takes certain sizes only, inputs={"x": "n 3 32*h 32*w"} (--input "x=n 3 32*h '
+    '32*w") says so of an input'
+)
 
 
 @dataclass
@@ -218,7 +224,8 @@ class GraphScope:
             raise error if text.startswith(where) else OnnxError(f"{where}: {text}") from None
         except Exception as error:  # a malformed node can cause any kind of error deep inside the handlers
             text = str(error) if isinstance(error, (RelaxEgError, ValueError)) else f"{type(error).__name__}: {error}"
-            raise OnnxError(f"{where}: {text}\n  accepted: inputs and attributes that {kind} takes") from error
+            accepted = _DECLARED if isinstance(error, UnknownShapeError) else f"inputs and attributes that {kind} takes"
+            raise OnnxError(f"{where}: {text}\n  accepted: {accepted}") from error
         for name, value in zip(node.output, results, strict=False):
             if name and value is not None:
                 if name in self.values or name in self.waiting:

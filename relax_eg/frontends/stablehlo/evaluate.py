@@ -16,6 +16,7 @@ from jax.core import max_dim, min_dim
 
 from relax_eg.dtypes import WIDE
 from relax_eg.errors import StableHloError
+from relax_eg.frontends.stablehlo.lapack import ROUTINES, routine
 from relax_eg.frontends.stablehlo.operations import OPERATIONS, Use
 from relax_eg.frontends.stablehlo.parsing import HloModule, HloOp, HloRegion, Unreadable, parse_module
 from relax_eg.tir.exact import truncated_quotient
@@ -26,6 +27,7 @@ _RETURN = ("func.return", "stablehlo.return")
 _OWN = (*_CALL, *_RETURN, "stablehlo.constant", "stablehlo.get_dimension_size")
 _ASSERTION = "shape_assertion"
 _IDENTITIES = ("Sharding",)  # custom calls that compute nothing
+_COMPUTED = {**OPERATIONS, **ROUTINES}
 _OF_PYTORCH = "mhlo."  # before the names of CHLO's operations, as which PyTorch's exporter writes custom calls
 
 
@@ -51,21 +53,21 @@ def check_operations(module: HloModule, name: str) -> None:
         for op in function.walk():
             if op.name == "stablehlo.custom_call":
                 target = str(op.at("call_target_name"))
-                if target != _ASSERTION and target not in _IDENTITIES and _named(target) not in OPERATIONS:
+                if target != _ASSERTION and target not in _IDENTITIES and _named(target) not in _COMPUTED:
                     found[f"stablehlo.custom_call @{target}"] += 1
-            elif op.name not in _OWN and op.name not in OPERATIONS:
+            elif op.name not in _OWN and op.name not in _COMPUTED:
                 found[op.name] += 1
     if found:
         said = ", ".join(f"{kind} ({count})" for kind, count in sorted(found.items()))
         plural = "s are" if len(found) > 1 else " is"
-        accepted = ", ".join(sorted(o.removeprefix("stablehlo.") for o in OPERATIONS))
+        accepted = ", ".join(sorted(o.removeprefix("stablehlo.") for o in _COMPUTED))
         raise StableHloError(f"{name}: {len(found)} operation{plural} not supported: {said}\n  accepted: {accepted}")
 
 
 def _named(target: Any) -> str:
-    """The operation of CHLO that a custom call stands for, if it does."""
+    """The operation that a custom call stands for, of CHLO or of LAPACK, if it does."""
     text = str(target)
-    return text.replace(_OF_PYTORCH, "chlo.", 1) if text.startswith(_OF_PYTORCH) else ""
+    return text.replace(_OF_PYTORCH, "chlo.", 1) if text.startswith(_OF_PYTORCH) else routine(text)
 
 
 def as_function(module: HloModule) -> Callable[..., Any]:
@@ -88,10 +90,12 @@ def exported_function(exported: export.Exported) -> tuple[Callable[..., Any], bo
         raise StableHloError(f"{exported.fun_name}: it has effects\n  accepted: a function without effects")
     module = parse_module(exported.mlir_module())
     check_operations(module, exported.fun_name)
-    if len(module.main.params) != len(exported.in_avals):
+    used = exported.module_kept_var_idx  # the module has no parameters for the other arguments
+    if len(module.main.params) != len(used):
         platforms = ", ".join(exported.platforms)
         raise StableHloError(f"{exported.fun_name}: exported for {platforms}\n  accepted: one platform")
-    return as_function(module), not module.dtypes.isdisjoint(WIDE)
+    function = as_function(module)
+    return lambda *arrays: function(*(arrays[i] for i in used)), not module.dtypes.isdisjoint(WIDE)
 
 
 def _array(value: Any) -> Any:
@@ -128,7 +132,7 @@ class _Evaluation:
             return [Known(size, "int32")]
         if op.name in _CALL:
             return self.called(op, args)
-        if op.name == "stablehlo.custom_call" and (named := _named(op.at("call_target_name"))) in OPERATIONS:
+        if op.name == "stablehlo.custom_call" and (named := _named(op.at("call_target_name"))) in _COMPUTED:
             return self.computed(replace(op, name=named), args, env, makers)
         if op.name == "stablehlo.custom_call":
             return args[: len(op.results)] if op.at("call_target_name") != _ASSERTION else _asserted(op, args[0])
@@ -143,7 +147,7 @@ class _Evaluation:
         if op.name == "func.call":
             return self.region(self.module.functions[str(op.at("callee"))], args, {})
         name = str(op.at("name"))
-        if name in OPERATIONS:
+        if name in _COMPUTED:
             return self.computed(replace(op, name=name, attributes=op.at("composite_attributes", {})), args, {}, {})
         return self.region(self.module.functions[str(op.at("decomposition"))], args, {})
 
@@ -158,7 +162,7 @@ class _Evaluation:
         first = made[0] if made else None
         source = env[first.operands[0]] if first is not None and first.name == "stablehlo.convert" else None
         is_truth = source is not None and source.dtype == bool
-        found = OPERATIONS[op.name](Use(op, [_array(a) for a in args], known, function, is_truth, made))
+        found = _COMPUTED[op.name](Use(op, [_array(a) for a in args], known, function, is_truth, made))
         results = found if isinstance(found, list) else [found]
         return results  # type: ignore[reportUnknownVariableType]
 

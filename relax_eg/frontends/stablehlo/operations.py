@@ -382,6 +382,7 @@ OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
     "stablehlo.dynamic_reshape": lambda u: lax.reshape(u.args[0], tuple(map(_size, u.sizes(1)))),
     "stablehlo.dynamic_slice": lambda u: lax.dynamic_slice(u.args[0], u.args[1:], tuple(u.at("slice_sizes"))),
     "stablehlo.dynamic_update_slice": lambda u: lax.dynamic_update_slice(u.args[0], u.args[1], u.args[2:]),
+    "stablehlo.fft": lambda u: lax.fft(u.args[0], _text(u.at("fft_type")), tuple(map(int, u.at("fft_length")))),
     "stablehlo.gather": _gather, "stablehlo.if": _if,
     "stablehlo.iota": lambda u: lax.broadcasted_iota(jnp.dtype(u.dtype), u.shape, int(u.at("iota_dimension"))),
     "stablehlo.pad": _pad, "stablehlo.real_dynamic_slice": _slice, "stablehlo.reduce": _reduce,

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from jaxlib.mlir import ir  # type: ignore[reportMissingTypeStubs]
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext  # type: ignore[reportMissingTypeStubs, reportPrivateUsage]
-from jaxlib.mlir.dialects import chlo, stablehlo  # type: ignore[reportMissingTypeStubs]
+from jaxlib.mlir.dialects import chlo, sdy, stablehlo  # type: ignore[reportMissingTypeStubs]
 
 from relax_eg.dtypes import NUMBERS, Dtype, dtype_of
 from relax_eg.errors import StableHloError
@@ -123,6 +123,7 @@ def parse_module(source: str | bytes) -> HloModule:
     with context:
         stablehlo.register_dialect(context)
         chlo.register_dialect(context)
+        sdy.register_dialect(context)  # JAX says in it how custom calls may be sharded
         try:
             if isinstance(source, bytes) and b"StableHLO_v" in source[:64]:
                 module: Any = stablehlo.deserialize_portable_artifact(context, source)
@@ -164,7 +165,7 @@ class _Reader:
             try:
                 attributes[name] = _plain(op.attributes[name])
             except TypeError as error:  # the bindings have no class for it
-                attributes[name] = Unreadable(str(error))
+                attributes[name] = _constant(op) if op.name == "stablehlo.constant" else Unreadable(str(error))
         return HloOp(
             op.name,
             tuple(self.number(v) for v in op.operands),
@@ -230,14 +231,24 @@ def _array(a: Any) -> np.ndarray[Any, Any]:
     return _array_of_text(str(a), dtype, shape)
 
 
+def _constant(op: Any) -> np.ndarray[Any, Any]:
+    """The value of a constant from its text: the bindings read no arrays of complex numbers."""
+    kind = _type(op.results[0].type)
+    assert kind is not None
+    shape = tuple(d for d in kind.shape if d is not None)
+    return _array_of_text(re.sub(r"^.*?(?=dense<)", "", op.get_asm(), count=1, flags=re.S), np.dtype(kind.dtype), shape)
+
+
 def _array_of_text(text: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The array in the text of an attribute, `dense<[1.5, 0x7F80]> : tensor<2xbf16>`, for dtypes of which the bindings
-    read no arrays. A hexadecimal number holds the bits of a float; a long array is one text of its bytes."""
+    read no arrays. A hexadecimal number holds the bits of a float, and a complex number is two of them; a long array is
+    one text of its bytes."""
     body = text[text.index("<") + 1 : text.rindex("> :")]
     if body.startswith('"0x'):
         return np.frombuffer(bytes.fromhex(body[3:-1]), dtype).reshape(shape)
     found = re.findall(r"0x[0-9A-Fa-f]+|-?[0-9][0-9.eE+-]*", body)
-    bits = np.dtype(f"uint{8 * dtype.itemsize}")
-    made = [np.array(int(x, 16), bits).view(dtype) if x.startswith("0x") else np.array(float(x), dtype) for x in found]
-    array = np.array(made, dtype)
-    return np.full(shape, array[0], dtype) if len(made) == 1 else array.reshape(shape)
+    part = np.dtype(dtype_of(dtype.name).part.name) if dtype.kind == "c" else dtype
+    bits = np.dtype(f"uint{8 * part.itemsize}")
+    made = [np.array(int(x, 16), bits).view(part) if x.startswith("0x") else np.array(float(x), part) for x in found]
+    array = np.array(made, part).view(dtype)
+    return np.full(shape, array[0], dtype) if array.size == 1 else array.reshape(shape)

@@ -20,7 +20,10 @@ from relax_eg.frontends.stablehlo.parsing import HloRegion, parse_module
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.module import Module
 
-_ACCEPTED = "the text or bytes of a StableHLO module, a path, what jax.export.export returns, or its bytes"
+_ACCEPTED = (
+    "the text or bytes of a StableHLO module, a path, what jax.jit(f).lower(...) or jax.export.export returns, or the "
+    "bytes of the latter"
+)
 
 
 def from_stablehlo(source: Any, *, inputs: Sequence[str] | None = None) -> Module:
@@ -30,7 +33,7 @@ def from_stablehlo(source: Any, *, inputs: Sequence[str] | None = None) -> Modul
     names and constraints. In a StableHLO text, each size that is not known (`?`) becomes a variable of its own.
 
     - `source`: the text of a StableHLO module, its bytes (MLIR's bytecode or a portable artifact), a path to a file of
-      one of these, an `Exported` of `jax.export`, or its serialized bytes.
+      one of these, an `Exported` of `jax.export`, its serialized bytes, or what `jax.jit(f).lower(...)` returns.
     - `inputs`: one spec per input, such as "b 768", that names unknown sizes. Inputs with equal names have equal sizes.
 
     StableHloError if it cannot be read; it lists every operation that is not supported, with how many there are.
@@ -64,8 +67,11 @@ def _loaded(source: Any) -> tuple[Any, str]:
     """An Exported, or the text or bytes of a module, and its name."""
     if isinstance(source, export.Exported):
         return source, source.fun_name
-    if not isinstance(source, str | bytes | bytearray | Path):
-        raise StableHloError(f"from_stablehlo: got a {type(source).__name__}\n  accepted: {_ACCEPTED}")
+    if isinstance(source, jax.stages.Lowered):
+        return source.as_text(), "main"
+    if not source or not isinstance(source, str | bytes | bytearray | Path):
+        got = f"a {type(source).__name__}" if source or source is None else "nothing to read"
+        raise StableHloError(f"from_stablehlo: got {got}\n  accepted: {_ACCEPTED}")
     name = "main"
     if isinstance(source, Path) or (isinstance(source, str) and "\n" not in source and "{" not in source):
         path = Path(source)
