@@ -20,7 +20,7 @@ def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
     for each of its regions, in few pieces first. None where kernels are executables of their own."""
     options = search.options
     rules = {s.name for s in options.rules.schemas} & {IN_PIECES, ACCUMULATED}
-    if not rules or options.execution == KERNELS or options.cost is not None:
+    if not rules or options.cost is not None:
         return
     base = entry or search.as_written
     if base.module not in search.fissions:
@@ -45,7 +45,7 @@ def in_segments(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]
     segment: of one loop, of two, and so on, with the segments first that are predicted to need most bytes. None where
     kernels are executables of their own."""
     options = search.options
-    if COMPUTED_AGAIN not in options.steps or options.execution == KERNELS or options.cost is not None:
+    if COMPUTED_AGAIN not in options.steps or options.cost is not None:
         return
     base = entry or search.as_written
     if base.module not in search.checkpoints:
