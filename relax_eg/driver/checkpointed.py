@@ -19,7 +19,7 @@ from relax_eg.driver.options import Sizes
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.calls import function_ref, reachable_functions, without_calls
 from relax_eg.ir.control import Parts, group_arguments, scan
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, SCAN, TUPLE, TUPLE_GET, VAR, Expr, postorder, tuple_, tuple_get, var
+from relax_eg.ir.expr import SCAN, TUPLE, TUPLE_GET, VAR, Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.partition import missing_sizes
@@ -74,7 +74,7 @@ class Checkpoints:
         nodes = postorder(self._roots)
         readers, found = readers_of(nodes, self._roots), list[CheckpointedLoop]()
         scans = [x for x in nodes if x.op == SCAN]
-        for forward in filter(self._may_run_again, scans):
+        for forward in filter(self._is_plain, scans):
             fields = [r for r in readers[forward] if r is not RESULT]
             if len(fields) < len(readers[forward]) or any(r.op != TUPLE_GET for r in fields):
                 continue
@@ -131,21 +131,17 @@ class Checkpoints:
         needed = reachable_functions(main.expressions(), at.functions)
         return Module((main, *(f for f in needed if f.name != main.name)))
 
-    def _may_run_again(self, x: Expr) -> bool:
-        """Whether the steps of a scan may run twice. What a library call does is not known, so it may not."""
-        inside = reachable_functions(_parts(x).functions, self._at.functions)
-        return self._is_plain(x) and all(e.op != CALL_DPS_LIBRARY for f in inside for e in f.expressions())
-
     def _is_plain(self, x: Expr) -> bool:
-        """Whether a scan has a known number of steps, over tensors alone, and a body of pure values."""
+        """Whether a scan is over tensors of known sizes alone, with a body of pure values, which may be computed again.
+        """
         body, p = self._at.functions[_parts(x).functions[0].attr("name")], _parts(x)
         values = [a.annotation for a in (*p.constants, *p.carry, *p.xs)]
-        is_known = x.attr("length").is_const and all(isinstance(a, Tensor) and a.shape is not None for a in values)
+        is_known = all(isinstance(a, Tensor) and a.shape is not None for a in values)
         return is_known and len(body.blocks) == 1 and body.blocks[0].dataflow and _fields(body) is not None
 
     def _in_segments(self, forward: Expr, backward: Expr, residuals: frozenset[int]) -> CheckpointedLoop | None:
         """A loop with the numbers of steps of its segments that need least; None if none saves memory."""
-        length, first, second = forward.attr("length").value, _parts(forward), _parts(backward)
+        length, first, second = self._at.extent(forward.attr("length")), _parts(forward), _parts(backward)
         if length < _FEWEST:
             return None
 
@@ -174,7 +170,8 @@ class Checkpoints:
 
 
 class _Halves:
-    """Both scans of a loop in segments. If `steps` does not divide the number of steps, the rest is no segment.
+    """Both scans of a loop in segments. Unless `steps` divides the number of steps, the rest is no segment: of a number
+    that is not known it has the steps that are left, which may be none or all.
 
     - `at`: what adds functions to the program.
     - `done`: the values of the operands of the scans.
@@ -182,8 +179,9 @@ class _Halves:
 
     def __init__(self, at: AnswersAtSizes, loop: CheckpointedLoop, steps: int, done: Mapping[Expr, Expr]) -> None:
         self._at, self._loop, self._steps = at, loop, steps
-        length = loop.forward.attr("length").value
-        self._count, self._rest = divmod(length, steps)
+        length = loop.forward.attr("length")
+        self._count = length // steps
+        self._rest = length - self._count * steps
         self.is_complete = True
         self._residuals: dict[int, Expr] = {}  # of the rest
         self._starts: Sequence[Expr] = ()
@@ -206,7 +204,7 @@ class _Halves:
         carry = [tuple_get(outer, i) for i in range(old)]
         self._starts = [tuple_get(outer, i) for i in range(old, 2 * old)]
         stacked = [self._flat(tuple_get(outer, i)) for i in range(2 * old, old + len(others))]
-        if self._rest:
+        if self._rest != 0:
             last = self._over_rest(x, self._constants, carry, self._xs)
             carry = [tuple_get(last, i) for i in range(old)]
             self._residuals = {i: tuple_get(last, i) for i in self._loop.residuals}
@@ -233,7 +231,7 @@ class _Halves:
             return [tuple_get(last, i) for i in range(len(last.annotation.fields))]  # type: ignore[attr-defined]
 
         stacked: list[Expr] = []
-        if self._rest:
+        if self._rest != 0:
             read = [self._residuals[own[a]] if a in own else self._part(others[a], True) for a in p.xs]
             first = self._again(y, y.args[0], constants, carry, read, self._rest)
             fields = [tuple_get(first, i) for i in range(len(first.annotation.fields))]  # type: ignore[attr-defined]
@@ -242,7 +240,7 @@ class _Halves:
         outer = self._over_segments(y, shared, carry, xs, self._starts, values)
         count = len(outer.annotation.fields)  # type: ignore[attr-defined]
         results = [self._flat(tuple_get(outer, i)) for i in range(len(carry), count)]
-        if self._rest:
+        if self._rest != 0:
             results = [self._joined(a, b) for a, b in zip(results, stacked, strict=True)]
         return [*(tuple_get(outer, i) for i in range(len(carry))), *results]
 
@@ -266,18 +264,24 @@ class _Halves:
         body = replace(body, result=tuple_(b.var for b in body.blocks[0].bindings))
         self.is_complete = self.is_complete and not missing_sizes(body)
         ref, reverse = function_ref(self._at.add(body, "in_segments")), x.attr("reverse")
-        return scan(ref, list(whole), carry, pieces.values(), length=Dim.of(self._count), reverse=reverse)
+        return scan(ref, list(whole), carry, pieces.values(), length=self._count, reverse=reverse)
 
     def _over_rest(self, x: Expr, constants: Sequence[Expr], carry: Sequence[Expr], xs: Sequence[Expr]) -> Expr:
         return self._again(x, x.args[0], constants, carry, [self._part(a, True) for a in xs], self._rest)
 
     def _again(
-        self, x: Expr, body: Expr, constants: Sequence[Expr], carry: Sequence[Expr], xs: Sequence[Expr], steps: int = 0
+        self,
+        x: Expr,
+        body: Expr,
+        constants: Sequence[Expr],
+        carry: Sequence[Expr],
+        xs: Sequence[Expr],
+        steps: Dim | None = None,
     ) -> Expr:
         """The steps of the scan `x` in one segment, or `steps` of them."""
-        number = steps or self._steps
-        unroll, reverse = min(x.attr("unroll"), number), x.attr("reverse")
-        return scan(body, constants, carry, xs, length=Dim.of(number), reverse=reverse, unroll=unroll)
+        number = Dim.of(self._steps) if steps is None else steps
+        unroll = min(x.attr("unroll"), number.value) if number.is_const else 1
+        return scan(body, constants, carry, xs, length=number, reverse=x.attr("reverse"), unroll=unroll)
 
     def _function_with(self, x: Expr, fields: Sequence[int]) -> Expr:
         """The body of a scan with some of its results."""
@@ -291,7 +295,7 @@ class _Halves:
 
     def _part(self, a: Expr, is_rest: bool) -> Expr:
         """What the steps of all segments, or of the rest, read of an operand. The rest are the last steps."""
-        if not self._rest:
+        if self._rest == 0:
             return a
         whole = self._count * self._steps
         at = self._rest if self._loop.forward.attr("reverse") else whole
