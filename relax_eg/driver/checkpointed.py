@@ -17,7 +17,7 @@ from math import isqrt
 from relax_eg.driver.fissioned import AnswersAtSizes
 from relax_eg.driver.options import Sizes
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.calls import function_ref, reachable_functions, without_calls
+from relax_eg.ir.calls import callees_first, function_ref, reachable_functions, without_calls
 from relax_eg.ir.control import Parts, group_arguments, scan
 from relax_eg.ir.expr import SCAN, TUPLE, TUPLE_GET, VAR, Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.heads import with_operands
@@ -27,7 +27,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
 from relax_eg.rules.fission import readers_of
 from relax_eg.rules.regions import RESULT
-from relax_eg.rules.schema_answers import values_of, with_values
+from relax_eg.rules.schema_answers import is_one_block, values_of, with_values
 from relax_eg.shapes import Dim
 
 _SEGMENTS = 3  # limit: sizes of segments that are offered for each loop
@@ -41,12 +41,14 @@ Given = Mapping[Expr, Expr]  # in the body of a loop, what stands for values fro
 class CheckpointedLoop:
     """A loop and its gradient.
 
+    - `function`: the name of the function that has both.
     - `forward`: the scan that stacks residuals; `backward`: the one that alone reads them, the other way round.
     - `residuals`: which results of `forward` they are.
     - `segments`: the numbers of steps of a segment that need few bytes, those that need most of them first, about.
     - `saved`: the bytes that the last of these saves, about.
     """
 
+    function: str
     forward: Expr
     backward: Expr
     residuals: frozenset[int]
@@ -55,7 +57,7 @@ class CheckpointedLoop:
 
 
 class Checkpoints:
-    """The loops of a program that have gradients in it.
+    """The loops of a program that have gradients in it, also those in steps of other loops.
 
     - `module`: the program. Its calls are replaced by what they compute.
     - `sizes`: the sizes at which segments are to save memory.
@@ -64,15 +66,23 @@ class Checkpoints:
     def __init__(self, module: Module, sizes: Sizes) -> None:
         self.module = without_calls(module)
         self._sizes, self._at = sizes, AnswersAtSizes({f.name: f for f in self.module}, sizes=sizes)
-        main = self.module.main
-        is_one = len(main.blocks) == 1 and main.blocks[0].dataflow
-        self._roots = list(values_of(main)) if is_one else []
 
     @cached_property
     def loops(self) -> Sequence[CheckpointedLoop]:
         """The loops that may be computed in segments, those that save most first."""
-        nodes = postorder(self._roots)
-        readers, found = readers_of(nodes, self._roots), list[CheckpointedLoop]()
+        found = [loop for f in self.module if is_one_block(f) for loop in self._of_function(f)]
+        taken, chosen = set[tuple[str, Expr]](), list[CheckpointedLoop]()
+        for loop in sorted(found, key=lambda f: -f.saved):
+            ends = {(loop.function, x) for x in (loop.forward, loop.backward)}
+            if not ends & taken:
+                taken |= ends
+                chosen.append(loop)
+        return chosen
+
+    def _of_function(self, f: Function) -> list[CheckpointedLoop]:
+        roots, found = values_of(f), list[CheckpointedLoop]()
+        nodes = postorder(roots)
+        readers = readers_of(nodes, roots)
         scans = [x for x in nodes if x.op == SCAN]
         for forward in filter(self._is_plain, scans):
             fields = [r for r in readers[forward] if r is not RESULT]
@@ -85,15 +95,10 @@ class Checkpoints:
                 beside = {*_parts(backward).carry, *_parts(backward).constants}
                 stacked = {r for r in fields if r.attr("index") >= forward.attr("carry")}
                 residuals = frozenset(r.attr("index") for r in (only & stacked) - beside)
-                loop = self._in_segments(forward, backward, residuals) if residuals else None
+                loop = self._in_segments(f.name, forward, backward, residuals) if residuals else None
                 if loop is not None:
                     found.append(loop)
-        taken, chosen = set[Expr](), list[CheckpointedLoop]()
-        for loop in sorted(found, key=lambda f: -f.saved):
-            if not {loop.forward, loop.backward} & taken:
-                taken |= {loop.forward, loop.backward}
-                chosen.append(loop)
-        return chosen
+        return found
 
     def ways(self) -> list[list[dict[CheckpointedLoop, int]]]:
         """The ways to compute loops in segments, as arguments of `cut`: of the loop that saves most, of the two that
@@ -108,11 +113,23 @@ class Checkpoints:
     def cut(self, segments: Mapping[CheckpointedLoop, int]) -> Module | None:
         """The program with loops in segments of these numbers of steps. None if that cannot be done."""
         at = AnswersAtSizes(dict(self._at.functions), sizes=self._sizes)  # the same names each time
+        for f in callees_first(self.module):
+            own = {x: n for x, n in segments.items() if x.function == f.name}
+            made = self._cut(f, own, at) if own else f
+            if made is None:
+                return None
+            at.functions[f.name] = made
+        main = at.functions[self.module.main.name]
+        needed = reachable_functions(main.expressions(), at.functions)
+        return Module((main, *(f for f in needed if f.name != main.name)))
+
+    def _cut(self, f: Function, segments: Mapping[CheckpointedLoop, int], at: AnswersAtSizes) -> Function | None:
+        """A function with its loops in segments."""
         forward, backward = {x.forward: x for x in segments}, {x.backward: x for x in segments}
         made: dict[CheckpointedLoop, _Halves] = {}
         fields: dict[Expr, Sequence[Expr | None]] = {}
         done: dict[Expr, Expr] = {}
-        for x in postorder(self._roots):
+        for x in postorder(values_of(f)):
             if x in forward:
                 loop = forward[x]
                 made[loop] = _Halves(at, loop, segments[loop], done)
@@ -127,9 +144,7 @@ class Checkpoints:
                 done[x] = with_operands(x, [done[a] for a in x.args])
         if not all(h.is_complete for h in made.values()):
             return None
-        main = with_values(self.module.main, tuple(done[r] for r in self._roots))
-        needed = reachable_functions(main.expressions(), at.functions)
-        return Module((main, *(f for f in needed if f.name != main.name)))
+        return with_values(f, tuple(done[r] for r in values_of(f)))
 
     def _is_plain(self, x: Expr) -> bool:
         """Whether a scan is over tensors of known sizes alone, with a body of pure values, which may be computed again.
@@ -137,9 +152,11 @@ class Checkpoints:
         body, p = self._at.functions[_parts(x).functions[0].attr("name")], _parts(x)
         values = [a.annotation for a in (*p.constants, *p.carry, *p.xs)]
         is_known = all(isinstance(a, Tensor) and a.shape is not None for a in values)
-        return is_known and len(body.blocks) == 1 and body.blocks[0].dataflow and _fields(body) is not None
+        return is_known and is_one_block(body) and _fields(body) is not None
 
-    def _in_segments(self, forward: Expr, backward: Expr, residuals: frozenset[int]) -> CheckpointedLoop | None:
+    def _in_segments(
+        self, function: str, forward: Expr, backward: Expr, residuals: frozenset[int]
+    ) -> CheckpointedLoop | None:
         """A loop with the numbers of steps of its segments that need least; None if none saves memory."""
         length, first, second = self._at.extent(forward.attr("length")), _parts(forward), _parts(backward)
         if length < _FEWEST:
@@ -166,7 +183,7 @@ class Checkpoints:
         best = sorted((n for n in sizes if n <= length // 2), key=lambda n: (needed(n), n))[:_SEGMENTS]
         if not best or needed(best[0]) >= kept:
             return None
-        return CheckpointedLoop(forward, backward, residuals, tuple(best[::-1]), kept - needed(best[0]))
+        return CheckpointedLoop(function, forward, backward, residuals, tuple(best[::-1]), kept - needed(best[0]))
 
 
 class _Halves:
