@@ -218,21 +218,24 @@ def cells(draw: st.DrawFn) -> tuple[Callable[..., jax.Array], tuple[str, ...], i
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_known", [True, False])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(cells())
-def test_random_cells(case: tuple[Callable[..., jax.Array], tuple[str, ...], int]) -> None:
-    """Segments of any number of steps, also such as would not be offered, give the results as written."""
+def test_random_cells(is_known: bool, case: tuple[Callable[..., jax.Array], tuple[str, ...], int]) -> None:
+    """Segments of any number of steps, also such as would not be offered, give the results as written, whatever the
+    number of steps is where that is not known."""
     loss, specs, steps = case
+    specs = specs if is_known else (*specs[:-1], "n 4 3")
     module = rx.trace(jax.value_and_grad(loss, (0, 1, 2, 3)), *specs)
-    found = Checkpoints(module, {})
-    leaves = jax.tree.leaves(drawn(specs))
-    theirs = run_at(module, module.main, leaves, {})
+    found = Checkpoints(module, {"n": steps})
     for number in {1, 2, 3, steps // 2, *(s for x in found.loops for s in x.segments)}:
         if found.loops and 1 <= number <= steps // 2:
             made = found.cut(dict.fromkeys(found.loops, number))
             assert made is not None
             check_module(made)
-            assert_equal(run_at(made, made.main, leaves, {}), theirs)
+            for n in (steps,) if is_known else (steps, steps + 1, 1):
+                leaves, at = jax.tree.leaves(drawn(specs, n)), {} if is_known else {"n": n}
+                assert_equal(run_at(made, made.main, leaves, at), run_at(module, module.main, leaves, at))
 
 
 @pytest.mark.parametrize("loss", ["gru", pytest.param("the other way", marks=pytest.mark.slow)])

@@ -154,7 +154,7 @@ def test_in_kernels_a_loop_is_one_of_them() -> None:
     step, given = jax.value_and_grad(small), (["16 16"] * 2, "256 16", "256 16")
     module = rx.trace(step, *given)
     limit = int(0.3 * kernel_footprint(module, set(), {}, FRUGAL).footprint.bytes)
-    best = rx.optimize(module, memory_limit=limit, execution="kernels", budget=NO_SEARCH)
+    best: Any = rx.optimize(module, memory_limit=limit, execution="kernels", budget=NO_SEARCH)
     row = best.report.memory
     found = kernel_footprint(best.module, set(), {}, best.compiler_options).footprint
     assert row is not None and found.bytes == row.bytes <= limit and set(best.report.rules) == {RULE}
