@@ -147,7 +147,7 @@ class Checkpoints:
         return with_values(f, tuple(done[r] for r in values_of(f)))
 
     def _is_plain(self, x: Expr) -> bool:
-        """Whether a scan is over tensors of known sizes alone, with a body of pure values, which may be computed again."""
+        """Whether a scan is over tensors of known sizes, with a body of pure values, which may be computed again."""
         body, p = self._at.functions[_parts(x).functions[0].attr("name")], _parts(x)
         values = [a.annotation for a in (*p.constants, *p.carry, *p.xs)]
         is_known = all(isinstance(a, Tensor) and a.shape is not None for a in values)
