@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
+from relax_eg.backend.accounting import FRUGAL
+from relax_eg.backend.footprint import whole_footprint
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ops import api as op
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.halo import halo_of
-from relax_eg.rules.piece_trials import images
+from relax_eg.rules.piece_trials import images, sums_of_images
 from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import ModuleAnswers
 
 RULE = next(s for s in pieces.schemas if s.name == "computed_in_pieces")
+TOTALS = next(s for s in pieces.schemas if s.name == "accumulated_over_pieces")
 DRAWN = int(os.environ.get("RELAX_EG_PROGRAMS", "30"))
 
 
@@ -53,6 +56,29 @@ def test_images_need_a_share_of_the_memory(space: tuple[int, int]) -> None:
 def test_random_chains_are_the_same_number_by_number() -> None:
     programs, text = first_difference(replace(RULE, trials=(images,)), DRAWN)
     assert not text and programs >= 0.4 * DRAWN
+
+
+def test_random_totals_are_the_same_number_by_number() -> None:
+    programs, text = first_difference(replace(TOTALS, trials=(sums_of_images,)), DRAWN)
+    assert not text and programs >= 0.4 * DRAWN
+
+
+def test_a_sum_over_rows_needs_a_share_of_the_memory() -> None:
+    """Whether or not the pieces divide the rows; the last piece adds nothing for rows that are not there."""
+
+    def loss(x: Any, w1: Any, w2: Any) -> Any:
+        h = jax.nn.relu(convolved(x, w1))
+        return jnp.sum(jnp.tanh(convolved(h, w2)) ** 2, (2, 3))
+
+    rng = np.random.default_rng(0)
+    args = [
+        jnp.asarray(0.3 * rng.standard_normal(s), jnp.float32) for s in ((1, 3, 101, 64), (16, 3, 3, 3), (8, 16, 3, 3))
+    ]
+    limit = whole_footprint(rx.trace(loss, *args), set(), {}, FRUGAL).bytes // 2
+    best: Any = rx.optimize(loss, *args, memory_limit=limit)
+    assert TOTALS.name in best.report.rules and best.report.memory.bytes <= limit
+    assert "dynamic_slice" in str(best.module)
+    np.testing.assert_allclose(best(*args), loss(*args), rtol=1e-4, atol=1e-3)
 
 
 X, W = var("x", Tensor((1, 2, 40, 5), "float32")), var("w", Tensor((2, 2, 3, 3), "float32"))

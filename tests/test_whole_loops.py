@@ -3,6 +3,7 @@ e-graph, so that a large program keeps a limit soon."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -12,9 +13,9 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
-from relax_eg.backend.footprint import whole_footprint
+from relax_eg.backend.footprint import kernel_footprint, whole_footprint
 from relax_eg.backend.lower import run_at
-from relax_eg.byte_units import format_bytes
+from relax_eg.byte_units import format_bytes, parse_bytes
 from relax_eg.driver import limited
 from relax_eg.driver.fissioned import Fissions
 from relax_eg.errors import ExtractionError
@@ -146,6 +147,32 @@ def test_a_program_in_a_loop_has_a_derivation(rows: str, at: dict[str, int]) -> 
     told = str(best.explain())
     assert told.count("proved for these shapes and for all values") == 3
     assert best.certificate().verify(rx.rules.default)
+
+
+def test_in_kernels_a_loop_is_one_of_them() -> None:
+    """The limit is below what the kernels as written need, and a loop over pieces is an executable of its own."""
+    step, given = jax.value_and_grad(small), (["16 16"] * 2, "256 16", "256 16")
+    module = rx.trace(step, *given)
+    limit = int(0.3 * kernel_footprint(module, set(), {}, FRUGAL).footprint.bytes)
+    best: Any = rx.optimize(module, memory_limit=limit, execution="kernels", budget=NO_SEARCH)
+    row = best.report.memory
+    found = kernel_footprint(best.module, set(), {}, best.compiler_options).footprint
+    assert row is not None and found.bytes == row.bytes <= limit and set(best.report.rules) == {RULE}
+    assert [k.op for k in best.runner.kernels()].count("scan") == 1 and "permute_dims" not in str(best.module.main)
+    rng = np.random.default_rng(0)
+    args = [jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((16, 16), (16, 16), (256, 16), (256, 16))]
+    assert_equal(best(*args), step(args[:2], *args[2:]))
+    assert str(best.explain()).count("proved for these shapes and for all values") == 3
+
+
+def test_a_bound_counts_loops_that_no_e_graph_has() -> None:
+    """Without them a matmul and its operand would count whole."""
+    step, given = jax.value_and_grad(small), (["16 16"] * 2, "256 16", "256 16")
+    rules = rx.rules.default - "computed_again"
+    with pytest.raises(ExtractionError) as e:
+        rx.optimize(step, *given, memory_limit=1024, budget=NO_SEARCH, rules=rules)
+    named = re.search(r"no program.* needs less than (.*?):(?s:.*)accepted: memory_limit=(\d+)", str(e.value))
+    assert named is not None and parse_bytes(named[1], "bound") <= int(named[2])
 
 
 def shared_loss(a: jax.Array, b: jax.Array, x: jax.Array) -> jax.Array:

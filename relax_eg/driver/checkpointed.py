@@ -17,9 +17,9 @@ from math import isqrt
 from relax_eg.driver.fissioned import AnswersAtSizes
 from relax_eg.driver.options import Sizes
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.calls import function_ref, reachable_functions, without_calls
+from relax_eg.ir.calls import callees_first, function_ref, reachable_functions, without_calls
 from relax_eg.ir.control import Parts, group_arguments, scan
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, SCAN, TUPLE, TUPLE_GET, VAR, Expr, postorder, tuple_, tuple_get, var
+from relax_eg.ir.expr import SCAN, TUPLE, TUPLE_GET, VAR, Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.partition import missing_sizes
@@ -27,7 +27,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
 from relax_eg.rules.fission import readers_of
 from relax_eg.rules.regions import RESULT
-from relax_eg.rules.schema_answers import values_of, with_values
+from relax_eg.rules.schema_answers import is_one_block, values_of, with_values
 from relax_eg.shapes import Dim
 
 _SEGMENTS = 3  # limit: sizes of segments that are offered for each loop
@@ -41,12 +41,14 @@ Given = Mapping[Expr, Expr]  # in the body of a loop, what stands for values fro
 class CheckpointedLoop:
     """A loop and its gradient.
 
+    - `function`: the name of the function that has both.
     - `forward`: the scan that stacks residuals; `backward`: the one that alone reads them, the other way round.
     - `residuals`: which results of `forward` they are.
     - `segments`: the numbers of steps of a segment that need few bytes, those that need most of them first, about.
     - `saved`: the bytes that the last of these saves, about.
     """
 
+    function: str
     forward: Expr
     backward: Expr
     residuals: frozenset[int]
@@ -55,7 +57,7 @@ class CheckpointedLoop:
 
 
 class Checkpoints:
-    """The loops of a program that have gradients in it.
+    """The loops of a program that have gradients in it, also those in steps of other loops.
 
     - `module`: the program. Its calls are replaced by what they compute.
     - `sizes`: the sizes at which segments are to save memory.
@@ -64,17 +66,25 @@ class Checkpoints:
     def __init__(self, module: Module, sizes: Sizes) -> None:
         self.module = without_calls(module)
         self._sizes, self._at = sizes, AnswersAtSizes({f.name: f for f in self.module}, sizes=sizes)
-        main = self.module.main
-        is_one = len(main.blocks) == 1 and main.blocks[0].dataflow
-        self._roots = list(values_of(main)) if is_one else []
 
     @cached_property
     def loops(self) -> Sequence[CheckpointedLoop]:
         """The loops that may be computed in segments, those that save most first."""
-        nodes = postorder(self._roots)
-        readers, found = readers_of(nodes, self._roots), list[CheckpointedLoop]()
+        found = [loop for f in self.module if is_one_block(f) for loop in self._of_function(f)]
+        taken, chosen = set[tuple[str, Expr]](), list[CheckpointedLoop]()
+        for loop in sorted(found, key=lambda f: -f.saved):
+            ends = {(loop.function, x) for x in (loop.forward, loop.backward)}
+            if not ends & taken:
+                taken |= ends
+                chosen.append(loop)
+        return chosen
+
+    def _of_function(self, f: Function) -> list[CheckpointedLoop]:
+        roots, found = values_of(f), list[CheckpointedLoop]()
+        nodes = postorder(roots)
+        readers = readers_of(nodes, roots)
         scans = [x for x in nodes if x.op == SCAN]
-        for forward in filter(self._may_run_again, scans):
+        for forward in filter(self._is_plain, scans):
             fields = [r for r in readers[forward] if r is not RESULT]
             if len(fields) < len(readers[forward]) or any(r.op != TUPLE_GET for r in fields):
                 continue
@@ -85,15 +95,10 @@ class Checkpoints:
                 beside = {*_parts(backward).carry, *_parts(backward).constants}
                 stacked = {r for r in fields if r.attr("index") >= forward.attr("carry")}
                 residuals = frozenset(r.attr("index") for r in (only & stacked) - beside)
-                loop = self._in_segments(forward, backward, residuals) if residuals else None
+                loop = self._in_segments(f.name, forward, backward, residuals) if residuals else None
                 if loop is not None:
                     found.append(loop)
-        taken, chosen = set[Expr](), list[CheckpointedLoop]()
-        for loop in sorted(found, key=lambda f: -f.saved):
-            if not {loop.forward, loop.backward} & taken:
-                taken |= {loop.forward, loop.backward}
-                chosen.append(loop)
-        return chosen
+        return found
 
     def ways(self) -> list[list[dict[CheckpointedLoop, int]]]:
         """The ways to compute loops in segments, as arguments of `cut`: of the loop that saves most, of the two that
@@ -108,11 +113,23 @@ class Checkpoints:
     def cut(self, segments: Mapping[CheckpointedLoop, int]) -> Module | None:
         """The program with loops in segments of these numbers of steps. None if that cannot be done."""
         at = AnswersAtSizes(dict(self._at.functions), sizes=self._sizes)  # the same names each time
+        for f in callees_first(self.module):
+            own = {x: n for x, n in segments.items() if x.function == f.name}
+            made = self._cut(f, own, at) if own else f
+            if made is None:
+                return None
+            at.functions[f.name] = made
+        main = at.functions[self.module.main.name]
+        needed = reachable_functions(main.expressions(), at.functions)
+        return Module((main, *(f for f in needed if f.name != main.name)))
+
+    def _cut(self, f: Function, segments: Mapping[CheckpointedLoop, int], at: AnswersAtSizes) -> Function | None:
+        """A function with its loops in segments."""
         forward, backward = {x.forward: x for x in segments}, {x.backward: x for x in segments}
         made: dict[CheckpointedLoop, _Halves] = {}
         fields: dict[Expr, Sequence[Expr | None]] = {}
         done: dict[Expr, Expr] = {}
-        for x in postorder(self._roots):
+        for x in postorder(values_of(f)):
             if x in forward:
                 loop = forward[x]
                 made[loop] = _Halves(at, loop, segments[loop], done)
@@ -127,25 +144,20 @@ class Checkpoints:
                 done[x] = with_operands(x, [done[a] for a in x.args])
         if not all(h.is_complete for h in made.values()):
             return None
-        main = with_values(self.module.main, tuple(done[r] for r in self._roots))
-        needed = reachable_functions(main.expressions(), at.functions)
-        return Module((main, *(f for f in needed if f.name != main.name)))
-
-    def _may_run_again(self, x: Expr) -> bool:
-        """Whether the steps of a scan may run twice. What a library call does is not known, so it may not."""
-        inside = reachable_functions(_parts(x).functions, self._at.functions)
-        return self._is_plain(x) and all(e.op != CALL_DPS_LIBRARY for f in inside for e in f.expressions())
+        return with_values(f, tuple(done[r] for r in values_of(f)))
 
     def _is_plain(self, x: Expr) -> bool:
-        """Whether a scan has a known number of steps, over tensors alone, and a body of pure values."""
+        """Whether a scan is over tensors of known sizes, with a body of pure values, which may be computed again."""
         body, p = self._at.functions[_parts(x).functions[0].attr("name")], _parts(x)
         values = [a.annotation for a in (*p.constants, *p.carry, *p.xs)]
-        is_known = x.attr("length").is_const and all(isinstance(a, Tensor) and a.shape is not None for a in values)
-        return is_known and len(body.blocks) == 1 and body.blocks[0].dataflow and _fields(body) is not None
+        is_known = all(isinstance(a, Tensor) and a.shape is not None for a in values)
+        return is_known and is_one_block(body) and _fields(body) is not None
 
-    def _in_segments(self, forward: Expr, backward: Expr, residuals: frozenset[int]) -> CheckpointedLoop | None:
+    def _in_segments(
+        self, function: str, forward: Expr, backward: Expr, residuals: frozenset[int]
+    ) -> CheckpointedLoop | None:
         """A loop with the numbers of steps of its segments that need least; None if none saves memory."""
-        length, first, second = forward.attr("length").value, _parts(forward), _parts(backward)
+        length, first, second = self._at.extent(forward.attr("length")), _parts(forward), _parts(backward)
         if length < _FEWEST:
             return None
 
@@ -170,11 +182,12 @@ class Checkpoints:
         best = sorted((n for n in sizes if n <= length // 2), key=lambda n: (needed(n), n))[:_SEGMENTS]
         if not best or needed(best[0]) >= kept:
             return None
-        return CheckpointedLoop(forward, backward, residuals, tuple(best[::-1]), kept - needed(best[0]))
+        return CheckpointedLoop(function, forward, backward, residuals, tuple(best[::-1]), kept - needed(best[0]))
 
 
 class _Halves:
-    """Both scans of a loop in segments. If `steps` does not divide the number of steps, the rest is no segment.
+    """Both scans of a loop in segments. Unless `steps` divides the number of steps, the rest is no segment: of a number
+    that is not known it has the steps that are left, which may be none or all.
 
     - `at`: what adds functions to the program.
     - `done`: the values of the operands of the scans.
@@ -182,8 +195,9 @@ class _Halves:
 
     def __init__(self, at: AnswersAtSizes, loop: CheckpointedLoop, steps: int, done: Mapping[Expr, Expr]) -> None:
         self._at, self._loop, self._steps = at, loop, steps
-        length = loop.forward.attr("length").value
-        self._count, self._rest = divmod(length, steps)
+        length = loop.forward.attr("length")
+        self._count = length // steps
+        self._rest = length - self._count * steps
         self.is_complete = True
         self._residuals: dict[int, Expr] = {}  # of the rest
         self._starts: Sequence[Expr] = ()
@@ -206,7 +220,7 @@ class _Halves:
         carry = [tuple_get(outer, i) for i in range(old)]
         self._starts = [tuple_get(outer, i) for i in range(old, 2 * old)]
         stacked = [self._flat(tuple_get(outer, i)) for i in range(2 * old, old + len(others))]
-        if self._rest:
+        if self._rest != 0:
             last = self._over_rest(x, self._constants, carry, self._xs)
             carry = [tuple_get(last, i) for i in range(old)]
             self._residuals = {i: tuple_get(last, i) for i in self._loop.residuals}
@@ -233,7 +247,7 @@ class _Halves:
             return [tuple_get(last, i) for i in range(len(last.annotation.fields))]  # type: ignore[attr-defined]
 
         stacked: list[Expr] = []
-        if self._rest:
+        if self._rest != 0:
             read = [self._residuals[own[a]] if a in own else self._part(others[a], True) for a in p.xs]
             first = self._again(y, y.args[0], constants, carry, read, self._rest)
             fields = [tuple_get(first, i) for i in range(len(first.annotation.fields))]  # type: ignore[attr-defined]
@@ -242,7 +256,7 @@ class _Halves:
         outer = self._over_segments(y, shared, carry, xs, self._starts, values)
         count = len(outer.annotation.fields)  # type: ignore[attr-defined]
         results = [self._flat(tuple_get(outer, i)) for i in range(len(carry), count)]
-        if self._rest:
+        if self._rest != 0:
             results = [self._joined(a, b) for a, b in zip(results, stacked, strict=True)]
         return [*(tuple_get(outer, i) for i in range(len(carry))), *results]
 
@@ -266,18 +280,24 @@ class _Halves:
         body = replace(body, result=tuple_(b.var for b in body.blocks[0].bindings))
         self.is_complete = self.is_complete and not missing_sizes(body)
         ref, reverse = function_ref(self._at.add(body, "in_segments")), x.attr("reverse")
-        return scan(ref, list(whole), carry, pieces.values(), length=Dim.of(self._count), reverse=reverse)
+        return scan(ref, list(whole), carry, pieces.values(), length=self._count, reverse=reverse)
 
     def _over_rest(self, x: Expr, constants: Sequence[Expr], carry: Sequence[Expr], xs: Sequence[Expr]) -> Expr:
         return self._again(x, x.args[0], constants, carry, [self._part(a, True) for a in xs], self._rest)
 
     def _again(
-        self, x: Expr, body: Expr, constants: Sequence[Expr], carry: Sequence[Expr], xs: Sequence[Expr], steps: int = 0
+        self,
+        x: Expr,
+        body: Expr,
+        constants: Sequence[Expr],
+        carry: Sequence[Expr],
+        xs: Sequence[Expr],
+        steps: Dim | None = None,
     ) -> Expr:
         """The steps of the scan `x` in one segment, or `steps` of them."""
-        number = steps or self._steps
-        unroll, reverse = min(x.attr("unroll"), number), x.attr("reverse")
-        return scan(body, constants, carry, xs, length=Dim.of(number), reverse=reverse, unroll=unroll)
+        number = Dim.of(self._steps) if steps is None else steps
+        unroll = min(x.attr("unroll"), number.value) if number.is_const else 1
+        return scan(body, constants, carry, xs, length=number, reverse=x.attr("reverse"), unroll=unroll)
 
     def _function_with(self, x: Expr, fields: Sequence[int]) -> Expr:
         """The body of a scan with some of its results."""
@@ -291,7 +311,7 @@ class _Halves:
 
     def _part(self, a: Expr, is_rest: bool) -> Expr:
         """What the steps of all segments, or of the rest, read of an operand. The rest are the last steps."""
-        if not self._rest:
+        if self._rest == 0:
             return a
         whole = self._count * self._steps
         at = self._rest if self._loop.forward.attr("reverse") else whole

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from relax_eg.backend.family import KERNELS
 from relax_eg.driver.checkpointed import CheckpointedLoop, Checkpoints
 from relax_eg.driver.fissioned import ACCUMULATED, IN_PIECES, Fissions, rule_of
 from relax_eg.driver.measured import COMPUTED_AGAIN, Entry, Search
@@ -17,10 +16,10 @@ from relax_eg.rules.regions import CutRegion
 
 def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
     """A program, or the one as written (None), in loops over pieces where the rules say that these compute the same:
-    for each of its regions, in few pieces first. None where kernels are executables of their own."""
+    for each of its regions, in few pieces first. In kernels a loop is one of these."""
     options = search.options
     rules = {s.name for s in options.rules.schemas} & {IN_PIECES, ACCUMULATED}
-    if not rules or options.execution == KERNELS or options.cost is not None:
+    if not rules or options.cost is not None:
         return
     base = entry or search.as_written
     if base.module not in search.fissions:
@@ -42,10 +41,9 @@ def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
 
 def in_segments(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:
     """A program, or the one as written (None), in which gradients of loops compute the steps of these again, segment by
-    segment: of one loop, of two, and so on, with the segments first that are predicted to need most bytes. None where
-    kernels are executables of their own."""
+    segment: of one loop, of two, and so on, with the segments first that are predicted to need most bytes."""
     options = search.options
-    if COMPUTED_AGAIN not in options.steps or options.execution == KERNELS or options.cost is not None:
+    if COMPUTED_AGAIN not in options.steps or options.cost is not None:
         return
     base = entry or search.as_written
     if base.module not in search.checkpoints:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from relax_eg.driver.measured import Search
 from relax_eg.driver.options import Options
 from relax_eg.extract.footprint import Footprint
+from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.least_memory import KNOWN, NOTHING, RESULTS, LeastBytes, LeastMemory, most_of
-from relax_eg.ir.module import Module
+from relax_eg.ir.module import Function, Module
 from relax_eg.memory.plan import corner_of
 from relax_eg.memory.steps import program_of
 from relax_eg.shapes import Dim, Proved, Scope, prove
@@ -37,17 +38,22 @@ def larger_value(module: Module, scope: Scope, largest: Mapping[str, int]) -> st
 
 
 def bound_of(search: Search, tried: Iterable[Footprint]) -> LeastBytes:
-    """The bytes that no program needs less than: those of the results, or of an operator that every program of the
-    search's e-graphs has."""
+    """The bytes that no program needs less than: those of the results, or of an operator that every program has, of
+    those in the search's e-graphs and of those in loops over pieces that were made of whole programs."""
     results = LeastBytes(min(t.results for t in tried), RESULTS)
     given = [KNOWN if str(p.attr("name")) in search.weights else NOTHING for p in search.traced.module.main.params]
+    is_stored = search.options.profile.platform == "cpu"
     in_segments = any(c.loops for c in search.checkpoints.values())
+
+    def of(graphs: Mapping[str, ExtractionGraph], functions: Mapping[str, Function]) -> LeastBytes:
+        least, main = LeastMemory(graphs, functions, is_stored, in_segments), search.traced.module.main.name
+        return most_of([least.of_function(main, given, b) for b in search.options.bindings])
+
     found: dict[tuple[int, ...], LeastBytes] = {}
     for u in (e.units for e in search.entries):
         graphs = {name: read.graph for name in u.functions if (read := u.graph_of(name)) is not None}
         key = tuple(map(id, graphs.values()))
         if key not in found:
-            least = LeastMemory(graphs, u.functions, search.options.profile.platform == "cpu", in_segments)
-            main = u.module.main.name
-            found[key] = most_of([least.of_function(main, given, b) for b in search.options.bindings])
-    return most_of([results, min(found.values(), key=lambda n: n.bytes, default=NOTHING)])
+            found[key] = of(graphs, u.functions)
+    in_loops = [of({}, {f.name: f for f in m}) for c in search.fissions.values() for m in c.loops]
+    return most_of([results, min((*found.values(), *in_loops), key=lambda n: n.bytes, default=NOTHING)])

@@ -125,7 +125,7 @@ def _in_a_loop(
     made: dict[Expr, Expr] = {}
     summed = [x for x in region.outputs if region.dimensions[x].output is None]
     stacked = [x for x in region.outputs if region.dimensions[x].output is not None]
-    totals = {x: var(f"s{i}", Tensor(x.shape, _wide(x.dtype))) for i, x in enumerate(summed)}
+    totals = {x: var(f"s{i}", Tensor(x.shape, accumulated(x.dtype))) for i, x in enumerate(summed)}
     online, laws, steps = region.online, region.online.laws, dict[Expr, Expr]()
     before = Totals(online, lambda x: _whole(x, whole), {x: op.astype(t, x.dtype) for x, t in totals.items()})
     now = Totals(online, before.outside)
@@ -164,7 +164,7 @@ def _in_a_loop(
         made[x] = piece
         if x in totals:
             total = totals[x] if law is None else carried_on(totals[x], law, before, now)
-            steps[x] = _combined(total, piece, d)
+            steps[x] = combined(total, piece, d)
             now.values[x] = op.astype(steps[x], x.dtype)
     if finer is not None:
         inside = {} if unit == rows else {str(unit): rows}
@@ -203,12 +203,12 @@ def _whole(x: Expr, whole: dict[Expr, Expr]) -> Expr:
     return whole.setdefault(x, var(f"c{len(whole)}", x.annotation))
 
 
-def _wide(dtype: str) -> str:
+def accumulated(dtype: str) -> str:
     """The dtype in which pieces are accumulated: that of the result, but for floats of fewer than 32 bits float32."""
     return "float32" if dtypes.is_float(dtype) and dtypes.itemsize(dtype) < dtypes.itemsize("float32") else dtype
 
 
-def _combined(total: Expr, piece: Expr, d: Dimension) -> Expr:
+def combined(total: Expr, piece: Expr, d: Dimension) -> Expr:
     return _COMBINE[str(d.kind)](total, op.astype(piece, total.dtype))
 
 

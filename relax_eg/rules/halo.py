@@ -3,12 +3,13 @@
 A place of a result along an axis reads several places of an operand, as the windows say that are read off the index
 equations (`tir.slicing.windows`). So a piece of the result needs more places of what it is computed from, and these
 more of what they are computed from: a halo, which grows backwards through the chain and is computed again in the next
-piece. Outside of a value is what its reader reads there: zeros for a convolution.
+piece. Outside of a value is what its reader reads there: zeros for a convolution. A result that reduces the axis, such
+as a sum over rows, is accumulated from piece to piece.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import OperatorError
@@ -21,11 +22,13 @@ from relax_eg.ir.module import pure_function
 from relax_eg.ops import api as op
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call
-from relax_eg.rules.regions import dimension_of
+from relax_eg.rules.fission import accumulated, combined
+from relax_eg.rules.regions import dimension_of, extent_of
 from relax_eg.rules.schemas import ProgramQueries, as_tuple
 from relax_eg.rules.slicing import applied_again, joined, with_sizes
 from relax_eg.shapes import Dim
-from relax_eg.tir.slicing import Window, windows, without_padding
+from relax_eg.tir.functions import identity
+from relax_eg.tir.slicing import Dimension, Window, windows, without_padding
 
 _MOST = 48  # limit: operators of one result computed in pieces together
 _AGAIN = 2  # chosen: places of a value in a piece, at most, as a multiple of those that no other piece computes
@@ -56,16 +59,18 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Halo:
-    """A region that is computed in pieces of `rows` places along an axis of its result.
+    """A region that is computed in pieces of `rows` places along an axis of its result, or one that its result reduces.
 
-    - `nodes`: readers first, each with the places that a piece needs.
+    - `total`: how the result reduces the axis; None if the axis is one of its own.
+    - `nodes`: readers first, each with the places that a piece needs; a result that reduces the axis is none of them.
     - `reads`: for each node and each operand, the window of the places that it reads, or None if it reads all.
     """
 
     rows: int
     count: int
-    nodes: Mapping[Expr, _Rows]
-    reads: Mapping[Expr, Sequence[Window | None]]
+    nodes: dict[Expr, _Rows]
+    reads: dict[Expr, Sequence[Window | None]]
+    total: Dimension | None = None
 
 
 def halo_of(e: Expr, axis: int, count: int, queries: ProgramQueries) -> Halo | None:
@@ -73,22 +78,56 @@ def halo_of(e: Expr, axis: int, count: int, queries: ProgramQueries) -> Halo | N
     if not e.shape[axis].is_const or e.shape[axis].value < count:
         return None
     rows = -(-e.shape[axis].value // count)
-    found = Halo(rows, -(-e.shape[axis].value // rows), nodes := {}, reads := {})
+    found = Halo(rows, -(-e.shape[axis].value // rows), {}, {})
+    _grow(found, [(e, _Rows(axis, 1, 0, rows))], {}, queries)
+    return found if e in found.nodes and _has_windows(found) else None
+
+
+def halo_of_total(e: Expr, along: Dimension, count: int, queries: ProgramQueries) -> Halo | None:
+    """The region that computes `e`, which reduces a dimension of known size, in `count` pieces of that. None if it has
+    no windows."""
+    extent = extent_of(e, along)
+    if along.output is not None or not extent.is_const or extent.value < count:
+        return None
+    rows = -(-extent.value // count)
+    found = Halo(rows, -(-extent.value // rows), {}, {}, along)
+    if rows * found.count != extent.value and not along.is_product:
+        return None  # what the last piece has too much would count
     wants: dict[Expr, list[_Rows | None]] = {}
-    todo = [(e, _Rows(axis, 1, 0, rows))]
-    while todo and len(nodes) < _MOST:
+    for a, place in zip(e.args, along.inputs, strict=True):
+        wants.setdefault(a, []).append(None if place is None else _Rows(place, 1, 0, rows))
+    _grow(found, _wanted(found, e.args, wants, queries), wants, queries)
+    return found if _has_windows(found) else None
+
+
+def _has_windows(found: Halo) -> bool:
+    return any(w is not None and w.span > 1 for x in found.nodes for w in found.reads[x])
+
+
+Wants = dict[Expr, list[_Rows | None]]  # by value, the places that each of its readers needs
+
+
+def _wanted(found: Halo, read: Sequence[Expr], wants: Wants, queries: ProgramQueries) -> list[tuple[Expr, _Rows]]:
+    """Of operands of which all readers are known, those that are computed in pieces, too."""
+    ready: list[tuple[Expr, _Rows]] = []
+    for a in dict.fromkeys(read):
+        there = _all_of(wants[a]) if len(wants[a]) == len(queries.readers(a)) else None
+        if there is not None and there.length <= _AGAIN * there.step * found.rows:
+            ready.append((a, there))
+    return ready
+
+
+def _grow(found: Halo, todo: list[tuple[Expr, _Rows]], wants: Wants, queries: ProgramQueries) -> None:
+    """Adds nodes to a region, operands after their readers."""
+    while todo and len(found.nodes) < _MOST:
         x, here = todo.pop()
         seen = _reads(x, here)
         if seen is None:
             continue
-        nodes[x], reads[x] = here, seen
+        found.nodes[x], found.reads[x] = here, seen
         for a, w in zip(x.args, seen, strict=True):
-            asked = wants.setdefault(a, [])
-            asked.append(None if w is None else _read_by(here, w))
-            there = _all_of(asked) if len(asked) == len(queries.readers(a)) else None
-            if there is not None and there.length <= _AGAIN * there.step * rows:
-                todo.append((a, there))
-    return found if e in nodes and any(w is not None and w.span > 1 for x in nodes for w in reads[x]) else None
+            wants.setdefault(a, []).append(None if w is None else _read_by(here, w))
+        todo += _wanted(found, x.args, wants, queries)
 
 
 def _reads(x: Expr, here: _Rows) -> Sequence[Window | None] | None:
@@ -195,6 +234,21 @@ def with_halo(e: Expr, halo: Halo, queries: ProgramQueries) -> Expr | None:
         apart = op.reshape(inside, [at.length if i == at.axis else 1 for i in range(x.ndim)])
         return op.where(op.broadcast_to(apart, value.shape), value, op.full((), w.beyond, x.dtype))
 
+    def total(d: Dimension) -> Expr | None:
+        """What a piece adds to the result."""
+        is_padded = rows * count != extent_of(e, d).value
+        args = [
+            outside(a)
+            if place is None
+            else piece(
+                a,
+                _Rows(place, 1, 0, rows),
+                Window(place, 1, 0, 1, identity(str(d.kind), a.dtype) if is_padded else None),
+            )
+            for a, place in zip(e.args, d.inputs, strict=True)
+        ]
+        return applied_again(e, args, {}, d.loop)
+
     for x in (x for x in queries.nodes if x in halo.nodes):
         here = halo.nodes[x]
         args = [
@@ -205,10 +259,20 @@ def with_halo(e: Expr, halo: Halo, queries: ProgramQueries) -> Expr | None:
         if again is None:
             return None
         made[x] = again
-    body = pure_function(e.op, [*whole.values(), places], [made[e]])
+    added = made[e] if halo.total is None else total(halo.total)
+    if added is None:
+        return None
+    carry, first_of = list[Expr](), list[Expr]()
+    if halo.total is not None:
+        carry = [var("s0", Tensor(e.shape, accumulated(e.dtype)))]
+        first_of = [op.full(e.shape, identity(str(halo.total.kind), e.dtype), carry[0].dtype)]
+        added = combined(carry[0], added, halo.total)
+    body = pure_function(e.op, [*whole.values(), *carry, places], [added])
     body = replace(body, result=as_tuple(body.result))
     steps = op.reshape(op.iota((rows * count,), 0, "int32"), (count, rows))
-    value = scan(function_ref(queries.add(body, "in_pieces")), list(whole), (), [steps], length=Dim.of(count))
+    value = scan(function_ref(queries.add(body, "in_pieces")), list(whole), first_of, [steps], length=Dim.of(count))
+    if halo.total is not None:
+        return op.astype(tuple_get(value, 0), e.dtype)
     axis = halo.nodes[e].axis
     more = Dim.of(rows * count) - e.shape[axis]
     return joined(e, axis, tuple_get(value, 0), Dim.of(rows), Dim.of(count), more)

@@ -205,6 +205,15 @@ def images(rng: np.random.Generator) -> Trial:
     return trial_of(params, e, args, "numpy")
 
 
+def sums_of_images(rng: np.random.Generator) -> Trial:
+    """A sum, or a largest or least element, of what `images` draws, over rows, columns and others."""
+    trial = images(rng)
+    axes = [a for a in range(trial.node.ndim) if a >= 2 or rng.integers(2)]
+    node = (op.sum, op.max, op.min)[int(rng.integers(3))](trial.node, axes)
+    main = main_of(trial.module.main.params, node)
+    return Trial(Module((main,)), node, trial.args, ModuleAnswers({}, (), postorder((node,)), 0.0), "numpy")
+
+
 def on_host(rng: np.random.Generator) -> Trial:
     """A program as `twice` draws them, whose value comes back from the host."""
     trial = twice(rng)

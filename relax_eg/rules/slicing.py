@@ -102,11 +102,16 @@ def pieces_of(x: Expr, axis: int, rows: Dim, count: Dim) -> Expr:
         widths = [(Dim.of(0), more if i == axis else Dim.of(0)) for i in range(x.ndim)]
         x = op.pad(x, widths, op.zeros((), x.dtype))
     apart = (*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
-    return op.permute_dims(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
+    return _in_order(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
+
+
+def _in_order(x: Expr, axes: Sequence[int]) -> Expr:
+    """`x` with its axes in another order; `x` itself if it is the order that they have, which makes no copy of it."""
+    return x if [*axes] == [*range(x.ndim)] else op.permute_dims(x, axes)
 
 
 def joined(e: Expr, axis: int, stacked: Expr, rows: Dim, count: Dim, more: Dim) -> Expr:
     """Returns `e` from its stacked pieces, without the results of the padding."""
     ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
-    whole = op.reshape(op.permute_dims(stacked, ahead), with_sizes(e.shape, {axis: rows * count}))
+    whole = op.reshape(_in_order(stacked, ahead), with_sizes(e.shape, {axis: rows * count}))
     return op.strided_slice(whole, [Dim.of(0)] * e.ndim, e.shape) if more != 0 else whole

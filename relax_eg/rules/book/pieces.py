@@ -26,8 +26,8 @@ from relax_eg.ops.ordering import AFTER
 from relax_eg.ops.transfers import FROM_HOST, ON_HOST
 from relax_eg.rules.all_steps import StepsDepend, without_loops
 from relax_eg.rules.fission import BodyAnswers, Finer, in_a_loop, readers_of
-from relax_eg.rules.halo import halo_of, with_halo
-from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxes, sums_of_rows, twice
+from relax_eg.rules.halo import halo_of, halo_of_total, with_halo
+from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxes, sums_of_images, sums_of_rows, twice
 from relax_eg.rules.regions import ORDERS, SHAPED, CutRegion, dimension_of, dimensions_of, extent_of, joint_region
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_answers import RecordingAnswers
@@ -66,6 +66,25 @@ def _in_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
             halo = halo_of(e, axis, count, queries)
             inside = [] if halo is None else [queries.extent(bytes_of(x.annotation)) for x in halo.nodes if x is not e]
             if halo is None or max(inside, default=0) < own:
+                break
+            made = with_halo(e, halo, queries)
+            proposed += [] if made is None else [made]
+        if proposed:
+            break
+    return tuple(proposed)
+
+
+def _totals_of_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+    """`e` accumulated over pieces of the longest axis that it reduces, if places of that read windows, such as the sum
+    of a convolution's result over its rows."""
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
+        return ()
+    own, proposed = queries.extent(bytes_of(e.annotation)), list[Expr]()
+    reduced = [d for d in dimensions_of(e) if d.output is None]
+    for along in sorted(reduced, key=lambda d: -queries.extent(extent_of(e, d))):
+        for count in _UNDER_LIMIT:
+            halo = halo_of_total(e, along, count, queries)
+            if halo is None or max(queries.extent(bytes_of(x.annotation)) for x in halo.nodes) < own:
                 break
             made = with_halo(e, halo, queries)
             proposed += [] if made is None else [made]
@@ -127,6 +146,11 @@ def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
 
 
 def _accumulated_in(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+    of_windows = () if queries.large_bytes else _totals_of_windows(e, queries)
+    return (*_accumulated_along(e, queries), *of_windows)
+
+
+def _accumulated_along(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     start = e
     while start.op in ORDERS:
         start = start.args[0]
@@ -385,7 +409,7 @@ pieces = RuleSet(
             frozenset((MEMORY,)),
             _accumulated,
             frozenset(ANCHORS) | ORDERS,
-            (sums_of_rows, softmaxes),
+            (sums_of_rows, softmaxes, sums_of_images),
             prove=_prove("reassociate"),
             must_prove=False,
         ),
