@@ -4,9 +4,10 @@
 
 A textbook spreading is given by the placements of its inputs; everything else is chosen as well as the search can, so
 its figures are those of its best form. *data* splits the batch, *zero-3* the batch and the state, *tensor* the weights
-as Megatron has them, *sequence* the tokens, *expert* the experts of a mixture, *pipeline* the layers. `--compile` lets
-XLA compile the found spreading for 8 or 64 described GPUs, where there are as many, and counts the collectives that it
-inserts. `--json` keeps the rows, those of other runs too, and `--write` puts them into docs/spread.md.
+as Megatron has them, *sequence* the tokens, *expert* the experts of a mixture, *pipeline* the layers. On a mesh of
+several axes two names are of what the slow axes do, and the last. `--compile` lets XLA compile the found spreading for
+8 or 64 described GPUs, where there are as many, and counts the collectives that it inserts. `--json` keeps the rows,
+those of other runs too, and `--write` puts them into docs/spread.md, where other programs keep their lines.
 `benchmarks.spread_run` runs programs on devices.
 """
 
@@ -132,9 +133,11 @@ def _tensor(prefix: str) -> dict[str, str]:
 
 def _on(mesh: Mapping[str, int], textbook: Textbook) -> Textbook:
     """Textbook placements over the axes of a mesh, from those over one: data and state are split over all of them, all
-    else over the last, whose devices are neighbours, with the data split over the others."""
+    else over the last, whose devices are neighbours, with the data split over the others. With ZeRO-3 the matrices that
+    the last axis splits are split over the others too, along their other dimension."""
     slow = len(mesh) - 1
     data = textbook.get("data", {})
+    along_two = {1: 2, 2: 1}  # given: dimensions of a stack of matrices
 
     def along(label: str, name: str, part: str) -> str:
         if label in ("data", "zero-3"):
@@ -142,7 +145,27 @@ def _on(mesh: Mapping[str, int], textbook: Textbook) -> Textbook:
         return ", ".join([*[data.get(name, data.get(name.partition("[")[0], "R"))] * slow, part])
 
     named = {label: label if label in ("data", "zero-3") or not slow else f"data, {label}" for label in textbook}
-    return {named[x]: {n: along(x, n, p) for n, p in given.items()} for x, given in textbook.items()}
+    found = {named[x]: {n: along(x, n, p) for n, p in given.items()} for x, given in textbook.items()}
+    if slow and "zero-3" in textbook and "tensor" in textbook:
+        other = {n: f"S[{along_two[int(p[2])]}]" for n, p in textbook["tensor"].items() if "[" in n}
+        split = {n: ", ".join([*[part] * slow, textbook["tensor"][n]]) for n, part in other.items()}
+        found["zero-3, tensor"] = {**found["data, tensor"], **split}
+    return found
+
+
+def _pipelines(case: Case) -> dict[str, dict[str, Any]]:
+    """Options of the textbook pipelines over the slowest axis: all else chosen, or the data split over the others."""
+    if not case.microbatches:
+        return {}
+    first, *others = case.mesh.items()
+    found: dict[str, dict[str, Any]] = {"pipeline": {"pipeline": {first[0]: case.microbatches}}}
+    if others:
+        each = int(case.specs[-1].split()[0]) // math.prod(n for _, n in others)  # sequences of a group of stages
+        data = ", ".join(["R", *["S[0]"] * len(others)])
+        placed = {"x": data, "y": data, "ps": ", ".join(["S[0]", *["R"] * len(others)])}
+        stages = {"pipeline": {first[0]: min(case.microbatches, each)}, "inputs": placed}
+        found["pipeline, data"] = stages
+    return found
 
 
 def _programs(devices: int) -> dict[str, Case]:
@@ -272,7 +295,8 @@ def best_of(rows: Sequence[Row], program: str) -> tuple[Row | None, Row | None]:
 
 
 def is_behind(found: Row | None, book: Row | None) -> bool:
-    return book is not None and (found is None or (found.seconds or math.inf) > (book.seconds or 0.0) * BEHIND)
+    """Whether what was found costs more than the textbook; not where no search for it ran."""
+    return None not in (found, book) and (found.seconds or math.inf) > (book.seconds or 0.0) * BEHIND
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -306,6 +330,7 @@ def main(
     only: Annotated[str, typer.Option("--only", help="Cases whose names have this in them.")] = "",
     seconds: Annotated[float, typer.Option("--seconds", help="Seconds of a search for placements.")] = 60.0,
     compiles: Annotated[bool, typer.Option("--compile", help="Let XLA compile for 8 and 64 described GPUs.")] = False,
+    books_only: Annotated[str, typer.Option("--textbook", help="Only this textbook spreading, or 'all'.")] = "",
     found_only: Annotated[bool, typer.Option("--found", help="Only what is found, not the textbook.")] = False,
     kept: Annotated[Path | None, typer.Option("--json", help="A file of rows, to which those of this run go.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the rows into docs/spread.md.")] = False,
@@ -322,9 +347,9 @@ def main(
         tried: dict[str, dict[str, Any]] = {
             label: {"inputs": given, "pipeline": False} for label, given in case.textbook.items()
         }
-        if case.microbatches:
-            tried["pipeline"] = {"pipeline": {next(iter(case.mesh)): case.microbatches}}
-        for label, options in {"found": {}, **({} if found_only else tried)}.items():
+        tried |= _pipelines(case)
+        books = {x: o for x, o in tried.items() if books_only in (x, "", "all")}
+        for label, options in {**({} if books_only else {"found": {}}), **({} if found_only else books)}.items():
             rows[name, label] = row_of(name, case, label, options, seconds, compiles and label == "found")
             if kept is not None:
                 kept.write_text(json.dumps([asdict(r) for r in rows.values()], indent=1))

@@ -206,6 +206,7 @@ class _Search:
         self.binding, self.scope, self.wanted, self.deadline = binding, scope, wanted, deadline
         self.exact = False  # whether an axis is chosen by an integer program, or by descent alone
         self.each = 0.0  # seconds for one integer program
+        self.room = profile.memory if profile.platform == "gpu" else 0.0  # bytes up to which gathers end together
         self.held: dict[int, dict[int, Part]] = {}  # parts of values along an axis, beside those that are wanted
         self.byte_prices: dict[int, tuple[frozenset[int], float]] = {}  # with which memory sufficed, by axis
 
@@ -460,7 +461,7 @@ class _Search:
             if self.wanted.memory == math.inf:
                 return found
             full = [found if i == axis else c for i, c in enumerate(choices)]
-            peak = peak_of(self.program, self.mesh, full, self.wanted.state)
+            peak = peak_of(self.program, self.mesh, full, self.wanted.state, self.room)
             over = peak.bytes > self.wanted.memory
             log_at(3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB, {demands.byte_price:.3g} s a byte")
             rank = over, peak.bytes if over else found.cost
@@ -498,5 +499,5 @@ class _Search:
     def _spreading(self, choices: list[AxisChoice]) -> Spreading:
         searches = self._searches(choices)
         cost = cost_of(searches[0], choices[0])
-        peak = peak_of(self.program, self.mesh, choices, self.wanted.state)
+        peak = peak_of(self.program, self.mesh, choices, self.wanted.state, self.room)
         return Spreading(self.program, self.mesh, self.profile, choices, searches, cost, 0.0, peak)
