@@ -39,6 +39,13 @@ FEWEST_DEVICES = 8  # of a mesh
 QUICK = ("mlp on 8", "block on 8")
 DOCUMENT = Path(__file__).parent.parent / "docs" / "spread.md"
 BEGIN, END = "<!-- python -m benchmarks.spread --write: from here -->", "<!-- to here -->"
+BOOKS_BEGIN, BOOKS_END = "<!-- textbook: from here -->", "<!-- textbook: to here -->"
+# The columns of the textbook, each with the names of its spreadings on one axis and on several.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "data": ("data",), "ZeRO-3": ("zero-3",), "tensor": ("tensor", "data, tensor"),
+    "sequence": ("sequence", "data, sequence"), "experts": ("expert", "data, expert"),
+    "ZeRO-3 x tensor": ("zero-3, tensor",), "pipeline": ("pipeline",), "pipeline x data": ("pipeline, data",),
+}  # fmt: skip
 BEHIND = 1.005  # given: the gap at which a search ends
 MESHES = ({"x": 8}, {"data": 8, "model": 8}, {"pod": 8, "data": 8, "model": 8})
 
@@ -296,34 +303,62 @@ def best_of(rows: Sequence[Row], program: str) -> tuple[Row | None, Row | None]:
 
 def is_behind(found: Row | None, book: Row | None) -> bool:
     """Whether what was found costs more than the textbook; not where no search for it ran."""
-    return None not in (found, book) and (found.seconds or math.inf) > (book.seconds or 0.0) * BEHIND
+    if found is None or book is None:
+        return False
+    return (found.seconds or math.inf) > (book.seconds or 0.0) * BEHIND
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The found spreading of each program beside the cheapest of the textbook, and what XLA made of it."""
+def found_lines(rows: Sequence[Row]) -> dict[str, str]:
+    """The line of what was found for each program, and of what XLA made of it."""
 
     def sent(bytes_by_kind: Mapping[str, float]) -> str:
         return ", ".join(f"{kind} {n / 1e9:.4g}" for kind, n in bytes_by_kind.items()) or "none"
 
-    lines = [
-        "| program, H100s | found, s | gap | search, s (limit) | best textbook, s | GB a device | GB by XLA | priced "
-        "collectives, GB | inserted by XLA, GB |",
-        "|---|--:|--:|--:|---|--:|--:|---|---|",
-    ]
-    for program in dict.fromkeys(r.program for r in rows):
-        found, book = best_of(rows, program)
-        if found is None or found.seconds is None:
-            continue
-        textbook = "" if book is None else f"{book.seconds:.3g} ({book.label})"
-        known = found.priced is not None and found.inserted is not None
-        searched = f"{found.searched:.0f} ({found.limit:.0f})"
-        lines.append(
-            f"| {program} | {found.seconds:.3g} | {found.gap:.1%} | {searched} | {textbook} | "
-            f"{found.memory / 1e9:.3g} | {f'{found.compiled / 1e9:.3g}' if known else ''} | "
-            f"{sent(found.priced or {}) if known else ''} | {sent(found.inserted or {}) if known else ''} |"
-        )
-    days = sorted({r.day for r in rows})
-    return f"{' to '.join(dict.fromkeys((days[0], days[-1])))}; no GPU was there.\n\n" + "\n".join(lines)
+    found: dict[str, str] = {}
+    for r in rows:
+        if r.label == "found" and r.seconds is not None:
+            known = r.priced is not None and r.inserted is not None
+            compiled = (f"{r.compiled / 1e9:.3g}", sent(r.priced or {}), sent(r.inserted or {}))
+            found[r.program] = " | ".join(
+                [f"| {r.program}", f"{r.seconds:.3g}", f"{r.gap:.1%}", f"{r.searched:.0f} ({r.limit:.0f})",
+                 f"{r.memory / 1e9:.3g}", *(compiled if known else ("", "", "")), r.day + " |"]
+            )  # fmt: skip
+    return found
+
+
+def book_lines(rows: Sequence[Row], found: Mapping[str, str]) -> dict[str, str]:
+    """The line of the textbook spreadings of each program, beside `found`, its line."""
+    lines: dict[str, str] = {}
+    for program in dict.fromkeys(r.program for r in rows if r.label != "found"):
+        mine = {r.label: r for r in rows if r.program == program}
+        cells = [f"| {program}", found[program].split("|")[2].strip() if program in found else ""]
+        for names in COLUMNS.values():
+            r = next((mine[n] for n in names if n in mine), None)
+            cells.append("" if r is None else f"{r.seconds:.4g}" if r.seconds is not None else "no room")
+        limits = sorted({r.limit for label, r in mine.items() if label != "found"})
+        lines[program] = " | ".join([*cells, f"{limits[-1]:.0f} |"])
+    return lines
+
+
+def write_tables(rows: Sequence[Row], programs: Sequence[str]) -> None:
+    """Puts the rows into the document. Programs without new rows keep their lines."""
+
+    def merged(begin: str, end: str, new: Mapping[str, str]) -> dict[str, str]:
+        old = DOCUMENT.read_text().partition(begin)[2].partition(end)[0].splitlines()
+        known = {line.split("|")[1].strip(): line for line in old if line.startswith("|")} | dict(new)
+        return {p: known[p] for p in programs if p in known}
+
+    def write(begin: str, end: str, columns: Sequence[str], aligned: str, lines: Mapping[str, str]) -> None:
+        head = ["| program, H100s | " + " | ".join(columns) + " |", aligned]
+        write_between(DOCUMENT, begin, end, "\n".join([*head, *lines.values()]))
+
+    found = merged(BEGIN, END, found_lines(rows))
+    columns = ("found, s", "gap", "search, s (limit)", "GB a device", "GB by XLA", "priced collectives, GB",
+               "inserted by XLA, GB", "day")  # fmt: skip
+    write(BEGIN, END, columns, "|---|--:|--:|--:|--:|--:|---|---|---|", found)
+    books = merged(BOOKS_BEGIN, BOOKS_END, book_lines(rows, found))
+    columns = ("found", *COLUMNS, "limit, s")
+    write(BOOKS_BEGIN, BOOKS_END, columns, "|---" + "|--:" * len(columns) + "|", books)
 
 
 def main(
@@ -360,7 +395,7 @@ def main(
             console.print(f"{r.program}: priced {r.priced}, inserted {r.inserted}, beside kernels {r.beside}")
             console.print(f"{r.program}: memory predicted {r.memory / 1e9:.3g} GB, XLA {r.compiled / 1e9:.3g} GB")
     if write and not quick:
-        write_between(DOCUMENT, BEGIN, END, markdown(ordered))
+        write_tables(ordered, list(cases))
     behind = [n for n in dict.fromkeys(r.program for r in ordered) if is_behind(*best_of(ordered, n))]
     if behind:
         raise SystemExit(f"behind the best textbook spreading: {', '.join(behind)}")
