@@ -170,6 +170,8 @@ class AxisPrices:
         for b, choice in enumerate(self.choices):
             if choice is not None and b != self.axis:
                 was[b], goes[b] = choice.part(v), _target(choice, v, after)
+        if not any(was[b] != goes[b] for b in was if b != self.axis):
+            return [[self.axis]], was, goes
         axes = sorted(was)
         order = turns([was[b] for b in axes], [goes[b] for b in axes], self.sums_apart(v))
         return [[axes[i] for i in group] for group in order], was, goes
