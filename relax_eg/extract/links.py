@@ -63,5 +63,7 @@ def link_for(profile: Profile, span: int, devices: int = 1) -> Link:
     """The link over which `span` neighbouring devices of this kind send: the first of the profile that joins as many,
     or its last. Devices of a profile without links are threads of one machine, all `devices` of which copy through its
     memory."""
-    links = [Link(*row) for row in profile.links] or [Link(math.inf, profile.bandwidth / 2 / devices, _MEETING, 2, True)]
+    links = [Link(*row) for row in profile.links] or [
+        Link(math.inf, profile.bandwidth / 2 / devices, _MEETING, 2, True)
+    ]
     return next((x for x in links if x.devices >= span), links[-1])
