@@ -4,9 +4,10 @@
 
 A textbook spreading is given by the placements of its inputs; everything else is chosen as well as the search can, so
 its figures are those of its best form. *data* splits the batch, *zero-3* the batch and the state, *tensor* the weights
-as Megatron has them, *sequence* the tokens, *expert* the experts of a mixture, *pipeline* the layers. `--compile` lets
-XLA compile the found spreading for 8 or 64 described GPUs, where there are as many, and counts the collectives that it
-inserts. `--json` keeps the rows, those of other runs too, and `--write` puts them into docs/spread.md.
+as Megatron has them, *sequence* the tokens, *expert* the experts of a mixture, *pipeline* the layers. On a mesh of
+several axes two names are of what the slow axes do, and the last. `--compile` lets XLA compile the found spreading for
+8 or 64 described GPUs, where there are as many, and counts the collectives that it inserts. `--json` keeps the rows,
+those of other runs too, and `--write` puts them into docs/spread.md, where other programs keep their lines.
 `benchmarks.spread_run` runs programs on devices.
 """
 
@@ -38,6 +39,13 @@ FEWEST_DEVICES = 8  # of a mesh
 QUICK = ("mlp on 8", "block on 8")
 DOCUMENT = Path(__file__).parent.parent / "docs" / "spread.md"
 BEGIN, END = "<!-- python -m benchmarks.spread --write: from here -->", "<!-- to here -->"
+BOOKS_BEGIN, BOOKS_END = "<!-- textbook: from here -->", "<!-- textbook: to here -->"
+# The columns of the textbook, each with the names of its spreadings on one axis and on several.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "data": ("data",), "ZeRO-3": ("zero-3",), "tensor": ("tensor", "data, tensor"),
+    "sequence": ("sequence", "data, sequence"), "experts": ("expert", "data, expert"),
+    "ZeRO-3 x tensor": ("zero-3, tensor",), "pipeline": ("pipeline",), "pipeline x data": ("pipeline, data",),
+}  # fmt: skip
 BEHIND = 1.005  # given: the gap at which a search ends
 MESHES = ({"x": 8}, {"data": 8, "model": 8}, {"pod": 8, "data": 8, "model": 8})
 
@@ -132,9 +140,11 @@ def _tensor(prefix: str) -> dict[str, str]:
 
 def _on(mesh: Mapping[str, int], textbook: Textbook) -> Textbook:
     """Textbook placements over the axes of a mesh, from those over one: data and state are split over all of them, all
-    else over the last, whose devices are neighbours, with the data split over the others."""
+    else over the last, whose devices are neighbours, with the data split over the others. With ZeRO-3 the matrices that
+    the last axis splits are split over the others too, along their other dimension."""
     slow = len(mesh) - 1
     data = textbook.get("data", {})
+    along_two = {1: 2, 2: 1}  # given: dimensions of a stack of matrices
 
     def along(label: str, name: str, part: str) -> str:
         if label in ("data", "zero-3"):
@@ -142,7 +152,27 @@ def _on(mesh: Mapping[str, int], textbook: Textbook) -> Textbook:
         return ", ".join([*[data.get(name, data.get(name.partition("[")[0], "R"))] * slow, part])
 
     named = {label: label if label in ("data", "zero-3") or not slow else f"data, {label}" for label in textbook}
-    return {named[x]: {n: along(x, n, p) for n, p in given.items()} for x, given in textbook.items()}
+    found = {named[x]: {n: along(x, n, p) for n, p in given.items()} for x, given in textbook.items()}
+    if slow and "zero-3" in textbook and "tensor" in textbook:
+        other = {n: f"S[{along_two[int(p[2])]}]" for n, p in textbook["tensor"].items() if "[" in n}
+        split = {n: ", ".join([*[part] * slow, textbook["tensor"][n]]) for n, part in other.items()}
+        found["zero-3, tensor"] = {**found["data, tensor"], **split}
+    return found
+
+
+def _pipelines(case: Case) -> dict[str, dict[str, Any]]:
+    """Options of the textbook pipelines over the slowest axis: all else chosen, or the data split over the others."""
+    if not case.microbatches:
+        return {}
+    first, *others = case.mesh.items()
+    found: dict[str, dict[str, Any]] = {"pipeline": {"pipeline": {first[0]: case.microbatches}}}
+    if others:
+        each = int(case.specs[-1].split()[0]) // math.prod(n for _, n in others)  # sequences of a group of stages
+        data = ", ".join(["R", *["S[0]"] * len(others)])
+        placed = {"x": data, "y": data, "ps": ", ".join(["S[0]", *["R"] * len(others)])}
+        stages = {"pipeline": {first[0]: min(case.microbatches, each)}, "inputs": placed}
+        found["pipeline, data"] = stages
+    return found
 
 
 def _programs(devices: int) -> dict[str, Case]:
@@ -272,40 +302,70 @@ def best_of(rows: Sequence[Row], program: str) -> tuple[Row | None, Row | None]:
 
 
 def is_behind(found: Row | None, book: Row | None) -> bool:
-    return book is not None and (found is None or (found.seconds or math.inf) > (book.seconds or 0.0) * BEHIND)
+    """Whether what was found costs more than the textbook; not where no search for it ran."""
+    if found is None or book is None:
+        return False
+    return (found.seconds or math.inf) > (book.seconds or 0.0) * BEHIND
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The found spreading of each program beside the cheapest of the textbook, and what XLA made of it."""
+def found_lines(rows: Sequence[Row]) -> dict[str, str]:
+    """The line of what was found for each program, and of what XLA made of it."""
 
     def sent(bytes_by_kind: Mapping[str, float]) -> str:
         return ", ".join(f"{kind} {n / 1e9:.4g}" for kind, n in bytes_by_kind.items()) or "none"
 
-    lines = [
-        "| program, H100s | found, s | gap | search, s (limit) | best textbook, s | GB a device | GB by XLA | priced "
-        "collectives, GB | inserted by XLA, GB |",
-        "|---|--:|--:|--:|---|--:|--:|---|---|",
-    ]
-    for program in dict.fromkeys(r.program for r in rows):
-        found, book = best_of(rows, program)
-        if found is None or found.seconds is None:
-            continue
-        textbook = "" if book is None else f"{book.seconds:.3g} ({book.label})"
-        known = found.priced is not None and found.inserted is not None
-        searched = f"{found.searched:.0f} ({found.limit:.0f})"
-        lines.append(
-            f"| {program} | {found.seconds:.3g} | {found.gap:.1%} | {searched} | {textbook} | "
-            f"{found.memory / 1e9:.3g} | {f'{found.compiled / 1e9:.3g}' if known else ''} | "
-            f"{sent(found.priced or {}) if known else ''} | {sent(found.inserted or {}) if known else ''} |"
-        )
-    days = sorted({r.day for r in rows})
-    return f"{' to '.join(dict.fromkeys((days[0], days[-1])))}; no GPU was there.\n\n" + "\n".join(lines)
+    found: dict[str, str] = {}
+    for r in rows:
+        if r.label == "found" and r.seconds is not None:
+            known = r.priced is not None and r.inserted is not None
+            compiled = (f"{r.compiled / 1e9:.3g}", sent(r.priced or {}), sent(r.inserted or {}))
+            found[r.program] = " | ".join(
+                [f"| {r.program}", f"{r.seconds:.3g}", f"{r.gap:.1%}", f"{r.searched:.0f} ({r.limit:.0f})",
+                 f"{r.memory / 1e9:.3g}", *(compiled if known else ("", "", "")), r.day + " |"]
+            )  # fmt: skip
+    return found
+
+
+def book_lines(rows: Sequence[Row], found: Mapping[str, str]) -> dict[str, str]:
+    """The line of the textbook spreadings of each program, beside `found`, its line."""
+    lines: dict[str, str] = {}
+    for program in dict.fromkeys(r.program for r in rows if r.label != "found"):
+        mine = {r.label: r for r in rows if r.program == program}
+        cells = [f"| {program}", found[program].split("|")[2].strip() if program in found else ""]
+        for names in COLUMNS.values():
+            r = next((mine[n] for n in names if n in mine), None)
+            cells.append("" if r is None else f"{r.seconds:.4g}" if r.seconds is not None else "no room")
+        limits = sorted({r.limit for label, r in mine.items() if label != "found"})
+        lines[program] = " | ".join([*cells, f"{limits[-1]:.0f} |"])
+    return lines
+
+
+def write_tables(rows: Sequence[Row], programs: Sequence[str]) -> None:
+    """Puts the rows into the document. Programs without new rows keep their lines."""
+
+    def merged(begin: str, end: str, new: Mapping[str, str]) -> dict[str, str]:
+        old = DOCUMENT.read_text().partition(begin)[2].partition(end)[0].splitlines()
+        known = {line.split("|")[1].strip(): line for line in old if line.startswith("|")} | dict(new)
+        return {p: known[p] for p in programs if p in known}
+
+    def write(begin: str, end: str, columns: Sequence[str], aligned: str, lines: Mapping[str, str]) -> None:
+        head = ["| program, H100s | " + " | ".join(columns) + " |", aligned]
+        write_between(DOCUMENT, begin, end, "\n".join([*head, *lines.values()]))
+
+    found = merged(BEGIN, END, found_lines(rows))
+    columns = ("found, s", "gap", "search, s (limit)", "GB a device", "GB by XLA", "priced collectives, GB",
+               "inserted by XLA, GB", "day")  # fmt: skip
+    write(BEGIN, END, columns, "|---|--:|--:|--:|--:|--:|---|---|---|", found)
+    books = merged(BOOKS_BEGIN, BOOKS_END, book_lines(rows, found))
+    columns = ("found", *COLUMNS, "limit, s")
+    write(BOOKS_BEGIN, BOOKS_END, columns, "|---" + "|--:" * len(columns) + "|", books)
 
 
 def main(
     only: Annotated[str, typer.Option("--only", help="Cases whose names have this in them.")] = "",
     seconds: Annotated[float, typer.Option("--seconds", help="Seconds of a search for placements.")] = 60.0,
     compiles: Annotated[bool, typer.Option("--compile", help="Let XLA compile for 8 and 64 described GPUs.")] = False,
+    books_only: Annotated[str, typer.Option("--textbook", help="Only this textbook spreading, or 'all'.")] = "",
     found_only: Annotated[bool, typer.Option("--found", help="Only what is found, not the textbook.")] = False,
     kept: Annotated[Path | None, typer.Option("--json", help="A file of rows, to which those of this run go.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the rows into docs/spread.md.")] = False,
@@ -322,9 +382,9 @@ def main(
         tried: dict[str, dict[str, Any]] = {
             label: {"inputs": given, "pipeline": False} for label, given in case.textbook.items()
         }
-        if case.microbatches:
-            tried["pipeline"] = {"pipeline": {next(iter(case.mesh)): case.microbatches}}
-        for label, options in {"found": {}, **({} if found_only else tried)}.items():
+        tried |= _pipelines(case)
+        books = {x: o for x, o in tried.items() if books_only in (x, "", "all")}
+        for label, options in {**({} if books_only else {"found": {}}), **({} if found_only else books)}.items():
             rows[name, label] = row_of(name, case, label, options, seconds, compiles and label == "found")
             if kept is not None:
                 kept.write_text(json.dumps([asdict(r) for r in rows.values()], indent=1))
@@ -335,7 +395,7 @@ def main(
             console.print(f"{r.program}: priced {r.priced}, inserted {r.inserted}, beside kernels {r.beside}")
             console.print(f"{r.program}: memory predicted {r.memory / 1e9:.3g} GB, XLA {r.compiled / 1e9:.3g} GB")
     if write and not quick:
-        write_between(DOCUMENT, BEGIN, END, markdown(ordered))
+        write_tables(ordered, list(cases))
     behind = [n for n in dict.fromkeys(r.program for r in ordered) if is_behind(*best_of(ordered, n))]
     if behind:
         raise SystemExit(f"behind the best textbook spreading: {', '.join(behind)}")

@@ -51,7 +51,7 @@ from relax_eg.meshes.program import FunctionGraph, SpreadProgram, join_graphs
 from relax_eg.meshes.proofs import evidence_of
 from relax_eg.meshes.rings import add_rings
 from relax_eg.meshes.search import Spreading, Wanted, spread_over
-from relax_eg.meshes.sums import drop_useless_sums
+from relax_eg.meshes.sums import drop_useless_sums, join_sums
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.rules.kept_answers import keep_answers
@@ -309,6 +309,7 @@ def _searched(traced: Source, options: Options, asked: _Asked, seconds: float) -
     taken = {o.place[0]: o.block.taken for o in entry.found.outcomes}
     program, dumps = _joined(entry.units, entry.found.module, taken, mesh)
     drop_useless_sums(program)
+    join_sums(program)
     add_rings(program, mesh, options.profile)
     left = max(1.0, seconds - (time.perf_counter() - started))
     found = spread_over(program, mesh, options.profile, options.bindings[0], asked.scope, wanted, left)

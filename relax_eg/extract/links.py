@@ -13,7 +13,9 @@ from typing import Literal
 from relax_eg.extract.profile import Profile
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute"]
-_MEETING = 8e-5  # chosen: seconds in which threads of one process wait for each other, as 8 of them on two cores do
+# measured: seconds in which threads of one process wait for each other, once in a collective of any kind: 8 of them on
+# two cores take 210 to 300 us of processor time for small ones, in loops of 20 in a `shard_map`.
+_MEETING = 1.5e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Link:
     - `devices`: the number of neighbouring devices that it joins; infinite: any number.
     - `bandwidth`: bytes/s that one device sends while it receives as much.
     - `latency`: seconds of one step of a collective.
+    - `meets`: whether a collective is one step, two for an all-reduce, in which all devices meet.
     - `turned`: how often an all-to-all copies what it sends besides, to bring together what goes to one device, and to
       take apart what came.
     """
@@ -31,25 +34,28 @@ class Link:
     bandwidth: float
     latency: float
     turned: int = 0
+    meets: bool = False
 
-    def seconds(self, kind: Collective, n: int, full: float) -> float:
+    def seconds(self, kind: Collective, n: int, full: float, together: float = 1.0) -> float:
         """Seconds of a collective of `n` devices.
 
         - `full`: bytes of the tensor before it is scattered or after it is gathered: those of the operand of an
           all-reduce and a reduce-scatter, of the result of an all-gather, and those that all devices together hold
           before an all-to-all; of a collective-permute, those that each device sends to a neighbour.
+        - `together`: as how many of its kind it is sent at once, which share the latency.
         """
         if n <= 1 or full <= 0:
             return 0.0
+        latency = self.latency / together
         if kind == "collective-permute":
-            return full / self.bandwidth + self.latency
+            return full / self.bandwidth + latency
         sent = full * (n - 1) / n
         if kind == "all-to-all":
-            return sent / n / self.bandwidth * (1 + self.turned) + self.latency
+            return sent / n / self.bandwidth * (1 + self.turned) + latency
         times = 2 if kind == "all-reduce" else 1
-        ring = times * (sent / self.bandwidth + (n - 1) * self.latency)
+        ring = times * (sent / self.bandwidth + (1 if self.meets else n - 1) * latency)
         steps = math.ceil(math.log2(n))
-        tree = times * steps * (full / self.bandwidth + self.latency)
+        tree = times * steps * (full / self.bandwidth + latency)
         return min(ring, tree)
 
 
@@ -57,5 +63,7 @@ def link_for(profile: Profile, span: int, devices: int = 1) -> Link:
     """The link over which `span` neighbouring devices of this kind send: the first of the profile that joins as many,
     or its last. Devices of a profile without links are threads of one machine, all `devices` of which copy through its
     memory."""
-    links = [Link(*row) for row in profile.links] or [Link(math.inf, profile.bandwidth / 2 / devices, _MEETING, 2)]
+    links = [Link(*row) for row in profile.links] or [
+        Link(math.inf, profile.bandwidth / 2 / devices, _MEETING, 2, True)
+    ]
     return next((x for x in links if x.devices >= span), links[-1])

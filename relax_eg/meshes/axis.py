@@ -93,7 +93,7 @@ class AxisSearch(AxisPrices):
             if waiting:
                 stack += waiting
                 continue
-            given = demands.inputs.get(v)
+            given = demands.parts.get(v)
             if v in program.staying and way.children:  # as its argument is
                 made = found.part(way.children[0])
                 given = next((s.result for s in way.strategies if s.operands[:1] == (made,)), None)

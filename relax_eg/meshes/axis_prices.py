@@ -14,6 +14,7 @@ from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM, REPLICATED, Part
 from relax_eg.meshes.choices import AxisChoice, change_of, turns
 from relax_eg.meshes.program import SpreadProgram, ValueWay
 from relax_eg.meshes.strategies import SplitStrategy
+from relax_eg.meshes.sums import JOINED
 from relax_eg.shapes import Dim, Scope
 
 
@@ -169,6 +170,8 @@ class AxisPrices:
         for b, choice in enumerate(self.choices):
             if choice is not None and b != self.axis:
                 was[b], goes[b] = choice.part(v), _target(choice, v, after)
+        if not any(was[b] != goes[b] for b in was if b != self.axis):
+            return [[self.axis]], was, goes
         axes = sorted(was)
         order = turns([was[b] for b in axes], [goes[b] for b in axes], self.sums_apart(v))
         return [[axes[i] for i in group] for group in order], was, goes
@@ -196,11 +199,12 @@ class AxisPrices:
         turned = AxisChange("collective-permute", (axis,), piece, link.seconds("collective-permute", n, piece))
         if kind is None:
             return [turned] if around > 1 else []
-        seconds = link.seconds(kind, n, full)
+        joined = min(self.program.joined.get(v, 1), max(1.0, JOINED / full)) if was[axis] in PARTIAL.values() else 1.0
+        seconds = link.seconds(kind, n, full, joined)
         if len(mine) > 1:  # at once: each axis has its share
-            alone = sum(self.links[b].seconds(kind, self.sizes[b], full) for b in mine)
+            alone = sum(self.links[b].seconds(kind, self.sizes[b], full, joined) for b in mine)
             slowest = min((self.links[b] for b in mine), key=lambda x: x.bandwidth)
-            together = slowest.seconds(kind, math.prod(self.sizes[b] for b in mine), full)
+            together = slowest.seconds(kind, math.prod(self.sizes[b] for b in mine), full, joined)
             seconds *= min(1.0, together / alone) if alone > 0 else 1.0
         here = full if kind in ("all-reduce", "all-gather") else full / math.prod(self.sizes[b] for b in mine)
         if around > 1 and kind == "all-gather":

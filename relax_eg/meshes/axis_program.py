@@ -100,9 +100,11 @@ class AxisProgram:
     def _allowed(self, v: int, s: SplitStrategy, is_input: bool) -> bool:
         if self.prices.program.values[v].is_free:
             return False
+        given = self.demands.parts.get(v)
         if is_input:
-            given = self.demands.inputs.get(v)
             return s.result == given if given is not None else self.prices.divides(v, s.result)
+        if given is not None and s.result != given and (given != REPLICATED or s.passes or isinstance(s.result, int)):
+            return False
         return self.prices.has_room(v, s.result) and self.prices.fits(v, s)
 
     def edges(self) -> Iterator[tuple[int, dict[Part, list[int]], bool]]:

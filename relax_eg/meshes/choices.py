@@ -55,7 +55,7 @@ class AxisChoice:
 class Demands:
     """What a choice has to keep.
 
-    - `inputs`: given parts of inputs, by value.
+    - `parts`: given parts of values. Of others than inputs it is where they come about, whole values as sums too.
     - `outputs`: given parts of outputs, by position.
     - `state`: pairs (input, output) of values that have to have the same part.
     - `priced`: values whose bytes in memory have a price.
@@ -64,7 +64,7 @@ class Demands:
     - `way`: the only way of each value that may be used; none: all.
     """
 
-    inputs: Mapping[int, Part] = field(default_factory=dict[int, Part])
+    parts: Mapping[int, Part] = field(default_factory=dict[int, Part])
     outputs: Mapping[int, Part] = field(default_factory=dict[int, Part])
     state: Sequence[tuple[int, int]] = ()
     priced: frozenset[int] = frozenset()

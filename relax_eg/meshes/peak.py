@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from relax_eg.ir.expr import VAR
-from relax_eg.ir.placements import DeviceMesh, MeshPlacement, Part
+from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.meshes.choices import AxisChoice, ChosenWay
 from relax_eg.meshes.program import SpreadProgram
 
@@ -53,16 +53,23 @@ def peak_of(
     mesh: DeviceMesh,
     choices: Sequence[AxisChoice | None],
     state: Sequence[tuple[int, int]] = (),
+    room: float = 0.0,
 ) -> Peak:
     """The memory of a device, from the life times of values that XLA is predicted to store: inputs, results of kernels,
-    what several operators read, and what collectives bring. Axes without a choice divide everything. XLA takes of
-    several orders of the operators the one with least memory; here it is the better of two.
+    what several operators read, and what collectives send and bring. Axes without a choice divide everything. XLA
+    takes of several orders of the operators the one with least memory; here it is the better of two.
 
     - `state`: pairs (input, output), by position: the output takes the place of the input, which is donated.
+    - `room`: the bytes of a device up to which XLA gathers all new state at once; 0: one after the other.
     """
     first = next(c for c in choices if c is not None)
-    found = (_peak(program, mesh, choices, state, order_of(program, first, last)) for last in (False, True))
-    return min(found, key=lambda p: p.bytes)
+    orders = [order_of(program, first, last) for last in (False, True)]
+
+    def least(at_once: bool) -> Peak:
+        return min((_peak(program, mesh, choices, state, o, at_once) for o in orders), key=lambda p: p.bytes)
+
+    found = least(True) if room else None
+    return least(False) if found is None or found.bytes > room else found
 
 
 def _peak(
@@ -71,8 +78,10 @@ def _peak(
     choices: Sequence[AxisChoice | None],
     state: Sequence[tuple[int, int]],
     order: Sequence[int],
+    at_once: bool,
 ) -> Peak:
-    """The memory of a device where values come about in this order."""
+    """The memory of a device where values come about in this order. `at_once`: whether all new state that is gathered
+    is there in the end, beside its pieces and the old state, whose place it takes then."""
     known = [c for c in choices if c is not None]
     free = math.prod(n for c, n in zip(choices, mesh.sizes, strict=True) if c is None)
 
@@ -109,8 +118,9 @@ def _peak(
         value, way = program.values[v], program.values[v].ways[known[0].chosen[v].way]
         is_made = way.op not in (VAR, "parameter", "constant") and value.bytes > 0
         is_stored = bool(way.cost.launches) or (readers.get(v, 0) > 1 and way.candidate >= 0)
+        is_sent = any(c.part(v) != REPLICATED and c.needed.get(v, set()) - {c.part(v)} for c in known)
         is_stacked = way.op == "result" and value.times < program.values[way.children[-1]].times
-        if is_made and (is_stored or is_stacked):
+        if is_made and (is_stored or is_sent or is_stacked):
             stored[v] = spans[program.values[way.children[-1]].function][0] if is_stacked else place[v]
     # What a kernel computes on the way to its result reads when the kernel runs.
     for v in reversed(order):
@@ -118,14 +128,19 @@ def _peak(
         for c in way.children if v not in stored and way.candidate >= 0 and readers.get(v) else ():
             if c in last:
                 last[c] = max(last[c], last[v])
+    handed = {(v, tuple(c.outputs[i] for c in known)) for i, v in enumerate(program.outputs)}
     held: dict[tuple[int, MeshPlacement], tuple[float, int, int]] = {}
     for v in order:
-        end = len(order) if v in program.outputs and v not in replaced else last[v]
-        if v in stored:
-            held[v, MeshPlacement(made(v))] = here(v, made(v)), stored[v], end
+        ends = last[v]
         for parts in itertools.product(*(sorted(c.needed.get(v, ()), key=str) for c in known)):
             if parts != made(v) and here(v, parts) > here(v, made(v)):
-                held[v, MeshPlacement(parts)] = here(v, parts), place[v], last[v]
+                is_result = (v, parts) in handed and (at_once or v not in replaced)
+                begins = len(order) if is_result and v in replaced else place[v]
+                held[v, MeshPlacement(parts)] = here(v, parts), begins, len(order) if is_result else last[v]
+                ends = max(ends, begins)
+        if v in stored:
+            ends = len(order) if (v, made(v)) in handed and v not in replaced else ends
+            held[v, MeshPlacement(made(v))] = here(v, made(v)), stored[v], ends
     changes = [0.0] * (len(order) + 2)
     for n, start, end in held.values():
         changes[start] += n

@@ -165,6 +165,7 @@ class SpreadProgram:
       branches and conditions, and the slices of a loop, so that no device ever has all slices gathered.
     - `kept`: nodes whose authors have placed their operands and results.
     - `opaque`: operators without index equations that are computed whole on every device.
+    - `joined`: for values that may be partial sums, how many sums are sent at once with theirs (`meshes.sums`).
     - `share`: how many devices share the rates of the profile: all of the mesh, if it has no links, for then they are
       threads of one machine.
     """
@@ -182,6 +183,7 @@ class SpreadProgram:
     staying: set[int] = field(default_factory=set[int])
     kept: dict[str, int] = field(default_factory=dict[str, int])
     opaque: dict[str, int] = field(default_factory=dict[str, int])
+    joined: dict[int, int] = field(default_factory=dict[int, int])
     share: int = 1
 
     def splits_along(self, axis: int) -> bool:

@@ -9,7 +9,7 @@ kernels beside a collective anyway, and pieces would only make the kernels small
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from relax_eg.ir.placements import DeviceMesh
 from relax_eg.meshes.program import SpreadProgram
 from relax_eg.meshes.strategies import Ring
 from relax_eg.ops import api as op
+from relax_eg.reached import reached
 from relax_eg.shapes import Dim
 
 Numbers = np.ndarray[Any, Any]
@@ -52,12 +53,13 @@ def add_rings(program: SpreadProgram, mesh: DeviceMesh, profile: Profile) -> Non
         for c in children:
             readers.setdefault(c, set()).add(v)
     carried, handed = {p for p, _ in program.tied}, {v for _, v in program.tied}
-    late = _reached(large | carried, readers)  # what depends on a matmul, of this step of a loop or of the one before
-    awaited = _reached(large | handed, inside)  # what a matmul waits for, or the next step
+    # What depends on a matmul, of this step of a loop or of the one before; and what one waits for, or the next step.
+    late = reached(large | carried, lambda v: readers.get(v, ()))
+    awaited = reached(large | handed, lambda v: inside[v])
     for v in large:
-        before = _reached({v}, inside)
+        before = reached([v], lambda v: inside[v])
         beside = any(u not in before and values[u].function == values[v].function for u in large)
-        ends = v in handed or not awaited.isdisjoint(readers.get(v, ()))
+        ends = v in handed or not awaited.keys().isdisjoint(readers.get(v, ()))
         for way in values[v].ways:
             waits = [c in late for c in way.children]
             way.strategies += tuple(
@@ -66,16 +68,6 @@ def add_rings(program: SpreadProgram, mesh: DeviceMesh, profile: Profile) -> Non
                 if s.ring is not None
                 and (ends or not beside if s.ring.passed is None else waits[s.ring.passed] or not any(waits))
             )
-
-
-def _reached(starts: Iterable[int], edges: Mapping[int, Iterable[int]]) -> set[int]:
-    found, work = set[int](), list(starts)
-    while work:
-        v = work.pop()
-        if v not in found:
-            found.add(v)
-            work += edges.get(v, ())
-    return found
 
 
 # --- loops ---

@@ -45,6 +45,10 @@ _STEEPER = 8.0  # chosen: factor from a price to the next
 _SHARE = 1 / 3  # limit: of the time for an axis, that for one price of a byte; each begins with the best so far
 _CLOSE = 0.02  # limit: what bytes with a price may cost more than without, so that no other price is tried
 _NEAR = 3.0  # chosen: factor between prices that are not told apart
+# measured: how much dearer a choice may be that leaves values where they follow from the inputs, as XLA itself does, if
+# devices are threads of one machine. A choice that was predicted to take 0.90 of the time of that took 1.02
+# (`python -m benchmarks.spread_run`).
+_DOUBT = 1.2
 _GAIN = 1e-4  # chosen: share of the cost that a sweep has to gain to be followed by another
 
 
@@ -202,7 +206,8 @@ class _Search:
         self.binding, self.scope, self.wanted, self.deadline = binding, scope, wanted, deadline
         self.exact = False  # whether an axis is chosen by an integer program, or by descent alone
         self.each = 0.0  # seconds for one integer program
-        self.held: dict[int, dict[int, Part]] = {}  # parts of inputs along an axis, beside those that are wanted
+        self.room = profile.memory if profile.platform == "gpu" else 0.0  # bytes up to which gathers end together
+        self.held: dict[int, dict[int, Part]] = {}  # parts of values along an axis, beside those that are wanted
         self.byte_prices: dict[int, tuple[frozenset[int], float]] = {}  # with which memory sufficed, by axis
 
     def run(self) -> Spreading:
@@ -226,6 +231,8 @@ class _Search:
                 f"{self.mesh} is {best.peak.bytes / 1e9:.4g} GB, of which inputs take {best.peak.inputs / 1e9:.4g} GB\n"
                 "  accepted: a larger memory_limit, more devices, or smaller sizes"
             )
+        if not self.profile.links:
+            best = self._following_inputs(best)
         best.bound = min(least, best.cost)
         return best
 
@@ -296,7 +303,12 @@ class _Search:
             kinds.insert(0, ("data", 0))
         for kind, part in kinds:
             held: dict[int, dict[int, Part]] = {axis: {} for axis in range(last + 1)}
-            follows = self._following(part, state) if kind == "split" else {}
+            data = {
+                v: part if isinstance(part, str) or part < self.program.values[v].rank else REPLICATED
+                for v in self.program.inputs if v not in state
+            }  # fmt: skip
+            found = self._followed(last, data) if kind == "split" else {}
+            follows = {v: p for v, p in found.items() if isinstance(p, int)}
             for v in self.program.inputs:
                 rank = self.program.values[v].rank
                 if v in given or (v in state and (kind == "free" or not rank)):
@@ -309,16 +321,26 @@ class _Search:
                         held[axis][v] = p
             yield held
 
-    def _following(self, part: Part, state: set[int]) -> dict[int, Part]:
-        """The parts of the state that is split over the fastest axis where the data are in `part`."""
-        axis, values = len(self.mesh.axes) - 1, self.program.values
-        data: dict[int, Part] = {}
-        for v in self.program.inputs:
-            if v not in state:
-                data[v] = part if isinstance(part, str) or part < values[v].rank else REPLICATED
-        whole = self._searches([None] * (axis + 1))[axis].whole(Demands(way=self.wanted.way))
-        found = following_parts(self.program, data, whole, self.mesh.sizes[axis], self.binding)
-        return {v: p for v, p in found.items() if isinstance(p, int)}
+    def _followed(self, axis: int, data: Mapping[int, Part]) -> dict[int, Part]:
+        """The parts of values along an axis where those of `data` are given (`meshes.textbook`)."""
+        whole = self._searches([None] * len(self.mesh.axes))[axis].whole(Demands(way=self.wanted.way))
+        return following_parts(self.program, data, whole, self.mesh.sizes[axis], self.binding)
+
+    def _following_inputs(self, best: Spreading) -> Spreading:
+        """Of `best` and the choice in which values follow from where it has the inputs, the latter if `best` gains no
+        more than prices are in doubt."""
+        kept, self.exact = (self.held, self.exact), False
+        given = [{v: c.part(v) for v in self.program.inputs} for c in best.choices]
+        self.held = {a: {**self._followed(a, parts), **parts} for a, parts in enumerate(given)}
+        try:
+            found = self._in_turn((), best)
+        except ExtractionError:
+            return best
+        finally:
+            self.held, self.exact = kept
+        log_at(2, f"following the inputs {found.cost:.4g} s, chosen {best.cost:.4g} s")
+        over = found.peak.bytes > self.wanted.memory
+        return best if over or found.cost > best.cost * _DOUBT else found
 
     def _divide(self, v: int, parts: Sequence[Part]) -> bool:
         """Whether all pieces of a value are equal."""
@@ -439,7 +461,7 @@ class _Search:
             if self.wanted.memory == math.inf:
                 return found
             full = [found if i == axis else c for i, c in enumerate(choices)]
-            peak = peak_of(self.program, self.mesh, full, self.wanted.state)
+            peak = peak_of(self.program, self.mesh, full, self.wanted.state, self.room)
             over = peak.bytes > self.wanted.memory
             log_at(3, f"axis {axis}: {found.cost:.4g} s, {peak.bytes / 1e9:.4g} GB, {demands.byte_price:.3g} s a byte")
             rank = over, peak.bytes if over else found.cost
@@ -477,5 +499,5 @@ class _Search:
     def _spreading(self, choices: list[AxisChoice]) -> Spreading:
         searches = self._searches(choices)
         cost = cost_of(searches[0], choices[0])
-        peak = peak_of(self.program, self.mesh, choices, self.wanted.state)
+        peak = peak_of(self.program, self.mesh, choices, self.wanted.state, self.room)
         return Spreading(self.program, self.mesh, self.profile, choices, searches, cost, 0.0, peak)

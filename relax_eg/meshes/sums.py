@@ -2,16 +2,22 @@
 
 A partial sum that passes an operator is of use where two of them become one, or where one becomes smaller, there or
 further on. All else would only make the integer program larger.
+
+Sums for which no other waits, such as those of gradients, are sent as one: XLA joins all-reduces, and reduce-scatters,
+that do not depend on each other.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from relax_eg.ir.placements import PARTIAL_SUM
 from relax_eg.meshes.program import SpreadProgram, ValueWay
 from relax_eg.meshes.strategies import SplitStrategy
+from relax_eg.reached import reached
 
+JOINED = 30 << 20  # given: bytes of sums that XLA sends as one (`xla_gpu_all_reduce_combine_threshold_bytes`)
 _SMALLER = 2.0  # limit: how much smaller than a partial sum what is made of it has to be for it to wait
 
 
@@ -55,6 +61,28 @@ def drop_useless_sums(program: SpreadProgram) -> None:
     for v, value in enumerate(values):
         for way in value.ways:
             way.strategies = tuple(s for s in way.strategies if not s.passes or worth(v, way, s))
+
+
+def join_sums(program: SpreadProgram) -> None:
+    """Finds the sums of each function that are sent as one: those for which no other sum waits, nor the next step of a
+    loop."""
+    values, carried = program.values, {v for _, v in program.tied}
+    inside = {
+        v: {c for w in x.ways for c in w.children if values[c].function == x.function} for v, x in enumerate(values)
+    }
+
+    def sums(s: SplitStrategy) -> bool:  # a sum over a size of 1 is none
+        return s.result == PARTIAL_SUM and not s.passes and all(d.variables or int(d) > 1 for d in s.extents)
+
+    made = {v for v, x in enumerate(values) if any(sums(s) for w in x.ways for s in w.strategies)}
+    awaited = reached([*carried, *(c for v in made for c in inside[v])], lambda v: inside[v])
+    late = made - awaited.keys()
+    each = Counter(values[v].function for v in late)
+    passing = (
+        v for v, x in enumerate(values)
+        if v not in awaited and any(s.passes for w in x.ways for s in w.strategies)
+    )  # fmt: skip
+    program.joined = {v: max(1, each[values[v].function]) for v in (*late, *passing)}
 
 
 def _closed(

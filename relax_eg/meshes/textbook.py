@@ -19,7 +19,8 @@ from relax_eg.meshes.strategies import SplitStrategy
 def following_parts(
     program: SpreadProgram, data: Mapping[int, Part], whole: AxisChoice, n: int, binding: Mapping[str, int]
 ) -> dict[int, Part]:
-    """The parts along one axis of the inputs that are computed with `data`.
+    """The parts along one axis in which values come about where the data are in these parts, with those of the inputs
+    that are computed with the data. A sum is sent where it comes about.
 
     - `data`: the parts of the inputs that are given, by value; all others follow.
     - `whole`: a choice along this axis, whose ways are followed.
@@ -28,7 +29,7 @@ def following_parts(
     follows = _Following(program, dict(data), whole, n, binding)
     for start in (*program.outputs, *program.inputs):
         follows.reach(start)
-    return {v: follows.parts[v] for v in program.inputs if v in follows.parts and v not in data}
+    return {v: part for v, part in follows.parts.items() if v not in data}
 
 
 class _Following:

@@ -76,6 +76,31 @@ def test_state_that_does_not_fit_whole_is_split() -> None:
     assert {"all-gather", "reduce-scatter"} <= set(kinds(best))
 
 
+def test_new_state_is_gathered_at_once_where_there_is_room() -> None:
+    """Beside the old state, whose place it takes then: XLA begins all gathers before one ends."""
+    specs = {k: f"16 {v}" for k, v in LAYER.items()}
+    best = rx.spread(
+        train_step, specs, f"2048 {D}", f"2048 {D}", mesh={"x": 8}, target="h100", state={"ps": 0},
+        inputs={"x": "S[0]", "y": "S[0]", "ps": "R"}, seconds=2,
+    )  # fmt: skip
+    state = 2 * 16 * D * F * 4
+    assert best.spreading.memory > 2 * state
+    assert best.compile_spread("h100", donate=("ps",)).memory == pytest.approx(best.spreading.memory, rel=0.1)
+
+
+def test_threads_keep_what_follows_from_the_inputs_where_the_gain_is_in_doubt() -> None:
+    """Gradients are summed layer by layer, as XLA's own propagation has it, and those of a layer are sent as one."""
+    best = rx.spread(
+        train_step, {"wi": "4 256 1024", "wo": "4 1024 256"}, "512 256", "512 256", mesh={"x": 8}, target="cpu",
+        state={"ps": 0}, inputs={"x": "S[0]", "y": "S[0]", "ps": "R"}, seconds=3,
+    )  # fmt: skip
+    sent = best.spreading.sent
+    assert [(s.kind, s.before, s.after, s.times) for s in sent] == [("all-reduce", "P[sum]", "R", 4)] * 2
+    link = link_for(rx.types.PROFILES["cpu"], 8, 8)
+    both = link.seconds("all-reduce", 8, 2 * 256 * 1024 * 4)  # as one, with one latency
+    assert sum(s.seconds for s in sent) == pytest.approx(4 * both)
+
+
 def test_algebra_is_chosen_with_the_placement() -> None:
     best = rx.optimize(
         lambda a, b, v: (a @ b) @ v, "4096 4096", "4096 4096", "4096", mesh={"x": 8}, target="h100",

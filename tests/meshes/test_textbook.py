@@ -26,7 +26,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Part]]:
     monkeypatch.setattr(search, "following_parts", lambda *given: asked.append(given) or following_parts(*given))
 
     def parts(fn: Any, state: Any, *data: str, part: Part) -> dict[str, Part]:
-        rx.spread(fn, state, *data, mesh={"data": 2, "model": 2}, target="h100", state=("ps",), memory_limit="1 MB",
+        rx.spread(fn, state, *data, mesh={"data": 2, "model": 2}, target="h100", state=("ps",), memory_limit="2 MB",
                   seconds=2, pipeline=False)  # fmt: skip
         program, given, *rest = asked[0]
         found = following_parts(program, dict.fromkeys(given, part), *rest)
