@@ -173,7 +173,7 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
     """Adds the laws of fragments of programs to a file, until this time has passed."""
     found, known, end = Found.read(file), known_rules(), time.monotonic() + seconds
     names = {r.name for r in found.rules()}
-    miner = Miner("cpu", size, "reassociate", 1, TERMS, known, names, ElementTables())
+    miner = Miner("cpu", size, "reassociate", 1, TERMS, known, names, None if size else ElementTables())
     stated = {canonical(r) for r in found.rules()}
     for name, optimize in programs.items():
         if name in found.programs:

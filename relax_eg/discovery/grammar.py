@@ -130,7 +130,8 @@ class Grammar:
         self.variable_count = len(self.variables)
         numbers = dict.fromkeys([*(v.dtype for v in self.variables), *dtypes])
         floats = [d for d in numbers if d != "bool"]
-        made = [const(np.asarray(c).astype(d), d) for d in floats for c in constants if is_float(d) or float(c).is_integer()]
+        own = ((c, d) for d in floats for c in constants if is_float(d) or float(c).is_integer())
+        made = [const(np.asarray(c).astype(d), d) for c, d in own]
         first_filled = self.variable_count + len(made)
         self.operands = (*range(self.declared_count), *range(self.variable_count, first_filled))
         shapes = {(v.shape, v.dtype): v for v in reversed(self.declared) if v.shape}

@@ -277,7 +277,7 @@ class TermTable:
         try:
             with np.errstate(all="ignore"):
                 (made,) = evaluate_points((root,), env, at, n * draws, ordered=self.points.bits)
-        except RelaxEgError:  # it reads out of range at these sizes or values
+        except (RelaxEgError, IndexError):  # it reads out of range, or has dimension numbers for other ranks
             return None
         made = np.asarray(made)
         return made.reshape(n, draws, *made.shape[1:])

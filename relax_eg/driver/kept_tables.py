@@ -32,7 +32,7 @@ from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
 
 ELEMENTS = 8  # chosen: elements of a leaf, with 16 draws enough that few terms agree by chance
-_MOST_TERMS = 30_000  # limit: terms of one size; a table ends before a size with more
+_MOST_TERMS = 30_000  # limit: terms of one size over one leaf, half as many over two; a table ends before more
 _NAMES, _OF_FUNCTION = "xyz", "f"  # given: names of the leaves, and of functions of the first one
 MOST_LEAVES = len(_NAMES)  # limit: of a fragment; terms grow with a power of it
 
@@ -108,7 +108,7 @@ class KeptTable(TermTable):
                 made = evaluate_points((function(x),), {x: values[0]}, {}, len(values[0]))
                 values[self.leaf_count + n] = np.asarray(made[0])
         super().__init__(grammar, points)
-        while self.size < kind.size and self.next_count() <= _MOST_TERMS:
+        while self.size < kind.size and self.next_count() <= _MOST_TERMS // len(dtypes):
             self.grow()
 
     def written(self, t: Term, leaves: Leaves, like: Expr) -> Expr:
@@ -140,6 +140,7 @@ class ElementTables:
         its numbers that no table has, so that a law holds for all of these. None if an operator is none of elements."""
         found: list[tuple[KeptTable, Term, Leaves]] = []
         for leaves in dict.fromkeys((x.leaves, (*x.leaves, *_other_numbers(x)))):
+            leaves = tuple(sorted(leaves, key=lambda a: (not is_float(a.dtype), a.dtype)))
             if len(leaves) > MOST_LEAVES:
                 continue
             made = _on_vectors(x.root, leaves)
@@ -151,6 +152,8 @@ class ElementTables:
         return found
 
     def _equal_to(self, made: Expr, dtypes: tuple[str, ...]) -> list[Hit]:
+        if dtypes not in self._known and (len(set(dtypes)) > 2 or dtypes.count("bool") > 1):
+            return []  # few fragments have such leaves, and each such table takes seconds
         if dtypes not in self._known:
             kinds = (k for k in self._kinds if len(dtypes) in k.leaves and (not k.functions or is_float(dtypes[0])))
             self._known[dtypes] = [KeptTable(k, dtypes) for k in kinds]

@@ -306,7 +306,8 @@ class Miner:
             return
         root, params, sizes = made
         try:
-            right = kept.written(term, (*params, *leaves[len(params) :]), root)
+            named = dict(zip(x.leaves, params, strict=True))
+            right = kept.written(term, [named.get(a, a) for a in leaves], root)
             grammar, terms = grammar_of([root, right], params, (), "add")
             if grammar.work(terms[0]) > _MOST_WORK:
                 return
