@@ -18,9 +18,9 @@ of families of operators that are new (`docs/found_laws.json`), from the folder 
 
 `--sift` asks which of the laws follow from the others and the known rules, and which from the books that were left out.
 
-`--gains` uses the laws of the file as rules besides the known ones, on all programs of a pool. A law saves what a
-program takes longer by prediction without it, where all other laws are there. Programs that were asked are left out.
-With `--whole` the books `traced` and `orders` are known.
+`--gains` uses the laws of the file that do not follow as rules besides the known ones, on the programs of a pool. A law
+saves what a program takes longer by prediction without it, where all other laws are there. Programs that were asked are
+left out. With `--whole` the books `traced` and `orders` are known.
 """
 
 from __future__ import annotations
@@ -208,7 +208,9 @@ def gains(programs: Mapping[str, Optimize], file: Path, seconds: float, whole: b
     found = Found.read(file)
     known = corpus_rules() if whole else known_rules()
     asked = found.asked_whole if whole else found.asked
-    rules, end = list(found.rules()), time.monotonic() + seconds
+    follow = {law.name for law in found.laws if law.follows}
+    rules = [r for r in found.rules() if law_of(r.name) not in follow]
+    end = time.monotonic() + seconds
     for name, optimize in programs.items():
         if name in asked:
             continue
@@ -218,7 +220,9 @@ def gains(programs: Mapping[str, Optimize], file: Path, seconds: float, whole: b
             before = optimize(known).report.after.seconds
             best = optimize(known + RuleSet("mined", rules)).report
             saved = 1 - best.after.seconds / before
-            used = {law_of(r) for r in best.rules} if saved >= LEAST_SAVING else set[str]()
+            mined = {law_of(r.name) for r in rules}
+            used = {law_of(r) for r in best.rules} & mined or mined  # a value that was there before has no maker
+            used = used if saved >= LEAST_SAVING else set[str]()
             for law in found.laws:
                 saves = law.saves_whole if whole else law.saves
                 saves.pop(name, None)

@@ -19,7 +19,8 @@ from relax_eg.rules import Rule, RuleSet
 from relax_eg.rules.verify_formal import prove_rule
 
 FOUND = Found.read(LAWS)
-RULES = list(FOUND.rules())
+FOLLOW = {x.name for x in FOUND.laws if x.follows}
+RULES = [r for r in FOUND.rules() if law_of(r.name) not in FOLLOW]
 SAVING = {x.name: x for x in FOUND.laws if x.saves and not x.follows}
 
 
@@ -28,7 +29,7 @@ def rules_of(law: MinedLaw) -> list[Rule]:
 
 
 def test_laws_that_a_search_found_save_on_programs_in_which_it_did_not_find_them() -> None:
-    assert len({x.text for x in SAVING.values()}) == len(SAVING) >= 5
+    assert len({x.text for x in SAVING.values()}) == len(SAVING) >= 8
     assert any(x.saves.keys() - {x.program} for x in SAVING.values())
 
 
