@@ -38,7 +38,7 @@ MOST_LEAVES = len(_NAMES)  # limit: of a fragment; terms grow with a power of it
 
 
 @dataclass(frozen=True)
-class Kind:
+class TableKind:
     """Terms of a table.
 
     - `operators`: their operators.
@@ -73,16 +73,16 @@ _RATIONAL = ("add", "subtract", "multiply", "divide", "square", "negative")
 _POLYNOMIAL = ("add", "subtract", "multiply", "square")
 # chosen: many operators for terms of two, fewer for terms of three, and rational functions of a leaf and one of these
 KINDS = (
-    Kind(
+    TableKind(
         ("negative", "abs", "sign", "exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "square", "reciprocal", "sigmoid",
          "tanh", "relu", "add", "subtract", "multiply", "divide", "maximum", "minimum", "less", "greater", "equal",
          "where", "logical_and", "logical_or", "logical_not"),
         2, _CONSTANTS, (), (1, 2, 3),
     ),
-    Kind(("add", "subtract", "multiply", "divide", "exp", "square", "sigmoid", "tanh"), 3, (1.0, 2.0), (), (1,)),
-    *(Kind(_RATIONAL, 3, (1.0, 2.0), (f,), (1,)) for f in (op.exp, _falling, op.tanh)),
+    TableKind(("add", "subtract", "multiply", "divide", "exp", "square", "sigmoid", "tanh"), 3, (1.0, 2.0), (), (1,)),
+    *(TableKind(_RATIONAL, 3, (1.0, 2.0), (f,), (1,)) for f in (op.exp, _falling, op.tanh)),
     *(
-        Kind(_POLYNOMIAL, 3, (1.0,), f, (n,))
+        TableKind(_POLYNOMIAL, 3, (1.0,), f, (n,))
         for f in ((op.tanh, _slope_of_tanh), (op.sigmoid, _slope_of_sigmoid)) for n in (1, 2)
     ),
 )  # fmt: skip
@@ -93,7 +93,7 @@ Leaves = Sequence[Expr]
 class KeptTable(TermTable):
     """A table of a kind for leaves of some dtypes."""
 
-    def __init__(self, kind: Kind, dtypes: Sequence[str]) -> None:
+    def __init__(self, kind: TableKind, dtypes: Sequence[str]) -> None:
         names = [*_NAMES[: len(dtypes)], *(f"{_OF_FUNCTION}{n}" for n in range(len(kind.functions)))]
         of = [*dtypes, *(dtypes[0] for _ in kind.functions)]
         variables = ", ".join(
@@ -130,7 +130,7 @@ Hit = tuple[KeptTable, Term]
 class ElementTables:
     """The tables, of some kinds, made when fragments with leaves of their dtypes are looked up."""
 
-    def __init__(self, kinds: Sequence[Kind] = KINDS) -> None:
+    def __init__(self, kinds: Sequence[TableKind] = KINDS) -> None:
         self._kinds = kinds
         self._known: dict[tuple[str, ...], list[KeptTable]] = {}
         self._hits: dict[Expr, list[Hit]] = {}

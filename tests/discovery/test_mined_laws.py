@@ -10,7 +10,7 @@ from sampling import sampled
 from benchmarks.least_laws import law_of
 from benchmarks.mined import LAWS, Found, MinedLaw, known_rules, lazily
 from benchmarks.random_instances import differences
-from relax_eg.driver.kept_tables import ElementTables, Kind
+from relax_eg.driver.kept_tables import ElementTables, TableKind
 from relax_eg.driver.mining import Mined, Miner, mine
 from relax_eg.driver.ranking import LEAST_SAVING
 from relax_eg.frontends import trace
@@ -62,7 +62,7 @@ def test_a_fragment_with_tests_for_infinity_gets_a_cheaper_term() -> None:
     assert not any(o.text.endswith("= x") and "inf" in o.text for o in kept.offers)
 
 
-FEW = Kind(("add", "multiply", "exp", "sigmoid", "negative", "maximum"), 2, (1.0, -1.0), (), (1, 2))
+FEW = TableKind(("add", "multiply", "exp", "sigmoid", "negative", "maximum"), 2, (1.0, -1.0), (), (1, 2))
 
 
 def mined_with(kept: ElementTables, *functions):
@@ -86,6 +86,6 @@ def test_functions_of_elements_are_looked_up_in_tables_that_programs_share() -> 
 
 def test_a_function_of_a_leaf_is_a_leaf_too() -> None:
     """So a term has it twice, and one operator more. What both sides have besides is left out."""
-    kept = ElementTables((Kind(("multiply",), 1, (), (op.exp,), (1,)),))
+    kept = ElementTables((TableKind(("multiply",), 1, (), (op.exp,), (1,)),))
     (offers,) = mined_with(kept, lambda x, w: jnp.exp(x) * jnp.sin(jnp.exp(x) * jnp.sqrt(jnp.exp(2.0 * x))) + w)
     assert [o.text for o in offers] == ["sqrt(exp(2.0 * a)) = exp(a)"]
