@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -116,7 +116,7 @@ class Found:
 
     @staticmethod
     def read(file: Path) -> Found:
-        data = json.loads(file.read_text()) if file.is_file() else {"laws": [], "programs": {}}
+        data: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"laws": [], "programs": {}}
         laws = [MinedLaw(**x) for x in data["laws"]]
         return Found(laws, data["programs"], data.get("asked", {}), data.get("asked_whole", {}))
 
