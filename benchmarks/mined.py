@@ -3,31 +3,38 @@
     python -m benchmarks.mined
     python -m benchmarks.mined --mine docs/mined_laws.json [--pool corpus] [--only softplus] [--size 2] [--minutes 20]
     python -m benchmarks.mined --sift docs/mined_laws.json
-    python -m benchmarks.mined --gains docs/mined_laws.json [--pool corpus] [--only pdf]
+    python -m benchmarks.mined --gains docs/mined_laws.json [--pool corpus] [--only pdf] [--whole]
+    python -m benchmarks.mined --mine docs/mined_laws.json --families found
 
 Without an option it counts what the file in `docs` has. `--pool`: JAX's functions (`benchmarks/functions`), the
 programs of the corpus, or the functions of libraries.
 
 `--mine` looks for cheaper terms in fragments of what the rules that ship, without the books `traced` and `orders`, make
 of each program, and adds the laws that are proved to the file. Programs that the file has are left out, so a run that
-was stopped goes on.
+was stopped goes on. With `--size 0` only functions of elements are looked at, whose terms are in tables that all
+programs share (`driver.kept_tables`); that takes a second for a program besides its search. `--families`: adds the laws
+of families of operators that are new (`docs/found_laws.json`), from the folder that `python -m benchmarks.discovery
+--save` writes.
 
 `--sift` asks which of the laws follow from the others and the known rules, and which from the books that were left out.
 
-`--gains` uses the laws of the file as rules besides the known ones, on those programs of the file that have all
-operators of a law. A law saves what a program takes longer by prediction without it, where all other laws are there.
+`--gains` uses the laws of the file that do not follow as rules besides the known ones, on the programs of a pool. A law
+saves what a program takes longer by prediction without it, where all other laws are there. Programs that were asked are
+left out. With `--whole` the books `traced` and `orders` are known.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,18 +48,20 @@ from benchmarks.functions import GROUPS
 from benchmarks.least_laws import law_of
 from benchmarks.library_cases.case import Use
 from relax_eg.discovery.following import reached
-from relax_eg.discovery.laws import file_text, load
+from relax_eg.discovery.laws import doc_of, file_text, load
+from relax_eg.driver.kept_tables import ElementTables
 from relax_eg.driver.mining import Miner
 from relax_eg.driver.ranking import LEAST_SAVING, Optimize
 from relax_eg.egraph import Budget
 from relax_eg.errors import RelaxEgError
 from relax_eg.frontends import trace
-from relax_eg.ir.expr import CONSTANT, VAR, postorder
 from relax_eg.ir.module import Module
-from relax_eg.rules import Rule, RuleSet
+from relax_eg.rules import RuleSet
 from relax_eg.rules.rule import instances
 
 LAWS = Path(__file__).parent.parent / "docs" / "mined_laws.json"
+NEW = LAWS.with_name("found_laws.json")
+FAMILY = "family "  # of operators, in place of a program
 BUDGET = Budget(nodes=4000, seconds=60)  # of the question whether a law follows
 QUICK_PROGRAMS = 1
 TERMS = 20_000  # of one size for a fragment
@@ -71,6 +80,7 @@ class MinedLaw:
     - `follows`: whether it follows from known rules and the other laws of the file.
     - `again`: whether a book that was left out has it: it follows with that book.
     - `saves`: of programs that take at least 2% longer without it, the share of the predicted time that it saves.
+    - `saves_whole`: the same where all books that ship are known.
     """
 
     text: str
@@ -81,6 +91,7 @@ class MinedLaw:
     follows: bool = False
     again: bool = False
     saves: dict[str, float] = field(default_factory=dict[str, float])
+    saves_whole: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def name(self) -> str:
@@ -90,22 +101,28 @@ class MinedLaw:
 
 @dataclass
 class Found:
-    """What a file has: the laws, and of each program that was looked at the operators after the known rules."""
+    """What a file has.
+
+    - `laws`: the laws.
+    - `programs`: of each program that was looked at, the operators after the known rules.
+    - `asked`, `asked_whole`: of each program that was asked for gains, the share of its predicted time that all laws
+      save together, where the books in `LEFT_OUT` are not known, and where they are.
+    """
 
     laws: list[MinedLaw]
     programs: dict[str, str]
+    asked: dict[str, float]
+    asked_whole: dict[str, float]
 
     @staticmethod
     def read(file: Path) -> Found:
-        if not file.is_file():
-            return Found([], {})
-        data = json.loads(file.read_text())
-        return Found([MinedLaw(**x) for x in data["laws"]], data["programs"])
+        data: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"laws": [], "programs": {}}
+        laws = [MinedLaw(**x) for x in data["laws"]]
+        return Found(laws, data["programs"], data.get("asked", {}), data.get("asked_whole", {}))
 
     def write(self, file: Path) -> None:
-        file.write_text(
-            json.dumps({"laws": [asdict(x) for x in self.laws], "programs": self.programs}, indent=1) + "\n"
-        )
+        rest = {"programs": self.programs, "asked": self.asked, "asked_whole": self.asked_whole}
+        file.write_text(json.dumps({"laws": [asdict(x) for x in self.laws], **rest}, indent=1) + "\n")
 
     def rules(self) -> RuleSet:
         return load(file_text([x.source for x in self.laws], {}, "Mined laws.", "mined"), "mined")
@@ -155,7 +172,8 @@ def known_rules() -> RuleSet:
 def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float) -> None:
     """Adds the laws of fragments of programs to a file, until this time has passed."""
     found, known, end = Found.read(file), known_rules(), time.monotonic() + seconds
-    miner = Miner("cpu", size, "reassociate", 1, TERMS, known, {r.name for r in found.rules()})
+    names = {r.name for r in found.rules()}
+    miner = Miner("cpu", size, "reassociate", 1, TERMS, known, names, None if size else ElementTables())
     stated = {canonical(r) for r in found.rules()}
     for name, optimize in programs.items():
         if name in found.programs:
@@ -184,31 +202,65 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
     print(f"{len(found.laws)} laws from {len(found.programs)} programs")
 
 
-def gains(programs: Mapping[str, Optimize], file: Path) -> None:
-    """Asks programs that were looked at and have the operators of laws which laws save something, and writes it."""
-    found, known = Found.read(file), known_rules()
-    rules = list(found.rules())
-    operators = {law.name: operators_on_the_left(rules, law.name) for law in found.laws}
+def gains(programs: Mapping[str, Optimize], file: Path, seconds: float, whole: bool) -> None:
+    """Asks programs which laws save something, until this time has passed, and writes it. A program is searched with
+    all laws; where it got no cheaper than without them, none is asked for. Programs that were asked are left out."""
+    found = Found.read(file)
+    known = corpus_rules() if whole else known_rules()
+    asked = found.asked_whole if whole else found.asked
+    follow = {law.name for law in found.laws if law.follows}
+    rules = [r for r in found.rules() if law_of(r.name) not in follow]
+    end = time.monotonic() + seconds
     for name, optimize in programs.items():
-        there = set(found.programs.get(name, "").split())
-        if not any(operators[law.name] <= there for law in found.laws):
+        if name in asked:
             continue
+        if time.monotonic() > end:
+            break
         try:
+            before = optimize(known).report.after.seconds
             best = optimize(known + RuleSet("mined", rules)).report
-        except RelaxEgError as e:
+            saved = 1 - best.after.seconds / before
+            mined = {law_of(r.name) for r in rules}
+            used = {law_of(r) for r in best.rules} & mined or mined  # a value that was there before has no maker
+            used = used if saved >= LEAST_SAVING else set[str]()
+            for law in found.laws:
+                saves = law.saves_whole if whole else law.saves
+                saves.pop(name, None)
+                if law.name not in used:
+                    continue
+                others = RuleSet("others", [r for r in rules if law_of(r.name) != law.name])
+                share = 1 - best.after.seconds / optimize(known + others).report.after.seconds
+                print(f"{100 * share:3.0f}%  {name}: {law.text}", flush=True)
+                if share >= LEAST_SAVING:
+                    saves[name] = round(share, 3)
+        except (RelaxEgError, TypeError, ValueError) as e:  # of integers there is no gradient
             print(f"{name}: {str(e).splitlines()[0]}", flush=True)
-            continue
-        used = {law_of(r) for r in best.rules}
-        for law in found.laws:
-            law.saves.pop(name, None)
-            if law.name not in used:
-                continue
-            others = RuleSet("others", [r for r in rules if law_of(r.name) != law.name])
-            share = 1 - best.after.seconds / optimize(known + others).report.after.seconds
-            print(f"{100 * share:3.0f}%  {name}: {law.text}", flush=True)
-            if share >= LEAST_SAVING:
-                law.saves[name] = round(share, 3)
+            saved = 0.0
+        asked[name] = round(saved, 3)
         found.write(file)
+
+
+def add_families(folder: str, file: Path) -> None:
+    """Adds the laws of families that are new (`docs/found_laws.json`), from the files that `python -m
+    benchmarks.discovery --save` writes."""
+    found = Found.read(file)
+    new = {(x["family"], x["law"]): x for x in json.loads(NEW.read_text())}
+    there = {x.text for x in found.laws}
+    taken = {x.name for x in found.laws}
+    for path in sorted(Path(folder).glob("*.py")):
+        body = path.read_text().partition("_rule = found.rule\n")[2]
+        for source in re.findall(r"^@_rule.*?(?=^@_rule|\Z)", re.sub(r"\n\n+(?=@_rule)", "\n", body), re.M | re.S):
+            text = doc_of(source)
+            law = new.get((path.stem, text))
+            if law is None or text in there:
+                continue
+            name = re.search(r"^def (\w+)\(", source, re.M)
+            assert name is not None
+            fresh = next(n for k in itertools.count(1) if (n := f"{path.stem}_{name[1]}_{k}") not in taken)
+            taken.add(fresh)
+            renamed = source.replace(f"def {name[1]}(", f"def {fresh}(").replace(f'"{name[1]}_typed', f'"{fresh}_typed')
+            found.laws.append(MinedLaw(text, renamed, law["numerics"], "", f"{FAMILY}{path.stem}"))
+    found.write(file)
 
 
 def sift(file: Path) -> None:
@@ -225,12 +277,6 @@ def sift(file: Path) -> None:
             kept[law.name] = own
         print(f"{'follows' if law.follows else '       '} {'again' if law.again else '     '} {law.text}", flush=True)
     found.write(file)
-
-
-def operators_on_the_left(rules: Sequence[Rule], name: str) -> frozenset[str]:
-    rule = next(r for r in rules if r.name == name)
-    instance = next(instances(rule, limit=1))
-    return frozenset(e.op for e in postorder(instance.left) if e.op not in (VAR, CONSTANT))
 
 
 def summary(file: Path) -> str:
@@ -253,7 +299,9 @@ def main(
     sifted: Annotated[Path | None, typer.Option("--sift", help="ask which laws of this file follow")] = None,
     only: Annotated[str, typer.Option("--only", help="programs whose name contains this, or one of 'a|b'")] = "",
     pool: Annotated[str, typer.Option("--pool", help=f"one of {', '.join(POOLS)}")] = "functions",
-    size: Annotated[int, typer.Option("--size", help="operators of a cheaper term")] = 2,
+    size: Annotated[int, typer.Option("--size", help="operators of a cheaper term; 0: tables")] = 2,
+    families: Annotated[str, typer.Option("--families", help="add the new laws of families in this folder")] = "",
+    whole: Annotated[bool, typer.Option("--whole", help="know all books that ship")] = False,
     minutes: Annotated[float, typer.Option("--minutes", help="stop after the program of this time")] = 60,
     quick: Quick = False,
 ) -> None:
@@ -261,12 +309,16 @@ def main(
         raise typer.BadParameter(f"--pool {pool}: one of {', '.join(POOLS)} is accepted")
     chosen = (n for n in names(pool) if any(part in n for part in only.split("|")))
     programs = {n: lazily(n) for n in islice(chosen, QUICK_PROGRAMS if quick else None)}
-    if mined is not None:
+    if families:
+        if mined is None:
+            raise typer.BadParameter("--families: the file to which laws are added is needed, as --mine")
+        add_families(families, mined)
+    elif mined is not None:
         mine(programs, mined, size, 60 * minutes)
     if sifted is not None:
         sift(sifted)
     if gained is not None:
-        gains(programs, gained)
+        gains(programs, gained, 60 * minutes, whole)
     print(summary(mined or sifted or gained or LAWS))
 
 

@@ -130,7 +130,8 @@ class Grammar:
         self.variable_count = len(self.variables)
         numbers = dict.fromkeys([*(v.dtype for v in self.variables), *dtypes])
         floats = [d for d in numbers if d != "bool"]
-        made = [const(np.asarray(c).astype(d), d) for d in floats for c in constants if is_float(d) or c == int(c)]
+        own = ((c, d) for d in floats for c in constants if is_float(d) or float(c).is_integer())
+        made = [const(np.asarray(c).astype(d), d) for c, d in own]
         first_filled = self.variable_count + len(made)
         self.operands = (*range(self.declared_count), *range(self.variable_count, first_filled))
         shapes = {(v.shape, v.dtype): v for v in reversed(self.declared) if v.shape}
@@ -152,6 +153,7 @@ class Grammar:
         self._types: dict[Term, tuple[Any, ...]] = {}
         self._uses: dict[tuple[int, tuple[Any, ...]], tuple[Any, ...] | None] = {}
         self._works: dict[tuple[int, tuple[Any, ...]], int] = {}
+        self._work_of: dict[Term, int] = {}
         self._exprs: dict[Term, Expr] = {}
 
     @property
@@ -265,16 +267,22 @@ class Grammar:
             return None
         at = {v: _WORK_SIZE for d in (*a.shape, *(d for t in operands for d in t[0])) for v in d.variables}
         inside = postorder(inline_libraries([made]))
-        self._works[form, operands] = sum(_flops(x, at) for x in inside if x.args and isinstance(x.annotation, Tensor))
+        try:
+            work = sum(_flops(x, at) for x in inside if x.args and isinstance(x.annotation, Tensor))
+        except IndexError:  # dimension numbers of a lookup in operands of other ranks
+            return None
+        self._works[form, operands] = work
         return a.shape, a.dtype
 
     def work(self, t: Term) -> int:
         """The flops of a term where every axis has 8 elements; each operator has at least one."""
         if isinstance(t, int):
             return 0
-        types = tuple(self.type_of(a) for a in t[1:])
-        self.use(t[0], types)
-        return self._works.get((t[0], types), 0) + sum(map(self.work, t[1:]))
+        if t not in self._work_of:
+            types = tuple(self.type_of(a) for a in t[1:])
+            self.use(t[0], types)
+            self._work_of[t] = self._works.get((t[0], types), 0) + sum(map(self.work, t[1:]))
+        return self._work_of[t]
 
     def type_of(self, t: Term) -> tuple[Any, ...]:
         """The type of a term, (shape, dtype)."""
@@ -297,6 +305,7 @@ class Grammar:
     def forget(self) -> None:
         """Drops what is kept of terms, whose number is bounded by the terms of one size only."""
         self._types.clear()
+        self._work_of.clear()
         self._exprs.clear()
 
     @cached_property

@@ -160,15 +160,15 @@ class Writer:
         attributes = {
             k: self._attribute_code(k, v, rank, s, names) for k, v in form.attributes if not _is_default(k, v)
         }
-        if function is None:
+        known = {} if function is None else inspect.signature(function).parameters
+        words = {k: k if k in known else "axis" if k == "axes" and "axis" in known else k for k in attributes}
+        if function is None or not known.keys() >= set(words.values()):  # or it has other arguments
             shown = ", ".join(f'"{k}": {v}' for k, v in attributes.items())
             return f'call("{form.op}", ({inside},), {{{shown}}})'
-        known = inspect.signature(function).parameters
         if form.op in ("concat", "stack"):
             inside = f"[{inside}]"
         for k, v in attributes.items():
-            word = k if k in known else "axis" if k == "axes" and "axis" in known else k
-            inside += f"{', ' if inside else ''}{word}={v}"
+            inside += f"{', ' if inside else ''}{words[k]}={v}"
         return f"op.{form.op}({inside})"
 
     def _attribute_code(self, name: str, value: Any, rank: int, s: Signature, names: Sequence[str]) -> str:

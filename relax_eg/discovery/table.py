@@ -21,6 +21,7 @@ from relax_eg.discovery.terms import Order, Term, leaves_of, order
 from relax_eg.discovery.values import SamplePoints, operand, use
 from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
+from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.ops.interpret import evaluate_points
 
 Array = np.ndarray[Any, Any]
@@ -145,6 +146,21 @@ class TermTable:
         row = self.points.rows([v[None] for v in self._values_of(term)], dtype)[0]
         return self._rank.get(_key((shape, dtype), row))
 
+    def with_values(self, root: Expr) -> Term | None:
+        """The term of the table that has the values of an expression on variables of the grammar, which has float64 in
+        place of other floats; None if there is none."""
+        numbers = {v.attr("name"): i for i, v in enumerate(self.grammar.declared)}
+        leaves = [e for e in postorder((root,)) if e.op == VAR]
+        found: list[Array] = []
+        for values, at in zip(self.points.values, self.points.sizes, strict=True):
+            env = {e: values[numbers[e.attr("name")]] for e in leaves}
+            with np.errstate(all="ignore"):
+                found.append(np.asarray(evaluate_points((root,), env, at, len(values[0]), ordered=self.points.bits)[0]))
+        row = self.points.rows([v[None] for v in found], root.dtype)[0]
+        if not self.points.defined(row, root.dtype):
+            return None
+        return self._rank.get(_key((root.shape, "float32" if is_float(root.dtype) else root.dtype), row))
+
     def agree(self, pair: EqualPair) -> bool:
         """Whether the sides of a pair have equal values at the sample points at which its condition holds."""
         shape, dtype = t = self.grammar.type_of(pair.left)
@@ -258,7 +274,7 @@ class TermTable:
         try:
             with np.errstate(all="ignore"):
                 (made,) = evaluate_points((root,), env, at, n * draws, ordered=self.points.bits)
-        except RelaxEgError:  # it reads out of range at these sizes or values
+        except (RelaxEgError, IndexError):  # it reads out of range, or has dimension numbers for other ranks
             return None
         made = np.asarray(made)
         return made.reshape(n, draws, *made.shape[1:])

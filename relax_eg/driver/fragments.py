@@ -18,8 +18,8 @@ from relax_eg.ir.module import Function
 from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
 
-_LARGEST = {1: 24, 2: 16, 3: 8, 4: 4}  # limit: operators of a fragment, by its number of leaves
-_KEPT = 3  # limit: shallow cuts, and deep ones, of an operator with each number of leaves
+_LARGEST = {1: 32, 2: 24, 3: 12, 4: 4}  # limit: operators of a fragment, by its number of leaves
+_KEPT = 5  # limit: shallow cuts, and deep ones, of an operator with each number of leaves
 
 Leaves = tuple[Expr, ...]
 
@@ -98,7 +98,8 @@ def apart(root: Expr, leaves: Leaves, sizes: Mapping[Dim, Dim] | None = None) ->
     def size(d: Dim) -> Dim:
         return known.get(d, d)
 
-    names = "abcd" if any(len(x.shape) > 1 for x in leaves) else "xyzw"
+    taken = {v for x in leaves for d in x.shape for v in size(d).variables}  # a rule has one meaning for a name
+    names = [n for n in ("abcd" if any(len(x.shape) > 1 for x in leaves) else "xyzw") + "uvgh" if n not in taken]
     params = tuple(var(names[i], Tensor(tuple(map(size, x.shape)), x.dtype)) for i, x in enumerate(leaves))
 
     def at_sizes(e: Expr, args: tuple[Expr, ...]) -> Expr:

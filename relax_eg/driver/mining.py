@@ -8,7 +8,8 @@ proved with variables for constants where it holds for all numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +24,9 @@ from relax_eg.discovery.table import EqualPair, TermTable, Type
 from relax_eg.discovery.terms import Term
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.driver.fragments import Fragment, Leaves, apart, cuts_of, generalised_sizes
+from relax_eg.driver.kept_tables import ElementTables, KeptTable, with_term
 from relax_eg.driver.optimize import optimize
+from relax_eg.driver.ranking import LEAST_SAVING
 from relax_eg.dtypes import is_float, is_integer
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.extract.cost import WholeCost
@@ -44,8 +47,10 @@ from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim
 
 _MOST_FRAGMENTS = 40  # limit: fragments that are looked at, the costliest first
+_MOST_LOOKED_UP = 200  # limit: the same where tables are kept, in which a fragment is looked up in a moment
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
 _MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
+_MOST_UNPROVED = 4  # limit: laws of kept tables of one program that are tried in vain
 _MOST_TRIED = 2  # limit: terms of which it is tried to prove that one is equal to a fragment
 _MOST_WORK = 1 << 20  # limit: flops of a fragment whose numbers of elements stay as written, at one sample point
 CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
@@ -58,6 +63,14 @@ _KINDS = (
     frozenset(("exp", "log", "expm1", "log1p", "sigmoid", "tanh", "softplus")),
     frozenset(("sqrt", "rsqrt", "divide", "reciprocal")),
 )
+# given: reductions over the axis of operators that say more than these
+_TOTALS = {
+    "cumsum": ("sum",),
+    "cumprod": ("prod",),
+    "cummax": ("max",),
+    "cummin": ("min",),
+    "sort": ("max", "min"),
+}
 _FEWEST = ("maximum", "minimum", "abs", "exp", "log", "sigmoid", "tanh", "sqrt", "rsqrt")  # given: those that terms get
 
 
@@ -196,16 +209,18 @@ class _Posed:
 class Miner:
     """Looks at fragments of programs, one program after another; a fragment of two programs is looked at once.
 
-    - `target`, `size`, `numerics`, `jobs`: as in `mine`.
+    - `target`, `size`, `numerics`, `jobs`: as in `mine`; with a size of 0 terms are those of kept tables.
     - `terms`: the most terms of one size for a fragment.
     - `known`: the rules that are known; laws of fragments of which they make the same are not new.
     - `names`: names of laws that are taken.
+    - `kept`: tables in which fragments of elements are looked up first; a term is tried if the program is cheaper by
+      `LEAST_SAVING` with it.
     - `least`: seconds that a fragment takes at least to be looked at; callers set it.
     """
 
     def __init__(
         self, target: str, size: int, numerics: Numerics, jobs: int, terms: int = _MOST_TERMS, known: RuleSet = default,
-        names: Iterable[str] = (),
+        names: Iterable[str] = (), kept: ElementTables | None = None,
     ) -> None:  # fmt: skip
         self._profile, self._target, self._at = profile(target), target, dict[str, int]()
         self._known_rules = known
@@ -217,6 +232,8 @@ class Miner:
         self._stated: set[str] = set()
         self._solved: list[set[Expr]] = []
         self._names = set(names)
+        self._kept = kept
+        self._prices: dict[tuple[Expr, Leaves, tuple[tuple[str, int], ...]], float] = {}
 
     def mined(self, module: Module, at: Mapping[str, int], tell: Progress = lambda text, done, of: None) -> Mined:
         """The laws that a program could use at these sizes, without those that other programs gave before."""
@@ -227,7 +244,10 @@ class Miner:
         self._solved.clear()
         done, stopped = 0, ""
         try:
-            for group in self._groups(fragments):
+            of_elements = set[str]()
+            if self._kept is not None:
+                of_elements = self._look_up(self._kept, fragments, module, offers, unproved)
+            for group in self._groups(fragments, of_elements) if self.size else ():
                 tell(expression_text(group[0].root)[:60], done, len(fragments))
                 self._look_at(group, module, offers, unproved)
                 done += len(group)
@@ -239,8 +259,66 @@ class Miner:
 
     def price(self, root: Expr, params: Sequence[Expr], at: Mapping[str, int]) -> float:
         """Predicted seconds of an expression by itself."""
-        function = Function("main", tuple(params), (), root)
+        key = root, tuple(params), tuple(at.items())
+        if key not in self._prices:
+            self._prices[key] = self._price_of(Function("main", key[1], (), root), at)
+        return self._prices[key]
+
+    def _price_of(self, function: Function, at: Mapping[str, int]) -> float:
         return float(price_program(function, WholeCost(self._profile, at, {}, None)).seconds)
+
+    def _look_up(
+        self, kept: ElementTables, fragments: Mapping[str, Fragment], module: Module, offers: list[Offer],
+        unproved: list[str],
+    ) -> set[str]:  # fmt: skip
+        """Adds the laws of fragments of elements for which the kept tables have terms, those first with which the
+        program is cheapest. Returns the texts of the fragments of elements."""
+        found = {text: hits for text, x in fragments.items() if (hits := kept.hits(x)) is not None}
+        tried: list[tuple[float, str, KeptTable, Term, Sequence[Expr]]] = []
+        for f in module:
+            own, there = self._price_of(f, self._at), frozenset(f.expressions())
+            for text, hits in found.items():
+                x = fragments[text]
+                for table, term, leaves in hits if x.root in there else ():
+                    try:
+                        cheaper = with_term(f, x, table.written(term, leaves, x.root))
+                    except RelaxEgError:
+                        continue
+                    share = 0.0 if cheaper is None else 1 - self._price_of(cheaper, self._at) / own
+                    if share >= LEAST_SAVING:
+                        tried.append((share, text, table, term, leaves))
+        failed = 0
+        for _, text, table, term, leaves in sorted(tried, key=lambda x: (-x[0], x[1])):
+            x = fragments[text]
+            if failed < _MOST_UNPROVED and not any(x.inside <= inside for inside in self._solved):
+                before = len(unproved)
+                self._offer_hit(x, table, term, leaves, module, offers, unproved)
+                failed += len(unproved) - before
+        return set(found)
+
+    def _offer_hit(
+        self, x: Fragment, kept: KeptTable, term: Term, leaves: Sequence[Expr], module: Module, offers: list[Offer],
+        unproved: list[str],
+    ) -> None:  # fmt: skip
+        """Offers the law of a fragment and a term of a kept table."""
+        made = generalised_sizes(x)
+        if made is None:
+            return
+        root, params, sizes = made
+        try:
+            named = dict(zip(x.leaves, params, strict=True))
+            right = kept.written(term, [named.get(a, a) for a in leaves], root)
+            grammar, terms = grammar_of([root, right], params, (), "add")
+            if grammar.work(terms[0]) > _MOST_WORK:
+                return
+            table = TermTable(grammar, SamplePoints(grammar, False, 0))
+            pair = EqualPair(terms[0], terms[1])
+            if not table.agree(pair) or not Extremes(grammar, table.points).accept(pair):
+                return
+            if self.offer(table, pair, {**self._at, **sizes}, _where(x, module), offers, unproved):
+                self._solved.append(x.inside)
+        except RelaxEgError:  # it does not exist at some sizes
+            return
 
     def hottest(self, module: Module) -> dict[str, Fragment]:
         """The costliest fragments of the program's functions, each kind once, by their texts."""
@@ -253,14 +331,23 @@ class Miner:
                     continue
                 key = expression_text(root)
                 if key not in found:
-                    found[key] = Fragment(e, leaves, self.price(root, params, self._at))
+                    found[key] = Fragment(e, leaves, self.price(root, params, self._at) if self.size else 0.0)
+        if not self.size:  # those of which the most is inside come last
+            return dict(list(found.items())[: -_MOST_LOOKED_UP - 1 : -1])
         dear = [x for x in found.items() if x[1].seconds >= self.least]
-        return dict(sorted(dear, key=lambda x: (-x[1].seconds, x[0]))[:_MOST_FRAGMENTS])
+        return dict(
+            sorted(dear, key=lambda x: (-x[1].seconds, x[0]))[
+                : _MOST_FRAGMENTS if self._kept is None else _MOST_LOOKED_UP
+            ]
+        )
 
-    def _groups(self, fragments: Mapping[str, Fragment]) -> list[list[_Posed]]:
-        """The fragments that were not looked at before, those together whose leaves have the same types."""
+    def _groups(self, fragments: Mapping[str, Fragment], of_elements: Collection[str]) -> list[list[_Posed]]:
+        """The fragments that were not looked at before, those together whose leaves have the same types. `of_elements`:
+        texts of fragments that were looked up in kept tables, which are left out."""
         found: dict[tuple[Any, ...], list[_Posed]] = {}
-        for fragment in fragments.values():
+        for key, fragment in fragments.items():
+            if key in of_elements:
+                continue
             made = generalised_sizes(fragment)
             if made is None:
                 continue
@@ -300,10 +387,8 @@ class Miner:
                     if any(x.fragment.inside <= inside for inside in self._solved):
                         continue
                     cheaper = self._cheaper(table, made, extremes, left, x)
-                    origin = next((f.origins[x.fragment.root] for f in module if x.fragment.root in f.origins), None)
-                    where = str(origin.lines[0]) if origin is not None and origin.lines else ""
                     pairs = (EqualPair(left, right) for right in cheaper)
-                    if any(self.offer(table, p, at, where, offers, unproved) for p in pairs):
+                    if any(self.offer(table, p, at, _where(x.fragment, module), offers, unproved) for p in pairs):
                         self._solved.append(x.fragment.inside)
         except RelaxEgError:  # it does not exist at some sizes
             return
@@ -339,9 +424,10 @@ class Miner:
         candidate = inner if extremes.accept(inner) else candidate
         writer = Writer(grammar, self._names)
         law = writer.text(candidate)
-        if law in self._seen:
-            return law in self._proved
-        self._seen.add(law)
+        key = _named_in_order(law, grammar)
+        if key in self._seen:
+            return key in self._proved
+        self._seen.add(key)
         missing = extremes.agree(candidate, missing=True)
         general = generalised(candidate, table, lambda c: extremes.agree(c, missing))
         with LawProver(grammar, writer, self._numerics, self._jobs, None) as prover:
@@ -352,7 +438,7 @@ class Miner:
             else:
                 unproved.append(law)
                 return False
-        self._proved.add(law)
+        self._proved.add(key)
         if (text := doc_of(proof.source) or law) in self._stated:
             return True
         self._stated.add(text)
@@ -390,6 +476,22 @@ class Miner:
         return optimize(module, at=binding, target=self._target, rules=self._known_rules).report
 
 
+def _named_in_order(law: str, grammar: Grammar) -> str:
+    """A law with its variables named in the order in which they appear."""
+    names: dict[str, str] = {}
+
+    def name(m: re.Match[str]) -> str:
+        return names.setdefault(m[0], f"${len(names)}") if m[0] in grammar.signature else m[0]
+
+    return re.sub(r"[^\W\d]\w*", name, law)
+
+
+def _where(x: Fragment, module: Module) -> str:
+    """The source line of a fragment; empty if it is not known."""
+    origin = next((f.origins[x.root] for f in module if x.root in f.origins), None)
+    return str(origin.lines[0]) if origin is not None and origin.lines else ""
+
+
 def grammar_of(
     roots: Sequence[Expr], params: Sequence[Expr], holes: Sequence[Expr] = (), operators: str = ""
 ) -> tuple[Grammar, list[Term]]:
@@ -412,21 +514,21 @@ def grammar_of(
     used = {f.op for f in forms.values()}
     kinds = frozenset[str]().union(*(k for k in _KINDS if k & used)).intersection(_FEWEST)
     more = _OF_PRODUCTS if contracts and all(len(p.shape) <= 2 for p in params) else (*_OF_ELEMENTS, *sorted(kinds))
+    axes = [(f.op, dict(f.attributes).get("axis", 0)) for f in forms.values() if f.op in _TOTALS]
+    more = (*more, *dict.fromkeys(f"{name}(axes=({axis},))" for op, axis in axes for name in _TOTALS[op]))
     signature = ", ".join(
         f"{p.attr('name')}: {' '.join(map(_size_text, p.shape))}" + ("" if p.dtype == "float32" else f" @ {p.dtype}")
         for p in params
     )
     asked = operators.split("|") if operators else more
     grammar = Grammar([*dict.fromkeys(forms.values()), *asked], signature, tuple(constants), tuple(dtypes))
-    numbers = {f: n for n, f in enumerate(grammar.forms)}
+    places = {f: n for n, f in enumerate(grammar.forms)}
     terms: dict[Expr, Term] = {h: -1 - n for n, h in enumerate(holes)}
     for e in postorder(roots):
         if e in terms:
             continue
-        leaf = next((i for i in grammar.operands if grammar.leaves[i] is e), None)
-        terms[e] = (
-            leaf if leaf is not None else (numbers[forms[e]], *(terms[a] for a in e.args)) if e in forms else None
-        )
+        leaf = next((i for i in (*grammar.operands, *grammar.filled) if grammar.leaves[i] is e), None)
+        terms[e] = leaf if leaf is not None else (places[forms[e]], *(terms[a] for a in e.args)) if e in forms else None
     if any(t is None for t in terms.values()):
         raise DiscoveryError("a leaf that no grammar has")
     return grammar, [terms[r] for r in roots]

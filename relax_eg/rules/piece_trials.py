@@ -210,8 +210,7 @@ def sums_of_images(rng: np.random.Generator) -> Trial:
     trial = images(rng)
     axes = [a for a in range(trial.node.ndim) if a >= 2 or rng.integers(2)]
     node = (op.sum, op.max, op.min)[int(rng.integers(3))](trial.node, axes)
-    main = main_of(trial.module.main.params, node)
-    return Trial(Module((main,)), node, trial.args, ModuleAnswers({}, (), postorder((node,)), 0.0), "numpy")
+    return trial_of(trial.module.main.params, node, trial.args, "numpy", large_bytes=0.0)
 
 
 def on_host(rng: np.random.Generator) -> Trial:

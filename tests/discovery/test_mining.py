@@ -149,3 +149,11 @@ def test_the_command_with_a_sketch() -> None:
     assert "trace(a @ b) = sum(a * b.T)" in ran.output
     ran = CliRunner().invoke(app, ["discover", "multiply", *arguments[3:], *more])
     assert "--sketch: a function that it is a sketch of is needed" in ran.output
+
+
+def test_a_law_of_an_operator_with_other_arguments_than_attributes_is_written() -> None:
+    """`op.scatter` has fewer arguments than the operator has dimension numbers."""
+    found = mine(
+        lambda x, i, u: x - jnp.zeros_like(x).at[i].add(-u), "k", "m @ int32", "m", at={"k": 64, "m": 64}, size=1
+    )
+    assert any('call("scatter", ' in o.source and "= scatter(" in o.text for o in found.offers)

@@ -75,6 +75,7 @@ LISTED = {
     "discovery/typings.py": "what is about the last axes, and what joins and cuts",
     "discovery/grammar.py": "attributes of slices, which are chosen together",
     "driver/mining.py": "operators that terms may have besides those of a fragment",
+    "driver/kept_tables.py": "operators that terms of elements have",
     "rules/signature.py": "notation of operators in a message",
     "rules/matrices/determinants.py": "a theory: determinants by LU factors",
     "rules/matrices/lifting.py": "a theory: solutions of systems",

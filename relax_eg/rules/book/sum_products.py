@@ -33,6 +33,7 @@ from relax_eg.rules.sums_of_products.region import (
     Region,
     divisors_of,
     is_view,
+    keeps_range,
     region_of,
     sums,
     terms_of,
@@ -75,12 +76,17 @@ _OPERATORS = frozenset(
 
 
 def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
-    if terms_of(e) is None or not _is_root(e, queries):
+    if not _is_part(e) or not _is_root(e, queries):
         return None
     found: dict[Expr, None] = {}
     for region in _regions(e, queries):
         found.update(dict.fromkeys(forms_of(region, queries, queries.seconds)))
     return tuple(found) or None
+
+
+def _is_part(e: Expr) -> bool:
+    """Whether `e` is a sum of products that may be taken apart."""
+    return terms_of(e) is not None and not keeps_range(e)
 
 
 def _is_root(e: Expr, queries: ProgramQueries) -> bool:
@@ -92,7 +98,7 @@ def _is_root(e: Expr, queries: ProgramQueries) -> bool:
     x = e
     while True:
         readers = queries.readers(x)
-        if len(readers) != 1 or terms_of(readers[0]) is None:
+        if len(readers) != 1 or not _is_part(readers[0]):
             return x is e
         (reader,) = readers
         if any(reader.args[i] is x for i in divisors_of(reader)):
@@ -112,7 +118,7 @@ def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
     the one that goes on rounding products."""
 
     def is_shared(x: Expr) -> bool:
-        return len(queries.readers(x)) > 1 and not is_view(x)
+        return keeps_range(x) or (len(queries.readers(x)) > 1 and not is_view(x))
 
     cut = region_of(e, is_shared)
     if cut is not None and cut.may_gain:
@@ -122,7 +128,7 @@ def _regions(e: Expr, queries: ProgramQueries) -> Iterator[Region]:
             unrounded = region_of(e, is_cut, unrounded=True)
             if unrounded is not None and unrounded.may_gain and _sums_anew(unrounded, cut):
                 yield unrounded
-    through = region_of(e, lambda x: False)
+    through = region_of(e, keeps_range)
     if through is not None and through.may_gain and (cut is None or through.leaves != cut.leaves):
         inside = set(through.nodes)
         computed = (x for x in through.nodes if x is not e and not is_view(x))

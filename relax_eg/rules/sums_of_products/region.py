@@ -240,6 +240,11 @@ def _has_sums(e: Expr, depth: int) -> bool:
     return sums(e) or ((e.op in (*_SUMS, "where") or is_view(e)) and any(_has_sums(a, depth - 1) for a in e.args))
 
 
+def keeps_range(e: Expr) -> bool:
+    """Whether `e` scales values in a float of short range, so that a sum over these stays in range."""
+    return e.op in _SCALES and has_short_range(e.dtype)
+
+
 @lru_cache(_MOST_KNOWN)
 def terms_of(e: Expr, is_position: bool = False) -> tuple[_Product, ...] | None:
     """The terms of the index equation of `e`, each as the operands that it multiplies; None if `e` is no sum of
@@ -252,8 +257,6 @@ def terms_of(e: Expr, is_position: bool = False) -> tuple[_Product, ...] | None:
         return None
     if any(isinstance(x.annotation, Tensor) and x.annotation.shape is None for x in (e, *e.args)):
         return None
-    if e.op in _SCALES and has_short_range(e.dtype):
-        return None  # what scales the operands of a sum keeps it in range
     if TABLE[e.op].kernel == "conv":
         return None  # a sum of products over windows, which no plan here computes
     if dict(e.attrs).get("precision") is not None or dict(e.attrs).get("out_dtype") not in (None, e.dtype):
