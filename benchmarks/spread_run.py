@@ -1,11 +1,12 @@
 """Small programs on eight CPU devices: spread, beside `jax.jit` with the same shardings of the inputs.
 
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m benchmarks.spread_run [--quick] [--only mlp] [--write]
+    XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m benchmarks.spread_run --collectives
 
 `jax.jit` leaves everything but the inputs to XLA's own propagation. The inputs are where `rx.spread` places them, or,
 in the cases "given", where data parallel training has them, or whole on every device. Both sides take turns
 (`benchmarks.timing`); a ratio below 1 says that the spread program is faster. `--write` puts the table into
-docs/spread.md.
+docs/spread.md. `--collectives` times single collectives, beside the price that `rx.spread` gives them.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
+from jax import lax
+from jax.sharding import PartitionSpec as P
 from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import Quick, write_between
 from benchmarks.spread import DOCUMENT, block, mixture, mlp, training, weights
-from benchmarks.timing import BEYOND, QUICK_SECONDS, Estimate, settled, tally
+from benchmarks.timing import BEYOND, QUICK_SECONDS, Estimate, measure, settled, tally
+from relax_eg.extract.devices import profile
+from relax_eg.extract.links import Collective, link_for
 
 DEVICES = 8
 BEGIN, END = "<!-- python -m benchmarks.spread_run --write: from here -->", "<!-- runs: to here -->"
@@ -98,6 +103,40 @@ def timed(name: str, run: Run, seconds: float) -> Row:
     return Row(name, inputs, 1e3 * timings.median("spread"), 1e3 * timings.median("jax.jit"), ratio)
 
 
+# Each kind of collective, as a function of an array on every device whose result has the array's shape. What gives it
+# that shape is timed, too.
+COLLECTIVES: dict[Collective, Callable[[jax.Array], jax.Array]] = {
+    "all-reduce": lambda x: lax.psum(x, "x") / DEVICES,
+    "reduce-scatter": lambda x: jnp.tile(lax.psum_scatter(x, "x", tiled=True) / DEVICES, DEVICES),
+    "all-gather": lambda x: lax.all_gather(x, "x", tiled=True)[: x.size],
+    "all-to-all": lambda x: lax.all_to_all(x, "x", 0, 0, tiled=True),
+    "collective-permute": lambda x: lax.ppermute(x, "x", [(i, (i + 1) % DEVICES) for i in range(DEVICES)]),
+}
+REPEATED = 20  # chosen: collectives in a call, one after the other
+BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 22)  # chosen: of the array on every device
+
+
+def collectives(quick: bool) -> Table:
+    """Microseconds of collectives among the threads of this process, and those that they are priced at."""
+    mesh = jax.make_mesh((DEVICES,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    link = link_for(profile("cpu"), DEVICES, DEVICES)
+    table = Table("collective", "KiB on a device", "us", "priced, us")
+    for kind, fn in COLLECTIVES.items():
+        for size in BYTES[:1] if quick else BYTES:
+            array = jnp.ones((DEVICES * size // 4,), jnp.float32)
+
+            def repeated(x: jax.Array, fn: Callable[[jax.Array], jax.Array] = fn) -> jax.Array:
+                return lax.fori_loop(0, REPEATED, lambda _, y: fn(y) + 1.0, x)
+
+            run = jax.jit(jax.shard_map(repeated, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False))
+            calls = {kind: lambda run=run, array=array: run(array)}
+            seconds = measure(calls, QUICK_SECONDS).median(kind) / REPEATED
+            full = size * DEVICES if kind in ("all-gather", "all-to-all") else size
+            priced = link.seconds(kind, DEVICES, full)
+            table.add_row(kind, f"{size >> 10}", f"{1e6 * seconds:.0f}", f"{1e6 * priced:.0f}")
+    return table
+
+
 def markdown(rows: list[Row]) -> str:
     lines = [
         "| program on 8 CPU devices | placements of inputs | spread, ms | `jax.jit`, ms | ratio of times |",
@@ -114,6 +153,7 @@ def slower(rows: list[Row]) -> int:
 def main(
     only: Annotated[str, typer.Option("--only", help="Cases whose names have this in them.")] = "",
     write: Annotated[bool, typer.Option("--write", help="Put the table into docs/spread.md.")] = False,
+    single: Annotated[bool, typer.Option("--collectives", help="Time single collectives instead.")] = False,
     quick: Quick = False,
 ) -> None:
     """Milliseconds of spread programs and of `jax.jit` with the same shardings of inputs; fails where one is slower
@@ -123,6 +163,9 @@ def main(
             f"{DEVICES} devices are needed; JAX has {len(jax.devices())}\n  accepted: "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={DEVICES}"
         )
+    if single:
+        Console(width=140).print(collectives(quick))
+        return
     rows = [timed(n, r, QUICK_SECONDS if quick else SECONDS) for n, r in cases().items() if only in n]
     table = Table("program", "placements of inputs", "spread, ms", "jax.jit, ms", "ratio of times")
     for r in rows:

@@ -14,7 +14,7 @@ from relax_eg.extract.profile import Profile
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute"]
 # measured: seconds in which threads of one process wait for each other, once in a collective of any kind: 8 of them on
-# two cores take 210 to 300 us of processor time for small ones, in loops of 20 in a `shard_map`.
+# two cores take 210 to 300 us of processor time for small ones (benchmarks.spread_run --collectives).
 _MEETING = 1.5e-4
 
 
