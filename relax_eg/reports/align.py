@@ -15,7 +15,6 @@ from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.report import AS_WRITTEN, ProgramCost
 from relax_eg.figures import binding_text
 from relax_eg.reports.record import ReportRecord
-from relax_eg.reports.text import not_proved
 
 NO_LINE = "(no source line)"
 MOST_CHANGES = 3  # limit: changes that are reported
@@ -202,6 +201,8 @@ def _statements(reports: Sequence[ReportRecord], by: str, rows: Sequence[Aligned
             f"sizes were assumed, not given, in {len(assumed)} of {len(reports)}: {binding_text(assumed[0].at)}"
         )
     if unproved := [r for r in reports if r.not_proved]:
+        from relax_eg.reports.text import not_proved  # loads rich
+
         found += dict.fromkeys(f"{r.name} {not_proved(r)}" for r in unproved)
     newer = [r for r in reports if r.more is not None]
     if newer:

@@ -77,7 +77,8 @@ def test_state_that_does_not_fit_whole_is_split() -> None:
 
 
 def test_new_state_is_gathered_at_once_where_there_is_room() -> None:
-    """Beside the old state, whose place it takes then: XLA begins all gathers before one ends."""
+    """Beside the old state, whose place it takes then: XLA begins all gathers before one ends. Of two weights it gathers
+    one after the other, which takes up to a quarter less than is predicted."""
     specs = {k: f"16 {v}" for k, v in LAYER.items()}
     best = rx.spread(
         train_step, specs, f"2048 {D}", f"2048 {D}", mesh={"x": 8}, target="h100", state={"ps": 0},
@@ -85,7 +86,8 @@ def test_new_state_is_gathered_at_once_where_there_is_room() -> None:
     )  # fmt: skip
     state = 2 * 16 * D * F * 4
     assert best.spreading.memory > 2 * state
-    assert best.compile_spread("h100", donate=("ps",)).memory == pytest.approx(best.spreading.memory, rel=0.1)
+    compiled = best.compile_spread("h100", donate=("ps",)).memory
+    assert 1.5 * state < 0.75 * best.spreading.memory < compiled < 1.1 * best.spreading.memory
 
 
 def test_threads_keep_what_follows_from_the_inputs_where_the_gain_is_in_doubt() -> None:
