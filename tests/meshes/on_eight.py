@@ -508,7 +508,9 @@ if __name__ == "__main__":
 
     # JAX reads them when it first looks for devices.
     given = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{given} --xla_force_host_platform_device_count=8 {FLAGS}"
+    # At level 0 XLA makes NaN of a gradient on one device (number 20039, jax 0.10.2); level 1 compiles as fast.
+    quickly = f"{FLAGS} --xla_backend_optimization_level=1"
+    os.environ["XLA_FLAGS"] = f"{given} --xla_force_host_platform_device_count=8 {quickly}"
     count, *first = map(int, sys.argv[1:3])
     check_drawn(count, *first)
     print(f"{count} ran, none wrong")
