@@ -77,8 +77,8 @@ def test_state_that_does_not_fit_whole_is_split() -> None:
 
 
 def test_new_state_is_gathered_at_once_where_there_is_room() -> None:
-    """Beside the old state, whose place it takes then: XLA begins all gathers before one ends. Of two weights it gathers
-    one after the other, which takes up to a quarter less than is predicted."""
+    """Beside the old state, whose place it takes then: XLA begins all gathers before one ends. Of two weights it
+    gathers one after the other, which takes up to a quarter less than is predicted."""
     specs = {k: f"16 {v}" for k, v in LAYER.items()}
     best = rx.spread(
         train_step, specs, f"2048 {D}", f"2048 {D}", mesh={"x": 8}, target="h100", state={"ps": 0},
