@@ -71,6 +71,14 @@ def main(x: R.Tensor(("n",), "float32"), c: R.Tensor((), "bool"), s: R.Shape(("k
     assert pickle.loads(pickle.dumps(scripted)) == scripted and copy.deepcopy(scripted) == scripted
 
 
+def test_what_was_optimized_is_shared_by_copies_and_saved_by_name() -> None:
+    best = rx.optimize(lambda x: x * 2.0, "n")
+    model = copy.deepcopy({"encode": best})
+    assert model["encode"] is best
+    with pytest.raises(rx.errors.ArtifactError, match=r"is not pickled\n  accepted: `save\(path\)`"):
+        pickle.dumps(best)
+
+
 def test_a_pickle_is_read_in_another_process(tmp_path: Path) -> None:
     x = ir.var("x", rx.Tensor("n 4"))
     module = ir.Module((ir.pure_function("main", (x,), [op.exp(x) + 1.0]),))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 from relax_eg.backend.call_keys import UnseenError, is_tracing
 from relax_eg.backend.executables import EXECUTABLES, ClosedError, Executables, FullError, executables
@@ -25,7 +25,7 @@ from relax_eg.backend.padded import PaddedArray
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import Program, positional_arguments, without_notes
 from relax_eg.backend.statistics import SettledRow, Statistics
-from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.errors import ArtifactError, OptionError, RelaxEgError
 from relax_eg.reports.record import MeasuredRow
 
 UNSEEN: Any = object()
@@ -262,6 +262,16 @@ class Runtime:
         self._serving: Serving = serving or strategy
         self._program, self._executables = strategy.program, strategy.executables
         self._wide, self._names = strategy.program.wide, strategy.names
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Itself, as of a Python function: a model that holds it can be copied."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise ArtifactError(
+            f"{self._program.name} is a program for this process, and is not pickled\n  accepted: `save(path)` of what "
+            "`optimize` returned, and `rx.load(path)` in another process"
+        )
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs."""
