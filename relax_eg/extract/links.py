@@ -14,7 +14,7 @@ from relax_eg.extract.profile import Profile
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute"]
 # measured: seconds in which threads of one process wait for each other, once in a collective of any kind. Small ones
-# of 8 threads on two cores take 234 to 254 us, of 64 KiB 262 to 357 us (`python -m benchmarks.spread_run --collectives`).
+# of 8 threads on two cores take 234 to 254 us, of 64 KiB 262 to 357 (`python -m benchmarks.spread_run --collectives`).
 _MEETING = 1.5e-4
 
 
