@@ -20,10 +20,10 @@ from relax_eg.discovery.terms import Term
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.driver.fragments import Fragment
 from relax_eg.dtypes import is_float
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import rebuilt
-from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, postorder, var
+from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, postorder, rebuild, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
@@ -185,21 +185,20 @@ def _on_vectors(root: Expr, leaves: Leaves) -> Expr | None:
 
 
 def _rebuilt(root: Expr, leaves: Leaves, shape: tuple[Dim, ...]) -> Expr:
-    done: dict[Expr, Expr] = {
+    """A fragment on leaves of one shape, in float64. OperatorError for what is none of operators, or has axes."""
+
+    def made(e: Expr, args: tuple[Expr, ...]) -> Expr:
+        if e.op == CONSTANT:
+            return const(np.asarray(constant_value(e), np.float64), "float64") if is_float(e.dtype) else e
+        if e.op not in TABLE:
+            raise OperatorError(f"{e.op} is no operator")
+        attrs = {k: "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v for k, v in e.attrs}
+        return call(e.op, args, attrs)
+
+    variables = {
         x: var(_NAMES[i], Tensor(shape, "float64" if is_float(x.dtype) else x.dtype)) for i, x in enumerate(leaves)
     }
-    for e in postorder((root,), stop=done.__contains__):
-        if e in done:
-            continue
-        if e.op == CONSTANT:
-            value = constant_value(e)
-            done[e] = const(np.asarray(value, np.float64), "float64") if is_float(e.dtype) else e
-        elif e.op in TABLE:
-            attrs = {k: "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v for k, v in e.attrs}
-            done[e] = call(e.op, tuple(done[a] for a in e.args), attrs)
-        else:
-            return e
-    return done[root]
+    return rebuild([root], made, variables)[0]
 
 
 def with_term(f: Function, x: Fragment, made: Expr) -> Function | None:

@@ -186,6 +186,11 @@ class SpreadProgram:
     joined: dict[int, int] = field(default_factory=dict[int, int])
     share: int = 1
 
+    def read_inside(self) -> list[set[int]]:
+        """For each value the values of its own function that its ways read."""
+        values = self.values
+        return [{c for w in x.ways for c in w.children if values[c].function == x.function} for x in values]
+
     def splits_along(self, axis: int) -> bool:
         """Whether the program's author has split something over an axis of the mesh."""
         ways = (w.along[axis] for v in self.values for w in v.ways if w.along)

@@ -46,18 +46,17 @@ def add_rings(program: SpreadProgram, mesh: DeviceMesh, profile: Profile) -> Non
     large = {v for v, x in enumerate(values) if any(w.rings and w.cost.seconds >= least for w in x.ways)}
     if not large:
         return
-    read: dict[int, set[int]] = {v: {c for w in x.ways for c in w.children} for v, x in enumerate(values)}
-    inside = {v: {c for c in read[v] if values[c].function == x.function} for v, x in enumerate(values)}
+    inside = program.read_inside()
     readers: dict[int, set[int]] = {}
-    for v, children in inside.items():
+    for v, children in enumerate(inside):
         for c in children:
             readers.setdefault(c, set()).add(v)
     carried, handed = {p for p, _ in program.tied}, {v for _, v in program.tied}
     # What depends on a matmul, of this step of a loop or of the one before; and what one waits for, or the next step.
     late = reached(large | carried, lambda v: readers.get(v, ()))
-    awaited = reached(large | handed, lambda v: inside[v])
+    awaited = reached(large | handed, inside.__getitem__)
     for v in large:
-        before = reached([v], lambda v: inside[v])
+        before = reached([v], inside.__getitem__)
         beside = any(u not in before and values[u].function == values[v].function for u in large)
         ends = v in handed or not awaited.keys().isdisjoint(readers.get(v, ()))
         for way in values[v].ways:

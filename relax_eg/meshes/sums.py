@@ -67,15 +67,13 @@ def join_sums(program: SpreadProgram) -> None:
     """Finds the sums of each function that are sent as one: those for which no other sum waits, nor the next step of a
     loop."""
     values, carried = program.values, {v for _, v in program.tied}
-    inside = {
-        v: {c for w in x.ways for c in w.children if values[c].function == x.function} for v, x in enumerate(values)
-    }
+    inside = program.read_inside()
 
     def sums(s: SplitStrategy) -> bool:  # a sum over a size of 1 is none
         return s.result == PARTIAL_SUM and not s.passes and all(d.variables or int(d) > 1 for d in s.extents)
 
     made = {v for v, x in enumerate(values) if any(sums(s) for w in x.ways for s in w.strategies)}
-    awaited = reached([*carried, *(c for v in made for c in inside[v])], lambda v: inside[v])
+    awaited = reached([*carried, *(c for v in made for c in inside[v])], inside.__getitem__)
     late = made - awaited.keys()
     each = Counter(values[v].function for v in late)
     passing = (
