@@ -12,7 +12,7 @@ of at least `ProgramQueries.large_bytes` bytes, and nothing is accumulated.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relax_eg.ir.annotations import Tensor
@@ -26,7 +26,7 @@ from relax_eg.ops.ordering import AFTER
 from relax_eg.ops.transfers import FROM_HOST, ON_HOST
 from relax_eg.rules.all_steps import StepsDepend, without_loops
 from relax_eg.rules.fission import BodyAnswers, Finer, in_a_loop, readers_of
-from relax_eg.rules.halo import halo_of, halo_of_total, with_halo
+from relax_eg.rules.halo import Halo, halo_of, halo_of_total, with_halo
 from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxes, sums_of_images, sums_of_rows, twice
 from relax_eg.rules.regions import ORDERS, SHAPED, CutRegion, dimension_of, dimensions_of, extent_of, joint_region
 from relax_eg.rules.rule_set import RuleSet
@@ -60,18 +60,8 @@ def _in_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     """`e` in pieces of its longest axis whose places read windows, such as the rows of an image, each with a halo."""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
         return ()
-    own, proposed = queries.extent(bytes_of(e.annotation)), list[Expr]()
-    for axis in sorted(range(e.ndim), key=lambda a: -queries.extent(e.shape[a])):
-        for count in _UNDER_LIMIT:
-            halo = halo_of(e, axis, count, queries)
-            inside = [] if halo is None else [queries.extent(bytes_of(x.annotation)) for x in halo.nodes if x is not e]
-            if halo is None or max(inside, default=0) < own:
-                break
-            made = with_halo(e, halo, queries)
-            proposed += [] if made is None else [made]
-        if proposed:
-            break
-    return tuple(proposed)
+    axes = sorted(range(e.ndim), key=lambda a: -queries.extent(e.shape[a]))
+    return _with_halos(e, (functools.partial(halo_of, e, a) for a in axes), queries)
 
 
 def _totals_of_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
@@ -79,18 +69,28 @@ def _totals_of_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     of a convolution's result over its rows."""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
         return ()
-    own, proposed = queries.extent(bytes_of(e.annotation)), list[Expr]()
     reduced = [d for d in dimensions_of(e) if d.output is None]
-    for along in sorted(reduced, key=lambda d: -queries.extent(extent_of(e, d))):
+    reduced.sort(key=lambda d: -queries.extent(extent_of(e, d)))
+    return _with_halos(e, (functools.partial(halo_of_total, e, d) for d in reduced), queries)
+
+
+def _with_halos(
+    e: Expr, regions: Iterable[Callable[[int, ProgramQueries], Halo | None]], queries: ProgramQueries
+) -> tuple[Expr, ...]:
+    """`e` by the first of `regions`, each of some number of pieces, that has a value as large as `e` inside."""
+    own = queries.extent(bytes_of(e.annotation))
+    for region in regions:
+        proposed: list[Expr] = []
         for count in _UNDER_LIMIT:
-            halo = halo_of_total(e, along, count, queries)
-            if halo is None or max(queries.extent(bytes_of(x.annotation)) for x in halo.nodes) < own:
+            halo = region(count, queries)
+            inside = [] if halo is None else [queries.extent(bytes_of(x.annotation)) for x in halo.nodes if x is not e]
+            if halo is None or max(inside, default=0) < own:
                 break
             made = with_halo(e, halo, queries)
             proposed += [] if made is None else [made]
         if proposed:
-            break
-    return tuple(proposed)
+            return tuple(proposed)
+    return ()
 
 
 @dataclass(frozen=True)

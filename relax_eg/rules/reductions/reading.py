@@ -47,7 +47,7 @@ from relax_eg.shapes import Dim
 _DEEPEST = 14  # limit: operators on a path from a value to the leaves of its form
 _VIEWS = movement_operators("view")
 _COUNTING = frozenset(("add", "negative", "subtract", "sum"))  # operators whose results may be multiples of an operand
-_LEMMAS = frozenset(("sum", "max", "min"))  # operators that are not pointwise and are read
+_REDUCTIONS = frozenset(("sum", "max", "min"))  # operators that are not pointwise and are read
 _OTHER = {"max": "min", "min": "max"}  # given: what a negative scale makes of an extreme
 
 
@@ -92,7 +92,7 @@ def _read_below(e: Expr, is_scale: bool) -> set[Expr | None]:
                 found.add(None)
             if x not in found:
                 found.add(x)
-                if x.op in _LEMMAS or x.op in _VIEWS or is_pointwise(x):
+                if x.op in _REDUCTIONS or x.op in _VIEWS or is_pointwise(x):
                     following += x.args
         level = following
     return found
