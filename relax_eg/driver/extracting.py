@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from relax_eg.driver.options import ASSUMED_SIZE, Options
@@ -129,6 +129,7 @@ class ExtractedBlock:
     - `written_cost`: the cost of the block as written; infinite if it is not known.
     - `runner_up`: finds the second best choice, which only a report asks for; None in kernels.
     - `kernels`: the kernels that hold several operators.
+    - `refused`: by rule, the candidates that were refused because the program would have lost accuracy.
     """
 
     forms: tuple[BlockForm, ...]
@@ -139,6 +140,7 @@ class ExtractedBlock:
     written_cost: float = math.inf
     runner_up: Callable[[], RunnerUp | None] = lambda: None
     kernels: tuple[KernelRow, ...] = ()
+    refused: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:

@@ -144,6 +144,11 @@ class Options:
         return APPROXIMATE if "approximate" in self.numerics else PREPARABLE
 
     @property
+    def bounds_errors(self) -> bool:
+        """Whether the chosen program is about as accurate as the one as written, though not the same to the bit."""
+        return self.numerics[-1] == "reassociate"
+
+    @property
     def is_exact(self) -> bool:
         """Whether only bit-exact rules are allowed."""
         return self.numerics == ("exact",)

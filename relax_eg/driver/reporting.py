@@ -117,6 +117,7 @@ def report_of(
         rule_set=options.rules.name,
         language=_language(traced),
         expected=None if kept else expected_of(here.before, here.after, inside.profile),
+        refused=dict(sum((Counter(o.block.refused) for o in outcomes), Counter[str]())),
         not_proved=not_proved(r for r in (*options.rules, *options.rules.schemas) if r.name in used),
         code={line: text[:MOST_LETTERS] for line in quoted if line in known and (text := text_of_line(known[line]))},
     )

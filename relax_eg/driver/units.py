@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from relax_eg.backend.family import WHOLE
+from relax_eg.driver.accuracy import accurate_choice
 from relax_eg.driver.batching import batch_function
 from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extract_kernels, extract_operators
 from relax_eg.driver.fixed import with_fixed_sizes
@@ -353,6 +354,11 @@ class Units:
             self._saturated[place] = self._saturate(place, roots, scope, known, run, more, makers)
             chosen = extract(self._saturated[place].read, request)
         saturated = self._saturated[place]
+        if run.options.bounds_errors:
+            known_of = known_facts(known.facts, known.exact, scope)
+            found_with = partial(extract, request=request)
+            read, chosen = accurate_choice(saturated.read, chosen, found_with, known_of.among, scope.statements)
+            self._saturated[place] = saturated = replace(saturated, read=read)
         read = saturated.read
         if self.watch is not None:
             self.watch(name, read, chosen.taken)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -108,6 +108,30 @@ class Dump:
         expression has the graph's forms of sizes."""
         before, found = self.one_form, make()
         return found if self.one_form == before else make()
+
+    def without(self, refused: Collection[tuple[int, int]]) -> Dump:
+        """The same classes without the `refused` candidates, which rules made, and without those that read a class that
+        has no candidate left. O(nodes)."""
+        graph = self.graph
+        gone = set(refused)
+        readers: dict[int, list[tuple[int, int]]] = {}
+        for c, row in enumerate(graph.candidates):
+            for k, candidate in enumerate(row):
+                for child in candidate.children:
+                    readers.setdefault(child, []).append((c, k))
+        left = [len(row) for row in graph.candidates]
+        todo = list(gone)
+        while todo:
+            c, _ = todo.pop()
+            left[c] -= 1
+            for place in () if left[c] else readers.get(c, ()):
+                if place not in gone:
+                    gone.add(place)
+                    todo.append(place)
+        kept = [[k for k in range(len(row)) if (c, k) not in gone] for c, row in enumerate(graph.candidates)]
+        candidates = [[graph.candidates[c][k] for k in row] for c, row in enumerate(kept)]
+        as_written = [row.index(k) if k >= 0 else -1 for row, k in zip(kept, graph.as_written, strict=True)]
+        return replace(self, graph=ExtractionGraph(candidates, graph.annotations, graph.roots, as_written))
 
     def _in_form(self, e: Expr, c: int) -> Expr:
         return _renamed(e, self.graph.annotations[c]) if self.one_form else e

@@ -68,6 +68,7 @@ class ReportRecord:
       were compared.
     - `expected`: the predicted gain of a call with its interval; None if the program is kept as written.
     - `not_proved`: the user's rules among `rules` that no proof covers, each with its line and what is known of it.
+    - `refused`: by rule, the candidates that were refused because the program would have lost accuracy.
     - `language`: what became of recursion, function values and data, by function.
     - `spread`: how the program is spread over a mesh of devices; None on one device. `after` is then that of a device,
       computing and sending.
@@ -117,6 +118,7 @@ class ReportRecord:
     memory: MemoryRow | None = None
     executions: Mapping[str, float] = field(default_factory=dict[str, float])
     not_proved: Mapping[str, str] = field(default_factory=dict[str, str])
+    refused: Mapping[str, int] = field(default_factory=dict[str, int])
     language: Mapping[str, str] = field(default_factory=dict[str, str])
     expected: Expected | None = None
     spread: SpreadReport | None = None

@@ -98,6 +98,9 @@ def note_lines(r: ReportRecord) -> list[str]:
     if r.unproved:
         more = f" and {len(r.unproved) - MOST_RULES} more" if len(r.unproved) > MOST_RULES else ""
         lines.append(f"a rule waits for what was not proved: {'; '.join(r.unproved[:MOST_RULES])}{more}")
+    if r.refused:
+        each = ", ".join(f"{rule} x{n}" for rule, n in r.refused.items())
+        lines.append(f'refused, because the program would lose digits (numerics="approximate" allows it): {each}')
     lines += map(str, r.libraries)
     lines += [f"runs at its very sizes: {what}: {why}" for what, why in r.at_exact_sizes.items()]
     for o in r.opaque:

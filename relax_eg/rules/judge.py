@@ -46,10 +46,10 @@ Arithmetic = Literal["numpy", "exact"]
 # chosen: tolerance of float64 results, relative to the largest intermediate value: far above the rounding error at
 # small sizes, far below the difference that a mistake in a rule makes.
 TOLERANCE = 1e-11
-_PERTURBATIONS = 8  # limit: perturbations of the operands; if a result fails with these, eight times as many are tried
+PERTURBATIONS = 8  # limit: perturbations of the operands; if a result fails with these, eight times as many are tried
 # chosen: the accepted error of the right side, relative to the larger of the left side's error and its change under
 # perturbation
-_ACCURACY_FACTOR = 8.0
+ACCURACY_FACTOR = 8.0
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def _evaluate(
         return list(evaluate_expr(root, env, case.sizes, arithmetic=arithmetic, ordered=ordered))
 
 
-def _evaluate_sides(
+def evaluate_sides(
     p: PreparedSides, root: Expr, case: Case, domain: Arithmetic = "numpy", ordered: bool = False
 ) -> list[Array] | Failure:
     """The values of `root`, a tuple that holds both sides; a Failure if only the right side cannot be formed. Raises
@@ -232,7 +232,8 @@ def _keep_promises(p: PreparedSides, case: Case) -> None:
             raise Absent
 
 
-def _widened_case(case: Case) -> Case:
+def widened_case(case: Case) -> Case:
+    """`case` with the values of `wide_array`."""
     return Case(case.instance, case.sizes, {n: wide_array(v) for n, v in case.values.items()})
 
 
@@ -245,7 +246,7 @@ def wide_array(v: Array) -> Array:
 def judge_exactly(case: Case) -> Failure | None:
     """Judges whether the sides are equal as rational numbers, and undefined at the same positions."""
     p = prepare_sides(case.instance)
-    found = _evaluate_sides(p, p.both_sides_tuple, case, "exact")
+    found = evaluate_sides(p, p.both_sides_tuple, case, "exact")
     if isinstance(found, Failure):
         return found
     n = len(p.left)
@@ -262,7 +263,7 @@ def judge_over_reals(case: Case) -> Failure | None:
     """Judges whether the sides are equal in float64 up to rounding, and finite at the same positions. Integers and
     bools must be equal."""
     p = widen_sides(case.instance)
-    found = _evaluate_sides(p, p.all_nodes_tuple, _widened_case(case))
+    found = evaluate_sides(p, p.all_nodes_tuple, widened_case(case))
     if isinstance(found, Failure):
         return found
     n = len(p.left)
@@ -307,7 +308,7 @@ def _magnitude(value: Any) -> float:
 def judge_bits(case: Case) -> Failure | None:
     """Judges whether the sides have the same bits, with reductions as folds in order. All NaNs count as equal."""
     p = prepare_sides(case.instance)
-    found = _evaluate_sides(p, p.both_sides_tuple, case, ordered=True)
+    found = evaluate_sides(p, p.both_sides_tuple, case, ordered=True)
     if isinstance(found, Failure):
         return found
     n = len(p.left)
@@ -330,7 +331,7 @@ def judge_accuracy(case: Case) -> Failure | None:
     error must be at most 8 times the larger of the left side's error and the change of the exact left side under
     half-ulp perturbations of its inputs, but for what may be masks. Float64 counts as exact."""
     p = prepare_sides(case.instance)
-    found = _evaluate_sides(p, p.both_sides_tuple, case)
+    found = evaluate_sides(p, p.both_sides_tuple, case)
     if isinstance(found, Failure):
         return found
     n = len(p.left)
@@ -348,7 +349,7 @@ def accuracy_failure(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) ->
         if left.dtype.kind == "c" or right.size == 0 or np.array_equal(left, right, equal_nan=left.dtype.kind == "f"):
             continue
         if truths is None:
-            truths = _evaluate(wide, wide.left_tuple, _widened_case(case))
+            truths = _evaluate(wide, wide.left_tuple, widened_case(case))
         truth = np.asarray(truths[i]).astype(np.float64)
         narrow = left.astype(np.float64), right.astype(np.float64)
         judged = np.isfinite(narrow[0]) & np.isfinite(truth)
@@ -357,17 +358,17 @@ def accuracy_failure(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) ->
             return Failure(what, left, right, i, _NOT_ACCURATE)
         with np.errstate(invalid="ignore", over="ignore"):
             error = np.where(judged, np.abs(narrow[1] - truth), 0.0)
-            allowed = np.where(judged, np.maximum(np.abs(narrow[0] - truth), _half_ulp(left, truth)), np.inf)
+            allowed = np.where(judged, np.maximum(np.abs(narrow[0] - truth), half_ulp_of(left, truth)), np.inf)
         # Most results pass without perturbations, so these are computed only for a result that does not.
-        for count in (_PERTURBATIONS, 8 * _PERTURBATIONS):
-            if not np.any(error > _ACCURACY_FACTOR * allowed):
+        for count in (PERTURBATIONS, 8 * PERTURBATIONS):
+            if not np.any(error > ACCURACY_FACTOR * allowed):
                 break
             allowed = np.maximum(allowed, _sensitivity(wide, case, truth, i, count))
-        if np.any(error > _ACCURACY_FACTOR * allowed):
+        if np.any(error > ACCURACY_FACTOR * allowed):
             at = int(np.argmax(error / np.where(allowed > 0, allowed, 1e-300)))
             ratio = float(error.flat[at] / max(float(allowed.flat[at]), 1e-300))
             what = f"in {left.dtype.name} the right side's error is {ratio:.3g} times what the left side's allows"
-            what += f" ({_ACCURACY_FACTOR:g} times is accepted)"
+            what += f" ({ACCURACY_FACTOR:g} times is accepted)"
             return Failure(what, left, right, i, _NOT_ACCURATE)
     return None
 
@@ -375,7 +376,7 @@ def accuracy_failure(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) ->
 _NOT_ACCURATE = 'claim numerics="approximate", or restrict the rule to where it is accurate'
 
 
-def _half_ulp(left: Array, truth: Array) -> Array:
+def half_ulp_of(left: Array, truth: Array) -> Array:
     """Half an ulp of `truth` in the dtype of `left`, with a positive lower bound: no result of this dtype can be
     required to be nearer to `truth`. Zeros if the dtype is not a float type."""
     if not is_float(left.dtype.name):
@@ -385,9 +386,16 @@ def _half_ulp(left: Array, truth: Array) -> Array:
 
 
 def _sensitivity(wide: PreparedSides, case: Case, truth: Array, i: int, count: int) -> Array:
-    """The largest change of the exact left side under `count` half-ulp perturbations of its inputs. In every second
-    one the elements of an input move the same way, since changes that differ cancel in sums. Elements that may be those
-    of masks are taken as exact."""
+    """The largest change of the exact left side under `count` half-ulp perturbations of its inputs."""
+    by = np.abs(perturbed(wide, case, truth, i, count))
+    return np.max(np.where(np.isfinite(by), by, 0.0), 0)
+
+
+def perturbed(wide: PreparedSides, case: Case, truth: Array, i: int, count: int, mirrored: bool = False) -> Array:
+    """The changes of result `i` of the exact left side, `truth`, under `count` half-ulp perturbations of its inputs,
+    along the first axis. In every second one the elements of an input move the same way, since changes that differ
+    cancel in sums. Elements that may be those of masks are taken as exact. `mirrored`: whether the opposites of all
+    perturbations follow."""
     rng = np.random.default_rng(count)  # a fixed seed, so that a case always has the same verdict
     exact = mask_values(case.instance)
     half_ulps = {str(p.attr("name")): dtype_of(p.dtype).half_ulp for p in case.instance.params if p.dtype in FLOATS}
@@ -395,13 +403,14 @@ def _sensitivity(wide: PreparedSides, case: Case, truth: Array, i: int, count: i
     for number in range(count):
         for drawn in signs.values():
             drawn[number] = rng.choice((-1.0, 1.0), drawn.shape[1:] if number % 2 else ())
+    if mirrored:
+        signs, count = {name: np.concatenate((drawn, -drawn)) for name, drawn in signs.items()}, 2 * count
     points: dict[str, Array] = {}
     for name, v in case.values.items():
         change = np.where(np.isin(v, exact), 0.0, half_ulps[name] * signs[name]) if name in signs else 0
         points[name] = v.astype(np.float64) * (1 + change) if name in signs else np.broadcast_to(v, (count, *v.shape))
     with np.errstate(all="ignore"):
-        by = np.abs(_evaluate_points(wide, wide.left[i], case, points, count).astype(np.float64) - truth)
-    return np.max(np.where(np.isfinite(by), by, 0.0), 0)
+        return _evaluate_points(wide, wide.left[i], case, points, count).astype(np.float64) - truth
 
 
 def _evaluate_points(p: PreparedSides, root: Expr, case: Case, points: Mapping[str, Array], count: int) -> Array:

@@ -138,6 +138,20 @@ def test_provenance_names_the_rule() -> None:
     assert made == {"", "matmul_vector_associates"}
 
 
+def test_refused_candidates_take_their_readers_with_them() -> None:
+    A, B, v = tensors("A: n n, B: n n, v: n")
+    written = (A @ B) @ v
+    egraph = EGraph([written], rx.rules.contraction, Scope())
+    egraph.saturate(Budget())
+    read = dump(egraph)
+    rows, (root,) = read.graph.candidates, read.graph.roots
+    inner = [(c, k) for c, row in enumerate(rows) for k, x in enumerate(row) if x.made_by and c != root]
+    less = read.without(inner)
+    assert inner and len(less.graph.candidates[root]) == 1 < len(rows[root])
+    costs = [[1.0 for _ in row] for row in less.graph.candidates]
+    assert less.decode(select(less.graph, costs).choice) == [written] == less.decode(less.graph.as_written)
+
+
 def test_guard_on_sizes_decides() -> None:
     book = rx.RuleSet("guarded")
 

@@ -1,0 +1,137 @@
+"""The accuracy law of whole programs: how far the error of a chosen program may exceed that of the program as written.
+
+Each step of a derivation keeps the law of its rule (`judge.judge_accuracy`), and the errors of steps that follow each
+other multiply. So the two ends are compared as well. A point says nothing where half-ulp changes of the inputs change
+the result by more than their first order, as those of a matrix without an inverse do: no digit is right there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import postorder
+from relax_eg.memo import Memo
+from relax_eg.rules import samples as draws
+from relax_eg.rules.judge import (
+    ACCURACY_FACTOR,
+    PERTURBATIONS,
+    Absent,
+    Array,
+    Case,
+    Failure,
+    evaluate_sides,
+    half_ulp_of,
+    judge_accuracy,
+    perturbed,
+    prepare_sides,
+    widen_sides,
+    widened_case,
+)
+from relax_eg.rules.points import InstanceKey, PointPlan, cases_of, instance_key
+from relax_eg.rules.rule import Instance
+from relax_eg.rules.samples import Sizes, draw_under_guards
+
+FACTOR = ACCURACY_FACTOR**2  # chosen: errors of two steps of the law multiply
+_POINTS = 9  # limit: points at which a program is compared with the one as written, three of each draw
+_FEWEST = 6  # limit: points of a large program, two of each draw
+_EVALUATIONS = 2_000  # limit: operators that are evaluated at all points, unless these are `_FEWEST`
+_MOST_ELEMENTS = 1 << 17  # limit: elements of all values at a point
+# chosen: share of an error in float32 that may be left in float64. Rounding leaves 2e-9 of it; a difference that is
+# left is none of rounding, as where a constant belongs to the sizes as they were.
+_LEFT = 1e-3
+_BENT = 0.5  # chosen: share of a change by which that under the opposite perturbation may differ
+_ROUNDING = 1e-12  # chosen: rounding of float64, relative to the largest element of a result
+_MOST_KEPT = 1 << 10  # limit: instances of which the verdict is kept
+_kept = Memo[InstanceKey, frozenset[int]](_MOST_KEPT)
+
+
+def inaccurate_results(instance: Instance) -> frozenset[int]:
+    """The numbers of the results whose right side has lost accuracy at some point: its error exceeds `FACTOR` times the
+    largest of the left side's error in any element, half an ulp of the element, and the change of the exact element
+    under half-ulp perturbations of the inputs. Sides that cannot be formed or drawn for lose none."""
+    key = instance_key(instance)
+    if key not in _kept:
+        small = draws.with_small_sizes(instance)  # numbers may belong to the sizes as they were
+        results = _results(small)
+        if small is not instance and 2 * sum(r.is_same for r in results) < len(results):
+            results = _results(instance)
+        _kept[key] = frozenset().union(*(r.lost for r in results))
+    return _kept[key]
+
+
+@dataclass(frozen=True)
+class _Results:
+    """What a point shows.
+
+    - `lost`: the numbers of the results that have lost accuracy.
+    - `is_same`: whether both sides are the same over the reals.
+    """
+
+    lost: frozenset[int]
+    is_same: bool
+
+
+def _results(instance: Instance) -> list[_Results]:
+    nodes = postorder((*instance.left, *instance.right))
+    shapes = [e.shape for e in nodes if isinstance(e.annotation, Tensor)]
+    count = max(_FEWEST, min(_POINTS, _EVALUATIONS // len(nodes)))
+    plan = PointPlan(judge_accuracy, draw_under_guards(_draw), [instance], count, least=1)
+    found: list[_Results] = []
+    try:
+        for case in cases_of(plan, np.random.default_rng(0)):
+            if sum(math.prod(int(d.evaluate(case.sizes)) for d in s) for s in shapes) <= _MOST_ELEMENTS:
+                found += _results_at(case)
+    except RelaxEgError:  # no sizes are admitted, or a value cannot be evaluated
+        return found
+    return found
+
+
+def _draw(instance: Instance, sizes: Sizes, rng: draws.Random, index: int) -> dict[str, Array]:
+    each = draws.draw_level_floats, draws.draw_cancelling_floats, draws.moderate
+    return each[index % len(each)](instance, sizes, rng, index // len(each))
+
+
+def _results_at(case: Case) -> list[_Results]:
+    """What a point shows; nothing if the left side does not exist there, or the right side cannot be formed."""
+    p, wide = prepare_sides(case.instance), widen_sides(case.instance)
+    try:
+        narrow = evaluate_sides(p, p.both_sides_tuple, case)
+        exact = evaluate_sides(wide, wide.both_sides_tuple, widened_case(case))
+    except Absent:
+        return []
+    if isinstance(narrow, Failure) or isinstance(exact, Failure):
+        return []
+    n, lost, is_same = len(p.left), set[int](), True
+    for i in range(n):
+        left, right, truth, other = (np.asarray(x) for x in (narrow[i], narrow[n + i], exact[i], exact[n + i]))
+        if truth.dtype != np.float64 or not truth.size or np.array_equal(left, right, equal_nan=True):
+            continue
+        a, b = left.astype(np.float64), right.astype(np.float64)
+        judged = np.isfinite(a) & np.isfinite(truth) & np.isfinite(other)
+        with np.errstate(invalid="ignore", over="ignore"):
+            own, most = (np.where(judged, x, 0.0).max() for x in (np.abs(a - truth), np.abs(truth)))
+            error = np.where(np.isfinite(b), np.abs(b - truth), np.inf if own < most else 0.0)
+            same = np.abs(other - truth) <= _LEFT * error
+            allowed = np.where(judged & same, np.maximum(own, half_ulp_of(left, truth)), np.inf)
+        is_same = is_same and bool(np.all(same[judged & (error > half_ulp_of(left, truth))]))
+        if _has_lost(case, i, error, allowed, truth):
+            lost.add(i)
+    return [_Results(frozenset(lost), is_same)]
+
+
+def _has_lost(case: Case, i: int, error: Array, allowed: Array, truth: Array) -> bool:
+    """Whether an error of result `i` exceeds what the law allows; `allowed`: without perturbations."""
+    for count in (PERTURBATIONS, 8 * PERTURBATIONS):
+        if not np.any(error > FACTOR * allowed):
+            return False
+        changes = perturbed(widen_sides(case.instance), case, truth, i, count, mirrored=True)
+        with np.errstate(invalid="ignore"):
+            most, bent = np.abs(changes).max(0), np.abs(changes[:count] + changes[count:]).max(0)
+            first_order = np.isfinite(most) & (bent <= _BENT * most + _ROUNDING * np.abs(truth).max())
+        allowed = np.where(first_order, np.maximum(allowed, most), np.inf)
+    return bool(np.any(error > FACTOR * allowed))
