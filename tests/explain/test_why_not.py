@@ -234,8 +234,8 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_schemas_are_rules_of_the_set_asked_about() -> None:
-    """A general law that fired is said to be in the chosen program; one that proposed nothing names operators that the program
-    has."""
+    """A general law that fired is said to be in the chosen program; one that proposed nothing names operators that
+    the program has."""
     found = rx.why_not("same_sum_of_products", lambda a, b, c: a @ b + a @ c, "n n", "n n", "n n", at={"n": 64})
     assert (found.outcome, found.reasons) == ("fired", ("what it made is in the chosen program",))
     none = rx.why_not("same_elements", lambda a, b: a @ b, "n n", "n n", at={"n": 64})
