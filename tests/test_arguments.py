@@ -222,7 +222,7 @@ def named(x: Any, name: Any) -> Any:
         (
             lambda: rx.optimize(both, "n", "n", specs={"bugdet": "n"}),
             TraceError,
-            "unexpected keyword argument 'bugdet'",
+            r"unexpected keyword argument 'bugdet'\n.*; did you mean the option `budget=` of optimize\(\)\?",
         ),
     ],
 )

@@ -287,12 +287,15 @@ def test_a_failing_optimizer_warns_once(error: Exception, said: str, monkeypatch
 
 
 def test_wrong_options_warn_and_run() -> None:
-    fast = rx.jit(chain, numerics="fast")
-    text = "it was not optimized: OptionError: numerics='fast': one of exact, reassociate, approximate, quantised"
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        same(fast(*ARGS), chain(*ARGS))
-    assert any(text in str(w.message) for w in caught)
+    texts = {
+        "numerics='fast': one of exact, reassociate, approximate, quantised": rx.jit(chain, numerics="fast"),
+        "dims has 4 specs, and chain(a: ": rx.jit(chain, dims=["n n", "n n", "n", "n"]),
+    }
+    for text, fast in texts.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            same(fast(*ARGS), chain(*ARGS))
+        assert any(f"it was not optimized: OptionError: {text}" in str(w.message) for w in caught)
 
 
 def test_a_function_that_jax_cannot_trace_raises_what_jax_raises() -> None:

@@ -52,6 +52,21 @@ def test_a_second_size_is_optimized_for_all() -> None:
     assert {r.kind for r in found.executables} == {"capacity"}
 
 
+def test_what_the_function_raises_for_symbolic_sizes_alone_concerns_nobody(recwarn: pytest.WarningsRecorder) -> None:
+    """Such a function is compiled for each size, as one that JAX cannot trace for symbolic sizes: without a warning."""
+
+    def padded(x: Array) -> Array:
+        if not isinstance(x.shape[0], int):
+            raise ValueError("a number is needed")
+        return jnp.pad(x, (0, (1 << (x.shape[0] - 1).bit_length()) - x.shape[0]))
+
+    for fn in (padded, lambda x: np.zeros(x.shape[0]) + x, lambda x: x * x.shape[0].bit_length()):
+        fast = rx.jit(fn)
+        for n in (3, 5, 6):
+            same(fast(values(n)), jax.jit(fn)(values(n)))
+        assert not recwarn
+
+
 def test_axes_that_change_together_are_one_size() -> None:
     fast = rx.jit(lambda x, y: x @ y)
     for n in (3, 5, 7):

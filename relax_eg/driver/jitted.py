@@ -495,7 +495,13 @@ class Jitted(JitFace):
         are prepared. SearchingError while it is searched for in the background."""
         signature = inspect.signature(self._fn)
         given = signature.bind(*args, **kwargs).arguments
-        specs = signature.bind_partial(*dims).arguments
+        try:
+            specs = signature.bind_partial(*dims).arguments
+        except TypeError:
+            raise OptionError(
+                f"dims has {len(dims)} specs, and {self.__name__}{signature} takes fewer positional arguments; one for "
+                "each is accepted"
+            ) from None
         fixed = {n: x for n, x in given.items() if is_fixed(n, x)}
         taken = {n: x for n, x in given.items() if n not in fixed}
         remaining = signature.replace(parameters=[p for n, p in signature.parameters.items() if n in taken])

@@ -151,6 +151,10 @@ class Varying:
         return best
 
     def _warn_not_optimized(self, error: Exception) -> None:
+        from relax_eg.frontends.sources import is_users_own  # not part of what a saved program imports
+
+        if is_users_own(error):
+            error = TraceError(f"it raises {type(error).__name__} for symbolic sizes: {error}")
         fallback(f"{self._name} is compiled for each combination of sizes", error)
 
 

@@ -166,14 +166,21 @@ class _Answer:
         if isinstance(self.rule, Schema):
             if isinstance(self.rule, ExtractionStep):
                 return WhyNot(self.rule, "no match", "", "", ("extraction built no kernel by it",))
-            names = sorted(self.rule.operators)
+            there = self._operators()
+            names = sorted(self.rule.operators & there) or sorted(self.rule.operators)
             more = [f"{len(names) - _MOST_NAMED} other operators"] if len(names) > _MOST_NAMED else []
             operators = " or ".join([*(f"`{op}`" for op in names[:_MOST_NAMED]), *more])
-            return WhyNot(self.rule, "no match", "", "", (f"it proposes nothing for any {operators} there",))
+            is_there = not there.isdisjoint(names)
+            why = f"it proposes nothing for any {operators} there" if is_there else f"the program has no {operators}"
+            return WhyNot(self.rule, "no match", "", "", (why,))
         left_out = [x for o in self.found.outcomes for x in o.saturation.left_out if x.rule == self.rule.name]
         if left_out:
             return WhyNot(self.rule, "no match", "", "", (str(left_out[0]),))
         return self._nearest(self.rule)
+
+    def _operators(self) -> set[str]:
+        """The operators of the program as written."""
+        return {e.op for s in self.found.recorded for e in postorder(s.written)}
 
     def _fired(self) -> WhyNot:
         places = [p for p in self._places() if p[0]]
@@ -254,7 +261,7 @@ class _Answer:
                 best = found, nearest, s
         if best is None:
             wanted = sorted(rule.left_operators)
-            there = {e.op for s in self.found.recorded for e in postorder(s.written)}
+            there = self._operators()
             missing = ", ".join(f"`{op}`" for op in wanted if op not in there)
             why = f"the program has no {missing}, which its left side needs"
             formed = "its left side cannot be formed at the ranks, dtypes and attributes of the program"

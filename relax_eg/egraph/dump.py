@@ -18,6 +18,7 @@ from relax_eg.logs import stage
 from relax_eg.ops import Site, call
 from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import is_plain
 
 _T = TypeVar("_T")
 _Key = tuple[str, tuple[int, ...], tuple[Dim, ...]]  # a node: its opcode's symbol, classes of its operands, its sizes
@@ -201,16 +202,16 @@ def dump(egraph: EGraph) -> Dump:
 
 
 def _forms_of_sizes(egraph: EGraph, tables: dict[str, list[TableRow]]) -> dict[Value, Dim]:
-    """Returns the form used for each size: a constant if an equal one exists, else the form that came first. Variables
-    that an equality determines are then substituted; apart from that a size keeps its form as a sum or product."""
+    """Returns the form used for each size: of the equal ones a constant, else a polynomial, else the form that came
+    first. Variables that an equality determines are then substituted, and extremes and quotients left out where facts
+    do; apart from that a size keeps its form as a sum or product."""
     found: dict[Value, Dim] = {}
     for r in tables["D"]:
         d = egraph.words.dim_at(egraph.engine.integer(r.inputs[0]))
-        if r.output not in found or (d.is_const and not found[r.output].is_const):
+        # Operators compare canonical forms, and products of other sizes are equal to a polynomial only.
+        if r.output not in found or (d.is_const, is_plain(d)) > (found[r.output].is_const, is_plain(found[r.output])):
             found[r.output] = d
-    if not egraph.solved:
-        return found
-    return {value: d.substitute(egraph.solved) for value, d in found.items()}
+    return {value: egraph.simple_form(d) for value, d in found.items()}
 
 
 def _key(egraph: EGraph, e: Expr, class_of: Mapping[int, int], one: Mapping[Dim, Dim]) -> _Key:

@@ -36,6 +36,7 @@ from relax_eg.rules.book.contraction import SCALES
 from relax_eg.rules.book.recognised import RECOGNISED, asked_values
 from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
+from relax_eg.shapes.dim import is_plain
 
 # limit: most rounds of the phases that have several; "library" prepares patterns, makes calls to routines, and matches
 # these calls.
@@ -81,7 +82,7 @@ class EGraph:
         self.engine = Engine()
         self.demand = Demand(self.engine, self.words)
         self._scope = scope
-        self.solved = scope.determined_variables()
+        self._solved = scope.determined_variables()
         self._declared: set[str] = set()
         self._rules = rules
         self._rule_of: dict[str, str] = {}  # engine rule name -> our rule's name
@@ -129,6 +130,13 @@ class EGraph:
     def __exit__(self, *_: object) -> None:
         """Frees the engine at once: another thread must not collect it later."""
         self.engine.close()
+
+    def simple_form(self, size: Dim) -> Dim:
+        """Returns an equal size without the variables that equalities determine, and, if the facts about sizes say so,
+        without extremes and quotients."""
+        solved = size.substitute(self._solved) if self._solved else size
+        simple = solved if is_plain(solved) else self._scope.prover.simplify(solved)
+        return simple if is_plain(simple) else solved
 
     def _declare(self, o: Opcode) -> list[str]:
         if o.symbol in self._declared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import re
@@ -30,7 +31,8 @@ def specs_by_name(specs: Any, kwspecs: Mapping[str, Any]) -> dict[str, Any]:
 
 def explain_clashes(function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function with options. If an argument of the user's program has the name of an option, errors that
-    mention this name also say how to pass the spec of the argument."""
+    mention this name also say how to pass the spec of the argument. If a keyword is neither an argument nor an option,
+    the error names the option that is spelt alike."""
     own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
     options = {p.name for p in own if p.kind is p.KEYWORD_ONLY}
     at = next((i for i, p in enumerate(own) if p.name in ("program", "fn")), 0)
@@ -45,6 +47,9 @@ def explain_clashes(function: Callable[P, R]) -> Callable[P, R]:
                     hint = f"`{name}` is an option of {function.__name__}(): specs={{{name!r}: ...}} gives the spec of "
                     if re.search(rf"\b{name}\b", str(error)):
                         error.args = (f"{error}\n  {hint}the argument of that name",)
+            unknown = re.search(r"got an unexpected keyword argument '(\w+)'", str(error))
+            if unknown is not None and (near := difflib.get_close_matches(unknown[1], options, 1)):
+                error.args = (f"{error}; did you mean the option `{near[0]}=` of {function.__name__}()?",)
             raise
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
 import re
@@ -72,9 +73,12 @@ def is_raised_by_jax(error: BaseException) -> bool:
     """Whether JAX, and not the user's own code, raised an exception that leaves the user's function."""
     if type(error).__module__.partition(".")[0] in ("jax", "jaxlib"):
         return True
-    # A Python or numpy function was given a symbolic size. Only traces of JAX have symbolic sizes.
-    if isinstance(error, TypeError) and "_DimExpr" in str(error):
+    # Python or numpy was given a symbolic size. Only traces of JAX have symbolic sizes.
+    if is_about_a_symbolic_size(error):
         return True
+    # The user's code names an attribute that a module or an array does not have; JAX's `__getattr__` says so.
+    if isinstance(error, AttributeError):
+        return False
     # JAX removes its own frames from tracebacks and adds a note about that.
     if any("JAX has removed its internal frames" in note for note in getattr(error, "__notes__", ())):
         return True
@@ -82,15 +86,39 @@ def is_raised_by_jax(error: BaseException) -> bool:
     return type(error.__cause__).__name__ == "UnfilteredStackTrace" or (bool(frames) and frames[-1][0].startswith(_JAX))
 
 
+def is_about_a_symbolic_size(error: BaseException) -> bool:
+    """Whether Python, numpy or JAX needed a number where it was given a symbolic size."""
+    return isinstance(error, (TypeError, AttributeError, NotImplementedError, ValueError)) and (
+        re.search(r"_DimExpr|non-integer powers|expected a sequence of integers or a single integer", str(error))
+        is not None
+    )
+
+
+def is_users_own(error: BaseException) -> bool:
+    """Whether code that is neither JAX's nor this package's raised an exception."""
+    frames = _frames(error.__traceback__)
+    return bool(frames) and is_users(frames[-1][0])
+
+
 def user_line(error: BaseException) -> tuple[str, int] | None:
     """File and line of the innermost user frame in the traceback of `error`, or None if there is none."""
     frames = [f for f in _frames(error.__traceback__) if is_users(f[0]) and not f[0].startswith("<")]
-    return frames[-1] if frames else None
+    return frames[-1][:2] if frames else None
 
 
-def _frames(traceback: TracebackType | None) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
+def called_function(error: BaseException) -> str | None:
+    """The name of the function of JAX that the innermost user frame in the traceback of `error` called. None if the
+    error was raised elsewhere, or by an operator."""
+    inner = list(itertools.takewhile(lambda f: not is_users(f[0]), reversed(_frames(error.__traceback__))))
+    names = [name for file, _, name in reversed(inner) if file.startswith(_JAX)]
+    return names[0] if names and not names[0].startswith("__") else None
+
+
+def _frames(traceback: TracebackType | None) -> list[tuple[str, int, str]]:
+    """File, line and function of each frame, the innermost last."""
+    found: list[tuple[str, int, str]] = []
     while traceback is not None:
-        found.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        code = traceback.tb_frame.f_code
+        found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found

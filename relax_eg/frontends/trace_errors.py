@@ -13,7 +13,7 @@ import jax
 
 from relax_eg import logs
 from relax_eg.errors import RelaxEgError, TraceError
-from relax_eg.frontends.sources import user_line
+from relax_eg.frontends.sources import called_function, is_about_a_symbolic_size, user_line
 from relax_eg.frontends.specs import Leaf
 from relax_eg.shapes.constraints import dim_of_jax
 
@@ -30,7 +30,7 @@ _SIZE = (
 )
 _SIZE_AS_NUMBER = (
     "an integer for that size in the spec; or a function of jax.numpy, which takes symbolic sizes: "
-    "jnp.sqrt(x.shape[-1]) instead of math.sqrt or ** 0.5"
+    "jnp.sqrt(x.shape[-1]) instead of math.sqrt or ** 0.5, jnp.zeros instead of np.zeros"
 )
 _SIZE_ALONE = "an integer for that size in the spec; or rx.jit without dims, which makes a program for each size"
 _NUMPY = "jax.numpy instead of numpy; functools.partial for values that are known before the call"
@@ -63,7 +63,8 @@ def trace_error(
 ) -> TraceError:
     """The TraceError for an exception that JAX raised while tracing `fn`. `undecided`: the result of
     `undecided_comparison`."""
-    lines = [f"cannot trace `{name}`{_place(fn)}: {_reason(error)}"]
+    called = called_function(error) if is_about_a_symbolic_size(error) else None
+    lines = [f"cannot trace `{name}`{_place(fn)}: {_reason(error)}" + (f", in JAX's `{called}`" if called else "")]
     where = user_line(error)
     if where is not None:
         text = linecache.getline(*where).strip()
@@ -137,8 +138,10 @@ def _place(fn: Callable[..., Any]) -> str:
 
 def _reason(error: Exception) -> str:
     """The first sentence of JAX's message."""
-    said = str(error).replace("'_DimExpr' object", "a symbolic size").replace("_DimExpr", "a symbolic size")
-    text = " ".join(said.split("\n\n")[0].split("\nThe error occurred")[0].split()) or type(error).__name__
+    said = re.sub("'_DimExpr' object|_DimExpr", "a symbolic size", str(error))
+    text = (
+        " ".join(re.split(r"\n\n|\n(?=This error arises|The error occurred)", said)[0].split()) or type(error).__name__
+    )
     sentence = re.split(r"(?<=[^.A-Z])\.(?:\s|$)", text, maxsplit=1)[0]
     return sentence if len(sentence) <= 300 else sentence[:297] + "..."
 
@@ -154,8 +157,8 @@ def _accepted(error: Exception) -> str:
         return _BRANCH
     if "of non-constant size" in str(error):  # jax.lax.associative_scan
         return _SIZE_ALONE
-    if "_DimExpr" in str(error) or "non-integer powers" in str(error):
-        return _SIZE_AS_NUMBER
+    if is_about_a_symbolic_size(error):
+        return _SIZE_ALONE if called_function(error) else _SIZE_AS_NUMBER
     if type(error).__name__ == "InconclusiveDimensionOperation" or "shape polymorphism" in str(error):
         return _SIZE
     if re.search(r"not a valid JAX type|abstract array|non-array|must be arrays", str(error)):

@@ -18,7 +18,18 @@ from relax_eg.ops.api_library import binary as _binary
 from relax_eg.ops.api_library import masked_select
 from relax_eg.ops.api_library import unary as _unary
 from relax_eg.ops.indexing import subscript
-from relax_eg.ops.operands import Axes, Operand, Size, as_dims, is_array, normal_axes, normal_axis, number, operands
+from relax_eg.ops.operands import (
+    Axes,
+    Operand,
+    Size,
+    as_dims,
+    is_array,
+    need_no_bool,
+    normal_axes,
+    normal_axis,
+    number,
+    operands,
+)
 from relax_eg.ops.record import call
 from relax_eg.ops.shorthand import expand_short_forms
 from relax_eg.ops.sizes import ONE, ZERO
@@ -71,6 +82,7 @@ def gelu(x: Operand, approximate: bool = True) -> Expr:
 
 def where(condition: Operand, x: Operand, y: Operand) -> Expr:
     """`x` where `condition` holds, else `y`."""
+    need_no_bool("where", condition)
     chosen = operands("where", x, y)
     return call("where", [*operands("where", condition), *chosen])
 

@@ -36,7 +36,18 @@ def is_array(value: Any) -> bool:
     return hasattr(value, "dtype") and not isinstance(value, np.generic)
 
 
+def need_no_bool(op: str, condition: Any) -> None:
+    """OperatorError for a `bool` of Python as a condition: `x == y` of two expressions is one, and compares nothing."""
+    if isinstance(condition, bool):
+        raise OperatorError(
+            f"{op}: a condition is {condition}, a bool of Python; == and != of expressions tell whether they are the "
+            "same expression; equal(x, y) and not_equal(x, y) compare elements"
+        )
+
+
 def number(op: str, value: Any, dtype: str | None) -> Expr:
+    if op.startswith("logical_"):
+        need_no_bool(op, value)
     if isinstance(value, Dim):
         return call("dim_value", (), {"dim": (value,), "dtype": dtype or "int32"})
     if isinstance(value, (list, tuple)):

@@ -41,9 +41,10 @@ class Column:
 
     @property
     def measured(self) -> float | None:
-        """The measured seconds of a call; None if the program was not timed."""
+        """The measured seconds of a call; None if the program was not timed. Two timings of one program, of the one as
+        written and of what was chosen where that is the one as written, differ by chance; the first counts."""
         rows = [r for r in self.report.measured if dict(r.at) == dict(self.report.at) or not r.at]
-        if self.as_written:
+        if self.as_written or self.report.kept_as_written:
             wanted = [r for r in rows if r.label == AS_WRITTEN]
         elif self.runs_as_written:
             wanted = [r for r in rows if r.label != AS_WRITTEN]

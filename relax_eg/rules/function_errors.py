@@ -11,7 +11,8 @@ from typing import Any
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api
 
-_ARITHMETIC = "variables take + - * / @ ** and comparisons"
+_ARITHMETIC = "variables take + - * / @ ** < <= > >="
+_EQUALITY = "== and != tell whether two values are the same one; rx.op.equal and rx.op.not_equal compare elements"
 
 
 def raised_message(error: Exception, function: Callable[..., Any]) -> str:
@@ -49,6 +50,8 @@ def _near(name: str) -> str:
 def _accepted(error: Exception) -> str:
     if isinstance(error, AttributeError) and isinstance(error.obj, Expr):
         return f"hint: {_ARITHMETIC}, .T, .sum(), .reshape(), .astype(), subscripts; all else is in rx.op"
+    if isinstance(error, AttributeError) and isinstance(error.obj, bool):
+        return f"hint: {_EQUALITY}"
     if isinstance(error, TypeError) and "is not known while the program is being built" in str(error):
         return "hint: a choice between values is rx.op.where; what has to hold for the rule is said by when="
     if isinstance(error, TypeError) and "Expr" in str(error):

@@ -369,6 +369,8 @@ def accuracy_failure(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) ->
             ratio = float(error.flat[at] / max(float(allowed.flat[at]), 1e-300))
             what = f"in {left.dtype.name} the right side's error is {ratio:.3g} times what the left side's allows"
             what += f" ({ACCURACY_FACTOR:g} times is accepted)"
+            if not is_float(left.dtype.name):
+                what = f"the right side differs in {left.dtype.name}, where nothing is rounded"
             return Failure(what, left, right, i, _NOT_ACCURATE)
     return None
 

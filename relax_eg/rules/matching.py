@@ -151,7 +151,10 @@ class Matcher(Generic[V]):
         if not isinstance(a, Tensor) or a.shape is None:
             self._lacks(at, lambda: f"`{name}` is {self.text(value)}, of which the shape is not known")
         elif len(a.shape) != p.ndim:
-            of, axes = f"{len(a.shape)} axes {a.short}", " ".join(map(str, p.shape)) or "a scalar"
+            of, axes = (
+                f"{len(a.shape)} {'axis' if len(a.shape) == 1 else 'axes'} {a.short}",
+                " ".join(map(str, p.shape)) or "a scalar",
+            )
             self._lacks(at, lambda: f"`{name}` should have {p.ndim} axes ({axes}): {self.text(value)} has {of}")
         elif a.dtype != wanted.dtype:
             self._lacks(at, lambda: f"`{name}` should be {wanted.dtype}: {self.text(value)} is {a.dtype}")

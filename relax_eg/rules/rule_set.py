@@ -29,7 +29,8 @@ _TAGS = Kind(
     lambda x: not isinstance(x, str) and isinstance(x, Iterable) and all(isinstance(t, str) for t in x),  # type: ignore[reportUnknownVariableType]
     "a tuple of texts, such as ('matmul',),",
 )
-_OPTIONS = {"attrs": _ATTRIBUTES, "sizes": TEXT, "when": STATEMENTS, "tags": _TAGS, "check": FLAG}
+_SHAPES = Kind(TEXT.fits, "the shapes of the variables, such as @book.rule(shapes='a: m k, b: k n'),")
+_OPTIONS = {"shapes": _SHAPES, "attrs": _ATTRIBUTES, "sizes": TEXT, "when": STATEMENTS, "tags": _TAGS, "check": FLAG}
 
 
 class RuleSet:

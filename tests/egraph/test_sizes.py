@@ -67,6 +67,18 @@ def test_a_rule_fires_where_a_proof_makes_shapes_equal() -> None:
     assert chosen(same, scope()) == "reshape"  # the assumption of another e-graph is none of this one's
 
 
+def test_a_size_is_written_as_a_polynomial_where_it_can_be() -> None:
+    """Operators compare sizes in canonical form: the elements of (h, 2) are 2*h, and not h + max(0, h - 1) + 1."""
+    size = Dim.of("h + max(0, h - 1) + 1")
+    y, x = var("y", Tensor((size,))), var("x", Tensor("h 2"))
+    longer = node("reshape", (x,), (("shape", (size,)),), Tensor((size,), "float32"))
+    for reshaped in (op.reshape(x, ("2*h",)), longer):
+        with EGraph([op.exp(y), reshaped], default, Scope()) as egraph:
+            egraph.saturate(Budget())
+            read = dump(egraph)
+        assert [e.op for e in read.decode(read.graph.as_written)] == ["exp", "reshape"]
+
+
 def test_fixed_annotations_that_differ_in_form_only() -> None:
     """A library call's result says its sizes in its own way; that is no contradiction."""
     x = var("x", Tensor("n"))

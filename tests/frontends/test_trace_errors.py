@@ -67,6 +67,14 @@ def power_of_size(x):
     return x * x.shape[-1] ** -0.5
 
 
+def filled_by_numpy(x):
+    return np.zeros(x.shape[0]) + x
+
+
+def padded_transform(x):
+    return jnp.fft.rfft(x, 2 * x.shape[0])
+
+
 def slope_of_product(x):
     return jax.grad(jnp.prod)(x)
 
@@ -93,6 +101,8 @@ def slope_of_product(x):
             ("must be real number, not a symbolic size", "math.sqrt(x.shape", "jnp.sqrt(x.shape[-1])"),
         ),
         (power_of_size, ("n",), ("non-integer powers", "x.shape[-1] ** -0.5", "jnp.sqrt(x.shape[-1])")),
+        (filled_by_numpy, ("n",), ("got 'n'\n", "np.zeros(x.shape[0]) + x", "jnp.zeros instead of np.zeros")),
+        (padded_transform, ("n",), ("as an integer, in JAX's `rfft`\n", "accepted: an integer", "rx.jit without dims")),
         (size_branch, ("n",), ("every size; bounds='n > 3' or bounds='n <= 3', which decides it",)),
         (
             cut_at_size,
@@ -128,6 +138,8 @@ def test_the_functions_own_errors_are_its_own() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         trace(fn, "n")
+    with pytest.raises(AttributeError, match="has no attribute 'sqrtt'"):
+        trace(lambda x: getattr(jnp, "sqr" + "tt")(x), "n")
 
 
 def test_closed_over_references_are_refused() -> None:

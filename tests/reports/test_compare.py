@@ -74,6 +74,13 @@ def test_a_program_that_was_kept_as_written_is_called_so() -> None:
     report = rx.optimize(lambda x: x + 1, "8", target="cpu").report
     assert report.kept_as_written
     assert dict(highlights(rx.compare(report)))["Runs"].startswith("The program as written: no other was predicted")
+    # Two timings of one program differ by chance.
+    timed = (
+        MeasuredRow("as written", 0.0, 2e-3, 1.0, 1.0, 1.0, False, report.at),
+        MeasuredRow("by price", 0.0, 1e-3, 2.0, 1.0, 3.0, True, report.at),
+    )
+    gained = dict(highlights(rx.compare(replace(report, measured=timed))))["Gained"]
+    assert gained.startswith("A call takes 2 ms measured") and gained.endswith("as written and chosen alike on cpu.")
 
 
 def test_two_programs_in_short(chosen: rx.types.CostReport) -> None:

@@ -91,7 +91,8 @@ def test_what_is_no_rule() -> None:
         (lambda a: (op.var(a), a), "rx.op has no `var`, at line ", "composes of others (var, logsumexp, ...)"),
         (lambda a: (jnp.sin(a), a), "its function raised TypeError: ", "are those of rx.op, not of jax.numpy"),
         (lambda a: (math.exp(a), a), "its function raised TypeError: ", "are those of rx.op, not of jax.numpy"),
-        (lambda a: (a // a, a), "unsupported operand type(s) for //", "variables take + - * / @ ** and comparisons"),
+        (lambda a: (a // a, a), "unsupported operand type(s) for //", "variables take + - * / @ ** < <= > >="),
+        (lambda a: ((a == 3).astype("int32"), a), "'bool' object has no attribute 'astype'", "rx.op.equal and rx.op."),
         (lambda a: (a.foo(), a), "'Expr' object has no attribute 'foo', at line ", ".T, .sum(), .reshape()"),
         (
             lambda a: (-a if a > 0 else a, a),
@@ -111,6 +112,23 @@ def test_a_function_that_returns_nothing() -> None:
     assert refusal(lambda a: None, "a: n", name="r") == (
         "no instance can be formed: its function returned None; `return left, right` is accepted"
     )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: (op.where(a == 3.0, 0.0 * a, a), a * 1.0),  # was proved: the condition was False for all elements
+        lambda a: (op.where(op.logical_and(a > 0.0, a != 3.0), -a, a), a * 1.0),
+    ],
+)
+def test_equality_of_expressions_is_no_condition(function: Any) -> None:
+    assert "a bool of Python; == and != of expressions" in refusal(function, "a: n", name="r")
+    assert "equal(x, y) and not_equal(x, y) compare elements" in refusal(function, "a: n", name="r")
+
+
+def test_a_decorator_without_options_is_refused() -> None:
+    with pytest.raises(RuleError, match=r"shapes=<function doubled.*: the shapes of the variables, such as"):
+        RuleSet("mine").rule(doubled)
 
 
 def test_variables_that_are_not_bound() -> None:
