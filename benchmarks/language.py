@@ -20,7 +20,6 @@ import typer
 
 from benchmarks import Quick
 from relax_eg.backend.executables import executables
-from relax_eg.backend.in_memory import ReferenceRunner
 from relax_eg.backend.steps import Runner
 from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.frontends.partial_evaluation import partially_evaluated
@@ -29,6 +28,7 @@ from relax_eg.ops.interpret import evaluate, step_limit
 from relax_eg.ops.text import parse
 from relax_eg.shapes import Scope
 from tests.vm.language_programs import scalars
+from tests.vm.planned_places import ReferenceRunner
 from tests.vm.test_language import assert_alike
 from tests.vm.test_random_language import Program
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -19,6 +20,68 @@ def reached(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[
         if x not in found:
             found[x] = None
             todo += following(x)
+    return found
+
+
+def operands_first(starts: Iterable[T], below: Callable[[T], Sequence[T]]) -> list[T]:
+    """The nodes that are reached from `starts`, each after those `below` it, the first of them first. An edge that
+    closes a cycle is ignored. Linear in the nodes and edges."""
+    order: list[T] = []
+    entered: set[T] = set()
+    for start in starts:
+        stack = [] if start in entered else [(start, below(start), 0)]
+        entered.add(start)
+        while stack:
+            x, inside, i = stack.pop()
+            while i < len(inside) and inside[i] in entered:
+                i += 1
+            if i < len(inside):
+                entered.add(inside[i])
+                stack += [(x, inside, i + 1), (inside[i], below(inside[i]), 0)]
+            else:
+                order.append(x)
+    return order
+
+
+def derived(ways: Iterable[tuple[T, Collection[T]]]) -> dict[T, None]:
+    """The nodes that can be derived: those with a way all of whose nodes can be. In an order in which they can be
+    derived. Linear in the ways and their nodes.
+
+    - `ways`: pairs of a node and the distinct nodes that one way to derive it needs.
+    """
+    found: dict[T, None] = {}
+    users: dict[T, list[int]] = {}
+    made, left = list[T](), list[int]()
+    for x, needs in ways:
+        for y in needs:
+            users.setdefault(y, []).append(len(made))
+        made.append(x)
+        left.append(len(needs))
+    todo = [x for x, n in zip(made, left, strict=True) if not n]
+    while todo:
+        x = todo.pop()
+        if x in found:
+            continue
+        found[x] = None
+        for way in users.get(x, ()):
+            left[way] -= 1
+            if not left[way]:
+                todo.append(made[way])
+    return found
+
+
+def leaves(tree: T, parts: Callable[[T], Sequence[T] | None], most: float = math.inf) -> list[T]:
+    """The parts of a tree that have none themselves, in order; `parts` returns None for these. A part that is reached
+    twice is there twice, so they may be many: from `most` on, what is left is not taken apart."""
+    found: list[T] = []
+    todo = [tree]
+    while todo:
+        x = todo.pop()
+        inside = parts(x) if len(found) + len(todo) + 1 < most else None
+        if inside is None:
+            found.append(x)
+        else:
+            todo += reversed(inside)
     return found
 
 

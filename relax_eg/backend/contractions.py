@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax import lax
 from relax_eg.backend.loop_values import Indices, LoopValue, pointwise
 from relax_eg.backend.scalar_functions import convert
 from relax_eg.dtypes import dtype_of, kind
+from relax_eg.reached import leaves
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Read, Reduce, Scalar, is_loop, walk
 
@@ -122,17 +123,13 @@ def factors_of(body: Scalar, fn: str) -> list[Scalar]:
 
     A cast of a product to wider floats is taken as a product of casts: it is not rounded before it is summed.
     """
-    factors, at = [body], 0
-    while at < len(factors) <= _MOST:
-        factor = factors[at]
-        if isinstance(factor, Apply) and factor.fn == fn:
-            factors[at : at + 1] = factor.args
-        elif _widens_a_product(factor, fn):
-            assert isinstance(factor, Cast)
-            factors[at : at + 1] = [Cast(part, factor.dtype) for part in factor.arg.children]
-        else:
-            at += 1
-    return factors
+
+    def parts(factor: Scalar) -> Sequence[Scalar] | None:
+        if isinstance(factor, Cast) and _widens_a_product(factor, fn):
+            return [Cast(part, factor.dtype) for part in factor.arg.children]
+        return factor.args if isinstance(factor, Apply) and factor.fn == fn else None
+
+    return leaves(body, parts, _MOST + 1)
 
 
 def _widens_a_product(factor: Scalar, fn: str) -> bool:

@@ -23,6 +23,7 @@ from relax_eg.dtypes import dtype_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import jax_conv
+from relax_eg.reached import leaves
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Read, Reduce, Scalar, Select
 
@@ -126,15 +127,7 @@ def _is_known(guard: Scalar, inner: Frame) -> bool:
 
 
 def _conjuncts(cond: Scalar) -> list[Scalar]:
-    found: list[Scalar] = []
-    todo = [cond]
-    while todo:
-        at = todo.pop()
-        if isinstance(at, Apply) and at.fn == "bitwise_and":
-            todo.extend(at.args)
-        else:
-            found.append(at)
-    return found
+    return leaves(cond, lambda x: x.args if isinstance(x, Apply) and x.fn == "bitwise_and" else None)
 
 
 def _layout(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min, dim_select
 from relax_eg.shapes.dim import Atom, product, replace_atoms
 from relax_eg.shapes.interval import Interval, interval_of
+from relax_eg.shapes.relation import atoms_of
 from relax_eg.tir import loop
 
 Extents = Mapping[str, int]  # extents of loop variables, which run from 0 to below them
@@ -134,14 +135,11 @@ def split_loops(index: Sequence[Dim], extents: Extents) -> tuple[str, int] | Non
 
     None where there is no such quotient.
     """
-    todo = list(index)
-    while todo:
-        for atom in (atom for monomial, _ in todo.pop().terms for atom in monomial):
-            if atom.op == "floordiv" and atom.args[1].is_const and atom.args[1].const > 1:
-                found = _split_of(atom.args[0], atom.args[1].const, extents)
-                if found is not None:
-                    return found
-            todo.extend(atom.args)
+    for atom in reversed(atoms_of(*index)):
+        if atom.op == "floordiv" and atom.args[1].is_const and atom.args[1].const > 1:
+            found = _split_of(atom.args[0], atom.args[1].const, extents)
+            if found is not None:
+                return found
     return None
 
 

@@ -17,6 +17,7 @@ from relax_eg.backend.contractions import factors_of, group_factors
 from relax_eg.backend.index_maps import bounds, is_inside, simplify_index
 from relax_eg.dtypes import itemsize
 from relax_eg.shapes import Dim
+from relax_eg.shapes.relation import atoms_of
 from relax_eg.tir import (
     Buffer,
     Index,
@@ -402,11 +403,8 @@ def _indices(term: Scalar) -> tuple[Dim, ...]:
 
 def _divisors(dim: Dim, name: str) -> Iterator[int]:
     """For each quotient in `dim`, the number of consecutive values of the loop `name` with the same quotient."""
-    todo = [dim]
-    while todo:
-        for atom in (atom for monomial, _ in todo.pop().terms for atom in monomial):
-            if atom.op in ("floordiv", "ceildiv") and name in atom.args[0].variables and atom.args[1].is_const:
-                by = atom.args[1].const
-                stride = next((c for m, c in atom.args[0].terms if len(m) == 1 and m[0].name == name), 1)
-                yield by // math.gcd(by, stride)
-            todo.extend(atom.args)
+    for atom in atoms_of(dim):
+        if atom.op in ("floordiv", "ceildiv") and name in atom.args[0].variables and atom.args[1].is_const:
+            by = atom.args[1].const
+            stride = next((c for m, c in atom.args[0].terms if len(m) == 1 and m[0].name == name), 1)
+            yield by // math.gcd(by, stride)

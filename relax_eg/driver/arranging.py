@@ -25,6 +25,7 @@ from relax_eg.memory.pinned import read_whole, with_order, without_order
 from relax_eg.memory.rematerialization import Arrangement, ArrangementProblem, arrange
 from relax_eg.memory.schedule import best_order
 from relax_eg.memory.steps import program_of
+from relax_eg.reached import reached
 
 
 @dataclass(frozen=True)
@@ -108,15 +109,9 @@ class Arranger:
 
     def _seconds(self, name: str, e: Expr) -> float:
         """The seconds of a step: of its expression and of those computed inside its kernel."""
-        stored, total, todo, seen = self.stored.get(name, ()), 0.0, [e], {e}
-        while todo:
-            x = todo.pop()
-            total += self.seconds.get((name, x), 0.0)
-            for a in x.args:
-                if a not in seen and a not in stored:
-                    seen.add(a)
-                    todo.append(a)
-        return total
+        stored = self.stored.get(name, ())
+        inside = reached((e,), lambda x: [a for a in x.args if a not in stored])
+        return sum(self.seconds.get((name, x), 0.0) for x in inside)
 
     def within(self, limit: int, clock: Clock) -> Arranged | None:
         """The program with an order in which it is predicted to need at most `limit` bytes, or as few as were found.

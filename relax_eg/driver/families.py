@@ -38,6 +38,7 @@ from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim, Proved, Scope
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Bound, Guard, prove_partition
+from relax_eg.shapes.relation import atoms_of
 
 MOST = 6  # limit: variants of a family
 NOTHING_NEW, BY_CLOCK = "nothing new", "time limit"
@@ -408,10 +409,7 @@ def _moduli(module: Module, scope: Scope, names: Sequence[str]) -> dict[str, lis
     dims = {d for f in module for e in f.expressions() for d in dims_of(e.annotation)}
     dims |= {d for r in scope.relations for d in (r.left, r.right)}
     found: dict[str, set[int]] = {}
-    stack = [atom for d in dims for monomial, _ in d.terms for atom in monomial]
-    while stack:
-        atom = stack.pop()
-        stack += [a for d in atom.args for monomial, _ in d.terms for a in monomial]
+    for atom in atoms_of(*dims):
         if atom.op in ("floordiv", "ceildiv") and atom.args[1].is_const and str(atom.args[0]) in names:
             found.setdefault(str(atom.args[0]), set()).add(atom.args[1].value)
     return {v: sorted(m for m in ms if m > 1)[:_MODULI] for v, ms in found.items()}

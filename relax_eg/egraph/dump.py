@@ -17,6 +17,7 @@ from relax_eg.ir.heads import CONTROL, LEAVES
 from relax_eg.logs import stage
 from relax_eg.ops import Site, call
 from relax_eg.ops.partial_annotations import MAX_RANK
+from relax_eg.reached import operands_first
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
 
@@ -68,21 +69,9 @@ class Dump:
     def _built(self, choice: Sequence[int]) -> dict[int, Expr]:
         """Builds the expressions of the classes that the roots need, operands first."""
         done: dict[int, Expr] = {}
-        graph = self.graph
-        for root in graph.roots:
-            stack = [root]
-            while stack:
-                c = stack[-1]
-                if c in done:
-                    stack.pop()
-                    continue
-                candidate = graph.candidates[c][choice[c]]
-                missing = [k for k in candidate.children if k not in done]
-                if missing:
-                    stack.extend(reversed(missing))
-                    continue
-                done[c] = self.build(c, choice[c], [done[k] for k in candidate.children])
-                stack.pop()
+        rows = self.graph.candidates
+        for c in operands_first(self.graph.roots, lambda c: rows[c][choice[c]].children):
+            done[c] = self.build(c, choice[c], [done[k] for k in rows[c][choice[c]].children])
         return done
 
     def build(self, c: int, k: int, operands: Sequence[Expr]) -> Expr:

@@ -25,6 +25,7 @@ from relax_eg.egraph.engine import Engine, TableRow, Value
 from relax_eg.egraph.patterns import Compiled
 from relax_eg.egraph.query import QueryAtom
 from relax_eg.ir.expr import Expr
+from relax_eg.reached import reached
 
 COUNTED_PER_SECOND = 5_000_000  # chosen: matches that a counter finds in a second, about half of the measured number
 ALWAYS_COUNTABLE = 1_000_000.0  # limit: matches that may be counted whatever the budget of seconds
@@ -323,12 +324,7 @@ def _rule(ruleset: str, facts: str, actions: str, name: str = "") -> str:
 
 def _new_nodes(atom: QueryAtom, made_by: Mapping[str, QueryAtom]) -> list[QueryAtom]:
     """Returns `atom` and the other new nodes among its operands, at any depth."""
-    found, todo = dict[QueryAtom, None](), [atom]
-    while todo:
-        a = todo.pop()
-        found[a] = None
-        todo += [made_by[v] for v in a.operands if v in made_by]
-    return list(found)
+    return list(reached((atom,), lambda a: [made_by[v] for v in a.operands if v in made_by]))
 
 
 def _members(sizes: Mapping[str, int], nodes: int) -> int:

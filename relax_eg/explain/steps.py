@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.libraries import instantiate
+from relax_eg.reached import operands_first
 from relax_eg.rules import Instance, Rule, Schema
 from relax_eg.rules.schema_answers import Answers
 from relax_eg.shapes import Dim
@@ -88,20 +89,12 @@ Step: TypeAlias = RuleStep | CongruenceStep
 
 def goals_in_order(mains: Iterable[Goal]) -> list[Goal]:
     """Returns every goal below `mains` once, each after the goals it uses."""
-    order: dict[Goal, None] = {}
-    for main in mains:
-        stack = [(main, False)]
-        while stack:
-            goal, ready = stack.pop()
-            if goal in order:
-                continue
-            if ready:
-                order[goal] = None
-                continue
-            stack.append((goal, True))
-            inner = (g for step, _ in goal.steps if isinstance(step, CongruenceStep) for g in step.operands)
-            stack += [(g, False) for g in reversed(list(inner)) if g is not None and g not in order]
-    return list(order)
+
+    def used(goal: Goal) -> list[Goal]:
+        inner = (g for step, _ in goal.steps if isinstance(step, CongruenceStep) for g in step.operands)
+        return [g for g in inner if g is not None]
+
+    return operands_first(mains, used)
 
 
 def equations_of(goals: Iterable[Goal]) -> list[Equation]:

@@ -18,6 +18,7 @@ from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops.facts import FACTS, violation
 from relax_eg.ops.interpret import as_arrays
 from relax_eg.ops.keys import words_from_keys
+from relax_eg.reached import leaves
 from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.parameter_facts import Facts
 from relax_eg.rules.samples import adapt_values, limits
@@ -244,21 +245,10 @@ def _first_difference(x: Array, y: Array) -> str:
 def stand_in_value(call: Expr, operands: list[Any], sizes: Mapping[str, int]) -> Any:
     """Returns a value for a library call that cannot be computed: a smooth function of its operands. Equal operands
     give equal results; nothing more is assumed of the routine."""
-    numbers = (x for x in _flat(as_arrays(operands)) if x.dtype.kind in "fiub")
+    given: Any = tuple(as_arrays(operands))
+    numbers = (x for x in leaves(given, lambda v: v if isinstance(v, tuple) else None) if x.dtype.kind in "fiub")
     total = sum(float(np.sum(x.astype(np.float64))) for x in numbers)
     return _stand_in(call.annotation, 1e-3 * total + len(str(call.attr("name"))), dict(sizes))
-
-
-def _flat(values: Any) -> list[Any]:
-    found: list[Any] = []
-    todo = list(values)
-    while todo:
-        v = todo.pop()
-        if isinstance(v, tuple):
-            todo += v  # type: ignore[reportUnknownArgumentType]
-        else:
-            found.append(v)
-    return found
 
 
 def _stand_in(a: Annotation, seed: float, sizes: dict[str, int]) -> Any:

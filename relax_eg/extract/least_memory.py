@@ -18,7 +18,6 @@ from typing import Any
 from relax_eg import dtypes
 from relax_eg.byte_units import format_bytes
 from relax_eg.extract.graph import Candidate, ExtractionGraph
-from relax_eg.extract.problem import operands_first
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.control import arguments_of, group_arguments, runs_of
@@ -27,6 +26,7 @@ from relax_eg.ir.heads import CORE, STATIC
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, get, pattern_kind, site_of
 from relax_eg.ops.record import movement_operators, operators_run_as
+from relax_eg.reached import operands_first
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from relax_eg.reached import reached
+from relax_eg.reached import derived, reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,27 +115,6 @@ def choice_cost(problem: Problem, choice: Sequence[int]) -> float:
     return math.fsum(problem.costs[c][choice[c]] for c in used_classes(problem, choice))
 
 
-def operands_first(starts: Iterable[int], children: Callable[[int], Sequence[int]]) -> list[int]:
-    """The classes under `starts`, each after those that it reads. A read that closes a cycle is ignored."""
-    done: dict[int, None] = {}
-    open_: set[int] = set()
-    for start in starts:
-        stack = [(start, 0)]
-        while stack:
-            c, i = stack.pop()
-            if c in done or (i == 0 and c in open_):
-                continue
-            open_.add(c)
-            below = children(c)
-            while i < len(below) and (below[i] in done or below[i] in open_):
-                i += 1
-            if i < len(below):
-                stack += [(c, i + 1), (below[i], 0)]
-            else:
-                done[c] = None
-    return list(done)
-
-
 def repair_choice(problem: Problem, choice: Sequence[int]) -> list[int]:
     """An acyclic choice for every class that can be computed, which differs from `choice` only where that has cycles or
     no finite cost."""
@@ -153,24 +132,8 @@ def repair_choice(problem: Problem, choice: Sequence[int]) -> list[int]:
 def _computed(problem: Problem, choice: Sequence[int]) -> dict[int, int]:
     """The classes that `choice` computes without a cycle and at a finite cost, operands first, with their
     candidates."""
-    users: list[list[int]] = [[] for _ in choice]
-    waiting = [0] * len(choice)
-    ready: list[int] = []
-    for c, k in enumerate(choice):
-        if k < 0 or problem.costs[c][k] == math.inf:
-            continue
-        children = problem.reads[c][k]
-        waiting[c] = len(children)
-        for x in children:
-            users[x].append(c)
-        if not children:
-            ready.append(c)
-    for c in ready:
-        for u in users[c]:
-            waiting[u] -= 1
-            if not waiting[u]:
-                ready.append(u)
-    return {c: choice[c] for c in ready}
+    chosen = ((c, problem.reads[c][k]) for c, k in enumerate(choice) if k >= 0 and problem.costs[c][k] < math.inf)
+    return {c: choice[c] for c in derived(chosen)}
 
 
 @dataclass(slots=True)

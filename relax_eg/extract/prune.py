@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from relax_eg.extract.problem import Problem, tree_greedy
-from relax_eg.reached import reached
+from relax_eg.reached import derived, reached
 
 _ROUNDS = 20  # limit: rounds of all steps, each of which may enable another
 _WIDE = 64  # limit: candidates of a class up to which all pairs are compared
@@ -124,28 +124,9 @@ def strong_components(below: Mapping[int, set[int]]) -> dict[int, int]:
 
 def _drop_impossible(p: Pruned) -> None:
     """Drops candidates that no acyclic choice can use."""
-    waiting: dict[tuple[int, int], int] = {}
-    users: dict[int, list[tuple[int, int]]] = {}
-    work: list[int] = []
-    possible: set[int] = set()
+    possible = derived((c, reads) for c, row in p.rows.items() for _, _, reads in row).keys()
     for c, row in p.rows.items():
-        for i, (_, _, reads) in enumerate(row):
-            waiting[c, i] = len(reads)
-            for x in reads:
-                users.setdefault(x, []).append((c, i))
-            if not reads:
-                work.append(c)
-    while work:
-        c = work.pop()
-        if c in possible:
-            continue
-        possible.add(c)
-        for user in users.get(c, ()):
-            waiting[user] -= 1
-            if waiting[user] == 0:
-                work.append(user[0])
-    for c, row in p.rows.items():
-        p.rows[c] = [entry for i, entry in enumerate(row) if waiting[c, i] == 0]
+        p.rows[c] = [entry for entry in row if entry[2] <= possible]
 
 
 def _settle_free(p: Pruned, problem: Problem) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import FREE, ONCE, Pricing
 from relax_eg.extract.select import Selection, select, select_exactly
@@ -18,6 +18,7 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, VAR, Expr, po
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import has_only_sizes, split
 from relax_eg.ops import bytes_of
+from relax_eg.reached import derived
 
 # chosen: shares of what may be prepared, if several programs prepare values and have to fit into it together
 FRUGAL = (0.5, 0.25)
@@ -218,31 +219,16 @@ def static_classes(graph: ExtractionGraph, weights: set[str]) -> list[bool]:
         for d in dims_of(graph.annotations[c])
         for v in d.variables
     }
-    static = [False] * len(graph.candidates)
-    users: list[list[tuple[int, int]]] = [[] for _ in graph.candidates]
-    waiting: dict[tuple[int, int], int] = {}
-    work: list[int] = []
-    for c, row in enumerate(graph.candidates):
-        for k, candidate in enumerate(row):
-            children = set(candidate.children)
-            if not has_only_sizes(candidate.site.attrs.values(), known):
-                continue
-            waiting[c, k] = len(children)
-            for child in children:
-                users[child].append((c, k))
-            leaf_is_static = candidate.op in (CONSTANT, FUNCTION) or (
-                candidate.op == VAR and candidate.site.attrs["name"] in weights
-            )
-            # Operators without operands (iota, full) are constants too; a library call may return anything.
-            if not children and (leaf_is_static or candidate.op not in (VAR, CALL_DPS_LIBRARY)):
-                work.append(c)
-    while work:
-        c = work.pop()
-        if static[c]:
-            continue
-        static[c] = True
-        for user in users[c]:
-            waiting[user] -= 1
-            if waiting[user] == 0 and not static[user[0]]:
-                work.append(user[0])
-    return static
+
+    def is_known(x: Candidate) -> bool:
+        """Whether a candidate without operands is. A library call may return anything; iota and full are constants."""
+        named = x.op == VAR and x.site.attrs["name"] in weights
+        return named or x.op in (CONSTANT, FUNCTION) or x.op not in (VAR, CALL_DPS_LIBRARY)
+
+    static = derived(
+        (c, set(x.children))
+        for c, row in enumerate(graph.candidates)
+        for x in row
+        if has_only_sizes(x.site.attrs.values(), known) and (x.children or is_known(x))
+    )
+    return [c in static for c in range(len(graph.candidates))]

@@ -44,6 +44,7 @@ from relax_eg.ir.lattice import annotation_clash, join
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin
 from relax_eg.limits import KEPT
+from relax_eg.reached import derived, operands_first, reached
 from relax_eg.shapes import Dim
 
 # Suffix of a callee's size variables when they appear beside the caller's. No variable name ends in this letter.
@@ -227,55 +228,25 @@ def reaching_cycles(runs: Mapping[str, Iterable[str]]) -> set[str]:
 
     `runs`: for each function, the functions that it runs.
     """
-    callers: dict[str, list[str]] = {}
-    left: dict[str, int] = {}
-    for name, callees in runs.items():
-        known = {c for c in callees if c in runs}
-        left[name] = len(known)
-        for c in known:
-            callers.setdefault(c, []).append(name)
-    ended = [name for name, n in left.items() if n == 0]
-    for name in ended:  # grows
-        for caller in callers.get(name, ()):
-            left[caller] -= 1
-            if left[caller] == 0:
-                ended.append(caller)
-    return set(runs) - set(ended)
+    return set(runs) - derived((name, {c for c in callees if c in runs}) for name, callees in runs.items()).keys()
 
 
 def callees_first(module: Module) -> list[Function]:
     """Returns the functions of `module`, callees before callers. Mutually recursive functions keep the order of the
     module."""
     runs = {f.name: [str(e.attr("name")) for e in f.expressions() if e.op == FUNCTION] for f in module}
-    order: dict[str, None] = {}
-    for start in runs:
-        stack = [(start, 0)]
-        open_calls = {start}
-        while stack:
-            name, i = stack.pop()
-            if name in order:
-                continue
-            callees = runs[name]
-            while i < len(callees) and (callees[i] in order or callees[i] in open_calls or callees[i] not in runs):
-                i += 1
-            if i < len(callees):
-                stack += [(name, i + 1), (callees[i], 0)]
-                open_calls.add(callees[i])
-            else:
-                order[name] = None
+    order = operands_first(runs, lambda name: [c for c in runs[name] if c in runs])
     return [module[name] for name in order]
 
 
 def reachable_functions(roots: Sequence[Expr], functions: Mapping[str, Function]) -> list[Function]:
     """Returns the `functions` that `roots` name directly or indirectly, in the order of `functions`."""
-    needed: set[str] = set()
-    work = list(postorder(roots))
-    while work:
-        e = work.pop()
-        name = str(e.attr("name")) if e.op == FUNCTION else ""
-        if name in functions and name not in needed:
-            needed.add(name)
-            work += functions[name].expressions()
+
+    def named(among: Iterable[Expr]) -> list[str]:
+        names = (str(e.attr("name")) for e in among if e.op == FUNCTION)
+        return [name for name in names if name in functions]
+
+    needed = reached(named(postorder(roots)), lambda name: named(functions[name].expressions()))
     return [f for name, f in functions.items() if name in needed]
 
 

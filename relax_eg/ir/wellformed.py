@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import keyword
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Hashable, Iterable
 from functools import lru_cache
 from typing import NoReturn
 
@@ -48,6 +48,7 @@ from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
 from relax_eg.limits import CALL_DEPTH, CALLS, KEPT
 from relax_eg.logs import stage
+from relax_eg.reached import derived, operands_first
 from relax_eg.shapes import Binder
 from relax_eg.shapes.relation import read_statement
 
@@ -82,21 +83,14 @@ def _check_ends(module: Module) -> None:
     """Raises WellFormedError for a function no call of which ends: it needs calls that do, and one branch of each
     choice. Linear in the module's size."""
     needs = {f.name: [set(functions_of(e)) for e in f.expressions() if e.op in (CALL, COND, MATCH)] for f in module}
-    left = {name: sum(map(bool, each)) for name, each in needs.items()}
-    waiting: dict[str, list[tuple[str, set[str]]]] = {}
+    ways: list[tuple[Hashable, Collection[Hashable]]] = []
     for name, each in needs.items():
-        for choice in each:
-            for other in choice:
-                waiting.setdefault(other, []).append((name, choice))
-    ended = [name for name, n in left.items() if n == 0]
-    for other in ended:  # grows
-        for name, choice in waiting.get(other, ()):
-            if choice:
-                choice.clear()  # one that ends is enough
-                left[name] -= 1
-                ended += [name] * (left[name] == 0)
-    for name in sorted(set(needs) - set(ended)):
-        again = ", ".join(f"{c}()" for c in sorted(set().union(*needs[name])))
+        ways.append((name, [(name, i) for i, choice in enumerate(each) if choice]))
+        ways += [((name, i), (other,)) for i, choice in enumerate(each) for other in choice]
+    ended = derived(ways)
+    for name in sorted(set(needs) - ended.keys()):
+        left = (choice for i, choice in enumerate(needs[name]) if (name, i) not in ended)
+        again = ", ".join(f"{c}()" for c in sorted(set[str]().union(*left)))
         raise WellFormedError(
             f"function `{name}`: no call of it ends, because it calls {again}, whatever the arguments are\n"
             "  accepted: an `if` or a `match` with a branch that does not"
@@ -126,21 +120,10 @@ def _check_calls(module: Module) -> None:
             made += functions_of(e)
     counts: dict[str, int] = {}
     depths: dict[str, int] = {}  # length of the longest call chain in functions, including the function itself
-    for root in sites:
-        stack, entered = [root], set[str]()
-        while stack:
-            name = stack[-1]
-            waiting = (
-                [] if name in entered else [c for c in sites.get(name, ()) if c not in counts and c not in entered]
-            )
-            entered.add(name)
-            if waiting:
-                stack += dict.fromkeys(waiting)
-                continue
-            stack.pop()
-            called = sites.get(name, [])
-            counts[name] = min(sum(1 + counts.get(c, 0) for c in called), CALLS + 1)
-            depths[name] = 1 + max((depths.get(c, 0) for c in called), default=0)
+    for name in operands_first(sites, lambda name: sites.get(name, [])):
+        called = sites.get(name, [])
+        counts[name] = min(sum(1 + counts.get(c, 0) for c in called), CALLS + 1)
+        depths[name] = 1 + max((depths.get(c, 0) for c in called), default=0)
     for name, count in counts.items():
         if count > CALLS:
             raise WellFormedError(

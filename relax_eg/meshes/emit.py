@@ -29,6 +29,7 @@ from relax_eg.meshes.search import Spreading
 from relax_eg.meshes.strategies import Ring
 from relax_eg.ops import api as op
 from relax_eg.ops.placing import ANNOTATE_SHARDING
+from relax_eg.reached import made_from_below
 from relax_eg.shapes import Dim
 
 Parts = tuple[Part, ...]
@@ -151,19 +152,9 @@ class _Emitted:
 
     def value(self, v: int, parts: Parts) -> Expr:
         """The expression of a value in a placement."""
-        stack: list[tuple[int, Parts]] = [(v, parts)]
-        while stack:
-            key = stack[-1]
-            if key in self.at:
-                stack.pop()
-                continue
-            waiting = [k for k in self.reads(*key) if k not in self.at]
-            if waiting:
-                stack += reversed(waiting)
-                continue
-            self.at[key] = self.build(*key)
-            stack.pop()
-        return self.at[v, parts]
+        return made_from_below(
+            (v, parts), lambda key: list(self.reads(*key))[::-1], lambda key: self.build(*key), self.at
+        )
 
     def source(self, v: int, parts: Parts) -> Parts | None:
         """The placement of the expression that is annotated to be in `parts`; None if the value comes about there."""

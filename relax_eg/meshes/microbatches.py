@@ -25,6 +25,7 @@ from relax_eg.meshes.program import HANDING_ON
 from relax_eg.meshes.strategies import SplitStrategy, strategies
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call
+from relax_eg.reached import operands_first
 from relax_eg.shapes import Dim
 
 _PASSES = 64  # limit: passes over a body; each finds more values that have a batch
@@ -120,17 +121,7 @@ class _Pieces:
 
     def _order(self) -> list[Expr]:
         """All values that the results need, operands first."""
-        done: dict[Expr, None] = {}
-        stack = list(reversed(self.results))
-        while stack:
-            e = stack[-1]
-            waiting = [a for a in map(self.resolved, e.args) if a not in done]
-            if waiting and e not in done:
-                stack += reversed(waiting)
-            else:
-                done[e] = None
-                stack.pop()
-        return list(done)
+        return operands_first(self.results, lambda e: [self.resolved(a) for a in e.args])
 
     def run(self) -> tuple[Function, tuple[Part, ...], tuple[Part, ...]] | None:
         """The body for one piece, the parts of its parameters and those of its results; None if there is none."""

@@ -11,6 +11,7 @@ from relax_eg.ir.expr import VAR
 from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.meshes.choices import AxisChoice, ChosenWay
 from relax_eg.meshes.program import SpreadProgram
+from relax_eg.reached import operands_first
 
 
 @dataclass(frozen=True)
@@ -29,23 +30,13 @@ class Peak:
 
 def order_of(program: SpreadProgram, choice: AxisChoice, last_first: bool = False) -> list[int]:
     """The values that are computed, operands first. `last_first`: the last of several operands before the others."""
-    done: dict[int, None] = {}
+
+    def below(v: int) -> list[int]:
+        found = [c for c in program.values[v].ways[choice.chosen[v].way].children if c in choice.chosen]
+        return found[::-1] if last_first else found
+
     starts = [*program.outputs, *(b for _, b in program.tied), *program.inputs]
-    for start in starts:
-        stack = [start]
-        while stack:
-            v = stack[-1]
-            if v in done or v not in choice.chosen:
-                stack.pop()
-                continue
-            children = program.values[v].ways[choice.chosen[v].way].children
-            waiting = [c for c in children if c not in done and c in choice.chosen]
-            if waiting:
-                stack += waiting if last_first else reversed(waiting)
-            else:
-                done[v] = None
-                stack.pop()
-    return list(done)
+    return operands_first([v for v in starts if v in choice.chosen], below)
 
 
 def peak_of(

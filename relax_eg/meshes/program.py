@@ -39,6 +39,7 @@ from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.meshes.strategies import SplitStrategy, rings, strategies
 from relax_eg.ops import bytes_of
 from relax_eg.ops.placing import ANNOTATE_SHARDING
+from relax_eg.reached import reached
 from relax_eg.shapes import Dim
 
 # Nodes whose functions are spread like the code around them. What others run is computed whole on every device.
@@ -363,17 +364,8 @@ class _Joining:
 
     def _depends(self, owner: str, c: int, name: str) -> bool:
         """Whether a class of `owner` depends on what `name` returns, as it is chosen for one device."""
-        stack, seen = [c], set[int]()
-        while stack:
-            x = stack.pop()
-            if x in seen:
-                continue
-            seen.add(x)
-            for _, k in self.candidates(owner, x):
-                if name in self.followed(owner, k):
-                    return True
-                stack += k.children
-        return False
+        found = reached((c,), lambda x: [y for _, k in self.candidates(owner, x) for y in k.children])
+        return any(name in self.followed(owner, k) for x in found for _, k in self.candidates(owner, x))
 
     def _add_way(self, name: str, c: int, i: int, k: Candidate, n: int) -> None:
         g, value = self.graphs[name], self.found.values[n]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from relax_eg.reached import operands_first
+
 # chosen: pixels: width of a letter, height of a row, gap between boxes, gap between layers
 LETTER, LINE, GAP, BETWEEN = 7.0, 17.0, 18.0, 46.0
 SWEEPS = 6  # limit: sweeps over the layers that move boxes near their readers and the boxes that they read
@@ -110,25 +112,14 @@ def _layers(boxes: Sequence[Box]) -> list[list[int]]:
     ignored."""
     reads = {b.number: sorted({r for n in b.nodes for r in n.reads}) for b in boxes}
     chosen = {b.number: [r for n in b.nodes if n.chosen for r in n.reads] for b in boxes}
+
+    def inside(c: int) -> list[int]:
+        # The chosen e-nodes form no cycle, so their edges are followed first.
+        return [r for r in dict.fromkeys([*chosen[c], *reads[c]]) if r in reads and r != c]
+
     height: dict[int, int] = {}
-    open_: set[int] = set()
-    for start in reads:
-        stack = [start]
-        while stack:
-            c = stack[-1]
-            if c in height:
-                stack.pop()
-                continue
-            open_.add(c)
-            # The chosen e-nodes form no cycle, so their edges are followed first.
-            inside = [r for r in dict.fromkeys([*chosen[c], *reads[c]]) if r in reads and r != c]
-            missing = [r for r in inside if r not in height and r not in open_]
-            if missing:
-                stack.append(missing[0])
-                continue
-            height[c] = 1 + max((height[r] for r in inside if r in height), default=-1)
-            open_.discard(c)
-            stack.pop()
+    for c in operands_first(reads, inside):
+        height[c] = 1 + max((height[r] for r in inside(c) if r in height), default=-1)
     top = max(height.values(), default=0)
     layers: list[list[int]] = [[] for _ in range(top + 1)]
     for c, h in height.items():

@@ -193,7 +193,7 @@ def count(program: TensorProgram) -> Counts:
     touched: dict[str, list[tuple[tuple[IndexValue, ...], Dim]]] = {}
     for made in program.stages:
         loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
-        for term, bound, guarded in _scoped_reads(made.value, loops):
+        for term, bound, guarded in scoped_reads(made.value, loops):
             elements = _touched_elements(term, program.buffers[term.buffer], bound, guarded)
             touched.setdefault(term.buffer, []).append((term.indices, elements))
     sources = (*program.inputs, *(program.buffers[name] for name in program.workspaces))
@@ -249,7 +249,7 @@ def _is_read_in_range(term: Scalar) -> bool:
     return bool(compared) and all(kind(a.dtype) in "iub" for a in compared)
 
 
-def _scoped_reads(value: Scalar, loops: dict[str, Dim]) -> Iterator[tuple[Read, dict[str, Dim], bool]]:
+def scoped_reads(value: Scalar, loops: dict[str, Dim]) -> Iterator[tuple[Read, dict[str, Dim], bool]]:
     """Yields every read with the loops around it and whether a select may skip it."""
     seen: set[tuple[Scalar, frozenset[str], bool]] = set()
     todo: list[tuple[Scalar, dict[str, Dim], bool]] = [(value, loops, False)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from relax_eg.dtypes import kind, numpy_dtype
 from relax_eg.errors import BoundsError, ShapeError
-from relax_eg.reached import made_from_below
+from relax_eg.reached import leaves, made_from_below
 from relax_eg.shapes import Dim
 from relax_eg.tir.arrays import convert, dim_values, exact_conversion, exact_ufunc, to_exact_array
 from relax_eg.tir.exact import UNDEFINED, to_exact
@@ -348,11 +348,4 @@ def _parts(expr: Scalar) -> tuple[Scalar, ...]:
 
 def _factors(expr: Scalar) -> list[Scalar]:
     """Returns the factors of a product in order. Stops at 8, because a power of a product has any number of factors."""
-    factors, at = [expr], 0
-    while at < len(factors) < 8:
-        factor = factors[at]
-        if isinstance(factor, Apply) and factor.fn == "multiply":
-            factors[at : at + 1] = factor.args
-        else:
-            at += 1
-    return factors
+    return leaves(expr, lambda x: x.args if isinstance(x, Apply) and x.fn == "multiply" else None, 8)

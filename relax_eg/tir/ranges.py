@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from relax_eg.errors import BoundsError
 from relax_eg.shapes import Dim, Proved, Refuted, Relation, Scope, prove
+from relax_eg.tir.analyze import scoped_reads
 from relax_eg.tir.expr import Apply, Const, Index, Read, Reduce, Scalar, Select, is_loop, loop_of
 from relax_eg.tir.functions import FUNCTIONS
 from relax_eg.tir.program import Buffer, TensorProgram
@@ -78,24 +79,10 @@ def margins(program: TensorProgram) -> list[Dim]:
     found: dict[Dim, None] = {}
     for made in program.stages:
         loops = {str(loop_of(i)): size for i, size in zip(made.indices, made.output.shape, strict=True)}
-        todo: list[tuple[Scalar, Mapping[str, Dim]]] = [(made.value, loops)]
-        seen: set[tuple[Scalar, frozenset[str]]] = set()
-        while todo:
-            term, scope = todo.pop()
-            if (term, frozenset(scope)) in seen:
-                continue
-            seen.add((term, frozenset(scope)))
-            if isinstance(term, Select):
-                todo.append((term.cond, scope))
-                continue
-            if isinstance(term, Read):
-                shape = program.buffers[term.buffer].shape
-                for index, size in zip(term.indices, shape, strict=True):
-                    if isinstance(index, Dim) and scope.get(loop_of(index) or "") != size:
-                        found |= dict.fromkeys(d for d in _margins(index, size, scope) if not d.is_const)
-            if isinstance(term, Reduce):
-                scope = {**scope, **{str(loop_of(var)): extent for var, extent in term.over}}
-            todo.extend((child, scope) for child in term.children)
+        for read, scope, guarded in scoped_reads(made.value, loops):
+            for index, size in zip(read.indices, program.buffers[read.buffer].shape, strict=True):
+                if not guarded and isinstance(index, Dim) and scope.get(loop_of(index) or "") != size:
+                    found |= dict.fromkeys(d for d in _margins(index, size, scope) if not d.is_const)
     return list(found)
 
 

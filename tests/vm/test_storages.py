@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend.in_memory import ReferenceRunner
 from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.ops.deduction import deduce_module
 from relax_eg.ops.interpret import evaluate
@@ -19,6 +18,7 @@ from relax_eg.shapes import Scope
 from relax_eg.vm.instructions import AllocStorage, Instruction, RunRegion
 from relax_eg.vm.storages import planned_bytes
 from tests.dynamic.test_growing_loops import at_capacity
+from tests.vm.planned_places import ReferenceRunner
 from tests.vm.test_language import EXAMPLES, assert_alike, runner
 
 N, ROOM = 41_003, 1 << 16

@@ -317,14 +317,8 @@ def _check(value: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tupl
 
 def _unguarded(value: Scalar) -> Iterator[Read]:
     """The reads that are made regardless of what `Select`s choose."""
-    seen, todo = {value}, [value]
-    while todo:
-        at = todo.pop()
-        if isinstance(at, Read):
-            yield at
-        below = (at.cond,) if isinstance(at, Select) else at.children
-        todo += [c for c in below if c not in seen]
-        seen.update(below)
+    terms = reached((value,), lambda at: (at.cond,) if isinstance(at, Select) else at.children)
+    return (at for at in terms if isinstance(at, Read))
 
 
 def _buffers_of(values: Sequence[Scalar], known: frozenset[Scalar] = frozenset()) -> dict[str, None]:
@@ -340,15 +334,7 @@ def _outermost(value: Scalar) -> list[Reduce]:
 
 def _outside_reductions(value: Scalar) -> list[Scalar]:
     """The terms of `value`, without those inside of reductions."""
-    found: list[Scalar] = []
-    seen, todo = {value}, [value]
-    while todo:
-        at = todo.pop()
-        found.append(at)
-        if not isinstance(at, Reduce):
-            todo += [c for c in at.children if c not in seen]
-            seen.update(at.children)
-    return found
+    return list(reached((value,), lambda at: () if isinstance(at, Reduce) else at.children))
 
 
 def _holds_contraction(term: Scalar) -> bool:

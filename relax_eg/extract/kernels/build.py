@@ -15,11 +15,11 @@ from relax_eg.extract.kernels.selection import FUSE_SIBLINGS, VIEW_OF_RESHAPE
 from relax_eg.extract.kernels.states import phase_after, step_of
 from relax_eg.extract.kernels.ways import KernelSelection
 from relax_eg.extract.pricing import Members
-from relax_eg.extract.problem import operands_first
 from relax_eg.extract.report import KernelRow
 from relax_eg.ir.expr import Expr, tuple_get, var
 from relax_eg.ops import site_of
 from relax_eg.ops.fused import VIEWS, fused_call, kernel_name, operator_name
+from relax_eg.reached import operands_first
 
 Build = Callable[[int, int, Sequence[Expr]], Expr]  # class, candidate and operands to an expression
 

@@ -31,7 +31,6 @@ from relax_eg.extract.pricing import FREE, Pricing
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
-    operands_first,
     repair_choice,
     tree_choice,
     tree_greedy,
@@ -43,6 +42,7 @@ from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.solve import Solved, SolverEffort
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.logs import stage
+from relax_eg.reached import operands_first
 
 FUSE_SIBLINGS = "fuse_siblings"
 VIEW_OF_RESHAPE = "view_of_reshape"

@@ -3,14 +3,22 @@ products, and turns gathers of contiguous or evenly spaced elements into slices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from relax_eg.frontends.canonical.folding import FOLDS
+from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.canonical.nodes import CanonicalNode, Nodes, count, is_small
+from relax_eg.frontends.jax.equation import JaxprEquation
+from relax_eg.frontends.jax.indexing import affine_array
+from relax_eg.frontends.jax.primitives import RULES
+from relax_eg.frontends.symbolic import SymbolicSizes
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, const
+from relax_eg.ir.module import Module
+from relax_eg.ops.interpret import SharedValues
 
 
 class Forms:
@@ -29,18 +37,19 @@ class Forms:
         return tuple(map(self.size, shape)), getattr(aval, "dtype", type(aval).__name__)
 
     def at(self, value: Any) -> Any:
-        """A parameter, possibly a nested tuple, with its sizes as numbers."""
-        return tuple(map(self.at, value)) if type(value) is tuple else self.size(value)
+        """A parameter, possibly a nested tuple, with its sizes as numbers. JAX leaves numpy integers in some."""
+        if type(value) is tuple:
+            return tuple(map(self.at, value))
+        return int(value) if isinstance(value, np.integer) else self.size(value)
 
     def of(self, eqn: Any, args: list[int], shape: tuple[Any, ...], dtype: Any) -> int | None:
         """The number of the canonical node of an equation with one result; None if the equation is its own form."""
         name, params, nodes = eqn.primitive.name, eqn.params, self.nodes
         operands = [nodes.all[i] for i in args]
-        if name in FOLDS and all(o.value is not None for o in operands) and is_small(shape, dtype):
-            with np.errstate(all="ignore"):
-                value = FOLDS[name]([o.value for o in operands], {k: self.at(v) for k, v in params.items()}, shape)
+        if isinstance(dtype, np.dtype) and all(o.value is not None for o in operands) and is_small(shape, dtype):
+            value = _folded(eqn, [o.value for o in operands], {k: self.at(v) for k, v in params.items()}, shape)
             if value is not None:
-                return nodes.small_array(np.asarray(value).astype(dtype).reshape(shape), eqn)
+                return nodes.small_array(value, eqn)
         if not args:
             return None
         if count(shape) == 0 and isinstance(dtype, np.dtype):  # all empty arrays of one shape and dtype are equal
@@ -143,16 +152,19 @@ class Forms:
         if numbers.operand_batching_dims:
             return None
         x, sizes = self.nodes.all[args[0]], list(map(self.size, eqn.params["slice_sizes"]))
-        box = _Box(x.shape, sizes, numbers.collapsed_slice_dims, numbers.start_index_map, numbers.offset_dims)
         if eqn.params["mode"] == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS:
-            starts = self._starts(args[1], box, eqn)
+            starts = self._starts(args[1], numbers.start_index_map, len(sizes), eqn)
             if starts is not None:  # XLA moves the slice inside the array, as it does for a gather in this mode
                 found = self.nodes.add(("dynamic_slice", tuple(sizes)), [args[0], *starts], sizes, x.dtype, eqn)
                 return self._reshaped(found, shape, x.dtype, eqn)
+        own = [d for d in range(len(shape)) if d not in numbers.offset_dims]
         moves = eqn.params["mode"] != jax.lax.GatherScatterMode.FILL_OR_DROP
-        if not box.read(self.nodes.all[args[1]].value, len(shape), moves):
+        places, gone = self.nodes.all[args[1]].value, numbers.collapsed_slice_dims
+        box = _box(places, x.shape, sizes, gone, numbers.start_index_map, own, moves)
+        if box is None:
             return None
-        found = self._cut(args[0], tuple(box.starts), tuple(box.sizes), tuple(box.steps), x.dtype, eqn)
+        starts, sizes, steps = box
+        found = self._cut(args[0], starts, sizes, steps, x.dtype, eqn)
         return self._reshaped(found, shape, x.dtype, eqn)
 
     def _scattered(self, eqn: Any, args: list[int]) -> int | None:
@@ -165,24 +177,22 @@ class Forms:
             return None  # with `exact`: a scatter turns -0.0 into 0.0 by adding it to 0.0, a pad keeps it
         windows = iter(updates.shape[d] for d in numbers.update_window_dims)
         sizes = [1 if d in numbers.inserted_window_dims else next(windows) for d in range(len(x.shape))]
-        box = _Box(
-            x.shape, sizes, numbers.inserted_window_dims, numbers.scatter_dims_to_operand_dims,
-            numbers.update_window_dims,
-        )  # fmt: skip
-        starts = self._starts(args[1], box, eqn)
+        gone, mapped = numbers.inserted_window_dims, numbers.scatter_dims_to_operand_dims
+        starts = self._starts(args[1], mapped, len(sizes), eqn)
         if starts is not None:
             given = self._reshaped(args[2], tuple(sizes), x.dtype, eqn)
             return nodes.add(("dynamic_update_slice", ()), [args[0], given, *starts], x.shape, x.dtype, eqn)
-        if not box.read(places.value, len(updates.shape), False):
+        own = [d for d in range(len(updates.shape)) if d not in numbers.update_window_dims]
+        box = _box(places.value, x.shape, sizes, gone, mapped, own, False)
+        if box is None:
             return None
-        given = self._reshaped(args[2], tuple(box.sizes), x.dtype, eqn)
-        ends = [a + (n - 1) * s + 1 for a, n, s in zip(box.starts, box.sizes, box.steps, strict=True)]
-        rows = zip(box.starts, x.shape, ends, box.steps, box.sizes, strict=True)
-        config = tuple((a, m - end, s - 1 if n > 1 else 0) for a, m, end, s, n in rows)
+        given = self._reshaped(args[2], box[1], x.dtype, eqn)
+        rows = zip(x.shape, *box, strict=True)
+        config = tuple((a, m - (a + (n - 1) * s + 1), s - 1 if n > 1 else 0) for m, a, n, s in rows)
         zero = nodes.small_array(np.zeros((), x.dtype))
         return nodes.add(("pad", config), [given, zero], x.shape, x.dtype, eqn) if any(map(any, config)) else given
 
-    def _starts(self, places: int, box: _Box, eqn: Any) -> list[int] | None:
+    def _starts(self, places: int, mapped: Sequence[int], rank: int, eqn: Any) -> list[int] | None:
         """The node numbers of the start of a single box on each axis, if the start is computed at run time. None if the
         start is known or there are several boxes."""
         nodes = self.nodes
@@ -193,8 +203,8 @@ class Forms:
         single = [places] if where.shape == (1,) else where.args if where.key == ("concatenate", 0) else ()
         if len(single) != where.shape[0]:
             return None
-        starts = [nodes.small_array(np.zeros((), where.dtype))] * len(box.of)
-        for d, i in zip(box.mapped, single, strict=True):
+        starts = [nodes.small_array(np.zeros((), where.dtype))] * rank
+        for d, i in zip(mapped, single, strict=True):
             starts[d] = self._reshaped(i, (), where.dtype, eqn)
         return starts
 
@@ -219,54 +229,69 @@ def _has_name(node: CanonicalNode, name: str) -> bool:
     return isinstance(node.key, tuple) and node.key[0] == name
 
 
-class _Box:
-    """The box that a gather reads, or a scatter writes, in an array of shape `of`.
+def _folded(eqn: Any, values: Sequence[Any], params: Mapping[str, Any], shape: Sequence[int]) -> Any:
+    """The result of an equation for known operands: that of its operators, by the reference interpreter. None if it has
+    no operators, or if they do not accept the numbers."""
+    rule, aval = RULES.get(eqn.primitive.name), eqn.outvars[0].aval
+    if rule is None:
+        return None
+    out = Tensor(tuple(shape), aval.dtype.name)
+    try:
+        made = rule(JaxprEquation(tuple(map(const, values)), params, (out,), _NO_SIZES, _refuse))
+        if made is None:
+            return None
+        with np.errstate(all="ignore"):
+            return np.asarray(SharedValues(Module(()), {}, {}).of(made if isinstance(made, Expr) else made[0]))
+    except RelaxEgError:
+        return None
 
-    Along axis d, it has `sizes[d]` elements, from `starts[d]` on, `steps[d]` apart.
 
-    - `gone`: axes of the array that a window lacks.
-    - `mapped`: axes of the array to which the columns of the places belong.
-    - `offsets`: axes of the gather's result, or of the scatter's updates, that belong to a window.
+_NO_SIZES = SymbolicSizes()
+
+
+def _refuse(closed: Any, args: Sequence[Expr]) -> list[Expr]:
+    raise TraceError("nothing is folded that applies a function\n  accepted: operators of known numbers")
+
+
+def _box(
+    places: Any,
+    of: Sequence[int],
+    sizes: Sequence[int],
+    gone: Sequence[int],
+    mapped: Sequence[int],
+    own: Sequence[int],
+    moves: bool,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """The box that a gather reads, or a scatter writes, at known places in an array of shape `of`: along axis d,
+    `sizes[d]` elements from `starts[d]` on, `steps[d]` apart, as (starts, sizes, steps). None for other places.
+
+    - `places`: one row for each window; its columns belong to the axes `mapped` of the array.
+    - `sizes`, `gone`: the sizes of a window, and the axes of the array that it lacks.
+    - `own`: the axes of the gather's result, or of the scatter's updates, along which the windows lie.
+    - `moves`: whether XLA moves a window that lies outside to the inside.
     """
-
-    def __init__(
-        self,
-        of: Sequence[int],
-        sizes: Sequence[int],
-        gone: Sequence[int],
-        mapped: Sequence[int],
-        offsets: Sequence[int],
-    ) -> None:
-        self.of, self.sizes, self.mapped = of, list(sizes), mapped
-        self.starts, self.steps = [0] * len(of), [1] * len(of)
-        self._gone, self._offsets = gone, offsets
-
-    def read(self, places: Any, rank: int, moves: bool) -> bool:
-        """Whether known places, one row for each window, form a box inside the array. If so, sets starts, sizes and
-        steps.
-
-        - `rank`: the rank of the gather's result or of the scatter's updates.
-        - `moves`: whether XLA moves a window that lies outside to the inside.
-        """
-        if places is None or not places.size:
-            return False
-        columns = places.reshape(-1, len(self.mapped)).T
-        lines, moving = columns.shape[1], None
-        for d, column in zip(self.mapped, columns, strict=True):
-            self.starts[d] = int(column[0])
-            by = set(np.diff(column).tolist())
-            if not by <= {0}:
-                if len(by) != 1 or min(by) < 0 or moving is not None or d not in self._gone:
-                    return False
-                moving, self.steps[d], self.sizes[d] = d, by.pop(), lines
-        if moves and moving is None:
-            self.starts = [min(max(a, 0), m - n) for a, n, m in zip(self.starts, self.sizes, self.of, strict=True)]
-        rows = zip(self.starts, self.sizes, self.steps, self.of, strict=True)
-        if not all(a >= 0 and a + (n - 1) * s < m for a, n, s, m in rows if n):
-            return False
-        if lines == 1:
-            return True
+    if places is None or not places.size:
+        return None
+    starts, found, steps = [0] * len(of), list(sizes), [1] * len(of)
+    rows = places.reshape(-1, len(mapped))
+    moving: list[int] = []
+    for d, column in zip(mapped, rows.T, strict=True):
+        line = affine_array(column)
+        if line is None:
+            return None
+        starts[d] = line.const.value
+        if (by := line.steps[0].value) != 0:
+            moving.append(d)
+            steps[d], found[d] = by, len(rows)
+    if any(steps[d] < 0 or d not in gone for d in moving) or len(moving) > 1:
+        return None
+    if moves and not moving:
+        starts = [min(max(a, 0), m - n) for a, n, m in zip(starts, found, of, strict=True)]
+    if not all(a >= 0 and a + (n - 1) * s < m for a, n, s, m in zip(starts, found, steps, of, strict=True) if n):
+        return None
+    if len(rows) > 1:
         # The windows lie side by side along an axis of their own, which must be at the position it has in the box.
-        left = [d for d in range(len(self.of)) if d not in self._gone or d == moving]
-        own = [i for i in range(rank) if i not in self._offsets]
-        return moving is not None and places.ndim == 2 and own == [left.index(moving)]
+        left = [d for d in range(len(of)) if d not in gone or d in moving]
+        if not moving or places.ndim != 2 or own != [left.index(moving[0])]:
+            return None
+    return tuple(starts), tuple(found), tuple(steps)

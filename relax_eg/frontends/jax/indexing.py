@@ -219,7 +219,7 @@ def _columns(indices: Expr, sizes: SymbolicSizes) -> list[AffineArray] | None:
         return columns
     if indices.op == CONSTANT:
         array = constant_value(indices)
-        found = [_affine_array(array[..., i]) for i in range(array.shape[-1])]
+        found = [affine_array(array[..., i]) for i in range(array.shape[-1])]
         return None if None in found else [f for f in found if f is not None]
     at = _affine(indices, sizes)
     count = indices.shape[last]
@@ -228,7 +228,7 @@ def _columns(indices: Expr, sizes: SymbolicSizes) -> list[AffineArray] | None:
     return [AffineArray(at.const + at.steps[last] * i, at.steps[:last]) for i in range(count.value)]
 
 
-def _affine_array(array: np.ndarray[Any, Any]) -> AffineArray | None:
+def affine_array(array: np.ndarray[Any, Any]) -> AffineArray | None:
     if array.size == 0:
         return None
     origin = int(array[(0,) * array.ndim])
@@ -249,7 +249,7 @@ def _affine(e: Expr, sizes: SymbolicSizes, depth: int = _DEPTH) -> AffineArray |
         return None
     rank = e.ndim
     if e.op == CONSTANT:
-        return _affine_array(constant_value(e))
+        return affine_array(constant_value(e))
     if e.op == "dim_value":
         return AffineArray(e.attr("dim")[0], ())
     if e.op == "iota":

@@ -1,0 +1,29 @@
+"""Walks over graphs: orders, what follows from what, and the parts of trees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relax_eg.reached import derived, leaves, operands_first
+
+GRAPH = {"a": ["b", "c"], "b": ["d", "d"], "c": ["d"], "d": [], "x": ["y"], "y": ["x", "d"]}
+
+
+def test_operands_come_first_and_circles_are_cut() -> None:
+    assert operands_first(["a"], GRAPH.__getitem__) == ["d", "b", "c", "a"]
+    assert operands_first(["x", "a"], GRAPH.__getitem__) == ["d", "y", "x", "b", "c", "a"]
+    asked: list[str] = []
+    operands_first(["a", "b"], lambda x: asked.append(x) or GRAPH[x])
+    assert sorted(asked) == ["a", "b", "c", "d"]  # each once
+
+
+def test_what_is_derived_needs_one_way_all_of_whose_nodes_are() -> None:
+    ways = [("a", {"b"}), ("b", {"a"}), ("c", {"a", "d"}), ("c", {"d"}), ("d", set[str]()), ("e", {"c", "d"})]
+    found = list(derived(ways))
+    assert set(found) == {"c", "d", "e"} and found[0] == "d" and found.index("c") < found.index("e")
+
+
+def test_leaves_are_in_order_and_from_a_number_on_no_part_is_taken_apart() -> None:
+    tree: Any = ((1, 2), (3, (4, 5)), 6)
+    assert leaves(tree, lambda x: x if isinstance(x, tuple) else None) == [1, 2, 3, 4, 5, 6]
+    assert leaves(tree, lambda x: x if isinstance(x, tuple) else None, 4) == [1, 2, (3, (4, 5)), 6]
