@@ -7,7 +7,8 @@
     python -m benchmarks.mined --mine docs/mined_laws.json --families found
 
 Without an option it counts what the file in `docs` has. `--pool`: JAX's functions (`benchmarks/functions`), the
-programs of the corpus, or the functions of libraries.
+programs of the corpus, their gradients, the functions of libraries, or single functions of libraries
+(`benchmarks/library_cases/parts.py`).
 
 `--mine` looks for cheaper terms in fragments of what the rules that ship, without the books `traced` and `orders`, make
 of each program, and adds the laws that are proved to the file. Programs that the file has are left out, so a run that
@@ -19,8 +20,9 @@ of families of operators that are new (`docs/found_laws.json`), from the folder 
 `--sift` asks which of the laws follow from the others and the known rules, and which from the books that were left out.
 
 `--gains` uses the laws of the file that do not follow as rules besides the known ones, on the programs of a pool. A law
-saves what a program takes longer by prediction without it, where all other laws are there. Programs that were asked are
-left out. With `--whole` the books `traced` and `orders` are known.
+saves what a program takes longer by prediction without it, where all other laws are there. Laws whose sides have the
+same operators are left out, and those with an operator that a program has neither as written nor as optimized. Programs
+that were asked are left out. With `--whole` the books `traced` and `orders` are known.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from benchmarks.found_rules import canonical
 from benchmarks.functions import GROUPS
 from benchmarks.least_laws import law_of
 from benchmarks.library_cases.case import Use
+from benchmarks.library_cases.parts import PARTS
 from relax_eg.discovery.following import reached
 from relax_eg.discovery.laws import doc_of, file_text, load
 from relax_eg.driver.kept_tables import ElementTables
@@ -55,8 +58,9 @@ from relax_eg.driver.ranking import LEAST_SAVING, Optimize
 from relax_eg.egraph import Budget
 from relax_eg.errors import RelaxEgError
 from relax_eg.frontends import trace
+from relax_eg.ir.expr import CONSTANT, VAR, postorder
 from relax_eg.ir.module import Module
-from relax_eg.rules import RuleSet
+from relax_eg.rules import Rule, RuleSet
 from relax_eg.rules.rule import instances
 
 LAWS = Path(__file__).parent.parent / "docs" / "mined_laws.json"
@@ -65,8 +69,9 @@ FAMILY = "family "  # of operators, in place of a program
 BUDGET = Budget(nodes=4000, seconds=60)  # of the question whether a law follows
 QUICK_PROGRAMS = 1
 TERMS = 20_000  # of one size for a fragment
-POOLS = ("functions", "corpus", "libraries")
+POOLS = ("functions", "corpus", "gradients", "libraries", "parts")
 SECOND = ", second derivative"
+OF_CORPUS = ", gradient of the corpus"
 MINED_FIRST = ("jax.nn", "jax.scipy", "jax.numpy", "jax.scipy.stats")  # groups, the others after them
 LEFT_OUT = ("traced", "orders")  # books whose laws may be found again
 
@@ -132,6 +137,10 @@ def names(pool: str) -> list[str]:
     """The programs of a pool: of functions gradients first, and no draws of random numbers."""
     if pool == "corpus":
         return list(CORPUS)
+    if pool == "gradients":
+        return [f"{n}{OF_CORPUS}" for n, p in CORPUS.items() if not (isinstance(p.made_of, Module) or p.keywords)]
+    if pool == "parts":
+        return [f"{n}{more}" for more in (", gradient", "") for n in PARTS]
     if pool == "libraries":
         from benchmarks.library_cases import CASES
 
@@ -147,6 +156,13 @@ def lazily(name: str) -> Optimize:
     def program() -> Optimize:
         if name in CORPUS:
             return of_corpus()[name]
+        if (of := name.removesuffix(", gradient")) in PARTS:
+            fn, specs = PARTS[of]
+            return partial(optimized, trace(fn if of == name else Use(fn, specs).gradient, *specs))
+        if name.endswith(OF_CORPUS):
+            p = CORPUS[name.removesuffix(OF_CORPUS)]
+            assert not isinstance(p.made_of, Module)
+            return partial(optimized, trace(Use(p.made_of, p.specs).gradient, *p.specs))
         if ": " in name:
             return of_libraries(lambda n: n == name)[name]
         if name.endswith(SECOND):
@@ -187,8 +203,8 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
             operators = " ".join(sorted({e.op for f in best.module for e in f.expressions()}))
             miner.least = LEAST_SAVING * best.report.after.seconds
             offers = miner.mined(best.module, dict(best.report.at)).offers
-        except (RelaxEgError, TypeError, ValueError) as e:  # of integers there is no gradient
-            print(f"{name}: {str(e).splitlines()[0]}", flush=True)
+        except (RelaxEgError, TypeError, ValueError, NotImplementedError) as e:  # of integers there is no gradient
+            print(f"{name}: {' '.join(str(e).splitlines()[:1])}", flush=True)
             offers = ()
         for o in offers:
             (law, *_) = load(file_text([o.source], {}, "", "mined"), "mined")
@@ -209,35 +225,54 @@ def gains(programs: Mapping[str, Optimize], file: Path, seconds: float, whole: b
     known = corpus_rules() if whole else known_rules()
     asked = found.asked_whole if whole else found.asked
     follow = {law.name for law in found.laws if law.follows}
-    rules = [r for r in found.rules() if law_of(r.name) not in follow]
+    rules = [r for r in found.rules() if law_of(r.name) not in follow and is_change(r)]
     end = time.monotonic() + seconds
     for name, optimize in programs.items():
         if name in asked:
             continue
         if time.monotonic() > end:
             break
+        saved = 0.0
         try:
-            before = optimize(known).report.after.seconds
-            best = optimize(known + RuleSet("mined", rules)).report
-            saved = 1 - best.after.seconds / before
-            mined = {law_of(r.name) for r in rules}
-            used = {law_of(r) for r in best.rules} & mined or mined  # a value that was there before has no maker
+            best = optimize(known)
+            before, there = best.report.after.seconds, operators_in(best)
+            near = [r for r in rules if r.left_operators <= there]
+            if near and before:
+                best = optimize(known + RuleSet("mined", near))
+                saved = 1 - best.report.after.seconds / before
+            mined = {law_of(r.name) for r in near}
+            used = {law_of(r) for r in best.report.rules} & mined or mined  # what was there before has no maker
             used = used if saved >= LEAST_SAVING else set[str]()
             for law in found.laws:
                 saves = law.saves_whole if whole else law.saves
                 saves.pop(name, None)
                 if law.name not in used:
                     continue
-                others = RuleSet("others", [r for r in rules if law_of(r.name) != law.name])
-                share = 1 - best.after.seconds / optimize(known + others).report.after.seconds
+                others = RuleSet("others", [r for r in near if law_of(r.name) != law.name])
+                share = 1 - best.report.after.seconds / optimize(known + others).report.after.seconds
                 print(f"{100 * share:3.0f}%  {name}: {law.text}", flush=True)
                 if share >= LEAST_SAVING:
                     saves[name] = round(share, 3)
-        except (RelaxEgError, TypeError, ValueError) as e:  # of integers there is no gradient
-            print(f"{name}: {str(e).splitlines()[0]}", flush=True)
-            saved = 0.0
+        except (RelaxEgError, TypeError, ValueError, NotImplementedError) as e:  # of integers there is no gradient
+            print(f"{name}: {' '.join(str(e).splitlines()[:1])}", flush=True)
         asked[name] = round(saved, 3)
         found.write(file)
+
+
+def is_change(rule: Rule) -> bool:
+    """Whether the right side of a rule has other operators than the left one. Others save nothing by themselves, and
+    make searches longer."""
+    instance = next(instances(rule, limit=1))
+    left, right = (
+        sorted(e.op for e in postorder(x) if e.op not in (VAR, CONSTANT)) for x in (instance.left, instance.right)
+    )
+    return left != right
+
+
+def operators_in(best: Any) -> set[str]:
+    """The operators of a program as written and as optimized."""
+    written = {row.op for row in best.report.before.rows}
+    return written | {e.op for f in best.module for e in f.expressions()} | {"full", "broadcast_to"}
 
 
 def add_families(folder: str, file: Path) -> None:

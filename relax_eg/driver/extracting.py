@@ -24,7 +24,7 @@ from relax_eg.extract.kernels.weights import ChosenKernels, cheapest_kernels
 from relax_eg.extract.pricing import FREE, Pricing
 from relax_eg.extract.refine import refined
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
-from relax_eg.extract.select import problem_of, second_best
+from relax_eg.extract.select import problem_of, second_best, without_one_rule
 from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.weights import Chosen, Preparable, cheapest
 from relax_eg.ir.expr import Expr
@@ -97,6 +97,9 @@ class BlockRequest:
             raise NotExecutableError(f"{e}; {advice(e.operators, self.options.rules)}", e.operators) from None
 
 
+ValuesByRule = tuple[list[Expr], Mapping[Expr, tuple[str, ...]]]  # values, and the rules that made an expression
+
+
 @dataclass(frozen=True, slots=True)
 class BlockForm:
     """The values of a block.
@@ -128,6 +131,8 @@ class ExtractedBlock:
     - `selected`: how near the choice is to the best.
     - `written_cost`: the cost of the block as written; infinite if it is not known.
     - `runner_up`: finds the second best choice, which only a report asks for; None in kernels.
+    - `without_rules`: finds the values that are cheapest without a rule of these, and the rules that made them, for
+      each of a few rules; none in kernels.
     - `kernels`: the kernels that hold several operators.
     - `refused`: by rule, the candidates that were refused because the program would have lost accuracy.
     """
@@ -139,6 +144,7 @@ class ExtractedBlock:
     selected: SelectedRow
     written_cost: float = math.inf
     runner_up: Callable[[], RunnerUp | None] = lambda: None
+    without_rules: Callable[[], list[ValuesByRule]] = list
     kernels: tuple[KernelRow, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict[str, int])
 
@@ -163,6 +169,12 @@ def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
     taken = {c: k for c, k in enumerate(selection.choice) if k >= 0}
     made = Counter(rule for c, k in taken.items() if (rule := read.graph.candidates[c][k].made_by))
     runner_up = cache(lambda: second_best(read.graph, chosen.costs, selection, name, len(models)))
+
+    def without_rules() -> list[ValuesByRule]:
+        with clock.running():
+            others = without_one_rule(read.graph, problem, selection.choice)
+            return [read.decode_with_rules(choice)[:2] for _, choice, cost in others if cost < math.inf]
+
     forms = [_form(read, chosen)]
     if leaves and not request.is_again:
         forms.append(forms[0])
@@ -170,7 +182,9 @@ def extract_operators(read: Dump, request: BlockRequest) -> ExtractedBlock:
         with clock.running():
             apart = cheapest(read.graph, read.decode, request.same, models, request.once, clock=clock)
         forms.append(_form(read, apart))
-    return ExtractedBlock(tuple(forms), forms[0], taken, dict(made), row, selection.written_cost, runner_up)
+    return ExtractedBlock(
+        tuple(forms), forms[0], taken, dict(made), row, selection.written_cost, runner_up, without_rules
+    )
 
 
 def _price_of_whole(read: Dump, request: BlockRequest) -> Callable[[Sequence[int]], float]:

@@ -343,14 +343,15 @@ class Units:
         extract = extract_kernels if in_kernels else extract_operators
         chosen = extract(self._saturated[place].read, request)
         least = chosen.written_cost
-        for _ in range(0 if is_again else _MOST_ROUNDS):
+        for n in range(0 if is_again else _MOST_ROUNDS):
             if least_gain(run.options) * chosen.selected.cost >= least:
                 break
-            least = chosen.selected.cost
-            more = self._more_alternatives(place, chosen.forms[0].operators, roots, scope, known, run)
+            least, best = chosen.selected.cost, chosen.forms[0]
+            made = [(best.operators, best.makers), *(chosen.without_rules() if not n else ())]
+            more = self._more_alternatives(place, [values for values, _ in made], roots, scope, known, run)
             if not more:
                 break
-            makers = {e: rules[0] for form in chosen.forms[:1] for e, rules in form.makers.items() if rules}
+            makers = {e: rules[0] for _, by in reversed(made) for e, rules in by.items() if rules}
             self._saturated[place] = self._saturate(place, roots, scope, known, run, more, makers)
             chosen = extract(self._saturated[place].read, request)
         saturated = self._saturated[place]
@@ -359,16 +360,15 @@ class Units:
             found_with = partial(extract, request=request)
             read, chosen = accurate_choice(saturated.read, chosen, found_with, known_of.among, scope.statements)
             self._saturated[place] = saturated = replace(saturated, read=read)
-        read = saturated.read
         if self.watch is not None:
-            self.watch(name, read, chosen.taken)
+            self.watch(name, saturated.read, chosen.taken)
         found.outcomes.append(Outcome(place, saturated.saturation, chosen))
         new_origins: dict[Expr, Origin] = {}
         for i, form in enumerate(chosen.forms):
             if i == 0 or form is not chosen.forms[0]:
                 before = {**origins, **new_origins}
                 new_origins |= origins_of(
-                    form.values, form.classes, form.makers, read.written, before, self._rule_lines.get
+                    form.values, form.classes, form.makers, saturated.read.written, before, self._rule_lines.get
                 )
         if saturated.recording is None:
             return [f.values for f in chosen.forms], new_origins
@@ -378,15 +378,9 @@ class Units:
         return [f.operators for f in chosen.forms], new_origins
 
     def _saturate(
-        self,
-        place: Place,
-        roots: list[Expr],
-        scope: Scope,
-        known: DeclaredFacts,
-        run: _Run,
-        alternatives: Mapping[Proposal, Answers],
-        makers: Mapping[Expr, str] | None = None,
-    ) -> _Saturated:
+        self, place: Place, roots: list[Expr], scope: Scope, known: DeclaredFacts, run: _Run,
+        alternatives: Mapping[Proposal, Answers], makers: Mapping[Expr, str] | None = None,
+    ) -> _Saturated:  # fmt: skip
         options = self.options
         left = max(options.budget.seconds - self._spent(run), _AT_LEAST * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
@@ -419,28 +413,26 @@ class Units:
         return self._proposals(postorder(roots), schemas, scope, known, run) if schemas and has_budget else {}
 
     def _more_alternatives(
-        self, place: Place, chosen: Sequence[Expr], roots: Sequence[Expr], scope: Scope, known: DeclaredFacts, run: _Run
-    ) -> dict[Proposal, Answers]:
-        """The proposals for a block together with those for the values that were chosen of it; empty if nothing new is
-        proposed for these."""
+        self, place: Place, programs: Sequence[Sequence[Expr]], roots: Sequence[Expr], scope: Scope,
+        known: DeclaredFacts, run: _Run,
+    ) -> dict[Proposal, Answers]:  # fmt: skip
+        """The proposals for a block with those for programs found of it; empty if nothing is new. The first is the
+        cheapest, the others are without one of its rules, which hides what schemas make of the values without it."""
         schemas = [s for s in self.options.rules.schemas if s.asks_again]
         before = self._saturated[place].alternatives
         asked = {*postorder(roots), *(new for _, new, _ in before)}
-        if not schemas or all(e in asked for e in chosen):
+        if not schemas or all(e in asked for e in programs[0]):
             return {}
-        found = self._proposals(postorder(chosen), schemas, scope, known, run, asked)
-        more = {p: answers for p, answers in found.items() if p not in before}
-        return {**before, **more} if more else {}
+        found = dict(before)
+        for nodes in map(postorder, programs):
+            found = self._proposals(nodes, schemas, scope, known, run, asked) | found
+            asked.update(nodes)
+        return found if len(found) > len(before) else {}
 
     def _proposals(
-        self,
-        nodes: Sequence[Expr],
-        schemas: Sequence[Schema],
-        scope: Scope,
-        known: DeclaredFacts,
-        run: _Run,
+        self, nodes: Sequence[Expr], schemas: Sequence[Schema], scope: Scope, known: DeclaredFacts, run: _Run,
         asked: Container[Expr] = (),
-    ) -> dict[Proposal, Answers]:
+    ) -> dict[Proposal, Answers]:  # fmt: skip
         """The proposals for `nodes`, all of a block, except those that were `asked` about before."""
         self._readers, self._nodes, self._once = {}, nodes, {}
         needed = frozenset[str]().union(*(s.facts for s in schemas))

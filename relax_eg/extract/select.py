@@ -8,7 +8,7 @@ adds candidates to a graph, so with more rules the result of an exact search tha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import ExtractionError, NotExecutableError
@@ -25,7 +25,7 @@ from relax_eg.logs import stage
 # limit: inside `optimize`: the limit of nodes ends the search before the clock does, and prices are not accurate to a
 # thousandth.
 EFFORT = SolverEffort(seconds=20.0, nodes=20, gap=1e-3, candidates=1500, cut_rounds=10, neighbourhoods=0)
-_RULES = 4  # limit: rules left out, one at a time, for the runner-up
+_RULES = 4  # limit: rules left out, one at a time
 _REASONS = 3  # limit: operators named as reasons of the runner-up
 
 
@@ -118,6 +118,28 @@ def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[in
     raise NotExecutableError(text, ops)
 
 
+def without_one_rule(
+    graph: ExtractionGraph, problem: Problem, best: Sequence[int]
+) -> Iterator[tuple[str, list[int], float]]:
+    """Yields the rules that make the most expensive part of `best`, each with the cheapest choice that swap search
+    finds without it, and its cost."""
+    choice, costs = repair_choice(problem, best), problem.costs
+    paid: dict[str, float] = {}
+    for c, k in enumerate(best):
+        rule = graph.candidates[c][k].made_by if k >= 0 else ""
+        if rule:
+            paid[rule] = paid.get(rule, 0.0) + costs[c][k]
+    for rule in sorted(paid, key=lambda r: (-paid[r], r))[:_RULES]:
+        less = [
+            [math.inf if candidate.made_by == rule else x for candidate, x in zip(row, costs[c], strict=True)]
+            for c, row in enumerate(graph.candidates)
+        ]
+        rest = Problem(problem.reads, less, problem.roots)
+        start = repair_choice(rest, choice)
+        if all(start[r] >= 0 for r in problem.roots):
+            yield rule, *swap_search(rest, start)
+
+
 def second_best(
     graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: Selection, function: str, bindings: int
 ) -> RunnerUp | None:
@@ -132,35 +154,20 @@ def second_best(
     problem = problem_of(graph, costs)
     choice = repair_choice(problem, best.choice)
     least = max(EFFORT.gap * best.cost, TINY)
-    found: list[tuple[float, int, str, str, list[int]]] = []
-    paid: dict[str, float] = {}
-    for c, k in enumerate(best.choice):
-        rule = graph.candidates[c][k].made_by if k >= 0 else ""
-        if rule:
-            paid[rule] = paid.get(rule, 0.0) + costs[c][k]
-    for rule in sorted(paid, key=lambda r: (-paid[r], r))[:_RULES]:
-        less = [
-            [math.inf if candidate.made_by == rule else x for candidate, x in zip(row, costs[c], strict=True)]
-            for c, row in enumerate(graph.candidates)
-        ]
-        rest = Problem(problem.reads, less, problem.roots)
-        start = repair_choice(rest, choice)
-        if all(start[r] >= 0 for r in problem.roots):
-            other, cost = swap_search(rest, start)
-            if cost - best.cost >= least:
-                found.append((cost, 0, rule, "", other))
+    without = without_one_rule(graph, problem, best.choice)
+    found = [(cost, 0, rule, "", other) for rule, other, cost in without if cost - best.cost >= least]
     switch = cheapest_switch(problem, choice, least)
     if switch is not None:
         cost, c, k, other = switch
         found.append((cost, 1, "", graph.candidates[c][k].made_by, other))
     if not found:
         return None
-    cost, _, without, with_rule, other = min(found, key=lambda f: f[:4])
+    cost, _, without_rule, with_rule, other = min(found, key=lambda f: f[:4])
     extra = (cost - best.cost) / best.cost if best.cost > 0 else 0.0
     reasons = _reasons(graph, costs, problem, choice, other)
     why = tuple((op, x / bindings, y / bindings) for op, x, y in reasons)
     # Over several bindings, costs are sums of shares of the program as written.
-    return RunnerUp(function, without, with_rule, extra, why, bindings == 1)
+    return RunnerUp(function, without_rule, with_rule, extra, why, bindings == 1)
 
 
 def _reasons(

@@ -8,8 +8,9 @@ from sampling import sampled
 
 from benchmarks.corpus.fired import corpus_rules
 from benchmarks.discovery_gains import of_corpus, of_functions
+from benchmarks.mined import LAWS, Found, known_rules
 from relax_eg.driver.ranking import LEAST_SAVING, Optimize
-from relax_eg.rules import RuleSet, orders, traced
+from relax_eg.rules import Rule, RuleSet, orders, traced
 from relax_eg.rules.verify_formal.prove import prove_rule
 
 # The law, and the program on which it saves.
@@ -95,3 +96,18 @@ def test_a_law_saves_on_a_program(law: str) -> None:
 @pytest.mark.parametrize("law", sampled(list(SAVES_ON_FUNCTIONS), 5))
 def test_a_law_saves_on_a_function_that_was_not_written_for_it(law: str) -> None:
     assert saved(law, FUNCTIONS[SAVES_ON_FUNCTIONS[law]]) > LEAST_SAVING
+
+
+def test_a_law_does_not_hide_what_another_saves() -> None:
+    """The law of two choices makes another program cheapest, in which no schema makes the slope that the other law is
+    about."""
+    found = {r.name: r for r in Found.read(LAWS).rules()}
+    slope, choices = found["add_of_multiply_and_divide"], found["divide_of_where_and_where"]
+    programs = of_functions(["celu, gradient"])
+
+    def seconds(*laws: Rule) -> float:
+        return programs["celu, gradient"](known_rules() + RuleSet("laws", laws)).report.after.seconds
+
+    with_slope = seconds(slope)
+    assert with_slope < seconds(choices)
+    assert seconds(slope, choices) <= with_slope
