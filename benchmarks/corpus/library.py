@@ -32,6 +32,13 @@ def paired_comparison(ours, theirs):
     return jax.grad(lambda a: jnp.sum(jnp.logaddexp(a, theirs)))(ours) * theirs
 
 
+@program("n", "n", "n")
+def both_players(ours, theirs, weights):
+    """How a weighted score on a scale of logarithms moves apart two players, with its slopes in both of them."""
+    slopes = jax.grad(lambda a, b: jnp.sum(weights * jnp.logaddexp(a, b)), argnums=(0, 1))(ours, theirs)
+    return slopes[0] - slopes[1]
+
+
 @program("n", "n")
 def densities_of_noise(x, weights):
     """Weighted densities of residuals under three kinds of noise, and a distribution function of a fourth."""

@@ -57,6 +57,13 @@ def slope_of_log_of_sum(x: Any, y: Any) -> Any:
     return op.exp(_without_infinity(x) - _without_infinity(_log_of_sum(x, y))), _sigmoid(apart)
 
 
+@_rule("x: *b, y: *b", tags=("exp", "log"), check=False)
+def slope_of_log_of_sum_in_second(x: Any, y: Any) -> Any:
+    """exp(y - log(exp(x) + exp(y))) = 1 / (1 + exp(x - y)): the derivative of logaddexp in its other operand"""
+    apart = op.where(op.equal(y, _INFINITY), _INFINITY, y - x)
+    return op.exp(_without_infinity(y) - _without_infinity(_log_of_sum(x, y))), _sigmoid(apart)
+
+
 @_rule("x: *b", tags=("exp", "log", "tanh"), check=False)
 def tanh_of_softplus(x: Any) -> Any:
     """tanh(log(exp(x) + 1)) = p / (p + q) for e = exp(-|x|), where p = 1 + 2 e and q = 2 e e for x >= 0, p = e (e + 2)
