@@ -129,3 +129,13 @@ def test_the_search_grows_with_the_chain() -> None:
 
     assert nodes(16) == 17 * 16 * 15 // 6 + 16  # all parts, all halves, and the matrices
     assert nodes(256) < 4.5 * nodes(64)
+
+
+def test_where_all_orders_cost_the_same_nothing_is_searched_for_long() -> None:
+    def chain(x: jax.Array, ws: list[jax.Array]) -> jax.Array:
+        for w in ws:
+            x = x @ w
+        return x
+
+    report = rx.optimize(chain, "4 16 16", ["4 16 16"] * 20, rules=rx.rules.contraction).report
+    assert report.stop == "phase plan completed"  # HiGHS took the 20 seconds of extraction, which the stop then says
