@@ -10,6 +10,7 @@ within the families are asked: which follow from those that are kept, and of how
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +33,9 @@ from relax_eg.rules.conditions import key_of
 from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.rules.rule import instances
 
-BUDGET = Budget(nodes=4000, seconds=60)  # of a question; nodes end it, so that the clock decides nothing
-WIDE = Budget(nodes=12_000, seconds=60)  # of a law of the books
+# of a question; nodes end it, so that the clock decides nothing
+BUDGET = Budget(nodes=4000, seconds=60, growth=math.inf)
+WIDE = Budget(nodes=12_000, seconds=60, growth=math.inf)  # of a law of the books
 QUICK_LAWS = 2
 
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -66,7 +67,7 @@ from relax_eg.rules.rule import instances
 LAWS = Path(__file__).parent.parent / "docs" / "mined_laws.json"
 NEW = LAWS.with_name("found_laws.json")
 FAMILY = "family "  # of operators, in place of a program
-BUDGET = Budget(nodes=4000, seconds=60)  # of the question whether a law follows
+BUDGET = Budget(nodes=4000, seconds=60, growth=math.inf)  # of the question whether a law follows
 QUICK_PROGRAMS = 1
 TERMS = 20_000  # of one size for a fragment
 POOLS = ("functions", "corpus", "gradients", "libraries", "parts")

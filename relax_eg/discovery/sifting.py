@@ -4,6 +4,7 @@ proved ones those are kept that the others do not make."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,8 +21,8 @@ from relax_eg.rules.rule import Rule
 from relax_eg.rules.rule_set import RuleSet
 
 # limit: of the e-graph in which candidates are compared; what needs more is proved, and compared again at the end
-_BUDGET = Budget(nodes=1500, seconds=60, rounds=4)
-_LAST_BUDGET = Budget(nodes=4000, seconds=60)  # limit: of each question of the minimisation
+_BUDGET = Budget(nodes=1500, seconds=60, rounds=4, growth=math.inf)
+_LAST_BUDGET = Budget(nodes=4000, seconds=60, growth=math.inf)  # limit: of each question of the minimisation
 _AT_ONCE = 24  # chosen: candidates that are compared in one e-graph
 
 

@@ -10,6 +10,9 @@ from relax_eg.argument_checks import short_repr
 from relax_eg.errors import OptionError
 
 ALGEBRA_ROUNDS = 6  # limit: rounds of the algebra phase by default
+# limit: nodes that algebra may find for each node at first, by default. Associativity alone would find as many as the
+# cube of the length of a chain, so the time of a search would grow faster than the program.
+GROWTH = 10.0
 EXTRACTION_SECONDS = 20.0  # limit: five times what 32 decoder layers take in kernels (benchmarks.scale)
 
 
@@ -29,6 +32,8 @@ class Budget:
     - `nodes`: nodes of the e-graph.
     - `seconds`: seconds of rule application; laws (`rules.schemas`) are asked for up to 0.7 of them.
     - `rounds`: rounds of the algebra phase.
+    - `growth`: no round of the algebra phase begins once the e-graph has this many times the nodes that it began with,
+      and at least 1,000. So the time of a search is proportional to the program.
     - `extraction`: seconds of choosing among candidates, over all stages; with a memory limit, over all programs that
       are considered, and XLA compiles them for up to twice as long. When they are used up, extraction returns the best
       program so far.
@@ -44,6 +49,7 @@ class Budget:
     seconds: float = 20.0
     rounds: int = ALGEBRA_ROUNDS
     extraction: float = EXTRACTION_SECONDS
+    growth: float = GROWTH
 
     def __post_init__(self) -> None:
         for name, kinds, accepted in (
@@ -51,6 +57,7 @@ class Budget:
             ("seconds", (int, float), "a number"),
             ("rounds", (int,), "a whole number"),
             ("extraction", (int, float), "a number"),
+            ("growth", (int, float), "a number"),
         ):
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0:

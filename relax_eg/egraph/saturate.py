@@ -46,6 +46,7 @@ SPEED_SAMPLE = 1_000  # chosen: matches of a round that are enough to measure th
 # limit: new nodes that a rule may make in the merge phase, or as many as the graph has if that is more. Where algebra
 # found many ways to compute two values, a rule may merge all pairs of them, and unchosen nodes are priced too.
 MERGE_NODES = 10_000
+LEAST_GROWN = 2_000  # limit: nodes that algebra may find whatever `Budget.growth` says
 _TICK = 1e-6  # chosen: seconds; a lower bound, because the clock may not have moved
 _SPEED_MARGIN = 2  # chosen: factor on the time left, because the speed is an estimate and leaving a rule out is final
 SIBLINGS = 3  # limit: siblings, itself included, in the window in which an input is paired with others
@@ -225,6 +226,7 @@ class EGraph:
         phase = "annotate"
         self._annotate_and_answer()
         stop = over()
+        grown = max(LEAST_GROWN, budget.growth * self.nodes(self._sizes))
         growth = [RoundFigures(phase, self.nodes(self._sizes), 0)]
         plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout", "library"]
         saturated = False
@@ -235,7 +237,7 @@ class EGraph:
             if (phase == "algebra" and skip_to_merge) or (phase == "simplify" and self._changes == simplified):
                 continue
             # The engine matches only against what is new, so a round without matches is a fixpoint.
-            before, began = self._changes, time.thread_time()
+            before, began, at_first = self._changes, time.thread_time(), self.nodes(self._sizes)
             for _ in range(ROUNDS.get(phase, 1)):
                 at = self._changes
                 self._round(phase)
@@ -253,9 +255,11 @@ class EGraph:
             log_at(2, f"{phase}: {nodes} nodes, {found} matches, {1000 * spent:.1f} ms")
             if stop is not None:
                 break
-            if phase == "algebra" and self._changes == before:
-                # The algebra rules found nothing new, so further rounds would repeat this one.
-                skip_to_merge = saturated = True
+            if phase == "algebra":
+                # Where the algebra rules found nothing new, further rounds would repeat this one.
+                saturated = self._changes == before
+                # The next round is taken to multiply the nodes by as much as this one.
+                skip_to_merge = saturated or nodes * nodes > grown * at_first
         if stop is None:
             stop = StopReason.SATURATED if saturated else StopReason.PHASES_DONE
             stop = next((x.reason for x in self._left_out.values()), stop)

@@ -34,6 +34,7 @@ _INNER_NODES = 100  # limit: nodes of HiGHS in a nested search
 _INNER_ROUNDS = 40  # limit: rounds of cuts in a nested search
 _RELAX = 0.4  # chosen: share of the time for the relaxation, at most
 _FAR = 0.2  # chosen: gap after the relaxation, as a share of the cost, above which HiGHS is not run
+_ALWAYS = 400  # limit: candidates of a part for which HiGHS is run whatever the gap; with more it takes all the time
 _ASCEND = 0.1  # chosen: share of the time for the first bound, at most
 # chosen: shares of the gap: targets above the bound that the first searches are restricted to
 _TARGETS = (0.0, 0.05, 0.2)
@@ -292,9 +293,12 @@ class _Part:
     def _search_integer(self, model: ilp.Model) -> None:
         """Runs HiGHS for a share of the time. If it does not finish, improves the choice without a bound, and runs
         HiGHS again from the improved choice."""
+        is_far = gap(self.cost, self.bound) > _FAR
         if self.improver is None:
-            self._search_exactly(model, self.effort.nodes, self.deadline)
-        elif gap(self.cost, self.bound) > _FAR:
+            # Nested searches have few nodes of HiGHS.
+            if not is_far or self.depth > 0 or self.problem.node_count <= _ALWAYS:
+                self._search_exactly(model, self.effort.nodes, self.deadline)
+        elif is_far:
             self._search_around(self.effort.neighbourhoods, self.deadline)
         else:
             left = self._search_exactly(model, self.effort.nodes, self._until(_FIRST))

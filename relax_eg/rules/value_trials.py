@@ -5,6 +5,8 @@ Arithmetic is exact where the generator does not name a tolerance.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from relax_eg.ir.annotations import Tensor
@@ -75,6 +77,26 @@ def sums_of_products(rng: np.random.Generator) -> Trial:
     shapes = ((k, k), (k, k), (k, k), (k,), (k,))
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in shapes)
     return trial_of(params, node, args)
+
+
+def chains_of_products(rng: np.random.Generator) -> Trial:
+    """A product of 17 to 20 small matrices in any order, of which the first and the last may be vectors, or some may be
+    batches."""
+    n = int(rng.integers(17, 21))
+    sizes = [int(d) for d in rng.integers(1, 4, n + 1)]
+    shapes: list[tuple[int, ...]] = list(itertools.pairwise(sizes))
+    if rng.integers(2):
+        shapes = [(2, *s) if rng.integers(2) else s for s in shapes]
+    elif rng.integers(2):
+        shapes[-1] = shapes[-1][:1]
+        shapes[0] = shapes[0][1:] if rng.integers(2) else shapes[0]
+    params = tuple(var(f"x{i}", Tensor(tuple(map(Dim.of, s)), "float32")) for i, s in enumerate(shapes))
+    left = [*params]
+    while len(left) > 1:
+        i = int(rng.integers(len(left) - 1))
+        left[i : i + 2] = [op.matmul(left[i], left[i + 1])]
+    args = tuple(rng.integers(-1, 2, s).astype(object) for s in shapes)
+    return trial_of(params, left[0], args)
 
 
 def sums_in_semirings(rng: np.random.Generator) -> Trial:

@@ -245,7 +245,7 @@ def test_a_saturating_rule_set_is_not_cut_short() -> None:
     for m in others:
         product = product @ m
     ways = math.comb(31, 3) + 30  # i < k < j, and the matrices
-    done = run([product], only, Budget(nodes=5000, rounds=12))
+    done = run([product], only, Budget(nodes=5000, rounds=12, growth=math.inf))
     assert done.saturation.left_out == () and done.saturation.nodes == ways
     assert done.saturation.stop is StopReason.SATURATED
 

@@ -120,6 +120,7 @@ def test_sets_of_them() -> None:
         *matrices,
         *(s.name for s in rx.rules.windows.schemas),
         "same_sum_of_products",
+        "cheapest_order_of_product",
         "same_sum_in_semiring",
         *reductions,
     ]

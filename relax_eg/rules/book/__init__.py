@@ -18,6 +18,7 @@ from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.orders import orders
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.pointwise import pointwise
+from relax_eg.rules.book.product_chains import product_chains
 from relax_eg.rules.book.quantised import quantised
 from relax_eg.rules.book.recognised import recognised
 from relax_eg.rules.book.reduction import reduction
@@ -46,6 +47,7 @@ default = RuleSet(
         *systems.schemas,
         *windows.schemas,
         *sum_products.schemas,
+        *product_chains.schemas,
         *semirings.schemas,
         *reductions.schemas,
         *pointwise.schemas,
@@ -81,6 +83,7 @@ __all__ = [
     "orders",
     "pieces",
     "pointwise",
+    "product_chains",
     "quantised",
     "recognised",
     "reduction",

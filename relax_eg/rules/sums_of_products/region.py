@@ -21,7 +21,7 @@ from relax_eg.tir.functions import FUNCTIONS
 
 MOST_TERMS = 6  # limit: terms of a region; planning takes time exponential in it
 # limit: factors of a term, and of one that is alone; planning several takes time exponential in their factors
-MOST_FACTORS, _MOST_ALONE = 6, 16
+MOST_FACTORS, MOST_ALONE = 6, 16
 _MOST_NODES = 64  # limit: operators of a region
 _MOST_KNOWN = 1 << 14  # limit: expressions whose terms and divisors are kept
 
@@ -201,7 +201,7 @@ def _multiplied(terms: Sequence[_Product], parts: Sequence[tuple[Product, ...]])
     for t in terms:
         for chosen in itertools.product(*(parts[i] for i in t)):
             found.append(tuple(itertools.chain.from_iterable(chosen)))
-    return None if any(len(p) > (_MOST_ALONE if len(found) == 1 else MOST_FACTORS) for p in found) else tuple(found)
+    return None if any(len(p) > (MOST_ALONE if len(found) == 1 else MOST_FACTORS) for p in found) else tuple(found)
 
 
 def _works(e: Expr) -> bool:
