@@ -106,8 +106,7 @@ class _Limited:
     def try_program(self, entry: Entry | None, held: float = 0.0) -> TriedProgram:
         """A program compiled in the fastest mode in which it fits, or else in the mode that needs least, in which alone
         a hopeless one is compiled; not at all if another one fits. Programs tried before are not compiled again."""
-        module = self.module_of(entry)
-        found = [t for t in self.tried if module == self.module_of(t.entry)]
+        found = [t for t in self.tried if self.module_of(t.entry) == self.module_of(entry)]
         if not found:
             if (is_hopeless := self._is_hopeless(entry)) and self.fitting_programs:
                 self.tried.append(self._predicted(entry, held))
