@@ -15,19 +15,18 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
 from relax_eg.driver.fissioned_entries import in_loops, in_segments, is_large
-from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes
+from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes, modes_under_limit
 from relax_eg.driver.measured import ALIKE, COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.footprint import Footprint, MemoryRow
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
-from relax_eg.extract.profile import AS_USUAL, Mode, Profile
+from relax_eg.extract.profile import Mode
 from relax_eg.figures import count_text
 from relax_eg.ir.calls import without_calls
 from relax_eg.ir.expr import TUPLE_GET, Expr
@@ -90,7 +89,7 @@ class _Limited:
         self.tried: list[TriedProgram] = []
         self.looped: set[tuple[Module, int]] = set()  # programs tried in loops, each with the bytes aimed at
         self.aims_at_limit = True  # not for a front, whose programs are arranged at several sizes
-        self.modes = _modes(search.options.profile)
+        self.modes = modes_under_limit(search.options.profile)
         self.largest = largest_sizes(search.options) if everywhere else None
         # By function and block: kernel bytes measured, prices raised.
         self.block_pricing: dict[tuple[str, int], Pricing] = {}
@@ -246,8 +245,7 @@ class _Limited:
 
     def _is_beaten(self, entry: Entry, peak: int) -> bool:
         """Whether a program is predicted to be slower than one that fits, or that needs no more than its `peak`."""
-        seconds = self._relative_seconds(entry, self.modes[-1])
-        return any(t.seconds <= seconds and (self.fits(t) or t.footprint.bytes <= peak) for t in self.tried)
+        return self._is_reached(max(peak, self.aim), self._relative_seconds(entry, self.modes[-1]))
 
     def _is_hopeless(self, entry: Entry | None) -> bool:
         """Whether a program is predicted to need so much more than the limit, and more than another program, that it
@@ -279,18 +277,28 @@ class _Limited:
     def arrange_at_all_sizes(self) -> None:
         """Try the programs of the front found so far with fewer and fewer bytes asked for."""
         for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
-            before, most = 0, min(t.footprint.bytes, self.search.predicted_peak(t.entry, [t.footprint.at]))
+            most = min(t.footprint.bytes, self.search.predicted_peak(t.entry, [t.footprint.at]))
+            before, least = 0, ALIKE * t.seconds  # an order for fewer bytes takes at least as long as the last one
+            if self._is_reached(int(_HALF * most), t.seconds):
+                continue
             for goal in (int(share * most) for share in _SHARES):
-                if any(o.footprint.bytes <= goal and o.seconds <= ALIKE * t.seconds for o in self.tried):
+                if self._is_reached(goal, least):
                     continue
                 if self.search.arranging_clock.is_over() or self.search.compiling.is_over():
                     return
                 made = self.search.arranged(t.entry, goal, t.footprint.at, rate)
                 if made is None:
                     break
-                if made[1] != before and not self._is_beaten(made[0], made[1]):
+                least = max(least, ALIKE * self._relative_seconds(made[0], self.modes[-1]))
+                if made[1] != before and not self._is_reached(made[1], least):
                     self._try_frugal(made[0])
                 before = made[1]
+                if made[1] > goal:
+                    break
+
+    def _is_reached(self, goal: int, seconds: float) -> bool:
+        """Whether a program was tried that takes at most these seconds and needs at most so many bytes."""
+        return any(t.footprint.bytes <= goal and t.seconds <= seconds for t in self.tried)
 
     def _worth_arranging(self) -> list[TriedProgram]:
         """The programs tried so far that are faster than all that fit, and the one as written, the fastest first. Of
@@ -515,16 +523,6 @@ def _is_changed(t: TriedProgram) -> bool:
 def _kernel_of(e: Expr) -> Expr:
     """The kernel that computes `e`, as its result or as one of its results."""
     return e.args[0] if e.op == TUPLE_GET else e
-
-
-def _modes(profile: Profile) -> tuple[Mode, ...]:
-    """The compilation modes tried under a limit: as usual and, on CPUs, the one in which all memory is XLA's own and
-    little, unless the caller compiles the program (a profile without modes). The time of the latter is predicted by the
-    profile's mode without XLA's library fusions."""
-    if profile.platform != "cpu" or not is_on_cpu() or not profile.modes:
-        return (AS_USUAL,)
-    changes = next((m.changes for m in profile.modes if m.options.items() <= FRUGAL.items()), {})
-    return AS_USUAL, Mode("for memory", FRUGAL, changes)
 
 
 def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) -> ExtractionError:
