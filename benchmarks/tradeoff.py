@@ -34,7 +34,7 @@ import relax_eg as rx
 from benchmarks import Quick, training, write_between
 from benchmarks.tradeoff_goals import HEADINGS as GOALS
 from benchmarks.tradeoff_goals import Row, goals, points
-from relax_eg.backend.accounting import FRUGAL
+from relax_eg.backend.accounting import FRUGAL, compiled_for_account
 from relax_eg.byte_units import format_bytes
 from relax_eg.measure.choice import fastest
 from relax_eg.shapes import parse_spec
@@ -210,8 +210,8 @@ def drawn(spec: str, rng: np.random.Generator) -> jax.Array:
 
 def bytes_of(fn: Callable[..., Any], shapes: Any) -> int:
     """Bytes beside the arguments of a function compiled by `jax.jit` for little memory."""
-    analysis = jax.jit(fn).lower(*shapes).compile(dict(FRUGAL))
-    found: Any = analysis.memory_analysis()
+    compiled = compiled_for_account(jax.jit(fn, compiler_options=dict(FRUGAL)).lower(*shapes))
+    found: Any = compiled.memory_analysis()
     return found.temp_size_in_bytes + found.output_size_in_bytes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +17,9 @@ import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
 from relax_eg.backend.lower import run_at
+from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.checkpointed import Checkpoints
-from relax_eg.errors import ExplanationError, ExtractionError
+from relax_eg.errors import ExtractionError
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 
@@ -285,8 +287,13 @@ def test_a_limit_is_kept(share: float) -> None:
     assert row is not None and found.bytes == row.bytes <= limit
     leaves = jax.tree.leaves(drawn(CASES["lstm"][1]))
     assert_equal(best(*leaves), run_at(module, module.main, leaves, AT))
-    with pytest.raises(ExplanationError, match="computes the steps of the loop again in segments"):
-        best.explain()
+    said = str(best.explain())
+    assert "kept as written\nthe program that runs computes the steps of loops again in segments" in said
+    (loop,) = Checkpoints(module, AT).loops
+    count, steps = map(int, re.findall(r"64 steps: (\d+) segments of (\d+) steps", said)[0])
+    assert count * steps == 64 and steps in loop.segments
+    needed, kept = (parse_bytes(x, "said") for x in re.findall(r"about (.*) in place of (.*) of what", said)[0])
+    assert re.search(r"`scan` at \S*test_checkpointed.py:\d+ in `at_the_end`", said) and needed < kept
 
 
 def test_the_segments_that_need_least_are_offered_last() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -14,11 +14,14 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
+from relax_eg.backend.lower import run_at
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import Expr, postorder, var
+from relax_eg.ir.module import Binding, Module
 from relax_eg.ops import api as op
 from relax_eg.rules.book.pieces import pieces
-from relax_eg.rules.halo import halo_of
+from relax_eg.rules.halo import halo_of, halo_of_totals, totals_of, with_halo
 from relax_eg.rules.piece_trials import images, sums_of_images
 from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import ModuleAnswers
@@ -79,6 +82,56 @@ def test_a_sum_over_rows_needs_a_share_of_the_memory() -> None:
     assert TOTALS.name in best.report.rules and best.report.memory.bytes <= limit
     assert "dynamic_slice" in str(best.module)
     np.testing.assert_allclose(best(*args), loss(*args), rtol=1e-4, atol=1e-3)
+
+
+@dataclass
+class Answers(ModuleAnswers):
+    """Answers that are made once, as those of a search are."""
+
+    made: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    def once(self, key: Any, make: Any) -> Any:
+        if key not in self.made:
+            self.made[key] = make(self)
+        return self.made[key]
+
+
+@pytest.mark.parametrize("rows", [60, 61])
+def test_gradients_of_kernels_and_biases_share_a_loop(rows: int) -> None:
+    """The loss and all gradients are accumulated over the same rows, if a number of pieces divides these."""
+
+    def loss(ps: Any, x: Any) -> Any:
+        for w, b in ps:
+            x = jax.nn.relu(convolved(x, w) + b[:, None, None])
+        return jnp.mean(x**2)
+
+    rng = np.random.default_rng(0)
+    shapes = ([((8, 3, 3, 3), (8,)), ((4, 8, 3, 3), (4,))], (1, 3, rows, 16))
+    is_shape = lambda s: isinstance(s[0], int)  # noqa: E731
+    args = jax.tree.map(lambda s: jnp.asarray(rng.standard_normal(s), jnp.float32), shapes, is_leaf=is_shape)
+    module = rx.trace(jax.value_and_grad(loss), *args)
+    main, (block,) = module.main, module.main.blocks
+    values = [b.value for b in block.bindings]
+    answers = Answers({}, (), postorder(values))
+    ((start, total),) = [(x, t) for x in answers.nodes for t in totals_of(x) if x.op == "sum" and t.extent == rows][:1]
+    found = halo_of_totals(start, total, 16, answers)
+    if rows == 61:  # what lies beyond the last row would count in the gradient of a kernel
+        assert found is None
+        return
+    assert (
+        found is not None
+        and (found.rows, found.count) == (4, 15)
+        and sorted(x.op for x in found.totals) == ["conv", "conv", "sum", "sum", "sum"]
+    )
+    made = {x: y for x in found.totals if (y := with_halo(x, found, answers)) is not None}
+    assert len(made) == 5 and len({x.args[0] for x in made.values()}) == 1
+    cut = [Binding(b.var, v) for b, v in zip(block.bindings, substitute_exprs(values, made), strict=True)]
+    cut_module = Module((replace(main, blocks=(replace(block, bindings=tuple(cut)),)), *answers.functions.values()))
+    ours, theirs = (run_at(m, m.main, jax.tree.leaves(args), {}) for m in (cut_module, module))
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * float(jnp.max(jnp.abs(b))))
+    needed = [whole_footprint(m, set(), {}, FRUGAL).bytes for m in (cut_module, module)]
+    assert needed[0] < 0.6 * needed[1]
 
 
 X, W = var("x", Tensor((1, 2, 40, 5), "float32")), var("w", Tensor((2, 2, 3, 3), "float32"))

@@ -11,7 +11,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.backend import accounting
-from relax_eg.backend.accounting import FRUGAL, allocated_bytes, library_fusion_bytes
+from relax_eg.backend.accounting import FRUGAL, allocated_bytes, compiled_for_account, library_fusion_bytes
 from relax_eg.backend.footprint import kernel_footprint, whole_footprint
 from relax_eg.byte_units import format_bytes, parse_bytes
 from relax_eg.driver import limited as limited_module
@@ -173,7 +173,9 @@ def test_fusions_are_found_in_what_xla_compiles() -> None:
     def fn(x: Any, w: Any, v: Any) -> Any:
         return jax.nn.softmax(jnp.tanh(x @ w) @ v)
 
-    usual, frugal = (jax.jit(fn, compiler_options=o).lower(*specs).compile() for o in ({}, FRUGAL))
+    lowered = [jax.jit(fn, compiler_options=o).lower(*specs) for o in ({}, FRUGAL)]
+    usual, frugal = (x.compile() for x in lowered)
+    assert [allocated_bytes(compiled_for_account(x)) for x in lowered] == [*map(allocated_bytes, (usual, frugal))]
     assert "__ynn_fusion" not in frugal.as_text()
     assert allocated_bytes(frugal) == frugal.memory_analysis().temp_size_in_bytes >= 256 * 512 * 4
     assert allocated_bytes(usual) >= 256 * 512 * 4  # what is between the matmuls, in whichever account it is

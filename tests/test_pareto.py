@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ import relax_eg as rx
 from relax_eg.backend.footprint import whole_footprint
 from relax_eg.cli import app
 from relax_eg.driver import limited
+from relax_eg.driver.measured import Search
+from relax_eg.driver.options import read_options
+from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import OptionError
 from relax_eg.frontends.model import ModelModule
+from relax_eg.ir.calls import without_calls
 
 SPECS = ("n 16", "16 128")
 AT = {"n": 2048}
@@ -29,6 +34,21 @@ def loss(x, w):
     return jnp.sum(h * jnp.exp(h))
 
 step = jax.grad(loss, 1)
+"""
+
+CALLED = """
+def block(x: R.Tensor(("n", "n"), "float32")):
+    with R.dataflow():
+        y = R.tanh(R.matmul(x, x))
+        R.output(y)
+    return y
+
+def main(x: R.Tensor(("n", "n"), "float32")):
+    with R.dataflow():
+        y = block(x)
+        z = block(y)
+        R.output(z)
+    return z
 """
 
 
@@ -90,6 +110,26 @@ def test_an_interrupted_front_has_what_was_tried(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(limited, "report_progress", progress)
     front = rx.pareto(step, *SPECS, at=AT)
     assert front.points and count == 6
+
+
+def test_equal_programs_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated block that is called, and the same program without calls."""
+    compiled: list[rx.Module] = []
+
+    def counted(module: rx.Module, *args: Any) -> Any:
+        compiled.append(module)
+        return whole_footprint(module, *args)
+
+    monkeypatch.setattr(limited, "whole_footprint", counted)
+    module = rx.parse(CALLED)
+    plain = without_calls(module)
+    traced = traced_program(module, (), None)
+    search = Search(traced, read_options(traced, at={"n": 64}, execution="whole"))
+    entry = replace(search.as_written, found=replace(search.as_written.found, module=plain))
+    tries = limited._Limited(search, 1)  # pyright: ignore[reportPrivateUsage]
+    called, inlined = (tries.try_program(e) for e in (None, entry))
+    assert plain != module and called.footprint == inlined.footprint
+    assert len(compiled) == 1
 
 
 def test_a_front_in_the_shell(tmp_path: Path) -> None:

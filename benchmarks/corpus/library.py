@@ -32,11 +32,11 @@ def paired_comparison(ours, theirs):
     return jax.grad(lambda a: jnp.sum(jnp.logaddexp(a, theirs)))(ours) * theirs
 
 
-@program("n", "n", "n")
-def both_players(ours, theirs, weights):
-    """How a weighted score on a scale of logarithms moves apart two players, with its slopes in both of them."""
-    slopes = jax.grad(lambda a, b: jnp.sum(weights * jnp.logaddexp(a, b)), argnums=(0, 1))(ours, theirs)
-    return slopes[0] - slopes[1]
+@program("n d", "n", "d")
+def log_cosh_regression(x, y, w):
+    """The gradient of a linear regression whose loss is the logarithm of cosh, without overflow."""
+    residuals, back = jax.vjp(lambda w: x @ w - y, w)
+    return back(jax.grad(lambda r: jnp.sum(jnp.logaddexp(r, -r) - jnp.log(2.0)))(residuals))[0]
 
 
 @program("n", "n")

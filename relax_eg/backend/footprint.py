@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from relax_eg.backend.accounting import allocated_bytes
+from relax_eg.backend.accounting import allocated_bytes, compiled_for_account
 from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.pallas.choice import Pallas, lowering_through
@@ -54,7 +54,7 @@ def whole_footprint(
 
     if absent is None:
         lowered = jax.jit(run, keep_unused=True, compiler_options=dict(options) or None).lower(*avals(f, sizes))
-        compiled = lowered.compile()
+        compiled = compiled_for_account(lowered)
     else:
         with absent.lowering_there():
             compiled = absent.compile(absent.lowered(run, avals(f, sizes)), options, tiles=False).executable

@@ -14,14 +14,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isqrt
 
+from relax_eg.byte_units import format_bytes
 from relax_eg.driver.fissioned import AnswersAtSizes
 from relax_eg.driver.options import Sizes
+from relax_eg.figures import count_text
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.calls import callees_first, function_ref, reachable_functions, without_calls
 from relax_eg.ir.control import Parts, group_arguments, scan
 from relax_eg.ir.expr import SCAN, TUPLE, TUPLE_GET, VAR, Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Function, Module, pure_function
+from relax_eg.ir.origin import UNKNOWN
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
@@ -45,7 +48,8 @@ class CheckpointedLoop:
     - `forward`: the scan that stacks residuals; `backward`: the one that alone reads them, the other way round.
     - `residuals`: which results of `forward` they are.
     - `segments`: the numbers of steps of a segment that need few bytes, those that need most of them first, about.
-    - `saved`: the bytes that the last of these saves, about.
+    - `kept`: the bytes of the residuals of all steps.
+    - `needed`: for each of `segments`, the bytes that take their place, about.
     """
 
     function: str
@@ -53,7 +57,13 @@ class CheckpointedLoop:
     backward: Expr
     residuals: frozenset[int]
     segments: tuple[int, ...]
-    saved: int
+    kept: int
+    needed: tuple[int, ...]
+
+    @property
+    def saved(self) -> int:
+        """The bytes that the last of `segments` saves, about."""
+        return self.kept - self.needed[-1]
 
 
 class Checkpoints:
@@ -109,6 +119,20 @@ class Checkpoints:
             [{x: x.segments[-i:][0] for x in first} for i in range(max(len(x.segments) for x in first), 0, -1)]
             for first in (self.loops[:n] for n in counts)
         ]
+
+    def described(self, loop: CheckpointedLoop, steps: int) -> str:
+        """A loop in segments of this number of steps, as text: where it is, how many segments, and what they save."""
+        at = self.module[loop.function].origins.get(loop.forward, UNKNOWN)
+        line = next((f" at {line}" for line in at.lines), "")
+        length, needed = loop.forward.attr("length"), loop.needed[loop.segments.index(steps)]
+        count, rest = divmod(self._at.extent(length), steps)
+        segments = count_text(count, "segment")
+        number = str(length) if length.is_const else f"{length}, here {self._at.extent(length)},"
+        left = f" and {rest} left over" if rest else ""
+        return (
+            f"`scan`{line} in `{loop.function}`, {number} steps: {segments} of {steps} steps{left}; "
+            f"about {format_bytes(needed)} in place of {format_bytes(loop.kept)} of what the steps keep"
+        )
 
     def cut(self, segments: Mapping[CheckpointedLoop, int]) -> Module | None:
         """The program with loops in segments of these numbers of steps. None if that cannot be done."""
@@ -182,7 +206,10 @@ class Checkpoints:
         best = sorted((n for n in sizes if n <= length // 2), key=lambda n: (needed(n), n))[:_SEGMENTS]
         if not best or needed(best[0]) >= kept:
             return None
-        return CheckpointedLoop(function, forward, backward, residuals, tuple(best[::-1]), kept - needed(best[0]))
+        best.reverse()
+        return CheckpointedLoop(
+            function, forward, backward, residuals, tuple(best), kept, tuple(needed(n) for n in best)
+        )
 
 
 class _Halves:

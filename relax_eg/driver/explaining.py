@@ -12,7 +12,6 @@ from relax_eg.driver.certified import Certificate
 from relax_eg.driver.checkpointed import Checkpoints
 from relax_eg.driver.fissioned import Fissions, rule_of
 from relax_eg.driver.fixed import remaining_statements
-from relax_eg.driver.measured import COMPUTED_AGAIN
 from relax_eg.driver.options import Options, Sizes, weight_names
 from relax_eg.driver.units import RecordedBlock, SearchResult, Units
 from relax_eg.errors import ExplanationError
@@ -36,6 +35,10 @@ from relax_eg.shapes import Scope
 _ORDERED = (
     "\nthe steps of the program that runs are in a stated order, in which some may run again: "
     "without `after`, which is the identity, it is the program above"
+)
+_SEGMENTED = (
+    "\nthe program that runs computes the steps of loops again in segments, one after the other, where their gradients "
+    "read what these kept; without segments, which no step of a derivation is about, it is that program:"
 )
 
 
@@ -62,8 +65,8 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     looped = _derivation_in_loops(traced, options, plain) if is_limited else None
     if looped is not None:
         return Explanation(looped, replay(looped, library_call, batch_function), (), Certificate, remark)
-    if is_limited:
-        _refuse_segments(traced.module, options, plain)
+    if is_limited and (segments := _segments_of(traced.module, options, plain)):
+        return Explanation(_empty_derivation(traced, options), None, (), Certificate, remark + segments)
     units = Units(traced.module, options, weight_names(traced, options), record=True)
     again = units.run()
     extracted = replace(asked, bindings=(dict(at),) if at else asked.bindings)
@@ -80,7 +83,8 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     loops: Sequence[Equation] = ()
     if not is_chosen() and is_limited:
         base = without_calls(again.module)
-        _refuse_segments(base, options, plain)
+        if segments := _segments_of(base, options, plain):
+            plain, remark = base, remark + segments
         loops = _loops_of(base, options, plain) or ()
         if base != again.module:  # the steps inside of repeated blocks are needed at each place
             units = Units(traced.module, replace(options, sharing=False), weight_names(traced, options), record=True)
@@ -154,14 +158,11 @@ def _loops_of(module: Module, options: Options, chosen: Module) -> list[Equation
     return None
 
 
-def _refuse_segments(module: Module, options: Options, chosen: Module) -> None:
-    """ExplanationError if the `chosen` program of a module computes the steps of a loop again in segments."""
+def _segments_of(module: Module, options: Options, chosen: Module) -> str:
+    """What is said of the loops of a module that the `chosen` program computes in segments; "" if it does not."""
     found = Checkpoints(module, options.bindings[0])
-    if any(found.cut(segments) == chosen for ways in found.ways() for segments in ways):
-        raise ExplanationError(
-            f"{module.main.name}: the gradient of a loop computes the steps of the loop again in segments, of which "
-            f'there is no derivation; accepted: a larger memory_limit, or rules=rx.rules.default - "{COMPUTED_AGAIN}"'
-        )
+    made = next((segments for ways in found.ways() for segments in ways if found.cut(segments) == chosen), {})
+    return "\n  ".join((_SEGMENTED, *(found.described(*x) for x in made.items()))) if made else ""
 
 
 def _with_all_statements(module: Module, scope: Scope) -> tuple[Module, Scope]:

@@ -15,20 +15,20 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
 from relax_eg.byte_units import format_bytes
 from relax_eg.driver.fissioned_entries import in_loops, in_segments, is_large
-from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes
-from relax_eg.driver.measured import COMPUTED_AGAIN, CandidateProgram, Entry, Search
+from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes, modes_under_limit
+from relax_eg.driver.measured import ALIKE, COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.footprint import Footprint, MemoryRow
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
-from relax_eg.extract.profile import AS_USUAL, Mode, Profile
+from relax_eg.extract.profile import Mode
 from relax_eg.figures import count_text
+from relax_eg.ir.calls import without_calls
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
@@ -59,7 +59,7 @@ class TriedProgram:
     - `held`: the price of a byte at which it was found.
     - `seconds`: mean over the bindings, as shares of the time of the program as written.
     - `footprint`: the bytes at the binding where it needs most.
-    - `peak_values`: the values alive then.
+    - `peak_values`: the values alive then, of a program in kernels.
     """
 
     entry: Entry | None
@@ -89,26 +89,23 @@ class _Limited:
         self.tried: list[TriedProgram] = []
         self.looped: set[tuple[Module, int]] = set()  # programs tried in loops, each with the bytes aimed at
         self.aims_at_limit = True  # not for a front, whose programs are arranged at several sizes
-        self.modes = _modes(search.options.profile)
+        self.modes = modes_under_limit(search.options.profile)
         self.largest = largest_sizes(search.options) if everywhere else None
-        self.block_pricing: dict[
-            tuple[str, int], Pricing
-        ] = {}  # by function and block: kernel bytes measured, prices raised
-        written = CandidateProgram(None)
-        self.written_seconds = [search.predicted_seconds(written, b) for b in search.options.bindings]
+        # By function and block: kernel bytes measured, prices raised.
+        self.block_pricing: dict[tuple[str, int], Pricing] = {}
+        bindings = search.options.bindings
+        self.written_seconds = [search.predicted_seconds(CandidateProgram(None), b) for b in bindings]
 
     def begin(self, unlimited: Entry | None) -> None:
         """Try the program that would be chosen without a limit (None: the one as written)."""
         self.usual = self.try_program(unlimited)
-        bindings = len(self.written_seconds)
-        share = self.usual.seconds / max(self.usual.footprint.bytes, 1)
-        self.base = share * (self.written_seconds[0] if bindings == 1 else bindings)
+        share, written = self.usual.seconds / max(self.usual.footprint.bytes, 1), self.written_seconds
+        self.base = share * (written[0] if len(written) == 1 else len(written))
 
     def try_program(self, entry: Entry | None, held: float = 0.0) -> TriedProgram:
         """A program compiled in the fastest mode in which it fits, or else in the mode that needs least, in which alone
         a hopeless one is compiled; not at all if another one fits. Programs tried before are not compiled again."""
-        module = self.module_of(entry)
-        found = [t for t in self.tried if module == self.module_of(t.entry)]
+        found = [t for t in self.tried if self.module_of(t.entry) == self.module_of(entry)]
         if not found:
             if (is_hopeless := self._is_hopeless(entry)) and self.fitting_programs:
                 self.tried.append(self._predicted(entry, held))
@@ -142,31 +139,26 @@ class _Limited:
 
     def _compile_and_measure(self, entry: Entry | None, mode: Mode, held: float) -> TriedProgram:
         options, weights = self.search.options, set[str]() if entry is None else self.search.weights
-        module = self.module_of(entry)
-        at_peak: frozenset[tuple[str, Expr]] = frozenset()
-        most: Footprint | None = None
+        module, in_kernels = self.module_of(entry), options.execution == KERNELS
+        same = module if in_kernels else without_calls(module)  # XLA inlines calls
         largest = [] if self.largest is None or self.largest in options.bindings else [self.largest]
         device = self.search.absent_gpu, options.profile.pallas
         known = self.search.footprints  # each program is compiled once, also by later searches
+        each: list[tuple[Footprint, frozenset[tuple[str, Expr]]]] = []
         for sizes in (*options.bindings, *largest):
-            key = module, entry is None, mode.name, tuple(sizes.items())
-            if options.execution == KERNELS:
-                if key not in known:
-                    with self.search.compiling.running():
-                        known[key] = kernel_footprint(module, weights, sizes, mode.options, *device)
-                measured: KernelFootprint = known[key]
-                found, there = measured.footprint, measured.peak_kernels
+            key = same, frozenset(weights), mode.name, tuple(sizes.items())
+            if key not in known:
+                footprint = kernel_footprint if in_kernels else whole_footprint
+                with self.search.compiling.running():
+                    known[key] = footprint(module, weights, sizes, mode.options, *device)
+            found = known[key]
+            if isinstance(found, KernelFootprint):
+                each.append((found.footprint, found.peak_kernels))
                 if sizes == options.bindings[0] and entry is not None:
-                    self._record_kernel_bytes(entry, measured.private_bytes)
+                    self._record_kernel_bytes(entry, found.private_bytes)
             else:
-                if key not in known:
-                    with self.search.compiling.running():
-                        found = whole_footprint(module, weights, sizes, mode.options, *device)
-                    known[key] = found, likely_peak_values(module, weights, sizes)
-                found, there = known[key]
-            if most is None or found.bytes > most.bytes:
-                most, at_peak = found, there
-        assert most is not None
+                each.append((found, frozenset()))
+        most, at_peak = max(each, key=lambda f: f[0].bytes)
         seconds = self._relative_seconds(entry, mode)
         least = format_bytes(min((t.footprint.bytes for t in self.tried), default=most.bytes))
         report_progress(f"memory: least so far {least} of {format_bytes(self.limit)}", self.count + 1, self.allowed)
@@ -233,13 +225,18 @@ class _Limited:
         ways = [(w, self.try_program) for w in in_segments(self.search, entry)]
         for of_region, attempt in itertools.chain(ways, ((w, self._try_frugal) for w in in_loops(self.search, entry))):
             least, loops = math.inf, list(of_region)
-            if not loops or self._is_hopeless(loops[-1]) or self._is_beaten(loops[0], 0):
+            if not loops or self._is_hopeless(loops[-1]):
+                continue
+            finest = min(self.search.predicted_peak(x, bindings) for x in loops[-2:])
+            if all(self._is_beaten(x, finest) for x in (loops[0], *loops[1:][-2:])):
                 continue
             for looped in loops:
                 if self.is_full:
                     return
-                peak = self.search.predicted_peak(looped, bindings)
                 is_last = self.aims_at_limit and looped is loops[-1]
+                if not is_last and finest > _FINER * least:
+                    continue
+                peak = self.search.predicted_peak(looped, bindings)
                 if not is_last and (peak > _FINER * least or (self.aims_at_limit and peak > self.aim)):
                     continue
                 least = peak
@@ -248,8 +245,7 @@ class _Limited:
 
     def _is_beaten(self, entry: Entry, peak: int) -> bool:
         """Whether a program is predicted to be slower than one that fits, or that needs no more than its `peak`."""
-        seconds = self._relative_seconds(entry, self.modes[-1])
-        return any(t.seconds <= seconds and (self.fits(t) or t.footprint.bytes <= peak) for t in self.tried)
+        return self._is_reached(max(peak, self.aim), self._relative_seconds(entry, self.modes[-1]))
 
     def _is_hopeless(self, entry: Entry | None) -> bool:
         """Whether a program is predicted to need so much more than the limit, and more than another program, that it
@@ -281,16 +277,28 @@ class _Limited:
     def arrange_at_all_sizes(self) -> None:
         """Try the programs of the front found so far with fewer and fewer bytes asked for."""
         for t, rate in itertools.product(self._worth_arranging(), self.search.host_rates):
-            before, most = 0, min(t.footprint.bytes, self.search.predicted_peak(t.entry, [t.footprint.at]))
-            for share in _SHARES:
+            most = min(t.footprint.bytes, self.search.predicted_peak(t.entry, [t.footprint.at]))
+            before, least = 0, ALIKE * t.seconds  # an order for fewer bytes takes at least as long as the last one
+            if self._is_reached(int(_HALF * most), t.seconds):
+                continue
+            for goal in (int(share * most) for share in _SHARES):
+                if self._is_reached(goal, least):
+                    continue
                 if self.search.arranging_clock.is_over() or self.search.compiling.is_over():
                     return
-                made = self.search.arranged(t.entry, int(share * most), t.footprint.at, rate)
+                made = self.search.arranged(t.entry, goal, t.footprint.at, rate)
                 if made is None:
                     break
-                if made[1] != before:
+                least = max(least, ALIKE * self._relative_seconds(made[0], self.modes[-1]))
+                if made[1] != before and not self._is_reached(made[1], least):
                     self._try_frugal(made[0])
                 before = made[1]
+                if made[1] > goal:
+                    break
+
+    def _is_reached(self, goal: int, seconds: float) -> bool:
+        """Whether a program was tried that takes at most these seconds and needs at most so many bytes."""
+        return any(t.footprint.bytes <= goal and t.seconds <= seconds for t in self.tried)
 
     def _worth_arranging(self) -> list[TriedProgram]:
         """The programs tried so far that are faster than all that fit, and the one as written, the fastest first. Of
@@ -325,9 +333,10 @@ class _Limited:
             entry, raised = least.entry, False
             if entry is None or self.is_full:
                 return
+            alive = least.peak_values or likely_peak_values(entry.module, self.search.weights, least.footprint.at)
             for o in entry.found.outcomes:
                 place, stored = o.place, o.block.priced_form.stored
-                there = {e for function, e in least.peak_values if function == place[0]}
+                there = {e for function, e in alive if function == place[0]}
                 old = self.block_pricing.get(place, Pricing(limit=self.aim))
                 more = {c: old.more.get(c, 1.0) * _MORE for e, c in stored.items() if _kernel_of(e) in there}
                 raised |= bool(more)
@@ -514,17 +523,6 @@ def _is_changed(t: TriedProgram) -> bool:
 def _kernel_of(e: Expr) -> Expr:
     """The kernel that computes `e`, as its result or as one of its results."""
     return e.args[0] if e.op == TUPLE_GET else e
-
-
-def _modes(profile: Profile) -> tuple[Mode, ...]:
-    """The compilation modes tried under a limit: as usual and, on CPUs, the one in which all memory is XLA's own and
-    little, unless the caller compiles the program (a profile without modes). The time of the latter is predicted by the
-    profile's mode without XLA's library fusions."""
-    if profile.platform != "cpu" or not is_on_cpu() or not profile.modes:
-        return (AS_USUAL,)
-    similar = (m for m in profile.modes if m.options.items() <= FRUGAL.items())
-    changes = next((m.changes for m in similar), {})
-    return AS_USUAL, Mode("for memory", FRUGAL, changes)
 
 
 def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) -> ExtractionError:

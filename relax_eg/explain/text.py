@@ -90,7 +90,7 @@ class Explanation:
     def _text(self) -> Iterator[str]:
         d = self.derivation
         if self.replayed is None:
-            yield f"{d.name}: kept as written, so there is nothing to explain"
+            yield f"{d.name}: kept as written" + (self.remark or ", so there is nothing to explain")
             return
         count = len(self.steps)
         yield f"{d.name}: {count} step{'' if count == 1 else 's'} from the program as written to the one chosen"

@@ -31,7 +31,6 @@ from relax_eg.rules.schemas import Made, ProgramQueries, as_tuple
 from relax_eg.rules.slicing import applied_again, joined, pieces_of, with_sizes
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import identity
-from relax_eg.tir.slicing import Dimension
 
 _COMBINE = {"sum": op.add, "prod": op.multiply, "max": op.maximum, "min": op.minimum}
 
@@ -164,7 +163,7 @@ def _in_a_loop(
         made[x] = piece
         if x in totals:
             total = totals[x] if law is None else carried_on(totals[x], law, before, now)
-            steps[x] = combined(total, piece, d)
+            steps[x] = combined(total, piece, str(d.kind))
             now.values[x] = op.astype(steps[x], x.dtype)
     if finer is not None:
         inside = {} if unit == rows else {str(unit): rows}
@@ -208,8 +207,8 @@ def accumulated(dtype: str) -> str:
     return "float32" if dtypes.is_float(dtype) and dtypes.itemsize(dtype) < dtypes.itemsize("float32") else dtype
 
 
-def combined(total: Expr, piece: Expr, d: Dimension) -> Expr:
-    return _COMBINE[str(d.kind)](total, op.astype(piece, total.dtype))
+def combined(total: Expr, piece: Expr, kind: str) -> Expr:
+    return _COMBINE[kind](total, op.astype(piece, total.dtype))
 
 
 def _masked(x: Expr, axis: int, here: Expr, neutral: Any) -> Expr:

@@ -206,8 +206,15 @@ def images(rng: np.random.Generator) -> Trial:
 
 
 def sums_of_images(rng: np.random.Generator) -> Trial:
-    """A sum, or a largest or least element, of what `images` draws, over rows, columns and others."""
+    """A sum, or a largest or least element, of what `images` draws, over rows, columns and others, or a product with
+    its image as the gradient of a convolution's kernel is one."""
     trial = images(rng)
+    x, e, pads = trial.module.main.params[0], trial.node, [(int(a), int(b)) for a, b in rng.integers(0, 3, (2, 2))]
+    gaps = [a.value // max(b.value, 1) for a, b in zip(x.shape[2:], e.shape[2:], strict=True)]
+    if rng.integers(2) and min(gaps) and all(d.value for d in e.shape):
+        image, terms = (op.permute_dims(v, (1, 0, 2, 3)) for v in (x, e))
+        node = op.conv(image, terms, padding=pads, dilation=gaps)
+        return trial_of(trial.module.main.params, node, trial.args, "numpy", large_bytes=0.0)
     axes = [a for a in range(trial.node.ndim) if a >= 2 or rng.integers(2)]
     node = (op.sum, op.max, op.min)[int(rng.integers(3))](trial.node, axes)
     return trial_of(trial.module.main.params, node, trial.args, "numpy", large_bytes=0.0)

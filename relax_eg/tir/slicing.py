@@ -170,26 +170,36 @@ class Window:
     beyond: Number | None = None
 
 
-def windows(program: TensorProgram, axis: int) -> tuple[Window | None, ...] | None:
-    """Returns, for each input of a program of one stage, the window that an axis of the output reads; None for an input
-    that is read whole. Returns None altogether if an element depends on its position otherwise."""
+@lru_cache(MANY_KEPT)
+def windows(program: TensorProgram, along: int | str) -> tuple[Window | None, ...] | None:
+    """Returns, for each input of a program of one stage, the window that an axis of the output reads, or that a step of
+    a reduction reads for all elements of the output; None for an input that is read whole. Returns None altogether if
+    an element depends on its position otherwise. `along`: the axis, or the loop variable of the reduction."""
     found: dict[str, Window] = {}
-    return None if _unguarded(program, axis, found) is None else tuple(found.get(b.name) for b in program.inputs)
+    return None if _unguarded(program, along, found) is None else tuple(found.get(b.name) for b in program.inputs)
 
 
-def without_padding(program: TensorProgram, axis: int) -> Scalar | None:
-    """Returns the value of a program of one stage, where windows along an axis of the output start with place 0 and
-    nothing is read outside of the inputs; None if it has no such windows. Programs for which this is equal compute the
-    same of the same windows."""
-    return _unguarded(program, axis, {})
+def without_padding(program: TensorProgram, along: int | str) -> Scalar | None:
+    """Returns the value of a program of one stage, where windows `along` an axis of the output, or a loop variable,
+    start with place 0 and nothing is read outside of the inputs; None if it has no such windows. Programs for which
+    this is equal compute the same of the same windows."""
+    return _unguarded(program, along, {})
 
 
-def _unguarded(program: TensorProgram, axis: int, found: dict[str, Window]) -> Scalar | None:
+def _unguarded(program: TensorProgram, along: int | str, found: dict[str, Window]) -> Scalar | None:
     if len(program.stages) != 1 or program.stages[0].scans:
         return None
     (made,) = program.stages
-    name = loop_of(made.indices[axis])
-    over = dict(made.value.over) if isinstance(made.value, Reduce) else {}
+    whole = made.value
+    over = dict(whole.over) if isinstance(whole, Reduce) else {}
+    if isinstance(along, str):
+        name = along
+        if not isinstance(whole, Reduce) or whole.kind not in COMBINED:
+            return None
+        over = {v: n for v, n in over.items() if loop_of(v) != name}
+        over |= {i: n for i, n in zip(made.indices, made.output.shape, strict=True) if loop_of(i) is not None}
+    else:
+        name = loop_of(made.indices[along])
     if name is None or any(name in size.variables for size in over.values()):
         return None
 
@@ -236,8 +246,13 @@ def _unguarded(program: TensorProgram, axis: int, found: dict[str, Window]) -> S
             value = Select(cond, value, term.other)
         return value
 
-    value = without(made.value)
-    reads = (t for t in walk(made.value) if isinstance(t, Read) and t.buffer in found)
+    if isinstance(along, str) and isinstance(whole, Reduce):
+        body = without(whole.body)
+        once = tuple((v, Dim.of(1) if loop_of(v) == name else n) for v, n in whole.over)  # whatever its extent is
+        value = None if body is None else Reduce(whole.kind, once, body)
+    else:
+        value = without(whole)
+    reads = (t for t in walk(whole) if isinstance(t, Read) and t.buffer in found)
     return value if all(name in t.free for t in reads) else None
 
 

@@ -25,7 +25,7 @@ SAVES = {
     "exponential_of_running_sum_of_logs": "sequence_probability",
     "exponential_of_sum_of_logs": "sequence_probability",
     "total_without_what_was": "still_to_come",
-    "slope_of_log_of_sum_in_second": "both_players",
+    "slope_of_log_of_sum_in_second": "log_cosh_regression",
     "product_of_absolute_values": "volumes_of_boxes",
     "extremes_at_once": "louder_channel",
     "place_in_one_hot": "accuracy_of_encoded_labels",

@@ -26,7 +26,7 @@ from relax_eg.ops.ordering import AFTER
 from relax_eg.ops.transfers import FROM_HOST, ON_HOST
 from relax_eg.rules.all_steps import StepsDepend, without_loops
 from relax_eg.rules.fission import BodyAnswers, Finer, in_a_loop, readers_of
-from relax_eg.rules.halo import Halo, halo_of, halo_of_total, with_halo
+from relax_eg.rules.halo import Halo, halo_of, halo_of_totals, totals_of, with_halo
 from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxes, sums_of_images, sums_of_rows, twice
 from relax_eg.rules.regions import ORDERS, SHAPED, CutRegion, dimension_of, dimensions_of, extent_of, joint_region
 from relax_eg.rules.rule_set import RuleSet
@@ -69,9 +69,8 @@ def _totals_of_windows(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
     of a convolution's result over its rows."""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
         return ()
-    reduced = [d for d in dimensions_of(e) if d.output is None]
-    reduced.sort(key=lambda d: -queries.extent(extent_of(e, d)))
-    return _with_halos(e, (functools.partial(halo_of_total, e, d) for d in reduced), queries)
+    reduced = sorted(totals_of(e), key=lambda t: -queries.extent(t.extent))
+    return _with_halos(e, (functools.partial(halo_of_totals, e, t) for t in reduced), queries)
 
 
 def _with_halos(
@@ -83,7 +82,8 @@ def _with_halos(
         proposed: list[Expr] = []
         for count in _UNDER_LIMIT:
             halo = region(count, queries)
-            inside = [] if halo is None else [queries.extent(bytes_of(x.annotation)) for x in halo.nodes if x is not e]
+            alone = [] if halo is None else [x for x in halo.nodes if x is not e and halo.reads_all(x, queries)]
+            inside = [queries.extent(bytes_of(x.annotation)) for x in alone]
             if halo is None or max(inside, default=0) < own:
                 break
             made = with_halo(e, halo, queries)
