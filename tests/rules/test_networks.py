@@ -1,0 +1,38 @@
+"""Sorts of few elements as networks of exchanges."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.rules.book.networks import exchanges, sorts_all
+
+RULES = rx.rules.networks
+
+
+@pytest.mark.parametrize("n", range(2, 10))
+def test_networks_sort_sequences_of_different_numbers(n: int) -> None:
+    """What `sorts_all` shows of zeros and ones, at permutations."""
+    assert sorts_all(n)
+    for order in itertools.islice(itertools.permutations(range(n)), 0, None, max(1, n**4 // 20)):
+        row = list(order)
+        for i, j in exchanges(n):
+            row[i], row[j] = sorted((row[i], row[j]))
+        assert row == list(range(n))
+
+
+def test_the_median_of_few_is_a_network() -> None:
+    best = rx.optimize(lambda x: jnp.sort(x, 1), "n 5", rules=RULES, at={"n": 10_000}, measure="off")
+    assert best.report.rules["sort_of_few"] and "R.sort" not in str(best.module)
+    numbers = np.random.default_rng(0).choice(np.float32([np.nan, -np.inf, -1, 0, 2, np.inf]), (300, 5))
+    np.testing.assert_array_equal(best(numbers), np.sort(numbers, 1))
+    assert best.explain().check().passed if hasattr(best.explain(), "check") else best.explain().steps
+
+
+@pytest.mark.parametrize("spec", ["n 10", "n n", "n 1"])
+def test_longer_ones_stay(spec: str) -> None:
+    assert not rx.optimize(lambda x: jnp.sort(x, 1), spec, rules=RULES, at={"n": 10_000}, measure="off").report.rules
