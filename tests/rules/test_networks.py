@@ -1,4 +1,4 @@
-"""Sorts of few elements as networks of exchanges."""
+"""Sorts of few elements as networks of exchanges, and sorts by the places of a sort as scatters."""
 
 from __future__ import annotations
 
@@ -36,3 +36,11 @@ def test_the_median_of_few_is_a_network() -> None:
 @pytest.mark.parametrize("spec", ["n 10", "n n", "n 1"])
 def test_longer_ones_stay(spec: str) -> None:
     assert not rx.optimize(lambda x: jnp.sort(x, 1), spec, rules=RULES, at={"n": 10_000}, measure="off").report.rules
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_ranks_take_one_sort(dtype: str) -> None:
+    best = rx.optimize(lambda x: jnp.argsort(jnp.argsort(x)), f"n @ {dtype}", at={"n": 10_000}, measure="off")
+    assert str(best.module).count("R.sort(") == 1 and "R.scatter" in str(best.module)
+    numbers = np.random.default_rng(0).integers(-5, 5, 100).astype(dtype)
+    np.testing.assert_array_equal(best(numbers), np.argsort(np.argsort(numbers, kind="stable"), kind="stable"))
