@@ -17,18 +17,20 @@ repeat until none changes anything:
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from relax_eg.extract.problem import Problem, tree_greedy
+from relax_eg.extract.problem import Problem, choice_cost, tree_greedy
 from relax_eg.reached import derived, reached
 
 _ROUNDS = 20  # limit: rounds of all steps, each of which may enable another
 _WIDE = 64  # limit: candidates of a class up to which all pairs are compared
 _MORE = 4  # limit: reads that settling a class may add
+_ROUNDING = 1e-9  # chosen: share of a cost that sums of it in another order may differ by
 
 Candidates = list[tuple[int, float, frozenset[int]]]  # index in the class, cost, classes read
 
@@ -86,6 +88,58 @@ def prune(problem: Problem, keep: Sequence[Iterable[int]] | None = None) -> Prun
             break
         _drop_impossible(p)
     return p
+
+
+def cheap_enough(problem: Problem, choice: Sequence[int]) -> list[list[int]]:
+    """For each class, its candidate of `choice`, and those that a choice that costs no more may use, as far as paths
+    tell: who uses a candidate pays for a path from a root down to it, and for a path from it to the leaves. In
+    O(candidates log candidates)."""
+    most = choice_cost(problem, choice) * (1 + _ROUNDING)
+    reads, costs = problem.reads, problem.costs
+    below = _longest_below(problem)
+    above = [math.inf] * len(reads)
+    keep = [[k] if k >= 0 else [] for k in choice]
+    heap = [(0.0, c) for c in problem.roots]
+    while heap:
+        spent, c = heapq.heappop(heap)
+        if spent >= above[c]:
+            continue
+        above[c] = spent
+        for k, row in enumerate(reads[c]):
+            through = spent + costs[c][k]
+            if through + max((below[x] for x in row), default=0.0) <= most:
+                if k != choice[c]:
+                    keep[c].append(k)
+                for x in row:
+                    if through < above[x]:
+                        heapq.heappush(heap, (through, x))
+    return keep
+
+
+def _longest_below(problem: Problem) -> list[float]:
+    """For each class, the least cost of a candidate and the dearest path below it; infinite if it cannot be computed.
+    By Knuth's generalisation of Dijkstra's algorithm."""
+    found = [math.inf] * len(problem.reads)
+    users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
+    waiting = [[len(row) for row in rows] for rows in problem.reads]
+    heap: list[tuple[float, int]] = []
+    for c, rows in enumerate(problem.reads):
+        for k, row in enumerate(rows):
+            for x in row:
+                users[x].append((c, k))
+            if not row:
+                heap.append((problem.costs[c][k], c))
+    heapq.heapify(heap)
+    while heap:
+        cost, c = heapq.heappop(heap)
+        if cost >= found[c]:
+            continue
+        found[c] = cost
+        for u, k in users[c]:
+            waiting[u][k] -= 1
+            if not waiting[u][k]:
+                heapq.heappush(heap, (cost + problem.costs[u][k], u))
+    return found
 
 
 def undominated_candidates(problem: Problem) -> dict[int, Candidates]:

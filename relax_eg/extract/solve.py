@@ -21,7 +21,7 @@ from relax_eg.extract.loops import Loop, loops_within
 from relax_eg.extract.neighbours import Improver
 from relax_eg.extract.numbers import gap
 from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repair_choice, tree_choice, used_classes
-from relax_eg.extract.prune import Pruned, prune
+from relax_eg.extract.prune import Pruned, cheap_enough, prune
 from relax_eg.extract.search import GAIN, best_of, swap_search
 
 PROVED = 1e-6  # chosen: smaller gaps count as none, because costs and bounds are sums of rounded numbers
@@ -122,7 +122,8 @@ def solve(
     deadline = time.monotonic() + effort.seconds
     best = min(seeds, key=lambda s: choice_cost(problem, s))
     search = _Search(effort, progress, partner or Partner())
-    pruned, parts = ordered_parts(problem)
+    # A partner has parts of its own, of all candidates.
+    pruned, parts = ordered_parts(problem, cheap_enough(problem, best) if partner is None else None)
     choice, bound = search.solve_parts(pruned, parts, best, deadline, 0, ())
     cost, least = choice_cost(problem, choice), choice_cost(problem, best)
     if cost > least:

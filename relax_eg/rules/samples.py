@@ -44,7 +44,7 @@ _PLAIN_ATTEMPTS = 20  # limit: attempts with bindings as drawn, before slice bou
 _OWN_ATTEMPTS = 60  # limit: attempts near numbers of the rule's conditions, before numbers that its operators need
 # chosen: sizes to draw from; 2 and 3 are twice as likely.
 _SMALL = (0, 1, 2, 2, 3, 3, 4, 5)
-_DISTINCT = (7, 11, 13, 17, 19, 23, 29, 31)  # chosen: sizes that stand for fixed ones, in their order
+_DISTINCT = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)  # chosen: sizes that stand for fixed ones, in their order
 
 
 def size_variables(instance: Instance) -> list[str]:
@@ -114,16 +114,19 @@ def with_small_sizes(instance: Instance) -> Instance:
     distinct, smaller = list(_DISTINCT), dict[int, int]()
 
     def size(v: int) -> int:
-        """The number for `v`: that of its factors, if it is a product of other sizes."""
-        if v in smaller or v <= _SMALL[-1]:
-            return smaller.get(v, v)
-        return next((smaller[f] * size(v // f) for f in reversed(smaller) if v % f == 0), v)
+        """The number for `v`: that of its factors, if it is a multiple of another size."""
+        if v not in smaller and v > _SMALL[-1]:
+            factor = next((f for f in reversed(smaller) if v % f == 0), None)
+            if factor is not None:
+                smaller[v] = smaller[factor] * size(v // factor)
+            elif distinct:
+                smaller[v] = distinct.pop(0)
+        return smaller.get(v, v)
 
     for v in sorted({d.value for s in shapes for d in s if d.is_const and d.value > _SMALL[-1]}):
-        found = size(v)
-        if found == v and not distinct:
+        if size(v) == v and v not in smaller:
             return instance
-        smaller[v] = distinct.pop(0) if found == v else found
+    distinct.clear()  # a bound of a slice that is no multiple of a size keeps its number
 
     def made(value: Any) -> Any:
         if isinstance(value, tuple):

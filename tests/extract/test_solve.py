@@ -28,7 +28,7 @@ from relax_eg.extract.problem import (
     tree_greedy,
     used_classes,
 )
-from relax_eg.extract.prune import prune, strong_components
+from relax_eg.extract.prune import cheap_enough, prune, strong_components
 from relax_eg.extract.search import cheapest_switch, swap_search
 from relax_eg.extract.solve import Partner, SolverEffort, parts_of, solve
 from tests.extract.problems import is_acyclic, needed, optimum, problems
@@ -75,18 +75,27 @@ def test_the_exact_search_finds_the_optimum_and_proves_it(problem: Problem) -> N
 @given(problems(most_classes=5))
 def test_pruning_keeps_an_optimum(problem: Problem) -> None:
     assume(computable(problem))
-    pruned = prune(problem)
-    cost = pruned.offset
-    choice: dict[int, int] = {}
-    for part in parts_of(pruned):
-        small = part.problem
-        cost += optimum(small)
-        choice |= part.lift(solve(small, [tree_choice(small)], EXACT).choice)
-    best = optimum(problem)
-    assert cost == pytest.approx(best, abs=1e-9)
-    whole = pruned.complete(choice)
-    assert is_acyclic(problem, whole)
-    assert choice_cost(problem, whole) == pytest.approx(best, abs=1e-9)
+    for keep in (None, cheap_enough(problem, tree_choice(problem))):
+        pruned = prune(problem, keep)
+        cost = pruned.offset
+        choice: dict[int, int] = {}
+        for part in parts_of(pruned):
+            small = part.problem
+            cost += optimum(small)
+            choice |= part.lift(solve(small, [tree_choice(small)], EXACT).choice)
+        best = optimum(problem)
+        assert cost == pytest.approx(best, abs=1e-9)
+        whole = pruned.complete(choice)
+        assert is_acyclic(problem, whole)
+        assert choice_cost(problem, whole) == pytest.approx(best, abs=1e-9)
+
+
+def test_candidates_on_paths_that_are_too_dear_are_dropped() -> None:
+    """A choice of cost 3 is known; class 1 costs 4 with what it reads, and class 3 at least 1 + 3."""
+    problem = Problem([[(1,), (2,)], [(2,)], [()], [()]], [[1.0, 2.0], [3.0], [1.0], [3.0]], (0,))
+    assert cheap_enough(problem, [1, 0, 0, -1]) == [[1], [0], [0], []]
+    dearer = Problem(problem.reads, [[1.0, 2.0], [0.5], [1.0], [3.0]], (0,))
+    assert cheap_enough(dearer, [1, 0, 0, -1]) == [[1, 0], [0], [0], []]
 
 
 @settings(max_examples=250)

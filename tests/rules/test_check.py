@@ -144,3 +144,6 @@ def test_accuracy_is_tested_at_fixed_sizes_that_smaller_ones_cannot_stand_for() 
     assert both.left[0].annotation == both.right[0].annotation
     assert with_small_sizes(both) is both
     assert with_small_sizes(replace(both, right=(joined,))).params[0].shape[0].value < 300
+    shared = var("x", Tensor((40, 2000), "float32"))
+    small = with_small_sizes(replace(both, params=(shared,), left=(shared,), right=(shared,)))
+    assert [d.value for d in small.params[0].shape] == [7, 77]  # 2,000 is 40 times 50, and 50 is made small, too

@@ -135,6 +135,8 @@ def test_sets_of_them() -> None:
         "decoded_inside",
         *codes,
         *pieces,
+        "value_of_no_input",
+        "sort_of_few",
     ]
     assert [s.name for s in default.only("loops").schemas] == ["loop_invariants", "loop_steps", "steps_unrolled"]
     assert (rx.rules.algebra + functions).schemas == functions.schemas

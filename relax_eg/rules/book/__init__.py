@@ -10,11 +10,13 @@ from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.fusion import fusion
 from relax_eg.rules.book.index_maps import index_maps
+from relax_eg.rules.book.inputs import inputs
 from relax_eg.rules.book.layout import layout
 from relax_eg.rules.book.legalization import legalization
 from relax_eg.rules.book.libraries import calls
 from relax_eg.rules.book.library_forms import forms
 from relax_eg.rules.book.movement import movement
+from relax_eg.rules.book.networks import networks
 from relax_eg.rules.book.orders import orders
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.pointwise import pointwise
@@ -58,6 +60,8 @@ default = RuleSet(
         *decoding.schemas,
         *quantised.schemas,
         *pieces.schemas,
+        *inputs.schemas,
+        *networks.schemas,
     ),
 )
 # Every rule and schema with a verdict on file.
@@ -76,10 +80,12 @@ __all__ = [
     "functions",
     "fusion",
     "index_maps",
+    "inputs",
     "layout",
     "legalization",
     "libraries",
     "movement",
+    "networks",
     "orders",
     "pieces",
     "pointwise",

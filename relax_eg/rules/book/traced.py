@@ -201,6 +201,27 @@ _on_diagonal("add")
 _on_diagonal("set")
 
 
+def _sorted_by_places(dtype: str) -> None:
+    def law(x: Any, v: Any) -> Any:
+        n = x.shape[0]
+        order = op.argsort(x, 0)
+        made = call("scatter", (op.broadcast_to(const(0), (n,)), op.expand_dims(order, 1), v), {
+            "kind": "set", "mode": "promise", "inserted_window_dims": (0,),
+            "scatter_dims_to_operand_dims": (0,), "unique": True,
+        })  # fmt: skip
+        return tuple_get(call("sort", (order, v), {"axis": 0}), 1), made
+
+    _rule(
+        f"x: n{dtype}, v: n @ int32", name=f"sorted_by_places{dtype.replace(' @ ', '_')}", numerics="exact",
+        tags=("scatter", "sort"), doc="sorted by the places that a sort gives = scattered to these places: ranks",
+        check=False,
+    )(law)  # fmt: skip
+
+
+_sorted_by_places("")
+_sorted_by_places(" @ int32")
+
+
 def _of_transposed(low: bool, turn: bool) -> None:
     def solved(a: Any, b: Any) -> Any:
         turned = op.triangular_solve(op.swapaxes(a, -1, -2), b, lower=low, transpose_a=turn)
