@@ -55,6 +55,7 @@ Place = tuple[str, int]  # a function, and the number of a block in it
 _MOST_ROUNDS = 3
 _ASKING = 0.7  # chosen: share of the budget's seconds after which no schema is asked any more
 _AT_LEAST = 0.05  # chosen: share of the budget's seconds that an e-graph gets once the budget is spent
+_POINTWISE = "pointwise"  # the tag of schemas that shorten terms of each element
 _CONVOLUTIONS = operators_run_as("conv")
 _IMAGE_RANK = 4  # given: axes of an image: batch, channels, height, width
 
@@ -427,6 +428,7 @@ class Units:
         for nodes in map(postorder, programs):
             found = self._proposals(nodes, schemas, scope, known, run, asked) | found
             asked.update(nodes)
+            schemas = [s for s in schemas if _POINTWISE in s.tags]  # forms of sums cost too much to ask for again
         return found if len(found) > len(before) else {}
 
     def _proposals(

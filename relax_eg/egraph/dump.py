@@ -134,6 +134,8 @@ def _renamed(e: Expr, wanted: Annotation) -> Expr:
     if wanted.shape is None or e.annotation.ndim != wanted.ndim or e.annotation.dtype != wanted.dtype:
         return e
     zeros, ones = (0,) * len(wanted.shape), (1,) * len(wanted.shape)
+    if e.op == "strided_slice" and e.attr("strides") == ones and e.args[0].annotation == wanted:
+        return e.args[0]  # `e` has the same sizes in another form, so it is the whole of its operand
     return call("strided_slice", (e,), {"begin": zeros, "end": wanted.shape, "strides": ones})
 
 
