@@ -240,7 +240,8 @@ def test_random_cells(is_known: bool, case: tuple[Callable[..., jax.Array], tupl
                 assert_equal(run_at(made, made.main, leaves, at), run_at(module, module.main, leaves, at))
 
 
-@pytest.mark.parametrize("loss", ["gru", pytest.param("the other way", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["gru", "the other way"])
 def test_the_number_of_steps_need_not_be_known(loss: str) -> None:
     """Segments that need least at some number of steps serve all of them: those left over may be none, or all."""
     specs = (GRU, f"n b {WIDTH}")

@@ -88,6 +88,7 @@ def test_gradients_along_keys_have_a_loop_that_takes_totals_of_another() -> None
     assert found >= 4
 
 
+@pytest.mark.slow
 def test_pieces_of_keys_are_right_at_every_length() -> None:
     """Lengths that the pieces divide and that they do not."""
     specs, at = (f"{MANY} 16", "n 16", "n 16", "n"), {"n": 2048}

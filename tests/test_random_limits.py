@@ -138,6 +138,7 @@ def test_a_limit_is_kept_or_the_least_is_named(execution: str, module: Module, s
     tried(module, seed, share, execution)
 
 
+@pytest.mark.slow
 @settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(steps(most=1), st.integers(0, 1000), st.floats(*SHARES))
 def test_gradients_within_a_limit_are_those_as_written(step: Step, seed: int, share: float) -> None:

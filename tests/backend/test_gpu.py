@@ -347,6 +347,7 @@ def test_a_kernel_that_does_not_compile_is_left_to_xla(monkeypatch: pytest.Monke
     assert "Pallas" not in found.kinds and found.launches > 1
 
 
+@pytest.mark.slow
 @with_plugin
 def test_cudnn_without_its_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     given = (jax.nn.dot_product_attention, *("1 2048 8 64 @ bfloat16",) * 3)

@@ -60,6 +60,7 @@ def test_scores_are_not_stored_for_a_softmax_that_is_divided_last(execution: Any
     assert made.kinds == {"Pallas": 1} and made.temporary_bytes == 0
 
 
+@pytest.mark.slow
 def test_a_program_that_stores_little_takes_the_place_of_one_that_takes_as_long() -> None:
     best = rx.optimize(causal, *heads(128, "bfloat16"), target="a100", **OPTIONS)
     assert best.report.before.memory.temporary >= 2 * SCORES

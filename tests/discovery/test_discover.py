@@ -296,6 +296,7 @@ def test_any_fact_is_tried() -> None:
     assert 'when="symmetric(x)"' in found.source
 
 
+@pytest.mark.slow
 def test_of_operators_without_equations_laws_are_tested_only() -> None:
     found = rx.discover("sort(axis=1) | max(axes=(1,))", "x: m n", 2)
     assert {x.outcome for x in found.laws} == {"tested"}

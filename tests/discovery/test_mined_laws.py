@@ -33,7 +33,7 @@ def test_laws_that_a_search_found_save_on_programs_in_which_it_did_not_find_them
     assert any(x.saves.keys() - {x.program} for x in SAVING.values())
 
 
-@pytest.mark.parametrize("law", sampled(SAVING, 4))
+@pytest.mark.parametrize("law", sampled(SAVING, 8))
 def test_a_mined_law_is_proved(law: MinedLaw) -> None:
     for rule in rules_of(law):
         found = prove_rule(rule)

@@ -48,7 +48,7 @@ def cases(name: str, rng: np.random.Generator) -> list[Case]:
     return made
 
 
-@pytest.mark.parametrize("name", sampled(NAMES, 5))
+@pytest.mark.parametrize("name", sampled(NAMES, 8))
 def test_an_operator_at_capacity(name: str) -> None:
     rng = np.random.default_rng([zlib.crc32(name.encode()), SEED])
     found = cases(name, rng)

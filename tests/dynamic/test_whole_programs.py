@@ -22,7 +22,7 @@ from relax_eg.errors import BoundsError, OptionError, ShapeError
 NOT_SEEN = {"triangle": {0, 2, 3}, "systems": {2, 3, 4, 6, 7, 8, 9, 12}, "orthogonal": {1}}
 
 
-@pytest.mark.parametrize("name", sampled(list(PROGRAMS), 2))
+@pytest.mark.parametrize("name", sampled(list(PROGRAMS), 4))
 def test_a_program_at_capacity(name: str) -> None:
     program, module, p = planned(name)
     assert not p.exact, dict(p.exact)

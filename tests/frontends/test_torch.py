@@ -46,6 +46,7 @@ def test_onnx_of_torch() -> None:
     np.testing.assert_allclose(best(KEPT["ids"][:1, :4]), KEPT["encoder"][:1, :4], rtol=1e-4, atol=1e-5)  # it is causal
 
 
+@pytest.mark.slow
 def test_bert_as_onnxruntimes_optimizer_of_transformers_fuses_it() -> None:
     fused = FILES / "bert_fused.onnx"
     assert operators(fused) == {"Attention", "BiasGelu", "EmbedLayerNormalization", "SkipLayerNormalization"}

@@ -187,7 +187,7 @@ def test_the_command_says_how_it_knows(options: list[str], how: str, tmp_path: P
 def test_kernels_of_one_text_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     original = jax.stages.Lowered.compile
-    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: compiled.append("") or original(self))
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, *how: compiled.append("") or original(self, *how))
     x = jax.ShapeDtypeStruct((64, 64), "float32")
 
     def bytes_of(scale: float, options: dict[str, str]) -> int:

@@ -55,7 +55,7 @@ def assert_no_worse(report: Any) -> None:
     assert report.after.seconds <= report.before.seconds
 
 
-@pytest.mark.parametrize("name", sampled(list(CORPUS), 4))
+@pytest.mark.parametrize("name", sampled(list(CORPUS), 8))
 def test_laws_fire_and_what_is_chosen_equals_the_program_as_written(name: str) -> None:
     best = CORPUS[name].optimized()
     found = {LAW_OF[r] for r in fired(best.report) if r in LAW_OF}
@@ -91,7 +91,7 @@ def test_a_law_without_a_program_fires_on_its_left_side(law: str) -> None:
     assert any(reached(i, rx.RuleSet("alone", [rule])) for i in islice(instances(rule), INSTANCES))
 
 
-@pytest.mark.parametrize("name", sampled(list(CORPUS), 4))
+@pytest.mark.parametrize("name", sampled(list(CORPUS), 8))
 def test_no_program_is_a_left_side(name: str) -> None:
     assert disguised(CORPUS[name], corpus_rules()) is None
 
