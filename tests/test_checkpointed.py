@@ -297,6 +297,7 @@ def test_a_limit_is_kept(share: float) -> None:
     assert re.search(r"`scan` at \S*test_checkpointed.py:\d+ in `at_the_end`", said) and needed < kept
 
 
+@pytest.mark.slow
 def test_the_segments_that_need_least_are_offered_last() -> None:
     """Of two loops what is carried at the starts of all segments exists at once, and the residuals of one segment."""
     module = rx.trace(step_of("two loops"), *CASES["two loops"][1])

@@ -310,6 +310,7 @@ def test_a_fill_that_a_logit_may_reach_is_lowered_approximately_only() -> None:
     assert rare not in found["reassociate"] and rare in found["approximate"]
 
 
+@pytest.mark.slow
 def test_for_a_gpu_attention_is_cudnns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "_has_cudnn", lambda: True)
     specs = ("b s 8 64 @ bfloat16",) * 3

@@ -73,6 +73,7 @@ def test_a_time_that_nothing_keeps_names_the_least() -> None:
     assert rx.optimize(step, *SPECS, at=AT, time_limit=least, target=profile("cpu")).report.memory is not None
 
 
+@pytest.mark.slow
 def test_jit_keeps_limits_for_the_sizes_of_each_call() -> None:
     rng = np.random.default_rng(0)
     w = jnp.asarray(0.3 * rng.standard_normal((16, 128)), jnp.float32)

@@ -228,6 +228,7 @@ def test_what_is_predicted_far_over_the_limit_is_not_compiled(monkeypatch: pytes
     assert compiled and all("R.scan" in str(m) for m in compiled)
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_has_a_program_within_the_limit() -> None:
     """A loop is found before rules are applied."""
 
