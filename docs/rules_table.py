@@ -24,6 +24,8 @@ FAMILIES = {
     "elementwise": "scalars: signs, factors, exponentials, comparisons, choices, limits, conversions",
     "movement": "transposes, reshapes, broadcasts, slices, paddings and concatenations",
     "values": "laws that hold where facts about values do",
+    "orders": "sorts, running sums and extremes, places of values",
+    "traced": "what jax.numpy, jax.nn and jax.scipy trace, and what autodiff writes of it",
     "systems": "linear systems: inverses not taken, solved by what is known of the matrix",
     "recognised": "operators that no trace has, in what JAX traces for them; searched where a user's rule asks for one",
     "layout": "how weights lie in memory",
@@ -70,7 +72,7 @@ def _lines() -> Iterator[str]:
     yield "table is written there is none: their rules have no verdict, which only a run gives. What can be told"
     yield "without a device is told by tests: that `jax.nn`, through XLA, computes these patterns from the same"
     yield "operands, and what JAX lowers them to for CUDA. A routine is checked against its pattern when a program"
-    yield "first calls it on a device."
+    yield "first calls it on a device. Laws that no pattern states are [at the end](#general-laws)."
     yield ""
     columns = ("laws", "proved", "axioms", "tested", "with contraction or reduction", "of these proved", "rules in all")
     yield f"| family | {' | '.join(columns)} |"
@@ -106,6 +108,29 @@ def _lines() -> Iterator[str]:
             twin = ", both ways" if f"{r.name}_reversed" in getattr(book, name) else ""
             text = " ".join(r.doc.split()).replace("|", "\\|").replace("[", "\\[")  # no links
             yield f"| `{r.name}` | {text} | {how}{twin} |"
+    yield from _general_laws()
+
+
+def _general_laws() -> Iterator[str]:
+    """The schemas of all sets, each in the first set that has it."""
+    yield ""
+    yield "## general laws"
+    yield ""
+    yield "Laws that no pattern states: a function proposes equal expressions for the nodes of a program. All of them"
+    yield "are tested on programs that are drawn for them. Where a row says *each use proved*, a proposal that the"
+    yield "prover does not show equal is refused besides; *or compared*: it is then made again and compared."
+    yield ""
+    yield "| rule | set | law | |"
+    yield "|---|---|---|---|"
+    seen = set[str]()
+    for name in sorted(set(book.__all__) - {"default", "algebra"}):
+        for schema in getattr(book, name).schemas:
+            if schema.name not in seen:
+                seen.add(schema.name)
+                shown = "each use proved" + ("" if schema.must_prove else ", or compared")
+                how = [status(schema).status, *([shown] if schema.prove else [])]
+                text = " ".join(schema.doc.split()).replace("|", "\\|").replace("[", "\\[")
+                yield f"| `{schema.name}` | `{name}` | {text} | {'; '.join(how)} |"
 
 
 if __name__ == "__main__":
