@@ -21,7 +21,7 @@ def highlights(c: AlignedPrograms) -> list[tuple[str, str]]:
     if len(c.columns) == 2:
         facts = (
             ("Runs", _what_runs(c)),
-            ("Gained", _gain_sentence(c)),
+            ("Time", _gain_sentence(c)),
             ("Changed", _main_change(c)),
             ("Where time still goes", _remaining_time(c, 1)),
         )
