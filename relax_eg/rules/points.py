@@ -147,15 +147,21 @@ def _keeps_accuracy(instance: Instance, masks: bool) -> bool:
 
 def _is_accurate(instance: Instance, draw: Draw) -> bool:
     plan = PointPlan(judge_accuracy, draw_under_guards(draw), [instance], _ACCURACY_POINTS, least=1)
-    shapes = [e.shape for e in postorder((*instance.left, *instance.right)) if isinstance(e.annotation, Tensor)]
     tested = 0
     try:
-        for case in cases_of(plan, np.random.default_rng(0)):
-            if sum(math.prod(int(d.evaluate(case.sizes)) for d in s) for s in shapes) > _MOST_ELEMENTS:
-                continue
+        for case in small_cases_of(plan, np.random.default_rng(0)):
             tested += 1
             if judge_accuracy(case) is not None:
                 return False
     except (Absent, RelaxEgError):
         return False
     return tested >= plan.count // 2
+
+
+def small_cases_of(plan: PointPlan, rng: np.random.Generator) -> Iterator[Case]:
+    """The cases of `cases_of` at which all values together have few elements."""
+    nodes = {i: postorder((*i.left, *i.right)) for i in plan.instances}
+    shapes = {i: [e.shape for e in found if isinstance(e.annotation, Tensor)] for i, found in nodes.items()}
+    for case in cases_of(plan, rng):
+        if sum(math.prod(int(d.evaluate(case.sizes)) for d in s) for s in shapes[case.instance]) <= _MOST_ELEMENTS:
+            yield case

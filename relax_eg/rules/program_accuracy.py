@@ -7,13 +7,11 @@ the result by more than their first order, as those of a matrix without an inver
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import postorder
 from relax_eg.memo import Memo
 from relax_eg.rules import samples as draws
@@ -32,7 +30,7 @@ from relax_eg.rules.judge import (
     widen_sides,
     widened_case,
 )
-from relax_eg.rules.points import InstanceKey, PointPlan, cases_of, instance_key
+from relax_eg.rules.points import InstanceKey, PointPlan, instance_key, small_cases_of
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Sizes, draw_under_guards
 
@@ -40,7 +38,6 @@ FACTOR = ACCURACY_FACTOR**2  # chosen: errors of two steps of the law multiply
 _POINTS = 9  # limit: points at which a program is compared with the one as written, three of each draw
 _FEWEST = 3  # limit: points of a large program, one of each draw
 _EVALUATIONS = 2_000  # limit: operators that are evaluated at all points, unless these are `_FEWEST`
-_MOST_ELEMENTS = 1 << 17  # limit: elements of all values at a point
 # chosen: share of an error in float32 that may be left in float64. Rounding leaves 2e-9 of it; a difference that is
 # left is none of rounding, as where a constant belongs to the sizes as they were.
 _LEFT = 1e-3
@@ -77,15 +74,12 @@ class _Results:
 
 
 def _results(instance: Instance) -> list[_Results]:
-    nodes = postorder((*instance.left, *instance.right))
-    shapes = [e.shape for e in nodes if isinstance(e.annotation, Tensor)]
-    count = max(_FEWEST, min(_POINTS, _EVALUATIONS // len(nodes)))
+    count = max(_FEWEST, min(_POINTS, _EVALUATIONS // len(postorder((*instance.left, *instance.right)))))
     plan = PointPlan(judge_accuracy, draw_under_guards(_draw), [instance], count, least=1)
     found: list[_Results] = []
     try:
-        for case in cases_of(plan, np.random.default_rng(0)):
-            if sum(math.prod(int(d.evaluate(case.sizes)) for d in s) for s in shapes) <= _MOST_ELEMENTS:
-                found += _results_at(case)
+        for case in small_cases_of(plan, np.random.default_rng(0)):
+            found += _results_at(case)
     except RelaxEgError:  # no sizes are admitted, or a value cannot be evaluated
         return found
     return found

@@ -310,9 +310,8 @@ def test_of_programs_that_wait_for_dispatch_the_one_with_less_work_is_chosen() -
     [
         (1, "bfloat16", "a100"),  # keys and values are sums of products, computed where they are appended
         (1, "float32", "h100"),
-        pytest.param(
-            8, "bfloat16", "rtx4090", marks=pytest.mark.slow
-        ),  # parts of a matmul are added up twice, and stored on an A100
+        # Parts of a matmul are added up twice, and stored on an A100.
+        pytest.param(8, "bfloat16", "rtx4090", marks=pytest.mark.slow),
         (8, "float32", "a100"),
         (0, "bfloat16", "a100"),  # keys are turned by the kernel that rotates them
     ],
