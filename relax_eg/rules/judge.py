@@ -389,18 +389,18 @@ def half_ulp_of(left: Array, truth: Array) -> Array:
 
 def _sensitivity(wide: PreparedSides, case: Case, truth: Array, i: int, count: int) -> Array:
     """The largest change of the exact left side under `count` half-ulp perturbations of its inputs."""
-    by = np.abs(perturbed(wide, case, truth, i, count))
+    by = np.abs(perturbed((wide.left[i],), wide, case, count)[0] - truth)
     return np.max(np.where(np.isfinite(by), by, 0.0), 0)
 
 
-def perturbed(wide: PreparedSides, case: Case, truth: Array, i: int, count: int, mirrored: bool = False) -> Array:
-    """The changes of result `i` of the exact left side, `truth`, under `count` half-ulp perturbations of its inputs,
-    along the first axis. In every second one the elements of an input move the same way, since changes that differ
+def perturbed(roots: Sequence[Expr], p: PreparedSides, case: Case, count: int, mirrored: bool = False) -> list[Array]:
+    """The values of `roots`, over the variables of `p`, in float64 under `count` half-ulp perturbations of the inputs,
+    which are the first axis. In every second one the elements of an input move the same way, since changes that differ
     cancel in sums. Elements that may be those of masks are taken as exact. `mirrored`: whether the opposites of all
     perturbations follow."""
     rng = np.random.default_rng(count)  # a fixed seed, so that a case always has the same verdict
     exact = mask_values(case.instance)
-    half_ulps = {str(p.attr("name")): dtype_of(p.dtype).half_ulp for p in case.instance.params if p.dtype in FLOATS}
+    half_ulps = {str(v.attr("name")): dtype_of(v.dtype).half_ulp for v in case.instance.params if v.dtype in FLOATS}
     signs = {name: np.empty((count, *case.values[name].shape)) for name in case.values if name in half_ulps}
     for number in range(count):
         for drawn in signs.values():
@@ -412,14 +412,17 @@ def perturbed(wide: PreparedSides, case: Case, truth: Array, i: int, count: int,
         change = np.where(np.isin(v, exact), 0.0, half_ulps[name] * signs[name]) if name in signs else 0
         points[name] = v.astype(np.float64) * (1 + change) if name in signs else np.broadcast_to(v, (count, *v.shape))
     with np.errstate(all="ignore"):
-        return _evaluate_points(wide, wide.left[i], case, points, count).astype(np.float64) - truth
+        return [v.astype(np.float64) for v in _evaluate_points(p, roots, case, points, count)]
 
 
-def _evaluate_points(p: PreparedSides, root: Expr, case: Case, points: Mapping[str, Array], count: int) -> Array:
-    """The values of `root` at `count` points, which are the first axis of `points` and of the result."""
+def _evaluate_points(
+    p: PreparedSides, roots: Sequence[Expr], case: Case, points: Mapping[str, Array], count: int
+) -> list[Array]:
+    """The values of `roots` at `count` points, which are the first axis of `points` and of the results."""
     env = {e: points[name] for name, e in p.params.items()}
     try:
-        return np.asarray(evaluate_points((root,), env, case.sizes, count)[0])
-    except OperatorError:  # it runs functions, which are evaluated at one point after the other
+        return [np.asarray(v) for v in evaluate_points(roots, env, case.sizes, count)]
+    except OperatorError:  # they run functions, which are evaluated at one point after the other
         each = ({e: v[n] for e, v in env.items()} for n in range(count))
-        return np.stack([np.asarray(evaluate_expr(root, values, case.sizes)) for values in each])
+        found = [evaluate_expr(tuple_(roots), values, case.sizes) for values in each]
+        return [np.stack([np.asarray(v) for v in values]) for values in zip(*found, strict=True)]

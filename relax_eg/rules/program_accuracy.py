@@ -7,7 +7,8 @@ the result by more than their first order, as those of a matrix without an inver
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from relax_eg.rules.judge import (
     Array,
     Case,
     Failure,
+    PreparedSides,
     evaluate_sides,
     half_ulp_of,
     judge_accuracy,
@@ -101,7 +103,7 @@ def _results_at(case: Case) -> list[_Results]:
         return []
     if isinstance(narrow, Failure) or isinstance(exact, Failure):
         return []
-    n, lost, is_same = len(p.left), set[int](), True
+    n, found, is_same = len(p.left), dict[int, _Error](), True
     for i in range(n):
         left, right, truth, other = (np.asarray(x) for x in (narrow[i], narrow[n + i], exact[i], exact[n + i]))
         if truth.dtype != np.float64 or not truth.size or np.array_equal(left, right, equal_nan=True):
@@ -114,19 +116,36 @@ def _results_at(case: Case) -> list[_Results]:
             same = np.abs(other - truth) <= _LEFT * error
             allowed = np.where(judged & same, np.maximum(own, half_ulp_of(left, truth)), np.inf)
         is_same = is_same and bool(np.all(same[judged & (error > half_ulp_of(left, truth))]))
-        if _has_lost(case, i, error, allowed, truth):
-            lost.add(i)
-    return [_Results(frozenset(lost), is_same)]
+        found[i] = _Error(truth, error, allowed)
+    return [_Results(_lost(wide, case, found), is_same)]
 
 
-def _has_lost(case: Case, i: int, error: Array, allowed: Array, truth: Array) -> bool:
-    """Whether an error of result `i` exceeds what the law allows; `allowed`: without perturbations."""
+@dataclass(frozen=True)
+class _Error:
+    """The error of each element of a right side, beside what is allowed without perturbations and the exact value."""
+
+    truth: Array
+    size: Array
+    allowed: Array
+
+    @property
+    def is_too_large(self) -> bool:
+        return bool(np.any(self.size > FACTOR * self.allowed))
+
+
+def _lost(wide: PreparedSides, case: Case, errors: Mapping[int, _Error]) -> frozenset[int]:
+    """The results whose error exceeds what the law allows. All that need perturbations are evaluated at once: results
+    read each other's operands, and one after the other takes time quadratic in the size of a program."""
+    left = {i: e for i, e in errors.items() if e.is_too_large}
     for count in (PERTURBATIONS, 8 * PERTURBATIONS):
-        if not np.any(error > FACTOR * allowed):
-            return False
-        changes = perturbed(widen_sides(case.instance), case, truth, i, count, mirrored=True)
-        with np.errstate(invalid="ignore"):
-            most, bent = np.abs(changes).max(0), np.abs(changes[:count] + changes[count:]).max(0)
-            first_order = np.isfinite(most) & (bent <= _BENT * most + _ROUNDING * np.abs(truth).max())
-        allowed = np.where(first_order, np.maximum(allowed, most), np.inf)
-    return bool(np.any(error > FACTOR * allowed))
+        if not left:
+            break
+        values = perturbed([wide.left[i] for i in left], wide, case, count, mirrored=True)
+        for (i, e), value in zip(list(left.items()), values, strict=True):
+            with np.errstate(invalid="ignore"):
+                changes = value - e.truth
+                most, bent = np.abs(changes).max(0), np.abs(changes[:count] + changes[count:]).max(0)
+                first_order = np.isfinite(most) & (bent <= _BENT * most + _ROUNDING * np.abs(e.truth).max())
+            left[i] = replace(e, allowed=np.where(first_order, np.maximum(e.allowed, most), np.inf))
+        left = {i: e for i, e in left.items() if e.is_too_large}
+    return frozenset(left)
