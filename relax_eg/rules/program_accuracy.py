@@ -1,18 +1,22 @@
 """The accuracy law of whole programs: how far the error of a chosen program may exceed that of the program as written.
 
 Each step of a derivation keeps the law of its rule (`judge.judge_accuracy`), and the errors of steps that follow each
-other multiply. So the two ends are compared as well. A point says nothing where half-ulp changes of the inputs change
-the result by more than their first order, as those of a matrix without an inverse do: no digit is right there.
+other multiply. So the two ends are compared as well. The program as written may owe its error to luck, so its
+roundings are drawn at random (Monte Carlo arithmetic; Parker, 1997): half-ulp changes of the inputs and of what each of
+its operators computes. A point says nothing where these change the result by more than their first order, as those of
+a matrix without an inverse do: no digit is right there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import postorder
 from relax_eg.memo import Memo
 from relax_eg.rules import samples as draws
@@ -29,6 +33,7 @@ from relax_eg.rules.judge import (
     judge_accuracy,
     perturbed,
     prepare_sides,
+    roundings_of,
     widen_sides,
     widened_case,
 )
@@ -36,7 +41,7 @@ from relax_eg.rules.points import InstanceKey, PointPlan, instance_key, small_ca
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Sizes, draw_under_guards
 
-FACTOR = ACCURACY_FACTOR**2  # chosen: errors of two steps of the law multiply
+FACTOR = ACCURACY_FACTOR  # chosen: what is accepted of each step is accepted of all together
 _POINTS = 9  # limit: points at which a program is compared with the one as written, three of each draw
 _FEWEST = 3  # limit: points of a large program, one of each draw
 _EVALUATIONS = 2_000  # limit: operators that are evaluated at all points, unless these are `_FEWEST`
@@ -45,6 +50,7 @@ _EVALUATIONS = 2_000  # limit: operators that are evaluated at all points, unles
 _LEFT = 1e-3
 _BENT = 0.5  # chosen: share of a change by which that under the opposite perturbation may differ
 _ROUNDING = 1e-12  # chosen: rounding of float64, relative to the largest element of a result
+_FEW_ELEMENTS = 1 << 13  # limit: elements of all values of a program that is compared at its own fixed sizes
 _MOST_KEPT = 1 << 10  # limit: instances of which the verdict is kept
 _kept = Memo[InstanceKey, frozenset[int]](_MOST_KEPT)
 
@@ -52,15 +58,23 @@ _kept = Memo[InstanceKey, frozenset[int]](_MOST_KEPT)
 def inaccurate_results(instance: Instance) -> frozenset[int]:
     """The numbers of the results whose right side has lost accuracy at some point: its error exceeds `FACTOR` times the
     largest of the left side's error in any element, half an ulp of the element, and the change of the exact element
-    under half-ulp perturbations of the inputs. Sides that cannot be formed or drawn for lose none."""
+    under half-ulp perturbations of the inputs and of all values of the left side. A result that is not finite has lost
+    all its digits. Sides that cannot be formed or drawn for lose none."""
     key = instance_key(instance)
     if key not in _kept:
-        small = draws.with_small_sizes(instance)  # numbers may belong to the sizes as they were
+        # Numbers may belong to the sizes, as the divisor of a mean does, so only many elements are made fewer.
+        small = instance if _elements(instance) <= _FEW_ELEMENTS else draws.with_small_sizes(instance)
         results = _results(small)
         if small is not instance and 2 * sum(r.is_same for r in results) < len(results):
             results = _results(instance)
         _kept[key] = frozenset().union(*(r.lost for r in results))
     return _kept[key]
+
+
+def _elements(instance: Instance) -> float:
+    """The elements of all values together; unknown sizes, which are drawn small, count as 1."""
+    shapes = (e.annotation.shape or () for e in postorder(instance.left) if isinstance(e.annotation, Tensor))
+    return sum(math.prod(d.value if d.is_const else 1 for d in s) for s in shapes)
 
 
 @dataclass(frozen=True)
@@ -112,7 +126,7 @@ def _results_at(case: Case) -> list[_Results]:
         judged = np.isfinite(a) & np.isfinite(truth) & np.isfinite(other)
         with np.errstate(invalid="ignore", over="ignore"):
             own, most = (np.where(judged, x, 0.0).max() for x in (np.abs(a - truth), np.abs(truth)))
-            error = np.where(np.isfinite(b), np.abs(b - truth), np.inf if own < most else 0.0)
+            error = np.where(np.isfinite(b), np.abs(b - truth), most or 1.0)
             same = np.abs(other - truth) <= _LEFT * error
             allowed = np.where(judged & same, np.maximum(own, half_ulp_of(left, truth)), np.inf)
         is_same = is_same and bool(np.all(same[judged & (error > half_ulp_of(left, truth))]))
@@ -136,11 +150,11 @@ class _Error:
 def _lost(wide: PreparedSides, case: Case, errors: Mapping[int, _Error]) -> frozenset[int]:
     """The results whose error exceeds what the law allows. All that need perturbations are evaluated at once: results
     read each other's operands, and one after the other takes time quadratic in the size of a program."""
-    left = {i: e for i, e in errors.items() if e.is_too_large}
+    left, roundings = {i: e for i, e in errors.items() if e.is_too_large}, roundings_of(case.instance)
     for count in (PERTURBATIONS, 8 * PERTURBATIONS):
         if not left:
             break
-        values = perturbed([wide.left[i] for i in left], wide, case, count, mirrored=True)
+        values = perturbed([wide.left[i] for i in left], wide, case, count, roundings)
         for (i, e), value in zip(list(left.items()), values, strict=True):
             with np.errstate(invalid="ignore"):
                 changes = value - e.truth
