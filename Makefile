@@ -34,7 +34,7 @@ test: $(READY)
 	wait $$types || { cat build/types.txt; exit 1; }; tail -n 1 build/types.txt; exit $$tests
 
 slow: $(READY)
-	@RELAX_EG_XLA=default RELAX_EG_PROGRAMS=300 $(BIN)/python -m pytest -n 2 --dist worksteal
+	@RELAX_EG_XLA=default RELAX_EG_PROGRAMS=300 RELAX_EG_QUERIES=1500 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 docs: $(READY)
 	@$(BIN)/python -m mkdocs build --strict --quiet

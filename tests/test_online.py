@@ -99,8 +99,8 @@ def test_pieces_of_keys_are_right_at_every_length() -> None:
 
 
 def test_random_programs() -> None:
-    programs, text = first_difference(replace(RULE, trials=(softmaxes,)), 8)
-    assert not text and programs >= 4
+    programs, text = first_difference(replace(RULE, trials=(softmaxes,)), 4)
+    assert not text and programs >= 2
 
 
 X, Y, V = var("x", Tensor("a 4")), var("y", Tensor("n 4")), var("v", Tensor("n 3"))

@@ -343,7 +343,7 @@ def test_optimize_is_thread_safe() -> None:
     def program(i: int) -> Callable[..., Array]:
         def run(a: Array, b: Array, v: Array) -> Array:
             y = v
-            for _ in range(1 + i % 4):
+            for _ in range(1 + i):
                 y = (a @ b) @ y
             return y + float(i)
 
@@ -353,9 +353,9 @@ def test_optimize_is_thread_safe() -> None:
     def optimized(i: int) -> rx.types.Optimized:
         return rx.optimize(program(i), "n n", "n n", "n", at={"n": 512})
 
-    alone = [str(optimized(i).module) for i in range(8)]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(optimized, range(8)))
+    alone = [str(optimized(i).module) for i in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(optimized, range(4)))
     assert [str(best.module) for best in together] == alone
     args = normal(0, 4, 4), normal(1, 4, 4), normal(2, 4)
     for i, best in enumerate(together):

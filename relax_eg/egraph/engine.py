@@ -130,10 +130,13 @@ class Engine:
 
     def load(self, relation: str, rows: Iterable[tuple[int, ...]]) -> None:
         """Adds rows to a relation of integers. They are passed in a file, which costs the engine a fiftieth of what
-        commands cost."""
+        commands cost. No file is written for no rows, which most programs have of some relation."""
+        lines = ["\t".join(map(str, row)) + "\n" for row in rows]
+        if not lines:
+            return
         with tempfile.TemporaryDirectory(prefix="relax_eg_") as folder:
             path = Path(folder, "rows")
-            path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+            path.write_text("".join(lines))
             self.run([f'(input {relation} "{path.as_posix()}")'])
 
     def step(self, *rulesets: str) -> dict[str, int]:

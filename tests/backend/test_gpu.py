@@ -309,12 +309,19 @@ def test_a_whole_program_and_what_is_told_of_it(tmp_path: Path) -> None:
 
 
 @with_plugin
-def test_sizes_weights_capacities_and_saved_files(tmp_path: Path) -> None:
+def test_sizes_weights_and_capacities() -> None:
     best = rx.optimize(mlp, MLP, "n 64", weights=("p",), at={"n": 100}, target="h100")
     first, second = best.compile("h100", at=[{"n": 100}, {"n": 77}]).programs
     assert (first.at, dict(first.capacities)) == ({"n": 100}, {})
     assert (second.at, dict(second.capacities)) == ({"n": 77}, {"n": 128})
     assert first.predicted is not None and second.predicted is None  # prices are those of exact sizes
+
+
+@pytest.mark.slow
+@with_plugin
+def test_saved_files_families_and_one_capacity(tmp_path: Path) -> None:
+    best = rx.optimize(mlp, MLP, "n 64", weights=("p",), at={"n": 100}, target="h100")
+    (first,) = best.compile("h100", at={"n": 100}).programs
     padded = rx.optimize(mlp, MLP, "n 64", at={"n": 128}, bounds={"n": (1, 128)}, dynamic="capacity", target="h100")
     (third,) = padded.compile("h100").programs
     assert dict(third.capacities) == {"n": 128} and third.predicted is None

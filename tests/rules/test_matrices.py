@@ -280,7 +280,7 @@ def test_random_programs_that_are_called_equal_are() -> None:
     rng, n, found = np.random.default_rng(0), 3, 0
     values = {_A: square(n), _B: columns(n, n), _Q: np.linalg.qr(square(n))[0], _D: np.diag(1 + np.arange(n))}
     at = {x: np.asarray(v, np.float64) for x, v in values.items()}
-    for _ in range(24):
+    for _ in range(12):
         left = _word(rng) + _word(rng)
         right = _other_form(left, rng)
         lift = Lift(lambda e: known.among(FACTS, e), lambda _: False, lambda _: 2, lambda flops, _, __: flops)
@@ -288,4 +288,4 @@ def test_random_programs_that_are_called_equal_are() -> None:
             found += 1
             a, b = (evaluate_expr(e, at, {"n": n}) for e in (left, right))
             np.testing.assert_allclose(a, b, 1e-6, 1e-6 * float(np.max(np.abs(a))))
-    assert found >= 8
+    assert found >= 4

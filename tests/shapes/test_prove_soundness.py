@@ -14,7 +14,7 @@ from random_queries import Query, compiled, queries, value
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes import Proved, ProverStatistics, Refuted, Scope, Unknown, prove, prover
 
-COUNT = int(os.environ.get("RELAX_EG_QUERIES", "1500"))
+COUNT = int(os.environ.get("RELAX_EG_QUERIES", "600"))
 
 
 def test_no_wrong_answers(monkeypatch):
