@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gradients import IMAGES, normalised
 
 import relax_eg as rx
 from relax_eg.backend import accounting
@@ -179,6 +180,17 @@ def test_fusions_are_found_in_what_xla_compiles() -> None:
     assert "__ynn_fusion" not in frugal.as_text()
     assert allocated_bytes(frugal) == frugal.memory_analysis().temp_size_in_bytes >= 256 * 512 * 4
     assert allocated_bytes(usual) >= 256 * 512 * 4  # what is between the matmuls, in whichever account it is
+
+
+def test_kernels_may_compute_a_value_in_several_ways() -> None:
+    """Where kernels overlap, what is chosen is compared with the program as written all the same."""
+
+    def loss(g: Any, x: Any) -> Any:
+        return jnp.mean(normalised(x, g[:, None, None], IMAGES) ** 2)
+
+    step, budget = jax.value_and_grad(loss, (0, 1)), rx.Budget(nodes=2000, extraction=1.0)
+    with pytest.raises(ExtractionError, match="the least that a call needs"):
+        rx.optimize(step, "2", "2 2 6 6", execution="kernels", memory_limit=600, budget=budget)
 
 
 def test_prepared_weights_are_no_part_of_a_call() -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import relax_eg as rx
 from relax_eg.backend.footprint import whole_footprint
 from relax_eg.cli import app
-from relax_eg.driver import limited
+from relax_eg.driver import compiled_bytes, limited
 from relax_eg.driver.measured import Search
 from relax_eg.driver.options import read_options
 from relax_eg.driver.program_ends import traced_program
@@ -120,7 +120,7 @@ def test_equal_programs_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
         compiled.append(module)
         return whole_footprint(module, *args)
 
-    monkeypatch.setattr(limited, "whole_footprint", counted)
+    monkeypatch.setattr(compiled_bytes, "whole_footprint", counted)
     module = rx.parse(CALLED)
     plain = without_calls(module)
     traced = traced_program(module, (), None)

@@ -16,7 +16,7 @@ from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import kernel_footprint, whole_footprint
 from relax_eg.backend.lower import run_at
 from relax_eg.byte_units import format_bytes, parse_bytes
-from relax_eg.driver import limited
+from relax_eg.driver import compiled_bytes
 from relax_eg.driver.fissioned import Fissions
 from relax_eg.errors import ExtractionError
 from relax_eg.ir.wellformed import check as check_module
@@ -220,7 +220,7 @@ def test_what_is_predicted_far_over_the_limit_is_not_compiled(monkeypatch: pytes
         compiled.append(module)
         return whole_footprint(module, *args)
 
-    monkeypatch.setattr(limited, "whole_footprint", counted)
+    monkeypatch.setattr(compiled_bytes, "whole_footprint", counted)
     rules = rx.rules.default - "computed_again"
     row = rx.optimize(STEP, *specs(batch), memory_limit=limit, budget=NO_SEARCH, rules=rules).report.memory
     assert row is not None and row.bytes <= limit < row.without // 2 and row.is_predicted

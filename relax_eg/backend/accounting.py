@@ -25,10 +25,12 @@ _VALUE = re.compile(r"^\s+(ROOT )?%[\w.\-]+ = ([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
 # given: bytes per element of some HLO dtypes; the names of all others tell the bits
 _BYTES = {"pred": 1, "s4": 1, "u4": 1, "bf16": 2, "c64": 8, "c128": 16}
 _MOST_KNOWN = 1 << 14  # limit: kernels whose allocated bytes are remembered
-_allocated_bytes = Memo["tuple[bytes, Any, str]", int](_MOST_KNOWN)
+_allocated_bytes = Memo["tuple[bytes, Any, str, bool]", int](_MOST_KNOWN)
 
 # given: XLA assigns buffers before LLVM sees the program; a program of which only these are asked needs no fast code
 _QUICKLY = {"xla_backend_optimization_level": 0}
+# given: in a quarter of the time; with older emitters, of which some loops need a value less, and others a few bytes
+_ROUGHLY = {**_QUICKLY, "xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 
 
 def is_on_cpu() -> bool:
@@ -36,10 +38,10 @@ def is_on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def compiled_for_account(lowered: Any) -> Any:
+def compiled_for_account(lowered: Any, exactly: bool = True) -> Any:
     """`lowered`, a result of `jax.jit(...).lower(...)`, compiled for the device at hand with buffers as those of the
-    program that runs, in less time."""
-    return lowered.compile(_QUICKLY if is_on_cpu() else None)
+    program that runs, in less time. `exactly`: whether none may differ: in some loops a value is missing otherwise."""
+    return lowered.compile((_QUICKLY if exactly else _ROUGHLY) if is_on_cpu() else None)
 
 
 def allocated_bytes(compiled: Any) -> int:
@@ -52,16 +54,17 @@ def allocated_bytes(compiled: Any) -> int:
     return buffers + library_fusion_bytes(compiled.as_text() or "")
 
 
-def lowered_allocated_bytes(lowered: Any, options: Mapping[str, str]) -> int:
+def lowered_allocated_bytes(lowered: Any, options: Mapping[str, str], exactly: bool = True) -> int:
     """`allocated_bytes` of `lowered`, a result of `jax.jit(...).lower(...)`, compiled with these options of XLA's.
+    `exactly`: as of `compiled_for_account`.
 
     Programs with the same text are compiled once: the candidates of a search under a memory limit share kernels.
     """
     text = blake2b(lowered.as_text().encode(), digest_size=16).digest()
-    key = (text, tuple(sorted(options.items())), jax.default_backend())
+    key = (text, tuple(sorted(options.items())), jax.default_backend(), exactly)
     found = _allocated_bytes.get(key)
     if found is None:
-        found = _allocated_bytes[key] = allocated_bytes(compiled_for_account(lowered))
+        found = _allocated_bytes[key] = allocated_bytes(compiled_for_account(lowered, exactly))
     return found
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from relax_eg.backend.accounting import allocated_bytes, compiled_for_account
+from relax_eg.backend.accounting import allocated_bytes, compiled_for_account, lowered_allocated_bytes
 from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.pallas.choice import Pallas, lowering_through
@@ -41,10 +42,11 @@ def whole_footprint(
     options: Mapping[str, str],
     absent: GpuTarget | None = None,
     pallas: bool = False,
+    exactly: bool = True,
 ) -> Footprint:
     """The footprint of a module as one XLA program, compiled with these options of XLA's: for the device at hand, or
-    for an absent one. `pallas`: whether kernels are lowered through Pallas on GPUs. DeviceError where XLA does not
-    compile it for an absent device."""
+    for an absent one. `pallas`: whether kernels are lowered through Pallas on GPUs. `exactly`: as of
+    `compiled_for_account`. DeviceError where XLA does not compile it for an absent device."""
     module = call_part(module, weights)
     f, own = module.main, _pallas(absent, pallas)
 
@@ -54,7 +56,7 @@ def whole_footprint(
 
     if absent is None:
         lowered = jax.jit(run, keep_unused=True, compiler_options=dict(options) or None).lower(*avals(f, sizes))
-        compiled = compiled_for_account(lowered)
+        compiled = compiled_for_account(lowered, exactly)
     else:
         with absent.lowering_there():
             compiled = absent.compile(absent.lowered(run, avals(f, sizes)), options, tiles=False).executable
@@ -106,15 +108,26 @@ def kernel_footprint(
     options: Mapping[str, str],
     absent: GpuTarget | None = None,
     pallas: bool = False,
+    exactly: bool = True,
+    most: float = math.inf,
 ) -> KernelFootprint:
-    """The footprint of a module that runs in kernels, each compiled with these options of XLA's. `absent`, `pallas` and
-    errors: as of `whole_footprint`."""
+    """The footprint of a module that runs in kernels, each compiled with these options of XLA's. `absent`, `pallas`,
+    `exactly` and errors: as of `whole_footprint`. `most`: if the storages and results take more bytes, no kernel is
+    compiled, and the footprint, without temporaries, is predicted: no fewer bytes are needed."""
     module = call_part(module, weights)
     # JAX refuses options of a function that is lowered within another; an absent device compiles with them.
     kernels = Kernels(module, options if absent is None else {}, _pallas(absent, pallas))
     call = Call(kernels, plan(module, dict(sizes)), sizes, module.main.result.annotation)
-    if absent is None:
-        own = call.temporaries(avals(module.main, sizes))
+    program = call.plan.program
+    results = sum(int(x.bytes.evaluate(sizes)) for x in program.values if x.role == "result" and x.bytes is not None)
+    is_over = call.planned_bytes + results > most
+    if is_over:
+        own = dict[str, int]()
+    elif absent is None:
+        own = call.temporaries(
+            avals(module.main, sizes),
+            allocated=lambda lowered: lowered_allocated_bytes(lowered, kernels.options, exactly),
+        )
     else:
         with absent.lowering_there():
             own = call.temporaries(
@@ -122,19 +135,17 @@ def kernel_footprint(
                 absent.place,
                 lambda lowered: allocated_bytes(absent.compile(lowered, options, tiles=False).executable),
             )
-    program = call.plan.program
     named = [(program.values[x.values[0]].name, int(x.bytes.evaluate(sizes))) for x in call.plan.peak]
-    kernels = {*_peak_values(call.plan)}
+    at_peak = {*_peak_values(call.plan)}
     temporary = max(own.values(), default=0)
     for s in program.steps:
         if temporary and own[s.name] == temporary:
             named.append((f"inside {s.name}", temporary))
-            kernels.add((s.function, s.kernel))
-    results = sum(int(x.bytes.evaluate(sizes)) for x in program.values if x.role == "result" and x.bytes is not None)
+            at_peak.add((s.function, s.kernel))
     named.sort(key=lambda pair: -pair[1])
-    found = Footprint(dict(sizes), call.planned_bytes, results, temporary, tuple(named[:_NAMED]))
-    private_bytes = {(s.function, s.kernel): own[s.name] for s in program.steps}
-    return KernelFootprint(found, frozenset(kernels), private_bytes)
+    found = Footprint(dict(sizes), call.planned_bytes, results, temporary, tuple(named[:_NAMED]), is_over)
+    private_bytes = {(s.function, s.kernel): own[s.name] for s in program.steps if s.name in own}
+    return KernelFootprint(found, frozenset(at_peak), private_bytes)
 
 
 def avals(f: Function, sizes: Mapping[str, int]) -> list[Any]:

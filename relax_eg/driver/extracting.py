@@ -20,6 +20,7 @@ from relax_eg.extract.clock import Clock
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.kernels.build import Built, Names
 from relax_eg.extract.kernels.cost import without_dispatch
+from relax_eg.extract.kernels.ways import members_of
 from relax_eg.extract.kernels.weights import ChosenKernels, cheapest_kernels
 from relax_eg.extract.pricing import FREE, Pricing
 from relax_eg.extract.refine import refined
@@ -236,9 +237,11 @@ def extract_kernels(read: Dump, request: BlockRequest) -> ExtractedBlock:
     if request.same and not request.is_again:
         found.append(read.rebuild_in_one_form(kernels(request.same, request.once)))
     selection, built = found[0].selection, found[0].built
-    taken = {c: w.candidate for c, w in selection.ways.items()}
-    for w in selection.ways.values():
-        taken |= {} if w.state is None else w.state.members
+    taken: dict[int, int] = {}  # kernels overlap: the first that computes a class, of what was computed before
+    for c, w in selection.ways.items():
+        members = members_of(c, w) if w.several < 0 else selection.several[w.several].members
+        for x, k in (*members.items(), (c, w.candidate)):
+            taken.setdefault(x, k)
     row = SelectedRow(request.function, selection.how, selection.cost, selection.bound, selection.kept, selection.fewer)
     forms = [BlockForm(b.roots, b.operators, b.classes, b.rules, b.stored, b) for b in (x.built for x in found)]
     held = forms[-1] if request.once is None else forms[0]

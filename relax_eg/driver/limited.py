@@ -11,24 +11,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relax_eg.backend.family import KERNELS
-from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, likely_peak_values, whole_footprint
+from relax_eg.backend.footprint import likely_peak_values
 from relax_eg.byte_units import format_bytes
+from relax_eg.driver.compiled_bytes import CompiledBytes, TriedProgram
 from relax_eg.driver.fissioned_entries import in_loops, in_segments, is_large
-from relax_eg.driver.limit_bounds import bound_of, larger_value, largest_sizes, modes_under_limit
+from relax_eg.driver.limit_bounds import bound_of, larger_value, modes_under_limit
 from relax_eg.driver.measured import ALIKE, COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
 from relax_eg.errors import ExtractionError
-from relax_eg.extract.footprint import Footprint, MemoryRow
+from relax_eg.extract.footprint import MemoryRow
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import Mode
 from relax_eg.figures import count_text
-from relax_eg.ir.calls import without_calls
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
@@ -47,27 +47,8 @@ _ARRANGED = 4  # limit: programs whose steps are brought into an order
 _LESS = 0.97  # chosen: share of the bytes asked for, if XLA needed more than was asked for
 # chosen: shares of a program's bytes, predicted or as compiled where these are fewer, asked for along a front
 _SHARES = (1.0, 0.75, 0.55, 0.4, 0.3, 0.2, 0.1)
+_ROUGHLY_FITS = 1.05  # chosen: rough bytes, as a multiple of the limit, up to which exact ones are asked for
 _NEAR = 1.1  # chosen: the least bytes that an error names are within this factor of what could be reached
-
-
-@dataclass(frozen=True)
-class TriedProgram:
-    """A program, and what it needs when compiled in one mode.
-
-    - `entry`: the program; None: as written.
-    - `mode`: how XLA compiles it.
-    - `held`: the price of a byte at which it was found.
-    - `seconds`: mean over the bindings, as shares of the time of the program as written.
-    - `footprint`: the bytes at the binding where it needs most.
-    - `peak_values`: the values alive then, of a program in kernels.
-    """
-
-    entry: Entry | None
-    mode: Mode
-    held: float
-    seconds: float
-    footprint: Footprint
-    peak_values: frozenset[tuple[str, Expr]]
 
 
 class _Limited:
@@ -90,7 +71,7 @@ class _Limited:
         self.looped: set[tuple[Module, int]] = set()  # programs tried in loops, each with the bytes aimed at
         self.aims_at_limit = True  # not for a front, whose programs are arranged at several sizes
         self.modes = modes_under_limit(search.options.profile)
-        self.largest = largest_sizes(search.options) if everywhere else None
+        self.compiled = CompiledBytes(search, everywhere)
         # By function and block: kernel bytes measured, prices raised.
         self.block_pricing: dict[tuple[str, int], Pricing] = {}
         bindings = search.options.bindings
@@ -108,63 +89,71 @@ class _Limited:
         found = [t for t in self.tried if self.module_of(t.entry) == self.module_of(entry)]
         if not found:
             if (is_hopeless := self._is_hopeless(entry)) and self.fitting_programs:
-                self.tried.append(self._predicted(entry, held))
+                seconds = self._relative_seconds(entry, self.modes[-1])
+                self.tried.append(self.compiled.predicted(entry, self.modes[-1], held, seconds))
                 return self.tried[-1]
-            for mode in self.modes[-1:] if is_hopeless else self.modes:
+            for mode in self.modes[-1:] if is_hopeless else self._modes_in_order(entry):
                 found.append(self._compile_and_measure(entry, mode, held))
-                self.tried.append(found[-1])
-                if self.fits(found[-1]) and found[-1].seconds <= min(
-                    self._relative_seconds(entry, m) for m in self.modes
-                ):
+                if self._decides(found[-1]):
                     break
         fitting = [t for t in found if self.fits(t)]
         if fitting:
             return min(fitting, key=lambda t: (t.seconds, t.footprint.bytes))
         return min(found, key=lambda t: t.footprint.bytes)
 
+    def _modes_in_order(self, entry: Entry | None) -> Sequence[Mode]:
+        """The modes in which a program is compiled: as usual first, if it is predicted to fit."""
+        if not self.aims_at_limit or self.search.predicted_peak(entry, self.search.options.bindings) <= self.aim:
+            return self.modes
+        return self.modes[::-1]
+
+    def _decides(self, tried: TriedProgram) -> bool:
+        """Whether no other mode is asked: a program fits in none that is faster, or in none at all, as it does not in
+        the one that needs least."""
+        if self.fits(tried):
+            return tried.seconds <= min(self._relative_seconds(tried.entry, m) for m in self.modes)
+        return self.aims_at_limit and (tried.mode is self.modes[-1] or tried.footprint.is_predicted)
+
     def module_of(self, entry: Entry | None) -> Module:
-        return self.search.traced.module if entry is None else entry.module
+        return self.compiled.module_of(entry)
 
     def _relative_seconds(self, entry: Entry | None, mode: Mode) -> float:
         """Seconds of a program as shares of those of the program as written, averaged over the bindings."""
         calls = [self.search.predicted_seconds(CandidateProgram(entry, mode), b) for b in self.search.options.bindings]
         return sum(c / max(s, LEAST_SECONDS) for c, s in zip(calls, self.written_seconds, strict=True)) / len(calls)
 
-    def _predicted(self, entry: Entry | None, held: float) -> TriedProgram:
-        """A program with the bytes that it is predicted to need."""
-        mode, search = self.modes[-1], self.search
-        at = max(search.options.bindings, key=lambda b: search.predicted_peak(entry, [b]))
-        footprint = Footprint(at, 0, 0, search.predicted_peak(entry, [at]), is_predicted=True)
-        return TriedProgram(entry, mode, held, self._relative_seconds(entry, mode), footprint, frozenset())
-
     def _compile_and_measure(self, entry: Entry | None, mode: Mode, held: float) -> TriedProgram:
-        options, weights = self.search.options, set[str]() if entry is None else self.search.weights
-        module, in_kernels = self.module_of(entry), options.execution == KERNELS
-        same = module if in_kernels else without_calls(module)  # XLA inlines calls
-        largest = [] if self.largest is None or self.largest in options.bindings else [self.largest]
-        device = self.search.absent_gpu, options.profile.pallas
-        known = self.search.footprints  # each program is compiled once, also by later searches
-        each: list[tuple[Footprint, frozenset[tuple[str, Expr]]]] = []
-        for sizes in (*options.bindings, *largest):
-            key = same, frozenset(weights), mode.name, tuple(sizes.items())
-            if key not in known:
-                footprint = kernel_footprint if in_kernels else whole_footprint
-                with self.search.compiling.running():
-                    known[key] = footprint(module, weights, sizes, mode.options, *device)
-            found = known[key]
-            if isinstance(found, KernelFootprint):
-                each.append((found.footprint, found.peak_kernels))
-                if sizes == options.bindings[0] and entry is not None:
-                    self._record_kernel_bytes(entry, found.private_bytes)
-            else:
-                each.append((found, frozenset()))
-        most, at_peak = max(each, key=lambda f: f[0].bytes)
-        seconds = self._relative_seconds(entry, mode)
-        least = format_bytes(min((t.footprint.bytes for t in self.tried), default=most.bytes))
-        report_progress(f"memory: least so far {least} of {format_bytes(self.limit)}", self.count + 1, self.allowed)
-        label = CandidateProgram(entry, mode).label
-        log_at(2, f"memory: {label}: {format_bytes(most.bytes)}, {seconds:.3g} of the time as written")
-        return TriedProgram(entry, mode, held, seconds, most, at_peak)
+        """A program compiled in a mode, as one that was tried: in kernels only if it may fit, and once more as it runs
+        if it fits or nearly does when compiled roughly."""
+        most = self.aim if self.aims_at_limit else math.inf
+        made = self.compiled.of(entry, mode, held, self._relative_seconds(entry, mode), most=most)
+        if self.aims_at_limit and made.footprint.bytes <= _ROUGHLY_FITS * self.aim:
+            made = self.compiled.confirmed(made)
+        if entry is not None and made.private_bytes is not None:
+            self._record_kernel_bytes(entry, made.private_bytes)
+        least = format_bytes(min(t.footprint.bytes for t in (*self.tried, made)))
+        self.tried.append(made)
+        report_progress(f"memory: least so far {least} of {format_bytes(self.limit)}", self.count, self.allowed)
+        needed = f"{'at least ' if made.footprint.is_predicted else ''}{format_bytes(made.footprint.bytes)}"
+        log_at(2, f"memory: {self.compiled.label(made)}: {needed}, {made.seconds:.3g} of the time as written")
+        return made
+
+    def confirm(self, tried: TriedProgram) -> TriedProgram:
+        """A program that was tried with the bytes of the executable that runs, in place of what it was."""
+        made = self.compiled.confirmed(tried)
+        self.tried = [made if t is tried else t for t in self.tried]
+        if self.usual is tried:
+            self.usual = made
+        return made
+
+    def confirmed_best(self) -> TriedProgram | None:
+        """The fastest program that fits, by the bytes of the executable that runs; None if there is none."""
+        while fitting := self.fitting_programs:
+            best = min(fitting, key=lambda t: (t.seconds, t.footprint.bytes))
+            if best.is_exact:
+                return best
+            self.confirm(best)
+        return None
 
     def _record_kernel_bytes(self, entry: Entry, own: Mapping[tuple[str, Expr], int]) -> None:
         """Keep the bytes that kernels were found to need inside."""
@@ -320,8 +309,7 @@ class _Limited:
         known = next((t for t in self.tried if t.entry is not None and t.entry.module == entry.module), None)
         if known is not None:
             return known
-        self.tried.append(self._compile_and_measure(entry, self.modes[-1], 0.0))
-        return self.tried[-1]
+        return self._compile_and_measure(entry, self.modes[-1], 0.0)
 
     def raise_at_peak(self) -> None:
         """Raise the price of the values alive at the peak, a few times."""
@@ -397,8 +385,10 @@ class _Limited:
 
     @property
     def smallest(self) -> TriedProgram:
-        """The program tried that needs least."""
-        return min(self.tried, key=lambda t: t.footprint.bytes)
+        """The program tried that needs least, by the bytes of the executable that runs."""
+        while not (least := min(self.tried, key=lambda t: t.footprint.bytes)).is_exact:
+            self.confirm(least)
+        return least
 
     @property
     def is_as_fast_as_usual(self) -> bool:
@@ -440,9 +430,11 @@ def fastest_within_limit(search: Search, unlimited: Callable[[], Entry | None]) 
         tries.begin(unlimited())
         if not tries.reach():
             tries.reach_least()
-    if not tries.fitting_programs:
-        raise _error(search, limit, tries, _reachable_least(search, tries))
-    best = min(tries.fitting_programs, key=lambda t: (t.seconds, t.footprint.bytes))
+    best = tries.confirmed_best()
+    if best is None:
+        best = tries.compiled.confirmed(_reachable_least(search, tries))
+        if best.footprint.bytes > limit:
+            raise _error(search, limit, tries, best)
     return CandidateProgram(best.entry, best.mode), _row(tries, best)
 
 
@@ -458,14 +450,17 @@ def smallest_within_time(search: Search, unlimited: Callable[[], Entry | None]) 
     def seconds(t: TriedProgram) -> list[float]:
         return [search.predicted_seconds(CandidateProgram(t.entry, t.mode), b) for b in options.bindings]
 
-    fitting = [t for t in tries.tried if all(map(limit.allows, seconds(t), usual))]
-    if not fitting:
+    def fitting() -> list[TriedProgram]:
+        return [t for t in tries.tried if all(map(limit.allows, seconds(t), usual))]
+
+    if not fitting():
         least = min(max(seconds(t)) for t in tries.tried)
         raise ExtractionError(
             f"{search.traced.name}(): time_limit is {limit}, and of {count_text(tries.count, 'program')} the fastest "
             f"is predicted to take {least:.3g} s\n  accepted: time_limit={_rounded_up(least)} or more, or smaller sizes"
         )
-    best = min(fitting, key=lambda t: (t.footprint.bytes, t.seconds))
+    while not (best := min(fitting(), key=lambda t: (t.footprint.bytes, t.seconds))).is_exact:
+        tries.confirm(best)
     return CandidateProgram(best.entry, best.mode), replace(_row(tries, best), limit=None, time_limit=str(limit))
 
 
@@ -477,8 +472,10 @@ def _rounded_up(seconds: float) -> str:
 
 def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
     m, usual = best.footprint, tries.usual or best
+    if tries.search.options.execution == KERNELS or not usual.footprint.is_predicted:
+        usual = tries.confirm(usual)  # one XLA program that was predicted is too large to be compiled for its bytes
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
-    kept, largest = () if best.entry is None else best.entry.found.kept, tries.largest
+    kept, largest = () if best.entry is None else best.entry.found.kept, tries.compiled.largest
     larger = "" if largest is None else larger_value(tries.module_of(best.entry), tries.search.options.scope, largest)
     return MemoryRow(
         tries.limit, m.bytes, usual.footprint.bytes, slower, tries.count, m.planned, m.results, m.temporary,
@@ -486,10 +483,15 @@ def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
     )  # fmt: skip
 
 
-def front(search: Search) -> list[TriedProgram]:
+def front(search: Search, taken: Callable[[Sequence[TriedProgram]], Sequence[TriedProgram]]) -> list[TriedProgram]:
     """Programs tried at prices of a byte from low to high, and at higher prices for what is alive at the peak, each
-    compiled in every mode, and some of them with values computed again; the first is the program as written."""
-    return _tries_along_front(search, unlimited=None, everywhere=False).tried
+    compiled in every mode, and some of them with values computed again; the first is the program as written. `taken`:
+    those of them that are taken, whose bytes are those of executables that run."""
+    tries = _tries_along_front(search, unlimited=None, everywhere=False)
+    while rough := [t for t in taken(tries.tried) if not t.is_exact]:
+        for t in rough:
+            tries.confirm(t)
+    return tries.tried
 
 
 def _tries_along_front(search: Search, unlimited: Entry | None, everywhere: bool = True) -> _Limited:

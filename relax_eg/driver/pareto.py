@@ -184,7 +184,7 @@ def pareto(
         return holding_weights(optimized(search, candidate), program)
 
     with width_context(traced.wide):
-        tried = front(search)
+        tried = front(search, lambda tried: (*_front(tried), _written(tried)))
         best = _front(tried)
         least = best[0].seconds
         points = [
@@ -193,7 +193,7 @@ def pareto(
         if timed:
             given = random_arguments(traced, dict(read.facts), read.bindings[0])
             points = _timed(runs(CandidateProgram(None)), points, *given)
-    written = min((t for t in tried if t.entry is None), key=lambda t: t.footprint.bytes)
+    written = _written(tried)
     as_written = written.footprint.bytes, written.seconds / least
     bound = bound_of(search, [t.footprint for t in tried])
     return ParetoFront(
@@ -209,6 +209,11 @@ def _timed(
     written = functools.partial(usual, *args, **kwargs), 1.0
     rows = {r.label: r for r in fastest({AS_WRITTEN: written, **calls}, time_all=True)}
     return [replace(p, measured=rows[str(i)]) for i, p in enumerate(points)]
+
+
+def _written(tried: Sequence[TriedProgram]) -> TriedProgram:
+    """The program as written, in the mode in which it needs least."""
+    return min((t for t in tried if t.entry is None), key=lambda t: t.footprint.bytes)
 
 
 def _front(tried: Sequence[TriedProgram]) -> list[TriedProgram]:

@@ -32,7 +32,7 @@ from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Reduce, loop_of
 from relax_eg.tir.functions import identity
 from relax_eg.tir.program import TensorProgram
-from relax_eg.tir.slicing import Window, windows, without_padding
+from relax_eg.tir.slicing import Window, factors, windows, without_padding
 
 _MOST = 48  # limit: operators of one result computed in pieces together
 _MOST_JOINT = 256  # limit: operators of several totals computed in pieces together
@@ -146,8 +146,18 @@ def totals_of(x: Expr) -> list[Total]:
             loop = loop_of(v) or ""
             seen = None if any(t.loop == loop for t in found) else windows(program, loop)
             if seen is not None and any(w is not None for w in seen):
-                found.append(Total(value.kind, loop, extent, seen))
+                found.append(Total(value.kind, loop, extent, seen, _ends(x, program, value, extent, seen)))
     return found
+
+
+def _ends(x: Expr, program: TensorProgram, value: Reduce, extent: Dim, seen: Sequence[Window | None]) -> bool:
+    """Whether what is summed is a product, of which places beyond the last one read an operand beyond its end."""
+    if value.kind != "sum":
+        return False
+    names = {r.buffer for r in factors(value.body)}
+    read = [(a, w) for a, w, b in zip(x.args, seen, program.inputs, strict=True) if b.name in names and w is not None]
+    after = [extent * w.step + w.first - a.shape[w.axis] for a, w in read]
+    return any(n.is_const and n.value >= 0 for n in after)
 
 
 def _program(x: Expr) -> TensorProgram | None:

@@ -84,7 +84,7 @@ def _reduced(program: TensorProgram, output: str) -> list[Dimension]:
     ):
         return found
     body = last.value.body
-    factors = _factors(body)
+    read = factors(body)
     for variable, extent in last.value.over:
         asked = _axes_read(program, last.value.body, variable, extent)
         if asked is None or all(place is None for place in asked.values()):
@@ -92,18 +92,21 @@ def _reduced(program: TensorProgram, output: str) -> list[Dimension]:
         inputs = _axes_of_inputs(program, dict(asked), program.stages[:-1])
         if inputs is not None:
             name = loop_of(variable) or ""
-            cut = bool(factors) and all(asked[r.buffer] is not None for r in factors)
-            cut = cut and (last.value.kind == "sum" or len(factors) == 1)
+            cut = bool(read) and all(asked[r.buffer] is not None for r in read)
+            cut = cut and (last.value.kind == "sum" or isinstance(body, Read))
             found.append(Dimension(inputs, None, last.value.kind, name, cut))
     return found
 
 
-def _factors(body: Scalar) -> list[Read]:
-    """The operands of a product; empty if it is no product of operands."""
-    terms = [x for x in walk(body) if not isinstance(x, Read)]
-    if any(getattr(x, "fn", "") != "multiply" for x in terms):
-        return []
-    return [x for x in walk(body) if isinstance(x, Read)]
+def factors(body: Scalar) -> list[Read]:
+    """The operands of a product, which is 0 where one of them is; empty if it is no product of operands. An operand may
+    be read in some places only, and be 0 in others."""
+    if isinstance(body, Select) and body.other == Const(0, body.other.dtype):
+        return factors(body.then)
+    if isinstance(body, Apply) and body.fn == "multiply":
+        each = [factors(a) for a in body.args]
+        return [r for of in each for r in of] if all(each) else []
+    return [body] if isinstance(body, Read) else []
 
 
 def _axes_of_inputs(program: TensorProgram, axes: dict[str, int | None], stages: Sequence[Stage]) -> Axes | None:
