@@ -12,6 +12,7 @@ The compiler works in this order, and so does `CpuKernels` (jax 0.10.2, by the t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
@@ -29,6 +30,7 @@ from relax_eg.ops import get, program_of, site_of
 from relax_eg.ops.partial_annotations import is_partial
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
+from relax_eg.tir import PatternKind
 
 # given: the functions that YNN has, and those that are made of them
 _LIBRARY_FUNCTIONS = frozenset(
@@ -47,6 +49,7 @@ class CpuKernels(Operators):
       (`extract.implied_matmuls`).
     - `hoisted`: the number of loops that XLA hoists an expression out of.
     - `has_library`: whether XLA may use YNN.
+    - `sliced`: as in `OperatorCost`.
     """
 
     def __init__(
@@ -58,8 +61,10 @@ class CpuKernels(Operators):
         inside: Collection[Expr],
         hoisted: Mapping[Expr, int],
         has_library: bool,
+        sliced: Collection[str] = (),
     ) -> None:
         self.inside = inside
+        self.sliced = {p for p in function.params if str(p.attr("name")) in sliced}
         super().__init__(function, expressions, value)
         # What XLA hoists out of a loop is in memory for what it does not.
         for e in self.nodes if hoisted else ():
@@ -242,6 +247,10 @@ class CpuKernels(Operators):
             for e in inside:
                 if (divisor := self._divisor(e)) is not None:  # its reciprocal has a kernel
                     place.launches, place.bytes = place.launches + 1, place.bytes + 2 * self.bytes(divisor)
+        for k, inside in self.members().items():
+            if self.sliced and self._runs_in_turn(k, inside):
+                for e in inside:
+                    found[e].in_turn = True
         for e in self.nodes:
             found[e].is_library, found[e].in_order = e in self.home, self._is_turned_back(e)
             if e in self.home or e in self.inside or self.kernels[e] == (e,):
@@ -251,6 +260,25 @@ class CpuKernels(Operators):
                 total = total + self.computed[e, k]
             found[e].computed = total
         return found
+
+    def _runs_in_turn(self, k: Expr, inside: Sequence[Expr]) -> bool:
+        """Whether a kernel reads a step's part of an array, for one of its elements, at several places.
+
+        XLA takes the part where it is read. At several places that is a function of its own, which reads the number
+        of the step; LLVM moves this load into the loop without saying that no store changes it, so nothing is
+        vectorised."""
+        if k in self.home or not self._is_loop(k):
+            return False
+        # Two of the places at which an operator is computed, each as the operators on the way that move elements.
+        places: dict[Expr, set[tuple[Expr, ...]]] = {k: {()}}
+        for e in reversed(inside):
+            for s in self.operands(e):
+                found = places.setdefault(s, set())
+                same = self._kind(e) == PatternKind.ELEMENT_WISE and self.elements(s) == self.elements(e)
+                found |= {p if same else (*p, e) for p in places.get(e, ())}
+                places[s] = set(itertools.islice(sorted(found, key=len), 2))
+        stepping = [s for s in self.sliced if len(places.get(s, ())) > 1]
+        return any(all(self._takes(r, s) for r in self.readers[s]) for s in stepping)
 
     def _is_normalised(self, e: Expr) -> bool:
         """Whether an operator reduces and repeats the result along what it reduced, as softmax does."""
