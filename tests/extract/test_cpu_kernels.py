@@ -75,6 +75,11 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "parts one after the other": (lambda x, y: jnp.concatenate([jnp.exp(x), y + 1.0]) * 0.5, (GRID, GRID)),
     "parts beside each other": (lambda x, y: jnp.concatenate([jnp.exp(x), y + 1.0], 1) * 0.5, (GRID, GRID)),
     "nine parts": (lambda x: jnp.stack([x * (i + 2.0) for i in range(9)]), (GRID,)),
+    "a dear value that is repeated on the way": (lambda x, m: x * (jnp.exp(m) * 2.0 + 1.0)[:, None], (GRID, "512")),
+    "a dear value of which parts overlap": (lambda x: (e := jnp.exp(x))[1:] * e[:-1], (GRID,)),
+    "a dear value of which parts do not overlap": (lambda x: (e := jnp.exp(x))[:, :384] * e[:, 384:], (GRID,)),
+    "a dear value and its transpose": (lambda x: (e := jnp.exp(x)) * e.T, ("512 512",)),
+    "a dear value and its neighbours": (lambda x: (e := jnp.exp(x)) * jnp.roll(e, 1, 1), ("512 512",)),
     "reordered axes": (lambda x, y: x.transpose(0, 2, 1) + y, ("4 512 64", "4 64 512")),
 }
 

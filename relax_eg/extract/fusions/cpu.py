@@ -76,6 +76,7 @@ class CpuKernels(Operators):
             if e not in self.home and e not in implied and self._is_library_sum(e):
                 self._take_around(e)
         self.kernels = {}
+        self.repeated: set[tuple[Expr, Expr]] = set()  # an operator, and a kernel that repeats its elements
         self.computed: dict[tuple[Expr, Expr], Dim] = {}  # the elements of an operator that a kernel computes
         for e in reversed(self.nodes):
             self.kernels[e] = self._kernels_of(e)
@@ -168,7 +169,8 @@ class CpuKernels(Operators):
         if e in self.results or not readers or not self._is_loop(e) or not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
-        if self._is_dear(e) and (len(kernels) > 1 or any(self._repeats(r, e) for r in readers)):
+        is_repeated = self._is_computed_again(e, kernels)
+        if self._is_dear(e) and (len(kernels) > 1 or is_repeated):
             return (e,)
         return kernels if len(kernels) <= _MOST_KERNELS else (e,)
 
@@ -191,6 +193,15 @@ class CpuKernels(Operators):
         if e.op != "concat":
             return super()._is_loop(e)
         return len(e.args) <= _MOST_PARTS and all(self._value(d) == 1 for d in dims_of(e.annotation)[: e.attr("axis")])
+
+    def _is_computed_again(self, e: Expr, kernels: Sequence[Expr]) -> bool:
+        """Whether a kernel that takes `e` in would compute an element of it once for each place where it, or what is
+        computed of it on the way, is repeated. Parts that overlap do not count."""
+        readers = self.readers[e]
+        if any(self._repeats(r, e) for r in readers):
+            self.repeated |= {(e, k) for k in kernels}
+        self.repeated |= {(e, k) for k in kernels if any((r, k) in self.repeated for r in readers)}
+        return any((e, k) in self.repeated for k in kernels)
 
     def _repeats(self, reader: Expr, e: Expr) -> bool:
         """Whether `reader` reads an element of `e` for several of its own."""
