@@ -131,3 +131,13 @@ def test_values_hoisted_out_of_a_loop_are_stored() -> None:
 
     once, each = seconds(looped, "512 512", "512 512"), seconds(lambda w, x: x * jnp.exp(w), "512 512", "512 512")
     assert once < 40 * each
+
+
+def test_a_loop_that_reads_its_slice_at_several_places_runs_one_element_at_a_time() -> None:
+    def looped(read: Callable[[Any], Any]) -> float:
+        return seconds(lambda xs, h: jax.lax.scan(lambda h, x: (jnp.tanh(read(x) + h), None), h, xs)[0],
+                       "50 64 256", "64 128")  # fmt: skip
+
+    once = looped(lambda x: x[:, :128])
+    assert looped(lambda x: x[:, :128] * x[:, 128:]) > 3 * once
+    assert looped(lambda x: x[:, :128] * x[:, :128]) < 1.5 * once

@@ -38,7 +38,9 @@ def in_parts(e: Expr, body: Function, queries: ProgramQueries) -> Expr | None:
     p = group_arguments(e.op, e.args, dict(e.attrs))
     n = len(p.constants) + len(p.carry)
     steps = dict(zip(body.params[n:], p.xs, strict=True))
-    names, parts = _cut(body, [s for s, x in steps.items() if isinstance(s.annotation, Tensor) and x.shape[1:] == s.shape])
+    names, parts = _cut(
+        body, [s for s, x in steps.items() if isinstance(s.annotation, Tensor) and x.shape[1:] == s.shape]
+    )
     if not parts:
         return None
     blocks, result = replace_names(body, names)
