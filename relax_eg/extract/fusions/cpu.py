@@ -287,7 +287,7 @@ class CpuKernels(Operators):
                 found = places.setdefault(s, set())
                 same = self._kind(e) == PatternKind.ELEMENT_WISE and self.elements(s) == self.elements(e)
                 found |= {p if same else (*p, e) for p in places.get(e, ())}
-                places[s] = set(itertools.islice(sorted(found, key=len), 2))
+                places[s] = set(itertools.islice(found, 2))
         stepping = [s for s in self.sliced if len(places.get(s, ())) > 1]
         return any(all(self._takes(r, s) for r in self.readers[s]) for s in stepping)
 

@@ -58,7 +58,9 @@ def in_parts(e: Expr, body: Function, queries: ProgramQueries) -> Expr | None:
 
 
 def _cut(function: Function, steps: Sequence[Expr]) -> tuple[Mapping[Expr, Expr], _Parts]:
-    """What takes the place of parts of values in a body, and the parameters for parts of its slices `steps`."""
+    """What takes the place of parts of values in a body, and the parameters for parts of its slices `steps`.
+
+    A part of a value that is computed element by element, and of which only parts are read, is computed of parts."""
     expressions = list(function.expressions())
     readers: dict[Expr, list[Expr]] = {}
     for e in expressions:
@@ -74,6 +76,7 @@ def _cut(function: Function, steps: Sequence[Expr]) -> tuple[Mapping[Expr, Expr]
     several = {s for s in steps if s in cut}
     parts: _Parts = {}
     taken = {str(p.attr("name")) for p in function.params}
+    known: dict[tuple[Expr, Expr], Expr] = {}
 
     def part_of(e: Expr, of: Expr) -> Expr:
         """The part of the value `e` that the slice `of` takes of a value of its shape, or of the shape to which it is
@@ -82,8 +85,10 @@ def _cut(function: Function, steps: Sequence[Expr]) -> tuple[Mapping[Expr, Expr]
         whole = of.args[0].shape[after:]
         begin, end, by = (of.attr(name)[after:] for name in ("begin", "end", "strides"))
         at = [(b, x, s) if d == n else (0, 1, 1) for b, x, s, d, n in zip(begin, end, by, e.shape, whole, strict=True)]
-        if e in cut and e.op in TABLE and _is_pointwise(e):
-            return call(e.op, [part_of(a, of) for a in e.args], dict(e.attrs))
+        if e in cut and _is_pointwise(e):
+            if (e, of) not in known:
+                known[e, of] = call(e.op, [part_of(a, of) for a in e.args], dict(e.attrs))
+            return known[e, of]
         is_whole = all(a == (0, d, 1) for a, d in zip(at, e.shape, strict=True))
         part = e if is_whole and e not in several else op.strided_slice(e, *zip(*at, strict=True))
         if e not in several:
