@@ -137,6 +137,36 @@ def test_steps_that_wait_for_none_are_found_where_a_body_is_best_in_one_product(
     assert best.check(array(8, 256), array(50, 8, 256), 0.1 * array(256, 256), 0.1 * array(256, 256, seed=1)).passed
 
 
+def gated(xs, u, h, c):
+    """The cell of an LSTM, from the projections of all inputs."""
+
+    def step(state, x):
+        i, f, o, z = jnp.split(x + state[0] @ u, 4, -1)
+        c = jax.nn.sigmoid(f) * state[1] + jax.nn.sigmoid(i) * jnp.tanh(z)
+        return (h := jax.nn.sigmoid(o) * jnp.tanh(c), c), h
+
+    return jax.lax.scan(step, (h, c), xs)
+
+
+def test_parts_of_a_slice_are_slices() -> None:
+    """XLA does not vectorise a kernel that reads a step's part of an array at several places."""
+    best = rx.optimize(gated, "t b 256", "64 256", "b 64", "b 64", at={"t": 50, "b": 8})
+    assert best.report.rules["steps_in_parts"]
+    (loop,) = [e for e in best.module.main.expressions() if e.op == SCAN]
+    (body,) = functions_of(loop)
+    assert [p.annotation.shape[-1].value for p in best.module[body].params[-4:]] == [64] * 4
+    assert best.check(array(3, 2, 256), array(64, 256), array(2, 64), array(2, 64, seed=1)).passed
+
+
+def test_a_slice_that_is_read_whole_stays_whole() -> None:
+    def fn(xs, h):
+        return jax.lax.scan(lambda h, x: (h * x[:4] + x[4:], x.sum()), h, xs)
+
+    best = rx.optimize(fn, "20 8", "4")
+    assert not best.report.rules.get("steps_in_parts")
+    assert best.check(array(20, 8), array(4)).passed
+
+
 def test_weights_stacked_for_a_loop_are_prepared() -> None:
     specs = ({"w": "12 64 64", "v": "12 64 64"}, "n 64")
     params = {"w": array(12, 64, 64), "v": array(12, 64, 64, seed=1)}

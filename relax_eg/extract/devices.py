@@ -76,6 +76,7 @@ CPU = Profile(
         **dict.fromkeys(("asin", "acos", "atan", "atan2"), 1e9),
         **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh", "power"), 3e9),
         **dict.fromkeys(("remainder", "floor_mod"), 0.17e9),
+        "rsqrt": 2e9,
     },
 )
 

@@ -134,7 +134,8 @@ def _placed(function: Function, model: OperatorCost, skip: set[Expr]) -> list[Pl
         if p.platform == "gpu":
             kernels = GpuKernels(function, expressions, p, value, model.sliced)
         else:
-            kernels = CpuKernels(function, expressions, value, matmuls, inside, left, p.sums_as_matmuls)
+            has_library = p.sums_as_matmuls
+            kernels = CpuKernels(function, expressions, value, matmuls, inside, left, has_library, model.sliced)
         places = {e: KernelPlace() for e in expressions if is_placed(e.op)} | kernels.places()
     found: list[Placed] = []
     for e in expressions:

@@ -440,6 +440,27 @@ def scans(rng: np.random.Generator) -> Trial:
     return _of_function("scan", rng)
 
 
+def scans_of_parts(rng: np.random.Generator) -> Trial:
+    """A scan of a body that adds to a slice, and reads parts of the sum."""
+    k, t, reverse = int(rng.integers(2, 5)), int(rng.integers(0, 4)), bool(rng.integers(2))
+    x, h, w, b = (var(f"x{i}", Tensor(s)) for i, s in enumerate(("2*k", "k", "k 2*k", "2*k")))
+    params, size = (w, b, h, x), Dim.var("k")
+    total = x
+    for _ in range(int(rng.integers(0, 3))):
+        made = op.add(total, b), op.multiply(total, op.matmul(h, w)), op.subtract(b, total), op.multiply(total, total)
+        total = made[int(rng.integers(len(made)))]
+    halves = op.strided_slice(total, (0,), (size,)), op.strided_slice(total, (size,), (2 * size,))
+    others = op.strided_slice(op.add(b, halves[0][0:1]), (0,), (size,)), op.multiply(*halves), x[0:size]
+    outputs = op.add(op.multiply(h, halves[0]), halves[1]), others[int(rng.integers(3))]
+    body = _returning("body", params, outputs)
+    args = var("w", w.annotation), var("b", b.annotation), var("h", h.annotation), var("x", Tensor("t 2*k"))
+    length = Dim.var("t")
+    node = scan(function_ref(body), args[:2], args[2:3], args[3:], length=length, reverse=reverse)
+    shapes = (k, 2 * k), (2 * k,), (k,), (t, 2 * k)
+    values = tuple(rng.integers(-2, 3, shape).astype(object) for shape in shapes)
+    return Trial(Module((main_of(args, node), body)), node, values, ModuleAnswers({body.name: body}, ()))
+
+
 def short_scans(rng: np.random.Generator) -> Trial:
     """A scan of a random body, with a known number of steps."""
     return _of_function("scan", rng, is_known=True)

@@ -75,6 +75,11 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "parts one after the other": (lambda x, y: jnp.concatenate([jnp.exp(x), y + 1.0]) * 0.5, (GRID, GRID)),
     "parts beside each other": (lambda x, y: jnp.concatenate([jnp.exp(x), y + 1.0], 1) * 0.5, (GRID, GRID)),
     "nine parts": (lambda x: jnp.stack([x * (i + 2.0) for i in range(9)]), (GRID,)),
+    "a dear value that is repeated on the way": (lambda x, m: x * (jnp.exp(m) * 2.0 + 1.0)[:, None], (GRID, "512")),
+    "a dear value of which parts overlap": (lambda x: (e := jnp.exp(x))[1:] * e[:-1], (GRID,)),
+    "a dear value of which parts do not overlap": (lambda x: (e := jnp.exp(x))[:, :384] * e[:, 384:], (GRID,)),
+    "a dear value and its transpose": (lambda x: (e := jnp.exp(x)) * e.T, ("512 512",)),
+    "a dear value and its neighbours": (lambda x: (e := jnp.exp(x)) * jnp.roll(e, 1, 1), ("512 512",)),
     "reordered axes": (lambda x, y: x.transpose(0, 2, 1) + y, ("4 512 64", "4 64 512")),
 }
 
@@ -126,3 +131,13 @@ def test_values_hoisted_out_of_a_loop_are_stored() -> None:
 
     once, each = seconds(looped, "512 512", "512 512"), seconds(lambda w, x: x * jnp.exp(w), "512 512", "512 512")
     assert once < 40 * each
+
+
+def test_a_loop_that_reads_its_slice_at_several_places_runs_one_element_at_a_time() -> None:
+    def looped(read: Callable[[Any], Any]) -> float:
+        return seconds(lambda xs, h: jax.lax.scan(lambda h, x: (jnp.tanh(read(x) + h), None), h, xs)[0],
+                       "50 64 256", "64 128")  # fmt: skip
+
+    once = looped(lambda x: x[:, :128])
+    assert looped(lambda x: x[:, :128] * x[:, 128:]) > 3 * once
+    assert looped(lambda x: x[:, :128] * x[:, :128]) < 1.5 * once

@@ -196,6 +196,18 @@ def test_an_expansion_that_cancels_is_not_proposed() -> None:
     assert all("-" in text for text in proposals(root_of(squared, *SQUARES)))
 
 
+def test_merged_axes_are_read_at_computed_positions() -> None:
+    """The nearest pixels of an image whose channels are in groups: rows of merged axes, at positions that are data."""
+
+    def enlarged(x: Any, scale: Any, bias: Any) -> Any:
+        grouped = (x.reshape(2, 16, 2, 3) * scale).reshape(2, 4, 4, 6)
+        return jax.image.resize(grouped, (2, 8, 8, 6), "nearest") * bias
+
+    best = rx.optimize(enlarged, "2 16 6", "2 1 2 1", "6")
+    numbers = np.random.default_rng(0)
+    best.check(*(numbers.standard_normal(shape, np.float32) for shape in ((2, 16, 6), (2, 1, 2, 1), (6,))))
+
+
 def test_distances_of_what_lies_together_keep_their_digits() -> None:
     """|x|^2 - 2 x m + |m|^2 cancels where x and m are near each other and far from 0: responsibilities were off by
     0.01."""

@@ -12,6 +12,7 @@ The compiler works in this order, and so does `CpuKernels` (jax 0.10.2, by the t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
@@ -29,6 +30,7 @@ from relax_eg.ops import get, program_of, site_of
 from relax_eg.ops.partial_annotations import is_partial
 from relax_eg.ops.record import TABLE
 from relax_eg.shapes import Dim
+from relax_eg.tir import PatternKind
 
 # given: the functions that YNN has, and those that are made of them
 _LIBRARY_FUNCTIONS = frozenset(
@@ -47,6 +49,7 @@ class CpuKernels(Operators):
       (`extract.implied_matmuls`).
     - `hoisted`: the number of loops that XLA hoists an expression out of.
     - `has_library`: whether XLA may use YNN.
+    - `sliced`: as in `OperatorCost`.
     """
 
     def __init__(
@@ -58,8 +61,10 @@ class CpuKernels(Operators):
         inside: Collection[Expr],
         hoisted: Mapping[Expr, int],
         has_library: bool,
+        sliced: Collection[str] = (),
     ) -> None:
         self.inside = inside
+        self.sliced = {p for p in function.params if str(p.attr("name")) in sliced}
         super().__init__(function, expressions, value)
         # What XLA hoists out of a loop is in memory for what it does not.
         for e in self.nodes if hoisted else ():
@@ -71,6 +76,7 @@ class CpuKernels(Operators):
             if e not in self.home and e not in implied and self._is_library_sum(e):
                 self._take_around(e)
         self.kernels = {}
+        self.repeated: set[tuple[Expr, Expr]] = set()  # an operator, and a kernel that repeats its elements
         self.computed: dict[tuple[Expr, Expr], Dim] = {}  # the elements of an operator that a kernel computes
         for e in reversed(self.nodes):
             self.kernels[e] = self._kernels_of(e)
@@ -163,7 +169,8 @@ class CpuKernels(Operators):
         if e in self.results or not readers or not self._is_loop(e) or not all(self._takes(r, e) for r in readers):
             return (e,)
         kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
-        if self._is_dear(e) and (len(kernels) > 1 or any(self._repeats(r, e) for r in readers)):
+        is_repeated = self._is_computed_again(e, kernels)
+        if self._is_dear(e) and (len(kernels) > 1 or is_repeated):
             return (e,)
         return kernels if len(kernels) <= _MOST_KERNELS else (e,)
 
@@ -186,6 +193,15 @@ class CpuKernels(Operators):
         if e.op != "concat":
             return super()._is_loop(e)
         return len(e.args) <= _MOST_PARTS and all(self._value(d) == 1 for d in dims_of(e.annotation)[: e.attr("axis")])
+
+    def _is_computed_again(self, e: Expr, kernels: Sequence[Expr]) -> bool:
+        """Whether a kernel that takes `e` in would compute an element of it once for each place where it, or what is
+        computed of it on the way, is repeated. Parts that overlap do not count."""
+        readers = self.readers[e]
+        if any(self._repeats(r, e) for r in readers):
+            self.repeated |= {(e, k) for k in kernels}
+        self.repeated |= {(e, k) for k in kernels if any((r, k) in self.repeated for r in readers)}
+        return any((e, k) in self.repeated for k in kernels)
 
     def _repeats(self, reader: Expr, e: Expr) -> bool:
         """Whether `reader` reads an element of `e` for several of its own."""
@@ -242,6 +258,10 @@ class CpuKernels(Operators):
             for e in inside:
                 if (divisor := self._divisor(e)) is not None:  # its reciprocal has a kernel
                     place.launches, place.bytes = place.launches + 1, place.bytes + 2 * self.bytes(divisor)
+        for k, inside in self.members().items():
+            if self.sliced and self._runs_in_turn(k, inside):
+                for e in inside:
+                    found[e].in_turn = True
         for e in self.nodes:
             found[e].is_library, found[e].in_order = e in self.home, self._is_turned_back(e)
             if e in self.home or e in self.inside or self.kernels[e] == (e,):
@@ -251,6 +271,25 @@ class CpuKernels(Operators):
                 total = total + self.computed[e, k]
             found[e].computed = total
         return found
+
+    def _runs_in_turn(self, k: Expr, inside: Sequence[Expr]) -> bool:
+        """Whether a kernel reads a step's part of an array, for one of its elements, at several places.
+
+        XLA takes the part where it is read. At several places that is a function of its own, which reads the number
+        of the step; LLVM moves this load into the loop without saying that no store changes it, so nothing is
+        vectorised."""
+        if k in self.home or not self._is_loop(k):
+            return False
+        # Two of the places at which an operator is computed, each as the operators on the way that move elements.
+        places: dict[Expr, set[tuple[Expr, ...]]] = {k: {()}}
+        for e in reversed(inside):
+            for s in self.operands(e):
+                found = places.setdefault(s, set())
+                same = self._kind(e) == PatternKind.ELEMENT_WISE and self.elements(s) == self.elements(e)
+                found |= {p if same else (*p, e) for p in places.get(e, ())}
+                places[s] = set(itertools.islice(found, 2))
+        stepping = [s for s in self.sliced if len(places.get(s, ())) > 1]
+        return any(all(self._takes(r, s) for r in self.readers[s]) for s in stepping)
 
     def _is_normalised(self, e: Expr) -> bool:
         """Whether an operator reduces and repeats the result along what it reduced, as softmax does."""

@@ -33,6 +33,8 @@ from relax_eg.tir.functions import TRANSCENDENTAL
 # take through the cache that the profile measures
 _BLOCKED = 0.5
 _IN_LOOPS = 2.0  # chosen: how many times as long as in kernels of YNN exp, tanh and the like take in XLA's own loops
+# chosen: how many times as long arithmetic takes one element after the other (5 to 6 on an Intel Xeon, jax 0.10.2)
+_IN_TURN = 5.0
 # given: pages whose places the second-level buffer of an x86-64 server's processor holds, at least
 _PAGES_KNOWN = 1536
 _FAR = 4.0  # chosen: how many times as long a transpose over more pages takes
@@ -104,6 +106,8 @@ def _loop_seconds(
     if is_vectorised:
         flops = choose(flops >= TRANSCENDENTAL * elements, _IN_LOOPS, 1.0) * flops
     seconds = share * flops / p.scalar_rate.get(site.op, p.vector_rate)
+    if is_vectorised and place.in_turn:
+        seconds = _IN_TURN * seconds
     if site.op in PLAIN_SUMS:
         seconds = seconds + one_by_one(model, share * flops)
     if p.transpose_rate and moves_last_axis(site) and not place.in_order:

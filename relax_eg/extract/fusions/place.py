@@ -22,6 +22,7 @@ class KernelPlace:
     - `is_library`: whether it is in a kernel of a library, which computes operator by operator, block by block.
     - `inside`: on CPUs, for an operator that ends a kernel, the others in it, each with its elements that are computed.
     - `in_order`: whether it is a transpose of which XLA leaves the last axis in place.
+    - `in_turn`: whether its kernels on a CPU compute one element after the other, without vectors.
     - `computed`: the elements of its value that are computed, by all kernels together, where they are others than those
       of its type.
     """
@@ -35,6 +36,7 @@ class KernelPlace:
     is_library: bool = False
     inside: tuple[tuple[Expr, Dim], ...] = ()
     in_order: bool = False
+    in_turn: bool = False
     computed: Dim | None = None
 
 

@@ -32,8 +32,9 @@ from relax_eg.ir.partition import frontier, missing_sizes, remaining_origins, re
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.libraries import instantiate
+from relax_eg.rules.book.loop_parts import in_parts, steps_in_parts
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import calls, scans, short_scans, while_loops
+from relax_eg.rules.schema_trials import calls, scans, scans_of_parts, short_scans, while_loops
 from relax_eg.rules.schemas import ProgramQueries, Schema
 
 # Contractions are faster for all steps at once: the matrix is read once, and there are enough rows for all cores.
@@ -91,7 +92,7 @@ def _outside(
     return function_ref(inner), [*inline_call(cut.prepare, list(given.values())), *kept]
 
 
-def _batch(e: Expr, queries: ProgramQueries) -> Expr | None:
+def _batch(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
     """Tries the body in its best form first, then as written, because the best form may have merged work that depends
     on earlier steps with work that does not."""
     name = str(group_arguments(e.op, e.args, dict(e.attrs)).functions[0].attr("name"))
@@ -101,7 +102,8 @@ def _batch(e: Expr, queries: ProgramQueries) -> Expr | None:
     return made if written in (None, best) else _batched(e, written, queries)
 
 
-def _batched(e: Expr, function: Function, queries: ProgramQueries) -> Expr | None:
+def _batched(e: Expr, function: Function, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """The scan `e` with what depends on no earlier step done ahead, and that scan with parts as slices."""
     p = group_arguments(e.op, e.args, dict(e.attrs))
     if not p.xs:
         return None
@@ -130,8 +132,10 @@ def _batched(e: Expr, function: Function, queries: ProgramQueries) -> Expr | Non
     rest = replace(rest, params=(*same, *carry, *xs, *names.values()))
     if missing_sizes(rest):
         return None
-    body = function_ref(queries.add(rest, "rest"))
-    return _scan_like(e, body, [still[q] for q in same], p.carry, [*(still[q] for q in xs), *stacked])
+    rest = queries.add(rest, "rest")
+    made = _scan_like(e, function_ref(rest), [still[q] for q in same], p.carry, [*(still[q] for q in xs), *stacked])
+    divided = in_parts(made, rest, queries)
+    return (made,) if divided is None else (made, divided)
 
 
 def _is_shape(param: Expr) -> bool:
@@ -286,6 +290,15 @@ functions = RuleSet(
             _batch,
             frozenset((SCAN,)),
             (scans,),
+        ),
+        Schema(
+            "steps_in_parts",
+            "a scan that reads several parts of a slice has a slice for each part",
+            "exact",
+            frozenset(("loops",)),
+            steps_in_parts,
+            frozenset((SCAN,)),
+            (scans_of_parts,),
         ),
         Schema(
             "calls_ahead",

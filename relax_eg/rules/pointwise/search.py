@@ -75,7 +75,7 @@ class _Question:
             yield _read(self.values[self.at[0]], self.dtype)
             return
         yield from self.table.matches(self.values, self.at, self.dtype, self.below)
-        if kind(self.dtype) in "iuf" and self.below[1] > 1:
+        if kind(self.dtype) in "iuf" and (self.below[1] > 1 or self.below[0] > TRANSCENDENTAL):
             yield from self._up_to_a_number()
             numbers = _numbers(self.scalar, self.dtype, self.below[0])
             if numbers:

@@ -351,7 +351,7 @@ class _Reader:
         """The letters, at least two, that count the `n` elements of an axis together, the last one fastest; empty if
         `d` is no such count."""
         names = _letters_in(d)
-        if len(names) < 2:
+        if len(names) < 2 or not self.places.keys() >= {*names}:  # the others are computed from data
             return []
         first = d.substitute({x: _ZERO for x in names})
         strides = {x: d.substitute({y: Dim.of(int(x == y)) for y in names}) - first for x in names}
