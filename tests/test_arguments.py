@@ -43,8 +43,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "quantize": (rx.quantize, (product, [(np.ones((2, 2), np.float32),) * 2])),
     "trace": (rx.trace, (product, *SPECS)),
     "view": (rx.debug.view, (product, *SPECS)),
-    "why_not": (rx.why_not, ("matmul_associates", product, *SPECS)),
-    "ablate": (rx.ablate, (product, *SPECS)),
+    "why_not": (rx.debug.why_not, ("matmul_associates", product, *SPECS)),
+    "ablate": (rx.debug.ablate, (product, *SPECS)),
     "pareto": (rx.pareto, (product, *SPECS)),
     "spread": (functools.partial(rx.spread, mesh={"x": 1}), (product, *SPECS)),
     "discover": (rx.discover, ("negative", "x: n")),
@@ -63,22 +63,22 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "shape": (rx.script.shape, (1, "n")),
     "register_function": (rx.script.register_function, ("arguments.product", product)),
     "Dynamic": (rx.Dynamic, ()),
-    "Settle": (rx.Settle, ()),
+    "Settle": (rx.types.Settle, ()),
     "debug.options": (rx.debug.options, ()),
     "Budget": (rx.Budget, (1, 1.0, 1)),
     "Tensor": (rx.Tensor, ("n", "float32", 1)),
     "Shape": (rx.Shape, ("n", 1)),
     "Tuple": (rx.Tuple, ((TENSOR,),)),
     "Callable": (rx.Callable, ((TENSOR,), TENSOR)),
-    "Module": (rx.Module, (MODULE.functions,)),
+    "Module": (rx.types.Module, (MODULE.functions,)),
     "Ref": (rx.script.Ref, (TENSOR,)),
-    "data_type": (rx.data.data_type, ("List(a)",)),
-    "data_types": (rx.data.data_types, ({"Rose(a)": {"Node": ("a",)}},)),
-    "list_of": (rx.data.list_of, (rx.data.List, [1])),
-    "items_of": (rx.data.items_of, (rx.data.list_of(rx.data.List, [1]),)),
-    "List": (rx.data.List, (TENSOR,)),
-    "Option": (rx.data.Option, (TENSOR,)),
-    "Tree": (rx.data.Tree, (TENSOR,)),
+    "data_type": (rx.script.data_type, ("List(a)",)),
+    "data_types": (rx.script.data_types, ({"Rose(a)": {"Node": ("a",)}},)),
+    "list_of": (rx.script.list_of, (rx.script.List, [1])),
+    "items_of": (rx.script.items_of, (rx.script.list_of(rx.script.List, [1]),)),
+    "List": (rx.script.List, (TENSOR,)),
+    "Option": (rx.script.Option, (TENSOR,)),
+    "Tree": (rx.script.Tree, (TENSOR,)),
     "RuleSet": (rx.RuleSet, ("empty", (), ())),
     "Profile.from_json": (rx.types.Profile.from_json, ("{}",)),
     "Profile.from_data": (rx.types.Profile.from_data, ({},)),
@@ -105,7 +105,7 @@ THEIRS = {("optimize", 1), ("optimize", 2), ("trace", 1), ("trace", 2), ("view",
 
 
 def test_every_public_function_is_here() -> None:
-    names = {*rx.__all__, *rx.data.__all__, *rx.script.__all__}
+    names = {*rx.__all__, *rx.script.__all__, *rx.script.__all__}
     assert names - NO_ARGUMENTS - IN_SCRIPTS - NOT_CALLED - ELSEWHERE <= set(CALLS)
 
 
@@ -156,7 +156,7 @@ def _is_refused(name: str, at: Any, function: Callable[..., Any], args: tuple[An
         (lambda: rx.debug.options(level=True), "level=True: a number from 0 to 4 is accepted"),
         (lambda: rx.Dynamic(executables=0), r"Dynamic\(executables=0\): how many to keep, a number >= 1, is accepted"),
         (lambda: rx.Dynamic(mode="fast"), r"Dynamic\(mode='fast'\): one of 'exact', 'capacity', 'auto' is accepted"),
-        (lambda: rx.why_not(5, product, *SPECS), "rule=5: a rule, or the name of one in `rules`, is accepted"),
+        (lambda: rx.debug.why_not(5, product, *SPECS), "rule=5: a rule, or the name of one in `rules`, is accepted"),
         (lambda: rx.RuleSet("mine", [5]), "RuleSet.'mine'.: 5 is no rule"),
         (lambda: rx.verify("x" * 3000), "no file of rules at x"),
         (lambda: BEST.save(""), "cannot write"),
@@ -195,7 +195,7 @@ def test_arguments_called_as_options() -> None:
     assert jnp.array_equal(
         ready(x, **{n: v for n, v in values.items() if n not in ("target", "rules", "facts")}), wanted
     )
-    assert rx.why_not("matmul_associates", clashing, "n", specs=given).outcome
+    assert rx.debug.why_not("matmul_associates", clashing, "n", specs=given).outcome
     assert str(rx.debug.view(clashing, "n", specs=given))
 
 

@@ -88,7 +88,7 @@ ROOMS: dict[str, set[str]] = {
     "measure": {"extract", "ops", "ir", "tir", "shapes", "processor"},
 }
 # May import everything.
-CONDUCTORS = {"driver", "cli", "__init__", "__main__", "data", "debug", "run", "script", "types"}
+CONDUCTORS = {"driver", "cli", "__init__", "__main__", "debug", "run", "script", "types"}
 
 # A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").
 OUTSIDE: dict[str, set[str]] = {

@@ -250,7 +250,7 @@ def list_of(definition: DataType, items: Iterable[Any]) -> DataValue:
     OptionError for another type, or for `items` that are no values in order."""
     counts = [len(c.fields) for c in definition.constructors] if isinstance(definition, DataType) else []  # pyright: ignore[reportUnnecessaryIsInstance]
     if sorted(counts) != [0, 2]:
-        raise OptionError(f"list_of({short_repr(definition)}): a data type such as rx.data.List is accepted")
+        raise OptionError(f"list_of({short_repr(definition)}): a data type such as rx.script.List is accepted")
     if not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise OptionError(f"list_of(..., {short_repr(items)}): values in order are accepted")
     empty = counts.index(0)
@@ -264,7 +264,7 @@ def items_of(value: DataValue) -> list[Any]:
     """Returns the elements of a list: the first field of each cell, along the last one. OptionError for another
     value."""
     if not isinstance(value, DataValue) or len(value.fields) not in (0, 2):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise OptionError(f"items_of({short_repr(value)}): a list, such as rx.data.list_of makes, is accepted")
+        raise OptionError(f"items_of({short_repr(value)}): a list, such as rx.script.list_of makes, is accepted")
     found: list[Any] = []
     while value.fields:
         found.append(value.fields[0])
