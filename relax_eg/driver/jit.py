@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from relax_eg.argument_checks import NONE, Kind, accepts, of_types, short_repr
-from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.background import Search, read_search
 from relax_eg.driver.jit_weights import JittedWithWeights
 from relax_eg.driver.jitted import Jitted
+from relax_eg.driver.limit import read_limit
 from relax_eg.driver.options import KINDS, Facts, Sizes, Target
 from relax_eg.driver.settling import FIRST_CALLS, Settle, SettleMode
-from relax_eg.driver.time_limit import TimeLimit
 from relax_eg.dynamic.policy import Dynamic, Mode, read_policy
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError
@@ -45,7 +44,6 @@ def jit(
     measure: SettleMode | Settle | None = None,
     search: Search = "first call",
     memory_limit: int | str | None = None,
-    time_limit: float | str | None = None,
     budget: Budget | None = None,
     **jit_options: Any,
 ) -> Any:
@@ -69,14 +67,14 @@ def jit(
       `jax.jit`, until a thread has found and compiled it; `fast.wait()` waits for that. Calls that JAX traces search
       themselves.
 
-    The other options are those of `optimize`. With `memory_limit` or `time_limit`, and without `at`, each combination
-    of sizes is optimized for itself, as with `dynamic="exact"`. It composes with jit, grad and vmap. If the optimizer
-    fails, it warns once and runs `fn` as written.
+    The other options are those of `optimize`. With `memory_limit` and without `at`, each combination of sizes is
+    optimized for itself, as with `dynamic="exact"`. It composes with jit, grad and vmap. If the optimizer fails, it
+    warns once and runs `fn` as written.
     """
     options: dict[str, Any] = {
         "rules": rules, "target": target, "at": at, "bounds": bounds, "weights": weights, "numerics": numerics,
         "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "measure": measure, "search": search,
-        "memory_limit": memory_limit, "time_limit": time_limit, "budget": budget,
+        "memory_limit": memory_limit, "budget": budget,
     }  # fmt: skip
     if isinstance(fn, Module) and not callable(fn):
         raise OptionError(
@@ -86,9 +84,7 @@ def jit(
     if fn is None:
         return functools.partial(jit, dims=dims, **options, **jit_options)
     if memory_limit is not None:
-        parse_bytes(memory_limit, "memory_limit")
-    if time_limit is not None:
-        TimeLimit.of(time_limit)
+        read_limit(memory_limit)
     # Wrong values are reported here, at the decoration; what depends on the names of sizes, at the first call.
     read_search(search)
     if policy.padded or policy.donated:
@@ -99,6 +95,6 @@ def jit(
         raise OptionError(
             f"jit: capacities={short_repr(capacities)} names sizes, and without dims there are no names; pass dims"
         )
-    if at is None and (memory_limit, time_limit) != (None, None):  # limits are kept at known sizes
+    if at is None and memory_limit is not None:  # limits are kept at known sizes
         options["dynamic"] = replace(policy, mode="exact")
     return (JittedWithWeights if len(weights) else Jitted)(fn, dims, options, jit_options)
