@@ -123,7 +123,6 @@ HOLDING = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that may hold s
 # Their classes have methods (`__str__`, `to_html`, `__floordiv__`) that functions of other files compute, or read parts
 # of one text.
 CIRCLES = {
-    "ir.annotations": 2,
     "shapes.dim": 4,
     "tir.expr": 2,
 }

@@ -8,7 +8,6 @@ List.Cons(x, List.Nil())                                    a value
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,6 +18,7 @@ from relax_eg.ir.annotations import (
     Constructor,
     Data,
     DataType,
+    DataValue,
     Named,
     Tensor,
     Tuple,
@@ -30,42 +30,6 @@ from relax_eg.ir.annotations import (
 
 _WANTED = 'a constructor and the annotations of its fields, as Cons=("a", "List(a)") of data_type("List(a)", ...)'
 SHOWN_PLACE = 120  # chosen: characters of the place of a value that an error names
-SHOWN = 20  # chosen: values of a list or tree that its text shows
-
-
-class DataValue:
-    """A value of a data type.
-
-    - `definition`: the data type.
-    - `index`: the place of its constructor.
-    - `fields`: the values of the constructor's fields.
-    """
-
-    __slots__ = ("definition", "fields", "index")
-
-    def __init__(self, definition: DataType, index: int, fields: tuple[Any, ...]) -> None:
-        self.definition = definition
-        self.index = index
-        self.fields = fields
-
-    @property
-    def constructor(self) -> str:
-        """The name of its constructor."""
-        return self.definition.constructors[self.index].name
-
-    def __repr__(self) -> str:
-        parts: list[str] = []
-        stack: list[Any] = [self]
-        while stack and len(parts) < 2 * SHOWN:
-            value = stack.pop()
-            if isinstance(value, DataValue) and value.fields:
-                parts.append(f"{value.constructor}(")
-                stack.append(")")
-                for i, f in enumerate(reversed(value.fields)):
-                    stack += [", ", f] if i else [f]
-            else:
-                parts.append(value.constructor if isinstance(value, DataValue) else str(value))
-        return "".join(parts) + ("..." if stack else "")
 
 
 class FunctionValue:
@@ -95,24 +59,6 @@ class Cell:
 
     def __init__(self, content: Any) -> None:
         self.content = content
-
-
-@dataclass(frozen=True, slots=True)
-class DataBuilder:
-    """A constructor of a data type as a function of Python.
-
-    - `definition`: the data type.
-    - `index`: the place of the constructor.
-    """
-
-    definition: DataType
-    index: int
-
-    def __call__(self, *fields: Any) -> DataValue:
-        c = self.definition.constructors[self.index]
-        if len(fields) != len(c.fields):
-            raise SpecError(f"{self.definition.name}.{c.name} takes {len(c.fields)} fields, got {len(fields)}")
-        return DataValue(self.definition, self.index, fields)
 
 
 def data_type(name: str, /, **constructors: Sequence[Annotation | str] | Annotation | str) -> DataType:

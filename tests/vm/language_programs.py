@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import relax_eg as rx
-from relax_eg.ir.data import DataValue
+from relax_eg.ir.annotations import DataValue
 from relax_eg.ops.text import parse
 
 List, Option = rx.script.List, rx.script.Option

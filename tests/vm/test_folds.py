@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.ir.data import DataValue
+from relax_eg.ir.annotations import DataValue
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.text import parse
 from relax_eg.vm.folds import folds_of, levels

@@ -19,7 +19,8 @@ from relax_eg.backend.executables import executables
 from relax_eg.backend.steps import Runner
 from relax_eg.errors import ModuleTextError, OperatorError, ShapeError, SpecError, WellFormedError
 from relax_eg.frontends.modules import with_dataflow_blocks
-from relax_eg.ir.data import DataValue, data_type, items_of
+from relax_eg.ir.annotations import DataValue
+from relax_eg.ir.data import data_type, items_of
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import general_functions
 from relax_eg.ir.wellformed import check
