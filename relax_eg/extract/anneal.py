@@ -167,5 +167,6 @@ class Annealer:
         free."""
         program, draw = self.program, self.rng.random
         used = {c: program.choice[c] for c, n in enumerate(program.uses) if n}
-        prices = [[x * (1 + _NOISE * draw()) for x in row] for row in self.problem.costs]
+        costs = enumerate(self.problem.costs)
+        prices = [row if c in used else [x * (1 + _NOISE * draw()) for x in row] for c, row in costs]
         program.replace_choice(tree_choice(self.problem, prices, used))
