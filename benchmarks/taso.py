@@ -36,7 +36,7 @@ from jax import lax
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.least_laws import Laws, equations_at
-from relax_eg.discovery.following import all_reached
+from relax_eg.discovery.sifting import all_reached
 from relax_eg.egraph import Budget
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import postorder

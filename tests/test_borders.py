@@ -107,7 +107,7 @@ OUTSIDE: dict[str, set[str]] = {
         "driver.optimize",
         "driver.background",
         "driver.jit_arguments",
-        "driver.jit_weights",
+        "driver.jit",
         "driver.jitted",
         "driver.varying",
     },

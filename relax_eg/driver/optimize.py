@@ -24,7 +24,6 @@ from relax_eg.driver.prices import closed_forms, moves_less, price_at
 from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.settling import OFF, Settle, SettleMode
-from relax_eg.driver.sparing import sparing_program
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget
 from relax_eg.extract.numbers import TINY
@@ -32,12 +31,54 @@ from relax_eg.extract.profile import AS_USUAL
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes
 from relax_eg.frontends.model import ModelModule
+from relax_eg.ir.expr import CALL_TIR
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import dump as dump_stages
 from relax_eg.logs import dump_folder, log_at
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bounds, split_bounds
+
+# On GPUs, a program with kernels through Pallas that stores a small part of what another one stores, as attention does
+# without its scores, takes its place if it is predicted to take hardly longer: memory is saved for certain, and times
+# are predicted.
+
+# chosen: how many times as long as another program one may take that stores a small part. Kernels through Pallas took
+# 1.1 to 2.4 times as long as the model of blocks says (docs/kernels.md), so predictions differ by more.
+_AS_LONG = 1.25
+_LARGE = 1 << 26  # chosen: temporary bytes from which on a program that stores less is searched for
+_MOVED = 2  # given: times that a byte that is stored goes through memory
+
+
+def sparing_program(
+    search: Search, candidates: Sequence[CandidateProgram], best: CandidateProgram, bindings: Sequence[Sizes]
+) -> CandidateProgram:
+    """The program that takes the place of `best`, the fastest of the candidates that pay, or `best`."""
+    if not search.is_priced_on_gpu or search.is_sparing(best, bindings):
+        return best
+    if max(search.on_device(best, b)[1] for b in bindings) < _LARGE or not any(map(_has_kernels, candidates)):
+        return best
+    usual = search.by_price if search.options.execution == KERNELS else search.own_kernels[0]
+    less = replace(usual, held=_MOVED / search.options.profile.bandwidth)
+
+    def seconds(v: CandidateProgram) -> list[float]:
+        return [search.doubted_seconds(v, b) for b in bindings]
+
+    usually = seconds(best)
+    paying = [
+        v for v in (*candidates, CandidateProgram(search.entry(less)))
+        if search.is_sparing(v, bindings)
+        and search.is_worthwhile(v, bindings)
+        and all(s <= _AS_LONG * t for s, t in zip(seconds(v), usually, strict=True))
+    ]  # fmt: skip
+    return min(paying, key=lambda v: sum(seconds(v)), default=best)
+
+
+def _has_kernels(v: CandidateProgram) -> bool:
+    """Whether a candidate may have kernels through Pallas."""
+    if v.entry is None or not v.entry.spec.has_kernels:
+        return False
+    return any(e.op == CALL_TIR for f in v.entry.module for e in f.expressions())
 
 
 @explain_clashes

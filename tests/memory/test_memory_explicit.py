@@ -17,9 +17,9 @@ import relax_eg as rx
 from relax_eg import ir
 from relax_eg.errors import MemoryPlanError, ModuleTextError, OperatorError, WellFormedError
 from relax_eg.memory import Place
-from relax_eg.memory.elementwise import overwritable
 from relax_eg.memory.lower import lower_plan
 from relax_eg.memory.plan import LAYOUTS
+from relax_eg.memory.steps import overwritable
 from relax_eg.ops.interpret import evaluate
 
 
