@@ -127,11 +127,13 @@ def evaluate_expr(
 
 
 def evaluate_points(
-    roots: Sequence[Expr], env: Mapping[Expr, Array], sizes: Mapping[str, int], count: int, *, ordered: bool = False
-) -> list[Any]:
+    roots: Sequence[Expr], env: Mapping[Expr, Array], sizes: Mapping[str, int], count: int, *, ordered: bool = False,
+    kept: Callable[[Expr, Any], Any] = lambda _, value: value,
+) -> list[Any]:  # fmt: skip
     """Returns the values of `roots` at `count` >= 1 points at once.
 
-    The arrays in `env` and the results have the points as first axis. `ordered`: as in `tir.evaluate`.
+    The arrays in `env` and the results have the points as first axis. `ordered`: as in `tir.evaluate`. `kept`: what is
+    kept of the value of an operator or a tensor program, such as the value after a rounding.
     Nodes whose value depends on `env` must be operators, tensor programs or tuples; any other raises OperatorError. A
     read out of range at one point raises BoundsError for all points.
     """
@@ -148,7 +150,7 @@ def evaluate_points(
         if e.op in TUPLES:
             known[e] = plain.node(e, args, dict(sizes))
         elif e.op in TABLE or e.op == CALL_TIR:
-            known[e] = _operator_at_points(plain, e, args, dict(sizes), count, ordered)
+            known[e] = kept(e, _operator_at_points(plain, e, args, dict(sizes), count, ordered))
         else:
             raise OperatorError(f"{e.op} is not evaluated at many points at once")
     return [known[r] if r in known else _repeat_for_points(still[r], count) for r in roots]

@@ -32,7 +32,7 @@ from relax_eg.ir.heads import PASSIVE, TUPLES, with_operands
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops.interpret import evaluate_expr, evaluate_points
 from relax_eg.ops.libraries import inline_libraries
-from relax_eg.ops.record import TABLE, call, position_promises, program_of, site_of
+from relax_eg.ops.record import TABLE, call, get, position_promises, program_of, site_of
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import mask_values, size_preconditions, unmet_precondition, value_guards_hold
 from relax_eg.shapes import Dim
@@ -140,7 +140,23 @@ def _meaning(instance: Instance) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
 @lru_cache(1 << 10)
 def widen_sides(instance: Instance) -> PreparedSides:
     """The sides with every float type replaced by float64 and every complex type by complex128."""
+    return PreparedSides(*(tuple(_widened(side)) for side in _meaning(instance)))
 
+
+def roundings_of(instance: Instance) -> dict[Expr, float]:
+    """The nodes of the left side of `widen_sides` that compute floats, with the relative error of a rounding to the
+    dtype that they have in the instance."""
+    narrow = postorder(_meaning(instance)[0])
+    floats = [isinstance(e.annotation, Tensor) and e.dtype in FLOATS and _is_arithmetic(e) for e in narrow]
+    made = zip(narrow, _widened(narrow), floats, strict=True)
+    return {wide: dtype_of(e.dtype).half_ulp for e, wide, is_rounded in made if is_rounded}
+
+
+def _is_arithmetic(e: Expr) -> bool:
+    return e.op == CALL_TIR or (e.op in TABLE and get(e.op).moves is None)
+
+
+def _widened(roots: Sequence[Expr]) -> list[Expr]:
     def replace(e: Expr, args: tuple[Expr, ...]) -> Expr:
         if e.op == VAR:
             return var(str(e.attr("name")), Tensor(e.shape, _wide(e.dtype)))
@@ -155,10 +171,7 @@ def widen_sides(instance: Instance) -> PreparedSides:
         attrs = {k: _wide(v) if k in ("dtype", "out_dtype") and isinstance(v, str) else v for k, v in e.attrs}
         return call(e.op, args, attrs)
 
-    left, right = _meaning(instance)
-    roots = rebuild((*left, *right), replace)
-    n = len(instance.left)
-    return PreparedSides(tuple(roots[:n]), tuple(roots[n:]))
+    return list(rebuild(roots, replace))
 
 
 def _wide(dtype: str) -> str:
@@ -389,37 +402,54 @@ def half_ulp_of(left: Array, truth: Array) -> Array:
 
 def _sensitivity(wide: PreparedSides, case: Case, truth: Array, i: int, count: int) -> Array:
     """The largest change of the exact left side under `count` half-ulp perturbations of its inputs."""
-    by = np.abs(perturbed(wide, case, truth, i, count))
+    by = np.abs(perturbed((wide.left[i],), wide, case, count)[0] - truth)
     return np.max(np.where(np.isfinite(by), by, 0.0), 0)
 
 
-def perturbed(wide: PreparedSides, case: Case, truth: Array, i: int, count: int, mirrored: bool = False) -> Array:
-    """The changes of result `i` of the exact left side, `truth`, under `count` half-ulp perturbations of its inputs,
-    along the first axis. In every second one the elements of an input move the same way, since changes that differ
-    cancel in sums. Elements that may be those of masks are taken as exact. `mirrored`: whether the opposites of all
-    perturbations follow."""
+def perturbed(
+    roots: Sequence[Expr], p: PreparedSides, case: Case, count: int, roundings: Mapping[Expr, float] | None = None
+) -> list[Array]:
+    """The values of `roots`, over the variables of `p`, in float64 under `count` half-ulp perturbations of the inputs,
+    which are the first axis. In every second one the elements of an input move the same way, since changes that differ
+    cancel in sums. Elements that may be those of masks are taken as exact.
+
+    - `roundings`: the relative perturbations of what nodes compute, as well; the opposites of all perturbations follow
+      then.
+    """
     rng = np.random.default_rng(count)  # a fixed seed, so that a case always has the same verdict
     exact = mask_values(case.instance)
-    half_ulps = {str(p.attr("name")): dtype_of(p.dtype).half_ulp for p in case.instance.params if p.dtype in FLOATS}
+    half_ulps = {str(v.attr("name")): dtype_of(v.dtype).half_ulp for v in case.instance.params if v.dtype in FLOATS}
     signs = {name: np.empty((count, *case.values[name].shape)) for name in case.values if name in half_ulps}
     for number in range(count):
         for drawn in signs.values():
             drawn[number] = rng.choice((-1.0, 1.0), drawn.shape[1:] if number % 2 else ())
-    if mirrored:
+    if roundings is not None:
         signs, count = {name: np.concatenate((drawn, -drawn)) for name, drawn in signs.items()}, 2 * count
+
+    def rounded(e: Expr, value: Any) -> Any:
+        if roundings is None or e not in roundings:
+            return value
+        drawn = rng.choice((-1.0, 1.0), (count // 2, *value.shape[1:]))
+        return value * (1 + roundings[e] * np.concatenate((drawn, -drawn)))
+
     points: dict[str, Array] = {}
     for name, v in case.values.items():
         change = np.where(np.isin(v, exact), 0.0, half_ulps[name] * signs[name]) if name in signs else 0
         points[name] = v.astype(np.float64) * (1 + change) if name in signs else np.broadcast_to(v, (count, *v.shape))
     with np.errstate(all="ignore"):
-        return _evaluate_points(wide, wide.left[i], case, points, count).astype(np.float64) - truth
+        return [v.astype(np.float64) for v in _evaluate_points(p, roots, case, points, count, rounded)]
 
 
-def _evaluate_points(p: PreparedSides, root: Expr, case: Case, points: Mapping[str, Array], count: int) -> Array:
-    """The values of `root` at `count` points, which are the first axis of `points` and of the result."""
+def _evaluate_points(
+    p: PreparedSides, roots: Sequence[Expr], case: Case, points: Mapping[str, Array], count: int,
+    kept: Callable[[Expr, Any], Any],
+) -> list[Array]:  # fmt: skip
+    """The values of `roots` at `count` points, which are the first axis of `points` and of the results. `kept`: as in
+    `evaluate_points`."""
     env = {e: points[name] for name, e in p.params.items()}
     try:
-        return np.asarray(evaluate_points((root,), env, case.sizes, count)[0])
-    except OperatorError:  # it runs functions, which are evaluated at one point after the other
+        return [np.asarray(v) for v in evaluate_points(roots, env, case.sizes, count, kept=kept)]
+    except OperatorError:  # they run functions, which are evaluated at one point after the other
         each = ({e: v[n] for e, v in env.items()} for n in range(count))
-        return np.stack([np.asarray(evaluate_expr(root, values, case.sizes)) for values in each])
+        found = [evaluate_expr(tuple_(roots), values, case.sizes) for values in each]
+        return [np.stack([np.asarray(v) for v in values]) for values in zip(*found, strict=True)]

@@ -1,17 +1,22 @@
 """The accuracy law of whole programs: how far the error of a chosen program may exceed that of the program as written.
 
 Each step of a derivation keeps the law of its rule (`judge.judge_accuracy`), and the errors of steps that follow each
-other multiply. So the two ends are compared as well. A point says nothing where half-ulp changes of the inputs change
-the result by more than their first order, as those of a matrix without an inverse do: no digit is right there.
+other multiply. So the two ends are compared as well. The program as written may owe its error to luck, so its
+roundings are drawn at random (Monte Carlo arithmetic; Parker, 1997): half-ulp changes of the inputs and of what each of
+its operators computes. A point says nothing where these change the result by more than their first order, as those of
+a matrix without an inverse do: no digit is right there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import postorder
 from relax_eg.memo import Memo
 from relax_eg.rules import samples as draws
@@ -22,11 +27,13 @@ from relax_eg.rules.judge import (
     Array,
     Case,
     Failure,
+    PreparedSides,
     evaluate_sides,
     half_ulp_of,
     judge_accuracy,
     perturbed,
     prepare_sides,
+    roundings_of,
     widen_sides,
     widened_case,
 )
@@ -34,7 +41,7 @@ from relax_eg.rules.points import InstanceKey, PointPlan, instance_key, small_ca
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Sizes, draw_under_guards
 
-FACTOR = ACCURACY_FACTOR**2  # chosen: errors of two steps of the law multiply
+FACTOR = ACCURACY_FACTOR  # chosen: what is accepted of each step is accepted of all together
 _POINTS = 9  # limit: points at which a program is compared with the one as written, three of each draw
 _FEWEST = 3  # limit: points of a large program, one of each draw
 _EVALUATIONS = 2_000  # limit: operators that are evaluated at all points, unless these are `_FEWEST`
@@ -43,6 +50,7 @@ _EVALUATIONS = 2_000  # limit: operators that are evaluated at all points, unles
 _LEFT = 1e-3
 _BENT = 0.5  # chosen: share of a change by which that under the opposite perturbation may differ
 _ROUNDING = 1e-12  # chosen: rounding of float64, relative to the largest element of a result
+_FEW_ELEMENTS = 1 << 13  # limit: elements of all values of a program that is compared at its own fixed sizes
 _MOST_KEPT = 1 << 10  # limit: instances of which the verdict is kept
 _kept = Memo[InstanceKey, frozenset[int]](_MOST_KEPT)
 
@@ -50,15 +58,23 @@ _kept = Memo[InstanceKey, frozenset[int]](_MOST_KEPT)
 def inaccurate_results(instance: Instance) -> frozenset[int]:
     """The numbers of the results whose right side has lost accuracy at some point: its error exceeds `FACTOR` times the
     largest of the left side's error in any element, half an ulp of the element, and the change of the exact element
-    under half-ulp perturbations of the inputs. Sides that cannot be formed or drawn for lose none."""
+    under half-ulp perturbations of the inputs and of all values of the left side. A result that is not finite has lost
+    all its digits. Sides that cannot be formed or drawn for lose none."""
     key = instance_key(instance)
     if key not in _kept:
-        small = draws.with_small_sizes(instance)  # numbers may belong to the sizes as they were
+        # Numbers may belong to the sizes, as the divisor of a mean does, so only many elements are made fewer.
+        small = instance if _elements(instance) <= _FEW_ELEMENTS else draws.with_small_sizes(instance)
         results = _results(small)
         if small is not instance and 2 * sum(r.is_same for r in results) < len(results):
             results = _results(instance)
         _kept[key] = frozenset().union(*(r.lost for r in results))
     return _kept[key]
+
+
+def _elements(instance: Instance) -> float:
+    """The elements of all values together; unknown sizes, which are drawn small, count as 1."""
+    shapes = (e.annotation.shape or () for e in postorder(instance.left) if isinstance(e.annotation, Tensor))
+    return sum(math.prod(d.value if d.is_const else 1 for d in s) for s in shapes)
 
 
 @dataclass(frozen=True)
@@ -101,7 +117,7 @@ def _results_at(case: Case) -> list[_Results]:
         return []
     if isinstance(narrow, Failure) or isinstance(exact, Failure):
         return []
-    n, lost, is_same = len(p.left), set[int](), True
+    n, found, is_same = len(p.left), dict[int, _Error](), True
     for i in range(n):
         left, right, truth, other = (np.asarray(x) for x in (narrow[i], narrow[n + i], exact[i], exact[n + i]))
         if truth.dtype != np.float64 or not truth.size or np.array_equal(left, right, equal_nan=True):
@@ -110,23 +126,40 @@ def _results_at(case: Case) -> list[_Results]:
         judged = np.isfinite(a) & np.isfinite(truth) & np.isfinite(other)
         with np.errstate(invalid="ignore", over="ignore"):
             own, most = (np.where(judged, x, 0.0).max() for x in (np.abs(a - truth), np.abs(truth)))
-            error = np.where(np.isfinite(b), np.abs(b - truth), np.inf if own < most else 0.0)
+            error = np.where(np.isfinite(b), np.abs(b - truth), most or 1.0)
             same = np.abs(other - truth) <= _LEFT * error
             allowed = np.where(judged & same, np.maximum(own, half_ulp_of(left, truth)), np.inf)
         is_same = is_same and bool(np.all(same[judged & (error > half_ulp_of(left, truth))]))
-        if _has_lost(case, i, error, allowed, truth):
-            lost.add(i)
-    return [_Results(frozenset(lost), is_same)]
+        found[i] = _Error(truth, error, allowed)
+    return [_Results(_lost(wide, case, found), is_same)]
 
 
-def _has_lost(case: Case, i: int, error: Array, allowed: Array, truth: Array) -> bool:
-    """Whether an error of result `i` exceeds what the law allows; `allowed`: without perturbations."""
+@dataclass(frozen=True)
+class _Error:
+    """The error of each element of a right side, beside what is allowed without perturbations and the exact value."""
+
+    truth: Array
+    size: Array
+    allowed: Array
+
+    @property
+    def is_too_large(self) -> bool:
+        return bool(np.any(self.size > FACTOR * self.allowed))
+
+
+def _lost(wide: PreparedSides, case: Case, errors: Mapping[int, _Error]) -> frozenset[int]:
+    """The results whose error exceeds what the law allows. All that need perturbations are evaluated at once: results
+    read each other's operands, and one after the other takes time quadratic in the size of a program."""
+    left, roundings = {i: e for i, e in errors.items() if e.is_too_large}, roundings_of(case.instance)
     for count in (PERTURBATIONS, 8 * PERTURBATIONS):
-        if not np.any(error > FACTOR * allowed):
-            return False
-        changes = perturbed(widen_sides(case.instance), case, truth, i, count, mirrored=True)
-        with np.errstate(invalid="ignore"):
-            most, bent = np.abs(changes).max(0), np.abs(changes[:count] + changes[count:]).max(0)
-            first_order = np.isfinite(most) & (bent <= _BENT * most + _ROUNDING * np.abs(truth).max())
-        allowed = np.where(first_order, np.maximum(allowed, most), np.inf)
-    return bool(np.any(error > FACTOR * allowed))
+        if not left:
+            break
+        values = perturbed([wide.left[i] for i in left], wide, case, count, roundings)
+        for (i, e), value in zip(list(left.items()), values, strict=True):
+            with np.errstate(invalid="ignore"):
+                changes = value - e.truth
+                most, bent = np.abs(changes).max(0), np.abs(changes[:count] + changes[count:]).max(0)
+                first_order = np.isfinite(most) & (bent <= _BENT * most + _ROUNDING * np.abs(e.truth).max())
+            left[i] = replace(e, allowed=np.where(first_order, np.maximum(e.allowed, most), np.inf))
+        left = {i: e for i, e in left.items() if e.is_too_large}
+    return frozenset(left)
