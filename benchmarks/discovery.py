@@ -25,8 +25,8 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.minimality import BOOKS
 from benchmarks.random_instances import differences
-from relax_eg.discovery.following import reached
 from relax_eg.discovery.result import Discovery, FoundLaw
+from relax_eg.discovery.sifting import reached
 from relax_eg.egraph import Budget
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value, postorder
 from relax_eg.ops.facts import facts_named

@@ -46,7 +46,7 @@ from benchmarks.corpus import CORPUS
 from benchmarks.corpus.fired import corpus_rules
 from benchmarks.found_rules import canonical, rules_at
 from benchmarks.timing import QUICK_SECONDS, duration, measure
-from relax_eg.discovery.following import reached
+from relax_eg.discovery.sifting import reached
 from relax_eg.driver.mining import Mined, Miner, Offer
 from relax_eg.driver.ranking import LEAST_SAVING, Optimize, rank_by_savings, savings_of_rules
 from relax_eg.errors import RelaxEgError

@@ -51,7 +51,7 @@ class Subject:
     fn: Callable[..., Any]
     specs: tuple[Any, ...]
     at: Mapping[str, int] = field(default_factory=dict[str, int])
-    given: Callable[..., Any] | rx.Module | None = None
+    given: Callable[..., Any] | rx.types.Module | None = None
     weights: tuple[str, ...] = ()
     positive: bool = False
     forms: Mapping[str, patterns.Form] = field(default_factory=dict[str, patterns.Form])
@@ -86,7 +86,7 @@ class Subject:
         """The program that is chosen for a device, in one of `WAYS`, by these rules in place of the usual ones. Its
         first calls are not timed by it."""
         given = self.given or self.fn
-        specs = () if isinstance(given, rx.Module) else self.specs
+        specs = () if isinstance(given, rx.types.Module) else self.specs
         options: Any = {
             "rules": rules if rules is not None else OWN_RULES if way == OWN else rx.rules.default,
             "execution": KERNELS if way == KERNELS else WHOLE,

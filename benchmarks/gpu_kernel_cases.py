@@ -38,7 +38,7 @@ class Form:
     name: str
     dtype: str
     size: str
-    fn: Callable[..., Any] | rx.Module
+    fn: Callable[..., Any] | rx.types.Module
     specs: tuple[str, ...]
     at: tuple[Mapping[str, int], ...]
 
@@ -168,7 +168,7 @@ def _weights(dtype: str, deep: int, wide: int) -> Iterator[Form]:
     yield Form("weight in a table", dtype, size, looked_up, table, at)
 
 
-def split_sum(dtype: str, deep: int, wide: int) -> rx.Module:
+def split_sum(dtype: str, deep: int, wide: int) -> rx.types.Module:
     """A product whose sum is split over a workspace by its author, in eight parts."""
     from relax_eg.shapes import Dim
 
@@ -186,7 +186,7 @@ def split_sum(dtype: str, deep: int, wide: int) -> rx.Module:
     )
     program = TensorProgram("split_sum", (x, w), stages, ("Y",), ("P",))
     given = [ir.var("x", ir.Tensor(f"n {deep}", dtype)), ir.var("w", ir.Tensor(f"{deep} {wide}", dtype))]
-    return rx.Module((ir.pure_function("main", given, [ir.call_tir(program, given)]),))
+    return rx.types.Module((ir.pure_function("main", given, [ir.call_tir(program, given)]),))
 
 
 def forms() -> Iterator[Form]:

@@ -198,7 +198,7 @@ def _compiled_pair(form: Form, at: Mapping[str, int], path: Path) -> tuple[dict[
             return run_at(module, module.main, arrays, at)
 
     fn = form.fn
-    written = jax.jit(fn) if not isinstance(fn, rx.Module) else jax.jit(lambda *xs: run_at(fn, fn.main, xs, at))
+    written = jax.jit(fn) if not isinstance(fn, rx.types.Module) else jax.jit(lambda *xs: run_at(fn, fn.main, xs, at))
     calls = {"as written": functools.partial(written, *args), "ours": functools.partial(jax.jit(ours), *args)}
     for call in calls.values():  # compiled here; what `compile` returns would be called through Python
         jax.block_until_ready(call())

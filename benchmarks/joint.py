@@ -128,10 +128,10 @@ def both(case: Case) -> tuple[rx.types.Optimized, rx.types.Optimized, str]:
     return joint, phased, name
 
 
-def first_phase(case: Case) -> dict[rx.Module, str]:
+def first_phase(case: Case) -> dict[rx.types.Module, str]:
     """Programs that algebra alone chooses, and how it came to them; what several ways come to has the first one."""
     traced = traced_program(case.fn, case.specs)
-    found: dict[rx.Module, str] = {traced.module: AS_WRITTEN}
+    found: dict[rx.types.Module, str] = {traced.module: AS_WRITTEN}
     for execution, priced in PRICED.items():
         options = read_options(traced, rules=rx.rules.default - "fusion", at=case.at, execution=execution)
         for entry in Search(traced, options).alternatives(KEPT):

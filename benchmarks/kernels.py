@@ -40,12 +40,12 @@ def decode_q4(
     W[i, j] = (cast(nibble, "float32") - 8.0) * scales[i // 32, j]
 
 
-def quantised(k: int, m: int) -> rx.Module:
+def quantised(k: int, m: int) -> rx.types.Module:
     """A product with a weight of four bits, decoded by a tensor program; x, words, scales."""
     given = {"x": f"n {k}", "words": f"{k // 8} {m} @ uint32", "scales": f"{k // 32} {m}"}
     x, words, scales = (ir.var(name, ir.Tensor(spec)) for name, spec in given.items())
     weight = ir.call_tir(decode_q4, [words, scales])
-    return rx.Module((ir.pure_function("main", [x, words, scales], [rx.op.matmul(x, weight)]),))
+    return rx.types.Module((ir.pure_function("main", [x, words, scales], [rx.op.matmul(x, weight)]),))
 
 
 def dequantised(x: Any, words: Any, scales: Any) -> Any:
@@ -88,7 +88,7 @@ def cases() -> dict[str, Case]:
 
 
 def optimized(case: Case, execution: str, target: str | None) -> rx.types.Optimized:
-    specs: tuple[Any, ...] = () if isinstance(case.fn, rx.Module) else case.specs
+    specs: tuple[Any, ...] = () if isinstance(case.fn, rx.types.Module) else case.specs
     options: Any = {"execution": execution, "target": target, "at": case.at}
     return rx.optimize(case.fn, *specs, **options)
 
@@ -100,7 +100,7 @@ def timed(seconds: float, only: str, target: str | None, quick: bool) -> Table:
     for name, case in islice(chosen.items(), QUICK_CASES if quick else None):
         whole, kernels = (optimized(case, way, target) for way in ("whole", "kernels"))
         args = arguments(case.specs, case.at)
-        plain: Any = jax.jit(dequantised if isinstance(case.fn, rx.Module) else case.fn)
+        plain: Any = jax.jit(dequantised if isinstance(case.fn, rx.types.Module) else case.fn)
         calls = {"jit": lambda: plain(*args), "whole": lambda: whole(*args), "kernels": lambda: kernels(*args)}  # noqa: B023
         found = measure(calls, seconds)
         before, after = kernels.report.before, kernels.report.after

@@ -22,7 +22,7 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.discovery import FAMILIES, laws_within, proved, read_found
 from benchmarks.found_rules import canonical
-from relax_eg.discovery.following import declared, reached, scope_of
+from relax_eg.discovery.sifting import declared, reached, scope_of
 from relax_eg.egraph import Budget, EGraph, recording
 from relax_eg.errors import RelaxEgError
 from relax_eg.explain.derive import derive

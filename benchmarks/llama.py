@@ -166,7 +166,7 @@ WORKLOADS = {
 }
 
 
-def kernels_of(model: str, workload: str, layers: int | None = None, target: str = "a100") -> rx.Module:
+def kernels_of(model: str, workload: str, layers: int | None = None, target: str = "a100") -> rx.types.Module:
     """A decoder in kernels, as a search chooses them for the largest size of a workload."""
     sizes, work = MODELS[model], WORKLOADS[workload]
     fn = functools.partial(decoder, sizes=sizes)
@@ -176,7 +176,7 @@ def kernels_of(model: str, workload: str, layers: int | None = None, target: str
     return Search(traced, options).entry().module
 
 
-def planned(module: rx.Module, work: Workload, size: int | None = None, bounded: bool = True) -> rx.types.Plan:
+def planned(module: rx.types.Module, work: Workload, size: int | None = None, bounded: bool = True) -> rx.types.Plan:
     """The plan with everything counted: logits, and what library routines need. `bounded`: one number of bytes for all
     sizes; for a single size where one is given."""
     bounds = dict(work.bounds) if size is None else {work.name: (size, size)}

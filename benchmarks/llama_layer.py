@@ -150,7 +150,7 @@ class Case:
     - `at`: the sizes to optimize for.
     """
 
-    fn: Callable[..., Any] | rx.Module
+    fn: Callable[..., Any] | rx.types.Module
     specs: tuple[Any, ...]
     at: Mapping[str, int]
 

@@ -51,8 +51,8 @@ from benchmarks.functions import GROUPS
 from benchmarks.least_laws import law_of
 from benchmarks.library_cases.case import Use
 from benchmarks.library_cases.parts import PARTS
-from relax_eg.discovery.following import reached
 from relax_eg.discovery.laws import doc_of, file_text, load
+from relax_eg.discovery.sifting import reached
 from relax_eg.driver.kept_tables import ElementTables
 from relax_eg.driver.mining import Miner
 from relax_eg.driver.ranking import LEAST_SAVING, Optimize

@@ -16,7 +16,7 @@ import typer
 
 import relax_eg as rx
 from benchmarks import Quick
-from relax_eg.discovery.following import declared, scope_of
+from relax_eg.discovery.sifting import declared, scope_of
 from relax_eg.egraph import Budget, EGraph
 from relax_eg.errors import RelaxEgError
 from relax_eg.rules import Instance, Rule, RuleSet, book

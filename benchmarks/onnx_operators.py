@@ -73,7 +73,7 @@ class Result:
     differ: list[str] = field(default_factory=list[str])
 
 
-Read = tuple[Case, rx.Module, list[Array]]  # a case, its module, and the arrays that it is called with
+Read = tuple[Case, rx.types.Module, list[Array]]  # a case, its module, and the arrays that it is called with
 
 
 def read(case: Case, result: Result) -> Read | None:

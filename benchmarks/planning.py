@@ -49,23 +49,23 @@ class Row:
     one_call: float
 
 
-def decoder() -> rx.Module:
+def decoder() -> rx.types.Module:
     sizes = llama.MODELS["llama3-8b"]
     return rx.trace(functools.partial(llama.decoder, sizes=sizes), *llama.specs(sizes, "b s"))
 
 
-def traced(name: str) -> rx.Module:
+def traced(name: str) -> rx.types.Module:
     case = models.cases()[name]
     return rx.trace(case.fn, *case.specs)
 
 
-PROGRAMS: dict[str, Callable[[], rx.Module]] = {
+PROGRAMS: dict[str, Callable[[], rx.types.Module]] = {
     "llama3-8b, 32 layers": decoder,
     **{name: functools.partial(traced, name) for name in ("resnet-50", "unet, nearest", "gpt-2 training step")},
 }
 
 
-def row(name: str, module: rx.Module) -> Row:
+def row(name: str, module: rx.types.Module) -> Row:
     at = {v: SIZES[v] for v in module.main.size_variables}
 
     def timed(plan: Callable[[], rx.types.Plan]) -> tuple[rx.types.Plan, float]:

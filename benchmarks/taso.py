@@ -36,7 +36,7 @@ from jax import lax
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.least_laws import Laws, equations_at
-from relax_eg.discovery.following import all_reached
+from relax_eg.discovery.sifting import all_reached
 from relax_eg.egraph import Budget
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import postorder
@@ -221,7 +221,7 @@ def answer(line: str, rules: RuleSet, searches: bool = True) -> Answer:
     return Answer(line, "follows" if one is other else "does not follow")
 
 
-def _values(module: rx.Module) -> tuple[Any, Any]:
+def _values(module: rx.types.Module) -> tuple[Any, Any]:
     """Returns what the two results of a program stand for: the values that are bound to them."""
     bound = {b.var: b.value for block in module.main.blocks for b in block.bindings}
     found: list[Any] = []

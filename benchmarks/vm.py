@@ -19,7 +19,7 @@ import typer
 
 import relax_eg as rx
 from benchmarks import Quick
-from relax_eg.ir.data import DataValue
+from relax_eg.ir.annotations import DataValue
 from relax_eg.rules.check import without_checks
 from relax_eg.vm.instructions import Code, Jump, Move, Return
 from relax_eg.vm.machine import VirtualMachine
@@ -185,13 +185,13 @@ def main(quick: Quick = False) -> None:
         tree, loop = rx.optimize(rx.parse(TREES)), rx.optimize(rx.parse(MANDELBROT))
     definition = next(d for d in tree.module.data_types if d.name == "Sentence")
     trees = [placed(sentence(BRACKETED[i % len(BRACKETED)], definition)) for i in range(count)]
-    whole = rx.data.list_of(rx.data.List, trees)
+    whole = rx.script.list_of(rx.script.List, trees)
     w, u = map(jnp.asarray, tree_weights())
     rounds = 1 if quick else ROUNDS
     ours, theirs = in_turns(
-        lambda: rx.data.items_of(tree(whole, w, u)), lambda: [eager(t, w, u)[0] for t in trees], rounds=rounds
+        lambda: rx.script.items_of(tree(whole, w, u)), lambda: [eager(t, w, u)[0] for t in trees], rounds=rounds
     )
-    for t, found in zip(trees, rx.data.items_of(tree(whole, w, u)), strict=True):
+    for t, found in zip(trees, rx.script.items_of(tree(whole, w, u)), strict=True):
         np.testing.assert_allclose(found, eager(t, w, u)[0], rtol=1e-5, atol=1e-6)
     gain = f"{theirs / ours:.1f}x"
     print(f"TreeLSTM, {len(trees)} trees        {ours * 1e3:8.2f} ms, eager JAX {theirs * 1e3:8.2f} ms: {gain}")

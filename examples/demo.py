@@ -63,7 +63,7 @@ def write_page(report: rx.types.CostReport, derivation: str, path: Path) -> None
             options = {"weights": ("params",), "at": at, "target": target}
             devices.append(rx.optimize(minilm.encode, *specs, **options).report)
     with step("optimizing kernel by kernel, without one set of rules at a time"):
-        ablation = rx.ablate(minilm.encode, *specs, at=at, target="a100")
+        ablation = rx.debug.ablate(minilm.encode, *specs, at=at, target="a100")
     sections = [
         Section("Before and after, on this machine", rx.compare(report)),
         Section("Three devices", rx.compare(*devices)),

@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _TYPE_CHECKING:
-    from relax_eg import data, debug, errors, rules, script, types
+    from relax_eg import debug, errors, rules, script, types
     from relax_eg.discovery.search import discover
-    from relax_eg.driver.ablation import ablate
     from relax_eg.driver.jit import jit
     from relax_eg.driver.loading import load
     from relax_eg.driver.optimize import optimize
     from relax_eg.driver.pareto import pareto
     from relax_eg.driver.quantize import quantize
-    from relax_eg.driver.settling import Settle
     from relax_eg.driver.spreading import spread
-    from relax_eg.driver.why import why_not
     from relax_eg.dynamic.policy import Dynamic
     from relax_eg.egraph import Budget
     from relax_eg.frontends import trace
     from relax_eg.frontends.onnx.graph import from_onnx
     from relax_eg.frontends.script import dataflow, function
     from relax_eg.frontends.stablehlo.reading import from_stablehlo
-    from relax_eg.ir import Callable, Module, Object, Shape, Tensor, Tuple, call_dps_library, call_tir, match_cast
+    from relax_eg.ir import Callable, Object, Shape, Tensor, Tuple, call_dps_library, call_tir, match_cast
     from relax_eg.memory import plan_memory
     from relax_eg.ops import api as op
     from relax_eg.ops.text import parse
@@ -38,9 +35,8 @@ if _TYPE_CHECKING:
     __version__: str
 
 # The modules among the names, and the modules of the others.
-_MODULES = {"op": "ops.api"} | {name: name for name in ("data", "debug", "errors", "rules", "script", "types")}
+_MODULES = {"op": "ops.api"} | {name: name for name in ("debug", "errors", "rules", "script", "types")}
 _HOMES = {
-    "ablate": "driver.ablation",
     "Budget": "egraph",
     "Buffer": "tir.script",
     "call_dps_library": "ir",
@@ -56,7 +52,6 @@ _HOMES = {
     "jit": "driver.jit",
     "load": "driver.loading",
     "match_cast": "ir",
-    "Module": "ir",
     "Object": "ir",
     "optimize": "driver.optimize",
     "pareto": "driver.pareto",
@@ -65,7 +60,6 @@ _HOMES = {
     "prove": "shapes",
     "quantize": "driver.quantize",
     "RuleSet": "rules",
-    "Settle": "driver.settling",
     "Shape": "ir",
     "spread": "driver.spreading",
     "Tensor": "ir",
@@ -73,14 +67,15 @@ _HOMES = {
     "trace": "frontends",
     "Tuple": "ir",
     "verify": "rules.verification",
-    "why_not": "driver.why",
 }
-# The modules of names that were here in earlier releases.
+# What names of earlier releases are now.
 MOVED = {
-    **dict.fromkeys(("List", "Option", "Tree", "data_type", "data_types", "items_of", "list_of"), "data"),
-    **dict.fromkeys(("Never", "Ref", "TypeVar", "local", "new_ref", "output", "read_ref", "shape"), "script"),
-    **dict.fromkeys(("register_function", "sym_var", "workspace", "write_ref"), "script"),
-    "CostReport": "types",
+    **{name: f"script.{name}" for name in ("List", "Option", "Tree", "data_type", "data_types", "items_of", "list_of")},
+    **{name: f"script.{name}" for name in ("Never", "Ref", "TypeVar", "local", "new_ref", "output", "read_ref")},
+    **{name: f"script.{name}" for name in ("register_function", "shape", "sym_var", "workspace", "write_ref")},
+    **{name: f"debug.{name}" for name in ("ablate", "view", "why_not")},
+    **{name: f"types.{name}" for name in ("CostReport", "Module", "Settle")},
+    "data": "script",
 }
 
 __all__ = [
@@ -88,18 +83,14 @@ __all__ = [
     "Buffer",
     "Callable",
     "Dynamic",
-    "Module",
     "Object",
     "RuleSet",
-    "Settle",
     "Shape",
     "Tensor",
     "Tuple",
-    "ablate",
     "call_dps_library",
     "call_tir",
     "compare",
-    "data",
     "dataflow",
     "debug",
     "discover",
@@ -124,7 +115,6 @@ __all__ = [
     "trace",
     "types",
     "verify",
-    "why_not",
 ]
 
 
@@ -136,7 +126,7 @@ def __getattr__(name: str) -> _Any:
     elif name == "__version__":
         found = _installed_version()
     else:
-        now = f"; it is {__name__}.{MOVED[name]}.{name} now" if name in MOVED else ""
+        now = f"; it is {__name__}.{MOVED[name]} now" if name in MOVED else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{now}")
     globals()[name] = found
     return found

@@ -16,8 +16,7 @@ from relax_eg.backend.steps import InSteps
 from relax_eg.driver.loading import load
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.errors import OptionError, RelaxEgError
-from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
-from relax_eg.ir.data import DataValue
+from relax_eg.ir.annotations import Annotation, Data, DataValue, Shape, Tensor, Tuple
 from relax_eg.vm.machine import InstructionProfile
 
 ARGUMENTS = (

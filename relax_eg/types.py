@@ -1,4 +1,4 @@
-"""The classes of the values that the functions of `relax_eg` return, for annotations and `isinstance`."""
+"""The classes of the values that the functions of `relax_eg` take and return, beside those in `relax_eg` itself."""
 
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
@@ -15,12 +15,14 @@ from relax_eg.driver.jitted import Jitted
 from relax_eg.driver.mining import Mined
 from relax_eg.driver.pareto import ParetoFront, ParetoPoint
 from relax_eg.driver.quantize import QuantizedModule
+from relax_eg.driver.settling import Settle
 from relax_eg.driver.view import View
 from relax_eg.driver.why import WhyNot
 from relax_eg.egraph import StopReason
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
+from relax_eg.ir.module import Module
 from relax_eg.memory import Plan
 from relax_eg.reports import Comparison, CostReport
 from relax_eg.reports.quantization import QuantizationReport
@@ -42,6 +44,7 @@ __all__ = [
     "GpuProgram",
     "Jitted",
     "Mined",
+    "Module",
     "Optimized",
     "PaddedArray",
     "ParetoFront",
@@ -53,6 +56,7 @@ __all__ = [
     "QuantizedModule",
     "Ready",
     "Refuted",
+    "Settle",
     "Spread",
     "SpreadCompilation",
     "SpreadReport",

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.argument_checks import REPLACED
-from relax_eg.errors import OptionError, RelaxEgError, SpecError, TraceError
+from relax_eg.argument_checks import REPLACED, option_named
+from relax_eg.errors import OptionError, RelaxEgError, TraceError
 
 # Values that are wrong, or strange, for most arguments.
 WRONG: tuple[Any, ...] = (
@@ -43,8 +43,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "quantize": (rx.quantize, (product, [(np.ones((2, 2), np.float32),) * 2])),
     "trace": (rx.trace, (product, *SPECS)),
     "view": (rx.debug.view, (product, *SPECS)),
-    "why_not": (rx.why_not, ("matmul_associates", product, *SPECS)),
-    "ablate": (rx.ablate, (product, *SPECS)),
+    "why_not": (rx.debug.why_not, ("matmul_associates", product, *SPECS)),
+    "ablate": (rx.debug.ablate, (product, *SPECS)),
     "pareto": (rx.pareto, (product, *SPECS)),
     "spread": (functools.partial(rx.spread, mesh={"x": 1}), (product, *SPECS)),
     "discover": (rx.discover, ("negative", "x: n")),
@@ -63,22 +63,22 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "shape": (rx.script.shape, (1, "n")),
     "register_function": (rx.script.register_function, ("arguments.product", product)),
     "Dynamic": (rx.Dynamic, ()),
-    "Settle": (rx.Settle, ()),
+    "Settle": (rx.types.Settle, ()),
     "debug.options": (rx.debug.options, ()),
     "Budget": (rx.Budget, (1, 1.0, 1)),
     "Tensor": (rx.Tensor, ("n", "float32", 1)),
     "Shape": (rx.Shape, ("n", 1)),
     "Tuple": (rx.Tuple, ((TENSOR,),)),
     "Callable": (rx.Callable, ((TENSOR,), TENSOR)),
-    "Module": (rx.Module, (MODULE.functions,)),
+    "Module": (rx.types.Module, (MODULE.functions,)),
     "Ref": (rx.script.Ref, (TENSOR,)),
-    "data_type": (rx.data.data_type, ("List(a)",)),
-    "data_types": (rx.data.data_types, ({"Rose(a)": {"Node": ("a",)}},)),
-    "list_of": (rx.data.list_of, (rx.data.List, [1])),
-    "items_of": (rx.data.items_of, (rx.data.list_of(rx.data.List, [1]),)),
-    "List": (rx.data.List, (TENSOR,)),
-    "Option": (rx.data.Option, (TENSOR,)),
-    "Tree": (rx.data.Tree, (TENSOR,)),
+    "data_type": (rx.script.data_type, ("List(a)",)),
+    "data_types": (rx.script.data_types, ({"Rose(a)": {"Node": ("a",)}},)),
+    "list_of": (rx.script.list_of, (rx.script.List, [1])),
+    "items_of": (rx.script.items_of, (rx.script.list_of(rx.script.List, [1]),)),
+    "List": (rx.script.List, (TENSOR,)),
+    "Option": (rx.script.Option, (TENSOR,)),
+    "Tree": (rx.script.Tree, (TENSOR,)),
     "RuleSet": (rx.RuleSet, ("empty", (), ())),
     "Profile.from_json": (rx.types.Profile.from_json, ("{}",)),
     "Profile.from_data": (rx.types.Profile.from_data, ({},)),
@@ -105,7 +105,7 @@ THEIRS = {("optimize", 1), ("optimize", 2), ("trace", 1), ("trace", 2), ("view",
 
 
 def test_every_public_function_is_here() -> None:
-    names = {*rx.__all__, *rx.data.__all__, *rx.script.__all__}
+    names = {*rx.__all__, *rx.script.__all__, *rx.script.__all__}
     assert names - NO_ARGUMENTS - IN_SCRIPTS - NOT_CALLED - ELSEWHERE <= set(CALLS)
 
 
@@ -156,7 +156,7 @@ def _is_refused(name: str, at: Any, function: Callable[..., Any], args: tuple[An
         (lambda: rx.debug.options(level=True), "level=True: a number from 0 to 4 is accepted"),
         (lambda: rx.Dynamic(executables=0), r"Dynamic\(executables=0\): how many to keep, a number >= 1, is accepted"),
         (lambda: rx.Dynamic(mode="fast"), r"Dynamic\(mode='fast'\): one of 'exact', 'capacity', 'auto' is accepted"),
-        (lambda: rx.why_not(5, product, *SPECS), "rule=5: a rule, or the name of one in `rules`, is accepted"),
+        (lambda: rx.debug.why_not(5, product, *SPECS), "rule=5: a rule, or the name of one in `rules`, is accepted"),
         (lambda: rx.RuleSet("mine", [5]), "RuleSet.'mine'.: 5 is no rule"),
         (lambda: rx.verify("x" * 3000), "no file of rules at x"),
         (lambda: BEST.save(""), "cannot write"),
@@ -170,33 +170,35 @@ def test_what_is_accepted_is_said(call: Callable[[], Any], says: str) -> None:
 # --- arguments that are called as options are ---
 
 
-def clashing(x: Any, target: Any, at: Any = None, rules: Any = 1.0, facts: Any = 2.0, specs: Any = 0.0,
+def clashing(x: Any, target: Any, at: Any = None, rules: Any = 1.0, facts: Any = 2.0,
              name: Any = 1.0, program: Any = 1.0, self: Any = 1.0) -> Any:  # fmt: skip
-    return x + target + (0 if at is None else at) + rules * facts + specs + name + program + self
+    return x + target + (0 if at is None else at) + rules * facts + name + program + self
 
 
-NAMES = ("target", "at", "rules", "facts", "specs", "name", "program", "self")
+NAMES = ("target", "at", "rules", "facts", "name", "program", "self")
 
 
 def test_arguments_called_as_options() -> None:
-    given = {n: "n" if n in ("target", "at") else "" for n in NAMES}
-    values: dict[str, Any] = {n: np.ones(4, np.float32) if given[n] else np.float32(3) for n in NAMES}
-    best = rx.optimize(clashing, "n", specs=given)
+    given = ("n", *("n" if n in ("target", "at") else "" for n in NAMES))
+    values: dict[str, Any] = {
+        n: np.ones(4, np.float32) if spec else np.float32(3) for n, spec in zip(NAMES, given[1:], strict=True)
+    }
+    best = rx.optimize(clashing, *given)
     x = np.ones(4, np.float32)
     wanted = clashing(x, **values)
     assert jnp.array_equal(best(x, **values), wanted)
     assert jnp.array_equal(best.to_jax()(x=x, **values), wanted)
     assert jnp.array_equal(rx.jit(clashing)(x, **values), wanted)
     assert best.check(x, **values).passed
-    names = [p.attr("name") for p in rx.trace(clashing, "n", specs=given).main.params]
+    names = [p.attr("name") for p in rx.trace(clashing, *given).main.params]
     assert names == ["x", *NAMES]
-    weights = rx.optimize(clashing, "n", specs=given, weights=["target", "rules", "facts"])
+    weights = rx.optimize(clashing, *given, weights=["target", "rules", "facts"])
     ready = weights.prepare(**{n: values[n] for n in ("target", "rules", "facts")})
     assert jnp.array_equal(
         ready(x, **{n: v for n, v in values.items() if n not in ("target", "rules", "facts")}), wanted
     )
-    assert rx.why_not("matmul_associates", clashing, "n", specs=given).outcome
-    assert str(rx.debug.view(clashing, "n", specs=given))
+    assert rx.debug.why_not("matmul_associates", clashing, *given).outcome
+    assert str(rx.debug.view(clashing, *given))
 
 
 def both(x: Any, budget: Any, at: Any = 1.0) -> Any:
@@ -213,14 +215,12 @@ def named(x: Any, name: Any) -> Any:
         (
             lambda: rx.optimize(both, "n", budget="n"),
             OptionError,
-            r"`budget` is an option of optimize\(\): specs=\{'budget'",
+            r"`budget` is an option of optimize\(\): .* at its position, or another name: lambda x: f\(budget=x\)",
         ),
         (lambda: rx.optimize(both, "n", "n", at="n"), OptionError, r"`at` is an option of optimize\(\)"),
-        (lambda: rx.trace(named, "n", name="n"), TraceError, r"`name` is an option of trace\(\): specs=\{'name'"),
-        (lambda: rx.optimize(both, "n", specs="n"), SpecError, "specs='n': specs by the names of arguments"),
-        (lambda: rx.optimize(both, "n", x="n", specs={"x": "n"}), SpecError, "`x` has a spec in specs=.* keyword"),
+        (lambda: rx.trace(named, "n", name="n"), TraceError, r"`name` is an option of trace\(\): an argument"),
         (
-            lambda: rx.optimize(both, "n", "n", specs={"bugdet": "n"}),
+            lambda: rx.optimize(both, "n", "n", bugdet="n"),
             TraceError,
             r"unexpected keyword argument 'bugdet'\n.*; did you mean the option `budget=` of optimize\(\)\?",
         ),
@@ -229,6 +229,30 @@ def named(x: Any, name: Any) -> Any:
 def test_a_clash_is_told(call: Callable[[], Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         call()
+
+
+def of_keyword(x: Any, *, target: Any) -> Any:
+    return x * target
+
+
+def test_an_argument_by_keyword_that_is_called_as_an_option_gets_another_name() -> None:
+    x = np.arange(4, dtype=np.float32)
+    best = rx.optimize(lambda x, t: of_keyword(x, target=t), "n", "n")
+    assert jnp.array_equal(best(x, x), x * x)
+    assert jnp.array_equal(rx.jit(of_keyword)(x, target=x), x * x)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({"mesh": {"x": 8}}, r"`mesh=` is `rx\.spread\(\.\.\., mesh=\.\.\., rules=rx\.rules\.default\)` now"),
+        ({"specs": {"at": "n"}}, r"`specs=` is `the place of a spec, or a function with other names: rx\.optimize\("),
+        ({"time_limit": "+10%"}, "`time_limit=` is `memory_limit='least within ...'` now"),
+    ],
+)
+def test_options_that_went_are_told(option: dict[str, Any], says: str) -> None:
+    with pytest.raises(TraceError, match=says):
+        rx.optimize(both, "n", "n", **option)
 
 
 @pytest.mark.parametrize(
@@ -247,11 +271,17 @@ def test_the_error_about_an_old_option_says_the_new_one(call: Callable[[], Any],
 
 def test_what_replaces_options_is_accepted() -> None:
     options = inspect.signature(rx.optimize).parameters
-    for now in REPLACED.values():
+    for now in filter(option_named, REPLACED.values()):
         name, _, policy = now.partition("=")
         assert name in options
         words = re.findall(r"(\w+)=", policy)
-        assert set(words) <= set(inspect.signature(rx.Dynamic).parameters) and bool(words) == bool(policy)
+        assert set(words) <= set(inspect.signature(rx.Dynamic).parameters)
+        assert bool(words) == policy.startswith("rx.Dynamic")
+
+
+def test_there_are_few_options() -> None:
+    options = [p for p in inspect.signature(rx.optimize).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    assert len(options) <= 12
 
 
 def test_an_argument_with_the_name_of_an_old_option_is_one() -> None:

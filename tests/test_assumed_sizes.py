@@ -38,7 +38,7 @@ def main(x: R.Tensor(("n",), "float32")):
 """
 
 
-def module(line: str = "pass") -> rx.Module:
+def module(line: str = "pass") -> rx.types.Module:
     return rx.parse(TEXT.format(line))
 
 

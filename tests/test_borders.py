@@ -88,7 +88,7 @@ ROOMS: dict[str, set[str]] = {
     "measure": {"extract", "ops", "ir", "tir", "shapes", "processor"},
 }
 # May import everything.
-CONDUCTORS = {"driver", "cli", "__init__", "__main__", "data", "debug", "run", "script", "types"}
+CONDUCTORS = {"driver", "cli", "__init__", "__main__", "debug", "run", "script", "types"}
 
 # A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").
 OUTSIDE: dict[str, set[str]] = {
@@ -107,7 +107,7 @@ OUTSIDE: dict[str, set[str]] = {
         "driver.optimize",
         "driver.background",
         "driver.jit_arguments",
-        "driver.jit_weights",
+        "driver.jit",
         "driver.jitted",
         "driver.varying",
     },
@@ -123,7 +123,6 @@ HOLDING = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that may hold s
 # Their classes have methods (`__str__`, `to_html`, `__floordiv__`) that functions of other files compute, or read parts
 # of one text.
 CIRCLES = {
-    "ir.annotations": 2,
     "shapes.dim": 4,
     "tir.expr": 2,
 }

@@ -83,7 +83,7 @@ SMALL = {
     "examples.demo": [],
     "examples.figures": [],
     "relax_eg.rules": [],
-    "relax_eg.reports.schema": [],
+    "docs.report_schema": [],
     "relax_eg.extract.helper": [],
 }
 # Tools of others, that are there or not.

@@ -18,7 +18,7 @@ def _examples_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
 
 
-def _lines(module: rx.Module) -> list[str]:
+def _lines(module: rx.types.Module) -> list[str]:
     assert rx.parse(str(module)) == module
     return [line.strip() for line in str(module).splitlines()]
 

@@ -22,7 +22,7 @@ N = rx.shapes.Dim.var("n")
 R = loops("r")[0]
 
 
-def operators(module: rx.Module) -> list[str]:
+def operators(module: rx.types.Module) -> list[str]:
     return [e.op for f in module for e in f.expressions() if e.args]
 
 
@@ -76,9 +76,9 @@ def row_sums(dtype: str = "float32") -> TensorProgram:
     return program("row_sums", (x,), compute("Y", (N,), lambda i: sum_(x[i, R], (R, 3))))
 
 
-def main_of(*values: ir.Expr) -> rx.Module:
+def main_of(*values: ir.Expr) -> rx.types.Module:
     params = [e for e in ir.postorder(values) if e.op == ir.VAR]
-    return rx.Module((ir.pure_function("main", params, values),))
+    return rx.types.Module((ir.pure_function("main", params, values),))
 
 
 def test_a_call_among_operators() -> None:

@@ -114,9 +114,9 @@ def test_an_interrupted_front_has_what_was_tried(monkeypatch: pytest.MonkeyPatch
 
 def test_equal_programs_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeated block that is called, and the same program without calls."""
-    compiled: list[rx.Module] = []
+    compiled: list[rx.types.Module] = []
 
-    def counted(module: rx.Module, *args: Any) -> Any:
+    def counted(module: rx.types.Module, *args: Any) -> Any:
         compiled.append(module)
         return whole_footprint(module, *args)
 

@@ -43,11 +43,11 @@ def packed(k: int, m: int, seed: int = 0) -> tuple[Any, Any, Any]:
     return words, scales, ((nibbles - 8) * np.repeat(scales, GROUP, 0)).astype(np.float32)
 
 
-def quantised_matmul() -> rx.Module:
+def quantised_matmul() -> rx.types.Module:
     specs = {"x": "n 32*g", "words": "4*g m @ uint32", "scales": "g m"}
     x, words, scales = (ir.var(name, ir.Tensor(spec)) for name, spec in specs.items())
     weight = ir.call_tir(decode_q4, [words, scales])
-    return rx.Module((ir.pure_function("main", [x, words, scales], [rx.op.matmul(x, weight)]),))
+    return rx.types.Module((ir.pure_function("main", [x, words, scales], [rx.op.matmul(x, weight)]),))
 
 
 def test_decoding_is_injective() -> None:

@@ -20,7 +20,7 @@ from relax_eg.extract.cost_model import NodeCost
 from relax_eg.ops import counts
 
 N = 256  # a product of two matrices takes many times as long as a product with a vector
-ALWAYS = rx.Settle(mode="always", calls=40)
+ALWAYS = rx.types.Settle(mode="always", calls=40)
 
 
 class Wrong:
@@ -196,7 +196,7 @@ def settle_at(chosen: Mapping[int, float], as_written: Mapping[int, float], most
     """Settles sizes one after the other; returns `settling` and what it ended with, if it ended."""
     ended: list[Any] = []
     ours, theirs = Timed("chosen", chosen), Timed("as written", as_written)
-    limits = rx.Settle(calls=40)
+    limits = rx.types.Settle(calls=40)
     settling = Settling(
         ours, theirs, limits, lambda args, _: args[0], lambda args, _: {"n": args[0]}, ended.append, most=most
     )
@@ -286,11 +286,11 @@ def test_wrong_options(monkeypatch: pytest.MonkeyPatch) -> None:
             "measure=3: one of 'auto', 'always', 'off', or a Settle, is accepted",
         ),
         (
-            lambda: rx.Settle(mode="sometimes"),  # type: ignore[reportArgumentType]
+            lambda: rx.types.Settle(mode="sometimes"),  # type: ignore[reportArgumentType]
             "Settle(mode='sometimes'): one of auto, always, off is accepted",
         ),
-        (lambda: rx.Settle(calls=3), "Settle(calls=3): a number >= 10 is accepted"),
-        (lambda: rx.Settle(seconds=0), "Settle(seconds=0): a number above 0 is accepted"),
+        (lambda: rx.types.Settle(calls=3), "Settle(calls=3): a number >= 10 is accepted"),
+        (lambda: rx.types.Settle(seconds=0), "Settle(seconds=0): a number above 0 is accepted"),
     ):
         with pytest.raises(rx.errors.OptionError) as raised:
             call()

@@ -214,9 +214,9 @@ def test_what_is_predicted_far_over_the_limit_is_not_compiled(monkeypatch: pytes
     batch = 8 * BATCH
     module = rx.trace(STEP, *specs(batch))
     limit = whole_footprint(module, set(), {}, FRUGAL).bytes // 4
-    compiled: list[rx.Module] = []
+    compiled: list[rx.types.Module] = []
 
-    def counted(module: rx.Module, *args: Any) -> Any:
+    def counted(module: rx.types.Module, *args: Any) -> Any:
         compiled.append(module)
         return whole_footprint(module, *args)
 

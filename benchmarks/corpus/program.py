@@ -31,7 +31,7 @@ class Program:
     name: str
     subject: str
     doc: str
-    made_of: Function | rx.Module
+    made_of: Function | rx.types.Module
     specs: tuple[Any, ...]
     keywords: Mapping[str, Any]
     options: Mapping[str, Any]

@@ -24,7 +24,7 @@ def main(x: rx.Tensor(("n", 128), "f32"), w: rx.Tensor((128, 256), "f32")):
     return lv2
 
 
-def module() -> rx.Module:
+def module() -> rx.types.Module:
     """The module of the figure; the loops of `mm` become an equation."""
     return main
 

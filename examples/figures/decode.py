@@ -22,15 +22,15 @@ def mm(X: rx.Buffer("n 128"), W: rx.Buffer("128 256"), Y: rx.Buffer("n 256")):
     Y[i, j] = rx.sum(X[i, k] * W[k, j], over=k)
 
 
-def module() -> rx.Module:
+def module() -> rx.types.Module:
     """Decode, then multiply."""
     x, data = ir.var("x", rx.Tensor("n 128")), ir.var("data", rx.Tensor("128 32 @ uint32"))
     scale = ir.var("scale", rx.Tensor("128 8"))
     weight = rx.call_tir(decode_q4, [data, scale])
-    return rx.Module((ir.pure_function("main", [x, data, scale], [rx.call_tir(mm, [x, weight])]),))
+    return rx.types.Module((ir.pure_function("main", [x, data, scale], [rx.call_tir(mm, [x, weight])]),))
 
 
-def fused() -> rx.Module:
+def fused() -> rx.types.Module:
     """Returns the fused module: one tensor program, in which each word is decoded where it is multiplied."""
     return rx.optimize(module(), at={"n": 16}, rules=rx.rules.fusion, execution="kernels").module
 

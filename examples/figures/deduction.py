@@ -21,7 +21,7 @@ def main(x: rx.Tensor(("n",), "f32"), y: rx.Shape(ndim=2)):
     return x, lv0, lv1, lv2, lv3
 
 
-def module() -> rx.Module:
+def module() -> rx.types.Module:
     return main
 
 

@@ -18,12 +18,12 @@ def fused_add_relu(X: rx.Buffer("2*n"), Y: rx.Buffer("2*n"), Z: rx.Buffer("2*n")
     Z[i] = rx.maximum(X[i] + Y[i], 0)
 
 
-def module() -> rx.Module:
+def module() -> rx.types.Module:
     """The call, in a function whose signature determines n."""
     x, y = (ir.var(name, rx.Tensor("n 2")) for name in "xy")
     flat = [rx.op.reshape(v, ("2*n",)) for v in (x, y)]
     call = rx.call_tir(fused_add_relu, flat, sizes={"n": "n"})
-    return rx.Module((ir.pure_function("main", [x, y], [call]),))
+    return rx.types.Module((ir.pure_function("main", [x, y], [call]),))
 
 
 def shown() -> str:

@@ -17,19 +17,19 @@ def mm_split_k(X: rx.Buffer("n 2048"), W: rx.Buffer("2048 4096"), Y: rx.Buffer("
     Y[i, j] = rx.sum(P[s, i, j], over=(s, 8))
 
 
-def before() -> rx.Module:
+def before() -> rx.types.Module:
     """The call as written."""
     x, w = ir.var("x", rx.Tensor("n 2048")), ir.var("w", rx.Tensor("2048 4096"))
-    return rx.Module((ir.pure_function("main", [x, w], [rx.call_tir(mm_split_k, [x, w])]),))
+    return rx.types.Module((ir.pure_function("main", [x, w], [rx.call_tir(mm_split_k, [x, w])]),))
 
 
-def after() -> rx.Module:
+def after() -> rx.types.Module:
     """Returns the call that the rule proposes instead."""
     main = before().main
     (call,) = (b.value for block in main.blocks for b in block.bindings)
     lifted = rx.rules.workspace.schemas[0].propose(call, ModuleAnswers({}))
     assert lifted is not None
-    return rx.Module((ir.pure_function("main", main.params, [lifted]),))
+    return rx.types.Module((ir.pure_function("main", main.params, [lifted]),))
 
 
 def shown() -> str:

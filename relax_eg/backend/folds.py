@@ -17,8 +17,7 @@ import numpy as np
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.lower import run_at
 from relax_eg.dtypes import numpy_dtype
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ir.data import DataValue
+from relax_eg.ir.annotations import Annotation, DataValue, Tensor, Tuple
 from relax_eg.ir.module import Module
 from relax_eg.vm.folds import DeferredValue, Fold, FoldCase, levels
 

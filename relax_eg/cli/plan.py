@@ -59,7 +59,7 @@ def plan(
     sizes = read_sizes(at or [], "--at")
     found = _load_program(model, spec or [], between, sizes, target, written)
     if check is not None:
-        load(check, found if isinstance(found, rx.Module) else found.module)
+        load(check, found if isinstance(found, rx.types.Module) else found.module)
         print_text(f"{check}: holds")
         return
     made = rx.plan_memory(
@@ -90,14 +90,14 @@ def _load_program(
     at: dict[str, int],
     target: str,
     written: bool,
-) -> rx.Module | rx.types.Optimized:
+) -> rx.types.Module | rx.types.Optimized:
     """Returns the program that a command names: a saved program or module text as it is, any other program as
     `optimize` chooses its kernels, or as written if `written`."""
     found = load_program(model, saved=True)
     if isinstance(found, rx.types.Optimized):
         return found
     if written or is_module_text(model):
-        return found if isinstance(found, rx.Module) else rx.trace(found, *specs)
+        return found if isinstance(found, rx.types.Module) else rx.trace(found, *specs)
     usual = {n: high for n, (_, high) in bounds[0].items() if high is not None}
     with LiveLine(model) as line, rx.debug.options(progress=line):
         return rx.optimize(

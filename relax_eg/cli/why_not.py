@@ -25,7 +25,7 @@ def why_not(
     facts: shared_options.Facts = None,
 ) -> None:
     """Print why a rule did not fire in a function: the nearest match, and what failed there."""
-    found = rx.why_not(
+    found = rx.debug.why_not(
         rule,
         load_program(function),
         *(spec or []),

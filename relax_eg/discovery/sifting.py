@@ -5,20 +5,61 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from relax_eg.discovery.following import all_reached
 from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer
 from relax_eg.discovery.proving import LawProof, LawProver, Progress
 from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Order, Rewriting, leaves_of, order, size_of
-from relax_eg.egraph import Budget
-from relax_eg.errors import DiscoveryError
-from relax_eg.rules.conditions import Guard, parse_guards
+from relax_eg.egraph import Budget, EGraph
+from relax_eg.errors import DiscoveryError, RelaxEgError
+from relax_eg.ir.expr import Expr
+from relax_eg.rules import Instance, OriginGuard, RuleSet
+from relax_eg.rules.conditions import Guard, claims_of, parse_guards
+from relax_eg.rules.parameter_facts import DeclaredFacts
 from relax_eg.rules.rule import Rule
-from relax_eg.rules.rule_set import RuleSet
+from relax_eg.shapes import Relation, Scope
+
+# Whether an equality follows from others: equality saturation leads from one side to the other.
+
+# limit: of one question; a law whose derivation is longer is kept. Nodes end it, so that the clock decides nothing.
+BUDGET = Budget(nodes=3000, seconds=60, growth=math.inf)
+
+
+def reached(instance: Instance, others: RuleSet, budget: Budget = BUDGET) -> bool:
+    """Whether the rules lead from the left side of an instance to the right one, under its conditions."""
+    return all(
+        all_reached([(a, b)], others, instance.guards, budget)[0]
+        for a, b in zip(instance.left, instance.right, strict=True)
+    )
+
+
+def all_reached(
+    pairs: Sequence[tuple[Expr, Expr]], rules: RuleSet, guards: Iterable[Guard] = (), budget: Budget = BUDGET
+) -> list[bool]:
+    """For each pair, whether the rules make its sides equal under these conditions, in one e-graph. False where the
+    budget ended first."""
+    known = tuple(guards)
+    try:
+        roots = [e for p in pairs for e in p]
+        with EGraph(roots, rules, scope_of(known), declared=declared(known), warns=False) as egraph:
+            egraph.saturate(budget)
+            return [egraph.are_equal(a, b) for a, b in pairs]
+    except RelaxEgError:
+        return [False] * len(pairs)
+
+
+def declared(guards: Sequence[Guard]) -> DeclaredFacts:
+    """The facts that conditions require of pattern variables, as declared facts."""
+    return DeclaredFacts(claims_of(guards), frozenset(g.name for g in guards if isinstance(g, OriginGuard)))
+
+
+def scope_of(guards: Sequence[Guard]) -> Scope:
+    """A scope in which conditions on sizes hold."""
+    return Scope(assume=[str(g) for g in guards if isinstance(g, Relation)])
+
 
 # limit: of the e-graph in which candidates are compared; what needs more is proved, and compared again at the end
 _BUDGET = Budget(nodes=1500, seconds=60, rounds=4, growth=math.inf)

@@ -15,16 +15,254 @@ import jax.numpy as jnp
 from jax import lax
 
 from relax_eg.backend.scalar_functions import identity
-from relax_eg.dynamic.matrices import MATRICES
 from relax_eg.dynamic.moving import MOVING, Rule, fit_axis, plain_result
 from relax_eg.dynamic.native import mask_unless_filled, native_lowering, resolve_sizes, unmasked_step
-from relax_eg.dynamic.scattering import scatter
 from relax_eg.dynamic.softmax import softmax
 from relax_eg.dynamic.step import CapacityStep, InnerMask, NotPredicated, OperandMask, OperatorUse, StepSizes
 from relax_eg.ops import get, program_of
 from relax_eg.ops.sizes import ONE, dilated
 from relax_eg.ops.windows import identity as neutral_of_window
 from relax_eg.shapes import Dim
+
+# Scatter at capacity: invalid updates are sent out of range, where they are dropped, as are those out of range of the
+# true sizes. A window with invalid elements is split along that axis into separate updates.
+
+
+def scatter(use: OperatorUse) -> CapacityStep | None:
+    site = use.site
+    shape, indices, updates = (site.shape(i) for i in range(3))
+    windows, targets = site["update_window_dims"], site["scatter_dims_to_operand_dims"]
+    kept = [a for a in range(len(shape)) if a not in site["inserted_window_dims"] + site["operand_batching_dims"]]
+    axis_of = dict(zip(kept, windows, strict=True))
+    size_in = {a: updates[w] for a, w in axis_of.items()}
+    opened = {a: u for a, u in size_in.items() if use.moves(u) and u is not shape[a]}
+    batch = [(a, d) for a, d in enumerate(indices[:-1]) if use.moves(d)]
+    rooms = {a: shape[a] - size_in.get(a, ONE) for a in targets}
+    # A single element beyond the true size needs no guard, since it is written to the padding.
+    guarded = [
+        a for a, room in rooms.items() if use.moves(room) and (site["mode"] == "clip" or size_in.get(a, ONE) is not ONE)
+    ]
+    if not batch and not guarded and not opened:
+        return unmasked_step(use)
+    if not targets and batch and site["kind"] == "set":
+        raise NotPredicated("all its updates have one place, and which of them is the last depends on the sizes")
+    inner = {("batch", a): InnerMask(d, f"updates beyond {d} are dropped") for a, d in batch}
+    if site["mode"] != "promise":
+        inner |= {("room", a): InnerMask(shape[a], f"positions are inside the true {shape[a]}") for a in guarded}
+    inner |= {("window", a): InnerMask(u, f"windows end at {u}") for a, u in opened.items()}
+    number = {key: k for k, key in enumerate(inner)}
+    run = get(site.op).jax_function()
+
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
+        x, places, new = arrays
+        places = _as_int32(places)
+        columns = {a: places[..., n] for n, a in enumerate(targets)}
+        rows = places.shape[:-1]
+        dropped: Any = jnp.zeros(rows, bool)
+        for a, room in rooms.items():
+            true = a in guarded and site["mode"] != "promise" and at.applies_inner_mask(number["room", a])
+            if site["mode"] == "clip":
+                columns[a] = jnp.clip(columns[a], 0, at.true_size(room) if true else at.capacity(room))
+            elif site["mode"] == "fill" and true:
+                dropped = dropped | (columns[a] < 0) | (columns[a] > at.true_size(room))
+        for a, d in batch:
+            if at.applies_inner_mask(number["batch", a]):
+                dropped = dropped | ~lax.broadcast_in_dim(at.valid_mask(d, rows[a]), rows, (a,))
+        # One more axis of updates for each window that is split.
+        sizes = (*rows, *(new.shape[axis_of[a]] for a in opened))
+        dropped = lax.broadcast_in_dim(dropped, sizes, range(len(rows)))
+        columns = {a: lax.broadcast_in_dim(c, sizes, range(len(rows))) for a, c in columns.items()}
+        for k, (a, u) in enumerate(opened.items(), len(rows)):
+            columns[a] = columns.get(a, 0) + lax.broadcasted_iota("int32", sizes, k)
+            if at.applies_inner_mask(number["window", a]):
+                dropped = dropped | ~lax.broadcast_in_dim(at.valid_mask(u, sizes[k]), sizes, (k,))
+        places = jnp.stack([jnp.where(dropped, -1, c) for c in columns.values()], -1) if columns else places
+        if not columns:
+            keep = lax.broadcast_in_dim(~dropped, new.shape, [a for a in range(new.ndim) if a not in windows])
+            new = jnp.where(keep, new, _update_identity(site["kind"], new.dtype))
+        whole = [w for a, w in axis_of.items() if a not in opened]
+        if opened:
+            new = jnp.transpose(
+                new, [*(a for a in range(new.ndim) if a not in windows), *(axis_of[a] for a in opened), *whole]
+            )
+        attrs = {
+            **site.attrs,
+            "mode": "fill",
+            "sorted": False,
+            "unique": site["unique"] and not batch and not opened,
+            "update_window_dims": tuple(range(new.ndim - len(whole), new.ndim)) if opened else windows,
+            "inserted_window_dims": tuple(sorted((*site["inserted_window_dims"], *opened))),
+            "scatter_dims_to_operand_dims": tuple(columns),
+        }
+        return run(x, places, new, **attrs)
+
+    return CapacityStep(compute, plain_result(use), (), use.merged_operands, tuple(inner.values()))
+
+
+def _update_identity(kind: str, dtype: Any) -> Any:
+    name: Any = {"add": "sum", "multiply": "prod"}.get(kind, kind)
+    return identity(name, dtype.name)
+
+
+def _as_int32(places: Any) -> Any:
+    top = jnp.iinfo(jnp.int32).max
+    if jnp.issubdtype(places.dtype, jnp.unsignedinteger):
+        places = jnp.minimum(places, jnp.asarray(min(top, int(jnp.iinfo(places.dtype).max)), places.dtype))
+    elif places.dtype.itemsize > 4:
+        places = jnp.clip(places, -1, top)
+    return places.astype("int32")
+
+
+# Matrix decompositions and solves at capacity: the matrix is bordered by an identity or by zeros.
+#
+# Row and column operations on [[A, 0], [0, I]] act on A, so its triangular factor begins with that of A, and its
+# solution with that of A if the right side is zero beyond. Pivots are found among the valid elements of a column,
+# because those beyond are zero. Reflectors that annihilate zeros do nothing. Eigenvalues and singular values do not
+# work this way: they are ordered over the whole matrix, and their vectors are determined only up to a sign.
+
+
+def _bordered(x: Any, size: Dim, at: StepSizes) -> Any:
+    """A square matrix of true size `size`, bordered by an identity."""
+    counts = at.valid_mask(size, x.shape[-1])
+    return jnp.where(counts[:, None] & counts, x, jnp.eye(x.shape[-1], dtype=x.dtype))
+
+
+def _zeros(use: OperatorUse, operand: int, *axes: int) -> list[OperandMask]:
+    """Masks with zeros beyond the true size, for those of `axes` (counted from the end) that vary."""
+    shape = use.site.shape(operand)
+    found = [
+        mask_unless_filled(use, operand, len(shape) + a, 0, f"matrices of {shape[a]}")
+        for a in axes
+        if use.moves(shape[a])
+    ]
+    return [m for masks in found for m in masks]
+
+
+def _square_rule(*zero: tuple[int, int]) -> Rule:
+    """A rule for an operator whose first operand is bordered by an identity; the (operand, axis) pairs `zero` are
+    bordered by zeros."""
+
+    def rule(use: OperatorUse) -> CapacityStep | None:
+        run, size = native_lowering(use), use.site.shape()[-1]
+        masks = [m for operand, axis in zero for m in _zeros(use, operand, axis)]
+        if use.site.shape()[-2] is not size:
+            raise NotPredicated("its matrices are not square, and which of their sides is the shorter one varies")
+        if not use.moves(size):
+            return unmasked_step(use)
+
+        def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
+            first, *others = arrays
+            return run(at, [_bordered(first, size, at) if at.applies_inner_mask(0) else first, *others])
+
+        return CapacityStep(
+            compute, plain_result(use), tuple(masks), use.merged_operands, (InnerMask(size, f"matrices of {size}"),)
+        )
+
+    return rule
+
+
+def cholesky(use: OperatorUse) -> CapacityStep | None:
+    return _square_rule()(use)
+
+
+def cholesky_update(use: OperatorUse) -> CapacityStep | None:
+    return _square_rule((1, -1))(use)
+
+
+def lu(use: OperatorUse) -> CapacityStep | None:
+    m, n = use.site.shape()[-2:]
+    if use.moves(m) or use.moves(n):
+        return _square_rule()(use)
+    return unmasked_step(use)
+
+
+def qr(use: OperatorUse) -> CapacityStep | None:
+    masks = _zeros(use, 0, -2, -1)
+    if masks and use.site["pivoting"]:
+        raise NotPredicated("which of its columns comes first depends on all of them")
+    return unmasked_step(use, *masks)
+
+
+def triangular_solve(use: OperatorUse) -> CapacityStep | None:
+    return _square_rule((1, -2 if use.site["left_side"] else -1))(use)
+
+
+def geqrf(use: OperatorUse) -> CapacityStep | None:
+    return unmasked_step(use, *_zeros(use, 0, -2, -1))
+
+
+def householder_product(use: OperatorUse) -> CapacityStep | None:
+    m, n = use.site.shape()[-2:]
+    if use.moves(n) and n is not m:
+        raise NotPredicated(f"its matrices have {m} rows and {n} columns, which at capacity may be more than rows")
+    masks = [*_zeros(use, 0, -2, -1), *_zeros(use, 1, -1)]
+    if len(use.operand_layouts) == 3:  # what the product is multiplied with
+        masks += _zeros(use, 2, -2 if use.site["left"] else -1)
+    return unmasked_step(use, *masks)
+
+
+def tridiagonal_solve(use: OperatorUse) -> CapacityStep | None:
+    size = use.site.shape(3)[-2]
+    run = native_lowering(use)
+    if not use.moves(size):
+        return unmasked_step(use)
+    ones = mask_unless_filled(use, 1, len(use.site.shape(1)) - 1, 1, f"matrices of {size}")
+    masks = [*_zeros(use, 0, -1), *ones, *_zeros(use, 3, -2)]
+
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
+        lower, diagonal, upper, b = arrays
+        # The last valid row has no element above the diagonal, so that element is set to zero.
+        upper = jnp.where(at.valid_mask(size - 1, upper.shape[-1]), upper, 0) if at.applies_inner_mask(0) else upper
+        return run(at, [lower, diagonal, upper, b])
+
+    return CapacityStep(
+        compute, plain_result(use), tuple(masks), use.merged_operands, (InnerMask(size, f"matrices of {size}"),)
+    )
+
+
+def permutation(use: OperatorUse) -> CapacityStep | None:
+    size = use.site.shape()[-1]
+    run = native_lowering(use)
+    if not use.moves(size):
+        return unmasked_step(use)
+
+    def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
+        (pivots,) = arrays
+        places = pivots.shape[-1]
+        if at.applies_inner_mask(0):  # padding is exchanged with itself
+            pivots = jnp.where(at.valid_mask(size, places), pivots, jnp.arange(places, dtype=pivots.dtype))
+        return run(at, [pivots])
+
+    return CapacityStep(compute, plain_result(use), (), use.merged_operands, (InnerMask(size, f"exchanges of {size}"),))
+
+
+def _batched_rule(*last: int) -> Rule:
+    """A rule for an operator that treats each of many matrices alike: the `last` axes of each operand must be fixed."""
+
+    def rule(use: OperatorUse) -> CapacityStep | None:
+        for i, count in enumerate(last):
+            shape = use.site.shape(i)
+            for a in use.moving_axes(i):
+                if a >= len(shape) - count:
+                    raise NotPredicated(f"it looks at all of axis {a} of operand {i}, whose size is {shape[a]}")
+        return unmasked_step(use)
+
+    return rule
+
+
+def fft(use: OperatorUse) -> CapacityStep | None:
+    return _batched_rule(len(use.site["lengths"]))(use)
+
+
+def whole_matrices(use: OperatorUse) -> CapacityStep | None:
+    return _batched_rule(2)(use)
+
+
+MATRICES: tuple[Rule, ...] = (
+    cholesky, cholesky_update, lu, triangular_solve, geqrf, qr, householder_product, tridiagonal_solve, permutation,
+    fft, whole_matrices,
+)  # fmt: skip
+
 
 # --- order ---
 

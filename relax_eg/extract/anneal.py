@@ -8,13 +8,12 @@ program.
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 import time
 from collections.abc import Sequence
 
-from relax_eg.extract.problem import Problem, choice_cost, repair_choice
+from relax_eg.extract.problem import Problem, choice_cost, repair_choice, tree_choice
 from relax_eg.extract.search import CountedChoice
 
 _FRESH = 2000  # chosen: steps after which the candidates of unused classes are chosen anew
@@ -166,41 +165,8 @@ class Annealer:
     def _refresh(self) -> None:
         """Chooses new candidates of the unused classes: those of their cheapest trees over the used classes, which are
         free."""
-        program, problem = self.program, self.problem
-        uses, choice = program.uses, program.choice
-        used = sorted((c for c, n in enumerate(uses) if n), key=lambda c: program.label[c])
-        total = [-1.0] * len(uses)
-        for place, c in enumerate(used):
-            total[c] = 0.0
-            program.label[c] = float(place)
-        waiting: dict[tuple[int, int], int] = {}
-        heap: list[tuple[float, int, int]] = []
-        draw = self.rng.random
-        for c, row in enumerate(problem.reads):
-            if uses[c]:
-                continue
-            for k, reads in enumerate(row):
-                missing = 0
-                for x in reads:
-                    if not uses[x]:
-                        missing += 1
-                if missing:
-                    waiting[c, k] = missing
-                else:
-                    heap.append((problem.costs[c][k] * (1 + _NOISE * draw()), c, k))
-        heapq.heapify(heap)
-        place = len(used)
-        while heap:
-            cost, c, k = heapq.heappop(heap)
-            if total[c] >= 0:
-                continue
-            total[c], choice[c] = cost, k
-            program.label[c] = float(place)
-            place += 1
-            for r, j in self.readers[c]:
-                if total[r] < 0:
-                    left = waiting[r, j] - 1
-                    waiting[r, j] = left
-                    if not left:
-                        below = sum([total[x] for x in problem.reads[r][j]])
-                        heapq.heappush(heap, (problem.costs[r][j] * (1 + _NOISE * draw()) + below, r, j))
+        program, draw = self.program, self.rng.random
+        used = {c: program.choice[c] for c, n in enumerate(program.uses) if n}
+        costs = enumerate(self.problem.costs)
+        prices = [row if c in used else [x * (1 + _NOISE * draw()) for x in row] for c, row in costs]
+        program.replace_choice(tree_choice(self.problem, prices, used))

@@ -33,23 +33,31 @@ class Problem:
         return sum(map(len, self.reads))
 
 
-def tree_choice(problem: Problem, costs: Sequence[Sequence[float]] | None = None) -> list[int]:
+def tree_choice(
+    problem: Problem, costs: Sequence[Sequence[float]] | None = None, settled: Mapping[int, int] | None = None
+) -> list[int]:
     """The choice of every class's candidate with the cheapest tree, in which each use of a class counts; -1 for a class
     that cannot be computed. The choice is acyclic.
 
-    It is found by Knuth's generalisation of Dijkstra's algorithm, in O(candidates log candidates). `costs` replaces the
-    problem's costs.
+    It is found by Knuth's generalisation of Dijkstra's algorithm, in O(candidates log candidates).
+
+    - `costs`: replace the problem's costs.
+    - `settled`: the candidates of classes whose trees are free, whatever the costs say; none of them reads a class
+      that is not settled.
     """
-    return tree_greedy(problem, costs)[0]
+    return tree_greedy(problem, costs, settled)[0]
 
 
 def tree_greedy(
-    problem: Problem, costs: Sequence[Sequence[float]] | None = None, settled: Mapping[int, int] | None = None
+    problem: Problem,
+    costs: Sequence[Sequence[float]] | None = None,
+    settled: Mapping[int, int] | None = None,
+    together: Callable[[Iterable[float]], float] = sum,
 ) -> tuple[list[int], list[float]]:
     """The result of `tree_choice`, and the cost of every class's tree: infinite if the class cannot be computed.
 
-    - `settled`: the candidates of classes whose trees are free, whatever the costs say; none of them reads a class
-      that is not settled.
+    - `together`: the cost of a candidate's operands from theirs; `max` gives, in place of a tree's cost, that of the
+      dearest path in it.
     """
     costs, settled = costs or problem.costs, settled or {}
     users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
@@ -84,7 +92,7 @@ def tree_greedy(
             left = waiting[u]
             left[j] -= 1
             if left[j] == 0 and choice[u] < 0:
-                heapq.heappush(heap, (costs[u][j] + sum([total[x] for x in problem.reads[u][j]]), u, j))
+                heapq.heappush(heap, (costs[u][j] + together([total[x] for x in problem.reads[u][j]]), u, j))
     return choice, total
 
 
@@ -126,7 +134,7 @@ def repair_choice(problem: Problem, choice: Sequence[int]) -> list[int]:
         row if c in kept else [0.0 if k == choice[c] and x < math.inf else 1.0 + x for k, x in enumerate(row)]
         for c, row in enumerate(problem.costs)
     ]
-    return tree_greedy(problem, costs, kept)[0]
+    return tree_choice(problem, costs, kept)
 
 
 def _computed(problem: Problem, choice: Sequence[int]) -> dict[int, int]:

@@ -96,7 +96,7 @@ def cheap_enough(problem: Problem, choice: Sequence[int]) -> list[list[int]]:
     O(candidates log candidates)."""
     most = choice_cost(problem, choice) * (1 + _ROUNDING)
     reads, costs = problem.reads, problem.costs
-    below = _longest_below(problem)
+    below = tree_greedy(problem, together=max)[1]  # the dearest path below each class
     above = [math.inf] * len(reads)
     keep = [[k] if k >= 0 else [] for k in choice]
     heap = [(0.0, c) for c in problem.roots]
@@ -114,32 +114,6 @@ def cheap_enough(problem: Problem, choice: Sequence[int]) -> list[list[int]]:
                     if through < above[x]:
                         heapq.heappush(heap, (through, x))
     return keep
-
-
-def _longest_below(problem: Problem) -> list[float]:
-    """For each class, the least cost of a candidate and the dearest path below it; infinite if it cannot be computed.
-    By Knuth's generalisation of Dijkstra's algorithm."""
-    found = [math.inf] * len(problem.reads)
-    users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
-    waiting = [[len(row) for row in rows] for rows in problem.reads]
-    heap: list[tuple[float, int]] = []
-    for c, rows in enumerate(problem.reads):
-        for k, row in enumerate(rows):
-            for x in row:
-                users[x].append((c, k))
-            if not row:
-                heap.append((problem.costs[c][k], c))
-    heapq.heapify(heap)
-    while heap:
-        cost, c = heapq.heappop(heap)
-        if cost >= found[c]:
-            continue
-        found[c] = cost
-        for u, k in users[c]:
-            waiting[u][k] -= 1
-            if not waiting[u][k]:
-                heapq.heappush(heap, (cost + problem.costs[u][k], u))
-    return found
 
 
 def undominated_candidates(problem: Problem) -> dict[int, Candidates]:

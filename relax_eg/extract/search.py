@@ -40,6 +40,11 @@ class CountedChoice:
         self._relabel()
         self.least = GAIN * sum(map(self.add, problem.roots))
 
+    def replace_choice(self, choice: Sequence[int]) -> None:
+        """Takes another acyclic choice, which has the same candidates for all used classes."""
+        self.choice[:] = choice
+        self._relabel()
+
     def children(self, c: int) -> tuple[int, ...]:
         return self.reads[c][self.choice[c]] if self.choice[c] >= 0 else ()
 

@@ -151,7 +151,7 @@ class SurroundingNames(ast.NodeTransformer):
             return self.generic_visit(node)
         value = self.outside[at.id]
         is_ours = inspect.ismodule(value) and value.__name__ == __name__.partition(".")[0]
-        if is_ours and names[-1] not in ("data", "script", *vars(value)["MOVED"]):
+        if is_ours and names[-1] not in ("script", *vars(value)["MOVED"]):
             at.id = "R"
             return node
         if value is api:

@@ -22,6 +22,7 @@ from relax_eg.shapes.spec import ANY_KEY, accepted_dtypes
 
 DimLike = int | str | Dim
 
+_SHOWN = 20  # chosen: values of a list or tree that its text shows
 UNKNOWN_RANK = -1  # given: Relax's spelling
 
 
@@ -245,8 +246,6 @@ class DataType:
         return Data(self, tuple(args))
 
     def __getattr__(self, name: str) -> Any:
-        from relax_eg.ir.data import DataBuilder
-
         if name.startswith("__") or name not in [c.name for c in self.constructors]:
             names = ", ".join(c.name for c in self.constructors)
             raise AttributeError(f"`{self.name}` has no constructor `{name}`; it has: {names}")
@@ -262,6 +261,59 @@ class DataType:
                 return i
         names = ", ".join(c.name for c in self.constructors)
         raise KeyError(f"`{self.name}` has no constructor `{name}`; it has: {names}")
+
+
+class DataValue:
+    """A value of a data type.
+
+    - `definition`: the data type.
+    - `index`: the place of its constructor.
+    - `fields`: the values of the constructor's fields.
+    """
+
+    __slots__ = ("definition", "fields", "index")
+
+    def __init__(self, definition: DataType, index: int, fields: tuple[Any, ...]) -> None:
+        self.definition = definition
+        self.index = index
+        self.fields = fields
+
+    @property
+    def constructor(self) -> str:
+        """The name of its constructor."""
+        return self.definition.constructors[self.index].name
+
+    def __repr__(self) -> str:
+        parts: list[str] = []
+        stack: list[Any] = [self]
+        while stack and len(parts) < 2 * _SHOWN:
+            value = stack.pop()
+            if isinstance(value, DataValue) and value.fields:
+                parts.append(f"{value.constructor}(")
+                stack.append(")")
+                for i, f in enumerate(reversed(value.fields)):
+                    stack += [", ", f] if i else [f]
+            else:
+                parts.append(value.constructor if isinstance(value, DataValue) else str(value))
+        return "".join(parts) + ("..." if stack else "")
+
+
+@dataclass(frozen=True, slots=True)
+class DataBuilder:
+    """A constructor of a data type as a function of Python.
+
+    - `definition`: the data type.
+    - `index`: the place of the constructor.
+    """
+
+    definition: DataType
+    index: int
+
+    def __call__(self, *fields: Any) -> DataValue:
+        c = self.definition.constructors[self.index]
+        if len(fields) != len(c.fields):
+            raise SpecError(f"{self.definition.name}.{c.name} takes {len(c.fields)} fields, got {len(fields)}")
+        return DataValue(self.definition, self.index, fields)
 
 
 @dataclass(frozen=True, slots=True)

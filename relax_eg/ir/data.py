@@ -8,7 +8,6 @@ List.Cons(x, List.Nil())                                    a value
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,6 +18,7 @@ from relax_eg.ir.annotations import (
     Constructor,
     Data,
     DataType,
+    DataValue,
     Named,
     Tensor,
     Tuple,
@@ -30,42 +30,6 @@ from relax_eg.ir.annotations import (
 
 _WANTED = 'a constructor and the annotations of its fields, as Cons=("a", "List(a)") of data_type("List(a)", ...)'
 SHOWN_PLACE = 120  # chosen: characters of the place of a value that an error names
-SHOWN = 20  # chosen: values of a list or tree that its text shows
-
-
-class DataValue:
-    """A value of a data type.
-
-    - `definition`: the data type.
-    - `index`: the place of its constructor.
-    - `fields`: the values of the constructor's fields.
-    """
-
-    __slots__ = ("definition", "fields", "index")
-
-    def __init__(self, definition: DataType, index: int, fields: tuple[Any, ...]) -> None:
-        self.definition = definition
-        self.index = index
-        self.fields = fields
-
-    @property
-    def constructor(self) -> str:
-        """The name of its constructor."""
-        return self.definition.constructors[self.index].name
-
-    def __repr__(self) -> str:
-        parts: list[str] = []
-        stack: list[Any] = [self]
-        while stack and len(parts) < 2 * SHOWN:
-            value = stack.pop()
-            if isinstance(value, DataValue) and value.fields:
-                parts.append(f"{value.constructor}(")
-                stack.append(")")
-                for i, f in enumerate(reversed(value.fields)):
-                    stack += [", ", f] if i else [f]
-            else:
-                parts.append(value.constructor if isinstance(value, DataValue) else str(value))
-        return "".join(parts) + ("..." if stack else "")
 
 
 class FunctionValue:
@@ -95,24 +59,6 @@ class Cell:
 
     def __init__(self, content: Any) -> None:
         self.content = content
-
-
-@dataclass(frozen=True, slots=True)
-class DataBuilder:
-    """A constructor of a data type as a function of Python.
-
-    - `definition`: the data type.
-    - `index`: the place of the constructor.
-    """
-
-    definition: DataType
-    index: int
-
-    def __call__(self, *fields: Any) -> DataValue:
-        c = self.definition.constructors[self.index]
-        if len(fields) != len(c.fields):
-            raise SpecError(f"{self.definition.name}.{c.name} takes {len(c.fields)} fields, got {len(fields)}")
-        return DataValue(self.definition, self.index, fields)
 
 
 def data_type(name: str, /, **constructors: Sequence[Annotation | str] | Annotation | str) -> DataType:
@@ -250,7 +196,7 @@ def list_of(definition: DataType, items: Iterable[Any]) -> DataValue:
     OptionError for another type, or for `items` that are no values in order."""
     counts = [len(c.fields) for c in definition.constructors] if isinstance(definition, DataType) else []  # pyright: ignore[reportUnnecessaryIsInstance]
     if sorted(counts) != [0, 2]:
-        raise OptionError(f"list_of({short_repr(definition)}): a data type such as rx.data.List is accepted")
+        raise OptionError(f"list_of({short_repr(definition)}): a data type such as rx.script.List is accepted")
     if not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise OptionError(f"list_of(..., {short_repr(items)}): values in order are accepted")
     empty = counts.index(0)
@@ -264,7 +210,7 @@ def items_of(value: DataValue) -> list[Any]:
     """Returns the elements of a list: the first field of each cell, along the last one. OptionError for another
     value."""
     if not isinstance(value, DataValue) or len(value.fields) not in (0, 2):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise OptionError(f"items_of({short_repr(value)}): a list, such as rx.data.list_of makes, is accepted")
+        raise OptionError(f"items_of({short_repr(value)}): a list, such as rx.script.list_of makes, is accepted")
     found: list[Any] = []
     while value.fields:
         found.append(value.fields[0])

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from relax_eg.errors import OperatorError, WellFormedError
-from relax_eg.ir.annotations import Data
-from relax_eg.ir.data import Cell, DataValue, FunctionValue
+from relax_eg.ir.annotations import Data, DataValue
+from relax_eg.ir.data import Cell, FunctionValue
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,

@@ -14,9 +14,9 @@ import numpy as np
 from relax_eg.argument_checks import short_repr
 from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError
-from relax_eg.ir.annotations import Annotation, Data, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Data, DataValue, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
-from relax_eg.ir.data import Cell, DataValue, FunctionValue, map_annotated, map_data, sizes_in_data, unknown_size_error
+from relax_eg.ir.data import Cell, FunctionValue, map_annotated, map_data, sizes_in_data, unknown_size_error
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
     ALLOC_TENSOR,

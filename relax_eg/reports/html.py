@@ -12,8 +12,8 @@ from markupsafe import Markup
 from relax_eg.figures import binding_text, si, time
 from relax_eg.reports import compare_text, plots, text
 from relax_eg.reports.align import AlignedPrograms, Column
-from relax_eg.reports.curves import curves_over_bindings
 from relax_eg.reports.pages import css, template
+from relax_eg.reports.plots import curves_over_bindings
 from relax_eg.reports.record import ReportRecord
 from relax_eg.reports.roofline import roofline
 from relax_eg.reports.serialization import write_text

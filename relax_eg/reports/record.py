@@ -144,7 +144,7 @@ class ReportRecord:
         return [here, *(replace(here, at=o.at, before=o.before, after=o.after) for o in self.others)]
 
     def as_data(self) -> dict[str, Any]:
-        """The report as plain data for JSON, with a schema version (the schema is in `relax_eg.reports.schema`)."""
+        """The report as plain data for JSON, with a schema version (the schema is docs/report.schema.json)."""
         data: dict[str, Any] = {"schema": SCHEMA, **asdict(self)}
         del data["more"]
         for side in ("before", "after"):

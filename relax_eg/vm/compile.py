@@ -70,8 +70,7 @@ from relax_eg.vm.instructions import (
     Switch,
     WriteRef,
 )
-from relax_eg.vm.lifetimes import with_kills
-from relax_eg.vm.storages import Branch, Planned, PlannedRegion, with_storages
+from relax_eg.vm.storages import Branch, Planned, PlannedRegion, with_kills, with_storages
 
 Advances = Callable[[list[Any], Mapping[str, int]], tuple[list[Any], Mapping[str, int]]]
 Bind = Callable[[list[Any], Mapping[str, int]], Mapping[str, int]]

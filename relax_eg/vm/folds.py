@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Data, DataValue, Tensor, Tuple
 from relax_eg.ir.control import group_arguments
-from relax_eg.ir.data import DataValue
 from relax_eg.ir.expr import CALL, FUNCTION, MATCH, VAR, Expr, postorder
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Function, Module

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.data import Cell, DataValue, FunctionValue, map_data
+from relax_eg.ir.annotations import DataValue
+from relax_eg.ir.data import Cell, FunctionValue, map_data
 from relax_eg.ir.expr import Expr
 from relax_eg.limits import FRAMES
 from relax_eg.vm.folds import Batch, DeferredValue, rank_of

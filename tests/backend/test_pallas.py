@@ -321,7 +321,7 @@ def test_profiles_say_who_gets_it(tmp_path: Path) -> None:
 
 def test_a_workspace_is_written_by_one_kernel_and_read_by_another() -> None:
     x, w = ir.var("x", ir.Tensor("n 192")), ir.var("w", ir.Tensor("192 70"))
-    module = rx.Module((ir.pure_function("main", [x, w], [ir.call_tir(split_k, [x, w])]),))
+    module = rx.types.Module((ir.pure_function("main", [x, w], [ir.call_tir(split_k, [x, w])]),))
     best = rx.optimize(module, execution="kernels", target="h100", at={"n": 2})
     args = [jnp.asarray(a) for a in arguments(split_k, {"n": 2, "m": 70})]
     pallas = Pallas(interpret=True)

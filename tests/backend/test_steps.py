@@ -427,7 +427,7 @@ def main(x: R.Tensor(("n",), "float32"), c: R.Tensor((), "bool")):
     functions = (*inside.functions[2:], *inside.functions[:2])
     text = r"^cond: branch `a` gives \(2,\) float32, branch `b` gives \(4,\) float32\n  accepted: branches that agree"
     with pytest.raises(ShapeError, match=text):
-        rx.optimize(rx.Module(functions))(normal(2), True)
+        rx.optimize(rx.types.Module(functions))(normal(2), True)
 
 
 LOOPS = """
@@ -463,7 +463,7 @@ def main(x: R.Tensor(("k", "n"), "float32"), v: R.Tensor(("n",), "float32")):
 @pytest.mark.parametrize("reverse", [False, True])
 def test_loops_with_steps_inside(reverse: bool) -> None:
     module = rx.parse(LOOPS.replace("{reverse}", str(reverse)))
-    module = rx.Module((module["main"], *(f for f in module if f.name != "main")))
+    module = rx.types.Module((module["main"], *(f for f in module if f.name != "main")))
     best = rx.optimize(module)
     x, v = np.round(normal(3, 4)), np.array([1, 1, 2], np.float32)[[0, 1, 2, 0]]
     wanted = v

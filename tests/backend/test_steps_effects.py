@@ -34,7 +34,7 @@ def main(x: R.Tensor(("n",), "float32")):
 """).functions[::-1]
     blocks = tuple(traced.main.blocks)
     effectful = type(callee)("callee", traced.main.params, blocks, traced.main.result)
-    module = rx.Module((main, effectful))
+    module = rx.types.Module((main, effectful))
     best = rx.optimize(module)
     agree(best(np.array([2, 1, 2], np.float32)), np.array([2, 3], np.float32))
     jax.effects_barrier()

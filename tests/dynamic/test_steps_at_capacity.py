@@ -165,7 +165,7 @@ def test_a_ragged_batch() -> None:
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal((k, 4)).astype(np.float32) for k in (5, 8, 6, 7, 2, 13, 16, 9)]
     w = rng.standard_normal((4, 4)).astype(np.float32)
-    found = rx.data.items_of(best(rx.data.list_of(rx.data.List, rows), w))
+    found = rx.script.items_of(best(rx.script.list_of(rx.script.List, rows), w))
     for x, y in zip(rows, found, strict=True):
         e = np.exp(x @ w - (x @ w).max(0))
         np.testing.assert_allclose(y, (e / e.sum(0) * x).sum(0), rtol=1e-4, atol=1e-5)

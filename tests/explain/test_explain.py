@@ -247,7 +247,7 @@ def test_a_wrong_value_is_found_by_evaluation() -> None:
     f = best.shared.main
     (block,) = f.blocks
     (binding,) = block.bindings
-    chosen = rx.Module((replace(f, blocks=(replace(block, bindings=(replace(binding, value=goal.end),)),)),))
+    chosen = rx.types.Module((replace(f, blocks=(replace(block, bindings=(replace(binding, value=goal.end),)),)),))
     d = replace(
         best,
         chosen=chosen,
@@ -266,7 +266,7 @@ def said_to_be(*values: Expr) -> Derivation:
     ]
     goal = Goal(values[0], values[-1], [(RuleStep(e, 0, True), b) for e, b in zip(steps, values[1:], strict=True)])
     best = rx.optimize(lambda x: x + x, "n").explain().derivation
-    before, after = (rx.Module((pure_function("main", (X,), [e]),)) for e in (values[0], values[-1]))
+    before, after = (rx.types.Module((pure_function("main", (X,), [e]),)) for e in (values[0], values[-1]))
     return replace(
         best, written=before, shared=before, chosen=after, functions={"main": after.main},
         parts=(DerivationPart("main", 0, (goal,)),), rules=rx.rules.default,
@@ -392,7 +392,7 @@ def test_sizes_that_are_proved_equal_are_conditions_of_a_step() -> None:
     assert [e.rule.name for e in equations_of(goals_in_order(results))] == ["reshape_to_itself"]
 
     def derivation(scope: Scope) -> Derivation:
-        before, after = (rx.Module((pure_function("main", (x,), [e]),)) for e in (written, chosen))
+        before, after = (rx.types.Module((pure_function("main", (x,), [e]),)) for e in (written, chosen))
         functions = {"main": after.main}
         parts = (DerivationPart("main", 0, tuple(results)),)
         return Derivation("f", before, before, after, functions, parts, rx.rules.default, ("exact",), scope, {})

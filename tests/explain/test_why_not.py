@@ -114,7 +114,7 @@ EXPECTED: dict[str, Asked] = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_why(name: str) -> None:
     rule, fn, specs, options, outcome, said = EXPECTED[name]
-    found = rx.why_not(rule, fn, *specs, **options)
+    found = rx.debug.why_not(rule, fn, *specs, **options)
     assert found.outcome == outcome, str(found)
     assert any(said in r for r in found.reasons), str(found)
     if found.match:
@@ -127,7 +127,9 @@ def test_it_answers_beside_a_loop_that_was_proposed() -> None:
     def attention(x, w, y):
         return jax.nn.softmax(x @ w) @ y
 
-    found = rx.why_not("exp_of_log", attention, "n 4096", "4096 m", "m 64", at={"n": 4096, "m": 4096}, target="cpu")
+    found = rx.debug.why_not(
+        "exp_of_log", attention, "n 4096", "4096 m", "m 64", at={"n": 4096, "m": 4096}, target="cpu"
+    )
     assert found.outcome == "no match" and "needs `log`" in found.reasons[0], str(found)
 
 
@@ -192,7 +194,7 @@ def test_it_answers_on_every_program_of_the_corpus(name: str, in_pieces: bool) -
 
 
 def test_it_prints_rule_place_and_reason() -> None:
-    first, second, third = repr(rx.why_not("product_with_sigmoid", gated, "n", "n")).splitlines()
+    first, second, third = repr(rx.debug.why_not("product_with_sigmoid", gated, "n", "n")).splitlines()
     assert first.startswith("product_with_sigmoid: x * sigmoid(x)  =>  silu(x)      elementwise.py:")
     line = gated.__code__.co_firstlineno + 1
     assert second == f"nearest match: test_why_not.py:{line}  y * sigmoid(x)"
@@ -207,18 +209,18 @@ def tanh_of_two_steps(a, b, v):
 
 def test_what_other_rules_made_is_looked_at() -> None:
     """As written there is no a @ (b @ v)."""
-    found = rx.why_not(mine["tanh_of_two_steps"], lambda a, b, v: jnp.sin((a @ b) @ v), *MATRIX_VECTOR)
+    found = rx.debug.why_not(mine["tanh_of_two_steps"], lambda a, b, v: jnp.sin((a @ b) @ v), *MATRIX_VECTOR)
     assert found.reasons == ("needs `tanh`, as in tanh(a @ (b @ v)): only sin reads this",)
 
 
 def test_a_module_will_do() -> None:
     module = rx.trace(gated, "n", "n")
-    assert "different values" in str(rx.why_not("product_with_sigmoid", module))
+    assert "different values" in str(rx.debug.why_not("product_with_sigmoid", module))
 
 
 def test_an_unknown_name() -> None:
     with pytest.raises(rx.errors.OptionError, match="no rule `log_of_exps` in set `default`; did you mean log_of_exp"):
-        rx.why_not("log_of_exps", two_products, *PRODUCTS)
+        rx.debug.why_not("log_of_exps", two_products, *PRODUCTS)
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -236,15 +238,15 @@ def test_the_command(tmp_path: Path) -> None:
 def test_schemas_are_rules_of_the_set_asked_about() -> None:
     """A general law that fired is said to be in the chosen program; one that proposed nothing names operators that
     the program has."""
-    found = rx.why_not("same_sum_of_products", lambda a, b, c: a @ b + a @ c, "n n", "n n", "n n", at={"n": 64})
+    found = rx.debug.why_not("same_sum_of_products", lambda a, b, c: a @ b + a @ c, "n n", "n n", "n n", at={"n": 64})
     assert (found.outcome, found.reasons) == ("fired", ("what it made is in the chosen program",))
-    none = rx.why_not("same_elements", lambda a, b: a @ b, "n n", "n n", at={"n": 64})
+    none = rx.debug.why_not("same_elements", lambda a, b: a @ b, "n n", "n n", at={"n": 64})
     assert (none.outcome, none.reasons) == ("no match", ("it proposes nothing for any `matmul` there",))
 
 
 def test_a_schema_outside_of_the_rules_is_added() -> None:
     (schema,) = rx.rules.sum_products.schemas
-    found = rx.why_not(
+    found = rx.debug.why_not(
         schema, lambda a, b, c: a @ b + a @ c, "n n", "n n", "n n", at={"n": 64}, rules=rx.RuleSet("none")
     )
     assert found.reasons == ("it is not in the rules asked about; with it added it is used",)

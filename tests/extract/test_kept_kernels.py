@@ -49,5 +49,5 @@ def test_a_real_model_is_never_worse_with_more_rules(sizes: tuple[int, int]) -> 
     """Dispatch decides here, so every kernel less counts, and calls of libraries keep kernels apart."""
     params, _ = minilm.load()
     at: Any = {"at": dict(zip("bs", sizes, strict=True)), "target": "a100"}
-    found = rx.ablate(minilm.encode, params, "b s @ int32", "b s @ int32", sets=["library", "algebra"], **at)
+    found = rx.debug.ablate(minilm.encode, params, "b s @ int32", "b s @ int32", sets=["library", "algebra"], **at)
     assert found.slower("library") >= 1 - 1e-3 and found.slower("algebra") >= 1 - 1e-3

@@ -11,7 +11,7 @@ from relax_eg.ops.interpret import evaluate
 
 INT, BOOL = rx.Tensor((), "int32"), rx.Tensor((), "bool")
 F = rx.Tensor((), "float32")
-Rose, Forest = rx.data.data_types({
+Rose, Forest = rx.script.data_types({
     "Rose(a)": {"Node": ("a", "Forest(a)")},
     "Forest(a)": {"End": (), "More": ("Rose(a)", "Forest(a)")},
 })  # fmt: skip

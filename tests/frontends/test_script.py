@@ -31,7 +31,7 @@ def layer(x: rx.Tensor("n 4")) -> rx.Tensor("n 8"):
     return op.relu(x @ W)
 
 
-def run(module: rx.Module, *args):
+def run(module: rx.types.Module, *args):
     """A module as it is, not optimized, on arrays."""
     best = rx.optimize(module, rules=rx.RuleSet("none"))
     return best(*args)
@@ -85,7 +85,7 @@ def test_what_is_called_is_computed() -> None:
 
 
 def test_words_are_read_whatever_stands_before_them() -> None:
-    from relax_eg import data, script
+    from relax_eg import script
     from relax_eg.script import output
 
     @rx.function
@@ -95,10 +95,10 @@ def test_words_are_read_whatever_stands_before_them() -> None:
             y = rx.match_cast(x, rx.Tensor((m, 4), "float32"))
             z = rx.op.reshape(y, (4, m))
             output(z)
-        match data.Option.Some(z):
-            case rx.data.Option.Some(found):
+        match script.Option.Some(z):
+            case rx.script.Option.Some(found):
                 return found
-            case rx.data.Option.Nothing():
+            case rx.script.Option.Nothing():
                 return z
 
     assert rx.parse(str(main)) == main
@@ -106,7 +106,7 @@ def test_words_are_read_whatever_stands_before_them() -> None:
 
 
 def test_the_error_about_an_old_name_in_a_script_says_the_new_one() -> None:
-    says = r"`rx.List.Nil` is not there: .* no attribute 'List'; it is relax_eg.data.List now"
+    says = r"`rx.List.Nil` is not there: .* no attribute 'List'; it is relax_eg.script.List now"
     with pytest.raises(ScriptError, match=says):
 
         @rx.function
@@ -175,7 +175,7 @@ def test_assumptions_are_checked_at_calls() -> None:
 
 
 def test_functions_of_one_name_are_kept_apart() -> None:
-    def made(k: int) -> rx.Module:
+    def made(k: int) -> rx.types.Module:
         @rx.function
         def step(x: rx.Tensor("n")):
             return x * k

@@ -35,7 +35,7 @@ def exported(f: Callable[..., Any], *args: Any) -> export.Exported:
     return export.export(jax.jit(f))(*specs)
 
 
-def agrees(module: rx.Module, f: Callable[..., Any], *args: Any) -> None:
+def agrees(module: rx.types.Module, f: Callable[..., Any], *args: Any) -> None:
     leaves = jax.tree.leaves(args)
     with jax.enable_x64(module.wide):
         found = jax.tree.leaves(jax.jit(lambda *xs: run_function(module, module.main, xs))(*leaves))
@@ -44,7 +44,7 @@ def agrees(module: rx.Module, f: Callable[..., Any], *args: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-def libraries(module: rx.Module) -> list[str]:
+def libraries(module: rx.types.Module) -> list[str]:
     return [str(e.attr("name")) for f in module for e in f.expressions() if e.op == "call_dps_library"]
 
 

@@ -62,7 +62,7 @@ def _program(factor: int, name: str = "scale") -> TensorProgram:
 def test_names_in_text_are_each_others_own(second: TensorProgram) -> None:
     x = ir.var("x", rx.Tensor("n"))
     call = ir.call_tir(second, [ir.call_tir(_program(2), [x])])
-    module = rx.Module((ir.pure_function("main", [x], [call]),))
+    module = rx.types.Module((ir.pure_function("main", [x], [call]),))
     assert rx.parse(str(module)) == module
     assert [p.name for p in rx.parse(str(module)).programs] == ["scale", second.name]
     held = Held()

@@ -17,9 +17,9 @@ import relax_eg as rx
 from relax_eg import ir
 from relax_eg.errors import MemoryPlanError, ModuleTextError, OperatorError, WellFormedError
 from relax_eg.memory import Place
-from relax_eg.memory.elementwise import overwritable
 from relax_eg.memory.lower import lower_plan
 from relax_eg.memory.plan import LAYOUTS
+from relax_eg.memory.steps import overwritable
 from relax_eg.ops.interpret import evaluate
 
 
@@ -45,7 +45,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[str, ...], tuple[dict[str, i
 }
 
 
-def drawn(module: rx.Module, sizes: dict[str, int]) -> list[Any]:
+def drawn(module: rx.types.Module, sizes: dict[str, int]) -> list[Any]:
     rng = np.random.default_rng(0)
     made: list[Any] = []
     for p in module.main.params:
@@ -74,7 +74,7 @@ def test_a_planned_module_computes_the_same(name: str, results: Any, layout: Any
 
 @settings(max_examples=60)
 @given(programs(), st.integers(0, 2**16), st.sampled_from(LAYOUTS))
-def test_random_modules_compute_the_same_in_their_memory(module: rx.Module, seed: int, layout: Any) -> None:
+def test_random_modules_compute_the_same_in_their_memory(module: rx.types.Module, seed: int, layout: Any) -> None:
     rng = np.random.default_rng(seed)
     bindings = size_bindings(module, rng, 3)
     results = ("apart", "planned")[seed % 2]

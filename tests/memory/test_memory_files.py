@@ -24,19 +24,19 @@ def run(x: Any) -> Any:
 
 
 @pytest.fixture
-def module() -> rx.Module:
+def module() -> rx.types.Module:
     return rx.trace(run, "n n")
 
 
 @pytest.fixture
-def written(module: rx.Module, tmp_path: Path) -> Path:
+def written(module: rx.types.Module, tmp_path: Path) -> Path:
     path = tmp_path / "plan.json"
     save(rx.plan_memory(module, bounds={"n": (1, 64)}, layout="arena"), path)
     return path
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_plan_file_is_read_back(layout: Layout, module: rx.Module, tmp_path: Path) -> None:
+def test_a_plan_file_is_read_back(layout: Layout, module: rx.types.Module, tmp_path: Path) -> None:
     plan, path = rx.plan_memory(module, bounds={"n": (1, 64)}, layout=layout), tmp_path / "plan.json"
     save(plan, path)
     assert load(path, module) == plan.placement
@@ -53,7 +53,7 @@ def edited(path: Path, change: Any) -> None:
     path.write_text(json.dumps(data))
 
 
-def test_an_offset_changed_by_hand_is_refused(module: rx.Module, written: Path) -> None:
+def test_an_offset_changed_by_hand_is_refused(module: rx.types.Module, written: Path) -> None:
     def overlap(data: Any) -> None:
         for row in data["values"]:
             row["offset"] = "0"
@@ -82,7 +82,9 @@ def test_an_offset_changed_by_hand_is_refused(module: rx.Module, written: Path) 
         (lambda d: d["values"][0].update(offset="-4"), "has bytes -4 to"),
     ],
 )
-def test_what_else_is_changed_by_hand_is_refused(change: Any, message: str, module: rx.Module, written: Path) -> None:
+def test_what_else_is_changed_by_hand_is_refused(
+    change: Any, message: str, module: rx.types.Module, written: Path
+) -> None:
     edited(written, change)
     with pytest.raises(MemoryPlanError, match=message):
         load(written, module)
@@ -93,7 +95,7 @@ def test_a_plan_of_another_program_is_refused(written: Path) -> None:
         load(written, rx.trace(lambda x: jnp.sin(jnp.cos(x)), "n n"))
 
 
-def test_a_file_that_is_no_json_is_refused(module: rx.Module, tmp_path: Path) -> None:
+def test_a_file_that_is_no_json_is_refused(module: rx.types.Module, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(MemoryPlanError, match="cannot be read as JSON"):
         load(tmp_path / "x.json", module)
@@ -112,7 +114,7 @@ def test_a_file_that_is_no_json_is_refused(module: rx.Module, tmp_path: Path) ->
         ({"bounds": ["n >= 10", {"n": (1, 4)}]}, "no size satisfies the bounds of `n`"),
     ],
 )
-def test_sizes_that_make_no_sense_are_refused(options: Any, message: str, module: rx.Module) -> None:
+def test_sizes_that_make_no_sense_are_refused(options: Any, message: str, module: rx.types.Module) -> None:
     with pytest.raises(rx.errors.RelaxEgError, match=message):
         rx.plan_memory(module, **options)
 
@@ -126,7 +128,7 @@ def test_sizes_that_make_no_sense_are_refused(options: Any, message: str, module
         ({"align": 0}, "align=0: a number of bytes from 1 on is accepted"),
     ],
 )
-def test_options_that_do_not_exist_are_refused(options: Any, message: str, module: rx.Module) -> None:
+def test_options_that_do_not_exist_are_refused(options: Any, message: str, module: rx.types.Module) -> None:
     with pytest.raises(OptionError, match=message):
         rx.plan_memory(module, **options)
 
@@ -136,7 +138,7 @@ def test_what_is_no_module_is_refused() -> None:
         rx.plan_memory(3)
 
 
-def test_a_call_beyond_a_bound_is_refused(module: rx.Module) -> None:
+def test_a_call_beyond_a_bound_is_refused(module: rx.types.Module) -> None:
     for layout in LAYOUTS:
         plan = rx.plan_memory(module, bounds={"n": (1, 64)}, layout=layout)
         with pytest.raises(BoundsError, match=r"run\(\): n = 65 exceeds its bound 64"):
@@ -145,7 +147,7 @@ def test_a_call_beyond_a_bound_is_refused(module: rx.Module) -> None:
             plan.bytes_at({})
 
 
-def test_the_report_tells_bytes_peak_and_proofs(module: rx.Module) -> None:
+def test_the_report_tells_bytes_peak_and_proofs(module: rx.types.Module) -> None:
     for layout in ("storages", "arena"):
         text = str(rx.plan_memory(module, at={"n": 100}, layout=layout))
         assert "needed at once 117.2 KiB at n = 100: gap 0.00%" in text
@@ -180,7 +182,7 @@ def test_a_program_without_kernels() -> None:
     ("suffix", "layout"), [("svg", "storages"), ("svg", "arena"), ("svg", "greedy"), ("png", "storages")]
 )
 def test_a_picture_names_the_peak_and_its_tensors(
-    suffix: str, layout: Layout, module: rx.Module, tmp_path: Path
+    suffix: str, layout: Layout, module: rx.types.Module, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / f"plan.{suffix}"
@@ -197,7 +199,7 @@ def test_a_picture_names_the_peak_and_its_tensors(
     assert path.read_text() == text  # the same picture each time
 
 
-def test_a_picture_of_an_unknown_kind_is_refused(module: rx.Module, tmp_path: Path) -> None:
+def test_a_picture_of_an_unknown_kind_is_refused(module: rx.types.Module, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(MemoryPlanError, match="xyz"):
         draw(rx.plan_memory(module), tmp_path / "plan.xyz")
@@ -248,7 +250,7 @@ def test_the_command_takes_a_bound_for_each_size(model: Path) -> None:
     assert result.exit_code == 0 and "fixed for all sizes" not in result.output  # b may be anything
 
 
-def test_the_command_plans_module_text(module: rx.Module, tmp_path: Path) -> None:
+def test_the_command_plans_module_text(module: rx.types.Module, tmp_path: Path) -> None:
     (tmp_path / "m.txt").write_text(str(module))
     for layout, fixed in (("arena", True), ("storages", False)):
         result = command(tmp_path / "m.txt", "--bounds", "n=2:8", "--layout", layout)

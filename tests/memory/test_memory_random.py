@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from memory_programs import memory_program, planned_in, random_program
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from relax_eg.memory import MemoryProgram, leaves, packing
+from relax_eg.memory import MemoryProgram, arena, leaves
+from relax_eg.memory.arena import EXACT, Span, liveness_bound, pack
 from relax_eg.memory.check import problems
-from relax_eg.memory.packing import Span, liveness_bound, pack
 from relax_eg.memory.plan import LAYOUTS, Plan
 
 ALIASING = ("elements", "dtype", "bytes", "fits")
@@ -170,7 +170,7 @@ def test_the_search_alone_finds_the_least_packing(seed: int) -> None:
         return {i: tops[i] for i in used}, tops[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_pack_in_orders", piled)
+        patch.setattr(arena, "_pack_in_orders", piled)
         found = pack(given_spans)
     assert found.optimal and found.height == pytest.approx(exact(given_spans))
 
@@ -189,11 +189,11 @@ def test_packings_are_near_the_least_there_is(capsys: pytest.CaptureFixture[str]
     rng = random.Random(0)
     few: list[float] = []
     for _ in range(200):
-        given_spans = spans(rng, rng.randint(2, packing.EXACT), rng.randint(2, 10))
+        given_spans = spans(rng, rng.randint(2, EXACT), rng.randint(2, 10))
         few.append(pack(given_spans).height / exact(given_spans))
     many: list[float] = []
     for _ in range(200):
-        found = pack(spans(rng, rng.randint(packing.EXACT + 1, 200), rng.randint(8, 60)))
+        found = pack(spans(rng, rng.randint(EXACT + 1, 200), rng.randint(8, 60)))
         many.append(found.height / found.bound)
     with capsys.disabled():
         for name, ratios in (("least", few), ("needed at once", many)):

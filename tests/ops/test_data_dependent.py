@@ -91,7 +91,7 @@ def main(x: R.Tensor(("n", 3), "float32")):
 def test_an_operand_that_does_not_fit_its_mask_is_told_when_it_runs() -> None:
     mask = ir.var("mask", Tensor(dtype="bool", ndim=1))
     call = ir.Binding(ir.var("y", Tensor(dtype="float32", ndim=2)), op.masked_select(X, mask))
-    module = rx.Module((ir.Function("main", (X, mask), (ir.Block((call,), dataflow=False),), call.var),))
+    module = rx.types.Module((ir.Function("main", (X, mask), (ir.Block((call,), dataflow=False),), call.var),))
     best = rx.optimize(module)
     x = np.ones((2, 3), np.float32)
     assert best(x, np.array([True, False])).shape == (1, 3)

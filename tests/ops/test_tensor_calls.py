@@ -63,9 +63,9 @@ def test_refused(build: Callable[[], Any], text: str) -> None:
     assert str(error.value).startswith("call_tir: `") and text in str(error.value)
 
 
-def module(call: ir.Expr) -> rx.Module:
+def module(call: ir.Expr) -> rx.types.Module:
     (argument,) = call.args
-    return rx.Module((ir.pure_function("main", [argument], [call]),))
+    return rx.types.Module((ir.pure_function("main", [argument], [call]),))
 
 
 def test_modules() -> None:

@@ -18,7 +18,7 @@ from relax_eg.errors import OptionError
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.figures import time
 from relax_eg.reports.align import Column
-from relax_eg.reports.curves import curves_over_bindings
+from relax_eg.reports.plots import curves_over_bindings
 from relax_eg.reports.short import highlights
 from tests.reports.programs import attention, in_kernels, line, unfused_in_kernels
 

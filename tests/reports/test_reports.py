@@ -13,11 +13,11 @@ import jsonschema
 import pytest
 
 import relax_eg as rx
+from docs.report_schema import schema, text
 from relax_eg.errors import OptionError
 from relax_eg.extract.detail import KernelPart
 from relax_eg.extract.report import DeviceRow, OperatorRow, ProgramCost
 from relax_eg.reports.roofline import kernel_roofline, roofline
-from relax_eg.reports.schema import schema, text
 from tests.reports.programs import attention, in_kernels, line
 
 DATA = Path(__file__).parent / "data"
@@ -226,7 +226,7 @@ def test_reports_follow_their_schema(best: rx.types.Optimized, kernels: rx.types
 
 def test_the_schema_in_the_documents_is_current() -> None:
     shown = (ROOT / "docs" / "report.schema.json").read_text()
-    assert shown == text(), "python -m relax_eg.reports.schema > docs/report.schema.json writes it anew"
+    assert shown == text(), "python -m docs.report_schema > docs/report.schema.json writes it anew"
     names = {f.name for f in fields(rx.types.CostReport)} - {"more"}
     assert names <= json.loads(shown)["properties"].keys()
 

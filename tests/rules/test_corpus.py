@@ -37,7 +37,7 @@ def assert_equal(program: Program, best: Any, seed: int) -> None:
     numerics = program.options.get("numerics", "reassociate")
     made = best._program
     specs = program.specs
-    written = program.made_of if isinstance(program.made_of, rx.Module) else rx.trace(program.made_of, *specs)
+    written = program.made_of if isinstance(program.made_of, rx.types.Module) else rx.trace(program.made_of, *specs)
     names = [str(p.attr("name")) for p in written.main.params]
     facts = {n: frozenset(f) for n, f in zip(names, made.facts, strict=True)}
     args, sizes = draw(written.main, made.scope, facts, seed)

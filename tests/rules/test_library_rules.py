@@ -248,7 +248,7 @@ def test_what_cudnn_is_handed_is_what_its_pattern_reads(kind: str) -> None:
     extra = {"mask": [rng.random((2, 4, 5, 7)) < 0.7], "bias": [rng.standard_normal((2, 4, 5, 7)).astype("float32")]}
     args = [q, k, v, *extra.get(kind, ())]
     params = [var(f"x{i}", rx.Tensor(a.shape, a.dtype.name)) for i, a in enumerate(args)]
-    module = rx.Module((pure_function("main", params, [call_library(attention_names(kind)[1], *params, r=2)]),))
+    module = rx.types.Module((pure_function("main", params, [call_library(attention_names(kind)[1], *params, r=2)]),))
     wanted = np.asarray(evaluate(module, args), np.float32)
     for scale, right in ((1.0, True), (1.5, False)):
         found = routines.attention(q * jnp.bfloat16(scale), *args[1:], r=2, kind=kind, implementation="xla")

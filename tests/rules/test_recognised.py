@@ -132,8 +132,8 @@ def test_a_rule_about_an_operator_that_no_trace_has(case: Case, fixed: bool) -> 
     specs = at_sizes(case.specs) if fixed else case.specs
     assert case.operator not in {e.op for e in rx.trace(case.function, *specs).main.expressions()}
     rules = case.rules()
-    assert rx.why_not("asks", case.function, *specs, rules=rules).outcome == "not chosen"
-    assert rx.why_not("asks", case.near, *specs, rules=rules).outcome == "no match"
+    assert rx.debug.why_not("asks", case.function, *specs, rules=rules).outcome == "not chosen"
+    assert rx.debug.why_not("asks", case.near, *specs, rules=rules).outcome == "no match"
     names = {w for s in specs for w in s.partition("@")[0].split() if w in SIZES}
     best = rx.optimize(case.function, *specs, at={n: SIZES[n] for n in names}, rules=rules, target=Wants(case.operator))
     chosen = {e.op for e in best.module.main.expressions()}
@@ -146,7 +146,7 @@ def test_a_rule_about_an_operator_that_no_trace_has(case: Case, fixed: bool) -> 
 def test_beside_the_rules_that_ship(name: str) -> None:
     case = CASES[name]
     for specs in (case.specs, at_sizes(case.specs)):
-        assert rx.why_not("asks", case.function, *specs, rules=default + case.rules()).outcome == "not chosen"
+        assert rx.debug.why_not("asks", case.function, *specs, rules=default + case.rules()).outcome == "not chosen"
 
 
 def test_in_the_x64_mode() -> None:
@@ -154,7 +154,7 @@ def test_in_the_x64_mode() -> None:
         for name in ("mean", "mean, axes kept", "tril", "triu"):
             case = CASES[name]
             for specs in (("m n@float64",), ("4 6@float64",), case.specs):
-                assert rx.why_not("asks", case.function, *specs, rules=case.rules()).outcome == "not chosen"
+                assert rx.debug.why_not("asks", case.function, *specs, rules=case.rules()).outcome == "not chosen"
 
 
 def mean_of_product() -> rx.RuleSet:
@@ -183,7 +183,7 @@ def test_a_derivation_and_a_certificate_name_recognitions(specs: tuple[str, str]
     certificate.verify(rules)
     with pytest.raises(ExplanationError):
         certificate.verify(default)
-    assert rx.why_not("sum_over_int32_count", rows, "m n", rules=rules).outcome != "no match"
+    assert rx.debug.why_not("sum_over_int32_count", rows, "m n", rules=rules).outcome != "no match"
 
 
 def test_only_what_is_asked_for_is_added() -> None:
@@ -218,4 +218,4 @@ def test_recognitions_are_of_the_classes_that_are_allowed() -> None:
 def test_operands_that_no_gelu_takes() -> None:
     rules = CASES["gelu_tanh"].rules()
     for dtype in ("float8_e4m3fn", "int32", "complex64"):
-        assert rx.why_not("asks", lambda x: x * x, f"m n@{dtype}", rules=rules).outcome == "no match"
+        assert rx.debug.why_not("asks", lambda x: x * x, f"m n@{dtype}", rules=rules).outcome == "no match"

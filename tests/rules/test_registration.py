@@ -279,7 +279,7 @@ def test_patterns_with_filled_tensors_match_what_jax_traces() -> None:
         (lambda x: jnp.trace(x.T), "trace_of_transposed"),
         (lambda x: x @ jnp.ones(x.shape[1]), "times_ones"),
     ):
-        assert rx.why_not(rule, fn, "n n", at={"n": 512}, rules=book).outcome != "no match"
+        assert rx.debug.why_not(rule, fn, "n n", at={"n": 512}, rules=book).outcome != "no match"
 
 
 def test_an_error_about_shapes_names_attribute_values() -> None:

@@ -24,7 +24,7 @@ from relax_eg.tir import (
     TensorProgram,
     walk,
 )
-from relax_eg.tir.arrays import convert
+from relax_eg.tir.evaluate import convert
 
 _STEP = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "any": "bitwise_or",
          "all": "bitwise_and", "xor": "bitwise_xor"}  # fmt: skip

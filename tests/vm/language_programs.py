@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 import relax_eg as rx
-from relax_eg.ir.data import DataValue
+from relax_eg.ir.annotations import DataValue
 from relax_eg.ops.text import parse
 
-List, Option = rx.data.List, rx.data.Option
-SENTENCE = rx.data.data_type("Sentence(a)", Word=("a",), Phrase=("Sentence(a)", "Sentence(a)"))
+List, Option = rx.script.List, rx.script.Option
+SENTENCE = rx.script.data_type("Sentence(a)", Word=("a",), Phrase=("Sentence(a)", "Sentence(a)"))
 
 HEAD = """
 @R.data
@@ -255,7 +255,7 @@ BRACKETED = (
 
 def scalars(values: Any) -> DataValue:
     """Returns the list of these numbers."""
-    return rx.data.list_of(List, [np.float32(v) for v in values])
+    return rx.script.list_of(List, [np.float32(v) for v in values])
 
 
 def sentence(text: str, definition: Any, width: int = 8) -> DataValue:
@@ -288,15 +288,15 @@ def tree_weights() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return tuple((random.normal(size=s) / 4).astype(np.float32) for s in ((8, 16), (16, 40)))  # type: ignore[return-value]
 
 
-def _named(module: rx.Module, name: str) -> Any:
+def _named(module: rx.types.Module, name: str) -> Any:
     return next(d for d in module.data_types if d.name == name)
 
 
-def examples() -> dict[str, tuple[rx.Module, list[Any]]]:
+def examples() -> dict[str, tuple[rx.types.Module, list[Any]]]:
     """Returns each program with arguments."""
     random = np.random.default_rng(1)
     tree, trees = parse(TREE_LSTM), parse(TREES)
-    vectors = rx.data.list_of(List, [random.normal(size=4).astype(np.float32) for _ in range(5)])
+    vectors = rx.script.list_of(List, [random.normal(size=4).astype(np.float32) for _ in range(5)])
     weights = [random.normal(size=s).astype(np.float32) for s in ((8,), (4, 8), (8, 8))]
     return {
         "higher order": (parse(HIGHER_ORDER), [scalars([1, 2, 3]), np.float32(10)]),
@@ -304,7 +304,7 @@ def examples() -> dict[str, tuple[rx.Module, list[Any]]]:
         "tree lstm": (tree, [sentence(BRACKETED[0], tree.data_types[0]), *tree_weights()]),
         "trees": (
             trees,
-            [rx.data.list_of(List, [sentence(t, _named(trees, "Sentence")) for t in BRACKETED]), *tree_weights()],
+            [rx.script.list_of(List, [sentence(t, _named(trees, "Sentence")) for t in BRACKETED]), *tree_weights()],
         ),
         "mandelbrot": (parse(MANDELBROT), [np.float32(-0.1), np.float32(0.7), np.int32(40)]),
         "mutual": (parse(MUTUAL), [np.int32(7)]),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.ir.data import DataValue
+from relax_eg.ir.annotations import DataValue
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.text import parse
 from relax_eg.vm.folds import folds_of, levels
@@ -55,7 +55,7 @@ def test_trees_of_a_list_run_together() -> None:
     assert list(run.compiler.folds) == ["encode"]
     definition = next(d for d in module.data_types if d.name == "Sentence")
     values = [sentence(t, definition) for t in BRACKETED]
-    args = [rx.data.list_of(rx.data.List, values), *tree_weights()]
+    args = [rx.script.list_of(rx.script.List, values), *tree_weights()]
     found, profile = run.profiled([placed(a) for a in args])
     assert_alike(found, evaluate(module, args))
     rows = {(r.function, r.place): r.count for r in profile.rows.values() if "runfold" in r.text}

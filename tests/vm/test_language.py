@@ -19,7 +19,8 @@ from relax_eg.backend.executables import executables
 from relax_eg.backend.steps import Runner
 from relax_eg.errors import ModuleTextError, OperatorError, ShapeError, SpecError, WellFormedError
 from relax_eg.frontends.modules import with_dataflow_blocks
-from relax_eg.ir.data import DataValue, data_type, items_of
+from relax_eg.ir.annotations import DataValue
+from relax_eg.ir.data import data_type, items_of
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import general_functions
 from relax_eg.ir.wellformed import check
@@ -43,7 +44,7 @@ from tests.vm.language_programs import (
 EXAMPLES = examples()
 
 
-def runner(module: rx.Module) -> Runner:
+def runner(module: rx.types.Module) -> Runner:
     """Returns the machine of a module, without a search."""
     formed = with_dataflow_blocks(deduce_module(module))
     return Runner(formed, Scope(), executables({}, 64))
@@ -157,7 +158,7 @@ def test_deep_recursion() -> None:
         i for name in ("even", "odd") for i in even.compiler.code(name).instructions if isinstance(i, CallFunction)
     ]
     assert calls and all(c.is_tail for c in calls)
-    xs = rx.data.list_of(rx.data.List, [jax.numpy.float32(1)] * deep)
+    xs = rx.script.list_of(rx.script.List, [jax.numpy.float32(1)] * deep)
     total = runner(parse(TOTAL.replace("h + main(t)", "main(t)")))
     assert float(total.run([xs])) == 0.0
     stacked = parse(
@@ -174,7 +175,7 @@ def main(xs: List({SCALAR})) -> List({SCALAR}):
 """
     )
     assert len(items_of(runner(stacked).run([xs]))) == deep
-    assert len(items_of(evaluate(stacked, [rx.data.list_of(rx.data.List, [np.float32(1)] * 20_000)]))) == 20_000
+    assert len(items_of(evaluate(stacked, [rx.script.list_of(rx.script.List, [np.float32(1)] * 20_000)]))) == 20_000
 
 
 def test_recursion_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +204,7 @@ def test_calls_of_values_that_are_last_steps() -> None:
 
 # --- scripts ---
 
-List = rx.data.List
+List = rx.script.List
 F = rx.Tensor((), "float32")
 A = rx.script.TypeVar("a")
 
@@ -278,14 +279,14 @@ def test_conditions_and_numbers_of_cases(xs: list[float], n: int, wanted: float)
     assert parse(str(module)) == module
     args = [scalars(xs), np.int32(n), np.float32(1)]
     assert float(evaluate(module, args)) == wanted
-    arrays = rx.data.list_of(List, [jax.numpy.float32(x) for x in xs]), jax.numpy.int32(n), jax.numpy.float32(1)
+    arrays = rx.script.list_of(List, [jax.numpy.float32(x) for x in xs]), jax.numpy.int32(n), jax.numpy.float32(1)
     assert float(runner(module).run(arrays)) == wanted
 
 
 def test_a_script() -> None:
     assert parse(str(pairs)) == pairs
     xs = [1.0, 2.0, 3.0, 4.0, 5.0]
-    got, cell = runner(pairs).run([rx.data.list_of(List, map(jax.numpy.float32, xs)), jax.numpy.float32(10)])
+    got, cell = runner(pairs).run([rx.script.list_of(List, map(jax.numpy.float32, xs)), jax.numpy.float32(10)])
     assert [float(x) for x in items_of(got)] == [50.0, 34.0, 12.0] and float(cell) == 11.0
 
 
@@ -381,8 +382,8 @@ def test_arguments_that_are_refused() -> None:
     for value, said in (
         (other.Nothing(), "main(): argument `xs` should be a List, got Other"),
         (np.float32(1), "main(): argument `xs` should be a List, got float32 1"),
-        (rx.data.list_of(List, [np.int32(1)]), "argument `xs`.Cons[0] should be float32, got int32"),
-        (rx.data.list_of(List, [np.ones(2, np.float32)]), "`xs`.Cons[0] should be () float32, got (2,) float32"),
+        (rx.script.list_of(List, [np.int32(1)]), "argument `xs`.Cons[0] should be float32, got int32"),
+        (rx.script.list_of(List, [np.ones(2, np.float32)]), "`xs`.Cons[0] should be () float32, got (2,) float32"),
     ):
         with pytest.raises(ShapeError) as error:
             best(value)
@@ -467,7 +468,7 @@ def test_types_that_mention_each_other(tmp_path: Path) -> None:
     module = parse(ROSES)
     assert parse(str(module)) == module and pickle.loads(pickle.dumps(module)) == module
     forest, pair, rose = (next(d for d in module.data_types if d.name == n) for n in ("Forest", "Pair", "Rose"))
-    made = rx.data.data_types({
+    made = rx.script.data_types({
         "Forest(a)": {"End": (), "More": ("Rose(a)", "Forest(a)")}, "Rose(a)": {"Node": ("a", "Forest(a)")}
     })  # fmt: skip
     assert made == (forest, rose)
@@ -490,7 +491,7 @@ def test_types_that_mention_each_other(tmp_path: Path) -> None:
     with pytest.raises(ModuleTextError, match=r"no case of this `match` takes Forest\.More"):
         parse(ROSES.replace("        case Forest.More(r, rest):\n            return total(r) + totals(rest)\n", ""))
     with pytest.raises(rx.errors.SpecError, match="Rose: the field 'Forrest' is no annotation"):
-        rx.data.data_types({"Rose": {"Node": ("Forrest",)}, "Forest": {"End": ("Rose",)}})
+        rx.script.data_types({"Rose": {"Node": ("Forrest",)}, "Forest": {"End": ("Rose",)}})
 
 
 def test_a_script_of_types_that_mention_each_other() -> None:
@@ -499,7 +500,7 @@ def test_a_script_of_types_that_mention_each_other() -> None:
     assert float(evaluate(evens, [xs])) == 3.0
 
 
-Even, Odd = rx.data.data_types({
+Even, Odd = rx.script.data_types({
     "Even(a)": {"Empty": (), "Even": ("a", "Odd(a)")}, "Odd(a)": {"Nothing": (), "Odd": ("a", "Even(a)")}
 })  # fmt: skip
 

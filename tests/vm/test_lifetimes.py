@@ -16,8 +16,8 @@ from relax_eg.cli import app
 from relax_eg.ir.steps import stepped_functions
 from relax_eg.rules.check import without_checks
 from relax_eg.vm.instructions import BranchOn, CallFunction, Code, Jump, Kill, MakeTuple, Move, Return
-from relax_eg.vm.lifetimes import with_kills
 from relax_eg.vm.machine import VirtualMachine
+from relax_eg.vm.storages import with_kills
 
 ELEMENTS = 40_961
 

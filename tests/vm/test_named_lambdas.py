@@ -13,7 +13,7 @@ from relax_eg.ops.text import parse
 from tests.vm.language_programs import SCALAR, scalars
 from tests.vm.test_language import assert_alike, plain
 
-List = rx.data.List
+List = rx.script.List
 F = rx.Tensor((), "float32")
 A, B = rx.script.TypeVar("a"), rx.script.TypeVar("b")
 
@@ -40,15 +40,15 @@ def named(x: F, n: rx.Tensor((), "int32"), xs: List(F)):  # type: ignore[reportI
     def inner(y: F) -> F:
         return scale(y) + twice(y)
 
-    match rx.data.Option.Some(inner(x)):
-        case rx.data.Option.Some(found):
+    match rx.script.Option.Some(inner(x)):
+        case rx.script.Option.Some(found):
             return pair(x, n), twice(n), found, mapped(scale, xs), (lambda u: u * u)(x)
-        case rx.data.Option.Nothing():
+        case rx.script.Option.Nothing():
             return pair(x, n), twice(n), x, xs, x
 
 
 @rx.function
-def lines(x: F, n: rx.Tensor((), "int32"), o: rx.data.Option(F)):  # type: ignore[reportInvalidTypeForm]
+def lines(x: F, n: rx.Tensor((), "int32"), o: rx.script.Option(F)):  # type: ignore[reportInvalidTypeForm]
     k = x * 2.0
 
     def at_least(v, low):  # type: ignore[reportMissingParameterType]
@@ -59,9 +59,9 @@ def lines(x: F, n: rx.Tensor((), "int32"), o: rx.data.Option(F)):  # type: ignor
 
     def or_else(o, other):  # type: ignore[reportMissingParameterType]
         match o:
-            case rx.data.Option.Some(v):
+            case rx.script.Option.Some(v):
                 return v * k
-            case rx.data.Option.Nothing():
+            case rx.script.Option.Nothing():
                 return other
 
     def twice(a):  # type: ignore[reportMissingParameterType]
@@ -76,7 +76,7 @@ def lines(x: F, n: rx.Tensor((), "int32"), o: rx.data.Option(F)):  # type: ignor
 
 def test_functions_of_several_lines_without_annotations() -> None:
     assert parse(str(lines)) == lines and "lines_at_least1" in str(lines)
-    args = np.float32(2), np.int32(3), rx.data.Option.Some(np.float32(3))
+    args = np.float32(2), np.int32(3), rx.script.Option.Some(np.float32(3))
     wanted = (4.0, 4, 12.0, 14.0, 39)
     assert tuple(x.item() for x in evaluate(lines, args)) == wanted
     assert_alike(rx.optimize(lines, rules=rx.RuleSet("none"))(*args), evaluate(lines, args))

@@ -72,12 +72,12 @@ def main_of(body: str) -> str:
     return HEAD + POWER + f"\n@R.function\ndef main(x: R.Tensor((), 'float32')):\n    {body}\n"
 
 
-def evaluated(module: rx.Module) -> tuple[rx.Module, int]:
+def evaluated(module: rx.types.Module) -> tuple[rx.types.Module, int]:
     formed, spent = partially_evaluated(with_dataflow_blocks(deduce_module(module)))
     return with_dataflow_blocks(deduce_module(formed)), spent
 
 
-def check(module: rx.Module, args: list[Any]) -> tuple[rx.Module, int]:
+def check(module: rx.types.Module, args: list[Any]) -> tuple[rx.types.Module, int]:
     """Evaluates a module ahead, and compares both with the interpreter and the machine."""
     made, spent = evaluated(module)
     wanted = evaluate(module, args)
@@ -159,7 +159,7 @@ def main(x: R.Tensor(("n",), "float32"), c: R.Tensor(("n",), "float32"), xs: Lis
 def test_bodies_have_the_sizes_of_their_callers() -> None:
     """Functions have names of their own for sizes, and `match_cast`s that are evaluated twice name two."""
     x, c = np.float32([0.5, 0.1, 0.3]), np.float32([0.2, 0.4, 0.1])
-    made, spent = check(parse(SIZED), [x, c, rx.data.list_of(rx.data.List, [x, c])])
+    made, spent = check(parse(SIZED), [x, c, rx.script.list_of(rx.script.List, [x, c])])
     assert spent >= 8
     assert not any(e.op == "make_closure" for f in made for e in f.expressions())
     assert {f.name for f in made}.isdisjoint({"twice", "larger"})
@@ -171,7 +171,7 @@ def test_calls_that_check_their_arguments_stay() -> None:
     text = SIZED.replace('main(x: R.Tensor(("n",), "float32"), c', 'main(x: R.Tensor(ndim=1, dtype="float32"), c')
     lines = text.split("    y = twice(")[0] + "    return twice(lambda v: v + 1.0, x)\n"
     x = np.float32([0.5, 0.1, 0.3])
-    made, _ = check(parse(lines), [x, x, rx.data.list_of(rx.data.List, [])])
+    made, _ = check(parse(lines), [x, x, rx.script.list_of(rx.script.List, [])])
     assert "twice" in {f.name for f in made}
 
 

@@ -34,10 +34,10 @@ def main(xs: List(R.Tensor(("n", 4), "float32")), z: R.Tensor(("n", 4), "float32
 def test_tensors_inside_of_data_have_the_sizes_that_are_said() -> None:
     best = rx.optimize(parse(SIZED), rules=rx.RuleSet("none"))
     z, one = np.ones((3, 4), np.float32), np.ones((1, 4), np.float32)
-    assert np.all(best(rx.data.list_of(rx.data.List, [z, z]), z) == 3)
+    assert np.all(best(rx.script.list_of(rx.script.List, [z, z]), z) == 3)
     wanted = r"main\(\): `xs`\.Cons\[1\]\.Cons\[0\], axis 0 should be n = 3 \(from argument `z`\), got 1"
     with pytest.raises(ShapeError, match=wanted):
-        best(rx.data.list_of(rx.data.List, [z, one]), z)
+        best(rx.script.list_of(rx.script.List, [z, one]), z)
     without = (
         SIZED.replace(', z: R.Tensor(("n", 4), "float32")', "").replace("(xs, z)", "(xs)").replace("(t, z)", "(t)")
     )
@@ -46,7 +46,7 @@ def test_tensors_inside_of_data_have_the_sizes_that_are_said() -> None:
         parse(without.replace("return z", 'return R.zeros((n, 4), "float32")'))
 
 
-List = rx.data.List
+List = rx.script.List
 ROWS = List(rx.Tensor("n 4"))
 
 
@@ -76,16 +76,16 @@ def test_sizes_that_only_data_tells(mode: str) -> None:
     assert parse(str(centred)) == centred
     best = rx.optimize(centred, rules=rx.RuleSet("none"), dynamic=mode)
     for n in (2, 3):
-        xs = rx.data.list_of(List, [np.full((n, 4), k, np.float32) for k in (1, 2)])
-        wanted = rx.data.list_of(List, [np.full((n, 4), k, np.float32) for k in (-2, -1)])
+        xs = rx.script.list_of(List, [np.full((n, 4), k, np.float32) for k in (1, 2)])
+        wanted = rx.script.list_of(List, [np.full((n, 4), k, np.float32) for k in (-2, -1)])
         assert_alike(evaluate(centred, [xs]), wanted)
         assert_alike(best(xs), wanted)
-    empty = rx.data.list_of(List, [])
+    empty = rx.script.list_of(List, [])
     for run in (lambda: evaluate(centred, [empty]), lambda: best(empty)):
         with pytest.raises(ShapeError, match=r"no tensor in .* tells the size `n`, which is needed"):
             run()
     with pytest.raises(ShapeError, match=r"centred\(\): `xs`.*axis 0 should be n = 1 .*, got 2"):
-        best(rx.data.list_of(List, [np.ones((2, 4), np.float32), np.ones((1, 4), np.float32)]))
+        best(rx.script.list_of(List, [np.ones((2, 4), np.float32), np.ones((1, 4), np.float32)]))
 
 
 def test_sizes_of_data_follow_from_those_of_arguments() -> None:
@@ -110,7 +110,7 @@ def main(xs: List(R.Tensor(("m", 4), "float32"))) -> List(R.Tensor(("m", 4), "fl
     module = parse(text)
     assert parse(str(module)) == module and not module.main.cast_variables
     for xs in ([], [np.ones((3, 4), np.float32)]):
-        data = rx.data.list_of(List, xs)
+        data = rx.script.list_of(List, xs)
         assert_alike(rx.optimize(module, rules=rx.RuleSet("none"))(data), evaluate(module, [data]))
 
 
@@ -125,9 +125,9 @@ def test_data_is_checked_where_a_function_says_more_of_it() -> None:
     assert len(checks) == 1
     best = rx.optimize(module, rules=rx.RuleSet("none"))
     z, one = np.ones((3, 4), np.float32), np.ones((1, 4), np.float32)
-    assert np.all(best(rx.data.list_of(List, [z, z]), z) == 3)
+    assert np.all(best(rx.script.list_of(List, [z, z]), z) == 3)
     with pytest.raises(ShapeError, match=r"total\(\): `argument 0`\.Cons\[1\].*, axis 0 should be n = 3 .*, got 1"):
-        best(rx.data.list_of(List, [z, one]), z)
+        best(rx.script.list_of(List, [z, one]), z)
 
 
 def test_data_that_functions_of_the_host_return() -> None:
@@ -144,15 +144,18 @@ def main(x: R.Tensor(("n",), "float32")):
     x, best = np.ones(3, np.float32), rx.optimize(module, rules=rx.RuleSet("none"))
     for given, said in (
         (
-            lambda x: rx.data.list_of(List, [x, x[:1]]),
+            lambda x: rx.script.list_of(List, [x, x[:1]]),
             r"result\.Cons\[1\]\.Cons\[0\]: float32\[1\], annotated .* \[3\]",
         ),
-        (lambda x: rx.data.list_of(List, [np.float64(x)]), r"result\.Cons\[0\]: float64\[3\], annotated float32 \[3\]"),
+        (
+            lambda x: rx.script.list_of(List, [np.float64(x)]),
+            r"result\.Cons\[0\]: float64\[3\], annotated float32 \[3\]",
+        ),
         (lambda x: x, r"its result should be a List, got ndarray"),
     ):  # fmt: skip
         rx.script.register_function("tests.rows", given, replace=True)
         for run in (lambda: evaluate(module, [x]), lambda: best(x)):
             with pytest.raises(HostError, match=said):
                 run()
-    rx.script.register_function("tests.rows", lambda x: rx.data.list_of(List, [x, x]), replace=True)
-    assert_alike(best(x), rx.data.list_of(List, [x, x]))
+    rx.script.register_function("tests.rows", lambda x: rx.script.list_of(List, [x, x]), replace=True)
+    assert_alike(best(x), rx.script.list_of(List, [x, x]))

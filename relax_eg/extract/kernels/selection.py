@@ -11,22 +11,20 @@ never costs more than fusion alone, or than algebra first and fusion after.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
+from relax_eg.extract.kernels.anchors import merge_anchors
 from relax_eg.extract.kernels.cost import KernelCost
-from relax_eg.extract.kernels.dispatch import dispatch_seconds, runs_ahead
-from relax_eg.extract.kernels.ilp import solve_kernels
-from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restrict_operators, without_free_classes
-from relax_eg.extract.kernels.operations import operations_of
+from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
+from relax_eg.extract.kernels.operations import Operation, operations_of
 from relax_eg.extract.kernels.rows import Composed, WayRows, table_of
-from relax_eg.extract.kernels.siblings import sibling_kernels
-from relax_eg.extract.kernels.states import OVERSIZED
-from relax_eg.extract.kernels.ways import KernelSelection, Way, is_same_way
+from relax_eg.extract.kernels.states import OVERSIZED, Kernel, Stage, State, StateTable
+from relax_eg.extract.kernels.ways import KernelSelection, Way, is_same_way, members_of
 from relax_eg.extract.pricing import FREE, Pricing
 from relax_eg.extract.problem import (
     Problem,
@@ -43,6 +41,160 @@ from relax_eg.extract.solve import Solved, SolverEffort
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.logs import stage
 from relax_eg.reached import operands_first
+
+# Seconds to dispatch kernels on devices that compute while the host dispatches further kernels.
+
+
+def runs_ahead(models: Sequence[KernelCost]) -> bool:
+    """Whether the host dispatches kernels while the device computes."""
+    return all(m.cost is None and m.profile.platform != "cpu" and m.profile.dispatch > 0 for m in models)
+
+
+def dispatch_seconds(
+    graph: ExtractionGraph,
+    models: Sequence[KernelCost],
+    weights: Sequence[float],
+    static: Sequence[bool],
+    chosen: Iterable[tuple[int, Way]],
+) -> float:
+    """Seconds that the host takes to dispatch the kernels of `chosen`, summed over `models` with `weights`.
+
+    - `static`: for each class, whether it is computed ahead of the calls and needs no dispatch; empty if none is.
+    - `chosen`: pairs of a class and its way.
+    """
+    several: set[int] = set()
+    total = 0.0
+    for c, way in chosen:
+        if (static and static[c]) or way.several in several:
+            continue
+        if way.several >= 0:
+            several.add(way.several)
+        site, annotation = graph.candidates[c][way.candidate].site, graph.annotations[c]
+        one = way.state is not None or way.several >= 0
+        for w, m in zip(weights, models, strict=True):
+            total += w * m.profile.dispatch * (1 if one else m.price(site, annotation).launches)
+    return total
+
+
+# Reductions of a selection problem over kernels: to given operators, to the cheapest operators, and without free
+# classes; and the operators that kernels contain.
+
+_WAYS = 6  # limit: operators of a class that kernels may contain, those with the cheapest trees
+
+
+def restrict_operators(ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequence[Sequence[int]]) -> Problem:
+    """The problem in which ways with other than the `allowed` operators of each class have infinite costs."""
+
+    def may(way: Way, c: int) -> bool:
+        if way.state is None:
+            return way.candidate in allowed[c]
+        return all(k in allowed[x] for x, k in way.state.members.items())
+
+    costs = [
+        [x if may(w, c) else math.inf for w, x in zip(ways[c], row, strict=True)] for c, row in enumerate(problem.costs)
+    ]
+    return Problem(problem.reads, costs, problem.roots)
+
+
+def without_free_classes(problem: Problem) -> Problem:
+    """The problem without reads of classes that cost nothing and read nothing, such as parameters. Half of the reads
+    are of this kind. Choices and their costs are unchanged."""
+    free = {
+        c for c, (row, costs) in enumerate(zip(problem.reads, problem.costs, strict=True))
+        if any(not reads and cost == 0.0 for reads, cost in zip(row, costs, strict=True))
+    }  # fmt: skip
+    reads = [[tuple([x for x in reads if x not in free]) for reads in row] for row in problem.reads]
+    return Problem(reads, problem.costs, problem.roots)
+
+
+def cheap_ways(
+    problem: Problem, ways: Sequence[Sequence[Way]], total: Sequence[float], *always: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """For each class of the graph, the operators that kernels may contain: those of `always`, then those whose trees
+    cost least.
+
+    - `total`: the cost of the tree of each class.
+    """
+    found: list[list[int]] = []
+    for c in range(len(always[0])):
+        dear: dict[int, float] = {}
+        for w, reads, cost in zip(ways[c], problem.reads[c], problem.costs[c], strict=True):
+            x = cost + sum(total[r] for r in reads)
+            dear[w.candidate] = min(x, dear.get(w.candidate, math.inf))
+        cheap = sorted((k for k in dear if dear[k] < math.inf), key=lambda k: (dear[k], k))[:_WAYS]
+        found.append(list(dict.fromkeys([*(k for a in always for k in a[c]), *cheap])))
+    return found
+
+
+def overlap_of(graph: ExtractionGraph, ways: Sequence[Sequence[Way]], several: Sequence[Kernel]) -> Overlap:
+    """The operators in each way of the problem. A way that reads one result of a kernel with several contains none."""
+    members: list[list[Mapping[int, int]]] = []
+    for c, row in enumerate(ways):
+        if c >= len(graph.candidates):
+            members.append([several[c - len(graph.candidates)].members])
+            continue
+        members.append([members_of(c, way) for way in row])
+    inside = {member for row in members for held in row for member in held.items()}
+    return Overlap(members, {(c, k): graph.candidates[c][k].children for c, k in inside})
+
+
+# Kernels with several outputs, made by merging kernels with one.
+
+_OUTPUTS = 4  # limit: outputs of one kernel
+
+
+def sibling_kernels(
+    graph: ExtractionGraph,
+    table: StateTable,
+    operations: Mapping[tuple[int, int], Operation],
+    states: Mapping[int, State],
+) -> Iterator[Kernel]:
+    """The kernels with several outputs into which kernels of a program can be merged.
+
+    Either a kernel reads another kernel's result of the same shape: the merged kernel computes and stores both. Or
+    several kernels read the same class and have results of one shape.
+
+    - `states`: the kernels of the program, by the class that each stores.
+    """
+    annotations = graph.annotations
+    for c, s in states.items():
+        for x in s.loads:
+            if x in states and annotations[x] == annotations[c] and s.local.phase <= 1:
+                inner = table.with_inlined_loads(c, s, {x: states[x]})
+                made = _merge_states(operations, (x, c), [inner]) if inner is not None else None
+                if made is not None:
+                    yield made
+    groups: dict[tuple[int, object], list[int]] = {}
+    for c, s in states.items():
+        for x in s.loads:
+            if annotations[x] == annotations[c] or s.loads[x] >= table.bytes[c]:
+                groups.setdefault((x, annotations[c]), []).append(c)
+    for group in groups.values():
+        apart = [c for c in group[:_OUTPUTS] if not any(o in states[c].loads for o in group)]
+        made = _merge_states(operations, tuple(apart), [states[c] for c in apart]) if len(apart) > 1 else None
+        if made is not None:
+            yield made
+
+
+def _merge_states(
+    operations: Mapping[tuple[int, int], Operation], outputs: tuple[int, ...], states: Sequence[State]
+) -> Kernel | None:
+    """The kernel of all `states` that stores `outputs`; None if the states cannot be combined."""
+    loads: dict[int, int] = {}
+    members: dict[int, int] = {}
+    anchors = frozenset[Stage]().union(*(s.local.anchors for s in states))
+    for s in states:
+        for x, n in s.loads.items():
+            loads[x] = max(loads.get(x, 0), n)
+        for x, k in s.members.items():
+            if members.setdefault(x, k) != k:
+                return None
+    if len(anchors) > max(len(s.local.anchors) for s in states) or not members.keys().isdisjoint(loads):
+        return None
+    efforts = [operations[x, k].effort for x, k in members.items()]
+    other = sum(e.other for e in efforts) + sum(s.repeated for s in states)
+    return Kernel(outputs, loads, members, merge_anchors(s.anchors for s in states), other)
+
 
 FUSE_SIBLINGS = "fuse_siblings"
 VIEW_OF_RESHAPE = "view_of_reshape"

@@ -8,6 +8,7 @@ and these forms are translated back. In the semirings here a value added to itse
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from relax_eg.dtypes import is_float
@@ -17,6 +18,7 @@ from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, rebuild, var
 from relax_eg.ops import api as op
 from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import call, movement_operators
+from relax_eg.reached import made_from_below
 from relax_eg.rules.book.sum_products import Price, forms_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import ProgramQueries, Schema
@@ -122,17 +124,12 @@ class _Numbers:
     _done: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])
 
     def translated(self, root: Expr) -> Expr:
-        todo = [root]
-        while todo:
-            e = todo[-1]
-            operands = self.semiring.operands(e) if len(self._done) < _MOST_NODES else ()
-            missing = [a for a in operands if a not in self._done]
-            if e in self._done or not missing:
-                todo.pop()
-                self._done.setdefault(e, self._made(e, tuple(self._done[a] for a in operands)))
-            else:
-                todo += missing
-        return self._done[root]
+        def operands(e: Expr) -> Sequence[Expr]:
+            return self.semiring.operands(e) if len(self._done) < _MOST_NODES else ()
+
+        return made_from_below(
+            root, operands, lambda e: self._made(e, tuple(self._done[a] for a in operands(e))), self._done
+        )
 
     def _made(self, e: Expr, operands: tuple[Expr, ...]) -> Expr:
         if not operands:

@@ -20,8 +20,28 @@ from relax_eg.ir.expr import Expr
 from relax_eg.rules.sums_of_products.accesses import Access, Letter, ProductTerm, Target, with_letters
 from relax_eg.rules.sums_of_products.letters import SumOfProducts
 from relax_eg.rules.sums_of_products.nodes import ONE, Bracket, Node, Running, Scale
-from relax_eg.rules.sums_of_products.orders import Order, orders
 from relax_eg.shapes import Dim
+
+# Orders in which more factors are joined than every order can be tried of, from `opt_einsum`.
+
+# Each step joins the factors at these places, removes them, and appends the result.
+Order = Sequence[tuple[int, ...]]
+
+
+def orders(
+    factors: Sequence[frozenset[Letter]], out: frozenset[Letter], extents: Mapping[Letter, int]
+) -> Iterator[Order]:
+    """The order of least flops among those that join factors with a common letter, and the one that takes the largest
+    reduction first."""
+    from opt_einsum.paths import DynamicProgramming, greedy
+
+    names = {x: chr(i) for i, x in enumerate(sorted(frozenset[Letter]().union(out, *factors)), ord("a"))}
+    inputs = [frozenset(names[x] for x in f) for f in factors]
+    result = frozenset(names[x] for x in out)
+    sizes = {names[x]: max(n, 1) for x, n in extents.items() if x in names}
+    for find in (DynamicProgramming(minimize="flops"), greedy):
+        yield [tuple(step) for step in find(inputs, result, sizes, None)]
+
 
 # limit: factors of a product that are joined in every order; of more, those with the same letters are joined first, and
 # of more than `_MOST_TRIED` then, the orders of `opt_einsum` are taken

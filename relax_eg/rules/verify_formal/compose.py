@@ -17,6 +17,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE_GET, VAR, Expr, constant_value, own_dims, postorder
 from relax_eg.ir.heads import CORE
 from relax_eg.ops.record import TABLE, definition_of, movement_operators, position_promises, program_of, site_of
+from relax_eg.reached import reached
 from relax_eg.rules.samples import size_preconditions
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
 from relax_eg.shapes import Dim, dim_max, dim_min
@@ -267,16 +268,12 @@ class Composer:
 
     def closure(self, names: Iterable[str]) -> frozenset[str]:
         """Returns `names` and the variables in the definitions of the opaque ones among them."""
-        found: set[str] = set()
-        todo = list(names)
-        while todo:
-            n = todo.pop()
-            if n not in found:
-                found.add(n)
-                if n in self.opaque:
-                    for t in walk(self.opaque[n]):
-                        todo.extend(v for d in dims_of(t) for v in d.variables)
-        return frozenset(found)
+
+        def inside(name: str) -> list[str]:
+            terms = walk(self.opaque[name]) if name in self.opaque else ()
+            return [v for t in terms for d in dims_of(t) for v in d.variables]
+
+        return frozenset(reached(names, inside))
 
     def replaced(self, d: Dim, env: Mapping[str, Dim]) -> Dim:
         """Returns `d` with variables replaced, also in the definitions of its opaque ones."""

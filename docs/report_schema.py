@@ -1,6 +1,6 @@
-"""The JSON Schema of reports, which pydantic makes from their classes. No other file of the package imports this one.
+"""The JSON Schema of reports, which pydantic makes from their classes. It is a tool of the documentation.
 
-python -m relax_eg.reports.schema > docs/report.schema.json
+python -m docs.report_schema > docs/report.schema.json
 """
 
 from __future__ import annotations
