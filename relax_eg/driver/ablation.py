@@ -16,6 +16,7 @@ from relax_eg.driver.options import KINDS, Execution
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import OptionError
 from relax_eg.extract.report import AS_WRITTEN
+from relax_eg.frontends.clashes import specs_by_name
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
 from relax_eg.ops.libraries import EXECUTIONS
@@ -95,7 +96,8 @@ def ablate(
             tell("timing", len(allowed), len(allowed) + 1)
         ranges, statements = split_bounds(options.get("bounds"))
         known = inspect.signature(optimize).parameters
-        named = {k: v for k, v in options.items() if k not in known}
+        kwspecs = {k: v for k, v in options.items() if k not in known}
+        named = specs_by_name(options.get("specs"), kwspecs)
         traced = traced_program(program, args, named, ranges, statements)
         reports = _timed(found, *random_arguments(traced, {}, reports[ALL].at))
     return Ablation(compare(*reports.values(), labels=list(reports), against=ALL, as_written=True), wanted)

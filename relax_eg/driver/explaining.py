@@ -54,7 +54,7 @@ def explain_choice(traced: Source, options: Options, spec: SearchSpec, chosen: M
     # Programs for single bindings and for other executions were extracted from the e-graphs of this search.
     # Within a limit, a search with a price of a byte has e-graphs of its own.
     made = SearchSpec() if at else spec
-    is_limited = options.limit is not None
+    is_limited = options.memory_limit is not None or options.time_limit is not None
     held = made.held if is_limited else None
     first = replace(made, execution=options.executions[0], own_kernels=False, as_written=False, held=held)
     options, asked = options.searched(first), options.searched(spec)

@@ -14,14 +14,15 @@ from relax_eg.backend.binding import MOST_BOUND, ByIdentity
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, is_tracing, kind_of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.runtime import UNSEEN
+from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.background import Search, SearchingError, read_search
 from relax_eg.driver.call_path import CallPath, path_of
 from relax_eg.driver.jit_arguments import Static, call_key, kind_of_any, static_key
 from relax_eg.driver.jitted import Jitted
-from relax_eg.driver.limit import read_limit
 from relax_eg.driver.options import KINDS, Facts, Sizes, Target
 from relax_eg.driver.settling import FIRST_CALLS, Settle, SettleMode
 from relax_eg.driver.thread_marks import marked
+from relax_eg.driver.time_limit import TimeLimit
 from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
 from relax_eg.dynamic.policy import Dynamic, Mode, read_policy
 from relax_eg.egraph import Budget
@@ -174,6 +175,7 @@ def jit(
     measure: SettleMode | Settle | None = None,
     search: Search = "first call",
     memory_limit: int | str | None = None,
+    time_limit: float | str | None = None,
     budget: Budget | None = None,
     **jit_options: Any,
 ) -> Any:
@@ -197,14 +199,14 @@ def jit(
       `jax.jit`, until a thread has found and compiled it; `fast.wait()` waits for that. Calls that JAX traces search
       themselves.
 
-    The other options are those of `optimize`. With `memory_limit` and without `at`, each combination of sizes is
-    optimized for itself, as with `dynamic="exact"`. It composes with jit, grad and vmap. If the optimizer fails, it
-    warns once and runs `fn` as written.
+    The other options are those of `optimize`. With `memory_limit` or `time_limit`, and without `at`, each combination
+    of sizes is optimized for itself, as with `dynamic="exact"`. It composes with jit, grad and vmap. If the optimizer
+    fails, it warns once and runs `fn` as written.
     """
     options: dict[str, Any] = {
         "rules": rules, "target": target, "at": at, "bounds": bounds, "weights": weights, "numerics": numerics,
         "facts": facts, "dynamic": (policy := Dynamic.of(dynamic)), "measure": measure, "search": search,
-        "memory_limit": memory_limit, "budget": budget,
+        "memory_limit": memory_limit, "time_limit": time_limit, "budget": budget,
     }  # fmt: skip
     if isinstance(fn, Module) and not callable(fn):
         raise OptionError(
@@ -214,7 +216,9 @@ def jit(
     if fn is None:
         return functools.partial(jit, dims=dims, **options, **jit_options)
     if memory_limit is not None:
-        read_limit(memory_limit)
+        parse_bytes(memory_limit, "memory_limit")
+    if time_limit is not None:
+        TimeLimit.of(time_limit)
     # Wrong values are reported here, at the decoration; what depends on the names of sizes, at the first call.
     read_search(search)
     if policy.padded or policy.donated:
@@ -225,6 +229,6 @@ def jit(
         raise OptionError(
             f"jit: capacities={short_repr(capacities)} names sizes, and without dims there are no names; pass dims"
         )
-    if at is None and memory_limit is not None:  # limits are kept at known sizes
+    if at is None and (memory_limit, time_limit) != (None, None):  # limits are kept at known sizes
         options["dynamic"] = replace(policy, mode="exact")
     return (JittedWithWeights if len(weights) else Jitted)(fn, dims, options, jit_options)

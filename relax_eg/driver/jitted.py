@@ -34,7 +34,7 @@ from relax_eg.driver.jit_arguments import (
 )
 from relax_eg.driver.jit_face import JitFace
 from relax_eg.driver.jit_settling import JitContestant, refusing, settling_of_jit
-from relax_eg.driver.optimize import optimize_described
+from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import without_modes
 from relax_eg.driver.settling import Settle, Settling
 from relax_eg.driver.thread_marks import is_marked
@@ -456,8 +456,7 @@ class Jitted(JitFace):
         flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
         declared = self._declared.of([spec.argument for spec in specs], prepares)
-        every: dict[str, Any] = {**self._options, **declared, **options, "target": without_modes(self._target)}
-        best = optimize_described(flat, tuple(specs), {}, **every)
+        best = optimize(flat, *specs, target=without_modes(self._target), **{**self._options, **declared, **options})
         return self._keep(best)
 
     def _connect(self, best: Optimized, call: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
@@ -529,7 +528,7 @@ class Jitted(JitFace):
             described, named = bound(remaining, {n: specs[n] for n in taken})
             declared = self._declared.of([a for a, _ in argument_paths(of_arrays, described, named)], prepares)
             options: dict[str, Any] = {**self._options, **declared, "target": without_modes(self._target)}
-            best = optimize_described(of_arrays, described, named, **options)
+            best = optimize(of_arrays, *described, specs=named, **options)
             self._connect(best, call)
             return self._keep(best)
 

@@ -20,7 +20,6 @@ from relax_eg.backend.footprint import likely_peak_values
 from relax_eg.byte_units import format_bytes
 from relax_eg.driver.compiled_bytes import CompiledBytes, TriedProgram
 from relax_eg.driver.fissioned_entries import in_loops, in_segments, is_large
-from relax_eg.driver.limit import TimeLimit
 from relax_eg.driver.limit_bounds import bound_of, larger_value, modes_under_limit
 from relax_eg.driver.measured import ALIKE, COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
@@ -422,8 +421,8 @@ def fastest_within_limit(search: Search, unlimited: Callable[[], Entry | None]) 
     A large program is tried in loops over pieces before anything is searched: an interrupted search then has a program
     within the limit.
     """
-    limit = search.options.limit
-    assert isinstance(limit, int)
+    limit = search.options.memory_limit
+    assert limit is not None
     tries = _Limited(search, limit)
     with tries.until_interrupted():
         if is_large(search.traced.module) and search.predicted_peak(None, search.options.bindings) > limit:
@@ -442,8 +441,8 @@ def fastest_within_limit(search: Search, unlimited: Callable[[], Entry | None]) 
 def smallest_within_time(search: Search, unlimited: Callable[[], Entry | None]) -> tuple[CandidateProgram, MemoryRow]:
     """The program that needs least memory among those found within the time limit, and what it needs. `unlimited`: as
     in `fastest_within_limit`. ExtractionError if no program is within the limit."""
-    limit, options = search.options.limit, search.options
-    assert isinstance(limit, TimeLimit)
+    limit, options = search.options.time_limit, search.options
+    assert limit is not None
     tries = _tries_along_front(search, unlimited())
     assert tries.usual is not None
     usual = [search.predicted_seconds(CandidateProgram(tries.usual.entry), b) for b in options.bindings]
@@ -457,9 +456,8 @@ def smallest_within_time(search: Search, unlimited: Callable[[], Entry | None]) 
     if not fitting():
         least = min(max(seconds(t)) for t in tries.tried)
         raise ExtractionError(
-            f"{search.traced.name}(): memory_limit is 'least within {limit}', and of "
-            f"{count_text(tries.count, 'program')} the fastest is predicted to take {least:.3g} s\n"
-            f"  accepted: memory_limit='least within {_rounded_up(least)} s' or more, or smaller sizes"
+            f"{search.traced.name}(): time_limit is {limit}, and of {count_text(tries.count, 'program')} the fastest "
+            f"is predicted to take {least:.3g} s\n  accepted: time_limit={_rounded_up(least)} or more, or smaller sizes"
         )
     while not (best := min(fitting(), key=lambda t: (t.footprint.bytes, t.seconds))).is_exact:
         tries.confirm(best)

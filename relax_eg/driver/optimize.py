@@ -24,12 +24,14 @@ from relax_eg.driver.prices import closed_forms, moves_less, price_at
 from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.settling import OFF, Settle, SettleMode
+from relax_eg.driver.spreading import spread
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget
+from relax_eg.errors import OptionError
 from relax_eg.extract.numbers import TINY
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.frontends import Source
-from relax_eg.frontends.clashes import explain_clashes
+from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.model import ModelModule
 from relax_eg.ir.expr import CALL_TIR
 from relax_eg.ir.module import Module
@@ -87,6 +89,7 @@ def optimize(
     program: Callable[..., Any] | Module,
     /,
     *args: Any,
+    specs: Mapping[str, Any] | None = None,
     rules: RuleSet | None = None,
     target: Target | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
@@ -97,14 +100,17 @@ def optimize(
     execution: Execution = "whole",
     dynamic: Mode | Dynamic = "auto",
     memory_limit: int | str | None = None,
+    time_limit: float | str | None = None,
     measure: SettleMode | int | Settle | None = None,
     budget: Budget | None = None,
+    mesh: Any = None,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
 
     - `args`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
-      module, which has its own. An argument whose name is that of an option here has its spec at its position.
+      module, which has its own.
+    - `specs`: specs by name, for arguments whose name is that of an option here: `specs={"target": "n 4"}`.
     - `rules`: the rules that may be used (default: `relax_eg.rules.default`).
     - `target`: a device profile, its name or file (default: that of the machine at hand, which is measured once, in two
       to three seconds; `docs/devices.md`); or a cost model, whose prices
@@ -127,9 +133,10 @@ def optimize(
       search; or "auto", the one of the two that is predicted, or with `measure` timed, to be faster
       (`docs/kernels.md`).
     - `memory_limit`: the bytes that a call may need beside its arguments at each of `at`, and at the largest sizes if
-      all have bounds: a number or a text such as "512 MiB". The fastest program found within it is chosen. Or the time
-      in which a call is to need least memory, as predicted: "least within +10%", that much longer than what would be
-      chosen without a limit, or "least within 2 ms" (`docs/memory.md`).
+      all have bounds: a number or a text such as "512 MiB". The fastest program found within it is chosen
+      (`docs/memory.md`).
+    - `time_limit`: how long a call may take, as predicted: "+10%", that much longer than what would be chosen without a
+      limit; seconds; or a text such as "2 ms". The program found within it that needs least memory is chosen.
     - `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity", executables for few
       capacities, which take the true sizes as arguments; "auto", capacities for sizes that are neither in `at` nor
       called often; or a `Dynamic`, which also says which capacities, how many executables are kept, and whether they
@@ -144,48 +151,49 @@ def optimize(
       runs what was fastest at the nearest of `at`, as the guards of `best.variants` say; if two sizes have different
       winners, a few sizes between them are timed, too.
     - `budget`: limits of the search.
+    - `mesh`: a mesh of devices, `{"data": 4, "model": 2}`: placements are chosen together with the algebra, and the
+      result is a `Spread`. `memory_limit` is then that of each device, all its bytes together. `rx.spread` does the
+      same with given placements, state, stages and more (`docs/spread.md`).
 
-    `rx.spread` chooses placements on a mesh of devices together with the algebra. `rx.debug.options` reports progress
-    and turns the disk cache off. Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError if
-    no program keeps `memory_limit`.
+    `rx.debug.options` reports progress and turns the disk cache off. Raises TraceError, SpecError, BoundsError,
+    OptionError, RuleError; ExtractionError if no program keeps `memory_limit` or
+    `time_limit`.
     """
-    return optimize_described(
-        program, args, kwspecs, rules=rules, target=target, at=at, bounds=bounds, weights=weights, numerics=numerics,
-        facts=facts, execution=execution, dynamic=dynamic, memory_limit=memory_limit, measure=measure, budget=budget,
-    )  # fmt: skip
-
-
-def optimize_described(
-    program: Callable[..., Any] | Module,
-    specs: tuple[Any, ...],
-    named: Mapping[str, Any],
-    *,
-    at: Sizes | Sequence[Sizes] | None = None,
-    bounds: Bounds | None = None,
-    weights: Sequence[str | int] = (),
-    execution: Execution = "whole",
-    dynamic: Mode | Dynamic = "auto",
-    memory_limit: int | str | None = None,
-    measure: SettleMode | int | Settle | None = None,
-    **options: Any,
-) -> Optimized:
-    """`optimize` for arguments that `specs` and, by name, `named` describe, which may have the names of options."""
+    if mesh is not None:
+        check_with_mesh(weights, execution, time_limit, measure)
+        return spread(
+            program, *args, mesh=mesh, specs=specs_by_name(specs, kwspecs), rules=rules, target=target, at=at,
+            bounds=bounds, numerics=numerics, facts=facts, memory_limit=memory_limit, budget=budget,
+        )  # fmt: skip
     ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, specs, named, ranges, statements)
-    checked = read_options(
-        traced, at=at, ranges=ranges, weights=weights_of(program, traced, weights), execution=execution,
-        memory_limit=memory_limit, measure=measure if isinstance(measure, int) else 0, **options,
+    traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
+    options = read_options(
+        traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights_of(program, traced, weights),
+        facts=facts, numerics=numerics, budget=budget, measure=measure if isinstance(measure, int) else 0,
+        execution=execution, memory_limit=memory_limit, time_limit=time_limit,
     )  # fmt: skip
-    bindings: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
+    named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
     chosen = Dynamic.of(dynamic)
-    settling = Settle.of(measure) if memory_limit is None else OFF
+    settling = Settle.of(measure) if memory_limit is None and time_limit is None else OFF
     found = traced.cast_variables if traced.in_steps else ()
-    policy = read_policy(traced.name, traced.size_variables, checked.scope, chosen, bindings, found)
-    given = [a for a in traced.arguments.names if a not in checked.weights]
+    policy = read_policy(traced.name, traced.size_variables, options.scope, chosen, named, found)
+    given = [a for a in traced.arguments.names if a not in options.weights]
     check_one_program(traced.name, policy, "steps" if traced.in_steps else execution, given)
     with width_context(traced.wide):
-        best = _cached_or_searched(traced, checked, policy, bool(chosen.trust), settling)
+        best = _cached_or_searched(traced, options, policy, bool(chosen.trust), settling)
     return holding_weights(best, program)
+
+
+def check_with_mesh(weights: Any, execution: str, time_limit: Any, measure: Any) -> None:
+    """OptionError for options that a program on a mesh does not have."""
+    for name, is_given in (
+        ("weights", bool(weights)),
+        (f"execution={execution!r}", execution != "whole"),
+        ("time_limit", time_limit is not None),
+        (f"measure={measure!r}", measure not in (None, "auto", "off", 0)),
+    ):
+        if is_given:
+            raise OptionError(f"mesh= and {name}: one of them is accepted")
 
 
 def weights_of(
@@ -227,7 +235,8 @@ def _search(traced: Source, options: Options, place: EntryPlace | None) -> Cache
     elif options.measure:
         variants = _measured(search)
     else:
-        variants = (_predicted(search) if options.limit is None else _within_limit(search),)
+        is_limited = options.memory_limit is not None or options.time_limit is not None
+        variants = (_within_limit(search) if is_limited else _predicted(search),)
     found = CachedResult(variants, traced.effectful)
     stopped = search.was_stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
     if place is not None and stopped:
@@ -302,7 +311,7 @@ def _within_limit(search: Search) -> Variant:
         best = _cheapest(search, candidates)
         return best.entry if _variant(search, best, (binding,)).chosen is not None else None
 
-    within = fastest_within_limit if isinstance(search.options.limit, int) else smallest_within_time
+    within = fastest_within_limit if search.options.time_limit is None else smallest_within_time
     candidate, row = within(search, unlimited)
     variant = _variant(search, candidate, (binding,), always=candidate.entry is not None)
     return replace(variant, report=replace(variant.report, memory=row))

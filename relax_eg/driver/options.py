@@ -12,10 +12,11 @@ from typing import Any, Literal
 from relax_eg.argument_checks import BOUNDS, NONE, Kind, of_types, one_of, short_repr
 from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.libraries import unavailable_reason
+from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.at_hand import profile_at_hand
 from relax_eg.driver.learning import on_this_machine
-from relax_eg.driver.limit import TimeLimit, read_limit
 from relax_eg.driver.settling import MEASURE
+from relax_eg.driver.time_limit import TimeLimit
 from relax_eg.dynamic.policy import DYNAMIC_KIND
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
@@ -73,8 +74,8 @@ class Options:
     - `cost`: the user's cost model; None: the profile prices.
     - `execution`: how the program is executed; "auto": extraction chooses.
     - `family`: whether several programs may be found, each for some of the sizes.
-    - `limit`: the bytes that a call may need beside its arguments, or the time that it may take, for which least memory
-      is looked for; None: no limit.
+    - `memory_limit`: the bytes that a call may need beside its arguments; None: no limit.
+    - `time_limit`: the time that a call may take, for which least memory is looked for; None: no limit.
     - `held`: what a byte costs that a call has in memory: seconds, or shares of the program as written.
     - `libraries`: routines of the given rules: name, version, and why it is not used.
     - `missing`: the rules of those that are not used.
@@ -98,7 +99,8 @@ class Options:
     cost: CostModel | None = None
     execution: str = WHOLE
     family: bool = False
-    limit: int | TimeLimit | None = None
+    memory_limit: int | None = None
+    time_limit: TimeLimit | None = None
     held: float = 0.0
     libraries: tuple[tuple[str, str, str], ...] = ()
     missing: RuleSet = field(default_factory=lambda: RuleSet("missing"))
@@ -233,6 +235,7 @@ def read_options(
     measure: int = 0,
     execution: Any = WHOLE,
     memory_limit: Any = None,
+    time_limit: Any = None,
 ) -> Options:
     """The checked options of `optimize` for a program; `ranges`: those of its `bounds`. Its statements are in the
     program already. OptionError, BoundsError, RuleError."""
@@ -240,8 +243,13 @@ def read_options(
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
-    limit = None if memory_limit is None else read_limit(memory_limit)
-    _check_execution(traced, execution, limit is not None)
+    if memory_limit is not None and time_limit is not None:
+        raise OptionError("time_limit and memory_limit: one of them is accepted; rx.pareto finds what lies between")
+    _check_execution(
+        traced,
+        execution,
+        "memory_limit" if memory_limit is not None else "time_limit" if time_limit is not None else "",
+    )
     if execution == AUTO and traced.in_steps:
         execution = WHOLE
     _known_names(name, "bounds", ranges, known)
@@ -272,8 +280,9 @@ def read_options(
         assumed = assumed or bool(left)
         full = {**binding, **scope.example(left, ASSUMED_SIZE, binding)}
         bindings.append({v: full[v] for v in known})
-    if limit is not None:
-        _check_limit(traced, measure, assumed and bool(known))
+    if memory_limit is not None or time_limit is not None:
+        option = "memory_limit" if memory_limit is not None else "time_limit"
+        _check_limit(traced, option, measure, assumed and bool(known))
     device, cost = device_and_cost(target)
     chosen, missing, libraries = _available(
         rules if rules is not None else default_rules,
@@ -294,8 +303,9 @@ def read_options(
         measure,
         cost,
         execution,
-        limit is None and _is_family(traced, scope, ranges, len(given), measure),
-        limit,
+        memory_limit is None and time_limit is None and _is_family(traced, scope, ranges, len(given), measure),
+        None if memory_limit is None else parse_bytes(memory_limit, "memory_limit"),
+        None if time_limit is None else TimeLimit.of(time_limit),
         libraries=libraries,
         missing=missing,
         least_gain=least_gain(),
@@ -362,28 +372,28 @@ def _available(rules: RuleSet, place: RoutinePlace) -> tuple[RuleSet, RuleSet, t
     return RuleSet(rules.name, there, rules.schemas), RuleSet("missing", missing), found
 
 
-def _check_execution(traced: Source, execution: Any, has_limit: bool) -> None:
+def _check_execution(traced: Source, execution: Any, limit: str) -> None:
     if execution not in (*EXECUTIONS, AUTO):
         raise OptionError(f"execution={execution!r}: 'whole', 'kernels' or 'auto' is accepted")
-    if execution == AUTO and has_limit:
-        raise OptionError("execution='auto': with memory_limit, 'whole' or 'kernels' is accepted")
+    if execution == AUTO and limit:
+        raise OptionError(f"execution='auto': with {limit}, 'whole' or 'kernels' is accepted")
     if execution == KERNELS and traced.in_steps:
         raise OptionError(
             f"execution='kernels': {traced.name}() runs in steps; leave execution out: {traced.why_in_steps}"
         )
 
 
-def _check_limit(traced: Source, measure: int, assumed: bool) -> None:
+def _check_limit(traced: Source, option: str, measure: int, assumed: bool) -> None:
     if traced.in_steps:
         raise OptionError(
-            f"memory_limit: {traced.name}() runs in steps, whose memory is not known ahead; leave it out: "
+            f"{option}: {traced.name}() runs in steps, whose memory is not known ahead; leave it out: "
             f"{traced.why_in_steps}"
         )
     if measure:
-        raise OptionError("memory_limit: what is timed is not looked at for its memory; leave measure or it out")
+        raise OptionError(f"{option}: what is timed is not looked at for its memory; leave measure or it out")
     if assumed:
         sizes = ", ".join((*traced.size_variables, *traced.cast_variables))
-        raise OptionError(f"memory_limit: sizes to keep it at are needed: at={{...}} with {sizes}")
+        raise OptionError(f"{option}: sizes to keep it at are needed: at={{...}} with {sizes}")
 
 
 def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

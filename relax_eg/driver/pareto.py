@@ -27,7 +27,7 @@ from relax_eg.extract.footprint import Footprint
 from relax_eg.extract.least_memory import RESULTS, LeastBytes
 from relax_eg.extract.report import AS_WRITTEN, MeasuredRow
 from relax_eg.figures import binding_text
-from relax_eg.frontends.clashes import explain_clashes
+from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
 from relax_eg.memory.picture import picture
@@ -154,6 +154,7 @@ def pareto(
     program: Callable[..., Any] | Module,
     /,
     *args: Any,
+    specs: Mapping[str, Any] | None = None,
     at: Sizes | None = None,
     bounds: Bounds | None = None,
     timed: bool = False,
@@ -172,7 +173,7 @@ def pareto(
     weights = options.pop("weights", ())
     chosen = {k: options.pop(k) for k in ("rules", "target", "numerics", "facts", "budget") if k in options}
     ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, options, ranges, statements)
+    traced = traced_program(program, args, specs_by_name(specs, options), ranges, statements)
     read = read_options(
         traced, at=at, ranges=ranges, weights=weights_of(program, traced, weights), execution=execution,
         memory_limit=1, **chosen,

@@ -24,7 +24,7 @@ from relax_eg.driver.ranges import CALIBRATIONS, Calibration, entropy_range, per
 from relax_eg.driver.rounding import calibrated_codes
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.frontends import Source
-from relax_eg.frontends.clashes import explain_clashes
+from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.model import ModelModule
 from relax_eg.ir.expr import Expr, tuple_
 from relax_eg.ir.module import Function, Module
@@ -89,6 +89,7 @@ def quantize(
     data: Sequence[Any],
     /,
     *args: Any,
+    specs: Mapping[str, Any] | None = None,
     weights: Sequence[str | int] = (),
     scheme: SchemeName = "int8",
     per: Per = "channel",
@@ -109,7 +110,7 @@ def quantize(
     - `program`: a JAX function, or a module. Those of models (`rx.from_onnx`) know their weights.
     - `data`: calibration data, a list of calls, each a tuple of the arguments, or one array where one is taken.
       Weights are among the arguments of a function and are the same in all calls; a model is given its inputs alone.
-    - `args`, `kwspecs`: specs of the arguments, as `optimize` takes them; without any, the shapes are those of
+    - `args`, `kwspecs`, `specs`: specs of the arguments, as `optimize` takes them; without any, the shapes are those of
       the first call.
     - `weights`: the arguments that hold weights, by name or position.
     - `scheme`: "int8"; "int4", two weights in a byte; "fp8", float8_e4m3fn.
@@ -145,9 +146,10 @@ def quantize(
     if tables == "int4" and scheme != "int4":
         raise OptionError(f"tables='int4' with scheme={scheme!r}: scheme='int4' is accepted")
     chosen = Scheme(scheme, per, symmetric, group, activations, tables)
-    if not isinstance(program, Module) and not args and not kwspecs:
+    named = specs_by_name(specs, kwspecs)
+    if not isinstance(program, Module) and not args and not named:
         args = calls[0]
-    traced = traced_program(program, args, kwspecs)
+    traced = traced_program(program, args, named)
     if traced.in_steps:
         raise OptionError(f"quantize: {traced.name}() runs in steps; one program is accepted: {traced.why_in_steps}")
     with width_context(traced.wide):

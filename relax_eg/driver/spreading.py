@@ -1,4 +1,4 @@
-"""`spread`: placements on a mesh of devices, chosen together with the algebra."""
+"""`spread`, and `optimize(mesh=...)`: placements on a mesh of devices, chosen together with the algebra."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.report import OperatorRow, ProgramCost, figures_by_key
 from relax_eg.frontends import Source
-from relax_eg.frontends.clashes import explain_clashes
+from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.jax.shard_maps import on_global_view
 from relax_eg.frontends.jax.trace import Traced
 from relax_eg.ir.annotations import dims_of
@@ -110,6 +110,7 @@ def spread(
     /,
     *args: Any,
     mesh: Any,
+    specs: Mapping[str, Any] | None = None,
     rules: RuleSet | None = AS_WRITTEN,
     target: Target | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
@@ -129,7 +130,7 @@ def spread(
 ) -> Spread:
     """Spread a JAX function, or a module, over a mesh of devices: choose where each tensor is.
 
-    - `args`, `kwspecs`, `target`, `bounds`, `numerics`, `facts`, `budget`: as those of `optimize`. An array of
+    - `args`, `kwspecs`, `specs`, `target`, `bounds`, `numerics`, `facts`, `budget`: as those of `optimize`. An array of
       the specs that has a `NamedSharding` over axes of the mesh keeps it.
     - `at`: the sizes to be best at. Of several bindings each has placements of its own, which serve the calls whose
       sizes are nearest; arguments whose sizes do not vary (weights) are placed alike for all of them.
@@ -164,7 +165,8 @@ def spread(
     if budget is None and rules is AS_WRITTEN:
         budget = Budget(nodes=0, seconds=0.0)
     with on_global_view(free_shard_maps):
-        traced = traced_program(program, args, kwspecs, ranges, statements)
+        named = specs_by_name(specs, kwspecs)
+        traced = traced_program(program, args, named, ranges, statements)
         _check_spreadable(traced)
 
     def options_of(traced: Source) -> Options:
@@ -204,7 +206,7 @@ def spread(
                 left = seconds - (time.monotonic() - started)
                 if left <= _LEFT * seconds and best is not None:
                     break
-                made = traced_program(pipelined(traced, p, where), args, kwspecs, ranges, statements)
+                made = traced_program(pipelined(traced, p, where), args, named, ranges, statements)
                 assert isinstance(made, Traced)
                 made = replace(made, fn=traced.fn, name=traced.name)
                 left = seconds - (time.monotonic() - started)  # tracing counts

@@ -335,8 +335,7 @@ class Units:
         # XLA hoists loop-invariant code out of the body of a loop.
         loop = run.loop_functions.get(name)
         is_hoisted = loop is not None and loop.is_body and run.options.profile.platform in PLATFORMS
-        limit = run.options.limit if isinstance(run.options.limit, int) else 1
-        pricing = self.bytes_cost.get(place, Pricing(held=run.options.held, limit=limit))
+        pricing = self.bytes_cost.get(place, Pricing(held=run.options.held, limit=run.options.memory_limit or 1))
         request = BlockRequest(
             name, block, run.options, self.functions, run.unusable, weights, same, once, is_hoisted, run.preparable,
             pricing, found.extraction, self._names, is_again,

@@ -14,7 +14,7 @@ from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget, Dump
 from relax_eg.errors import OptionError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
-from relax_eg.frontends.clashes import explain_clashes
+from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ir.module import Module
@@ -82,6 +82,7 @@ def view(
     program: Callable[..., Any] | Module,
     /,
     *args: Any,
+    specs: Mapping[str, Any] | None = None,
     value: str = "",
     depth: int = 2,
     most: int = 40,
@@ -103,7 +104,7 @@ def view(
     nothing has that name.
     """
     ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, kwspecs, ranges, statements)
+    traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
     options = read_options(
         traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights, numerics=numerics, budget=budget,
         execution=execution,

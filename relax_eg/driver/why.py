@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from relax_eg.explain.steps import equation
 from relax_eg.extract.cost import WholeCost
 from relax_eg.figures import binding_text, time
 from relax_eg.frontends import Source
-from relax_eg.frontends.clashes import explain_clashes
+from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ir.origin import Origins
@@ -74,6 +74,7 @@ def why_not(
     program: Callable[..., Any] | Module,
     /,
     *args: Any,
+    specs: Mapping[str, Any] | None = None,
     rules: RuleSet | None = None,
     target: Target | None = None,
     at: Sizes | None = None,
@@ -93,7 +94,7 @@ def why_not(
     given = rules if rules is not None else default_rules
     found = _rule(rule, given)
     ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, kwspecs, ranges, statements)
+    traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
     verdict = status(found)
     if verdict.status == "refuted":
         return WhyNot(found, "not allowed", "", "", (f"it is refuted and does not run: {verdict.problem.strip()}",))

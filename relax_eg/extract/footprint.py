@@ -36,7 +36,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """How `memory_limit` was kept.
+    """How `memory_limit` or `time_limit` was kept.
 
     - `limit`: the limit in bytes; None: of the time.
     - `bytes`: bytes of the chosen program, as `Footprint.bytes`, at the binding that needs most.

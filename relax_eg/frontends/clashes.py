@@ -1,4 +1,4 @@
-"""Errors about arguments of the user's function that have the name of an option of this package's functions."""
+"""Specs by name, for arguments of the user's function that have the name of an option of this package's functions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from relax_eg.errors import RelaxEgError
+from relax_eg.argument_checks import short_repr
+from relax_eg.errors import RelaxEgError, SpecError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def specs_by_name(specs: Any, kwspecs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the specs in the mapping `specs` and in the keywords `kwspecs`, by name. SpecError for a name in both,
+    and if `specs` is not a mapping with string keys."""
+    if specs is None:
+        return dict(kwspecs)
+    if not isinstance(specs, Mapping) or not all(isinstance(k, str) for k in specs):  # type: ignore[reportUnknownVariableType]
+        raise SpecError(f"specs={short_repr(specs)}: specs by the names of arguments, {{'cost': 'n 4'}}, are accepted")
+    named: dict[str, Any] = dict(specs)  # type: ignore[reportUnknownArgumentType]
+    for name in named.keys() & kwspecs.keys():
+        raise SpecError(f"argument `{name}` has a spec in specs={{...}} and as a keyword\n  accepted: one of them")
+    return named | dict(kwspecs)
 
 
 def explain_clashes(function: Callable[P, R]) -> Callable[P, R]:
@@ -29,9 +43,10 @@ def explain_clashes(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except RelaxEgError as error:
             for name in _parameters(args[at]) if len(args) > at else ():
-                if name in kwargs and name in options and re.search(rf"\b{name}\b", str(error)):
-                    hint = f"`{name}` is an option of {function.__name__}(): an argument of that name has its spec"
-                    error.args = (f"{error}\n  {hint} at its position, or another name: lambda x: f({name}=x)",)
+                if name in kwargs and name in options and name not in (kwargs.get("specs") or ()):  # type: ignore[operator]
+                    hint = f"`{name}` is an option of {function.__name__}(): specs={{{name!r}: ...}} gives the spec of "
+                    if re.search(rf"\b{name}\b", str(error)):
+                        error.args = (f"{error}\n  {hint}the argument of that name",)
             unknown = re.search(r"got an unexpected keyword argument '(\w+)'", str(error))
             if unknown is not None and (near := difflib.get_close_matches(unknown[1], options, 1)):
                 error.args = (f"{error}; did you mean the option `{near[0]}=` of {function.__name__}()?",)

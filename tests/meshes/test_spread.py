@@ -104,7 +104,7 @@ def test_threads_keep_what_follows_from_the_inputs_where_the_gain_is_in_doubt() 
 
 
 def test_algebra_is_chosen_with_the_placement() -> None:
-    best = rx.spread(
+    best = rx.optimize(
         lambda a, b, v: (a @ b) @ v, "4096 4096", "4096 4096", "4096", mesh={"x": 8}, target="h100",
         rules=rx.rules.algebra,
     )  # fmt: skip
@@ -128,7 +128,7 @@ def test_the_report_tells_who_holds_what() -> None:
 
 def test_meshes_compare() -> None:
     reports = [
-        rx.spread(mlp, f"8192 {D}", f"{D} {F}", f"{F} {D}", mesh=m, target="h100", rules=rx.RuleSet("none")).report
+        rx.optimize(mlp, f"8192 {D}", f"{D} {F}", f"{F} {D}", mesh=m, target="h100", rules=rx.RuleSet("none")).report
         for m in ({"x": 8}, {"x": 2, "y": 4})
     ]
     text = str(rx.compare(*reports))
@@ -138,7 +138,7 @@ def test_meshes_compare() -> None:
 def test_a_cost_report_has_the_figures_of_each_device() -> None:
     batch = 65536
     given = f"{batch} {D}", f"{D} {F}", f"{F} {D}"
-    r = rx.spread(mlp, *given, mesh={"data": 8}, target="h100", rules=rx.RuleSet("none")).report
+    r = rx.optimize(mlp, *given, mesh={"data": 8}, target="h100", rules=rx.RuleSet("none")).report
     after, before = ({row.op: row for row in cost.rows}["matmul"] for cost in (r.after, r.before))
     assert r.spread is not None and not r.spread.sent and after.count == before.count == 2
     assert 8 * after.flops == before.flops
@@ -270,6 +270,11 @@ def test_a_device_alone_is_no_mesh_to_spread_over() -> None:
     assert best.spreading.mesh == "cpu:63, x=2" and "<svg" in best.spreading.to_html()
     with pytest.raises(DeviceError, match="the mesh cpu:63, x=2 has 2 devices; JAX has 0 here"):
         _ = best.in_shardings
+
+
+def test_options_that_exclude_each_other() -> None:
+    with pytest.raises(OptionError, match="mesh= and measure=2: one of them is accepted"):
+        rx.optimize(mlp, "8 8", "8 8", "8 8", mesh={"x": 2}, measure=2)
 
 
 def test_algebra_and_placements_are_chosen_together_where_rules_are_given() -> None:
