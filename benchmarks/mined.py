@@ -186,9 +186,10 @@ def known_rules() -> RuleSet:
     return RuleSet("known", [r for r in rules if r.name not in left_out], rules.schemas)
 
 
-def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float) -> None:
+def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float, whole: bool) -> None:
     """Adds the laws of fragments of programs to a file, until this time has passed."""
-    found, known, end = Found.read(file), known_rules(), time.monotonic() + seconds
+    found, end = Found.read(file), time.monotonic() + seconds
+    known = corpus_rules() if whole else known_rules()
     names = {r.name for r in found.rules()}
     miner = Miner("cpu", size, "reassociate", 1, TERMS, known, names, None if size else ElementTables())
     stated = {canonical(r) for r in found.rules()}
@@ -198,12 +199,13 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
         if time.monotonic() > end:
             break
         began = time.monotonic()
-        operators = ""
+        operators, unproved = "", 0
         try:
             best = optimize(known)
             operators = " ".join(sorted({e.op for f in best.module for e in f.expressions()}))
             miner.least = LEAST_SAVING * best.report.after.seconds
-            offers = miner.mined(best.module, dict(best.report.at)).offers
+            made = miner.mined(best.module, dict(best.report.at))
+            offers, unproved = made.offers, len(made.unproved)
         except (RelaxEgError, TypeError, ValueError, NotImplementedError) as e:  # of integers there is no gradient
             print(f"{name}: {' '.join(str(e).splitlines()[:1])}", flush=True)
             offers = ()
@@ -215,7 +217,7 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
                 found.laws.append(MinedLaw(o.text, o.source, o.numerics, o.theory, name))
         found.programs[name] = operators
         found.write(file)
-        print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
+        print(f"{name}: {time.monotonic() - began:.1f} s, {len(offers)} proved, {unproved} not", flush=True)
     print(f"{len(found.laws)} laws from {len(found.programs)} programs")
 
 
@@ -350,7 +352,7 @@ def main(
             raise typer.BadParameter("--families: the file to which laws are added is needed, as --mine")
         add_families(families, mined)
     elif mined is not None:
-        mine(programs, mined, size, 60 * minutes)
+        mine(programs, mined, size, 60 * minutes, whole)
     if sifted is not None:
         sift(sifted)
     if gained is not None:

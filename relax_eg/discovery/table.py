@@ -146,9 +146,9 @@ class TermTable:
         row = self.points.rows([v[None] for v in self._values_of(term)], dtype)[0]
         return self._rank.get(_key((shape, dtype), row))
 
-    def with_values(self, root: Expr) -> Term | None:
-        """The term of the table that has the values of an expression on variables of the grammar, which has float64 in
-        place of other floats; None if there is none."""
+    def row_of(self, root: Expr) -> tuple[Array, Type]:
+        """The values of an expression on variables of the grammar, which has float64 in place of other floats, as a
+        row, and its type in the table."""
         numbers = {v.attr("name"): i for i, v in enumerate(self.grammar.declared)}
         leaves = [e for e in postorder((root,)) if e.op == VAR]
         found: list[Array] = []
@@ -157,9 +157,17 @@ class TermTable:
             with np.errstate(all="ignore"):
                 found.append(np.asarray(evaluate_points((root,), env, at, len(values[0]), ordered=self.points.bits)[0]))
         row = self.points.rows([v[None] for v in found], root.dtype)[0]
-        if not self.points.defined(row, root.dtype):
-            return None
-        return self._rank.get(_key((root.shape, "float32" if is_float(root.dtype) else root.dtype), row))
+        return row, (root.shape, "float32" if is_float(root.dtype) else root.dtype)
+
+    def with_row(self, row: Array, t: Type) -> Term | None:
+        """The term of the table that has these values; None if there is none."""
+        return self._rank.get(_key(t, row))
+
+    def forget(self) -> None:
+        """Leaves out the values of terms, which a table needs to grow, but not to be asked."""
+        self._rows, self._next = {}, None
+        for kept in self._kept.values():
+            kept.values.clear()
 
     def agree(self, pair: EqualPair) -> bool:
         """Whether the sides of a pair have equal values at the sample points at which its condition holds."""

@@ -8,17 +8,18 @@ its values where all leaves are vectors of one size, whatever shapes its leaves 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from relax_eg.discovery.grammar import Grammar, filled
-from relax_eg.discovery.table import TermTable
-from relax_eg.discovery.terms import Term
+from relax_eg.discovery.table import TermTable, Type
+from relax_eg.discovery.terms import Term, size_of
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.driver.fragments import Fragment
+from relax_eg.driver.split_terms import TermValues, split
 from relax_eg.dtypes import is_float
 from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.ir.annotations import Tensor
@@ -32,7 +33,8 @@ from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
 
 ELEMENTS = 8  # chosen: elements of a leaf, with 16 draws enough that few terms agree by chance
-_MOST_TERMS = 30_000  # limit: terms of one size over one leaf, half as many over two; a table ends before more
+_MOST_TERMS = 250_000  # limit: terms of one size; a table ends before more
+_MOST_OTHERS = 3  # limit: further terms with the values of one, of at most one operator more
 _NAMES, _OF_FUNCTION = "xyz", "f"  # given: names of the leaves, and of functions of the first one
 MOST_LEAVES = len(_NAMES)  # limit: of a fragment; terms grow with a power of it
 
@@ -87,6 +89,7 @@ KINDS = (
     ),
 )  # fmt: skip
 
+Array = np.ndarray[Any, Any]
 Leaves = Sequence[Expr]
 
 
@@ -108,8 +111,48 @@ class KeptTable(TermTable):
                 made = evaluate_points((function(x),), {x: values[0]}, {}, len(values[0]))
                 values[self.leaf_count + n] = np.asarray(made[0])
         super().__init__(grammar, points)
-        while self.size < kind.size and self.next_count() <= _MOST_TERMS // len(dtypes):
-            self.grow()
+        self._others: dict[Term, list[Term]] = {}
+        while self.size < kind.size and self.next_count() <= _MOST_TERMS:
+            for pair in self.grow():
+                others = self._others.setdefault(pair.right, [])
+                larger = size_of(pair.left) > size_of(pair.right) + 1 or pair.right in pair.left
+                if len(others) < _MOST_OTHERS and not larger:
+                    others.append(pair.left)
+        self._values = {t: self._values_of_type(t, rows) for t, rows in self._rows.items()}
+        self.forget()
+        self._form_of = {f.op: n for n, f in enumerate(grammar.forms) if not f.attributes}
+
+    def _values_of_type(self, t: Type, rows: Sequence[tuple[Term, Array]]) -> TermValues:
+        scalars = {c: i for i in self.grammar.operands if (c := self.grammar.leaves[i]).op == CONSTANT}
+        own = np.stack([row for _, row in rows])
+
+        def canonical(values: Array) -> Array:
+            return self.points.rows([values[:, None]], t[1]).view(np.float64)
+
+        # A number is a leaf in its own shape, as an operand.
+        terms = [scalars[g[0]] if (g := self.grammar.filled.get(x)) is not None else x for x, _ in rows]
+        return TermValues(terms, own.view(np.float64) if is_float(t[1]) else own, canonical)
+
+    def terms_with(self, root: Expr, splits: bool) -> list[Term]:
+        """Terms with the values of an expression as `with_values` takes it: the smallest of the table, wherever the
+        expression has a value, or else some of two parts."""
+        row, t = self.row_of(root)
+        if not self.points.defined(row, t[1]):
+            return []
+        found = self.with_row(row, t)
+        if found is not None or not is_float(t[1]) or t not in self._values:
+            return [] if found is None else [found, *self._others.get(found, ())]
+        f, own = row.view(np.float64), self._values[t]
+        if (inside := own.where_defined(f)) is not None:
+            return [inside, *self._others.get(inside, ())]
+        parts = split(own, self._values.get((t[0], "bool")), f, self._form_of) if splits else []
+        return [*parts, *(x for term in parts for x in self._with_other_parts(term))]
+
+    def _with_other_parts(self, term: Term) -> Iterator[Term]:
+        """The same of two parts with another term of its values for one: it may be more accurate, or less work."""
+        for i in range(1, len(term)):
+            for other in self._others.get(term[i], ()):
+                yield (*term[:i], other, *term[i + 1 :])
 
     def written(self, t: Term, leaves: Leaves, like: Expr) -> Expr:
         """A term on other leaves. `like`: of whose shape it is where it is a number. Raises OperatorError."""
@@ -158,8 +201,9 @@ class ElementTables:
             kinds = (k for k in self._kinds if len(dtypes) in k.leaves and (not k.functions or is_float(dtypes[0])))
             self._known[dtypes] = [KeptTable(k, dtypes) for k in kinds]
         try:
-            found = ((table, table.with_values(made)) for table in self._known[dtypes])
-            return [(table, term) for table, term in found if term is not None]
+            tables = self._known[dtypes]
+            found = [(table, term) for table in tables for term in table.terms_with(made, False)]
+            return found or [(table, term) for table in tables for term in table.terms_with(made, True)]
         except RelaxEgError:  # an operator that is not evaluated
             return []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
@@ -50,7 +50,7 @@ _MOST_FRAGMENTS = 40  # limit: fragments that are looked at, the costliest first
 _MOST_LOOKED_UP = 200  # limit: the same where tables are kept, in which a fragment is looked up in a moment
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
 _MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
-_MOST_UNPROVED = 4  # limit: laws of kept tables of one program that are tried in vain
+_MOST_UNPROVED = 12  # limit: laws of kept tables of one program that are tried in vain
 _MOST_TRIED = 2  # limit: terms of which it is tried to prove that one is equal to a fragment
 _MOST_WORK = 1 << 20  # limit: flops of a fragment whose numbers of elements stay as written, at one sample point
 CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
@@ -86,6 +86,7 @@ class Offer:
     - `before`, `after`: predicted seconds of the fragment as written, and of the cheaper term.
     - `known`: predicted seconds of what the rules that ship make of the fragment.
     - `known_by`: the names of the rules that ship by which they make it.
+    - `share`: of the program's predicted time, what the term saves there; 0 where the program was not asked.
     """
 
     text: str
@@ -97,11 +98,14 @@ class Offer:
     after: float
     known: float
     known_by: tuple[str, ...]
+    share: float = 0.0
 
     @property
     def is_new(self) -> bool:
-        """Whether the rules that ship make nothing of the fragment that is as fast."""
-        return self.after < CHEAPER * self.known
+        """Whether the rules that ship make nothing of the fragment that is as fast, by itself or in the program: there
+        it may be a part of a loop whose other parts are dear."""
+        nothing_known = self.known > CHEAPER * self.before
+        return self.after < CHEAPER * self.known or (self.share >= LEAST_SAVING and nothing_known)
 
     def __str__(self) -> str:
         told = f"{time(self.before)} -> {time(self.after)}, proved ({self.theory}), {self.numerics}"
@@ -288,11 +292,15 @@ class Miner:
                     if share >= LEAST_SAVING:
                         tried.append((share, text, table, term, leaves))
         failed = 0
-        for _, text, table, term, leaves in sorted(tried, key=lambda x: (-x[0], x[1])):
+        # Of fragments with which nearly the same is saved the smallest is first: its law is the most general one.
+        for share, text, table, term, leaves in sorted(
+            tried, key=lambda x: (-round(x[0], 2), len(fragments[x[1]].inside), -x[0], x[1])
+        ):
             x = fragments[text]
-            if failed < _MOST_UNPROVED and not any(x.inside <= inside for inside in self._solved):
-                before = len(unproved)
+            if failed < _MOST_UNPROVED and not any(x.inside & inside for inside in self._solved):
+                before, had = len(unproved), len(offers)
                 self._offer_hit(x, table, term, leaves, module, offers, unproved)
+                offers[had:] = [replace(o, share=share) for o in offers[had:]]
                 failed += len(unproved) - before
         return set(found)
 
