@@ -32,6 +32,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
@@ -113,21 +114,23 @@ class Found:
     - `programs`: of each program that was looked at, the operators after the known rules.
     - `asked`, `asked_whole`: of each program that was asked for gains, the share of its predicted time that all laws
       save together, where the books in `LEFT_OUT` are not known, and where they are.
+    - `counts`: how far fragments came, as of a miner, in all programs that were looked at since it is counted.
     """
 
     laws: list[MinedLaw]
     programs: dict[str, str]
     asked: dict[str, float]
     asked_whole: dict[str, float]
+    counts: dict[str, int] = field(default_factory=dict[str, int])
 
     @staticmethod
     def read(file: Path) -> Found:
         data: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"laws": [], "programs": {}}
         laws = [MinedLaw(**x) for x in data["laws"]]
-        return Found(laws, data["programs"], data.get("asked", {}), data.get("asked_whole", {}))
+        return Found(laws, data["programs"], data.get("asked", {}), data.get("asked_whole", {}), data.get("counts", {}))
 
     def write(self, file: Path) -> None:
-        rest = {"programs": self.programs, "asked": self.asked, "asked_whole": self.asked_whole}
+        rest = {"programs": self.programs, "asked": self.asked, "asked_whole": self.asked_whole, "counts": self.counts}
         file.write_text(json.dumps({"laws": [asdict(x) for x in self.laws], **rest}, indent=1) + "\n")
 
     def rules(self) -> RuleSet:
@@ -192,7 +195,7 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
     known = corpus_rules() if whole else known_rules()
     names = {r.name for r in found.rules()}
     miner = Miner("cpu", size, "reassociate", 1, TERMS, known, names, None if size else ElementTables())
-    stated = {canonical(r) for r in found.rules()}
+    stated, before = {canonical(r) for r in found.rules()}, Counter(found.counts)
     for name, optimize in programs.items():
         if name in found.programs:
             continue
@@ -216,6 +219,7 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
                 print(f"  {name}: {o}", flush=True)
                 found.laws.append(MinedLaw(o.text, o.source, o.numerics, o.theory, name))
         found.programs[name] = operators
+        found.counts = dict(before + miner.counts)
         found.write(file)
         print(f"{name}: {time.monotonic() - began:.1f} s, {len(offers)} proved, {unproved} not", flush=True)
     print(f"{len(found.laws)} laws from {len(found.programs)} programs")

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from relax_eg.discovery.grammar import Grammar, filled
-from relax_eg.discovery.table import TermTable, Type
+from relax_eg.discovery.table import KeptTerms, TermTable, Type
 from relax_eg.discovery.terms import Term, size_of
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.driver.fragments import Fragment
@@ -35,6 +36,7 @@ from relax_eg.shapes import Dim
 ELEMENTS = 8  # chosen: elements of a leaf, with 16 draws enough that few terms agree by chance
 _MOST_TERMS = 250_000  # limit: terms of one size; a table ends before more
 _MOST_OTHERS = 3  # limit: further terms with the values of one, of at most one operator more
+_FILLING = ("broadcast_to", "full")  # given: operators that give a number a shape
 _NAMES, _OF_FUNCTION = "xyz", "f"  # given: names of the leaves, and of functions of the first one
 MOST_LEAVES = len(_NAMES)  # limit: of a fragment; terms grow with a power of it
 
@@ -118,31 +120,39 @@ class KeptTable(TermTable):
                 larger = size_of(pair.left) > size_of(pair.right) + 1 or pair.right in pair.left
                 if len(others) < _MOST_OTHERS and not larger:
                     others.append(pair.left)
-        self._values = {t: self._values_of_type(t, rows) for t, rows in self._rows.items()}
+        kept: dict[Type, list[KeptTerms]] = {}
+        for (t, _), own in sorted(self._kept.items(), key=lambda x: x[0][1]):
+            kept.setdefault(t, []).append(own)
+        self._values = {t: self._values_of_type(t, own) for t, own in kept.items()}
         self.forget()
         self._form_of = {f.op: n for n, f in enumerate(grammar.forms) if not f.attributes}
 
-    def _values_of_type(self, t: Type, rows: Sequence[tuple[Term, Array]]) -> TermValues:
-        scalars = {c: i for i in self.grammar.operands if (c := self.grammar.leaves[i]).op == CONSTANT}
-        own = np.stack([row for _, row in rows])
+    def _values_of_type(self, t: Type, kept: Sequence[KeptTerms]) -> TermValues:
+        """The terms of a type with their values, the numbers of the table among them."""
+        g, (points,) = self.grammar, self.points.values
+        numbers = {i: c for i, (c, v) in g.filled.items() if (v.shape, v.dtype) == t}
+        # A number is a leaf in the shape of a variable, and as an operand another one.
+        scalars = {g.leaves[i]: i for i in g.operands if g.leaves[i].op == CONSTANT}
+        terms = [*(scalars[c] for c in numbers.values()), *(x for own in kept for x in own.terms)]
+        values = np.stack([*(points[i] for i in numbers), *(v[0] for own in kept for v in own.values)])
+        values = values.reshape(len(terms), -1)
+        return TermValues(terms, values, partial(self._canonical, t[1]))
 
-        def canonical(values: Array) -> Array:
-            return self.points.rows([values[:, None]], t[1]).view(np.float64)
-
-        # A number is a leaf in its own shape, as an operand.
-        terms = [scalars[g[0]] if (g := self.grammar.filled.get(x)) is not None else x for x, _ in rows]
-        return TermValues(terms, own.view(np.float64) if is_float(t[1]) else own, canonical)
+    def _canonical(self, dtype: str, values: Array) -> Array:
+        rows = self.points.rows([values[:, None]], dtype)
+        return rows.view(np.float64) if is_float(dtype) else rows
 
     def terms_with(self, root: Expr, splits: bool) -> list[Term]:
-        """Terms with the values of an expression as `with_values` takes it: the smallest of the table, wherever the
-        expression has a value, or else some of two parts."""
-        row, t = self.row_of(root)
+        """Terms with the values of an expression as `values_of` takes it: those of the table, wherever the expression
+        has a value, or else some of two parts."""
+        (values,), t = self.values_of(root)
+        row = self.points.rows([values[None]], root.dtype)[0]
         if not self.points.defined(row, t[1]):
             return []
         found = self.with_row(row, t)
         if found is not None or not is_float(t[1]) or t not in self._values:
             return [] if found is None else [found, *self._others.get(found, ())]
-        f, own = row.view(np.float64), self._values[t]
+        f, own = values.reshape(-1), self._values[t]
         if (inside := own.where_defined(f)) is not None:
             return [inside, *self._others.get(inside, ())]
         parts = split(own, self._values.get((t[0], "bool")), f, self._form_of) if splits else []
@@ -234,6 +244,8 @@ def _rebuilt(root: Expr, leaves: Leaves, shape: tuple[Dim, ...]) -> Expr:
     def made(e: Expr, args: tuple[Expr, ...]) -> Expr:
         if e.op == CONSTANT:
             return const(np.asarray(constant_value(e), np.float64), "float64") if is_float(e.dtype) else e
+        if e.op in _FILLING and args[0].op == CONSTANT and not args[0].ndim:
+            return args[0]  # a number broadcasts
         if e.op not in TABLE:
             raise OperatorError(f"{e.op} is no operator")
         attrs = {k: "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v for k, v in e.attrs}

@@ -9,6 +9,7 @@ proved with variables for constants where it holds for all numbers.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,18 +17,19 @@ from typing import Any, Literal
 from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
 from relax_eg.discovery.extremes import Extremes
 from relax_eg.discovery.generalising import generalised, without_context
-from relax_eg.discovery.grammar import Grammar, OperatorForm
+from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer, doc_of, file_text, load
 from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
 from relax_eg.discovery.search import LARGEST_SIZE
 from relax_eg.discovery.table import EqualPair, TermTable, Type
 from relax_eg.discovery.terms import Term
 from relax_eg.discovery.values import SamplePoints
+from relax_eg.driver.fragment_grammars import grammar_of
 from relax_eg.driver.fragments import Fragment, Leaves, apart, cuts_of, generalised_sizes
 from relax_eg.driver.kept_tables import ElementTables, KeptTable, with_term
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.ranking import LEAST_SAVING
-from relax_eg.dtypes import is_float, is_integer
+from relax_eg.dtypes import is_float
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import profile
@@ -35,16 +37,15 @@ from relax_eg.extract.report import price_program
 from relax_eg.figures import time
 from relax_eg.frontends import trace
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value, postorder, var
+from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.module import Function, Module
-from relax_eg.ops.record import TABLE, call, operators_run_as
+from relax_eg.ops.record import call
 from relax_eg.plain_data import write_file
 from relax_eg.reports import CostReport
 from relax_eg.rules.book import default
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.signature import Numerics
-from relax_eg.shapes import Dim
 
 _MOST_FRAGMENTS = 40  # limit: fragments that are looked at, the costliest first
 _MOST_LOOKED_UP = 200  # limit: the same where tables are kept, in which a fragment is looked up in a moment
@@ -54,24 +55,6 @@ _MOST_UNPROVED = 12  # limit: laws of kept tables of one program that are tried 
 _MOST_TRIED = 2  # limit: terms of which it is tried to prove that one is equal to a fragment
 _MOST_WORK = 1 << 20  # limit: flops of a fragment whose numbers of elements stay as written, at one sample point
 CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
-# given: operators of the kind of products and sums, and of functions of elements, which terms may have besides
-_OF_PRODUCTS = ("matmul", "multiply", "permute_dims(axes=(1,0))", "sum(axes=(0,))", "sum(axes=(1,))")
-_OF_ELEMENTS = ("add", "multiply", "negative")
-# given: operators that may be written by each other
-_KINDS = (
-    frozenset(("where", "greater", "less", "greater_equal", "less_equal", "maximum", "minimum", "abs", "relu")),
-    frozenset(("exp", "log", "expm1", "log1p", "sigmoid", "tanh", "softplus")),
-    frozenset(("sqrt", "rsqrt", "divide", "reciprocal")),
-)
-# given: reductions over the axis of operators that say more than these
-_TOTALS = {
-    "cumsum": ("sum",),
-    "cumprod": ("prod",),
-    "cummax": ("max",),
-    "cummin": ("min",),
-    "sort": ("max", "min"),
-}
-_FEWEST = ("maximum", "minimum", "abs", "exp", "log", "sigmoid", "tanh", "sqrt", "rsqrt")  # given: those that terms get
 
 
 @dataclass(frozen=True)
@@ -220,6 +203,8 @@ class Miner:
     - `kept`: tables in which fragments of elements are looked up first; a term is tried if the program is cheaper by
       `LEAST_SAVING` with it.
     - `least`: seconds that a fragment takes at least to be looked at; callers set it.
+    - `counts`: how far fragments of elements came: how many there were, how many a table has terms for, and of terms
+      that make a program cheaper how many there were, agree at infinities, are proved, or were stated before.
     """
 
     def __init__(
@@ -237,6 +222,7 @@ class Miner:
         self._solved: list[set[Expr]] = []
         self._names = set(names)
         self._kept = kept
+        self.counts = Counter[str]()
         self._prices: dict[tuple[Expr, Leaves, tuple[tuple[str, int], ...]], float] = {}
 
     def mined(self, module: Module, at: Mapping[str, int], tell: Progress = lambda text, done, of: None) -> Mined:
@@ -278,6 +264,7 @@ class Miner:
         """Adds the laws of fragments of elements for which the kept tables have terms, those first with which the
         program is cheapest. Returns the texts of the fragments of elements."""
         found = {text: hits for text, x in fragments.items() if (hits := kept.hits(x)) is not None}
+        self.counts.update({"fragments": len(found), "with terms": sum(map(bool, found.values()))})
         tried: list[tuple[float, str, KeptTable, Term, Sequence[Expr]]] = []
         for f in module:
             own, there = self._price_of(f, self._at), frozenset(f.expressions())
@@ -292,6 +279,7 @@ class Miner:
                     if share >= LEAST_SAVING:
                         tried.append((share, text, table, term, leaves))
         failed = 0
+        self.counts["cheaper"] += len(tried)
         # Of fragments with which nearly the same is saved the smallest is first: its law is the most general one.
         for share, text, table, term, leaves in sorted(
             tried, key=lambda x: (-round(x[0], 2), len(fragments[x[1]].inside), -x[0], x[1])
@@ -323,7 +311,9 @@ class Miner:
             pair = EqualPair(terms[0], terms[1])
             if not table.agree(pair) or not Extremes(grammar, table.points).accept(pair):
                 return
+            self.counts["agreeing"] += 1
             if self.offer(table, pair, {**self._at, **sizes}, _where(x, module), offers, unproved):
+                self.counts["proved"] += 1
                 self._solved.append(x.inside)
         except RelaxEgError:  # it does not exist at some sizes
             return
@@ -498,50 +488,3 @@ def _where(x: Fragment, module: Module) -> str:
     """The source line of a fragment; empty if it is not known."""
     origin = next((f.origins[x.root] for f in module if x.root in f.origins), None)
     return str(origin.lines[0]) if origin is not None and origin.lines else ""
-
-
-def grammar_of(
-    roots: Sequence[Expr], params: Sequence[Expr], holes: Sequence[Expr] = (), operators: str = ""
-) -> tuple[Grammar, list[Term]]:
-    """A grammar with the operators of fragments, and `operators` or others of their kind, and the fragments as its
-    terms. `holes`: variables that are no leaves of terms; the first is term -1, the next -2, and so on."""
-    forms: dict[Expr, OperatorForm] = {}
-    constants: dict[float, None] = {}
-    dtypes: dict[str, None] = {}
-    for e in postorder(roots):
-        if e.op == CONSTANT:
-            if constant_value(e).ndim or not (is_float(e.dtype) or is_integer(e.dtype)):
-                raise DiscoveryError("a constant that no grammar has")
-            constants[float(constant_value(e).item())] = None
-            dtypes[e.dtype] = None
-        elif e.op != VAR:
-            defaults = {a.name: a.default for a in TABLE[e.op].attributes}
-            given = tuple((k, v) for k, v in e.attrs if v is not defaults[k] and v != defaults[k])
-            forms[e] = OperatorForm(e.op, len(e.args), given)
-    contracts = any(f.op in operators_run_as("matmul") or f.op == "sum" for f in forms.values())
-    used = {f.op for f in forms.values()}
-    kinds = frozenset[str]().union(*(k for k in _KINDS if k & used)).intersection(_FEWEST)
-    more = _OF_PRODUCTS if contracts and all(len(p.shape) <= 2 for p in params) else (*_OF_ELEMENTS, *sorted(kinds))
-    axes = [(f.op, dict(f.attributes).get("axis", 0)) for f in forms.values() if f.op in _TOTALS]
-    more = (*more, *dict.fromkeys(f"{name}(axes=({axis},))" for op, axis in axes for name in _TOTALS[op]))
-    signature = ", ".join(
-        f"{p.attr('name')}: {' '.join(map(_size_text, p.shape))}" + ("" if p.dtype == "float32" else f" @ {p.dtype}")
-        for p in params
-    )
-    asked = operators.split("|") if operators else more
-    grammar = Grammar([*dict.fromkeys(forms.values()), *asked], signature, tuple(constants), tuple(dtypes))
-    places = {f: n for n, f in enumerate(grammar.forms)}
-    terms: dict[Expr, Term] = {h: -1 - n for n, h in enumerate(holes)}
-    for e in postorder(roots):
-        if e in terms:
-            continue
-        leaf = next((i for i in (*grammar.operands, *grammar.filled) if grammar.leaves[i] is e), None)
-        terms[e] = leaf if leaf is not None else (places[forms[e]], *(terms[a] for a in e.args)) if e in forms else None
-    if any(t is None for t in terms.values()):
-        raise DiscoveryError("a leaf that no grammar has")
-    return grammar, [terms[r] for r in roots]
-
-
-def _size_text(d: Dim) -> str:
-    text = str(d)
-    return text if text.isalnum() else f"({text})"

@@ -45,21 +45,24 @@ _LIMITS = {"maximum": np.less_equal, "minimum": np.greater_equal}  # given: how 
 class TermValues:
     """The terms of one type of a table, with their values: a row for each.
 
-    - `terms`, `rows`: the terms, and their values, as equal as `canonical` makes them; NaN where there is none.
-    - `canonical`: of values that are computed otherwise.
+    - `terms`, `values`: the terms, and their values as they were computed.
+    - `canonical`: makes values that differ by rounding the same, and NaN where there is none.
     """
 
     terms: Sequence[Term]
-    rows: Array
+    values: Array
     canonical: Canonical
+    rows: Array = field(init=False)
     sizes: Array = field(init=False)
 
     def __post_init__(self) -> None:
+        self.rows = self.canonical(self.values)
         self.sizes = np.asarray([size_of(t) for t in self.terms])
 
     def where_defined(self, f: Array) -> Term | None:
         """The smallest term with the values `f` wherever these are numbers; None if there is none, or if `f` is a
         number everywhere or nearly nowhere."""
+        f = self.canonical(f[None])[0]
         there = np.isfinite(f)
         if there.all() or there.mean() < _LEAST_SHARE:
             return None
@@ -75,10 +78,10 @@ class TermValues:
         columns = _telling(f)
         if len(columns) < _PROBES:
             return
-        probes = np.ascontiguousarray(self.rows[:, columns])
+        probes, asked_of = self.values[:, columns], self.canonical(f[None])[0]
         with np.errstate(all="ignore"):
             missing = self.canonical(_MISSING[op](f[columns], probes))
-        keys, asked = _keys(probes), _keys(missing)
+        keys, asked = _keys(self.rows[:, columns]), _keys(missing)
         order = np.argsort(keys, kind="stable")
         at = np.searchsorted(keys[order], asked)
         at[at == len(keys)] = 0
@@ -88,12 +91,13 @@ class TermValues:
         pairs.sort(key=lambda p: int(self.sizes[p[0]] + self.sizes[p[1]]))
         for t, r in pairs[:_MOST_COMPARED]:
             with np.errstate(all="ignore"):
-                whole = self.canonical(_TOGETHER[op](self.rows[t], self.rows[r])[None])[0]
-            if np.all((whole == f) | ~np.isfinite(f)):
+                whole = self.canonical(_TOGETHER[op](self.values[t], self.values[r])[None])[0]
+            if np.all((whole == asked_of) | ~np.isfinite(asked_of)):
                 yield t, r
 
     def limits(self, op: str, f: Array) -> Iterator[tuple[int, int]]:
         """Pairs of terms of which the larger, or the smaller, value is that of `f` everywhere."""
+        f = self.canonical(f[None])[0]
         with np.errstate(invalid="ignore"):
             near = np.flatnonzero((_LIMITS[op](self.rows, f) | ~np.isfinite(f)).all(axis=1))
         yield from self._covering(near, f)
@@ -111,6 +115,7 @@ class TermValues:
     def choices(self, conditions: Array, f: Array) -> Iterator[tuple[int, int, int]]:
         """Of each condition, which is given by its values, the smallest terms that have the values `f` where it holds
         and where it does not: the numbers of the condition and of the two terms."""
+        f = self.canonical(f[None])[0]
         there = np.isfinite(f)
         same = (self.rows == f) | ~there
         share = (same & there).mean(axis=1)
