@@ -93,6 +93,7 @@ KINDS = (
 
 Array = np.ndarray[Any, Any]
 Leaves = Sequence[Expr]
+Terms = tuple[Term, ...]
 
 
 class KeptTable(TermTable):
@@ -142,21 +143,22 @@ class KeptTable(TermTable):
         rows = self.points.rows([values[:, None]], dtype)
         return rows.view(np.float64) if is_float(dtype) else rows
 
-    def terms_with(self, root: Expr, splits: bool) -> list[Term]:
+    def terms_with(self, root: Expr, most: int) -> list[Terms]:
         """Terms with the values of an expression as `values_of` takes it: those of the table, wherever the expression
-        has a value, or else some of two parts."""
+        has a value, or else some of two parts with fewer than `most` operators. Those together that differ in terms
+        with equal values."""
         (values,), t = self.values_of(root)
         row = self.points.rows([values[None]], root.dtype)[0]
         if not self.points.defined(row, t[1]):
             return []
         found = self.with_row(row, t)
         if found is not None or not is_float(t[1]) or t not in self._values:
-            return [] if found is None else [found, *self._others.get(found, ())]
+            return [] if found is None else [(found, *self._others.get(found, ()))]
         f, own = values.reshape(-1), self._values[t]
         if (inside := own.where_defined(f)) is not None:
-            return [inside, *self._others.get(inside, ())]
-        parts = split(own, self._values.get((t[0], "bool")), f, self._form_of) if splits else []
-        return [*parts, *(x for term in parts for x in self._with_other_parts(term))]
+            return [(inside, *self._others.get(inside, ()))]
+        parts = split(own, self._values.get((t[0], "bool")), f, self._form_of) if most else []
+        return [(term, *self._with_other_parts(term)) for term in parts if size_of(term) < most]
 
     def _with_other_parts(self, term: Term) -> Iterator[Term]:
         """The same of two parts with another term of its values for one: it may be more accurate, or less work."""
@@ -177,7 +179,7 @@ class KeptTable(TermTable):
         return leaves[t] if t < self.leaf_count else self.functions[t - self.leaf_count](leaves[0])
 
 
-Hit = tuple[KeptTable, Term]
+Hit = tuple[KeptTable, Terms]
 
 
 class ElementTables:
@@ -188,10 +190,11 @@ class ElementTables:
         self._known: dict[tuple[str, ...], list[KeptTable]] = {}
         self._hits: dict[Expr, list[Hit]] = {}
 
-    def hits(self, x: Fragment) -> list[tuple[KeptTable, Term, Leaves]] | None:
-        """The terms of tables that have the values of a fragment, with what their variables stand for: its leaves, and
-        its numbers that no table has, so that a law holds for all of these. None if an operator is none of elements."""
-        found: list[tuple[KeptTable, Term, Leaves]] = []
+    def hits(self, x: Fragment) -> list[tuple[KeptTable, Terms, Leaves]] | None:
+        """The terms of tables that have the values of a fragment, those together that differ in parts of equal values,
+        with what their variables stand for: its leaves, and its numbers that no table has, so that a law holds for all
+        of these. None if an operator is none of elements."""
+        found: list[tuple[KeptTable, Terms, Leaves]] = []
         for leaves in dict.fromkeys((x.leaves, (*x.leaves, *_other_numbers(x)))):
             leaves = tuple(sorted(leaves, key=lambda a: (not is_float(a.dtype), a.dtype)))
             if len(leaves) > MOST_LEAVES:
@@ -200,11 +203,15 @@ class ElementTables:
             if made is None:
                 return None
             if made not in self._hits:
-                self._hits[made] = self._equal_to(made, tuple(a.dtype for a in leaves))
-            found += [(table, term, leaves) for table, term in self._hits[made]]
+                self._hits[made] = self._equal_to(made, tuple(a.dtype for a in leaves), len(x.inside))
+            found += [(table, terms, leaves) for table, terms in self._hits[made]]
         return found
 
-    def _equal_to(self, made: Expr, dtypes: tuple[str, ...]) -> list[Hit]:
+    def is_of_elements(self, x: Fragment) -> bool:
+        """Whether a fragment is looked up."""
+        return len(x.leaves) > MOST_LEAVES or _on_vectors(x.root, x.leaves) is not None
+
+    def _equal_to(self, made: Expr, dtypes: tuple[str, ...], most: int) -> list[Hit]:
         if dtypes not in self._known and (len(set(dtypes)) > 2 or dtypes.count("bool") > 1):
             return []  # few fragments have such leaves, and each such table takes seconds
         if dtypes not in self._known:
@@ -212,8 +219,8 @@ class ElementTables:
             self._known[dtypes] = [KeptTable(k, dtypes) for k in kinds]
         try:
             tables = self._known[dtypes]
-            found = [(table, term) for table in tables for term in table.terms_with(made, False)]
-            return found or [(table, term) for table in tables for term in table.terms_with(made, True)]
+            found = [(table, terms) for table in tables for terms in table.terms_with(made, 0)]
+            return found or [(table, terms) for table in tables for terms in table.terms_with(made, most)]
         except RelaxEgError:  # an operator that is not evaluated
             return []
 
@@ -257,8 +264,8 @@ def _rebuilt(root: Expr, leaves: Leaves, shape: tuple[Dim, ...]) -> Expr:
     return rebuild([root], made, variables)[0]
 
 
-def with_term(f: Function, x: Fragment, made: Expr) -> Function | None:
-    """A function with a term in place of a fragment; None where that has another type."""
-    if made.annotation != x.root.annotation:
+def with_term(f: Function, root: Expr, made: Expr) -> Function | None:
+    """A function with a term in place of a fragment's root; None where that has another type."""
+    if made.annotation != root.annotation:
         return None
-    return rebuilt(f, lambda e, args: made if e is x.root else with_operands(e, args))
+    return rebuilt(f, lambda e, args: made if e is root else with_operands(e, args))

@@ -14,10 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
 from relax_eg.discovery.extremes import Extremes
 from relax_eg.discovery.generalising import generalised, without_context
-from relax_eg.discovery.grammar import Grammar
+from relax_eg.discovery.grammar import Grammar, filled
 from relax_eg.discovery.laws import Writer, doc_of, file_text, load
 from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
 from relax_eg.discovery.search import LARGEST_SIZE
@@ -29,7 +31,7 @@ from relax_eg.driver.fragments import Fragment, Leaves, apart, cuts_of, generali
 from relax_eg.driver.kept_tables import ElementTables, KeptTable, with_term
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.ranking import LEAST_SAVING
-from relax_eg.dtypes import is_float
+from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import profile
@@ -37,7 +39,7 @@ from relax_eg.extract.report import price_program
 from relax_eg.figures import time
 from relax_eg.frontends import trace
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import Expr, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, const, var
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops.record import call
 from relax_eg.plain_data import write_file
@@ -52,6 +54,7 @@ _MOST_LOOKED_UP = 200  # limit: the same where tables are kept, in which a fragm
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
 _MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
 _MOST_UNPROVED = 12  # limit: laws of kept tables of one program that are tried in vain
+_MOST_REFUSED = 30  # limit: those of one program that differ at infinities
 _MOST_TRIED = 2  # limit: terms of which it is tried to prove that one is equal to a fragment
 _MOST_WORK = 1 << 20  # limit: flops of a fragment whose numbers of elements stay as written, at one sample point
 CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
@@ -263,60 +266,87 @@ class Miner:
     ) -> set[str]:  # fmt: skip
         """Adds the laws of fragments of elements for which the kept tables have terms, those first with which the
         program is cheapest. Returns the texts of the fragments of elements."""
-        found = {text: hits for text, x in fragments.items() if (hits := kept.hits(x)) is not None}
-        self.counts.update({"fragments": len(found), "with terms": sum(map(bool, found.values()))})
+        own = {f: self._price_of(f, self._at) for f in module}
+        # Fragments without which a program takes nearly as long are not looked up.
+        roots = {e for f in module for e in f.expressions() if self._saved(f, e, own[f]) >= LEAST_SAVING}
+        found: dict[str, Sequence[tuple[KeptTable, Sequence[Term], Sequence[Expr]]]] = {}
+        for text, x in fragments.items():
+            hits = kept.hits(x) if x.root in roots else [] if kept.is_of_elements(x) else None
+            if hits is not None:
+                found[text] = hits
+        looked_up = [hits for text, hits in found.items() if fragments[text].root in roots]
+        self.counts.update(
+            {"fragments": len(found), "looked up": len(looked_up), "with terms": sum(map(bool, looked_up))}
+        )
         tried: list[tuple[float, str, KeptTable, Term, Sequence[Expr]]] = []
         for f in module:
-            own, there = self._price_of(f, self._at), frozenset(f.expressions())
+            there = frozenset(f.expressions())
             for text, hits in found.items():
                 x = fragments[text]
-                for table, term, leaves in hits if x.root in there else ():
-                    try:
-                        cheaper = with_term(f, x, table.written(term, leaves, x.root))
-                    except RelaxEgError:
-                        continue
-                    share = 0.0 if cheaper is None else 1 - self._price_of(cheaper, self._at) / own
-                    if share >= LEAST_SAVING:
-                        tried.append((share, text, table, term, leaves))
-        failed = 0
+                for table, terms, leaves in hits if x.root in there else ():
+                    for term in terms:
+                        try:
+                            made = table.written(term, leaves, x.root)
+                            share = self._saved(f, x.root, own[f], made)
+                        except RelaxEgError:
+                            continue
+                        if share >= LEAST_SAVING:
+                            tried.append((share, text, table, term, leaves))
+                        elif share < LEAST_SAVING / 2 and len({a.shape for a in leaves}) == 1:
+                            break  # terms with its values are no cheaper by as much
+        failed = refused = 0
         self.counts["cheaper"] += len(tried)
         # Of fragments with which nearly the same is saved the smallest is first: its law is the most general one.
         for share, text, table, term, leaves in sorted(
             tried, key=lambda x: (-round(x[0], 2), len(fragments[x[1]].inside), -x[0], x[1])
         ):
             x = fragments[text]
-            if failed < _MOST_UNPROVED and not any(x.inside & inside for inside in self._solved):
+            if (
+                failed < _MOST_UNPROVED
+                and refused < _MOST_REFUSED
+                and not any(x.inside & inside for inside in self._solved)
+            ):
                 before, had = len(unproved), len(offers)
-                self._offer_hit(x, table, term, leaves, module, offers, unproved)
+                refused += not self._offer_hit(x, table, term, leaves, module, offers, unproved)
                 offers[had:] = [replace(o, share=share) for o in offers[had:]]
                 failed += len(unproved) - before
         return set(found)
 
+    def _saved(self, f: Function, root: Expr, before: float, made: Expr | None = None) -> float:
+        """The share of its time that a function saves with an expression in place of another one, or with a number."""
+        if not isinstance(root.annotation, Tensor) or root.op in (CONSTANT, VAR):
+            return 0.0
+        if made is None:
+            made = filled(const(np.zeros((), numpy_dtype(root.dtype)), root.dtype), root)
+        cheaper = with_term(f, root, made)
+        return 0.0 if cheaper is None else 1 - self._price_of(cheaper, self._at) / before
+
     def _offer_hit(
         self, x: Fragment, kept: KeptTable, term: Term, leaves: Sequence[Expr], module: Module, offers: list[Offer],
         unproved: list[str],
-    ) -> None:  # fmt: skip
-        """Offers the law of a fragment and a term of a kept table."""
+    ) -> bool:  # fmt: skip
+        """Offers the law of a fragment and a term of a kept table. Returns whether they agree at infinities."""
         made = generalised_sizes(x)
         if made is None:
-            return
+            return False
         root, params, sizes = made
         try:
             named = dict(zip(x.leaves, params, strict=True))
             right = kept.written(term, [named.get(a, a) for a in leaves], root)
             grammar, terms = grammar_of([root, right], params, (), "add")
             if grammar.work(terms[0]) > _MOST_WORK:
-                return
+                return False
             table = TermTable(grammar, SamplePoints(grammar, False, 0))
             pair = EqualPair(terms[0], terms[1])
             if not table.agree(pair) or not Extremes(grammar, table.points).accept(pair):
-                return
+                return False
             self.counts["agreeing"] += 1
             if self.offer(table, pair, {**self._at, **sizes}, _where(x, module), offers, unproved):
                 self.counts["proved"] += 1
                 self._solved.append(x.inside)
+            return True
         except RelaxEgError:  # it does not exist at some sizes
-            return
+            return False
 
     def hottest(self, module: Module) -> dict[str, Fragment]:
         """The costliest fragments of the program's functions, each kind once, by their texts."""
