@@ -7,6 +7,12 @@ import numpy as np
 import pytest
 
 from benchmarks.random_instances import differences
+from relax_eg.discovery.extremes import Extremes
+from relax_eg.discovery.generalising import generalised
+from relax_eg.discovery.grammar import Grammar
+from relax_eg.discovery.laws import Writer
+from relax_eg.discovery.table import EqualPair, TermTable
+from relax_eg.discovery.values import SamplePoints
 from relax_eg.driver.kept_tables import ElementTables, TableKind
 from relax_eg.driver.mining import Mined, Miner
 from relax_eg.driver.split_terms import TermValues, split
@@ -61,3 +67,20 @@ def test_a_fragment_gets_a_term_that_no_table_has() -> None:
     assert offer.share > 0
     assert not differences(Mined((offer,), 1).rules, 40)[1]
     assert miner.counts["proved"] == 1 <= miner.counts["agreeing"] <= miner.counts["cheaper"]
+
+
+def test_a_number_becomes_a_variable_that_is_finite_where_an_infinity_would_matter() -> None:
+    """`where(b, 0, x * c)` is 0 for an infinite `c`, and `where(b, 0, x) * c` is none."""
+    grammar = Grammar("where | multiply", "b: *s @ bool, x: *s", (0.0, 7.0))
+    table, writer = TermTable(grammar, SamplePoints(grammar, False, 0)), Writer(grammar)
+    extremes = Extremes(grammar, table.points)
+    zero, seven = grammar.operands[-2:]
+    outside, inside = (1, (0, 0, zero, 1), seven), (0, 0, zero, (1, 1, seven))
+    texts = {
+        writer.text(generalised(pair, table, extremes.agree))
+        for pair in (EqualPair(inside, outside), EqualPair(outside, inside))
+    }
+    assert texts == {
+        "where(b, 0.0, x * q) = where(b, 0.0, x) * q for q finite",
+        "where(b, 0.0, x) * q = where(b, 0.0, x * q)",
+    }
