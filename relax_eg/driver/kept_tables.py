@@ -20,7 +20,7 @@ from relax_eg.discovery.table import KeptTerms, TermTable, Type
 from relax_eg.discovery.terms import Term, size_of
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.driver.fragments import Fragment
-from relax_eg.driver.split_terms import TermValues, split
+from relax_eg.driver.split_terms import ValuesOfTerms, split
 from relax_eg.dtypes import is_float
 from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.ir.annotations import Tensor
@@ -128,7 +128,7 @@ class KeptTable(TermTable):
         self.forget()
         self._form_of = {f.op: n for n, f in enumerate(grammar.forms) if not f.attributes}
 
-    def _values_of_type(self, t: Type, kept: Sequence[KeptTerms]) -> TermValues:
+    def _values_of_type(self, t: Type, kept: Sequence[KeptTerms]) -> ValuesOfTerms:
         """The terms of a type with their values, the numbers of the table among them."""
         g, (points,) = self.grammar, self.points.values
         numbers = {i: c for i, (c, v) in g.filled.items() if (v.shape, v.dtype) == t}
@@ -137,7 +137,7 @@ class KeptTable(TermTable):
         terms = [*(scalars[c] for c in numbers.values()), *(x for own in kept for x in own.terms)]
         values = np.stack([*(points[i] for i in numbers), *(v[0] for own in kept for v in own.values)])
         values = values.reshape(len(terms), -1)
-        return TermValues(terms, values, partial(self._canonical, t[1]))
+        return ValuesOfTerms(terms, values, partial(self._canonical, t[1]))
 
     def _canonical(self, dtype: str, values: Array) -> Array:
         rows = self.points.rows([values[:, None]], dtype)

@@ -42,7 +42,7 @@ _LIMITS = {"maximum": np.less_equal, "minimum": np.greater_equal}  # given: how 
 
 
 @dataclass
-class TermValues:
+class ValuesOfTerms:
     """The terms of one type of a table, with their values: a row for each.
 
     - `terms`, `values`: the terms, and their values as they were computed.
@@ -130,7 +130,7 @@ class TermValues:
                 yield int(c), int(best[yes[0]]), int(best[no[0]])
 
 
-def split(values: TermValues, conditions: TermValues | None, f: Array, forms: dict[str, int]) -> list[Term]:
+def split(values: ValuesOfTerms, conditions: ValuesOfTerms | None, f: Array, forms: dict[str, int]) -> list[Term]:
     """Terms of two parts with the values `f`, of few operators first. `forms`: the numbers of operators."""
     found: list[Term] = []
     for op in (o for o in _MISSING if o in forms):

@@ -15,15 +15,15 @@ from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.driver.kept_tables import ElementTables, TableKind
 from relax_eg.driver.mining import Mined, Miner
-from relax_eg.driver.split_terms import TermValues, split
+from relax_eg.driver.split_terms import ValuesOfTerms, split
 from relax_eg.frontends import trace
 
 DRAWS = np.random.default_rng(0).integers(-12, 13, 100) / 4
 X, Y = DRAWS, DRAWS[::-1].copy()
 FORMS = {o: n for n, o in enumerate(("add", "subtract", "multiply", "divide", "maximum", "minimum", "where"))}
 TERMS = {0: X, 1: Y, 2: np.exp(X), 3: np.abs(Y)}
-VALUES = TermValues(tuple(TERMS), np.stack([*TERMS.values()]), lambda x: x.round(9) + 0.0)
-IS_LOW = TermValues((7,), np.stack([X < 0.5]), lambda x: x)
+VALUES = ValuesOfTerms(tuple(TERMS), np.stack([*TERMS.values()]), lambda x: x.round(9) + 0.0)
+IS_LOW = ValuesOfTerms((7,), np.stack([X < 0.5]), lambda x: x)
 
 
 def of(op: str, *terms: int) -> tuple[int, ...]:
