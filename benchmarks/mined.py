@@ -1,12 +1,13 @@
 """Laws that a search finds in programs, JAX's own functions and their gradients first, and what they save.
 
     python -m benchmarks.mined
+    python -m benchmarks.mined --mine docs/mined_laws_beside_all_books.json --size 0 --whole [--pool gradients]
     python -m benchmarks.mined --mine docs/mined_laws.json [--pool corpus] [--only softplus] [--size 2] [--minutes 20]
     python -m benchmarks.mined --sift docs/mined_laws.json
     python -m benchmarks.mined --gains docs/mined_laws.json [--pool corpus] [--only pdf] [--whole]
     python -m benchmarks.mined --mine docs/mined_laws.json --families found
 
-Without an option it counts what the file in `docs` has. `--pool`: JAX's functions (`benchmarks/functions`), the
+Without an option it counts what the files in `docs` have. `--pool`: JAX's functions (`benchmarks/functions`), the
 programs of the corpus, their gradients, the functions of libraries, or single functions of libraries
 (`benchmarks/library_cases/parts.py`).
 
@@ -20,9 +21,12 @@ of families of operators that are new (`docs/found_laws.json`), from the folder 
 `--sift` asks which of the laws follow from the others and the known rules, and which from the books that were left out.
 
 `--gains` uses the laws of the file that do not follow as rules besides the known ones, on the programs of a pool. A law
-saves what a program takes longer by prediction without it, where all other laws are there. Laws whose sides have the
-same operators are left out, and those with an operator that a program has neither as written nor as optimized. Programs
-that were asked are left out. With `--whole` the books `traced` and `orders` are known.
+saves what a program takes longer by prediction without it, where all other laws are there. Laws of families whose
+sides have the same operators are left out, and those with an operator that a program has neither as written nor as
+optimized. Programs that were asked are left out.
+
+With `--whole` the books `traced` and `orders` are known, too: `docs/mined_laws_beside_all_books.json` has laws that
+such runs found. What these save was asked with the laws of both files there.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
@@ -65,6 +70,7 @@ from relax_eg.rules import Rule, RuleSet
 from relax_eg.rules.rule import instances
 
 LAWS = Path(__file__).parent.parent / "docs" / "mined_laws.json"
+BESIDE = LAWS.with_name("mined_laws_beside_all_books.json")
 NEW = LAWS.with_name("found_laws.json")
 FAMILY = "family "  # of operators, in place of a program
 BUDGET = Budget(nodes=4000, seconds=60, growth=math.inf)  # of the question whether a law follows
@@ -113,21 +119,23 @@ class Found:
     - `programs`: of each program that was looked at, the operators after the known rules.
     - `asked`, `asked_whole`: of each program that was asked for gains, the share of its predicted time that all laws
       save together, where the books in `LEFT_OUT` are not known, and where they are.
+    - `counts`: how far fragments came, as of a miner, in all programs that were looked at since it is counted.
     """
 
     laws: list[MinedLaw]
     programs: dict[str, str]
     asked: dict[str, float]
     asked_whole: dict[str, float]
+    counts: dict[str, int] = field(default_factory=dict[str, int])
 
     @staticmethod
     def read(file: Path) -> Found:
         data: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"laws": [], "programs": {}}
         laws = [MinedLaw(**x) for x in data["laws"]]
-        return Found(laws, data["programs"], data.get("asked", {}), data.get("asked_whole", {}))
+        return Found(laws, data["programs"], data.get("asked", {}), data.get("asked_whole", {}), data.get("counts", {}))
 
     def write(self, file: Path) -> None:
-        rest = {"programs": self.programs, "asked": self.asked, "asked_whole": self.asked_whole}
+        rest = {"programs": self.programs, "asked": self.asked, "asked_whole": self.asked_whole, "counts": self.counts}
         file.write_text(json.dumps({"laws": [asdict(x) for x in self.laws], **rest}, indent=1) + "\n")
 
     def rules(self) -> RuleSet:
@@ -186,24 +194,26 @@ def known_rules() -> RuleSet:
     return RuleSet("known", [r for r in rules if r.name not in left_out], rules.schemas)
 
 
-def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float) -> None:
+def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float, whole: bool) -> None:
     """Adds the laws of fragments of programs to a file, until this time has passed."""
-    found, known, end = Found.read(file), known_rules(), time.monotonic() + seconds
+    found, end = Found.read(file), time.monotonic() + seconds
+    known = corpus_rules() if whole else known_rules()
     names = {r.name for r in found.rules()}
     miner = Miner("cpu", size, "reassociate", 1, TERMS, known, names, None if size else ElementTables())
-    stated = {canonical(r) for r in found.rules()}
+    stated, before = {canonical(r) for r in found.rules()}, Counter(found.counts)
     for name, optimize in programs.items():
         if name in found.programs:
             continue
         if time.monotonic() > end:
             break
         began = time.monotonic()
-        operators = ""
+        operators, unproved = "", 0
         try:
             best = optimize(known)
             operators = " ".join(sorted({e.op for f in best.module for e in f.expressions()}))
             miner.least = LEAST_SAVING * best.report.after.seconds
-            offers = miner.mined(best.module, dict(best.report.at)).offers
+            made = miner.mined(best.module, dict(best.report.at))
+            offers, unproved = made.offers, len(made.unproved)
         except (RelaxEgError, TypeError, ValueError, NotImplementedError) as e:  # of integers there is no gradient
             print(f"{name}: {' '.join(str(e).splitlines()[:1])}", flush=True)
             offers = ()
@@ -214,8 +224,9 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
                 print(f"  {name}: {o}", flush=True)
                 found.laws.append(MinedLaw(o.text, o.source, o.numerics, o.theory, name))
         found.programs[name] = operators
+        found.counts = dict(before + miner.counts)
         found.write(file)
-        print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
+        print(f"{name}: {time.monotonic() - began:.1f} s, {len(offers)} proved, {unproved} not", flush=True)
     print(f"{len(found.laws)} laws from {len(found.programs)} programs")
 
 
@@ -226,7 +237,9 @@ def gains(programs: Mapping[str, Optimize], file: Path, seconds: float, whole: b
     known = corpus_rules() if whole else known_rules()
     asked = found.asked_whole if whole else found.asked
     follow = {law.name for law in found.laws if law.follows}
-    rules = [r for r in found.rules() if law_of(r.name) not in follow and is_change(r)]
+    of_families = {law.name for law in found.laws if law.program.startswith(FAMILY)}
+    rules = [r for r in found.rules() if law_of(r.name) not in follow]
+    rules = [r for r in rules if law_of(r.name) not in of_families or is_change(r)]
     end = time.monotonic() + seconds
     for name, optimize in programs.items():
         if name in asked:
@@ -243,6 +256,8 @@ def gains(programs: Mapping[str, Optimize], file: Path, seconds: float, whole: b
                 saved = 1 - best.report.after.seconds / before
             mined = {law_of(r.name) for r in near}
             used = {law_of(r) for r in best.report.rules} & mined or mined  # what was there before has no maker
+            # Of equal ways to a value the report names one, so the laws that were found in the program are asked, too.
+            used |= {law.name for law in found.laws if law.program == name} & mined
             used = used if saved >= LEAST_SAVING else set[str]()
             for law in found.laws:
                 saves = law.saves_whole if whole else law.saves
@@ -319,13 +334,16 @@ def summary(file: Path) -> str:
     """What a file says, in figures."""
     found = Found.read(file)
     own = [x for x in found.laws if not x.follows]
-    saving = [x for x in own if x.saves]
+    saving, beside = [x for x in own if x.saves], [x for x in own if x.saves_whole]
     elsewhere = [x for x in saving if x.saves.keys() - {x.program}]
     share = f"{100 * LEAST_SAVING:.0f}%"
+    counts = ", ".join(f"{n} {what}" for what, n in found.counts.items())
     return (
-        f"{len(found.programs)} programs gave {len(found.laws)} proved laws, {len(own)} of which do not follow from "
-        f"the others; {len(saving)} of these save at least {share} of a program, {len(elsewhere)} of one in which they "
-        f"were not found; {sum(x.again for x in saving)} of the {len(saving)} are in a book by now"
+        f"{file.name}: {len(found.programs)} programs gave {len(found.laws)} proved laws, {len(own)} of which do not "
+        f"follow from the others; {len(saving)} of these save at least {share} of a program without the books "
+        f"{' and '.join(LEFT_OUT)}, {len(elsewhere)} of one in which they were not found; "
+        f"{sum(x.again for x in saving)} of the {len(saving)} are in a book by now; {len(beside)} saved as much beside "
+        f"all books" + (f"; fragments of elements: {counts}" if counts else "")
     )
 
 
@@ -350,12 +368,13 @@ def main(
             raise typer.BadParameter("--families: the file to which laws are added is needed, as --mine")
         add_families(families, mined)
     elif mined is not None:
-        mine(programs, mined, size, 60 * minutes)
+        mine(programs, mined, size, 60 * minutes, whole)
     if sifted is not None:
         sift(sifted)
     if gained is not None:
         gains(programs, gained, 60 * minutes, whole)
-    print(summary(mined or sifted or gained or LAWS))
+    for file in dict.fromkeys(x for x in (mined, sifted, gained) if x is not None) or (LAWS, BESIDE):
+        print(summary(file))
 
 
 if __name__ == "__main__":

@@ -59,11 +59,13 @@ class Extremes:
         return found
 
     def agree(self, c: EqualPair, missing: bool = False) -> bool:
-        """Whether the right side has the value of the left one wherever that is finite, or no float. `missing`: at NaN
-        too, where laws of class `reassociate` may say something else, and NaN is NaN; laws about what is no float may
-        not."""
+        """Whether the right side has the value of the left one wherever that is finite, or no float, and variables are
+        finite of which the condition says so. `missing`: at NaN too, where laws of class `reassociate` may say
+        something else, and NaN is NaN; laws about what is no float may not."""
         sides = tuple(self._grammar.expression(t) for t in (c.left, c.right))
-        values = self._drawn[missing or not is_float(sides[0].dtype)]
+        values = list(self._drawn[missing or not is_float(sides[0].dtype)])
+        for v in (v for v, fact in c.condition.claims if fact == "finite") if c.condition is not None else ():
+            values[v] = np.where(np.isfinite(values[v]), values[v], values[v].dtype.type(1))
         env, count = dict(zip(self._grammar.variables, values, strict=False)), len(values[0])
         try:
             with np.errstate(all="ignore"):

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from relax_eg.discovery.conditions import Condition, condition_of
 from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Term, leaves_of, size_of
 from relax_eg.errors import RelaxEgError
@@ -24,7 +25,8 @@ def generalised(c: EqualPair, table: TermTable, accepted: Callable[[EqualPair], 
     is_more = True
     while is_more:
         is_more = False
-        for more in (*_without_subterms(c, table), *_without_constants(c, table), *_told_apart(c, table)):
+        plain = (*_without_subterms(c, table), *_without_constants(c, table), *_told_apart(c, table))
+        for more in (*plain, *_of_finite_numbers(c, table)):
             if _agrees(more, table) and accepted(more):
                 c, is_more = more, True
                 break
@@ -81,6 +83,17 @@ def _without_constants(c: EqualPair, table: TermTable) -> Iterator[EqualPair]:
         is_constant = t >= table.grammar.variable_count and t not in table.grammar.filled
         if is_constant and (new := _fresh(c, t, table)) is not None:
             yield replace(c, left=_replaced(c.left, t, new), right=_replaced(c.right, t, new))
+
+
+def _of_finite_numbers(c: EqualPair, table: TermTable) -> Iterator[EqualPair]:
+    """The pair with a variable that is finite, as a number is, for a constant of the left side."""
+    before = Condition(()) if c.condition is None else c.condition
+    for more in _without_constants(c, table):
+        (new,) = {*leaves_of(more.left)} - {*leaves_of(c.left)}
+        made = condition_of(table.grammar, [(new, "finite")])
+        yield replace(
+            more, condition=replace(before, when=(*before.when, *made.when), claims=before.claims | made.claims)
+        )
 
 
 def _told_apart(c: EqualPair, table: TermTable) -> Iterator[EqualPair]:

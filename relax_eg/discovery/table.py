@@ -33,7 +33,7 @@ _AT_ONCE = 1 << 20  # limit: elements of the results of one evaluation
 
 
 @dataclass
-class _Kept:
+class KeptTerms:
     """The terms of one type and size.
 
     - `terms`: the terms.
@@ -72,7 +72,7 @@ class TermTable:
     ) -> None:
         self.grammar, self.points, self._allowed = grammar, points, allowed
         self.size = 0
-        self._kept: dict[tuple[Type, int], _Kept] = {}
+        self._kept: dict[tuple[Type, int], KeptTerms] = {}
         self._rank: dict[bytes, Term] = {}
         self._rows: dict[Type, list[tuple[Term, Array]]] = {}
         self._reducible: dict[Condition, set[Term]] = {c: set() for c in points.conditions}
@@ -96,7 +96,7 @@ class TermTable:
         known = self._rank.setdefault(_key(t, row), term)
         if known is not term:
             return known
-        kept = self._kept.setdefault((t, size), _Kept())
+        kept = self._kept.setdefault((t, size), KeptTerms())
         kept.terms.append(term)
         kept.values.append(list(values))
         self._rows.setdefault(t, []).append((term, row))
@@ -146,9 +146,9 @@ class TermTable:
         row = self.points.rows([v[None] for v in self._values_of(term)], dtype)[0]
         return self._rank.get(_key((shape, dtype), row))
 
-    def with_values(self, root: Expr) -> Term | None:
-        """The term of the table that has the values of an expression on variables of the grammar, which has float64 in
-        place of other floats; None if there is none."""
+    def values_of(self, root: Expr) -> tuple[list[Array], Type]:
+        """The values of an expression on variables of the grammar, which has float64 in place of other floats, and its
+        type in the table."""
         numbers = {v.attr("name"): i for i, v in enumerate(self.grammar.declared)}
         leaves = [e for e in postorder((root,)) if e.op == VAR]
         found: list[Array] = []
@@ -156,10 +156,17 @@ class TermTable:
             env = {e: values[numbers[e.attr("name")]] for e in leaves}
             with np.errstate(all="ignore"):
                 found.append(np.asarray(evaluate_points((root,), env, at, len(values[0]), ordered=self.points.bits)[0]))
-        row = self.points.rows([v[None] for v in found], root.dtype)[0]
-        if not self.points.defined(row, root.dtype):
-            return None
-        return self._rank.get(_key((root.shape, "float32" if is_float(root.dtype) else root.dtype), row))
+        return found, (root.shape, "float32" if is_float(root.dtype) else root.dtype)
+
+    def with_row(self, row: Array, t: Type) -> Term | None:
+        """The term of the table that has these values; None if there is none."""
+        return self._rank.get(_key(t, row))
+
+    def forget(self) -> None:
+        """Leaves out the values of terms, which a table needs to grow, but not to be asked."""
+        self._rows, self._next = {}, None
+        for kept in self._kept.values():
+            kept.values.clear()
 
     def agree(self, pair: EqualPair) -> bool:
         """Whether the sides of a pair have equal values at the sample points at which its condition holds."""
@@ -206,7 +213,7 @@ class TermTable:
     def separate(self, term: Term) -> None:
         """Makes a term a class of its own after all: it was told apart from the one with the same values."""
         t = self.grammar.type_of(term)
-        self._kept.setdefault((t, self.size), _Kept())
+        self._kept.setdefault((t, self.size), KeptTerms())
         values = self._values_of(term)
         kept, self._next = self._kept[t, self.size], None
         if term not in kept.terms:

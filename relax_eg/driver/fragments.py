@@ -8,7 +8,7 @@ ones of each number of leaves, so that their number does not grow with the progr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from relax_eg.errors import RelaxEgError
@@ -19,6 +19,7 @@ from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
 
 _LARGEST = {1: 32, 2: 24, 3: 12, 4: 4}  # limit: operators of a fragment, by its number of leaves
+_ARITHMETIC = ("add", "subtract", "multiply", "negative")  # given: operators of numbers that laws may be about
 _KEPT = 5  # limit: shallow cuts, and deep ones, of an operator with each number of leaves
 
 Leaves = tuple[Expr, ...]
@@ -50,12 +51,15 @@ class _Cut:
 def cuts_of(function: Function) -> list[tuple[Expr, Leaves]]:
     """The roots and leaves of the fragments of a function, each of several operators, or of one on a constant."""
     known: dict[Expr, list[_Cut]] = {}
+    numbers = set[Expr]()
     found: list[tuple[Expr, Leaves]] = []
     for e in function.expressions():
+        if e.op == CONSTANT or (e.args and numbers.issuperset(e.args) and e.shape == ()):
+            numbers.add(e)
         itself = _Cut(frozenset((e,)), frozenset())
         if e.op == CONSTANT:
             known[e] = [_Cut(frozenset(), frozenset())]
-        elif _is_operator(e) and all(isinstance(a.annotation, Tensor) for a in e.args):
+        elif _is_operator(e) and all(isinstance(a.annotation, Tensor) for a in e.args) and not _is_folded(e, numbers):
             made = _merged(e, [known[a] for a in e.args])
             known[e] = [itself, *made]
             has_constant = any(a.op == CONSTANT for a in e.args)
@@ -66,6 +70,12 @@ def cuts_of(function: Function) -> list[tuple[Expr, Leaves]]:
         else:
             known[e] = [itself]
     return found
+
+
+def _is_folded(e: Expr, numbers: Collection[Expr]) -> bool:
+    """Whether an operator has the same value in every call, and none that arithmetic tells: compilers compute it, so
+    that a law about it saves nothing."""
+    return e in numbers and e.op not in _ARITHMETIC
 
 
 def _merged(e: Expr, of_operands: Sequence[Sequence[_Cut]]) -> list[_Cut]:

@@ -8,17 +8,19 @@ its values where all leaves are vectors of one size, whatever shapes its leaves 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from relax_eg.discovery.grammar import Grammar, filled
-from relax_eg.discovery.table import TermTable
-from relax_eg.discovery.terms import Term
+from relax_eg.discovery.table import KeptTerms, TermTable, Type
+from relax_eg.discovery.terms import Term, size_of
 from relax_eg.discovery.values import SamplePoints
 from relax_eg.driver.fragments import Fragment
+from relax_eg.driver.split_terms import ValuesOfTerms, split
 from relax_eg.dtypes import is_float
 from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.ir.annotations import Tensor
@@ -32,7 +34,9 @@ from relax_eg.ops.record import TABLE, call
 from relax_eg.shapes import Dim
 
 ELEMENTS = 8  # chosen: elements of a leaf, with 16 draws enough that few terms agree by chance
-_MOST_TERMS = 30_000  # limit: terms of one size over one leaf, half as many over two; a table ends before more
+_MOST_TERMS = 250_000  # limit: terms of one size; a table ends before more
+_MOST_OTHERS = 3  # limit: further terms with the values of one, of at most one operator more
+_FILLING = ("broadcast_to", "full")  # given: operators that give a number a shape
 _NAMES, _OF_FUNCTION = "xyz", "f"  # given: names of the leaves, and of functions of the first one
 MOST_LEAVES = len(_NAMES)  # limit: of a fragment; terms grow with a power of it
 
@@ -87,7 +91,9 @@ KINDS = (
     ),
 )  # fmt: skip
 
+Array = np.ndarray[Any, Any]
 Leaves = Sequence[Expr]
+Terms = tuple[Term, ...]
 
 
 class KeptTable(TermTable):
@@ -108,8 +114,57 @@ class KeptTable(TermTable):
                 made = evaluate_points((function(x),), {x: values[0]}, {}, len(values[0]))
                 values[self.leaf_count + n] = np.asarray(made[0])
         super().__init__(grammar, points)
-        while self.size < kind.size and self.next_count() <= _MOST_TERMS // len(dtypes):
-            self.grow()
+        self._others: dict[Term, list[Term]] = {}
+        while self.size < kind.size and self.next_count() <= _MOST_TERMS:
+            for pair in self.grow():
+                others = self._others.setdefault(pair.right, [])
+                larger = size_of(pair.left) > size_of(pair.right) + 1 or pair.right in pair.left
+                if len(others) < _MOST_OTHERS and not larger:
+                    others.append(pair.left)
+        kept: dict[Type, list[KeptTerms]] = {}
+        for (t, _), own in sorted(self._kept.items(), key=lambda x: x[0][1]):
+            kept.setdefault(t, []).append(own)
+        self._values = {t: self._values_of_type(t, own) for t, own in kept.items()}
+        self.forget()
+        self._form_of = {f.op: n for n, f in enumerate(grammar.forms) if not f.attributes}
+
+    def _values_of_type(self, t: Type, kept: Sequence[KeptTerms]) -> ValuesOfTerms:
+        """The terms of a type with their values, the numbers of the table among them."""
+        g, (points,) = self.grammar, self.points.values
+        numbers = {i: c for i, (c, v) in g.filled.items() if (v.shape, v.dtype) == t}
+        # A number is a leaf in the shape of a variable, and as an operand another one.
+        scalars = {g.leaves[i]: i for i in g.operands if g.leaves[i].op == CONSTANT}
+        terms = [*(scalars[c] for c in numbers.values()), *(x for own in kept for x in own.terms)]
+        values = np.stack([*(points[i] for i in numbers), *(v[0] for own in kept for v in own.values)])
+        values = values.reshape(len(terms), -1)
+        return ValuesOfTerms(terms, values, partial(self._canonical, t[1]))
+
+    def _canonical(self, dtype: str, values: Array) -> Array:
+        rows = self.points.rows([values[:, None]], dtype)
+        return rows.view(np.float64) if is_float(dtype) else rows
+
+    def terms_with(self, root: Expr, most: int) -> list[Terms]:
+        """Terms with the values of an expression as `values_of` takes it: those of the table, wherever the expression
+        has a value, or else some of two parts with fewer than `most` operators. Those together that differ in terms
+        with equal values."""
+        (values,), t = self.values_of(root)
+        row = self.points.rows([values[None]], root.dtype)[0]
+        if not self.points.defined(row, t[1]):
+            return []
+        found = self.with_row(row, t)
+        if found is not None or not is_float(t[1]) or t not in self._values:
+            return [] if found is None else [(found, *self._others.get(found, ()))]
+        f, own = values.reshape(-1), self._values[t]
+        if (inside := own.where_defined(f)) is not None:
+            return [(inside, *self._others.get(inside, ()))]
+        parts = split(own, self._values.get((t[0], "bool")), f, self._form_of) if most else []
+        return [(term, *self._with_other_parts(term)) for term in parts if size_of(term) < most]
+
+    def _with_other_parts(self, term: Term) -> Iterator[Term]:
+        """The same of two parts with another term of its values for one: it may be more accurate, or less work."""
+        for i in range(1, len(term)):
+            for other in self._others.get(term[i], ()):
+                yield (*term[:i], other, *term[i + 1 :])
 
     def written(self, t: Term, leaves: Leaves, like: Expr) -> Expr:
         """A term on other leaves. `like`: of whose shape it is where it is a number. Raises OperatorError."""
@@ -124,7 +179,7 @@ class KeptTable(TermTable):
         return leaves[t] if t < self.leaf_count else self.functions[t - self.leaf_count](leaves[0])
 
 
-Hit = tuple[KeptTable, Term]
+Hit = tuple[KeptTable, Terms]
 
 
 class ElementTables:
@@ -135,10 +190,11 @@ class ElementTables:
         self._known: dict[tuple[str, ...], list[KeptTable]] = {}
         self._hits: dict[Expr, list[Hit]] = {}
 
-    def hits(self, x: Fragment) -> list[tuple[KeptTable, Term, Leaves]] | None:
-        """The terms of tables that have the values of a fragment, with what their variables stand for: its leaves, and
-        its numbers that no table has, so that a law holds for all of these. None if an operator is none of elements."""
-        found: list[tuple[KeptTable, Term, Leaves]] = []
+    def hits(self, x: Fragment) -> list[tuple[KeptTable, Terms, Leaves]] | None:
+        """The terms of tables that have the values of a fragment, those together that differ in parts of equal values,
+        with what their variables stand for: its leaves, and its numbers that no table has, so that a law holds for all
+        of these. None if an operator is none of elements."""
+        found: list[tuple[KeptTable, Terms, Leaves]] = []
         for leaves in dict.fromkeys((x.leaves, (*x.leaves, *_other_numbers(x)))):
             leaves = tuple(sorted(leaves, key=lambda a: (not is_float(a.dtype), a.dtype)))
             if len(leaves) > MOST_LEAVES:
@@ -147,19 +203,24 @@ class ElementTables:
             if made is None:
                 return None
             if made not in self._hits:
-                self._hits[made] = self._equal_to(made, tuple(a.dtype for a in leaves))
-            found += [(table, term, leaves) for table, term in self._hits[made]]
+                self._hits[made] = self._equal_to(made, tuple(a.dtype for a in leaves), len(x.inside))
+            found += [(table, terms, leaves) for table, terms in self._hits[made]]
         return found
 
-    def _equal_to(self, made: Expr, dtypes: tuple[str, ...]) -> list[Hit]:
+    def is_of_elements(self, x: Fragment) -> bool:
+        """Whether a fragment is looked up."""
+        return len(x.leaves) > MOST_LEAVES or _on_vectors(x.root, x.leaves) is not None
+
+    def _equal_to(self, made: Expr, dtypes: tuple[str, ...], most: int) -> list[Hit]:
         if dtypes not in self._known and (len(set(dtypes)) > 2 or dtypes.count("bool") > 1):
             return []  # few fragments have such leaves, and each such table takes seconds
         if dtypes not in self._known:
             kinds = (k for k in self._kinds if len(dtypes) in k.leaves and (not k.functions or is_float(dtypes[0])))
             self._known[dtypes] = [KeptTable(k, dtypes) for k in kinds]
         try:
-            found = ((table, table.with_values(made)) for table in self._known[dtypes])
-            return [(table, term) for table, term in found if term is not None]
+            tables = self._known[dtypes]
+            found = [(table, terms) for table in tables for terms in table.terms_with(made, 0)]
+            return found or [(table, terms) for table in tables for terms in table.terms_with(made, most)]
         except RelaxEgError:  # an operator that is not evaluated
             return []
 
@@ -190,6 +251,8 @@ def _rebuilt(root: Expr, leaves: Leaves, shape: tuple[Dim, ...]) -> Expr:
     def made(e: Expr, args: tuple[Expr, ...]) -> Expr:
         if e.op == CONSTANT:
             return const(np.asarray(constant_value(e), np.float64), "float64") if is_float(e.dtype) else e
+        if e.op in _FILLING and args[0].op == CONSTANT and not args[0].ndim:
+            return args[0]  # a number broadcasts
         if e.op not in TABLE:
             raise OperatorError(f"{e.op} is no operator")
         attrs = {k: "float64" if k in ("dtype", "out_dtype") and v and is_float(v) else v for k, v in e.attrs}
@@ -201,8 +264,8 @@ def _rebuilt(root: Expr, leaves: Leaves, shape: tuple[Dim, ...]) -> Expr:
     return rebuild([root], made, variables)[0]
 
 
-def with_term(f: Function, x: Fragment, made: Expr) -> Function | None:
-    """A function with a term in place of a fragment; None where that has another type."""
-    if made.annotation != x.root.annotation:
+def with_term(f: Function, root: Expr, made: Expr) -> Function | None:
+    """A function with a term in place of a fragment's root; None where that has another type."""
+    if made.annotation != root.annotation:
         return None
-    return rebuilt(f, lambda e, args: made if e is x.root else with_operands(e, args))
+    return rebuilt(f, lambda e, args: made if e is root else with_operands(e, args))

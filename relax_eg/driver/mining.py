@@ -9,25 +9,29 @@ proved with variables for constants where it holds for all numbers.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import numpy as np
 
 from relax_eg.argument_checks import CALLABLE, accepts, one_of, within
 from relax_eg.discovery.extremes import Extremes
 from relax_eg.discovery.generalising import generalised, without_context
-from relax_eg.discovery.grammar import Grammar, OperatorForm
+from relax_eg.discovery.grammar import Grammar, filled
 from relax_eg.discovery.laws import Writer, doc_of, file_text, load
 from relax_eg.discovery.proving import CLASSES, MOST_JOBS, LawProver, Progress
 from relax_eg.discovery.search import LARGEST_SIZE
 from relax_eg.discovery.table import EqualPair, TermTable, Type
 from relax_eg.discovery.terms import Term
 from relax_eg.discovery.values import SamplePoints
+from relax_eg.driver.fragment_grammars import grammar_of
 from relax_eg.driver.fragments import Fragment, Leaves, apart, cuts_of, generalised_sizes
 from relax_eg.driver.kept_tables import ElementTables, KeptTable, with_term
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.ranking import LEAST_SAVING
-from relax_eg.dtypes import is_float, is_integer
+from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import profile
@@ -35,43 +39,25 @@ from relax_eg.extract.report import price_program
 from relax_eg.figures import time
 from relax_eg.frontends import trace
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value, postorder, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, const, var
 from relax_eg.ir.module import Function, Module
-from relax_eg.ops.record import TABLE, call, operators_run_as
+from relax_eg.ops.record import call
 from relax_eg.plain_data import write_file
 from relax_eg.reports import CostReport
 from relax_eg.rules.book import default
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.signature import Numerics
-from relax_eg.shapes import Dim
 
 _MOST_FRAGMENTS = 40  # limit: fragments that are looked at, the costliest first
 _MOST_LOOKED_UP = 200  # limit: the same where tables are kept, in which a fragment is looked up in a moment
 _MOST_TERMS = 20_000  # limit: terms of one size for a fragment
 _MOST_EQUAL = 32  # limit: terms of one size that are equal to a fragment and are priced
-_MOST_UNPROVED = 4  # limit: laws of kept tables of one program that are tried in vain
+_MOST_UNPROVED = 12  # limit: laws of kept tables of one program that are tried in vain
+_MOST_REFUSED = 30  # limit: those of one program that differ at infinities
 _MOST_TRIED = 2  # limit: terms of which it is tried to prove that one is equal to a fragment
 _MOST_WORK = 1 << 20  # limit: flops of a fragment whose numbers of elements stay as written, at one sample point
 CHEAPER = 0.95  # chosen: share of the fragment's price below which a term counts as cheaper
-# given: operators of the kind of products and sums, and of functions of elements, which terms may have besides
-_OF_PRODUCTS = ("matmul", "multiply", "permute_dims(axes=(1,0))", "sum(axes=(0,))", "sum(axes=(1,))")
-_OF_ELEMENTS = ("add", "multiply", "negative")
-# given: operators that may be written by each other
-_KINDS = (
-    frozenset(("where", "greater", "less", "greater_equal", "less_equal", "maximum", "minimum", "abs", "relu")),
-    frozenset(("exp", "log", "expm1", "log1p", "sigmoid", "tanh", "softplus")),
-    frozenset(("sqrt", "rsqrt", "divide", "reciprocal")),
-)
-# given: reductions over the axis of operators that say more than these
-_TOTALS = {
-    "cumsum": ("sum",),
-    "cumprod": ("prod",),
-    "cummax": ("max",),
-    "cummin": ("min",),
-    "sort": ("max", "min"),
-}
-_FEWEST = ("maximum", "minimum", "abs", "exp", "log", "sigmoid", "tanh", "sqrt", "rsqrt")  # given: those that terms get
 
 
 @dataclass(frozen=True)
@@ -86,6 +72,7 @@ class Offer:
     - `before`, `after`: predicted seconds of the fragment as written, and of the cheaper term.
     - `known`: predicted seconds of what the rules that ship make of the fragment.
     - `known_by`: the names of the rules that ship by which they make it.
+    - `share`: of the program's predicted time, what the term saves there; 0 where the program was not asked.
     """
 
     text: str
@@ -97,11 +84,14 @@ class Offer:
     after: float
     known: float
     known_by: tuple[str, ...]
+    share: float = 0.0
 
     @property
     def is_new(self) -> bool:
-        """Whether the rules that ship make nothing of the fragment that is as fast."""
-        return self.after < CHEAPER * self.known
+        """Whether the rules that ship make nothing of the fragment that is as fast, by itself or in the program: there
+        it may be a part of a loop whose other parts are dear."""
+        nothing_known = self.known > CHEAPER * self.before
+        return self.after < CHEAPER * self.known or (self.share >= LEAST_SAVING and nothing_known)
 
     def __str__(self) -> str:
         told = f"{time(self.before)} -> {time(self.after)}, proved ({self.theory}), {self.numerics}"
@@ -216,6 +206,8 @@ class Miner:
     - `kept`: tables in which fragments of elements are looked up first; a term is tried if the program is cheaper by
       `LEAST_SAVING` with it.
     - `least`: seconds that a fragment takes at least to be looked at; callers set it.
+    - `counts`: how far fragments of elements came: how many there were, how many a table has terms for, and of terms
+      that make a program cheaper how many there were, agree at infinities, are proved, or were stated before.
     """
 
     def __init__(
@@ -233,6 +225,7 @@ class Miner:
         self._solved: list[set[Expr]] = []
         self._names = set(names)
         self._kept = kept
+        self.counts = Counter[str]()
         self._prices: dict[tuple[Expr, Leaves, tuple[tuple[str, int], ...]], float] = {}
 
     def mined(self, module: Module, at: Mapping[str, int], tell: Progress = lambda text, done, of: None) -> Mined:
@@ -273,52 +266,87 @@ class Miner:
     ) -> set[str]:  # fmt: skip
         """Adds the laws of fragments of elements for which the kept tables have terms, those first with which the
         program is cheapest. Returns the texts of the fragments of elements."""
-        found = {text: hits for text, x in fragments.items() if (hits := kept.hits(x)) is not None}
+        own = {f: self._price_of(f, self._at) for f in module}
+        # Fragments without which a program takes nearly as long are not looked up.
+        roots = {e for f in module for e in f.expressions() if self._saved(f, e, own[f]) >= LEAST_SAVING}
+        found: dict[str, Sequence[tuple[KeptTable, Sequence[Term], Sequence[Expr]]]] = {}
+        for text, x in fragments.items():
+            hits = kept.hits(x) if x.root in roots else [] if kept.is_of_elements(x) else None
+            if hits is not None:
+                found[text] = hits
+        looked_up = [hits for text, hits in found.items() if fragments[text].root in roots]
+        self.counts.update(
+            {"fragments": len(found), "looked up": len(looked_up), "with terms": sum(map(bool, looked_up))}
+        )
         tried: list[tuple[float, str, KeptTable, Term, Sequence[Expr]]] = []
         for f in module:
-            own, there = self._price_of(f, self._at), frozenset(f.expressions())
+            there = frozenset(f.expressions())
             for text, hits in found.items():
                 x = fragments[text]
-                for table, term, leaves in hits if x.root in there else ():
-                    try:
-                        cheaper = with_term(f, x, table.written(term, leaves, x.root))
-                    except RelaxEgError:
-                        continue
-                    share = 0.0 if cheaper is None else 1 - self._price_of(cheaper, self._at) / own
-                    if share >= LEAST_SAVING:
-                        tried.append((share, text, table, term, leaves))
-        failed = 0
-        for _, text, table, term, leaves in sorted(tried, key=lambda x: (-x[0], x[1])):
+                for table, terms, leaves in hits if x.root in there else ():
+                    for term in terms:
+                        try:
+                            made = table.written(term, leaves, x.root)
+                            share = self._saved(f, x.root, own[f], made)
+                        except RelaxEgError:
+                            continue
+                        if share >= LEAST_SAVING:
+                            tried.append((share, text, table, term, leaves))
+                        elif share < LEAST_SAVING / 2 and len({a.shape for a in leaves}) == 1:
+                            break  # terms with its values are no cheaper by as much
+        failed = refused = 0
+        self.counts["cheaper"] += len(tried)
+        # Of fragments with which nearly the same is saved the smallest is first: its law is the most general one.
+        for share, text, table, term, leaves in sorted(
+            tried, key=lambda x: (-round(x[0], 2), len(fragments[x[1]].inside), -x[0], x[1])
+        ):
             x = fragments[text]
-            if failed < _MOST_UNPROVED and not any(x.inside <= inside for inside in self._solved):
-                before = len(unproved)
-                self._offer_hit(x, table, term, leaves, module, offers, unproved)
+            if (
+                failed < _MOST_UNPROVED
+                and refused < _MOST_REFUSED
+                and not any(x.inside & inside for inside in self._solved)
+            ):
+                before, had = len(unproved), len(offers)
+                refused += not self._offer_hit(x, table, term, leaves, module, offers, unproved)
+                offers[had:] = [replace(o, share=share) for o in offers[had:]]
                 failed += len(unproved) - before
         return set(found)
+
+    def _saved(self, f: Function, root: Expr, before: float, made: Expr | None = None) -> float:
+        """The share of its time that a function saves with an expression in place of another one, or with a number."""
+        if not isinstance(root.annotation, Tensor) or root.op in (CONSTANT, VAR):
+            return 0.0
+        if made is None:
+            made = filled(const(np.zeros((), numpy_dtype(root.dtype)), root.dtype), root)
+        cheaper = with_term(f, root, made)
+        return 0.0 if cheaper is None else 1 - self._price_of(cheaper, self._at) / before
 
     def _offer_hit(
         self, x: Fragment, kept: KeptTable, term: Term, leaves: Sequence[Expr], module: Module, offers: list[Offer],
         unproved: list[str],
-    ) -> None:  # fmt: skip
-        """Offers the law of a fragment and a term of a kept table."""
+    ) -> bool:  # fmt: skip
+        """Offers the law of a fragment and a term of a kept table. Returns whether they agree at infinities."""
         made = generalised_sizes(x)
         if made is None:
-            return
+            return False
         root, params, sizes = made
         try:
             named = dict(zip(x.leaves, params, strict=True))
             right = kept.written(term, [named.get(a, a) for a in leaves], root)
             grammar, terms = grammar_of([root, right], params, (), "add")
             if grammar.work(terms[0]) > _MOST_WORK:
-                return
+                return False
             table = TermTable(grammar, SamplePoints(grammar, False, 0))
             pair = EqualPair(terms[0], terms[1])
             if not table.agree(pair) or not Extremes(grammar, table.points).accept(pair):
-                return
+                return False
+            self.counts["agreeing"] += 1
             if self.offer(table, pair, {**self._at, **sizes}, _where(x, module), offers, unproved):
+                self.counts["proved"] += 1
                 self._solved.append(x.inside)
+            return True
         except RelaxEgError:  # it does not exist at some sizes
-            return
+            return False
 
     def hottest(self, module: Module) -> dict[str, Fragment]:
         """The costliest fragments of the program's functions, each kind once, by their texts."""
@@ -490,50 +518,3 @@ def _where(x: Fragment, module: Module) -> str:
     """The source line of a fragment; empty if it is not known."""
     origin = next((f.origins[x.root] for f in module if x.root in f.origins), None)
     return str(origin.lines[0]) if origin is not None and origin.lines else ""
-
-
-def grammar_of(
-    roots: Sequence[Expr], params: Sequence[Expr], holes: Sequence[Expr] = (), operators: str = ""
-) -> tuple[Grammar, list[Term]]:
-    """A grammar with the operators of fragments, and `operators` or others of their kind, and the fragments as its
-    terms. `holes`: variables that are no leaves of terms; the first is term -1, the next -2, and so on."""
-    forms: dict[Expr, OperatorForm] = {}
-    constants: dict[float, None] = {}
-    dtypes: dict[str, None] = {}
-    for e in postorder(roots):
-        if e.op == CONSTANT:
-            if constant_value(e).ndim or not (is_float(e.dtype) or is_integer(e.dtype)):
-                raise DiscoveryError("a constant that no grammar has")
-            constants[float(constant_value(e).item())] = None
-            dtypes[e.dtype] = None
-        elif e.op != VAR:
-            defaults = {a.name: a.default for a in TABLE[e.op].attributes}
-            given = tuple((k, v) for k, v in e.attrs if v is not defaults[k] and v != defaults[k])
-            forms[e] = OperatorForm(e.op, len(e.args), given)
-    contracts = any(f.op in operators_run_as("matmul") or f.op == "sum" for f in forms.values())
-    used = {f.op for f in forms.values()}
-    kinds = frozenset[str]().union(*(k for k in _KINDS if k & used)).intersection(_FEWEST)
-    more = _OF_PRODUCTS if contracts and all(len(p.shape) <= 2 for p in params) else (*_OF_ELEMENTS, *sorted(kinds))
-    axes = [(f.op, dict(f.attributes).get("axis", 0)) for f in forms.values() if f.op in _TOTALS]
-    more = (*more, *dict.fromkeys(f"{name}(axes=({axis},))" for op, axis in axes for name in _TOTALS[op]))
-    signature = ", ".join(
-        f"{p.attr('name')}: {' '.join(map(_size_text, p.shape))}" + ("" if p.dtype == "float32" else f" @ {p.dtype}")
-        for p in params
-    )
-    asked = operators.split("|") if operators else more
-    grammar = Grammar([*dict.fromkeys(forms.values()), *asked], signature, tuple(constants), tuple(dtypes))
-    places = {f: n for n, f in enumerate(grammar.forms)}
-    terms: dict[Expr, Term] = {h: -1 - n for n, h in enumerate(holes)}
-    for e in postorder(roots):
-        if e in terms:
-            continue
-        leaf = next((i for i in (*grammar.operands, *grammar.filled) if grammar.leaves[i] is e), None)
-        terms[e] = leaf if leaf is not None else (places[forms[e]], *(terms[a] for a in e.args)) if e in forms else None
-    if any(t is None for t in terms.values()):
-        raise DiscoveryError("a leaf that no grammar has")
-    return grammar, [terms[r] for r in roots]
-
-
-def _size_text(d: Dim) -> str:
-    text = str(d)
-    return text if text.isalnum() else f"({text})"

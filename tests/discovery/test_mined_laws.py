@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import pytest
 from sampling import sampled
 
+from benchmarks.corpus.fired import corpus_rules
 from benchmarks.least_laws import law_of
-from benchmarks.mined import LAWS, Found, MinedLaw, known_rules, lazily
+from benchmarks.mined import BESIDE, LAWS, Found, MinedLaw, known_rules, lazily
 from benchmarks.random_instances import differences
 from relax_eg.driver.kept_tables import ElementTables, TableKind
 from relax_eg.driver.mining import Mined, Miner, mine
@@ -23,9 +24,13 @@ FOLLOW = {x.name for x in FOUND.laws if x.follows}
 RULES = [r for r in FOUND.rules() if law_of(r.name) not in FOLLOW]
 SAVING = {x.name: x for x in FOUND.laws if x.saves and not x.follows}
 
+LATER = Found.read(BESIDE)
+ALL_RULES = [*RULES, *LATER.rules()]
+BESIDE_ALL_BOOKS = {x.name: x for x in LATER.laws if x.saves_whole}
+
 
 def rules_of(law: MinedLaw) -> list[Rule]:
-    return [r for r in RULES if law_of(r.name) == law.name]
+    return [r for r in ALL_RULES if law_of(r.name) == law.name]
 
 
 def test_laws_that_a_search_found_save_on_programs_in_which_it_did_not_find_them() -> None:
@@ -33,7 +38,24 @@ def test_laws_that_a_search_found_save_on_programs_in_which_it_did_not_find_them
     assert any(x.saves.keys() - {x.program} for x in SAVING.values())
 
 
-@pytest.mark.parametrize("law", sampled(SAVING, 8))
+def test_laws_save_that_no_book_has() -> None:
+    assert not any(x.again or x.follows for x in LATER.laws)
+    assert len({x.text for x in LATER.laws} - {x.text for x in FOUND.laws}) == len(LATER.laws)
+    assert len(BESIDE_ALL_BOOKS) >= 15
+
+
+@pytest.mark.parametrize("law", sampled(BESIDE_ALL_BOOKS, 4))
+def test_a_law_saves_beside_all_books(law: MinedLaw) -> None:
+    program, share = max(law.saves_whole.items(), key=lambda x: x[1])
+    if "." in program:
+        pytest.importorskip(program.partition(".")[0])
+    optimize, known = lazily(program), corpus_rules()
+    others = [r for r in ALL_RULES if r not in rules_of(law)]
+    without, with_it = (optimize(known + RuleSet("found", more)).report.after.seconds for more in (others, ALL_RULES))
+    assert 1 - with_it / without == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("law", sampled(SAVING | BESIDE_ALL_BOOKS, 10))
 def test_a_mined_law_is_proved(law: MinedLaw) -> None:
     for rule in rules_of(law):
         found = prove_rule(rule)
