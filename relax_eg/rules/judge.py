@@ -402,7 +402,8 @@ def half_ulp_of(left: Array, truth: Array) -> Array:
 
 def _sensitivity(wide: PreparedSides, case: Case, truth: Array, i: int, count: int) -> Array:
     """The largest change of the exact left side under `count` half-ulp perturbations of its inputs."""
-    by = np.abs(perturbed((wide.left[i],), wide, case, count)[0] - truth)
+    with np.errstate(invalid="ignore"):
+        by = np.abs(perturbed((wide.left[i],), wide, case, count)[0] - truth)
     return np.max(np.where(np.isfinite(by), by, 0.0), 0)
 
 
