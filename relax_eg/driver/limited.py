@@ -286,8 +286,9 @@ class _Limited:
                     break
 
     def _is_reached(self, goal: int, seconds: float) -> bool:
-        """Whether a program was tried that takes at most these seconds and needs at most so many bytes."""
-        return any(t.footprint.bytes <= goal and t.seconds <= seconds for t in self.tried)
+        """Whether a program was compiled that takes at most these seconds and needs at most so many bytes."""
+        compiled = (t for t in self.tried if not t.footprint.is_predicted)
+        return any(t.footprint.bytes <= goal and t.seconds <= seconds for t in compiled)
 
     def _worth_arranging(self) -> list[TriedProgram]:
         """The programs tried so far that are faster than all that fit, and the one as written, the fastest first. Of
