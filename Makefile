@@ -29,11 +29,12 @@ test: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/python -m compileall -q -j 2 relax_eg benchmarks
 	@echo "== types (pyright, strict), and tests (pytest, without those marked slow) at the same time"
-	@$(MAKE) --no-print-directory build/typed & types=$$!; \
+	@make --no-print-directory build/typed & types=$$!; \
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"; tests=$$?; \
 	wait $$types && exit $$tests
 
-# The types of the package as it is: checked once, here or beside other work.
+# The types of the package as it is: checked once, here or beside other work. (Above stands make, as `make -n` runs lines
+# with a MAKE in brackets.)
 build/typed: $(READY) pyproject.toml $(shell find relax_eg -name '*.py')
 	@mkdir -p build
 	@$(BIN)/pyright > build/types.txt || { cat build/types.txt; exit 1; }
