@@ -49,7 +49,7 @@ def searched(program: Any, specs: tuple[Any, ...], sizes: dict[str, int], withou
 
 def least(fn: Callable[..., Any], *specs: str, at: dict[str, int]) -> LeastBytes:
     search = searched(fn, specs, at)
-    tried = front(search)
+    tried = front(search, lambda programs: programs)
     found = bound_of(search, [t.footprint for t in tried])
     assert found.bytes <= min(t.footprint.bytes for t in tried)
     return found
@@ -89,7 +89,7 @@ def compare(program: Any, specs: tuple[Any, ...], seed: int, programs_each: int 
     names = traced_program(program, specs, {}, {}, ()).module.main.size_variables
     sizes = {v: int(rng.integers(8, LARGEST)) for v in names}
     search = searched(program, specs, sizes)
-    tried = front(search)
+    tried = front(search, lambda programs: programs)
     bound = bound_of(search, [t.footprint for t in tried])
     assert bound.bytes <= min(t.footprint.bytes for t in tried), f"{bound}\n{search.traced.module}"
     for _ in range(programs_each):

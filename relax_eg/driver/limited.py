@@ -86,7 +86,7 @@ class _Limited:
     def try_program(self, entry: Entry | None, held: float = 0.0) -> TriedProgram:
         """A program compiled in the fastest mode in which it fits, or else in the mode that needs least, in which alone
         a hopeless one is compiled; not at all if another one fits. Programs tried before are not compiled again."""
-        found = [t for t in self.tried if self.module_of(t.entry) == self.module_of(entry)]
+        found = [t for t in self.tried if self.compiled.module_of(t.entry) == self.compiled.module_of(entry)]
         if not found:
             if (is_hopeless := self._is_hopeless(entry)) and self.fitting_programs:
                 seconds = self._relative_seconds(entry, self.modes[-1])
@@ -113,9 +113,6 @@ class _Limited:
         if self.fits(tried):
             return tried.seconds <= min(self._relative_seconds(tried.entry, m) for m in self.modes)
         return self.aims_at_limit and (tried.mode is self.modes[-1] or tried.footprint.is_predicted)
-
-    def module_of(self, entry: Entry | None) -> Module:
-        return self.compiled.module_of(entry)
 
     def _relative_seconds(self, entry: Entry | None, mode: Mode) -> float:
         """Seconds of a program as shares of those of the program as written, averaged over the bindings."""
@@ -206,7 +203,7 @@ class _Limited:
     def try_loops(self, entry: Entry | None) -> None:
         """Try a program, or the one as written, with its loops in segments, and in loops over pieces: as few pieces as
         are predicted to be needed, and more until one fits; or any number for a front. Once for bytes aimed at."""
-        key = self.module_of(entry), self.aim
+        key = self.compiled.module_of(entry), self.aim
         if key in self.looped:
             return
         self.looped.add(key)
@@ -287,8 +284,8 @@ class _Limited:
 
     def _is_reached(self, goal: int, seconds: float) -> bool:
         """Whether a program was compiled that takes at most these seconds and needs at most so many bytes."""
-        compiled = (t for t in self.tried if not t.footprint.is_predicted)
-        return any(t.footprint.bytes <= goal and t.seconds <= seconds for t in compiled)
+        fast = (t.footprint for t in self.tried if t.seconds <= seconds)
+        return any(f.bytes <= goal and not f.is_predicted for f in fast)
 
     def _worth_arranging(self) -> list[TriedProgram]:
         """The programs tried so far that are faster than all that fit, and the one as written, the fastest first. Of
@@ -343,7 +340,7 @@ class _Limited:
         """
         assert self.usual is not None
         if not self.fits(self.usual):
-            programs = {self.module_of(e): e for e in (None, self.usual.entry)}
+            programs = {self.compiled.module_of(e): e for e in (None, self.usual.entry)}
             for entry in (e for m, e in programs.items() if is_large(m)):
                 self.try_loops(entry)
             for entry in (None, self.search.entry(), *map(self.search.entry, self.search.own_kernels)):
@@ -400,12 +397,12 @@ class _Limited:
     @property
     def programs(self) -> int:
         """The number of different programs tried."""
-        return len({id(self.module_of(t.entry)) for t in self.tried if not _is_changed(t)})
+        return len({id(self.compiled.module_of(t.entry)) for t in self.tried if not _is_changed(t)})
 
     @property
     def count(self) -> int:
         """The number of programs tried, those in loops and in other orders included."""
-        return len({id(self.module_of(t.entry)) for t in self.tried})
+        return len({id(self.compiled.module_of(t.entry)) for t in self.tried})
 
     @property
     def is_full(self) -> bool:
@@ -477,7 +474,11 @@ def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
         usual = tries.confirm(usual)  # one XLA program that was predicted is too large to be compiled for its bytes
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
     kept, largest = () if best.entry is None else best.entry.found.kept, tries.compiled.largest
-    larger = "" if largest is None else larger_value(tries.module_of(best.entry), tries.search.options.scope, largest)
+    larger = (
+        ""
+        if largest is None
+        else larger_value(tries.compiled.module_of(best.entry), tries.search.options.scope, largest)
+    )
     return MemoryRow(
         tries.limit, m.bytes, usual.footprint.bytes, slower, tries.count, m.planned, m.results, m.temporary,
         kept=kept, largest=largest, not_shown=larger, is_predicted=usual.footprint.is_predicted,

@@ -74,7 +74,7 @@ LISTED = {
     "discovery/laws.py": "notation of operators in the text of a rule",
     "discovery/typings.py": "what is about the last axes, and what joins and cuts",
     "discovery/grammar.py": "attributes of slices, which are chosen together",
-    "driver/mining.py": "operators that terms may have besides those of a fragment",
+    "driver/fragment_grammars.py": "operators that terms may have besides those of a fragment",
     "driver/kept_tables.py": "operators that terms of elements have",
     "rules/signature.py": "notation of operators in a message",
     "rules/matrices/determinants.py": "a theory: determinants by LU factors",
