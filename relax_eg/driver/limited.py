@@ -474,11 +474,8 @@ def _row(tries: _Limited, best: TriedProgram) -> MemoryRow:
         usual = tries.confirm(usual)  # one XLA program that was predicted is too large to be compiled for its bytes
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
     kept, largest = () if best.entry is None else best.entry.found.kept, tries.compiled.largest
-    larger = (
-        ""
-        if largest is None
-        else larger_value(tries.compiled.module_of(best.entry), tries.search.options.scope, largest)
-    )
+    module, scope = tries.compiled.module_of(best.entry), tries.search.options.scope
+    larger = "" if largest is None else larger_value(module, scope, largest)
     return MemoryRow(
         tries.limit, m.bytes, usual.footprint.bytes, slower, tries.count, m.planned, m.results, m.temporary,
         kept=kept, largest=largest, not_shown=larger, is_predicted=usual.footprint.is_predicted,
