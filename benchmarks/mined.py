@@ -198,7 +198,7 @@ def mine(programs: Mapping[str, Optimize], file: Path, size: int, seconds: float
     """Adds the laws of fragments of programs to a file, until this time has passed."""
     found, end = Found.read(file), time.monotonic() + seconds
     known = corpus_rules() if whole else known_rules()
-    names = {r.name for r in found.rules()}
+    names = {r.name for f in {file, LAWS, BESIDE} for r in Found.read(f).rules()}
     miner = Miner("cpu", size, "reassociate", 1, TERMS, known, names, None if size else ElementTables())
     stated, before = {canonical(r) for r in found.rules()}, Counter(found.counts)
     for name, optimize in programs.items():
@@ -236,9 +236,11 @@ def gains(programs: Mapping[str, Optimize], file: Path, seconds: float, whole: b
     found = Found.read(file)
     known = corpus_rules() if whole else known_rules()
     asked = found.asked_whole if whole else found.asked
-    follow = {law.name for law in found.laws if law.follows}
-    of_families = {law.name for law in found.laws if law.program.startswith(FAMILY)}
-    rules = [r for r in found.rules() if law_of(r.name) not in follow]
+    there_too = [Found.read(f) for f in (LAWS, BESIDE) if whole and f != file.resolve()]
+    laws = [law for f in (found, *there_too) for law in f.laws]
+    follow = {law.name for law in laws if law.follows}
+    of_families = {law.name for law in laws if law.program.startswith(FAMILY)}
+    rules = [r for f in (found, *there_too) for r in f.rules() if law_of(r.name) not in follow]
     rules = [r for r in rules if law_of(r.name) not in of_families or is_change(r)]
     end = time.monotonic() + seconds
     for name, optimize in programs.items():
