@@ -33,8 +33,8 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"; tests=$$?; \
 	wait $$types && exit $$tests
 
-# The types of the package as it is: checked once, here or beside other work. (Above stands make, as `make -n` runs lines
-# with a MAKE in brackets.)
+# Checks the types, unless the sources are as they were when it last passed. `test` calls it as `make`, not by the
+# variable MAKE: `make -n test` would execute a line that has this variable, and so run the tests.
 build/typed: $(READY) pyproject.toml $(shell find relax_eg -name '*.py')
 	@mkdir -p build
 	@$(BIN)/pyright > build/types.txt || { cat build/types.txt; exit 1; }

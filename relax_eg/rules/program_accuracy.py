@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -53,6 +54,7 @@ _ROUNDING = 1e-12  # chosen: rounding of float64, relative to the largest elemen
 _FEW_ELEMENTS = 1 << 13  # limit: elements of all values of a program that is compared at its own fixed sizes
 _MOST_KEPT = 1 << 10  # limit: instances of which the verdict is kept
 _kept = Memo[InstanceKey, frozenset[int]](_MOST_KEPT)
+_roundings_of = lru_cache(1)(roundings_of)  # asked at each point of an instance
 
 
 def inaccurate_results(instance: Instance) -> frozenset[int]:
@@ -150,11 +152,11 @@ class _Error:
 def _lost(wide: PreparedSides, case: Case, errors: Mapping[int, _Error]) -> frozenset[int]:
     """The results whose error exceeds what the law allows. All that need perturbations are evaluated at once: results
     read each other's operands, and one after the other takes time quadratic in the size of a program."""
-    left, roundings = {i: e for i, e in errors.items() if e.is_too_large}, roundings_of(case.instance)
+    left = {i: e for i, e in errors.items() if e.is_too_large}
     for count in (PERTURBATIONS, 8 * PERTURBATIONS):
         if not left:
             break
-        values = perturbed([wide.left[i] for i in left], wide, case, count, roundings)
+        values = perturbed([wide.left[i] for i in left], wide, case, count, _roundings_of(case.instance))
         for (i, e), value in zip(list(left.items()), values, strict=True):
             with np.errstate(invalid="ignore"):
                 changes = value - e.truth
