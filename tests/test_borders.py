@@ -26,6 +26,7 @@ NAME = PACKAGE.name
 # What all rooms may import.
 EVERYWHERE = {
     "errors", "dtypes", "logs", "byte_units", "figures", "limits", "plain_data", "argument_checks", "memo", "reached",
+    "integer_program",
 }  # fmt: skip
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
@@ -34,6 +35,7 @@ ROOMS: dict[str, set[str]] = {
     "dtypes": {"errors"},
     "logs": {"errors", "argument_checks"},
     "byte_units": {"errors"},
+    "integer_program": {"errors"},
     "figures": set(),
     "limits": set(),
     "memo": set(),

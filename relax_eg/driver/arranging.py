@@ -21,11 +21,14 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.origin import UNKNOWN
 from relax_eg.ir.partition import static_expressions
 from relax_eg.ir.scopes import called_functions
+from relax_eg.memory.exact_arrangement import arrange_exactly
 from relax_eg.memory.pinned import read_whole, with_order, without_order
 from relax_eg.memory.rematerialization import Arrangement, ArrangementProblem, arrange
 from relax_eg.memory.schedule import best_order
 from relax_eg.memory.steps import program_of
 from relax_eg.reached import reached
+
+_EXACTLY = 1.0  # limit: seconds in which one arrangement is looked for exactly
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Arranger:
         if main is None:
             return None
         changed: dict[str, tuple[_Part, Arrangement]] = {}
-        found = arrange(main.problem, main.order, limit, clock.is_over)
+        found = _arranged(main.problem, main.order, limit, clock)
         if found.peak > limit:
             timeline = main.problem.timeline(found.runs)
             for place, step in enumerate(found.runs):
@@ -133,11 +136,11 @@ class Arranger:
                 if body is None or body.function.name in changed:
                     continue
                 beside = timeline.needed[place] - main.problem.inside[step]
-                inner = arrange(body.problem, body.order, max(limit - beside, 0), clock.is_over)
+                inner = _arranged(body.problem, body.order, max(limit - beside, 0), clock)
                 changed[body.function.name] = body, inner
                 main.problem.inside[step] = inner.peak
             if changed:
-                found = arrange(main.problem, main.order, limit, clock.is_over)
+                found = _arranged(main.problem, main.order, limit, clock)
         changed[main.function.name] = main, found
         for name, part in self.parts.items():
             changed.setdefault(name, (part, Arrangement(tuple(part.order), part.peak)))
@@ -163,3 +166,9 @@ class Arranger:
         origin = part.function.origins.get(part.problem.program.steps[part.problem.writer[v]].kernel, UNKNOWN)
         line = next(map(str, origin.lines), "")
         return f"{value.name} {value.annotation.short}{f' at {line}' if line else ''}"
+
+
+def _arranged(problem: ArrangementProblem, order: Sequence[int], limit: int, clock: Clock) -> Arrangement:
+    """Runs of steps that need at most `limit` bytes: those that a local search finds, and of few steps the best."""
+    found = arrange(problem, order, limit, clock.is_over)
+    return arrange_exactly(problem, found, limit, min(_EXACTLY, clock.left))

@@ -14,14 +14,13 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relax_eg.errors import ExtractionError
 from relax_eg.extract.loops import VIOLATED, Loop, Loops
 from relax_eg.extract.problem import Problem
+from relax_eg.integer_program import Row, branch, relaxation
 
 if TYPE_CHECKING:
     import highspy
@@ -34,9 +33,6 @@ _TIGHT = 1e-6  # chosen: in units: a cut whose left side exceeds its right side 
 _STALL = 12  # limit: rounds of cuts after which a small gain ends the relaxation
 _SLOW = 0.03  # chosen: share of the gap between bound and cost; a smaller gain in `_STALL` rounds is too small
 _ALIKE = 1e-6  # chosen: share of SCALE: margin by which a candidate must be too expensive to be left out
-SHORTEST = 0.01  # limit: least seconds that HiGHS is given, because it takes 0.0 for no limit
-
-Row = tuple[list[int], list[float], float]  # columns, coefficients, lower bound of the row
 
 
 @dataclass(slots=True)
@@ -201,48 +197,6 @@ def _pairs(problem: Problem) -> list[Loop]:
     return [Loop(pair, c) for pair in both for c in sorted(pair)]
 
 
-@lru_cache(1)
-def _silent_solver() -> type[highspy.Highs]:
-    """The class of solvers that print nothing. From version 1.16 on, the first solver of a process prints its licence
-    when callbacks are enabled in its constructor, so an option that is set afterwards is too late."""
-    import highspy
-
-    class SilentHighs(highspy.Highs):
-        def enableCallbacks(self) -> None:
-            self.silent()
-            super().enableCallbacks()
-
-    return SilentHighs
-
-
-def relaxation(
-    cost: Sequence[float] | np.ndarray[Any, Any], entries: Sequence[Row], upper: Sequence[float]
-) -> highspy.Highs:
-    """A solver of HiGHS with this linear program. ExtractionError if HiGHS refuses the program.
-
-    - `cost`: the costs of the columns, each of which is between 0 and 1.
-    - `entries`: the rows, each with its lower bound.
-    - `upper`: the upper bounds of the rows.
-    """
-    import highspy
-
-    solver: Any = _silent_solver()()
-    for option, value in (("threads", 1), ("random_seed", 1), ("parallel", "off")):
-        solver.setOptionValue(option, value)
-    lp: Any = highspy.HighsLp()
-    n = len(cost)
-    lp.num_col_, lp.num_row_ = n, len(entries)
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = np.array(cost), np.zeros(n), np.ones(n)
-    lp.row_lower_, lp.row_upper_ = np.array([e[2] for e in entries]), np.array(upper)
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.cumsum([0, *(len(e[0]) for e in entries)]).astype(np.int32)
-    lp.a_matrix_.index_ = np.array([i for e in entries for i in e[0]], dtype=np.int32)
-    lp.a_matrix_.value_ = np.array([v for e in entries for v in e[1]])
-    if solver.passModel(lp) == highspy.HighsStatus.kError:
-        raise ExtractionError("HiGHS refuses the program of a selection; please report this")
-    return solver
-
-
 @dataclass
 class Relaxed:
     """The solved linear relaxation.
@@ -292,60 +246,6 @@ def relax(model: Model, rounds: int, cost: float, deadline: float) -> Relaxed | 
     if result is not None:
         model.drop_slack_cuts(result.values)
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class Branched:
-    """The result of branch and bound.
-
-    - `values`: the columns of the best solution; None if there is none.
-    - `bound`: a lower bound, in units; 0.0 if there is none.
-    - `nodes`: nodes of the search.
-    - `ran_out`: whether the clock ended it.
-    """
-
-    values: list[float] | None
-    bound: float
-    nodes: int
-    ran_out: bool
-
-
-def branch(
-    solver: Any,
-    columns: Sequence[int],
-    start: Sequence[float] | np.ndarray[Any, Any],
-    gap: float,
-    nodes: int,
-    deadline: float,
-) -> Branched:
-    """Branch and bound of HiGHS, from the solution `start`.
-
-    - `columns`: the columns that take integers.
-    - `gap`: relative gap at which the search ends.
-    - `nodes`: limit of the nodes of the search.
-    - `deadline`: latest end (`time.monotonic`).
-    """
-    import highspy
-
-    kinds = np.array([highspy.HighsVarType.kInteger] * len(columns))
-    solver.changeColsIntegrality(len(columns), np.array(columns, dtype=np.int32), kinds)
-    for option, value in (
-        ("time_limit", max(SHORTEST, deadline - time.monotonic())),
-        ("mip_max_nodes", nodes),
-        ("mip_rel_gap", gap),
-        ("mip_abs_gap", 0.0),
-    ):
-        solver.setOptionValue(option, value)
-    first = highspy.HighsSolution()
-    first.col_value = list(start)
-    solver.setSolution(first)
-    solver.run()
-    info = solver.getInfo()
-    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    values = list(solver.getSolution().col_value) if found else None
-    bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else 0.0
-    ran_out = solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit
-    return Branched(values, bound, max(0, int(info.mip_node_count)), ran_out)
 
 
 def solve_integer(

@@ -8,6 +8,7 @@ fewest bytes are copied. A value is copied to a device at most once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,7 @@ import jax
 import numpy as np
 
 from relax_eg.errors import WellFormedError
+from relax_eg.integer_program import Row, branch, relaxation
 from relax_eg.ir.annotations import Annotation, Ref, inside
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.control import functions_of
@@ -397,14 +399,11 @@ def chosen_devices(graph: ValueGraph) -> Mapping[Expr, str]:
 def _solved(graph: ValueGraph, free: Sequence[Expr], devices: Sequence[str]) -> Mapping[Expr, str]:
     """The devices of `free` by an integer program. Its variables are x[e, d], 1 if e is on d, and c[v, d], 1 if v is
     copied to d."""
-    from scipy.optimize import Bounds, LinearConstraint, milp  # few programs name devices, and importing it takes long
-    from scipy.sparse import coo_array
-
     n, k = len(free), len(devices)
     x = {e: i * k for i, e in enumerate(free)}
     copies: dict[tuple[Expr, int], int] = {}
     cost = [1e-6 * j for _ in free for j in range(k)]  # given: of equal choices, that of the first device
-    rows: list[tuple[list[tuple[int, float]], float]] = []
+    rows: list[Row] = []
     made = {*graph.needs}  # copies that steps need in any case
 
     def reads(value: Expr, reader: int | None, j: int) -> None:
@@ -416,10 +415,11 @@ def _solved(graph: ValueGraph, free: Sequence[Expr], devices: Sequence[str]) -> 
         if (value, j) not in copies:
             copies[value, j] = len(cost)
             cost.append(max(graph.bytes[value], 1.0))
-        row = [(copies[value, j], 1.0)]
-        row += [(x[value] + j, 1.0)] if place is None else []
-        row += [] if reader is None else [(reader, -1.0)]
-        rows.append((row, 1.0 if reader is None else 0.0))
+        there = [copies[value, j], *([x[value] + j] if place is None else [])]
+        if reader is None:
+            rows.append((there, [1.0] * len(there), 1.0))
+        else:
+            rows.append(([*there, reader], [1.0] * len(there) + [-1.0], 0.0))
 
     for e in free:
         for a in dict.fromkeys(graph.reads[e]):
@@ -428,17 +428,11 @@ def _solved(graph: ValueGraph, free: Sequence[Expr], devices: Sequence[str]) -> 
     for value, d in graph.needs:
         if value in x and d in devices:
             reads(value, None, devices.index(d))
-    size = len(cost)
-    at = [(r, i, w) for r, (row, _) in enumerate(rows) for i, w in row]
-    at += [(len(rows) + i, i * k + j, 1.0) for i in range(n) for j in range(k)]
-    r, c, w = zip(*at, strict=True)
-    low = np.array([b for _, b in rows] + [1.0] * n)
-    high = np.array([np.inf] * len(rows) + [1.0] * n)
-    matrix = coo_array((w, (r, c)), shape=(len(rows) + n, size)).tocsr()
-    integral = np.array([1] * (n * k) + [0] * (size - n * k))
-    limits = LinearConstraint(matrix, low, high)  # pyright: ignore[reportArgumentType]
-    solution = milp(np.array(cost), constraints=limits, integrality=integral, bounds=Bounds(0, 1))
-    chosen = np.asarray(solution.x)[: n * k].reshape(n, k).argmax(1)
+    upper = [math.inf] * len(rows) + [1.0] * n
+    rows += [([*range(i * k, i * k + k)], [1.0] * k, 1.0) for i in range(n)]
+    solution = branch(relaxation(cost, rows, upper), range(n * k), None, gap=0.0)
+    assert solution.values is not None  # all values on one device are a solution
+    chosen = np.asarray(solution.values)[: n * k].reshape(n, k).argmax(1)
     return {e: devices[int(j)] for e, j in zip(free, chosen, strict=True)}
 
 

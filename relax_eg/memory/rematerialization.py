@@ -164,6 +164,13 @@ class ArrangementProblem:
                 current[v] = at
         return Timeline(self, tuple(runs), needed, events)
 
+    def arrangement(self, timeline: Timeline) -> Arrangement:
+        """An order of runs with what it takes."""
+        own = [s for s in timeline.runs if self.is_own(s)]
+        kept = tuple(self.kept[s] for s in timeline.runs if s in self.kept)
+        longer = timeline.seconds - sum(self.seconds[s] for s in set(own))
+        return Arrangement(timeline.runs, timeline.peak, longer, len(own) - len(set(own)), kept)
+
     def may_run_again(self, step: int) -> bool:
         """Whether a step may run twice. What a library call does is not known, so it may not."""
         return self.is_own(step) and self.program.steps[step].kernel.op != CALL_DPS_LIBRARY
@@ -213,11 +220,7 @@ def arrange(
         if then.peak >= now.peak:
             break
         now = then
-    now = _without_needless(problem, now, max(limit, now.peak))
-    own = [s for s in now.runs if problem.is_own(s)]
-    kept = tuple(problem.kept[s] for s in now.runs if s in problem.kept)
-    longer = now.seconds - sum(problem.seconds[s] for s in set(own))
-    return Arrangement(now.runs, now.peak, longer, len(own) - len(set(own)), kept)
+    return problem.arrangement(_without_needless(problem, now, max(limit, now.peak)))
 
 
 def _reordered(problem: ArrangementProblem, now: Timeline, before: Schedule) -> tuple[Timeline, Schedule]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from relax_eg.errors import ExtractionError
-from relax_eg.extract.ilp import branch, relaxation
+from relax_eg.integer_program import branch, relaxation
 from relax_eg.ir.placements import REPLICATED
 from relax_eg.meshes.axis_prices import AxisPrices
 from relax_eg.meshes.axis_program import AxisProgram

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.extract.ilp import Row
+from relax_eg.integer_program import Row
 from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
 from relax_eg.meshes.axis_prices import AxisPrices, cost_of
 from relax_eg.meshes.choices import AxisChoice, ChosenWay, Demands

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
-from relax_eg.extract.ilp import Row, relaxation
 from relax_eg.extract.kernels import ilp
 from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
 from relax_eg.extract.problem import Problem, choice_cost, repair_choice, tree_choice
 from relax_eg.extract.solve import SolverEffort
+from relax_eg.integer_program import Row, relaxation
 from tests.extract.problems import is_acyclic
 
 EXACT = SolverEffort(seconds=20.0, nodes=1000, gap=0.0, candidates=1000)

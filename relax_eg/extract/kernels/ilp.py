@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relax_eg.extract.ascent import ascent
-from relax_eg.extract.ilp import SCALE, SHORTEST, Row, branch, relaxation
+from relax_eg.extract.ilp import SCALE
 from relax_eg.extract.numbers import gap
 from relax_eg.extract.problem import Problem, choice_cost, repair_choice, used_classes
 from relax_eg.extract.prune import strong_components, undominated_candidates
 from relax_eg.extract.solve import PROVED, Solved, SolverEffort
+from relax_eg.integer_program import SHORTEST, Row, branch, relaxation
 from relax_eg.reached import operands_first
 
 # chosen: in units of SCALE: smaller costs, such as those of views, become 0, because HiGHS cannot distinguish them
