@@ -56,18 +56,3 @@ FAMILIES = (
     factors,
     random,
 )
-
-__all__ = [
-    "FAMILIES",
-    "TABLE",
-    "Operator",
-    "Site",
-    "bytes_of",
-    "call",
-    "counts",
-    "deduce",
-    "get",
-    "pattern_kind",
-    "program_of",
-    "site_of",
-]
