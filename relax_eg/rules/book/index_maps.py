@@ -53,7 +53,7 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
 
 def _forms(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     makers = (_outward, _associated) if is_pointwise(e) else (_inward, _outward, _joined, _without_padding)
-    if _is_choice(e):
+    if e.op == "where" and all(x.op not in CORE for x in e.args[1:]):
         makers = (*makers, _chosen)
     for make in makers:
         try:
@@ -92,10 +92,6 @@ def _without_padding(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     """The operator of values before they are padded, for one that reduces the padded axes; the proof decides."""
     if TABLE[e.op].moves is None and any(map(is_padded, e.args)):
         yield call(e.op, tuple(a.args[0] if is_padded(a) else a for a in e.args), dict(e.attrs))
-
-
-def _is_choice(e: Expr) -> bool:
-    return e.op == "where" and all(x.op not in CORE for x in e.args[1:])
 
 
 def _chosen(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:

@@ -107,14 +107,6 @@ def _prove(left: Expr, right: Expr, facts_of: FactsOf, functions: Mapping[str, F
     return why
 
 
-def _propose_same_bits(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
-    return _propose(e, queries, True)
-
-
-def _propose_others(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
-    return _propose(e, queries, False)
-
-
 def _schema(name: str, law: str, numerics: Numerics, propose: Propose, has_same_bits: bool) -> Schema:
     return Schema(
         name,
@@ -137,14 +129,14 @@ pointwise = RuleSet(
             "shorter_exact_term",
             "what computes the same bits in fewer steps is equal",
             "exact",
-            _propose_same_bits,
+            lambda e, queries: _propose(e, queries, True),
             True,
         ),
         _schema(
             "shorter_term",
             "what computes the same elements in fewer steps is equal",
             "reassociate",
-            _propose_others,
+            lambda e, queries: _propose(e, queries, False),
             False,
         ),
     ),

@@ -356,10 +356,6 @@ def _propose(e: Expr, queries: ProgramQueries) -> Expr | None:
     return next(_forms(e, queries.facts, "reassociate"), None)
 
 
-def _propose_over_reals(e: Expr, queries: ProgramQueries) -> Expr | None:
-    return next(_forms(e, queries.facts, "approximate"), None)
-
-
 def _forms(e: Expr, facts_of: FactsOf, numerics: Numerics) -> Iterator[Expr]:
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
         return
@@ -453,7 +449,7 @@ reductions = RuleSet(
             "what is constant, monotone or only moved comes out of reductions, however it rounds",
             "approximate",
             frozenset(("reductions",)),
-            _propose_over_reals,
+            lambda e, queries: next(_forms(e, queries.facts, "approximate"), None),
             _REDUCTIONS | _CANCELS,
             (trials,),
             asks_again=True,
