@@ -35,13 +35,14 @@ from relax_eg.ops.libraries import instantiate
 from relax_eg.rules.book.loop_parts import in_parts, steps_in_parts
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import calls, scans, scans_of_parts, short_scans, while_loops
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import ProgramQueries, schema
 
 # Contractions are faster for all steps at once: the matrix is read once, and there are enough rows for all cores.
 _CONTRACTIONS = frozenset(("matmul", "linear", "conv"))
 
 
-def _leave_the_loop(e: Expr, queries: ProgramQueries) -> Expr | None:
+def loop_invariants(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """work that is the same at every step of a loop is done before the loop"""
     runs = runs_of(e.op, e.args, dict(e.attrs))
     found = [_outside(r.function, r.constants, (*r.carry, *r.slices), queries) for r in runs]
     if not any(found):
@@ -58,7 +59,8 @@ def _scan_like(e: Expr, body: Expr, same: Sequence[Expr], carry: Sequence[Expr],
     return scan(body, same, carry, xs, **more)
 
 
-def _run_ahead(e: Expr, queries: ProgramQueries) -> Expr | None:
+def calls_ahead(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """work of a called function on operands known ahead of the calls is done before the call"""
     if e.args[0].op != FUNCTION:
         return None
     flags = queries.ahead_params(str(e.args[0].attr("name")))
@@ -92,8 +94,10 @@ def _outside(
     return function_ref(inner), [*inline_call(cut.prepare, list(given.values())), *kept]
 
 
-def _batch(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
-    """Tries the body in its best form first, then as written, because the best form may have merged work that depends
+def loop_steps(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """a contraction that depends on no earlier step of a scan is done for all steps at once
+
+    Tries the body in its best form first, then as written, because the best form may have merged work that depends
     on earlier steps with work that does not."""
     name = str(group_arguments(e.op, e.args, dict(e.attrs)).functions[0].attr("name"))
     best = queries.best(name)
@@ -156,7 +160,8 @@ def _with_contractions(function: Function, within: set[Expr]) -> set[Expr]:
 _MOST_CALLED_ONCE, _MOST_OPERATORS = 256, 12
 
 
-def _inline(e: Expr, queries: ProgramQueries) -> Expr | None:
+def calls_inlined(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a call of a small function, or of one that is called once, is the body of the function"""
     called = e.args[0] if e.op == TUPLE_GET else e
     if called.op != CALL:
         return None
@@ -239,8 +244,8 @@ def _body_anew(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]
 _MOST_STEPS, _MOST_UNROLLED = 4, 256
 
 
-def _unroll(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """Proposes the steps of a short scan one after the other."""
+def steps_unrolled(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a scan of few steps is its steps, one after the other"""
     loop = e.args[0] if e.op == TUPLE_GET else e
     if (
         loop.op != SCAN
@@ -273,59 +278,11 @@ def _unroll(e: Expr, queries: ProgramQueries) -> Expr | None:
 functions = RuleSet(
     "functions",
     schemas=(
-        Schema(
-            "loop_invariants",
-            "work that is the same at every step of a loop is done before the loop",
-            "exact",
-            frozenset(("loops",)),
-            _leave_the_loop,
-            frozenset((SCAN, WHILE)),
-            (scans, while_loops),
-        ),
-        Schema(
-            "loop_steps",
-            "a contraction that depends on no earlier step of a scan is done for all steps at once",
-            "reassociate",
-            frozenset(("loops",)),
-            _batch,
-            frozenset((SCAN,)),
-            (scans,),
-        ),
-        Schema(
-            "steps_in_parts",
-            "a scan that reads several parts of a slice has a slice for each part",
-            "exact",
-            frozenset(("loops",)),
-            steps_in_parts,
-            frozenset((SCAN,)),
-            (scans_of_parts,),
-        ),
-        Schema(
-            "calls_ahead",
-            "work of a called function on operands known ahead of the calls is done before the call",
-            "exact",
-            frozenset(("calls",)),
-            _run_ahead,
-            frozenset((CALL,)),
-            (calls,),
-        ),
-        Schema(
-            "calls_inlined",
-            "a call of a small function, or of one that is called once, is the body of the function",
-            "exact",
-            frozenset(("calls",)),
-            _inline,
-            frozenset((CALL, TUPLE_GET)),
-            (calls,),
-        ),
-        Schema(
-            "steps_unrolled",
-            "a scan of few steps is its steps, one after the other",
-            "exact",
-            frozenset(("loops",)),
-            _unroll,
-            frozenset((SCAN, TUPLE_GET)),
-            (short_scans,),
-        ),
+        schema(loop_invariants, "exact", ("loops",), (SCAN, WHILE), (scans, while_loops)),
+        schema(loop_steps, "reassociate", ("loops",), (SCAN,), (scans,)),
+        schema(steps_in_parts, "exact", ("loops",), (SCAN,), (scans_of_parts,)),
+        schema(calls_ahead, "exact", ("calls",), (CALL,), (calls,)),
+        schema(calls_inlined, "exact", ("calls",), (CALL, TUPLE_GET), (calls,)),
+        schema(steps_unrolled, "exact", ("loops",), (SCAN, TUPLE_GET), (short_scans,)),
     ),
 )

@@ -23,7 +23,7 @@ from relax_eg.rules.index_maps.outward import mapped
 from relax_eg.rules.index_maps.stacks import FEWEST, stacked
 from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of, whole
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.shared_parts import why_not_equal_over_shared
 from relax_eg.rules.value_trials import moved_values
 from relax_eg.shapes import Dim
@@ -42,7 +42,8 @@ _SCATTERED = 2  # chosen: how much longer an element takes that is read at a com
 _OPERATORS = frozenset(n for n, o in TABLE.items() if o.equations is not None and o.moves != "make")
 
 
-def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def same_elements(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """an operator of values at other places is the operator's value at these places"""
     found: dict[Expr, None] = {}
     for form in _forms(e, queries):
         is_new = form is not e and form not in found and form.annotation == e.annotation
@@ -244,16 +245,8 @@ def _prove(left: Expr, right: Expr, facts: FactsOf, functions: Mapping[str, Func
 index_maps = RuleSet(
     "index_maps",
     schemas=(
-        Schema(
-            "same_elements",
-            "an operator of values at other places is the operator's value at these places",
-            "reassociate",
-            frozenset(("index_maps",)),
-            _propose,
-            _OPERATORS,
-            (moved_values,),
-            asks_again=True,
-            prove=_prove,
+        schema(
+            same_elements, "reassociate", ("index_maps",), _OPERATORS, (moved_values,), asks_again=True, prove=_prove
         ),
     ),
 )

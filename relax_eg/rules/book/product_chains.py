@@ -20,7 +20,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_run_as
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import MOST_ALONE
 from relax_eg.rules.value_trials import chains_of_products
 from relax_eg.shapes import Dim
@@ -62,7 +62,8 @@ def factors_of(root: Expr, is_cut: Callable[[Expr], bool] = lambda e: False) -> 
     return None if len(batches) > 1 or (batches and has_vectors) else found
 
 
-def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def cheapest_order_of_product(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """a chain of matrix products is the same in every order of multiplication"""
     readers = queries.readers(e)
     if (
         len(readers) == 1
@@ -179,13 +180,11 @@ def why_not_same_chain(left: Expr, right: Expr, facts: FactsOf, functions: Mappi
 product_chains = RuleSet(
     "product_chains",
     schemas=(
-        Schema(
-            "cheapest_order_of_product",
-            "a chain of matrix products is the same in every order of multiplication",
+        schema(
+            cheapest_order_of_product,
             "reassociate",
-            frozenset(("matmul",)),
-            _propose,
-            frozenset((MATMUL,)),
+            ("matmul",),
+            (MATMUL,),
             (chains_of_products,),
             prove=why_not_same_chain,
         ),

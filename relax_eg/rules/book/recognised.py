@@ -28,13 +28,13 @@ from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.certificates import is_shipped
 from relax_eg.rules.rule import Rule, instances
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import ProgramQueries, Schema, Trial, trial_of
+from relax_eg.rules.schemas import ProgramQueries, Trial, schema, trial_of
 
 RECOGNISED = "recognised"  # the tag of all of them
 
 
-def _size_of(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """The size that a scalar constant of a float type is."""
+def number_is_size(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a whole number, converted = that size, converted: where sizes are fixed JAX traces a number for a size"""
     if not isinstance(e.annotation, Tensor) or e.shape or e.dtype not in FLOATS:
         return None
     value = float(constant_value(e))
@@ -61,8 +61,10 @@ def _tanh_weighted(x: Expr) -> Expr:
     return x * (0.5 * (1.0 + op.tanh(inner)))
 
 
-def _gelu(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """The `gelu` or `gelu_tanh` of which a product is the traced form. Its numbers are rounded to the dtype of the
+def gelu_as_traced(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """x times the cdf of the normal distribution, or its approximation, as traced = gelu(x)
+
+    The `gelu` or `gelu_tanh` of which a product is the traced form. Its numbers are rounded to the dtype of the
     program, so a pattern over any dtype cannot state it."""
     first = e.args[0]
     if e.dtype not in FLOATS:
@@ -85,24 +87,8 @@ def _weighted(rng: np.random.Generator) -> Trial:
 recognised = RuleSet(
     RECOGNISED,
     schemas=(
-        Schema(
-            "number_is_size",
-            "a whole number, converted = that size, converted: where sizes are fixed JAX traces a number for a size",
-            "exact",
-            frozenset((RECOGNISED, "dim_value")),
-            _size_of,
-            frozenset((CONSTANT,)),
-            (_numbers,),
-        ),
-        Schema(
-            "gelu_as_traced",
-            "x times the cdf of the normal distribution, or its approximation, as traced = gelu(x)",
-            "reassociate",
-            frozenset((RECOGNISED, "gelu", "gelu_tanh")),
-            _gelu,
-            frozenset(("multiply",)),
-            (_weighted,),
-        ),
+        schema(number_is_size, "exact", (RECOGNISED, "dim_value"), (CONSTANT,), (_numbers,)),
+        schema(gelu_as_traced, "reassociate", (RECOGNISED, "gelu", "gelu_tanh"), ("multiply",), (_weighted,)),
     ),
 )
 _rule = recognised.rule

@@ -14,14 +14,15 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import nested_sums
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import ProgramQueries, schema
 
 _SUMS = frozenset(("add", "subtract", "negative"))
 _PRODUCTS = frozenset(("matmul", "linear"))
 Term = tuple[bool, Expr]  # whether the term is subtracted, and the term
 
 
-def _in_order(e: Expr, queries: ProgramQueries) -> Expr | None:
+def sums_in_order(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """terms of a sum with a common factor become adjacent"""
     if _is_inside_a_sum(e, queries):
         return None
     terms = list(_terms(e, queries))
@@ -140,15 +141,5 @@ def _plus(a: Term, b: Term) -> Term:
 
 sums = RuleSet(
     "sums",
-    schemas=(
-        Schema(
-            "sums_in_order",
-            "terms of a sum with a common factor become adjacent",
-            "reassociate",
-            frozenset(("sums",)),
-            _in_order,
-            frozenset(("add", "subtract")),
-            (nested_sums,),
-        ),
-    ),
+    schemas=(schema(sums_in_order, "reassociate", ("sums",), ("add", "subtract"), (nested_sums,)),),
 )

@@ -19,7 +19,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import ARITHMETIC, terms_of
 from relax_eg.rules.value_trials import determinants_of_products, matrix_words
 from relax_eg.tir.functions import FUNCTIONS
@@ -46,7 +46,8 @@ _OF_DETERMINANTS = frozenset(("integer_pow", "multiply", "where"))
 _MOST_NODES = 96  # limit: operators among which a factorisation is looked for
 
 
-def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def factors_that_cancel(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """products with matrices and their inverses, in which factors cancel, are equal"""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not is_float(e.dtype):
         return None
     is_root = _is_root(e, queries)
@@ -76,7 +77,8 @@ def _may_cancel(e: Expr, queries: ProgramQueries) -> bool:
     return False
 
 
-def _determinant(e: Expr, queries: ProgramQueries) -> Expr | None:
+def determinant_of_factors(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """the determinant of a product is the product of the determinants of its factors"""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not is_float(e.dtype):
         return None
     if not any(x.op in _FACTORISATIONS for x in postorder((e,))[-_MOST_NODES:]):
@@ -98,24 +100,20 @@ def _prove(left: Expr, right: Expr, facts: FactsOf, functions: Mapping[str, Func
 systems = RuleSet(
     "systems",
     schemas=(
-        Schema(
-            "factors_that_cancel",
-            "products with matrices and their inverses, in which factors cancel, are equal",
+        schema(
+            factors_that_cancel,
             "approximate",
-            frozenset(("solve",)),
-            _propose,
+            ("solve",),
             _OPERATORS,
             (matrix_words,),
             asks_again=True,
             facts=_FACTS,
             prove=_prove,
         ),
-        Schema(
-            "determinant_of_factors",
-            "the determinant of a product is the product of the determinants of its factors",
+        schema(
+            determinant_of_factors,
             "approximate",
-            frozenset(("determinant",)),
-            _determinant,
+            ("determinant",),
             _OF_DETERMINANTS,
             (determinants_of_products,),
             facts=_FACTS | {"nonzero"},
