@@ -21,7 +21,6 @@ Axes = tuple[int, ...]
     phase="simplify",
     numerics="exact",
     tags=("transpose",),
-    check=False,
 )
 def transpose_of_transpose(x: Any, p: Axes, q: Axes) -> Any:
     """transpose(transpose(x, p), q) = transpose(x, p[q])"""
@@ -31,13 +30,13 @@ def transpose_of_transpose(x: Any, p: Axes, q: Axes) -> Any:
     return op.permute_dims(op.permute_dims(x, p), q), x if both == tuple(range(x.ndim)) else op.permute_dims(x, both)
 
 
-@_rule("x: *b", attrs={"p": "permute_dims.axes"}, phase="simplify", numerics="exact", tags=("transpose",), check=False)
+@_rule("x: *b", attrs={"p": "permute_dims.axes"}, phase="simplify", numerics="exact", tags=("transpose",))
 def identity_transpose(x: Any, p: Axes) -> Any:
     """transpose(x, identity) = x"""
     return (op.permute_dims(x, p), x) if p == tuple(range(x.ndim)) else None
 
 
-@_rule("x: *b, t: *c", phase="simplify", numerics="exact", tags=("order",), check=False)
+@_rule("x: *b, t: *c", phase="simplify", numerics="exact", tags=("order",))
 def after_is_itself(x: Any, t: Any) -> Any:
     """x, after t has been computed = x"""
     return op.after(x, t), x
@@ -49,7 +48,6 @@ def after_is_itself(x: Any, t: Any) -> Any:
     phase="simplify",
     numerics="exact",
     tags=("placement",),
-    check=False,
 )
 def placed_twice(x: Any, m: str, p: str) -> Any:
     """x, placed twice in the same way = x, placed once"""
@@ -59,25 +57,25 @@ def placed_twice(x: Any, m: str, p: str) -> Any:
     return op.annotate_sharding(once, m, p), once
 
 
-@_rule("x: *b", phase="simplify", numerics="exact", tags=("reshape",), check=False)
+@_rule("x: *b", phase="simplify", numerics="exact", tags=("reshape",))
 def reshape_to_itself(x: Any) -> Any:
     """reshape(x, its shape) = x"""
     return op.reshape(x, x.shape), x
 
 
-@_rule("x: *b", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+@_rule("x: *b", phase="simplify", numerics="exact", tags=("broadcast",))
 def broadcast_to_itself(x: Any) -> Any:
     """broadcast(x, its shape) = x"""
     return op.broadcast_to(x, x.shape), x
 
 
-@_rule("v:", sizes="*t", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+@_rule("v:", sizes="*t", phase="simplify", numerics="exact", tags=("broadcast",))
 def full_is_broadcast(v: Any, t: Any) -> Any:
     """full(v, t) = broadcast(v, t)"""
     return op.full(t, v), op.broadcast_to(v, t)
 
 
-@_rule("x: *b", phase="simplify", numerics="exact", tags=("slice",), check=False)
+@_rule("x: *b", phase="simplify", numerics="exact", tags=("slice",))
 def slice_of_everything(x: Any) -> Any:
     """x[:] = x"""
     return op.strided_slice(x, (0,) * x.ndim, x.shape), x
@@ -89,7 +87,6 @@ def slice_of_everything(x: Any) -> Any:
     phase="simplify",
     numerics="exact",
     tags=("slice", "concat"),
-    check=False,
 )
 def first_slice_of_concat(x: Any, y: Any, axis: int) -> Any:
     """concat(x, y)[:n] = x"""
@@ -103,7 +100,6 @@ def first_slice_of_concat(x: Any, y: Any, axis: int) -> Any:
     phase="simplify",
     numerics="exact",
     tags=("slice", "concat"),
-    check=False,
 )
 def last_slice_of_concat(x: Any, y: Any, axis: int) -> Any:
     """concat(x, y)[n:] = y"""
@@ -115,7 +111,7 @@ def last_slice_of_concat(x: Any, y: Any, axis: int) -> Any:
 # --- transposes move towards results, so that they meet ---
 
 
-@_rule("x: *b, y: *b", attrs={"p": "permute_dims.axes"}, numerics="exact", tags=("transpose",), check=False)
+@_rule("x: *b, y: *b", attrs={"p": "permute_dims.axes"}, numerics="exact", tags=("transpose",))
 def multiply_of_transposes(x: Any, y: Any, p: Axes) -> Any:
     """transpose(x, p) transpose(y, p) = transpose(x y, p): transposes that other rules make"""
     if len(p) != x.ndim:
@@ -126,7 +122,7 @@ def multiply_of_transposes(x: Any, y: Any, p: Axes) -> Any:
 # --- reshapes of reshapes: axes put together and taken apart ---
 
 
-@_rule("x: *a m n *c", phase="simplify", numerics="exact", when="n >= 1", tags=("reshape",), check=False)
+@_rule("x: *a m n *c", phase="simplify", numerics="exact", when="n >= 1", tags=("reshape",))
 def split_of_merged(x: Any) -> Any:
     """reshape(reshape(x, m n), m, n) = x: two neighbouring axes merged and split"""
     at = x.shape.index(Dim.var("m"))
@@ -134,7 +130,7 @@ def split_of_merged(x: Any) -> Any:
     return op.reshape(op.reshape(x, (*x.shape[:at], m * n, *x.shape[at + 2 :])), x.shape), x
 
 
-@_rule("x: *a m*n *c", sizes="m n", phase="simplify", numerics="exact", tags=("reshape",), check=False)
+@_rule("x: *a m*n *c", sizes="m n", phase="simplify", numerics="exact", tags=("reshape",))
 def merge_of_split(x: Any, m: Any, n: Any) -> Any:
     """reshape(reshape(x, m, n), m n) = x: an axis split and merged"""
     at = x.shape.index(m * n)
@@ -145,7 +141,7 @@ def merge_of_split(x: Any, m: Any, n: Any) -> Any:
 
 
 @_rule("x: *a n *c", attrs={"axis": "concat.axis"}, sizes="i j k", numerics="exact", phase="simplify",
-       tags=("slice", "concat"), check=False)  # fmt: skip
+       tags=("slice", "concat"))  # fmt: skip
 def concat_of_adjacent_slices(x: Any, axis: int, i: Any, j: Any, k: Any) -> Any:
     """[x[i:j], x[j:k]] = x[i:k]"""
 
@@ -159,21 +155,20 @@ def concat_of_adjacent_slices(x: Any, axis: int, i: Any, j: Any, k: Any) -> Any:
 
 
 @_rule("x: *a n *c, y: *a m *c", attrs={"axis": "concat.axis"}, phase="simplify", numerics="exact",
-       tags=("concat", "split"), check=False)  # fmt: skip
+       tags=("concat", "split"))  # fmt: skip
 def split_of_concat(x: Any, y: Any, axis: int) -> Any:
     """split([x, y]) = x, y"""
     parts = op.split(op.concat([x, y], axis), [x.shape[axis]], axis)
     return (tuple_get(parts, 0), tuple_get(parts, 1)), (x, y)
 
 
-@_rule("x: *a k *c, y: *a m *c, z: *a n *c", attrs={"axis": "concat.axis"}, numerics="exact", tags=("concat",),
-       check=False)  # fmt: skip
+@_rule("x: *a k *c, y: *a m *c, z: *a n *c", attrs={"axis": "concat.axis"}, numerics="exact", tags=("concat",))
 def concat_of_three(x: Any, y: Any, z: Any, axis: int) -> Any:
     """[x, y, z] = [[x, y], z]: rules on two operands then apply to three"""
     return op.concat([x, y, z], axis), op.concat([op.concat([x, y], axis), z], axis)
 
 
-@_rule("x: *b", sizes="*s *t", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+@_rule("x: *b", sizes="*s *t", phase="simplify", numerics="exact", tags=("broadcast",))
 def broadcast_of_broadcast(x: Any, s: Any, t: Any) -> Any:
     """broadcast(broadcast(x)) = broadcast(x) for further axes in front"""
     first = (*s, *x.shape)
@@ -184,38 +179,38 @@ def broadcast_of_broadcast(x: Any, s: Any, t: Any) -> Any:
 
 
 @_rule("x: *a *c, y: *c", attrs={"f": "add | multiply"}, phase="simplify", numerics="exact",
-       tags=("broadcast", "variants"), check=False)  # fmt: skip
+       tags=("broadcast", "variants"))  # fmt: skip
 def needs_no_broadcast_right(x: Any, y: Any, f: Any) -> Any:
     """f(x, broadcast(y)) = f(x, y) for sums and products"""
     return f(x, op.broadcast_to(y, x.shape)), f(x, y)
 
 
 @_rule("x: *a *c, y: *c", attrs={"f": "add | multiply"}, phase="simplify", numerics="exact",
-       tags=("broadcast", "variants"), check=False)  # fmt: skip
+       tags=("broadcast", "variants"))  # fmt: skip
 def needs_no_broadcast_left(x: Any, y: Any, f: Any) -> Any:
     """f(broadcast(y), x) = f(y, x) for sums and products"""
     return f(op.broadcast_to(y, x.shape), x), f(y, x)
 
 
-@_rule("c: *b @ bool, x: *b, y:", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+@_rule("c: *b @ bool, x: *b, y:", phase="simplify", numerics="exact", tags=("broadcast",))
 def where_needs_no_broadcast_otherwise(c: Any, x: Any, y: Any) -> Any:
     """where(c, x, broadcast(y)) = where(c, x, y)"""
     return op.where(c, x, op.broadcast_to(y, x.shape)), op.where(c, x, y)
 
 
-@_rule("c: *b @ bool, x:, y: *b", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+@_rule("c: *b @ bool, x:, y: *b", phase="simplify", numerics="exact", tags=("broadcast",))
 def where_needs_no_broadcast_then(c: Any, x: Any, y: Any) -> Any:
     """where(c, broadcast(x), y) = where(c, x, y)"""
     return op.where(c, op.broadcast_to(x, y.shape), y), op.where(c, x, y)
 
 
-@_rule("c: m n @ bool, x: m 1, y: m n", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+@_rule("c: m n @ bool, x: m 1, y: m n", phase="simplify", numerics="exact", tags=("broadcast",))
 def where_needs_no_broadcast_column(c: Any, x: Any, y: Any) -> Any:
     """where(c, broadcast(x), y) = where(c, x, y) for a column x"""
     return op.where(c, op.broadcast_to(x, c.shape), y), op.where(c, x, y)
 
 
-@_rule("c: m n @ bool, x: m 1, y:", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+@_rule("c: m n @ bool, x: m 1, y:", phase="simplify", numerics="exact", tags=("broadcast",))
 def where_of_column_and_scalar(c: Any, x: Any, y: Any) -> Any:
     """where(c, broadcast(x), broadcast(y)) = where(c, x, y) for a column x and a scalar y"""
     return op.where(c, op.broadcast_to(x, c.shape), op.broadcast_to(y, c.shape)), op.where(c, x, y)

@@ -170,7 +170,7 @@ def eye_mask_as_traced(n: Any) -> Any:
 
 
 @_rule("a: n n, u: n k, b: n", when=("diagonal(a)", "positive definite(a)"), numerics="approximate",
-       tags=("solve", "diagonal"), check=False)  # fmt: skip
+       tags=("solve", "diagonal"))  # fmt: skip
 def diagonal_plus_low_rank(a: Any, u: Any, b: Any) -> Any:
     """solve(D + UU', b) = z - W solve(I + U'W, U'z) for z = b / d, W = U / d (Woodbury): k equations in place of n"""
     d = op.sum(a, 1)
@@ -182,43 +182,43 @@ def diagonal_plus_low_rank(a: Any, u: Any, b: Any) -> Any:
 # --- systems whose matrix is known: as accurate, so that they need no looser class ---
 
 
-@_rule("a: n n, b: n", when="positive definite(a)", tags=("solve", "cholesky"), check=False)
+@_rule("a: n n, b: n", when="positive definite(a)", tags=("solve", "cholesky"))
 def solve_definite(a: Any, b: Any) -> Any:
     """solve(S, b) by the Cholesky factor of positive definite S: half the work"""
     return solved(a, b), op.squeeze(cholesky_solved(a, op.expand_dims(b, 1)), 1)
 
 
-@_rule("a: n n, b: n k", when="positive definite(a)", tags=("solve", "cholesky"), check=False)
+@_rule("a: n n, b: n k", when="positive definite(a)", tags=("solve", "cholesky"))
 def solve_definite_columns(a: Any, b: Any) -> Any:
     """solve(S, B) by the Cholesky factor of positive definite S"""
     return solved_columns(a, b), cholesky_solved(a, b)
 
 
-@_rule("a: n n, b: n", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"), check=False)
+@_rule("a: n n, b: n", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"))
 def solve_lower(a: Any, b: Any) -> Any:
     """solve(L, b) by substitution for invertible lower triangular L"""
     return solved(a, b), op.squeeze(op.triangular_solve(a, op.expand_dims(b, 1), lower=True), 1)
 
 
-@_rule("a: n n, b: n", when="upper triangular(a)", tags=("solve", "triangular"), check=False)
+@_rule("a: n n, b: n", when="upper triangular(a)", tags=("solve", "triangular"))
 def solve_upper(a: Any, b: Any) -> Any:
     """solve(U, b) by substitution for upper triangular U"""
     return solved(a, b), op.squeeze(op.triangular_solve(a, op.expand_dims(b, 1)), 1)
 
 
-@_rule("a: n n, b: n k", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"), check=False)
+@_rule("a: n n, b: n k", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"))
 def solve_lower_columns(a: Any, b: Any) -> Any:
     """solve(L, B) by substitution for invertible lower triangular L"""
     return solved_columns(a, b), op.triangular_solve(a, b, lower=True)
 
 
-@_rule("a: n n, b: n k", when="upper triangular(a)", tags=("solve", "triangular"), check=False)
+@_rule("a: n n, b: n k", when="upper triangular(a)", tags=("solve", "triangular"))
 def solve_upper_columns(a: Any, b: Any) -> Any:
     """solve(U, B) by substitution for upper triangular U"""
     return solved_columns(a, b), op.triangular_solve(a, b)
 
 
-@_rule("a: n n, b: n", when=("diagonal(a)", "invertible(a)"), tags=("solve", "diagonal"), check=False)
+@_rule("a: n n, b: n", when=("diagonal(a)", "invertible(a)"), tags=("solve", "diagonal"))
 def solve_diagonal(a: Any, b: Any) -> Any:
     """solve(D, b) = b / rowsum(D) for invertible diagonal D"""
     return solved(a, b), b / op.sum(a, 1)
@@ -227,14 +227,14 @@ def solve_diagonal(a: Any, b: Any) -> Any:
 # --- factors ---
 
 
-@_rule("a: n n", when="positive definite(a)", tags=("cholesky",), check=False)
+@_rule("a: n n", when="positive definite(a)", tags=("cholesky",))
 def cholesky_recomposed(a: Any) -> Any:
     """L L' = S for the Cholesky factor L of S"""
     factor = op.cholesky(a)
     return factor @ factor.T, a
 
 
-@_rule("a: n n", when=("diagonal(a)", "positive definite(a)"), tags=("cholesky", "diagonal"), check=False)
+@_rule("a: n n", when=("diagonal(a)", "positive definite(a)"), tags=("cholesky", "diagonal"))
 def cholesky_of_diagonal(a: Any) -> Any:
     """cholesky(D) = sqrt(D) for positive definite diagonal D"""
     return op.cholesky(a), op.sqrt(a)
