@@ -18,6 +18,7 @@ from relax_eg.ir.module import Function
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, counts, movement_operators, site_of
+from relax_eg.reached import leaves
 from relax_eg.rules.index_maps.inward import Inward, Undecided, is_join, is_padded, is_pointwise
 from relax_eg.rules.index_maps.outward import mapped
 from relax_eg.rules.index_maps.stacks import FEWEST, stacked
@@ -142,7 +143,8 @@ def _associated(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     """The same operands of nested uses of one function, those that vary along fewer axes first."""
     if not _commutes(e.op) or any(r.op == e.op for r in queries.readers(e)) or all(a.op != e.op for a in e.args):
         return
-    operands = [_narrow(a, e) for a in _operands(e)]
+    inner = leaves(e, lambda x: x.args if x.op == e.op else None, _MOST_OPERANDS)
+    operands = [_narrow(a, e) for a in inner]
     groups: dict[frozenset[int], Expr] = {}
     for axes, a in operands:
         groups[axes] = call(e.op, (groups[axes], a)) if axes in groups else a
@@ -153,18 +155,6 @@ def _associated(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     for axes in by_size[1:]:
         made = call(e.op, (groups[axes], made))
     yield made
-
-
-def _operands(e: Expr) -> list[Expr]:
-    found: list[Expr] = []
-    todo = [e]
-    while todo and len(found) < _MOST_OPERANDS:
-        x = todo.pop()
-        for a in x.args[::-1] if x.op == e.op else ():
-            todo.append(a)
-        if x.op != e.op:
-            found.append(x)
-    return [*found, *todo[::-1]]
 
 
 def _narrow(a: Expr, e: Expr) -> tuple[frozenset[int], Expr]:

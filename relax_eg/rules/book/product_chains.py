@@ -19,6 +19,7 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_run_as
+from relax_eg.reached import leaves
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import MOST_ALONE
@@ -50,13 +51,12 @@ def _is_inside(outer: Expr, i: int) -> bool:
 def factors_of(root: Expr, is_cut: Callable[[Expr], bool] = lambda e: False) -> list[Expr] | None:
     """The factors of a chain of matmuls, in order; None if other orders of them do not have a matmul's meaning.
     `is_cut`: holds for matmuls that are factors as a whole."""
-    found, todo = list[Expr](), [(root, root.op == MATMUL)]
-    while todo:
-        e, is_product = todo.pop()
-        if is_product:
-            todo += [(e.args[i], _is_inside(e, i) and not is_cut(e.args[i])) for i in (1, 0)]
-        else:
-            found.append(e)
+
+    def parts(at: tuple[Expr, bool]) -> list[tuple[Expr, bool]] | None:
+        e, is_product = at
+        return [(a, _is_inside(e, i) and not is_cut(a)) for i, a in enumerate(e.args)] if is_product else None
+
+    found = [e for e, _ in leaves((root, root.op == MATMUL), parts)]
     batches = {x.shape[:-2] for x in found if x.ndim > 2}
     has_vectors = any(x.ndim == 1 for x in found)
     return None if len(batches) > 1 or (batches and has_vectors) else found
