@@ -130,6 +130,7 @@ class Contestant(Protocol):
 
     def compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
         """Compiles what calls with arguments of these shapes run, as the other program runs those of `key`."""
+        ...
 
 
 C = TypeVar("C", bound=Contestant)

@@ -22,19 +22,24 @@ class StepSizes(Protocol):
 
     def capacity(self, dim: Dim) -> int:
         """The largest value of a size."""
+        ...
 
     def true_size(self, dim: Dim) -> Any:
         """The true size: an integer, or an int32 scalar of JAX."""
+        ...
 
     @property
     def sizes(self) -> Mapping[str, Any]:
         """The true value of each size variable."""
+        ...
 
     def applies_inner_mask(self, inner: int) -> bool:
         """Whether the inner mask of this number is applied; False only in tests of whether each mask is needed."""
+        ...
 
     def valid_mask(self, dim: Dim, places: int) -> Any:
         """Which of `places` positions are below the true size `dim`: a boolean vector."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ class CostModel(Protocol):
         Extraction compares `seconds`, which may have any unit. Infinite seconds mean that nothing executes the
         operator. `relax_eg.ops.counts(site)` has flops and bytes as expressions in the sizes. The operators that a
         loop, a branch or a call runs are priced by calls of their own."""
+        ...
 
 
 def price_each_binding(

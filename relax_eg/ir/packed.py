@@ -57,11 +57,13 @@ class ExternalObjects(Protocol):
 
     def name_of(self, foreign: Foreign) -> Any:
         """Returns plain data that `foreign_of` turns into an equal object. Raises if there is none."""
+        ...
 
     def foreign_of(self, name: Any) -> Foreign: ...
 
     def array_name(self, data: ConstantData) -> str | None:
         """Returns the name of a stored constant with these bits, or None if the constant must be part of the data."""
+        ...
 
     def array_of(self, name: str) -> np.ndarray[Any, Any]: ...
 

@@ -27,6 +27,7 @@ class Measurable(Protocol):
 
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
         """The bytes that each executable allocates itself at these sizes, by the kernel's name in the plan."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -35,54 +35,69 @@ class ProgramQueries(Protocol):
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         """The nodes of the block as written that read `e`; a node occurs once per operand that is `e`."""
+        ...
 
     @property
     def nodes(self) -> Sequence[Expr]:
         """The nodes of the block as written, operands first."""
+        ...
 
     def is_known_ahead(self, e: Expr) -> bool:
         """Whether `e` follows from values alone that are known ahead of the calls, so that it is computed once."""
+        ...
 
     def facts(self, e: Expr) -> frozenset[str]:
         """The facts of the values of `e` that follow from what is declared (keys of `ops.facts.FACTS`), among those
         that schemas rely on (`Schema.facts`)."""
+        ...
 
     def extent(self, size: Dim) -> int:
         """An approximate value of a size at the sizes for which the program is optimized."""
+        ...
 
     def largest_value(self, size: Dim) -> int:
         """An approximate value of a size at the largest sizes for which the program is optimized."""
+        ...
 
     def seconds(self, flops: float, moved: float, contracts: bool) -> float:
         """The price of a step that does `flops`, in a contraction or not, and reads and writes `moved` bytes."""
+        ...
 
     @property
     def large_bytes(self) -> float:
         """Number of bytes from which an intermediate value is worth avoiding: 0 if a byte in memory has a price,
         infinity if no value is that large for the device."""
+        ...
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         """The function in its best form if it is one pure block, else None. With `outside`, the best form under the
         assumption that values are nearly free if they depend only on parameters that are the same at every step."""
+        ...
 
     def as_written(self, name: str) -> Function | None:
         """The function as written if it is one pure block, else None; also None for a function that rules made."""
+        ...
 
     def calls(self, name: str) -> int:
         """The number of calls of a function in the program as written."""
+        ...
 
     def ahead_params(self, name: str) -> Sequence[bool]:
         """For each parameter of a called function, whether its operand is known ahead of the calls."""
+        ...
 
     def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
         """What `make` returns, given these queries. It is asked once for each key while the nodes are the same."""
+        ...
 
     def add(self, function: Function, suffix: str) -> Function:
         """Adds `function` to the module under a new name, made from its name and `suffix`, and returns it."""
+        ...
 
     def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
         """A function that applies `function` to each of `length` slices of its `mapped` parameters and stacks the
         results; None if that cannot be formed."""
+        ...
 
 
 @dataclass

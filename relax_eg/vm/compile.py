@@ -84,6 +84,7 @@ class Programs(Protocol):
 
     def advance(self, function: Function) -> Advances | None:
         """Takes steps of a function that ends in a call of itself; None where it is run by its instructions."""
+        ...
 
     def fold(self, fold: Fold) -> RunsFold: ...
 

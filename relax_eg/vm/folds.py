@@ -135,9 +135,11 @@ class RunsFold(Protocol):
 
     def __call__(self, roots: Sequence[DataValue], rest: Sequence[Any]) -> Sequence[Any]:
         """Returns the result for each of `roots`; `rest`: the other arguments."""
+        ...
 
     def reads(self, roots: Sequence[DataValue]) -> Iterator[DeferredValue]:
         """The deferred values that running it reads."""
+        ...
 
 
 class Batch:

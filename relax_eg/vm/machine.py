@@ -21,15 +21,19 @@ class PlannedMemory(Protocol):
 
     def storage(self, size: int) -> Any:
         """Makes a storage of `size` bytes."""
+        ...
 
     def tensor(self, storage: Any, shape: tuple[int, ...], dtype: str) -> Any:
         """Returns a tensor in a storage."""
+        ...
 
     def fill(self, tensor: Any, value: Any) -> Any:
         """Puts a value into a tensor, and returns the tensor."""
+        ...
 
     def kill(self, value: Any) -> None:
         """Ends the life of a value, if it is a tensor that was allocated."""
+        ...
 
 
 class HostSteps(Protocol):
@@ -37,17 +41,21 @@ class HostSteps(Protocol):
 
     def waited(self, values: Sequence[Any]) -> None:
         """Waits until values are computed."""
+        ...
 
     def copied(self, value: Any, device: str) -> Any:
         """Returns a value on a device."""
+        ...
 
     def library(self, call: Expr, args: list[Any], sizes: Mapping[str, int]) -> Any:
         """Returns the result of a library routine."""
+        ...
 
     def loop(
         self, loop: Expr, args: list[Any], sizes: Mapping[str, int], run: Callable[[str, Sequence[Any]], Any]
     ) -> Any:
         """Returns the result of a loop. `run(name, args)`: runs a function of the module."""
+        ...
 
 
 @dataclass(slots=True)
