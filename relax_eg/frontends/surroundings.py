@@ -50,7 +50,7 @@ ACCEPTED = (
 )
 
 
-def size_names(definition: ast.FunctionDef) -> set[str]:
+def size_names(definition: ast.AST) -> set[str]:
     """The size variables that a function names in the texts of its annotations or declares by `sym_var()`."""
     found: set[str] = set()
     for at in ast.walk(definition):
