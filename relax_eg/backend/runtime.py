@@ -195,8 +195,8 @@ class Strategy(ABC):
         """Compiles what calls with the sizes `at` will run, once the parameters `weights` are bound. OptionError,
         BoundsError."""
         raise OptionError(
-            f"compile_ahead(): {self.program.name}() runs at its very sizes, for each of which JAX compiles it when it is "
-            "called; accepted: a function with sizes that vary, optimized with dynamic='auto' or 'capacity' to one XLA "
+            f"compile_ahead(): {self.program.name}() runs at its very sizes, for each of which JAX compiles it when it "
+            "is called; accepted: a function with sizes that vary, optimized with dynamic='auto' or 'capacity' to one XLA "
             "program (with numerics='exact', dynamic='capacity')"
         )
 
