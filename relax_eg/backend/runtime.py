@@ -196,8 +196,8 @@ class Strategy(ABC):
         BoundsError."""
         raise OptionError(
             f"compile_ahead(): {self.program.name}() runs at its very sizes, for each of which JAX compiles it when it "
-            "is called; accepted: a function with sizes that vary, optimized with dynamic='auto' or 'capacity' to one XLA "
-            "program (with numerics='exact', dynamic='capacity')"
+            "is called; accepted: a function with sizes that vary, optimized with dynamic='auto' or 'capacity' to one "
+            "XLA program (with numerics='exact', dynamic='capacity')"
         )
 
 
