@@ -12,32 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from relax_eg.ir import heads
 from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of, substitute
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.control import functions_of, group_arguments, runs_of
 from relax_eg.ir.data import all_sizes, sizes_in_data
 from relax_eg.ir.devices import copied_to, mesh_in, mesh_of
-from relax_eg.ir.expr import (
-    CALL,
-    CALL_DPS_LIBRARY,
-    CLOSURE,
-    COND,
-    CONSTANT,
-    CONSTRUCT,
-    FUNCTION,
-    MATCH,
-    MATCH_CAST,
-    NEW_REF,
-    READ_REF,
-    SHAPE,
-    TUPLE,
-    TUPLE_GET,
-    WRITE_REF,
-    Expr,
-    postorder,
-)
-from relax_eg.ir.heads import CONTROL, PASSIVE, RUNNING
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.shapes import Dim
@@ -101,7 +83,7 @@ class ModuleCompiler:
         self.stepped = stepped
         self.programs = programs
         self.folds = folds_of(module)
-        self.mentions = Counter(e.attr("name") for f in module for e in f.expressions() if e.op == FUNCTION)
+        self.mentions = Counter(e.attr("name") for f in module for e in f.expressions() if e.op == heads.FUNCTION)
         self.meshes = {f.name: m for f in module if (m := mesh_in(f))}  # of functions that place values on one
         copies = (copied_to(e) is not None for f in module for e in f.expressions())
         self.is_placed = bool(self.meshes) or any(copies)
@@ -133,14 +115,14 @@ def _checked_functions(module: Module) -> Iterable[str]:
     named = {f.name: f for f in module}
     for f in module:
         roots = [f.result, *(b.value for block in f.blocks for b in block.bindings)]
-        yield from (e.attr("name") for e in roots if e.op == FUNCTION)
+        yield from (e.attr("name") for e in roots if e.op == heads.FUNCTION)
         for e in f.expressions():
             runs = functions_of(e)
-            yield from (a.attr("name") for a in e.args if a.op == FUNCTION and a.attr("name") not in runs)
-            if e.op not in RUNNING:
+            yield from (a.attr("name") for a in e.args if a.op == heads.FUNCTION and a.attr("name") not in runs)
+            if e.op not in heads.RUNNING:
                 continue
             for run in runs_of(e.op, e.args, dict(e.attrs)):
-                name = run.function.attr("name") if run.function.op == FUNCTION else None
+                name = run.function.attr("name") if run.function.op == heads.FUNCTION else None
                 if name not in named:
                     continue
                 params = named[name].params
@@ -226,7 +208,7 @@ class _FunctionCompiler:
     def _dataflow(self, bindings: Sequence[Binding], scope: _Scope) -> None:
         computed: list[Binding] = []
         for b in bindings:
-            if all(e.op in PASSIVE for e in postorder([b.value])):
+            if all(e.op in heads.PASSIVE for e in postorder([b.value])):
                 scope.registers[b.var] = self._operand(b.value, scope)
             else:
                 computed.append(b)
@@ -254,7 +236,7 @@ class _FunctionCompiler:
         return found
 
     def _device_of(self, e: Expr) -> str:
-        function = self.module.meshes.get(str(e.attr("name")), "") if e.op == FUNCTION else ""
+        function = self.module.meshes.get(str(e.attr("name")), "") if e.op == heads.FUNCTION else ""
         return mesh_of(e) or function or self.places.get(e, "")
 
     def _region(self, bindings: Sequence[Binding], scope: _Scope, device: str | None = None) -> None:
@@ -276,14 +258,14 @@ class _FunctionCompiler:
             found = self._made(ins.MakeTuple, scope.fields[e])
             scope.registers[e] = found
             return found
-        if e.op in (CONSTANT, FUNCTION):
+        if e.op in (heads.CONSTANT, heads.FUNCTION):
             if e not in self.constants:
-                value = e.attr("name") if e.op == FUNCTION else self.programs.constant(e)
+                value = e.attr("name") if e.op == heads.FUNCTION else self.programs.constant(e)
                 self.constants[e] = self.new_register(value)
             return self.constants[e]
-        if e.op == TUPLE_GET and e.args[0] in scope.fields:
+        if e.op == heads.TUPLE_GET and e.args[0] in scope.fields:
             return scope.fields[e.args[0]][e.attr("index")]
-        if e.op in _SIMPLE or e.op == SHAPE:
+        if e.op in _SIMPLE or e.op == heads.SHAPE:
             return self._simple(e, scope)
         made = Binding(e, e)
         self._region([made], scope)
@@ -296,32 +278,34 @@ class _FunctionCompiler:
 
     def _simple(self, e: Expr, scope: _Scope) -> int:
         """The register of the value of a node for which a single instruction exists."""
-        if e.op == SHAPE:
+        if e.op == heads.SHAPE:
             dims = e.attr("dims")
             names = sorted({v for d in dims for v in d.variables})
             known = tuple((v, scope.sizes[v]) for v in names)
             return self._made(ins.MakeShape, lambda sizes: tuple(int(d.evaluate(sizes)) for d in dims), known)  # type: ignore[reportUnknownLambdaType]
         args = [self._operand(a, scope) for a in e.args]
-        if e.op == TUPLE:
+        if e.op == heads.TUPLE:
             return self._made(ins.MakeTuple, tuple(args))
-        if e.op == TUPLE_GET:
+        if e.op == heads.TUPLE_GET:
             return self._made(ins.Field, args[0], e.attr("index"))
-        if e.op == CONSTRUCT:
+        if e.op == heads.CONSTRUCT:
             assert isinstance(e.annotation, Data)
             definition = e.annotation.definition
             return self._made(ins.Construct, definition, definition.index(e.attr("constructor")), tuple(args))
-        if e.op == CLOSURE:
+        if e.op == heads.CLOSURE:
             return self._made(ins.MakeClosure, args[0], tuple(args[1:]))
-        if e.op == NEW_REF:
+        if e.op == heads.NEW_REF:
             return self._made(ins.NewRef, args[0])
-        return self._made(ins.ReadRef, args[0]) if e.op == READ_REF else self._made(ins.WriteRef, args[0], args[1])
+        return (
+            self._made(ins.ReadRef, args[0]) if e.op == heads.READ_REF else self._made(ins.WriteRef, args[0], args[1])
+        )
 
     def _step(self, b: Binding, scope: _Scope) -> None:
         e = b.value
-        if e.op in (COND, MATCH):
+        if e.op in (heads.COND, heads.MATCH):
             self._choice(b, scope)
             return
-        if e.op == MATCH_CAST:
+        if e.op == heads.MATCH_CAST:
             value = self._operand(e.args[0], scope)
             new = all_sizes(e) - scope.sizes.keys()
             bound = tuple((v, v + scope.suffix) for v in sorted(new))
@@ -330,7 +314,7 @@ class _FunctionCompiler:
             scope.sizes.update(bound)
             scope.registers[b.var] = value
             return
-        if e.op == CALL and e.args[0].op == FUNCTION:
+        if e.op == heads.CALL and e.args[0].op == heads.FUNCTION:
             args, name = tuple(self._operand(a, scope) for a in e.args[1:]), e.args[0].attr("name")
             self._check_data(e, args)
             fold = self.module.folds.get(name) if name not in self.running else None
@@ -340,16 +324,16 @@ class _FunctionCompiler:
             else:
                 made = self._made(ins.CallFunction, name, args)
             scope.registers[b.var] = made
-        elif e.op == CALL:
+        elif e.op == heads.CALL:
             callee, *args = [self._operand(a, scope) for a in e.args]
             self._check_data(e, tuple(args))
             scope.registers[b.var] = self._made(ins.CallValue, callee, tuple(args))
         elif (device := copied_to(e)) is not None:
             self.places[b.var] = device
             scope.registers[b.var] = self._made(ins.CopyTo, self._operand(e.args[0], scope), device)
-        elif e.op in CONTROL or e.op == CALL_DPS_LIBRARY:
+        elif e.op in heads.CONTROL or e.op == heads.CALL_DPS_LIBRARY:
             args = tuple(self._operand(a, scope) for a in e.args)
-            kind = ins.RunLoop if e.op in CONTROL else ins.CallLibrary
+            kind = ins.RunLoop if e.op in heads.CONTROL else ins.CallLibrary
             scope.registers[b.var] = self._made(kind, e, args, tuple(scope.sizes.items()))
         else:
             scope.registers[b.var] = self._operand(e, scope)
@@ -379,7 +363,7 @@ class _FunctionCompiler:
         end = self._label()
         fields: list[tuple[int, ...]] = [()] * len(labels)
         more: list[tuple[Annotation, ...]] = [()] * len(labels)
-        if e.op == MATCH:
+        if e.op == heads.MATCH:
             assert isinstance(parts.index.annotation, Data)
             more = [parts.index.annotation.fields(i) for i in range(len(labels))]
             fields = [tuple(self.new_register() for _ in m) for m in more]
@@ -406,7 +390,7 @@ class _FunctionCompiler:
         self.running.append(name)
         self._body(inner)
         result = inner.function.result
-        if result.op == TUPLE:
+        if result.op == heads.TUPLE:
             sources = [self._operand(a, inner) for a in result.args]
             self.code += [ins.Move(into, s) for into, s in zip(outputs, sources, strict=True)]
         else:
@@ -438,7 +422,9 @@ def _in_frame(a: Annotation, sizes: Mapping[str, str]) -> Tensor | None:
     return renamed if isinstance(renamed, Tensor) else None
 
 
-_SIMPLE = frozenset((TUPLE, TUPLE_GET, CONSTRUCT, CLOSURE, NEW_REF, READ_REF, WRITE_REF))
+_SIMPLE = frozenset(
+    (heads.TUPLE, heads.TUPLE_GET, heads.CONSTRUCT, heads.CLOSURE, heads.NEW_REF, heads.READ_REF, heads.WRITE_REF)
+)
 
 
 def _is_last(code: Sequence[ins.Instruction], place: int) -> bool:
