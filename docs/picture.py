@@ -13,7 +13,8 @@ from pathlib import Path
 
 import relax_eg as rx
 from examples.algebra import PROGRAMS
-from relax_eg.ir import CONSTANT, VAR, Expr, Function, constant_value, postorder
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value, postorder
+from relax_eg.ir.module import Function
 
 BOX, HIGH, GAP_X, GAP_Y = 132, 44, 22, 40
 STYLE = """

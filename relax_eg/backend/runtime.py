@@ -194,13 +194,10 @@ class Strategy(ABC):
     def compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool, weights: Sequence[int]) -> None:
         """Compiles what calls with the sizes `at` will run, once the parameters `weights` are bound. OptionError,
         BoundsError."""
-        raise self._not_at_capacity("compile_ahead()")
-
-    def _not_at_capacity(self, asked: str) -> OptionError:
-        return OptionError(
-            f"{asked}: {self.program.name}() runs at its very sizes, for each of which JAX compiles it when it is "
-            "called; accepted: a function with sizes that vary, optimized with dynamic='auto' or 'capacity' to one XLA "
-            "program (with numerics='exact', dynamic='capacity')"
+        raise OptionError(
+            f"compile_ahead(): {self.program.name}() runs at its very sizes, for each of which JAX compiles it when it "
+            "is called; accepted: a function with sizes that vary, optimized with dynamic='auto' or 'capacity' to one "
+            "XLA program (with numerics='exact', dynamic='capacity')"
         )
 
 

@@ -184,17 +184,15 @@ def read_inputs(texts: list[str] | None) -> dict[str, Any]:
     return found
 
 
-def read_sizes(texts: list[str], option: str) -> dict[str, int]:
-    """Returns the sizes in texts such as `["b=1", "s=128"]`, by name."""
+def read_sizes(texts: list[str]) -> dict[str, int]:
+    """Returns the sizes in texts of `--at` such as `["b=1", "s=128"]`, by name."""
     sizes: dict[str, int] = {}
     for text in (t for given in texts for t in given.split(",")):
         name, sign, value = text.partition("=")
         if not sign or not name.isidentifier() or not is_count(value):
-            raise OptionError(f"{option} {text!r}: name=size is accepted, as in s=128")
+            raise OptionError(f"--at {text!r}: name=size is accepted, as in s=128")
         if sizes.get(name, int(value)) != int(value):
-            raise OptionError(
-                f"{option} {text!r}: `{name}` is {sizes[name]} already; one size for each name is accepted"
-            )
+            raise OptionError(f"--at {text!r}: `{name}` is {sizes[name]} already; one size for each name is accepted")
         sizes[name] = int(value)
     return sizes
 

@@ -58,7 +58,7 @@ def compile(
                     numerics=numerics,  # type: ignore[arg-type]
                     execution=execution,  # type: ignore[arg-type]
                 )
-        sizes = read_sizes(at or [], "--at") or None
+        sizes = read_sizes(at or []) or None
         made = best.compile(
             device or None, at=sizes, ptx=ptx is not None, progress=lambda name: line(f"compiling {name}", 0, 0)
         )

@@ -82,7 +82,7 @@ def discover(
                 "--save writes what is found"
             )
         with progress_bar("discover") as tell:
-            sizes = read_sizes(at or [], "--at")
+            sizes = read_sizes(at or [])
             options: dict[str, Any] = {
                 "at": sizes, "target": target, "size": size, "numerics": _class(numerics),
                 "jobs": jobs or os.cpu_count() or 1, "tell": tell,
@@ -122,7 +122,7 @@ def discover(
 
         def optimized(rules: rx.RuleSet) -> Any:
             with rx.debug.options(least_gain=1):
-                return rx.optimize(program, *(spec or []), at=read_sizes(at or [], "--at"), target=target, rules=rules)
+                return rx.optimize(program, *(spec or []), at=read_sizes(at or []), target=target, rules=rules)
 
         savings = rank_by_savings({on: optimized}, found.rules, _known(known) or rx.RuleSet("nothing"))
         print_text("\n".join(map(str, savings)) or f"{on}: the found laws save nothing besides those that are known")

@@ -56,7 +56,7 @@ def plan(
 ) -> None:
     """Plan the memory of a program: whole storages or an arena, what makes the peak, and the proofs."""
     between = read_bounds(bounds or [])
-    sizes = read_sizes(at or [], "--at")
+    sizes = read_sizes(at or [])
     found = _load_program(model, spec or [], between, sizes, target, written)
     if check is not None:
         load(check, found if isinstance(found, rx.types.Module) else found.module)

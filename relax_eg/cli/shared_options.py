@@ -30,7 +30,7 @@ SavedToo = Annotated[str, typer.Argument(help=f"{PROGRAMS}{SAVED}.")]
 def search_options(at: Texts, bounds: Texts, weights: Texts, target: str) -> dict[str, Any]:
     """Returns these options of a command as keyword arguments of `optimize`."""
     return {
-        "at": read_sizes(at or [], "--at") or None,
+        "at": read_sizes(at or []) or None,
         "bounds": read_bounds(bounds or []),
         "weights": tuple(weights or ()),
         "target": target or None,

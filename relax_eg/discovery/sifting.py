@@ -228,7 +228,7 @@ class Sieve:
         own = [r for x in laws if x is not but for r in x.rules]
         return RuleSet("known", [*self._known, *own])
 
-    def _follow(self, chunk: Sequence[EqualPair], tried: Sequence[Law], budget: Budget = _BUDGET) -> list[bool]:
+    def _follow(self, chunk: Sequence[EqualPair], tried: Sequence[Law]) -> list[bool]:
         """For each candidate, whether it follows from what is known, the laws, and those that are being tried."""
         rules = self._rule_set([*self.laws, *tried])
         if not len(rules):
@@ -239,9 +239,8 @@ class Sieve:
             by_condition.setdefault(c.condition.when if c.condition else (), []).append(i)
         for places in by_condition.values():
             pairs = [self._sides(chunk[i]) for i in places]
-            for i, follows in zip(
-                places, all_reached(pairs, rules, self._guards(chunk[places[0]]), budget), strict=True
-            ):
+            shown = all_reached(pairs, rules, self._guards(chunk[places[0]]), _BUDGET)
+            for i, follows in zip(places, shown, strict=True):
                 found[i] = follows
         return found
 

@@ -105,15 +105,12 @@ class Rewriting:
     def _variables(self, t: Term) -> Iterator[int]:
         return (v for v in leaves_of(t) if v < self._grammar.variable_count)
 
-    def reducer(self, t: Term, allowed: frozenset[int] | None = None) -> int | None:
-        """The number of an equality that rewrites `t` at its root to a smaller term; None if there is none. `allowed`:
-        the numbers of those that may be used; None for all."""
+    def reducer(self, t: Term) -> int | None:
+        """The number of an equality that rewrites `t` at its root to a smaller term; None if there is none."""
         if isinstance(t, int):
             return None
         own: Order | None = None
         for a, b, number in self._by_root.get(t[0], ()):
-            if allowed is not None and number not in allowed:
-                continue
             found: dict[int, Term] = {}
             if match(a, t, found, self._grammar):
                 own = own or order(t, self._grammar)

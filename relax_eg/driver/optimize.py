@@ -41,10 +41,6 @@ from relax_eg.logs import dump_folder, log_at
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import Bounds, split_bounds
 
-# On GPUs, a program with kernels through Pallas that stores a small part of what another one stores, as attention does
-# without its scores, takes its place if it is predicted to take hardly longer: memory is saved for certain, and times
-# are predicted.
-
 # chosen: how many times as long as another program one may take that stores a small part. Kernels through Pallas took
 # 1.1 to 2.4 times as long as the model of blocks says (docs/kernels.md), so predictions differ by more.
 _AS_LONG = 1.25
@@ -55,7 +51,11 @@ _MOVED = 2  # given: times that a byte that is stored goes through memory
 def sparing_program(
     search: Search, candidates: Sequence[CandidateProgram], best: CandidateProgram, bindings: Sequence[Sizes]
 ) -> CandidateProgram:
-    """The program that takes the place of `best`, the fastest of the candidates that pay, or `best`."""
+    """The program that takes the place of `best`, the fastest of the candidates that pay, or `best`.
+
+    On GPUs, one with kernels through Pallas that stores a small part of what `best` stores does, if it is predicted to
+    take hardly longer: memory is saved for certain, and times are predicted.
+    """
     if not search.is_priced_on_gpu or search.is_sparing(best, bindings):
         return best
     if max(search.on_device(best, b)[1] for b in bindings) < _LARGE or not any(map(_has_kernels, candidates)):

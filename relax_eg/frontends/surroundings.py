@@ -50,7 +50,7 @@ ACCEPTED = (
 )
 
 
-def size_names(definition: ast.FunctionDef) -> set[str]:
+def size_names(definition: ast.AST) -> set[str]:
     """The size variables that a function names in the texts of its annotations or declares by `sym_var()`."""
     found: set[str] = set()
     for at in ast.walk(definition):
@@ -109,7 +109,7 @@ class SurroundingNames(ast.NodeTransformer):
             d.returns = self._annotation(d.returns, self.annotations.get("return"))
         for a in (*d.args.args, d):
             note = a.annotation if isinstance(a, ast.arg) else a.returns
-            self.sizes.update(size_names(_expression_root(note)) if note is not None else ())
+            self.sizes.update(size_names(ast.Expression(note)) if note is not None else ())
         self.outside = {name: value for name, value in self.outside.items() if name not in self.local | self.sizes}
         d.body = [self.visit(s) for s in d.body]
 
@@ -155,7 +155,7 @@ class SurroundingNames(ast.NodeTransformer):
             at.id = "R"
             return node
         if value is api:
-            return ast.copy_location(_name_chain("R.op", names), node)
+            return ast.copy_location(ast.parse(".".join(["R.op", *reversed(names)]), mode="eval").body, node)
         for i, name in enumerate(reversed(names)):
             if isinstance(value, DataType):  # List.Cons is a constructor
                 return _attribute_chain(self._meant(at, value, at.id), names[: len(names) - i], node)
@@ -247,15 +247,7 @@ def _read_at(text: str, at: ast.expr) -> ast.expr:
     return made
 
 
-def _name_chain(first: str, reversed_names: list[str]) -> ast.expr:
-    return ast.parse(".".join([first, *reversed(reversed_names)]), mode="eval").body
-
-
 def _attribute_chain(value: ast.expr, reversed_names: list[str], at: ast.expr) -> ast.expr:
     for name in reversed(reversed_names):
         value = ast.copy_location(ast.Attribute(value, name, ast.Load()), at)
     return value
-
-
-def _expression_root(at: ast.expr) -> Any:
-    return ast.Expression(at)

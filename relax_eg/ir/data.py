@@ -27,6 +27,7 @@ from relax_eg.ir.annotations import (
     inside,
     with_inside,
 )
+from relax_eg.reached import reached
 
 _WANTED = 'a constructor and the annotations of its fields, as Cons=("a", "List(a)") of data_type("List(a)", ...)'
 SHOWN_PLACE = 120  # chosen: characters of the place of a value that an error names
@@ -243,13 +244,8 @@ def map_data(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 def sizes_in_data(annotation: Annotation) -> set[str]:
     """Returns the size variables inside of data types."""
-    stack, found = [annotation], set[str]()
-    while stack:
-        a = stack.pop()
-        stack += inside(a)
-        if isinstance(a, Data):
-            found.update(v for x in a.args for d in dims_of(x) for v in d.variables)
-    return found
+    data = (a for a in reached([annotation], inside) if isinstance(a, Data))
+    return {v for a in data for x in a.args for d in dims_of(x) for v in d.variables}
 
 
 def all_sizes(value: Any) -> set[str]:

@@ -11,24 +11,13 @@ from types import MappingProxyType
 from typing import Any
 
 from relax_eg.errors import OperatorError, SpecError
+from relax_eg.ir import heads
 from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, choose, clashes, join_branches
 from relax_eg.ir.data import all_sizes, sizes_in_data
 from relax_eg.ir.devices import copied_to, declared_device, to_device
-from relax_eg.ir.expr import (
-    FUNCTION,
-    MATCH,
-    MATCH_CAST,
-    TUPLE,
-    VAR,
-    Expr,
-    postorder,
-    tuple_,
-    tuple_get,
-    var,
-)
-from relax_eg.ir.heads import BEYOND_TENSORS, IN_PLACE, MEMORY
+from relax_eg.ir.expr import Expr, postorder, tuple_, tuple_get, var
 from relax_eg.ir.lambdas import with_lambdas_in_place
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function
@@ -48,7 +37,7 @@ OUTPUTS = "R.output(names) as the last line of the dataflow block"
 
 def _is_step(e: Expr) -> bool:
     """Whether `e` cannot stand in a dataflow block, whatever the functions are that it calls."""
-    return e.op in BEYOND_TENSORS or (e.op not in MEMORY and effect_of(e, frozenset()) is not None)
+    return e.op in heads.BEYOND_TENSORS or (e.op not in heads.MEMORY and effect_of(e, frozenset()) is not None)
 
 
 def _listed(statement: ast.stmt | list[ast.stmt]) -> list[ast.stmt]:
@@ -150,7 +139,7 @@ class FunctionReader:
             return value
         only = written.args[0] if len(written.args) == 1 else None
         many = only.elts if isinstance(only, (ast.List, ast.Tuple)) else written.args
-        if len(many) != len(a.fields) or (value.op == TUPLE and len(value.args) != len(many)):
+        if len(many) != len(a.fields) or (value.op == heads.TUPLE and len(value.args) != len(many)):
             return value  # the text contradicts itself, which whoever builds the module checks
         before = len(copies)
         fields = [self._returned(tuple_get(value, i), w, copies) for i, w in enumerate(many)]
@@ -265,7 +254,7 @@ class FunctionReader:
             return
         if isinstance(statement, ast.FunctionDef):
             value = self.nested.definition(statement)
-            if value.op != FUNCTION:
+            if value.op != heads.FUNCTION:
                 bound = var(self._name(statement.name, statement), value.annotation)
                 steps.append(Binding(bound, value))
                 value = bound
@@ -340,7 +329,7 @@ class FunctionReader:
         """Reads a line that binds no name."""
         before = len(steps)
         value = self.values.expression(call)
-        if value.op == TUPLE and not value.args:
+        if value.op == heads.TUPLE and not value.args:
             return  # nothing is to be done for it
         if len(steps) == before or steps[-1].var is not value:
             raise self.source.error(call, "this line binds no name", STATEMENTS)
@@ -363,7 +352,7 @@ class FunctionReader:
             others = "the other branch" if len(branches) == 2 else "the other branches"
             self.values.hidden[name] = ("bound in one branch only", f"a value for `{name}` in {others} too")
         own = [self._name(name, statement) for name in results]
-        stem = "found" if value.op == MATCH else "cond"
+        stem = "found" if value.op == heads.MATCH else "cond"
         whole = next(n for n in (f"{stem}{i or ''}" for i in itertools.count()) if n not in self.lines)
         self.lines[whole] = statement.lineno
         lines = join_branches(whole, value, own)
@@ -451,7 +440,7 @@ class FunctionReader:
             if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
                 return False
             name, value, bound = self._assignment(statement)
-            if any(_is_step(e) for e in postorder([value], stop=lambda e: e.op == VAR or e in seen)):
+            if any(_is_step(e) for e in postorder([value], stop=lambda e: e.op == heads.VAR or e in seen)):
                 return False
             seen.update(postorder([value], stop=seen.__contains__))
             self.values.names[name] = value
@@ -502,12 +491,12 @@ class FunctionReader:
             self.values.check_declared(written, value.annotation, declared)
         device = self._device(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
         if device is not None and copied_to(value) is None:
-            value = to_device(self.values.step(written, value, value.op != VAR), device)
+            value = to_device(self.values.step(written, value, value.op != heads.VAR), device)
         annotation = value.annotation if is_exact else declared or value.annotation
         bound = var(self._name(target.id, target), annotation)
         self._keep_origin(statement, written, value)
         self.values.sizes.update(v for d in dims_of(annotation) for v in d.variables)
-        self.values.sizes |= all_sizes(value) if value.op == MATCH_CAST else set()
+        self.values.sizes |= all_sizes(value) if value.op == heads.MATCH_CAST else set()
         return target.id, value, bound
 
     def _keep_origin(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
@@ -522,8 +511,8 @@ class FunctionReader:
         if self.scope.surroundings is None or isinstance(written, ast.Name):
             return
         origin = Origin((self.scope.surroundings.line(statement),))
-        for e in postorder([value], stop=lambda e: e.op == VAR or e in self.origins):
-            if e.op not in IN_PLACE:
+        for e in postorder([value], stop=lambda e: e.op == heads.VAR or e in self.origins):
+            if e.op not in heads.IN_PLACE:
                 self.origins.setdefault(e, origin)
 
     def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> str:

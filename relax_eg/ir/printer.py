@@ -13,30 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from relax_eg.errors import WellFormedError
+from relax_eg.ir import heads
 from relax_eg.ir.annotations import Annotation, Data, DataType, Shape, Tensor, Tuple
 from relax_eg.ir.calls import signature
 from relax_eg.ir.devices import copied_to
-from relax_eg.ir.expr import (
-    ALLOC_STORAGE,
-    ALLOC_TENSOR,
-    CALL,
-    CALL_DPS_LIBRARY,
-    CALL_INTO,
-    CALL_TIR,
-    CLOSURE,
-    CONSTANT,
-    CONSTRUCT,
-    FUNCTION,
-    MATCH_CAST,
-    SHAPE,
-    TUPLE,
-    TUPLE_GET,
-    VAR,
-    Expr,
-    constant_value,
-    postorder,
-)
-from relax_eg.ir.heads import MEMORY, REFERENCES
+from relax_eg.ir.expr import Expr, constant_value, postorder
 from relax_eg.ir.literals import attribute_text, constant_text, dim_text, quoted, sizes_text
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.shapes import Dim
@@ -144,9 +125,9 @@ class _FunctionText:
         self.taken = {b.name for block in function.blocks for b in block.bindings}
         for e in order:
             self.uses.update(e.args)
-            if e.op == VAR:
+            if e.op == heads.VAR:
                 self.taken.add(e.attr("name"))
-            if e.op == TUPLE:
+            if e.op == heads.TUPLE:
                 self.nesting[e] = 1 + max((self.nesting.get(a, 0) for a in e.args), default=0)
         self.taken.update(p.attr("name") for p in function.params)
         self.fresh_count = 0
@@ -166,20 +147,20 @@ class _FunctionText:
 
     def _stands_in_place(self, e: Expr) -> bool:
         """Whether `e` is written where it is used. Its text must be short and determine its annotation."""
-        if e.op == CONSTANT:
+        if e.op == heads.CONSTANT:
             array = constant_value(e)
             return array.ndim == 0 and e.annotation == Tensor((), array.dtype.name)
-        if e.op == SHAPE:
+        if e.op == heads.SHAPE:
             return e.annotation == Shape(e.attr("dims"))
-        if e.op == FUNCTION:
+        if e.op == heads.FUNCTION:
             return self.signatures is None or self.signatures.get(e.attr("name")) in (None, e.annotation)
-        if e.op == TUPLE:
+        if e.op == heads.TUPLE:
             return (
                 self.uses[e] == 1
                 and self.nesting[e] <= MAX_NESTING
                 and e.annotation == Tuple(tuple(a.annotation for a in e.args))
             )
-        return e.op == VAR
+        return e.op == heads.VAR
 
     def _line(self, indent: str, name: str, annotation: Annotation, text: str, e: Expr | None = None) -> None:
         origin = None if e is None else self.origins.get(e)
@@ -194,12 +175,12 @@ class _FunctionText:
         # outputs are lines `gv = lv`.
         own: dict[Expr, str] = {}
         for b in block.bindings:
-            if b.value.op != VAR and b.value.annotation == b.var.annotation:
+            if b.value.op != heads.VAR and b.value.annotation == b.var.annotation:
                 own.setdefault(b.value, b.name)
         values = [b.value for b in block.bindings]
         bound = set(values)
         for e in postorder(values):
-            if e.op != VAR and (e in bound or not self._stands_in_place(e)):
+            if e.op != heads.VAR and (e in bound or not self._stands_in_place(e)):
                 name = own.get(e) or self._fresh()
                 self._line(indent, name, e.annotation, self._text(e, names), e)
                 names[e] = name
@@ -211,7 +192,7 @@ class _FunctionText:
     def _steps(self, block: Block, indent: str) -> None:
         for b in block.bindings:
             e = b.value
-            alias = e.op == VAR or e in self.inline or e.annotation != b.var.annotation
+            alias = e.op == heads.VAR or e in self.inline or e.annotation != b.var.annotation
             self._named_in_place(e, indent, itself=alias)
             if alias:
                 self._line(indent, b.name, b.var.annotation, self._operand(e, self.inline))
@@ -225,8 +206,8 @@ class _FunctionText:
         opened = False
         for e in postorder([root], stop=self.inline.__contains__):
             in_place = not itself if e is root else self._stands_in_place(e)
-            in_place |= root.op == CALL_INTO and e is root.args[0]
-            if e.op == VAR or e in self.inline or in_place:
+            in_place |= root.op == heads.CALL_INTO and e is root.args[0]
+            if e.op == heads.VAR or e in self.inline or in_place:
                 continue
             if not opened:
                 self.lines.append(indent + "with R.inline():")
@@ -246,34 +227,34 @@ class _FunctionText:
 
     def _text(self, e: Expr, names: dict[Expr, str]) -> str:
         """Returns the text of the expression with its operands by name."""
-        if e.op == VAR:
+        if e.op == heads.VAR:
             return str(e.attr("name"))
-        if e.op == CONSTANT:
+        if e.op == heads.CONSTANT:
             return constant_text(constant_value(e))
-        if e.op == SHAPE:
+        if e.op == heads.SHAPE:
             return f"R.shape({sizes_text(e.attr('dims'))})"
-        if e.op == FUNCTION:
+        if e.op == heads.FUNCTION:
             return f"Module.{e.attr('name')}"
-        if e.op == TUPLE:
+        if e.op == heads.TUPLE:
             return self._tuple(e.args, names)
-        if e.op == TUPLE_GET:
+        if e.op == heads.TUPLE_GET:
             return f"{self._operand(e.args[0], names)}[{e.attr('index')}]"
-        if e.op == MATCH_CAST:
+        if e.op == heads.MATCH_CAST:
             return f"R.match_cast({self._operand(e.args[0], names)}, {self._annotation(e.annotation)})"
-        if e.op == CALL:
+        if e.op == heads.CALL:
             return f"{self._operand(e.args[0], names)}({self._operands(e.args[1:], names)})"
-        if e.op == CONSTRUCT and isinstance(e.annotation, Data):
+        if e.op == heads.CONSTRUCT and isinstance(e.annotation, Data):
             name = f"{e.annotation.definition.name}.{e.attr('constructor')}"
             return f"{name}({self._operands(e.args, names)})"
-        if e.op == CLOSURE:
+        if e.op == heads.CLOSURE:
             return f"R.make_closure({self._operand(e.args[0], names)}, {self._tuple(e.args[1:], names)})"
-        if e.op in REFERENCES:
+        if e.op in heads.REFERENCES:
             return f"R.{e.op}({self._operands(e.args, names)})"
-        if e.op == CALL_DPS_LIBRARY:
+        if e.op == heads.CALL_DPS_LIBRARY:
             return self._library_text(e, names)
-        if e.op == CALL_TIR:
+        if e.op == heads.CALL_TIR:
             return self._tir_text(e, names)
-        if e.op in MEMORY:
+        if e.op in heads.MEMORY:
             return self._memory_text(e, names)
         if e.op in RESERVED or not e.op.isidentifier():
             raise WellFormedError(f"`{e.op}` cannot name an operator: R.{e.op} is not a name or means something else")
@@ -287,14 +268,14 @@ class _FunctionText:
         return f"R.call_dps_library({quoted(e.attr('name'))}, {self._filled(e, names, 'attrs')}{pure})"
 
     def _memory_text(self, e: Expr, names: dict[Expr, str]) -> str:
-        if e.op == ALLOC_STORAGE:
+        if e.op == heads.ALLOC_STORAGE:
             device, dtype = quoted(e.attr("device")), quoted(e.attr("dtype"))
             return f"R.alloc_storage({dim_text(e.attr('size'))}, {device}, {dtype})"
-        if e.op == ALLOC_TENSOR:
+        if e.op == heads.ALLOC_TENSOR:
             a = e.tensor
             place = f"{self._operand(e.args[0], names)}, {dim_text(e.attr('offset'))}"
             return f"R.alloc_tensor({place}, {sizes_text(a.shape or ())}, {quoted(a.dtype or '')})"
-        if e.op == CALL_INTO:
+        if e.op == heads.CALL_INTO:
             # The kernel is not a value of its own; it is written inside the call that runs it.
             parts = [self._text(e.args[0], names), *(self._operand(a, names) for a in e.args[1:])]
             return f"R.call_into({', '.join(parts)})"

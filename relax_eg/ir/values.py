@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relax_eg.errors import ModuleTextError, OperatorError, RelaxEgError, UndecidedError
+from relax_eg.ir import heads
 from relax_eg.ir.annotations import (
     Annotation,
     Data,
@@ -23,30 +24,7 @@ from relax_eg.ir.annotations import (
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import call_annotation, call_sizes, call_types, closure, constructed_annotation
 from relax_eg.ir.control import reference_annotation
-from relax_eg.ir.expr import (
-    ALLOC_STORAGE,
-    ALLOC_TENSOR,
-    CALL,
-    CALL_DPS_LIBRARY,
-    CALL_INTO,
-    CLOSURE,
-    CONSTANT,
-    CONSTRUCT,
-    FUNCTION,
-    KILL,
-    MATCH_CAST,
-    SHAPE,
-    TUPLE,
-    WRITE_REF,
-    ConstantData,
-    Expr,
-    call_dps_library,
-    const,
-    match_cast,
-    node,
-    tuple_,
-)
-from relax_eg.ir.heads import MEMORY, REFERENCES
+from relax_eg.ir.expr import ConstantData, Expr, call_dps_library, const, match_cast, node, tuple_
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
@@ -62,10 +40,10 @@ from relax_eg.tir.prim_func import PrimFunc
 VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
 TENSOR_PROGRAM = "R.call_tir(Module.program, (arguments,), out=annotation, sizes={...})"
 MEMORY_FORMS = {
-    ALLOC_STORAGE: (("size", "device", "dtype"), 'R.alloc_storage("4*n", "cpu", "uint8"), the size in bytes'),
-    ALLOC_TENSOR: (("storage", "offset", "shape", "dtype"), 'R.alloc_tensor(storage, 0, ("n",), "float32")'),
-    CALL_INTO: (("kernel", "into"), "R.call_into(kernel, tensor, ...), tensors that are allocated"),
-    KILL: (("tensor",), "R.kill(tensor)"),
+    heads.ALLOC_STORAGE: (("size", "device", "dtype"), 'R.alloc_storage("4*n", "cpu", "uint8"), the size in bytes'),
+    heads.ALLOC_TENSOR: (("storage", "offset", "shape", "dtype"), 'R.alloc_tensor(storage, 0, ("n",), "float32")'),
+    heads.CALL_INTO: (("kernel", "into"), "R.call_into(kernel, tensor, ...), tensors that are allocated"),
+    heads.KILL: (("tensor",), "R.kill(tensor)"),
 }
 LIBRARY = 'R.call_dps_library("name", (arguments,), out=annotation, attrs={...}, pure=True)'
 
@@ -135,7 +113,7 @@ class ExpressionReader(ReadingState):
         if annotation is None:
             problem = f"what `{name}` returns is not known yet"
             raise self.source.error(at, problem, f"`def {name}(...) -> annotation:`, or {name} defined before its use")
-        return node(FUNCTION, (), (("name", name),), annotation)
+        return node(heads.FUNCTION, (), (("name", name),), annotation)
 
     def _number(self, at: ast.expr, number: Any, dtypes: Sequence[str]) -> Expr:
         """Returns a number as a constant of the first of `dtypes` that can hold it."""
@@ -154,7 +132,7 @@ class ExpressionReader(ReadingState):
         fields = list(map(self.expression, written))
         found = Tuple(tuple(f.annotation for f in fields))
         self.check_declared(at, found, declared)
-        return node(TUPLE, fields, (), declared or found)
+        return node(heads.TUPLE, fields, (), declared or found)
 
     def _operands(self, nodes: list[ast.expr]) -> list[Expr]:
         """Returns the operands of an operator. A bare number takes the dtype of another operand."""
@@ -187,8 +165,8 @@ class ExpressionReader(ReadingState):
                 args = self._arguments(at.args, params, ast.unparse(at.func))
             known = self._read_sizes(callee)
             told = None if declared == known else declared
-            called = node(CALL, (callee, *args), (), self._result(at, callee, args, told))
-            made = self.step(at, called, callee.op != FUNCTION or callee.attr("name") in self.scope.general)
+            called = node(heads.CALL, (callee, *args), (), self._result(at, callee, args, told))
+            made = self.step(at, called, callee.op != heads.FUNCTION or callee.attr("name") in self.scope.general)
             if told is not None or known is None or covers(known, called.annotation):
                 return made
             return self.step(at, match_cast(made, known))
@@ -220,7 +198,7 @@ class ExpressionReader(ReadingState):
     def _read_sizes(self, callee: Expr) -> Annotation | None:
         """What a closure returns, if that has sizes that it read where it was made; None otherwise."""
         a = callee.annotation
-        if self.emit is None or callee.op == FUNCTION or not isinstance(a, Signature):
+        if self.emit is None or callee.op == heads.FUNCTION or not isinstance(a, Signature):
             return None
         read = {v for d in dims_of(a.result) for v in d.variables}
         own = {v for p in a.params for d in dims_of(p) for v in d.variables}
@@ -274,7 +252,7 @@ class ExpressionReader(ReadingState):
         except OperatorError as error:
             raise self.source.at_position(at, error, f"what {called} holds") from None
         self.check_declared(at, found, declared)
-        return node(CONSTRUCT, args, (("constructor", name),), declared if isinstance(declared, Data) else found)
+        return node(heads.CONSTRUCT, args, (("constructor", name),), declared if isinstance(declared, Data) else found)
 
     def _operator(
         self, at: ast.expr, name: str, operands: list[Expr], attrs: Mapping[str, Any], declared: Annotation | None
@@ -297,32 +275,32 @@ class ExpressionReader(ReadingState):
             data = ConstantData(self.reader.constant(at, name))
             found = Tensor(data.array.shape, data.array.dtype.name)
             self.check_declared(at, found, declared)
-            return node(CONSTANT, (), (("data", data),), declared or found)
+            return node(heads.CONSTANT, (), (("data", data),), declared or found)
         if name == "shape" and not keywords:
             written = len(args) == 1 and isinstance(args[0], (ast.Tuple, ast.List))
             dims = self.reader.sizes(args[0]) if written else tuple(map(self.reader.size, args))
             self.check_declared(at, Shape(dims), declared)
-            return node(SHAPE, (), (("dims", dims),), declared or Shape(dims))
+            return node(heads.SHAPE, (), (("dims", dims),), declared or Shape(dims))
         if name == "tuple" and not keywords:
             return self._tuple(at, args, declared)
         if name == "match_cast" and len(args) == 2 and not keywords:
             asserted = self.reader.annotation(args[1])
             self._check_same(args[1], asserted, declared)
-            return self.step(at, node(MATCH_CAST, (self.expression(args[0]),), (), asserted))
+            return self.step(at, node(heads.MATCH_CAST, (self.expression(args[0]),), (), asserted))
         if name == "call_dps_library":
             return self._library(at, args, keywords, declared)
         if name == "call_tir":
             return self._tensor_program(at, args, keywords, declared)
-        if name == CLOSURE and len(args) == 2 and isinstance(args[1], (ast.Tuple, ast.List)) and not keywords:
+        if name == heads.CLOSURE and len(args) == 2 and isinstance(args[1], (ast.Tuple, ast.List)) and not keywords:
             try:
                 made = closure(self.expression(args[0]), list(map(self.expression, args[1].elts)))
             except OperatorError as error:
                 raise self.source.at_position(at, error, "a function, and its first arguments") from None
             self.check_declared(at, made.annotation, declared)
             return node(made.op, made.args, (), declared or made.annotation)
-        if name in REFERENCES and len(args) == 1 + (name == WRITE_REF) and not keywords:
+        if name in heads.REFERENCES and len(args) == 1 + (name == heads.WRITE_REF) and not keywords:
             return self._reference(at, name, list(map(self.expression, args)), declared)
-        if name in MEMORY:
+        if name in heads.MEMORY:
             return self._memory(at, name, args, keywords)
         raise self.source.error(at, f"R.{name} is not a value with these arguments", VALUES)
 
@@ -337,18 +315,18 @@ class ExpressionReader(ReadingState):
     def _memory(self, at: ast.Call, name: str, args: list[ast.expr], keywords: dict[str, ast.expr]) -> Expr:
         parameters, wanted = MEMORY_FORMS[name]
         given = dict(zip(parameters, args, strict=False)) | keywords
-        many = name == CALL_INTO
+        many = name == heads.CALL_INTO
         if set(given) != set(parameters) or (len(args) + len(keywords) != len(given) and not many):
             raise self.source.error(at, f"this {name} cannot be read", wanted)
-        if name == CALL_INTO:
+        if name == heads.CALL_INTO:
             return call_into(self.expression(args[0]), map(self.expression, args[1:]))
-        if name == KILL:
+        if name == heads.KILL:
             return kill(self.expression(given["tensor"]))
         dtype = self.reader.attribute(given["dtype"])
         device = self.reader.attribute(given["device"]) if "device" in given else ""
         if not isinstance(dtype, str) or not isinstance(device, str):
             raise self.source.error(at, "dtype and device are text", wanted)
-        if name == ALLOC_STORAGE:
+        if name == heads.ALLOC_STORAGE:
             return alloc_storage(self.reader.size(given["size"]), device, dtype)
         offset, shape = self.reader.size(given["offset"]), self.reader.sizes(given["shape"])
         return alloc_tensor(self.expression(given["storage"]), offset, shape, dtype)
@@ -374,7 +352,7 @@ class ExpressionReader(ReadingState):
             raise self.source.error(pure or at, "`pure` is True or False", LIBRARY)
         pairs = self._library_attrs(attrs)
         values = (("name", name.value), ("attrs", pairs), ("pure", is_pure))
-        return node(CALL_DPS_LIBRARY, map(self.expression, operands.elts), values, annotation)
+        return node(heads.CALL_DPS_LIBRARY, map(self.expression, operands.elts), values, annotation)
 
     def _tensor_program(
         self, at: ast.Call, args: list[ast.expr], keywords: dict[str, ast.expr], declared: Annotation | None
@@ -430,7 +408,9 @@ class ExpressionReader(ReadingState):
         """Returns the annotation of a call, deduced from the callee's signature."""
         called = ast.unparse(at.func)
         try:
-            found = call_annotation(callee.annotation, [a.annotation for a in args], called, callee.op != FUNCTION)
+            found = call_annotation(
+                callee.annotation, [a.annotation for a in args], called, callee.op != heads.FUNCTION
+            )
         except OperatorError as error:
             raise self.source.at_position(at, error, f"what {called} takes") from None
         self.check_declared(at, found, declared)

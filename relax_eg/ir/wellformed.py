@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
+from relax_eg.ir import heads
 from relax_eg.ir.annotations import (
     Annotation,
     Callable,
@@ -26,22 +27,7 @@ from relax_eg.ir.annotations import (
 from relax_eg.ir.calls import NO_FUNCTIONS, constructed_annotation
 from relax_eg.ir.control import deduce_control, functions_of, reference_annotation
 from relax_eg.ir.data import all_sizes
-from relax_eg.ir.expr import (
-    CALL,
-    CALL_DPS_LIBRARY,
-    CALL_INTO,
-    COND,
-    CONSTRUCT,
-    FUNCTION,
-    MATCH,
-    MATCH_CAST,
-    TUPLE_GET,
-    VAR,
-    WRITE_REF,
-    Expr,
-    postorder,
-)
-from relax_eg.ir.heads import BEYOND_TENSORS, CONTROL, REFERENCES
+from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.memory import check_memory
 from relax_eg.ir.module import Block, Function, Module
@@ -82,7 +68,10 @@ def check(module: Module) -> None:
 def _check_ends(module: Module) -> None:
     """Raises WellFormedError for a function no call of which ends: it needs calls that do, and one branch of each
     choice. Linear in the module's size."""
-    needs = {f.name: [set(functions_of(e)) for e in f.expressions() if e.op in (CALL, COND, MATCH)] for f in module}
+    needs = {
+        f.name: [set(functions_of(e)) for e in f.expressions() if e.op in (heads.CALL, heads.COND, heads.MATCH)]
+        for f in module
+    }
     ways: list[tuple[Hashable, Collection[Hashable]]] = []
     for name, each in needs.items():
         ways.append((name, [(name, i) for i, choice in enumerate(each) if choice]))
@@ -156,7 +145,7 @@ class _FunctionCheck:
         if not _is_name(f.name):
             self._fail(None, f"the function's name is not an identifier: {f.name!r}")
         for p in f.params:
-            if p.op != VAR:
+            if p.op != heads.VAR:
                 self._fail(p, "a parameter must be a variable")
             self._bind(p)
             self.sizes |= self._sizes_of(p.annotation)
@@ -194,12 +183,12 @@ class _FunctionCheck:
         self.outputs = frozenset(b.var for b in block.bindings) if block.dataflow else frozenset()
         self.is_dataflow = block.dataflow
         for b in block.bindings:
-            if b.var.op != VAR:
+            if b.var.op != heads.VAR:
                 self.place = "a binding"
                 self._fail(b.var, "what is bound must be a variable")
             self.place = f"binding `{b.name}`"
             self._value(b.value, whole=not block.dataflow)
-            if b.value.op == MATCH_CAST:
+            if b.value.op == heads.MATCH_CAST:
                 self.sizes |= all_sizes(b.value)
             self._known_sizes(b.value, self._sizes_of(b.var.annotation))
             if not block.dataflow:
@@ -226,30 +215,30 @@ class _FunctionCheck:
                 continue
             self.seen.add(e)
             for a in e.args:
-                filled = e is root and whole and e.op == CALL_INTO and a is e.args[0]
+                filled = e is root and whole and e.op == heads.CALL_INTO and a is e.args[0]
                 if not filled and (effect := effect_of(a, self.impure)):
                     self._fail(a, f"{effect} must be the whole value of a binding outside dataflow blocks")
-            if self.is_dataflow and e.op in BEYOND_TENSORS:
+            if self.is_dataflow and e.op in heads.BEYOND_TENSORS:
                 self._fail(e, f"a dataflow block has a {e.op}\n  accepted: tensors there, other values outside of it")
             self._node(e)
 
     def _node(self, e: Expr) -> None:
-        if e.op == VAR:
+        if e.op == heads.VAR:
             self._variable(e)
-        elif e.op == TUPLE_GET:
+        elif e.op == heads.TUPLE_GET:
             self._field(e)
-        elif e.op == FUNCTION and e.attr("name") not in self.arity:
+        elif e.op == heads.FUNCTION and e.attr("name") not in self.arity:
             name = e.attr("name")
             self._fail(e, f"the module has no function `{name}`{_suggestion(name, self.arity)}")
-        elif e.op == CALL:
+        elif e.op == heads.CALL:
             self._call(e)
-        elif e.op == CONSTRUCT:
+        elif e.op == heads.CONSTRUCT:
             self._constructed(e)
-        elif e.op in REFERENCES:
+        elif e.op in heads.REFERENCES:
             self._reference(e)
-        elif e.op in CONTROL:
+        elif e.op in heads.CONTROL:
             self._control(e)
-        if e.op != MATCH_CAST:  # a match_cast may define sizes
+        if e.op != heads.MATCH_CAST:  # a match_cast may define sizes
             self._known_sizes(e, self._sizes_of(e.annotation))
         for _, value in e.attrs:
             self._known_sizes(e, {v for d in dims_in(value) for v in d.variables})
@@ -277,8 +266,8 @@ class _FunctionCheck:
         if not e.args:
             self._fail(e, "a call needs what is called as its first operand")
         callee, given = e.args[0], len(e.args) - 1
-        name = callee.attr("name") if callee.op in (FUNCTION, VAR) else callee.op
-        if callee.op == FUNCTION:
+        name = callee.attr("name") if callee.op in (heads.FUNCTION, heads.VAR) else callee.op
+        if callee.op == heads.FUNCTION:
             wanted = self.arity[name]  # the FUNCTION operand was checked before, so the function exists
         elif isinstance(callee.annotation, Callable):
             wanted = len(callee.annotation.params)
@@ -302,7 +291,7 @@ class _FunctionCheck:
 
     def _reference(self, e: Expr) -> None:
         try:
-            if len(e.args) != 1 + (e.op == WRITE_REF):
+            if len(e.args) != 1 + (e.op == heads.WRITE_REF):
                 raise OperatorError(f"{e.op} of {len(e.args)} operands")
             found = reference_annotation(e.op, [a.annotation for a in e.args], e.annotation)
         except OperatorError as error:
@@ -337,7 +326,9 @@ class _FunctionCheck:
     def _fail(self, e: Expr | None, problem: str) -> NoReturn:
         origin = None if e is None else self.function.origins.get(e)
         where = f"function `{self.function.name}`, {self.place}" + (f" ({origin})" if origin else "")
-        raise WellFormedError(f"{where}: {problem}" + ("" if e is None or e.op == VAR else f"\n  in {_node_text(e)}"))
+        raise WellFormedError(
+            f"{where}: {problem}" + ("" if e is None or e.op == heads.VAR else f"\n  in {_node_text(e)}")
+        )
 
 
 @lru_cache(KEPT)
@@ -352,6 +343,6 @@ def _suggestion(name: str, names: Iterable[str]) -> str:
 
 
 def _node_text(e: Expr) -> str:
-    names = [str(a.attr("name")) if a.op in (VAR, FUNCTION) else f"<{a.op}>" for a in e.args]
-    label = str(e.attr("name")) if e.op in (FUNCTION, CALL_DPS_LIBRARY) else e.op
+    names = [str(a.attr("name")) if a.op in (heads.VAR, heads.FUNCTION) else f"<{a.op}>" for a in e.args]
+    label = str(e.attr("name")) if e.op in (heads.FUNCTION, heads.CALL_DPS_LIBRARY) else e.op
     return f"{label}({', '.join(names)}): {e.annotation}"

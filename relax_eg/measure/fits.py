@@ -22,39 +22,7 @@ from relax_eg.extract.matmuls import Matmul, calling_seconds, matmul_seconds, sh
 from relax_eg.extract.profile import Mode, Profile
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
-from relax_eg.measure.figures import (
-    APART,
-    APART_ROWS,
-    CHAINS,
-    CONVOLUTIONS,
-    DEPTH,
-    FEW_CHAINED,
-    FEW_PAGED,
-    FEW_ROWS,
-    FLOATS,
-    IN_A_STEP,
-    LAYOUT,
-    LOOPS,
-    MATMULS,
-    ONE_ROW,
-    PAGED,
-    ROWS,
-    SLOW_LOOPS,
-    SMALL,
-    TAPS,
-    THIN,
-    chained_weights,
-    has_threads,
-    images,
-    matrix_sides,
-    memory_sizes,
-    rate_side,
-    result_sizes,
-    slow_side,
-    transposed_size,
-    triangular_sizes,
-    vector_size,
-)
+from relax_eg.measure import figures
 from relax_eg.ops import counts, site_of
 from relax_eg.shapes import Dim
 
@@ -72,46 +40,46 @@ _MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0, "in
 
 def fit_profile(start: Profile, times: Times) -> Profile:
     """The profile that explains `times`; parameters that no figure measures are those of `start`."""
-    few, many = (times[f"chain {n}"] for n in CHAINS)
-    launch = max((many - few) / (CHAINS[1] - CHAINS[0]), _LEAST)
+    few, many = (times[f"chain {n}"] for n in figures.CHAINS)
+    launch = max((many - few) / (figures.CHAINS[1] - figures.CHAINS[0]), _LEAST)
     p = replace(start, dispatch=times["dispatch"], **_overheads(times, launch))
-    if has_threads(p):
+    if figures.has_threads(p):
         p = replace(p, **_fit_fork(times), **_fit_join(times))
-    n = vector_size(p)
-    p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], True))
+    n = figures.vector_size(p)
+    p = replace(p, vector_rate=2 * figures.DEPTH * n / _work(p, times["elementwise"], True))
     p = replace(p, **_memory(p, times), **_fresh(p, times))
-    n = transposed_size(p)
+    n = figures.transposed_size(p)
     longer = times["transposed"] - times["in order"]
     p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
-    if has_threads(p):
+    if figures.has_threads(p):
         p = replace(p, **_matmuls(p, times, ""), **_layouts(p, times, ""))
     p = replace(p, matmul_rate=_rates(p, times))
     p = replace(p, **_convolutions(p, times), **_taps(p, times))
     p = replace(p, **_linear_algebra(p, times))
     p = replace(p, scalar_rate={**p.scalar_rate, **_slow_loops(p, times)})
-    return replace(p, modes=tuple(_fit_mode(p, times, m) for m in start.modes)) if has_threads(p) else p
+    return replace(p, modes=tuple(_fit_mode(p, times, m) for m in start.modes)) if figures.has_threads(p) else p
 
 
 def _overheads(times: Times, launch: float) -> dict[str, float]:
     """Seconds per kernel besides its work, alone (`launch`) and in loops."""
-    few, many = LOOPS
+    few, many = figures.LOOPS
 
     def each(name: str) -> float:
         return max((times[f"{name} {many}"] - times[f"{name} {few}"]) / (many - few), _LEAST)
 
     found = {"launch": launch, "step": max(each("loop") - launch, _LEAST)}
     if f"loop of kernels {few}" in times:  # on CPUs
-        found["loop_launch"] = each("loop of kernels") / IN_A_STEP
-        found["library_launch"] = max(each("loop of matmuls") / IN_A_STEP - found["loop_launch"], 0.0)
-        tiny = each("loop of tiny matmuls") / IN_A_STEP - found["loop_launch"] - found["library_launch"]
+        found["loop_launch"] = each("loop of kernels") / figures.IN_A_STEP
+        found["library_launch"] = max(each("loop of matmuls") / figures.IN_A_STEP - found["loop_launch"], 0.0)
+        tiny = each("loop of tiny matmuls") / figures.IN_A_STEP - found["loop_launch"] - found["library_launch"]
         found["tiny_launch"] = max(tiny, 0.0)
-        found["vector_launch"] = max(each("loop of vectors") / IN_A_STEP - found["loop_launch"], 0.0)
+        found["vector_launch"] = max(each("loop of vectors") / figures.IN_A_STEP - found["loop_launch"], 0.0)
     return found
 
 
 def matmul_errors(p: Profile, times: Times) -> list[float]:
     """The error of a profile for each matmul that was timed: absolute logarithm of predicted over measured seconds."""
-    known = [s for s in MATMULS if _matmul_name(s) in times]
+    known = [s for s in figures.MATMULS if _matmul_name(s) in times]
     return [abs(math.log(_matmul_seconds(p, *s) / times[_matmul_name(s)])) for s in known]
 
 
@@ -122,21 +90,23 @@ def fit_few(start: Profile, times: Times) -> Profile:
     numbers of rows. All else is as in `start`, in proportion: the columns and depths that halve a matmul's rate, the
     rates of dtypes, and the shares of convolutions and linear algebra, which differ least between machines.
     """
-    launch = max((times[f"chain {FEW_CHAINED}"] - times["dispatch"]) / FEW_CHAINED, _LEAST)
+    launch = max((times[f"chain {figures.FEW_CHAINED}"] - times["dispatch"]) / figures.FEW_CHAINED, _LEAST)
     p = replace(start, dispatch=times["dispatch"], **_overheads(times, launch))
-    n = vector_size(p)
-    vector_rate = 2 * DEPTH * n / _work(p, times["elementwise"], True)
+    n = figures.vector_size(p)
+    vector_rate = 2 * figures.DEPTH * n / _work(p, times["elementwise"], True)
     p = replace(p, vector_rate=vector_rate, tap_rate=p.tap_rate * vector_rate / p.vector_rate)
     p = replace(p, **_memory(p, times))
-    n = transposed_size(p)
+    n = figures.transposed_size(p)
     longer = times["transposed"] - times["in order"]
     p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
-    known = [s for s in MATMULS if _matmul_name(s) in times]
+    known = [s for s in figures.MATMULS if _matmul_name(s) in times]
 
     def error(at: Mapping[str, float]) -> float:
         q = replace(p, matmul_rate={"float32": at["rate"]}, matmul_half=(at["m"], *p.matmul_half[1:]))
         alone = ((_matmul_seconds(q, *s), times[_matmul_name(s)]) for s in known)
-        chained = ((_chain_seconds(q, r, LAYOUT), times[f"in x out {r} {LAYOUT}"]) for r in FEW_ROWS)
+        chained = (
+            (_chain_seconds(q, r, figures.LAYOUT), times[f"in x out {r} {figures.LAYOUT}"]) for r in figures.FEW_ROWS
+        )
         return _error([*alone, *chained])
 
     choices = {"rate": [p.rate("float32") * 2.0 ** (k / 4) for k in range(-20, 29)], "m": _HALVES}
@@ -144,14 +114,14 @@ def fit_few(start: Profile, times: Times) -> Profile:
     faster = found["rate"] / p.rate("float32")
     rates = {dtype: faster * rate for dtype, rate in p.matmul_rate.items()}
     p = replace(p, matmul_half=(found["m"], *p.matmul_half[1:]))
-    side = float(rate_side(p))
+    side = float(figures.rate_side(p))
     flops = 2.0 * side**3
     # Machines differ most in their products of bytes: few have units for them.
     reached = flops / _work(p, times["rate int8"], flops >= p.fork_flops) / share_of_peak((side,) * 3, p.matmul_half)
     rates["int8"] = min(float(reached), _MOST_RATE["int8"] * rates["float32"])
     p = replace(p, matmul_rate=rates)
-    gain = min(max(1.0 / _layout_ratio(p, times, "", 1, ONE_ROW[1]), 1.0), _MOST_PENALTY)
-    return replace(p, gemv_gain=gain, **_penalties(p, times, "", FEW_ROWS, FEW_PAGED))
+    gain = min(max(1.0 / _layout_ratio(p, times, "", 1, figures.ONE_ROW[1]), 1.0), _MOST_PENALTY)
+    return replace(p, gemv_gain=gain, **_penalties(p, times, "", figures.FEW_ROWS, figures.FEW_PAGED))
 
 
 def _matmul_name(shape: Sequence[int]) -> str:
@@ -169,13 +139,13 @@ def _matmul_seconds(p: Profile, m: int, n: int, k: int) -> float:
 def _chain_seconds(p: Profile, rows: int, side: int) -> float:
     """The predicted seconds of a call of a chain of matmuls (`figures.chains_of_matmuls`), weights stored in order."""
     around = float(p.call(0.0, 2.0 * rows * side * side >= p.fork_flops))
-    return around + chained_weights(side) * (_matmul_seconds(p, rows, side, side) - around)
+    return around + figures.chained_weights(side) * (_matmul_seconds(p, rows, side, side) - around)
 
 
 def _chain_work(p: Profile, seconds: float, rows: int, side: int) -> float:
     """The seconds of work of one matmul of a chain, without its overheads: at least a tenth of all."""
     flops = 2.0 * rows * side * side
-    around, count = p.call(0.0, flops >= p.fork_flops), chained_weights(side)
+    around, count = p.call(0.0, flops >= p.fork_flops), figures.chained_weights(side)
     called = p.launch + float(calling_seconds(p, Matmul(flops, rows, side, side, "float32")))
     apart = called + float(p.joining(rows, flops))
     return max((seconds - around) / count - apart, 0.1 * seconds / count)
@@ -191,7 +161,7 @@ def _layout_ratio(p: Profile, times: Times, mode: str, rows: int, side: int) -> 
 def _page_ratio(p: Profile, times: Times, mode: str, rows: int) -> float:
     """How many times longer a matmul works if rows of its weight are multiples of a page: seconds per element of the
     weight, over those of another weight."""
-    sides = PAGED, LAYOUT
+    sides = figures.PAGED, figures.LAYOUT
     paged, plain = (_chain_work(p, times[f"{mode}in x out {rows} {n}"], rows, n) / (n * n) for n in sides)
     return paged / plain
 
@@ -204,7 +174,7 @@ def _penalties(p: Profile, times: Times, mode: str, rows: Sequence[int], paged: 
         return merge_factors([(float(r), min(max(f, 1.0), _MOST_PENALTY)) for r, f in zip(at, factors, strict=True)])
 
     return {
-        "linear_penalty": table(rows, fit_falling([_layout_ratio(p, times, mode, r, LAYOUT) for r in rows])),
+        "linear_penalty": table(rows, fit_falling([_layout_ratio(p, times, mode, r, figures.LAYOUT) for r in rows])),
         "page_penalty": table(paged, [_page_ratio(p, times, mode, r) for r in paged]),
     }
 
@@ -218,8 +188,8 @@ def _work(p: Profile, seconds: float, wakes: bool) -> float:
 def _fit_fork(times: Times, mode: str = "") -> dict[str, float]:
     """The seconds to wake other cores, and the flops from which on they are woken: a step in the times of small
     matmuls."""
-    peak = max(2.0 * m * n * k / times[f"{mode}matmul {m} {n} {k}"] for m, n, k in MATMULS)
-    found = [(2.0 * n**3, times[f"{mode}matmul {n} {n} {n}"] - 2.0 * n**3 / peak) for n in SMALL]
+    peak = max(2.0 * m * n * k / times[f"{mode}matmul {m} {n} {k}"] for m, n, k in figures.MATMULS)
+    found = [(2.0 * n**3, times[f"{mode}matmul {n} {n} {n}"] - 2.0 * n**3 / peak) for n in figures.SMALL]
     found.insert(0, (1.0, times["dispatch"]))
 
     def error(split: int) -> float:
@@ -238,7 +208,7 @@ def _fit_fork(times: Times, mode: str = "") -> dict[str, float]:
 
 def _memory(p: Profile, times: Times) -> dict[str, float]:
     """The bandwidths of memory and cache, and the bytes of the cache, fitted to reads of two arrays and to copies."""
-    sizes = [n for n in memory_sizes(p) if f"read {n}" in times]
+    sizes = [n for n in figures.memory_sizes(p) if f"read {n}" in times]
     found: list[tuple[float, bool, float]] = []  # bytes, whether other cores are woken, seconds
     for n in sizes:
         found.append((2.0 * n, n // 4 >= SHARED_ELEMENTS, times[f"read {n}"]))
@@ -263,7 +233,7 @@ def _memory(p: Profile, times: Times) -> dict[str, float]:
 def _fresh(p: Profile, times: Times) -> dict[str, float]:
     """The bytes from which on the memory of a result is allocated page by page, and the rate of that: a step in the
     seconds per byte."""
-    sizes = result_sizes(p)
+    sizes = figures.result_sizes(p)
     found = [times[name] / n for n, name in sizes]
 
     def error(split: int) -> float:
@@ -278,13 +248,13 @@ def _fresh(p: Profile, times: Times) -> dict[str, float]:
 
 def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:
     """The peak rate of float32 matmuls, and the sizes at which thin sides halve it, fitted over shapes."""
-    found = [(shape, times[mode + _matmul_name(shape)]) for shape in MATMULS]
-    chained = [(rows, times[f"{mode}in x out {rows} {LAYOUT}"]) for rows in ROWS]
+    found = [(shape, times[mode + _matmul_name(shape)]) for shape in figures.MATMULS]
+    chained = [(rows, times[f"{mode}in x out {rows} {figures.LAYOUT}"]) for rows in figures.ROWS]
 
     def error(at: Mapping[str, float]) -> float:
         q = replace(p, matmul_rate={"float32": at["rate"]}, matmul_half=(at["m"], at["n"], at["k"]))
         alone = ((_matmul_seconds(q, *shape), s) for shape, s in found)
-        return _error([*alone, *((_chain_seconds(q, rows, LAYOUT), s) for rows, s in chained)])
+        return _error([*alone, *((_chain_seconds(q, rows, figures.LAYOUT), s) for rows, s in chained)])
 
     peak = max(2.0 * m * n * k / s for (m, n, k), s in found)
     choices = {"rate": [peak * f for f in (0.8, 0.9, 1.0, 1.1, 1.25, 1.5)], "m": _HALVES, "n": _HALVES, "k": _HALVES}
@@ -299,9 +269,9 @@ def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:
 def _rates(p: Profile, times: Times) -> dict[str, float]:
     """Peak rates of matmul by dtype: the rate of float32, on devices with threads the one fitted over shapes, times the
     ratio of the dtypes at one size."""
-    flops = 2.0 * rate_side(p) ** 3
-    seconds = {d: _work(p, times[f"rate {d}"], flops >= p.fork_flops) for d in (*FLOATS, "int32", "int8")}
-    single = p.rate("float32") if has_threads(p) else flops / seconds["float32"]
+    flops = 2.0 * figures.rate_side(p) ** 3
+    seconds = {d: _work(p, times[f"rate {d}"], flops >= p.fork_flops) for d in (*figures.FLOATS, "int32", "int8")}
+    single = p.rate("float32") if figures.has_threads(p) else flops / seconds["float32"]
     shares = {d: min(seconds["float32"] / s, _MOST_RATE.get(d, 1.0)) for d, s in seconds.items()}
     return {d: single * share for d, share in shares.items()}
 
@@ -309,19 +279,19 @@ def _rates(p: Profile, times: Times) -> dict[str, float]:
 def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
     """The fields of a profile for layouts of weights with several rows; for one row, the gain of a weight stored output
     axis first, and the bytes of the weight from which on there is a gain."""
-    gains = [min(1.0 / _layout_ratio(p, times, mode, 1, n), _MOST_PENALTY) for n in ONE_ROW]
+    gains = [min(1.0 / _layout_ratio(p, times, mode, 1, n), _MOST_PENALTY) for n in figures.ONE_ROW]
     small = max((i for i, gain in enumerate(gains) if gain <= 1.05), default=-1)  # the last size without a gain
     return {
-        **_penalties(p, times, mode, ROWS, ROWS),
+        **_penalties(p, times, mode, figures.ROWS, figures.ROWS),
         "gemv_gain": geometric_mean(gains[small + 1 :]) if gains[small + 1 :] else 1.0,
-        "gemv_bytes": _threshold_bytes(ONE_ROW, small + 1),
+        "gemv_bytes": _threshold_bytes(figures.ONE_ROW, small + 1),
     }
 
 
 def _fit_join(times: Times, mode: str = "") -> dict[str, float]:
     """The seconds that a matmul of several rows takes besides its work, and the flops from which on it takes them. They
     are the time of three matmuls minus that of one matmul with the work of all three, halved."""
-    extra = [(times[f"{mode}apart {n}"] - times[f"{mode}as one {n}"]) / 2 for n in APART]
+    extra = [(times[f"{mode}apart {n}"] - times[f"{mode}as one {n}"]) / 2 for n in figures.APART]
 
     def error(split: int) -> float:
         above = median_high(extra[split:]) if split < len(extra) else 0.0
@@ -329,10 +299,10 @@ def _fit_join(times: Times, mode: str = "") -> dict[str, float]:
 
     split = min(range(len(extra) + 1), key=error)
     join = min(median_high(extra[split:]), _MOST_FORK) if split < len(extra) else 0.0
-    longer = [times[f"{mode}apart {n}"] / times[f"{mode}as one {n}"] for n in APART[split:]]
+    longer = [times[f"{mode}apart {n}"] / times[f"{mode}as one {n}"] for n in figures.APART[split:]]
     if join < _LEAST_FORK or median_high(longer) < 1.05:
         return {"join": 0.0, "join_flops": math.inf}
-    return {"join": join, "join_flops": APART_ROWS / 2 * _threshold_bytes(APART, split)}
+    return {"join": join, "join_flops": figures.APART_ROWS / 2 * _threshold_bytes(figures.APART, split)}
 
 
 def _threshold_bytes(sides: Sequence[int], first: int) -> float:
@@ -372,18 +342,18 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
 
     def of(name: str, channels: int, out: int, size: int) -> tuple[float, float, int]:
         """The seconds without the transposition, those of the matmul, and the rows of the matmul."""
-        rows, depth = images(p) * size * size, 9 * channels
+        rows, depth = figures.images(p) * size * size, 9 * channels
         flops = 2.0 * rows * out * depth
         seconds = _work(p, times[name], flops >= p.fork_flops)
         turned = ((channels + out) * rows + depth * out) / p.transpose_rate
         product = float(matmul_seconds(p, Matmul(flops, rows, out, depth, "float32")))
         return max(seconds - turned, 0.1 * seconds), product, rows
 
-    each = [of(f"convolution {channels} {size}", channels, channels, size) for channels, size in CONVOLUTIONS]
+    each = [of(f"convolution {channels} {size}", channels, channels, size) for channels, size in figures.CONVOLUTIONS]
     factor = max(1.0, geometric_mean([seconds / product for seconds, product, _ in each]))
-    seconds, product, rows = of("thin convolution", *THIN)
+    seconds, product, rows = of("thin convolution", *figures.THIN)
     row = max(0.0, seconds - factor * product) / (3 * rows)
-    flops = 2.0 * 9 * 128 * 28 * 28 * images(p)
+    flops = 2.0 * 9 * 128 * 28 * 28 * figures.images(p)
     share = (1.0 / (1.0 + p.group_half[0])) * (9.0 / (9.0 + p.group_half[1]))
     reached = flops / _work(p, times["depthwise"], flops >= p.fork_flops) / p.rate("float32")
     return {"conv_factor": factor, "window_row": row, "group_share": min(1.0, reached / share)}
@@ -391,7 +361,7 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
 
 def taps_amounts() -> tuple[float, float]:
     """The flops of the figure of `TAPS`, and the bytes that it moves."""
-    channels, size = TAPS
+    channels, size = figures.TAPS
     return 17.0 * channels * size**2, 4.0 * channels * (size**2 + (size + 2) ** 2 + 9)
 
 
@@ -411,10 +381,10 @@ def _linear_algebra(p: Profile, times: Times) -> dict[str, Any]:
     from relax_eg.ops import api as op
 
     factors, systems = list[Timed](), list[Timed]()
-    for n in matrix_sides(p):
+    for n in figures.matrix_sides(p):
         for name, written in (("cholesky", op.cholesky(_matrix(n, n))), ("lu", op.lu(_matrix(n, n))[0])):
             factors.append(((n,), _flops(written, name), times[f"{name} {n}"]))
-    for n, columns in triangular_sizes(p):
+    for n, columns in figures.triangular_sizes(p):
         written = op.triangular_solve(_matrix(n, n), _matrix(n, columns))
         systems.append(((n, columns), _flops(written, "triangular_solve"), times[f"solve {n} {columns}"]))
     factor_share, factor_half = _shares(p, factors, p.factor_share, (p.factor_half,))
@@ -462,14 +432,14 @@ def _slow_loops(p: Profile, times: Times) -> dict[str, float]:
     """The flop/s, in the flops that operator records count, of operators whose loops do not vectorise."""
     from relax_eg.ops import api as op
 
-    x = _matrix(slow_side(p), slow_side(p))
+    x = _matrix(figures.slow_side(p), figures.slow_side(p))
     alike = {
         "sort": (("sort",), op.sort(x)),
         "argmax": (("argmax", "argmin"), op.argmax(x, 1)),
         "cumsum": (("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), op.cumsum(x, 1)),
     }
     rates: dict[str, float] = {}
-    for name in SLOW_LOOPS:
+    for name in figures.SLOW_LOOPS:
         names, written = alike[name]
         seconds = max(times[name] - float(p.call(p.launch, False)), 0.1 * times[name])
         rates |= dict.fromkeys(names, _flops(written, name) / seconds)

@@ -16,27 +16,8 @@ import numpy as np
 
 from relax_eg.extract.learned import QUICK
 from relax_eg.extract.profile import Profile
+from relax_eg.measure import figures
 from relax_eg.measure.device import default_profile, measured_here
-from relax_eg.measure.figures import (
-    FEW_CHAINED,
-    FEW_PAGED,
-    FEW_ROWS,
-    LAYOUT,
-    LAYOUTS,
-    LOOPS,
-    ONE_ROW,
-    PAGED,
-    Figure,
-    bytes_product,
-    chain_of_kernels,
-    chains_of_matmuls,
-    loop,
-    loops_of_kernels,
-    polynomial,
-    rate_side,
-    transposed_size,
-    vector_size,
-)
 from relax_eg.measure.fits import fit_few
 from relax_eg.measure.timing import time_in_passes
 
@@ -88,31 +69,33 @@ def _calibrated() -> Profile:
     )
 
 
-def few_figures(p: Profile) -> Iterator[Figure]:
+def few_figures(p: Profile) -> Iterator[figures.Figure]:
     """The programs of a quick calibration of a device similar to `p`; their names are those of `figures.figures`."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Any:
         return jnp.asarray(rng.standard_normal(shape, np.float32))
 
-    yield Figure("dispatch", lambda x: x, (normal(8),))
-    yield Figure(f"chain {FEW_CHAINED}", chain_of_kernels(FEW_CHAINED), (normal(64),))
-    for n in LOOPS:
-        yield Figure(f"loop {n}", loop(n), (normal(64),))
-    yield from loops_of_kernels(p)
+    yield figures.Figure("dispatch", lambda x: x, (normal(8),))
+    yield figures.Figure(f"chain {figures.FEW_CHAINED}", figures.chain_of_kernels(figures.FEW_CHAINED), (normal(64),))
+    for n in figures.LOOPS:
+        yield figures.Figure(f"loop {n}", figures.loop(n), (normal(64),))
+    yield from figures.loops_of_kernels(p)
     for n in _READ:
         x, y = (jnp.asarray(np.full(n // 4, v, np.float32)) for v in (0.0, 1.0))
-        yield Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
+        yield figures.Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
         if n in _COPIED:
-            yield Figure(f"copy {n}", lambda x: x + 1.0, (x,))
-    yield Figure("elementwise", polynomial, (jnp.asarray(np.zeros(vector_size(p), np.float32)),))
-    n = transposed_size(p)
+            yield figures.Figure(f"copy {n}", lambda x: x + 1.0, (x,))
+    yield figures.Figure(
+        "elementwise", figures.polynomial, (jnp.asarray(np.zeros(figures.vector_size(p), np.float32)),)
+    )
+    n = figures.transposed_size(p)
     a, b = normal(n, n), normal(n, n)
-    yield Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))
-    yield Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
+    yield figures.Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))
+    yield figures.Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
     for m, n, k in _MATMULS:
-        yield Figure(f"matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)))
-    yield bytes_product(rate_side(p))
-    yield from chains_of_matmuls((1,), ONE_ROW[1], LAYOUTS)
-    yield from chains_of_matmuls(FEW_ROWS, LAYOUT, LAYOUTS)
-    yield from chains_of_matmuls(FEW_PAGED, PAGED, LAYOUTS[:1])
+        yield figures.Figure(f"matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)))
+    yield figures.bytes_product(figures.rate_side(p))
+    yield from figures.chains_of_matmuls((1,), figures.ONE_ROW[1], figures.LAYOUTS)
+    yield from figures.chains_of_matmuls(figures.FEW_ROWS, figures.LAYOUT, figures.LAYOUTS)
+    yield from figures.chains_of_matmuls(figures.FEW_PAGED, figures.PAGED, figures.LAYOUTS[:1])

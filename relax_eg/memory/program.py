@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from relax_eg import reached
 from relax_eg.dtypes import itemsize
 from relax_eg.ir import Expr, Tensor, dims_of
 from relax_eg.ir.heads import STATIC
@@ -162,13 +163,7 @@ class MemoryProgram:
 
 def leaves(tree: Tree) -> Iterator[int]:
     """The values in a tree, in order."""
-    todo = [tree]
-    while todo:
-        t = todo.pop()
-        if isinstance(t, tuple):
-            todo.extend(reversed(t))
-        elif t is not None:
-            yield t
+    return (t for t in reached.leaves(tree, lambda t: t if isinstance(t, tuple) else None) if isinstance(t, int))
 
 
 def operands_of(e: Expr) -> tuple[Expr, ...]:

@@ -16,29 +16,8 @@ from typing import cast
 
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import MemoryPlanError
-from relax_eg.ir import (
-    CALL,
-    CALL_DPS_LIBRARY,
-    CALL_TIR,
-    COND,
-    CONSTANT,
-    CONTROL,
-    FUNCTION,
-    MATCH_CAST,
-    TUPLE,
-    TUPLE_GET,
-    VAR,
-    Annotation,
-    Expr,
-    Function,
-    Module,
-    Tensor,
-    Tuple,
-    impure_functions,
-    substitute,
-)
+from relax_eg.ir import CONTROL, Annotation, Expr, Function, Module, Tensor, Tuple, heads, impure_functions, substitute
 from relax_eg.ir.calls import call_sizes
-from relax_eg.ir.heads import STATIC, TUPLES, label_of
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.scopes import called_functions
 from relax_eg.ir.steps import effect_of
@@ -229,14 +208,14 @@ class _Tracer:
         frame = _Frame(f, env, {}, sizes, prefix, calls)
         for block in f.blocks:
             for b in block.bindings:
-                if not block.dataflow and b.value.op != VAR:
+                if not block.dataflow and b.value.op != heads.VAR:
                     frame.env.pop(b.value, None)  # a step runs each time it is written
                 is_step = effect_of(b.value, self.impure) is not None
                 self.region += is_step
                 self._visit(b.value, frame, b.name)
                 self.region += is_step
                 frame.env[b.var] = frame.env[b.value]
-                if b.value.op == FUNCTION:
+                if b.value.op == heads.FUNCTION:
                     frame.known[b.var] = b.value
         self._visit(f.result, frame)
         return frame.env[f.result]
@@ -255,18 +234,18 @@ class _Tracer:
             todo.pop()
             if e in env:
                 continue
-            if e.op == TUPLE:
+            if e.op == heads.TUPLE:
                 env[e] = tuple(env[a] for a in e.args)
-            elif e.op == TUPLE_GET:
+            elif e.op == heads.TUPLE_GET:
                 whole = env[e.args[0]]
                 env[e] = whole[e.attr("index")] if isinstance(whole, tuple) else None
-            elif e.op in STATIC or e.op == ON_HOST:
+            elif e.op in heads.STATIC or e.op == ON_HOST:
                 env[e] = None
-            elif e.op == CONSTANT:
+            elif e.op == heads.CONSTANT:
                 if e not in self.constants:
                     self.constants[e] = cast(int, self._new(e.annotation, self._fresh("constant"), "constant"))
                 env[e] = self.constants[e]
-            elif e.op in VIEWS or e.op == MATCH_CAST:
+            elif e.op in VIEWS or e.op == heads.MATCH_CAST:
                 env[e] = env[viewed_value(e) if e.op in VIEWS else e.args[0]]
             elif (callee := self._callee(e, frame.known, calls)) is not None:
                 inner = call_sizes([p.annotation for p in callee.params], [a.annotation for a in e.args[1:]])
@@ -297,22 +276,22 @@ class _Tracer:
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         if e.op in VIEWS:
             return (viewed_value(e),)
-        if e.op in TUPLES or e.op in (CALL, MATCH_CAST):
+        if e.op in heads.TUPLES or e.op in (heads.CALL, heads.MATCH_CAST):
             return e.args
         spaces = _passed_workspaces(e)
         return tuple(a for a in operands_of(e) if a not in spaces)
 
     def _callee(self, e: Expr, known: Mapping[Expr, Expr], calls: tuple[str, ...]) -> Function | None:
         """The function to inline for a call; None if the function has effects or is recursive, or if `e` is no call."""
-        if e.op != CALL:
+        if e.op != heads.CALL:
             return None
         called = known.get(e.args[0], e.args[0])
-        f = self.functions.get(called.attr("name")) if called.op == FUNCTION else None
+        f = self.functions.get(called.attr("name")) if called.op == heads.FUNCTION else None
         return None if f is None or f.name in calls or f.name in self.impure else f
 
     def _kernel(self, e: Expr, frame: _Frame, name: str | None) -> Tree:
         prefix, env = frame.prefix, frame.env
-        label = self._fresh(prefix + label_of(e))
+        label = self._fresh(prefix + heads.label_of(e))
         spaces = _passed_workspaces(e)
         at = dict(frame.sizes)
         own: list[int] = []
@@ -363,7 +342,7 @@ class _Tracer:
             if name not in self.live_bytes:
                 inner = _Tracer(self.module, self.temporary, self.impure, self.stored).run(f, (*calls, name))
                 # A branch writes its result where the caller wants it; a loop holds the next carry beside the last.
-                sums = liveness(inner, "apart" if e.op == COND else "planned").sums
+                sums = liveness(inner, "apart" if e.op == heads.COND else "planned").sums
                 self.live_bytes[name] = tuple(dict.fromkeys(sums))
             passed = call_sizes([p.annotation for p in f.params], args)
             callee_sizes = {v: d.substitute(sizes) for v, d in passed.items()}
@@ -377,14 +356,14 @@ class _Tracer:
 def _bound_values(f: Function) -> frozenset[Expr]:
     """The values of the bindings and the result of a function, through tuples."""
     values = (f.result, *(b.value for block in f.blocks for b in block.bindings))
-    fields = reached(map(viewed_value, values), lambda e: map(viewed_value, e.args) if e.op in TUPLES else ())
+    fields = reached(map(viewed_value, values), lambda e: map(viewed_value, e.args) if e.op in heads.TUPLES else ())
     return frozenset(fields)
 
 
 def _passed_workspaces(e: Expr) -> dict[Expr, str]:
     """The arguments of a `call_tir` that are workspaces allocated by its caller, with the name of the buffer. Only a
     `full` that the program does not read is one; lifting makes such arguments."""
-    if e.op != CALL_TIR:
+    if e.op != heads.CALL_TIR:
         return {}
     program: TensorProgram = e.attr("program").value
     lifted = e.args[len(program.inputs) :]
@@ -398,13 +377,13 @@ def _is_read(e: Expr, a: Expr) -> bool:
 
 def _hidden_workspaces(e: Expr) -> Iterator[tuple[str, Annotation]]:
     """The name and annotation of each workspace that a kernel, according to the module, allocates itself."""
-    if e.op == CALL_TIR:
+    if e.op == heads.CALL_TIR:
         placed = equations_of(e)
         for name in placed.program.workspaces if placed is not None else ():
             if placed is not None and name not in placed.program.lifted:
                 b = placed.program.buffers[name]
                 yield name, substitute(Tensor(b.shape, b.dtype), dict(placed.sizes))
-    elif e.op == CALL_DPS_LIBRARY:
+    elif e.op == heads.CALL_DPS_LIBRARY:
         size = dict(e.attr("attrs")).get(WORKSPACE_BYTES)
         if isinstance(size, (int, Dim)) and not (isinstance(size, int) and size <= 0):
             yield "workspace", Tensor((Dim.of(size),), "uint8")

@@ -71,7 +71,7 @@ class AxisPrices:
 
     # --- prices, given the other axes ---
 
-    def divided(self, v: int, part: Part | None = None) -> float:
+    def divided(self, v: int) -> float:
         """Into how many pieces the other axes split a value where it comes about."""
         found = 1.0
         for choice, n in self.others:

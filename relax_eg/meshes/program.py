@@ -17,23 +17,10 @@ from relax_eg.errors import OptionError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.graph import Candidate, ExtractionGraph
+from relax_eg.ir import heads
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.control import alternatives, group_arguments, runs_of
-from relax_eg.ir.expr import (
-    CALL,
-    CALL_DPS_LIBRARY,
-    COND,
-    CONSTANT,
-    FUNCTION,
-    SCAN,
-    SHARD_MAP,
-    TUPLE,
-    TUPLE_GET,
-    VAR,
-    WHILE,
-    Expr,
-)
-from relax_eg.ir.heads import RUNNING
+from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function
 from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.meshes.strategies import SplitStrategy, rings, strategies
@@ -43,7 +30,7 @@ from relax_eg.reached import reached
 from relax_eg.shapes import Dim
 
 # Nodes whose functions are spread like the code around them. What others run is computed whole on every device.
-FOLLOWED = frozenset((SCAN, WHILE, COND, CALL))
+FOLLOWED = frozenset((heads.SCAN, heads.WHILE, heads.COND, heads.CALL))
 # Library calls whose results are their operands, which no compiler may look through. Each result is placed like its
 # operand.
 _CONSTRAINT = "jax.sharding_constraint"
@@ -74,7 +61,7 @@ class FunctionGraph:
         classes = {b.var: c for b, c in zip(bindings, self.graph.roots, strict=True)}
         result, params = self.function.result, self.function.params
         found: list[tuple[str, int]] = []
-        for e in result.args if result.op == TUPLE else (result,):
+        for e in result.args if result.op == heads.TUPLE else (result,):
             if e in classes:
                 found.append(("class", classes[e]))
             elif e in params:
@@ -144,7 +131,7 @@ class SpreadValue:
     @property
     def is_free(self) -> bool:
         """Whether every device makes any part of it for nothing: it is a constant."""
-        return any(w.op == CONSTANT for w in self.ways)
+        return any(w.op == heads.CONSTANT for w in self.ways)
 
 
 @dataclass(slots=True)
@@ -200,7 +187,7 @@ class SpreadProgram:
 
 def hands_on(k: Candidate) -> bool:
     """Whether a candidate returns its operands, as a tuple."""
-    return k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") in HANDING_ON and len(k.children) > 0
+    return k.op == heads.CALL_DPS_LIBRARY and k.site.attrs.get("name") in HANDING_ON and len(k.children) > 0
 
 
 def any_part(rank: int) -> list[Part]:
@@ -248,7 +235,7 @@ class _Joining:
             return ()
         found: list[str] = []
         for c in group_arguments(k.op, k.children, k.site.attrs).functions:
-            is_function = self.graphs[name].graph.candidates[c][0].op == FUNCTION
+            is_function = self.graphs[name].graph.candidates[c][0].op == heads.FUNCTION
             leaf = self.graphs[name].leaf(c, 0) if is_function else None
             inner = None if leaf is None else self.graphs.get(str(leaf.attr("name")))
             if inner is None or inner.fields() is None:
@@ -260,7 +247,7 @@ class _Joining:
         """The candidates of a class that are looked at."""
         g = self.graphs[name]
         for i, k in enumerate(g.graph.candidates[c]):
-            if k.op not in RUNNING or g.taken.get(c) == i:
+            if k.op not in heads.RUNNING or g.taken.get(c) == i:
                 yield i, k
 
     def _add_values(self, name: str) -> None:
@@ -315,7 +302,7 @@ class _Joining:
     def _add_parameter(self, name: str, i: int, n: int, is_entry: bool) -> None:
         value = self.found.values[n]
         if is_entry:
-            value.ways = [ValueWay(VAR, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)))]
+            value.ways = [ValueWay(heads.VAR, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)))]
             return
         sources: list[tuple[int, int]] = []  # an operand, and by how many axes it has more than the parameter
         tied: list[int] = []
@@ -325,13 +312,13 @@ class _Joining:
             run = runs[j]
             c, shift = [*((c, 0) for c in (*run.constants, *run.carry)), *((c, 1) for c in run.slices)][i]
             carried = i - len(run.constants) if len(run.constants) <= i < len(run.constants) + len(run.carry) else -1
-            stays = stays or bool(shift) or k.op == COND
+            stays = stays or bool(shift) or k.op == heads.COND
             if carried >= 0 and run is not runs[-1]:  # a condition
                 body = self.found.parameters[self.followed(owner, k)[-1]]
                 sources.append((body[len(runs[-1].constants) + carried], 0))
                 stays = True
                 continue
-            operand = self.argument(owner, node, i, c) if k.op == COND else self.number[owner, c]
+            operand = self.argument(owner, node, i, c) if k.op == heads.COND else self.number[owner, c]
             if carried >= 0:
                 tied += [operand, self.found.fields[name][carried]]
             elif len(self.sites[name]) > 1 and self._depends(owner, c, name):
@@ -369,12 +356,12 @@ class _Joining:
 
     def _add_way(self, name: str, c: int, i: int, k: Candidate, n: int) -> None:
         g, value = self.graphs[name], self.found.values[n]
-        if k.op == FUNCTION or (self.followed(name, k) and not isinstance(value.annotation, Tensor)):
+        if k.op == heads.FUNCTION or (self.followed(name, k) and not isinstance(value.annotation, Tensor)):
             return
         if self.followed(name, k):
             value.ways.append(self._result(name, k, 0, n))
             return
-        if k.op == TUPLE_GET:
+        if k.op == heads.TUPLE_GET:
             index, inner = int(k.site.attrs["index"]), k.children[0]
             for _, t in self.candidates(name, inner):
                 if self.followed(name, t):
@@ -387,19 +374,19 @@ class _Joining:
                         ValueWay("result", (source,), tuple(SplitStrategy((p,), p) for p in any_part(value.rank)))
                     )
                     return
-                if t.op == SHARD_MAP:
+                if t.op == heads.SHARD_MAP:
                     parts_along = self._along(t.site.attrs["out_specs"].value[index])
                     fixed = tuple((SplitStrategy((REPLICATED,), p),) for p in parts_along)
                     value.ways.append(ValueWay(k.op, (self.number[name, inner],), (), NodeCost(), i, along=fixed))
                     return
-                if t.op == TUPLE:
+                if t.op == heads.TUPLE:
                     source = self.number[name, t.children[index]]
                     parts = tuple(SplitStrategy((p,), p) for p in any_part(value.rank))
                     value.ways.append(ValueWay(k.op, (source,), parts))
                     return
-        children = tuple(self.number[name, x] for x in k.children if g.graph.candidates[x][0].op != FUNCTION)
+        children = tuple(self.number[name, x] for x in k.children if g.graph.candidates[x][0].op != heads.FUNCTION)
         cost = self.price(k, value.annotation)
-        if k.op == CONSTANT:
+        if k.op == heads.CONSTANT:
             value.ways.append(ValueWay(k.op, (), tuple(SplitStrategy((), p) for p in any_part(value.rank)), cost, i))
             return
         attrs = tuple(k.site.attrs.items())
@@ -407,19 +394,19 @@ class _Joining:
         if constrained:
             value.ways.append(ValueWay(k.op, children[:1], (), along=constrained))
             return
-        if k.op == SHARD_MAP:
+        if k.op == heads.SHARD_MAP:
             value.ways.append(ValueWay(k.op, children, (), cost, i, k.made_by, self._placed(name, k, len(children))))
             return
         # Functions that are run whole are no operands of the strategies.
         found = (
             (SplitStrategy((REPLICATED,) * len(children), REPLICATED),)
-            if k.op in RUNNING
+            if k.op in heads.RUNNING
             else strategies(k.op, k.site.operands, attrs, value.annotation)
         )
-        if all(s.whole for s in found) and children and value.rank and k.op not in (TUPLE, TUPLE_GET):
-            what = str(k.site.attrs["name"]) if k.op == CALL_DPS_LIBRARY else k.op
+        if all(s.whole for s in found) and children and value.rank and k.op not in (heads.TUPLE, heads.TUPLE_GET):
+            what = str(k.site.attrs["name"]) if k.op == heads.CALL_DPS_LIBRARY else k.op
             self.found.opaque[what] = self.found.opaque.get(what, 0) + 1
-        pieces = () if k.op in RUNNING else rings(k.op, k.site.operands, attrs, value.annotation)
+        pieces = () if k.op in heads.RUNNING else rings(k.op, k.site.operands, attrs, value.annotation)
         value.ways.append(ValueWay(k.op, children, found, cost, i, k.made_by, rings=pieces))
 
     def price(self, k: Candidate, annotation: Annotation) -> NodeCost:
@@ -443,7 +430,7 @@ class _Joining:
         if k.op == ANNOTATE_SHARDING:
             self._keep(name, k.op, DeviceMesh.of(k.site.attrs["mesh"]))
             parts = MeshPlacement.parse(k.site.attrs["placement"]).parts
-        elif k.op == CALL_DPS_LIBRARY and k.site.attrs.get("name") == _CONSTRAINT:
+        elif k.op == heads.CALL_DPS_LIBRARY and k.site.attrs.get("name") == _CONSTRAINT:
             given = dict(k.site.attrs["attrs"])
             sharding: Any = getattr(given["sharding"], "value", None)
             free = given.get("unconstrained_dims", ())
@@ -480,15 +467,15 @@ class _Joining:
         parts = any_part(self.found.values[n].rank)
         last = self.found.fields[called[-1]][index]
         read: list[tuple[int, Part | None]] = []  # each operand, with its part; None: that of the result
-        if k.op == COND:
+        if k.op == heads.COND:
             read.append((self.number[name, group_arguments(k.op, k.children, k.site.attrs).index], REPLICATED))
             read += [(self.found.fields[f][index], None) for f in called]
-        elif k.op == WHILE:
+        elif k.op == heads.WHILE:
             read.append((self.found.fields[called[0]][0], REPLICATED))
-        if k.op != COND and index < len(runs[-1].carry):
+        if k.op != heads.COND and index < len(runs[-1].carry):
             read.append((self.found.parameters[called[-1]][len(runs[-1].constants) + index], None))
-        shift = 1 if k.op == SCAN and index >= len(runs[-1].carry) else 0
-        if k.op != COND:
+        shift = 1 if k.op == heads.SCAN and index >= len(runs[-1].carry) else 0
+        if k.op != heads.COND:
             read.append((last, None))
         for slot, (v, _) in enumerate(read):
             self.found.results.setdefault(v, []).append((n, slot))

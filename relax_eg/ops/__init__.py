@@ -1,5 +1,6 @@
 """The operator table: one record per operator, from which every part of the compiler reads what it needs."""
 
+# Each family puts its records into the table.
 from relax_eg.ops import (
     contraction,
     creation,
@@ -34,40 +35,3 @@ from relax_eg.ops.record import (
     program_of,
     site_of,
 )
-
-FAMILIES = (
-    elementwise,
-    special,
-    contraction,
-    reduction,
-    sampling,
-    scans,
-    windows,
-    pooling,
-    movement,
-    gathering,
-    sorting,
-    creation,
-    ordering,
-    transfers,
-    placing,
-    nn,
-    linalg,
-    factors,
-    random,
-)
-
-__all__ = [
-    "FAMILIES",
-    "TABLE",
-    "Operator",
-    "Site",
-    "bytes_of",
-    "call",
-    "counts",
-    "deduce",
-    "get",
-    "pattern_kind",
-    "program_of",
-    "site_of",
-]

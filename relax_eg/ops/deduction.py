@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from relax_eg.errors import OperatorError, RelaxEgError, WellFormedError
+from relax_eg.ir import heads
 from relax_eg.ir.annotations import Annotation, Data, Object, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import (
@@ -22,26 +23,7 @@ from relax_eg.ir.calls import (
     signature,
 )
 from relax_eg.ir.control import deduce_control, reference_annotation
-from relax_eg.ir.expr import (
-    CALL,
-    CALL_DPS_LIBRARY,
-    CALL_TIR,
-    CLOSURE,
-    CONSTANT,
-    CONSTRUCT,
-    FUNCTION,
-    MATCH_CAST,
-    SHAPE,
-    TUPLE,
-    TUPLE_GET,
-    VAR,
-    Expr,
-    constant_value,
-    node,
-    postorder,
-    var,
-)
-from relax_eg.ir.heads import CONTROL, REFERENCES
+from relax_eg.ir.expr import Expr, constant_value, node, postorder, var
 from relax_eg.ir.lattice import annotation_clash, covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.tensor_calls import tir_annotation
@@ -58,7 +40,9 @@ def deduce_module(module: Module) -> Module:
     WellFormedError where a stated annotation contradicts the deduced one or says more.
     """
     signatures = {f.name: signature(f) for f in module}
-    recursive = reaching_cycles({f.name: [e.attr("name") for e in f.expressions() if e.op == FUNCTION] for f in module})
+    recursive = reaching_cycles(
+        {f.name: [e.attr("name") for e in f.expressions() if e.op == heads.FUNCTION] for f in module}
+    )
     made: dict[str, Function] = {}
     for f in callees_first(module):
         made[f.name] = _Deduction(f, signatures).function()
@@ -102,7 +86,7 @@ class _Deduction:
         return self.new[root]
 
     def _node(self, e: Expr, args: tuple[Expr, ...]) -> Expr:
-        if e.op == VAR:
+        if e.op == heads.VAR:
             return e
         try:
             found = annotation_from(e, [a.annotation for a in args], self.signatures)
@@ -135,41 +119,41 @@ def annotation_from(e: Expr, operands: Sequence[Annotation], signatures: Mapping
     """
     if e.op in TABLE:
         return deduce(e.op, tuple(operands), dict(e.attrs))
-    if e.op == CONSTANT:
+    if e.op == heads.CONSTANT:
         array = constant_value(e)
         return Tensor(array.shape, dtype_name(array))
-    if e.op == TUPLE:
+    if e.op == heads.TUPLE:
         return Tuple(tuple(operands))
-    if e.op == TUPLE_GET:
+    if e.op == heads.TUPLE_GET:
         whole, index = operands[0], e.attr("index")
         return whole.fields[index] if isinstance(whole, Tuple) and index < len(whole.fields) else Object()
-    if e.op == SHAPE:
+    if e.op == heads.SHAPE:
         return Shape(e.attr("dims"))
-    if e.op == FUNCTION:
+    if e.op == heads.FUNCTION:
         return signatures.get(e.attr("name"), e.annotation)
-    if e.op == CALL:
+    if e.op == heads.CALL:
         callee = e.args[0]
-        name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
-        return call_annotation(operands[0], operands[1:], name, callee.op != FUNCTION)
-    if e.op in REFERENCES:
+        name = str(callee.attr("name")) if callee.op in (heads.FUNCTION, heads.VAR) else "a function"
+        return call_annotation(operands[0], operands[1:], name, callee.op != heads.FUNCTION)
+    if e.op in heads.REFERENCES:
         return reference_annotation(e.op, operands, e.annotation)
-    if e.op == CLOSURE:
+    if e.op == heads.CLOSURE:
         return closure_annotation(operands[0], operands[1:])
-    if e.op == CONSTRUCT and isinstance(e.annotation, Data):
+    if e.op == heads.CONSTRUCT and isinstance(e.annotation, Data):
         return constructed_annotation(e.annotation.definition, e.attr("constructor"), operands)
-    if e.op in CONTROL:
+    if e.op in heads.CONTROL:
         return deduce_control(e.op, operands, dict(e.attrs))
     return _foreign_annotation(e, operands)
 
 
 def _foreign_annotation(e: Expr, operands: Sequence[Annotation]) -> Annotation:
     """Returns what a foreign call fills or a match_cast asserts. OperatorError where that is impossible."""
-    if e.op == CALL_TIR:
+    if e.op == heads.CALL_TIR:
         found = tir_annotation(e.attr("program").value, operands, e.attr("sizes"))
         if why := annotation_clash(found, e.annotation):
             raise OperatorError(f"call_tir: {found} is filled, and annotated {e.annotation}: {why}")
         return e.annotation
-    routine = BY_LIBRARY.get(e.attr("name")) if e.op == CALL_DPS_LIBRARY else None
+    routine = BY_LIBRARY.get(e.attr("name")) if e.op == heads.CALL_DPS_LIBRARY else None
     if routine is not None:
         return deduce_routine(routine.name, tuple(operands), dict(e.attr("attrs")))[1]
     library = library_of(e)
@@ -179,6 +163,6 @@ def _foreign_annotation(e: Expr, operands: Sequence[Annotation]) -> Annotation:
             raise OperatorError(f"library `{library.name}` fills {found}, and is annotated {e.annotation}: {why}")
         if covers(e.annotation, found):
             return found
-    if e.op == MATCH_CAST and (why := annotation_clash(operands[0], e.annotation)):
+    if e.op == heads.MATCH_CAST and (why := annotation_clash(operands[0], e.annotation)):
         raise OperatorError(f"match_cast: a value annotated {operands[0]} is never {e.annotation}: {why}")
     return e.annotation

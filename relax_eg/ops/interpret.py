@@ -14,24 +14,11 @@ import numpy as np
 from relax_eg.argument_checks import short_repr
 from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError
+from relax_eg.ir import heads
 from relax_eg.ir.annotations import Annotation, Data, DataValue, Shape, Tensor, Tuple
 from relax_eg.ir.control import group_arguments, run_control_on_values
 from relax_eg.ir.data import Cell, FunctionValue, map_annotated, map_data, sizes_in_data, unknown_size_error
-from relax_eg.ir.expr import (
-    ALLOC_STORAGE,
-    ALLOC_TENSOR,
-    CALL,
-    CALL_INTO,
-    CALL_TIR,
-    COND,
-    MATCH,
-    SHARD_MAP,
-    VAR,
-    Expr,
-    constant_value,
-    postorder,
-)
-from relax_eg.ir.heads import LOOPS, TUPLES, Evaluator
+from relax_eg.ir.expr import Expr, constant_value, postorder
 from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.steps import general_functions
@@ -143,13 +130,13 @@ def evaluate_points(
     for e in postorder(roots, stop=known.__contains__):
         if e in known:
             continue
-        if e.op != VAR and all(a in still for a in e.args):
+        if e.op != heads.VAR and all(a in still for a in e.args):
             still[e] = plain.node(e, [still[a] for a in e.args], dict(sizes))
             continue
         args = [known[a] if a in known else _repeat_for_points(still[a], count) for a in e.args]
-        if e.op in TUPLES:
+        if e.op in heads.TUPLES:
             known[e] = plain.node(e, args, dict(sizes))
-        elif e.op in TABLE or e.op == CALL_TIR:
+        elif e.op in TABLE or e.op == heads.CALL_TIR:
             known[e] = kept(e, _operator_at_points(plain, e, args, dict(sizes), count, ordered))
         else:
             raise OperatorError(f"{e.op} is not evaluated at many points at once")
@@ -199,7 +186,7 @@ class SharedValues:
 
 
 @dataclass(frozen=True)
-class _Interpreter(Evaluator):
+class _Interpreter(heads.Evaluator):
     """An evaluator on numpy or exact arrays. PRNG keys are numpy key arrays.
 
     - `module`: the functions that expressions run.
@@ -219,7 +206,7 @@ class _Interpreter(Evaluator):
         env = self.environment(function, args, sizes)
         for block in function.blocks:
             for binding in block.bindings:
-                if not block.dataflow and binding.value.op != VAR:
+                if not block.dataflow and binding.value.op != heads.VAR:
                     env.pop(binding.value, None)  # outside dataflow blocks every binding runs, even of an equal node
                 env[binding.var] = self.value(binding.value, env, sizes)
         return self.value(function.result, env, sizes)
@@ -255,17 +242,17 @@ class _Interpreter(Evaluator):
         for block in function.blocks:
             for binding in block.bindings:
                 e = binding.value
-                if block.dataflow or e.op not in (CALL, COND, MATCH):
-                    if e.op != VAR and not block.dataflow:
+                if block.dataflow or e.op not in (heads.CALL, heads.COND, heads.MATCH):
+                    if e.op != heads.VAR and not block.dataflow:
                         env.pop(e, None)
                     env[binding.var] = self.value(e, env, sizes)
                     continue
                 operands = [self.value(a, env, sizes) for a in e.args]
                 parts = group_arguments(e.op, operands, dict(e.attrs))
-                if e.op == CALL:
+                if e.op == heads.CALL:
                     called, last = _callee(operands[0])
                     env[binding.var] = yield called, (*operands[1:], *last)
-                elif e.op == MATCH:
+                elif e.op == heads.MATCH:
                     called = parts.functions[parts.index.index]
                     env[binding.var] = yield called, (*parts.constants, *parts.index.fields)
                 else:
@@ -357,11 +344,11 @@ class _Interpreter(Evaluator):
     def control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         """Returns the result of a control node, whose functions run one after the other."""
         functions = [self.module[name] for name in group_arguments(e.op, args, dict(e.attrs)).functions]
-        if e.op == SHARD_MAP:
+        if e.op == heads.SHARD_MAP:
             raise OperatorError("shard_map: what a part of it computes on several devices has no value here")
 
         def run(i: int, given: tuple[Any, ...]) -> Any:
-            if e.op in LOOPS and i == len(functions) - 1:
+            if e.op in heads.LOOPS and i == len(functions) - 1:
                 _count_step()
             return self.function(functions[i], given, {})
 
@@ -416,16 +403,16 @@ class _Interpreter(Evaluator):
         Killed memory is overwritten with `SPOILED`, so that a later read of it does not pass unnoticed."""
         if self.arithmetic == "exact":
             raise OperatorError(f"{e.op}: memory holds no exact numbers; numpy arithmetic is accepted")
-        if e.op == ALLOC_STORAGE:
+        if e.op == heads.ALLOC_STORAGE:
             return np.full(int(e.attr("size").evaluate(sizes)), SPOILED, np.uint8)
-        if e.op == ALLOC_TENSOR:
+        if e.op == heads.ALLOC_TENSOR:
             a, start = e.tensor, int(e.attr("offset").evaluate(sizes))
             shape, dtype = tuple(int(d.evaluate(sizes)) for d in e.shape), numpy_dtype(a.dtype or "")
             size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
             if start < 0 or start + size > args[0].size:
                 raise ShapeError(f"alloc_tensor: bytes {start} to {start + size} of a storage that has {args[0].size}")
             return args[0][start : start + size].view(dtype).reshape(shape)
-        if e.op == CALL_INTO:
+        if e.op == heads.CALL_INTO:
             values = list(args[:1])
             while any(isinstance(v, tuple) for v in values):
                 values = [w for v in values for w in (v if isinstance(v, tuple) else (v,))]
@@ -453,7 +440,7 @@ def _equations(
 ) -> tuple[bool, TensorProgram | None]:
     """Returns whether an operator provably applies at all sizes and, if so, its index equations. `_text` is the text
     of the attributes: it keeps 1 and True apart in the cache, as they compare equal."""
-    shown = op == CALL_TIR or is_proved_applicable(op, operands, attrs)
+    shown = op == heads.CALL_TIR or is_proved_applicable(op, operands, attrs)
     return shown, program_of(Site(op, operands, dict(attrs))) if shown else None
 
 

@@ -146,10 +146,6 @@ def _solve_triangle(m: Array, right: Array, lower: bool, unit_diagonal: bool) ->
     return x
 
 
-def _triangular_solve_flops(site: Site) -> Dim:
-    return product(site.shape(1)) * site.shape(0)[-1]
-
-
 def _jax_triangular_solve(a: Any, b: Any, **attrs: bool) -> Any:
     return lax.linalg.triangular_solve(a, b, **attrs)
 
@@ -333,7 +329,7 @@ for _operator in (
              kernel="factorisation", capacity="cholesky",
              doc="the lower triangle L with L @ L.H = a, of which the lower triangle is read; NaN where there is none"),
     Operator("triangular_solve", ("a", "b"), _triangular_solve, _jax_triangular_solve, None, _FLAGS,
-             _triangular_solve_reference, library_cost(_triangular_solve_flops),
+             _triangular_solve_reference, library_cost(lambda site: product(site.shape(1)) * site.shape(0)[-1]),
              kernel="solve", capacity="triangular_solve", poles=True,
              doc="x with a @ x = b, or x @ a = b unless left_side, for the lower or upper triangle of a"),
     Operator("lu", _A, _lu, _jax_lu, None, (), _lu_reference, library_cost(cubes(1)),

@@ -140,10 +140,6 @@ def _position_deduce(site: Site) -> Annotation:
     return Tensor(result, site["dtype"])
 
 
-def _searched_size(site: Site) -> Dim:
-    return site.shape()[site["axis"]]
-
-
 def _position_equations(kind: Literal["argmax", "argmin"]) -> Equations:
     def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         (x,) = buffers
@@ -184,7 +180,7 @@ for _extreme, _word in _EXTREMES:
             _position_lower(_extreme),
             _position_equations(_extreme),
             _POSITION,
-            below=_searched_size,
+            below=lambda site: site.shape()[site["axis"]],
             doc=f"where along the axis the first {_word} is; NaN counts as one",
         )
     )

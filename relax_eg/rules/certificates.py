@@ -26,7 +26,7 @@ from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE
 from relax_eg.plain_data import read_json
 from relax_eg.rules.check import cached_verdict, tested_instances
-from relax_eg.rules.content import BOOKS, checker, content_hash, meanings
+from relax_eg.rules.content import checker, content_hash, is_of_book, meanings
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.schemas import Schema
 from relax_eg.rules.verdict import Status, Verdict
@@ -121,8 +121,7 @@ def known_verdict(rule: Rule | Schema) -> Verdict | None:
 
 def is_shipped(rule: Rule | Schema) -> bool:
     """Whether a book of this package has the rule."""
-    function = rule.function if isinstance(rule, Rule) else rule.propose
-    return (function.__module__ or "").startswith(BOOKS)
+    return is_of_book(rule.function if isinstance(rule, Rule) else rule.propose)
 
 
 @lru_cache(_MOST_RULES)

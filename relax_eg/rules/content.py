@@ -50,6 +50,11 @@ BOOKS = "relax_eg.rules.book."
 _FOLLOWED = ("relax_eg.ops.", BOOKS)
 
 
+def is_of_book(function: Any) -> bool:
+    """Whether a function is one of the books of this package."""
+    return (function.__module__ or "").startswith(BOOKS)
+
+
 def rule_token(rule: Rule | Schema) -> Any:
     """The token of a rule. Raises NoContentError if the rule uses a value that has no token."""
     content = _Content()
@@ -116,7 +121,7 @@ def lasting_hash(rule: Rule | Schema) -> str:
     """`content_hash` if it is the same in every process; empty if the rule contains something that can only be
     identified within this process."""
     if isinstance(rule, Schema):
-        return content_hash(rule) if rule.propose.__module__.startswith(BOOKS) else ""
+        return content_hash(rule) if is_of_book(rule.propose) else ""
     try:
         if rule.library is not None:
             value_token(rule.library.content[1])
@@ -128,10 +133,9 @@ def lasting_hash(rule: Rule | Schema) -> str:
 def _schema_text(schema: Schema) -> str:
     """The source file of a shipped schema. Any other schema gets a text that is unique in this process, so that it is
     tested once per process: its function may use anything."""
-    module = schema.propose.__module__
-    if not module.startswith(BOOKS):
+    if not is_of_book(schema.propose):
         return f"{schema.name!r} {id(schema.propose)}"
-    file = Path(__file__).parent / "book" / f"{module.rpartition('.')[2]}.py"
+    file = Path(__file__).parent / "book" / f"{schema.propose.__module__.rpartition('.')[2]}.py"
     return f"{schema.name!r} {file.read_text(encoding='utf-8')}"
 
 

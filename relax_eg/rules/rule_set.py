@@ -12,6 +12,7 @@ from relax_eg.errors import OptionError, RuleError, SpecError, UnknownRuleError
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.libraries import FirstRun
 from relax_eg.rules.check import require_tested
+from relax_eg.rules.content import is_of_book
 from relax_eg.rules.libraries import library_rule
 from relax_eg.rules.rule import PHASES, Phase, Rule, RuleFunction, check_parameters
 from relax_eg.rules.schemas import Schema
@@ -85,7 +86,7 @@ class RuleSet:
           `"*begin:b *end:b"` for one per axis of block `*b`.
         - `when`: conditions, such as `"m < n"`.
         - `both`: also registers the other direction, as rule `<name>_reversed`.
-        - `check`: False postpones the test to the first use.
+        - `check`: False postpones the test to the first use, as for the rules that ship, whose verdicts are on file.
         """
 
         def register(function: RuleFunction) -> RuleFunction:
@@ -107,7 +108,7 @@ class RuleSet:
             if both:
                 reversed_name = rule_name + "_reversed"
                 made.append(Rule(reversed_name, *common, frozenset(tags), text, where, reverse=True, sizes=more))
-            self._add(made, check)
+            self._add(made, check and not is_of_book(function))
             return function
 
         return register
@@ -157,7 +158,7 @@ class RuleSet:
 
         def register(function: RuleFunction) -> RuleFunction:
             options = (shapes, target, requires, cost, attrs or {}, sizes, when, numerics, first_run, tags, doc)
-            self._add([library_rule(name, function, *options)], check)
+            self._add([library_rule(name, function, *options)], check and not is_of_book(function))
             return function
 
         return register

@@ -431,8 +431,8 @@ def _body(rng: np.random.Generator, kind: str) -> Function:
         vectors.append(made[int(rng.integers(len(made)))])
     outputs = vectors[-1], vectors[-1 - int(rng.integers(3))]
     if kind == "while":
-        return _returning("body", (w, c, i, h), (op.add(i, const(1)), outputs[0]))
-    return _returning("body", (w, c, h, x), outputs)
+        return _returning((w, c, i, h), (op.add(i, const(1)), outputs[0]))
+    return _returning((w, c, h, x), outputs)
 
 
 def scans(rng: np.random.Generator) -> Trial:
@@ -452,7 +452,7 @@ def scans_of_parts(rng: np.random.Generator) -> Trial:
     halves = op.strided_slice(total, (0,), (size,)), op.strided_slice(total, (size,), (2 * size,))
     others = op.strided_slice(op.add(b, halves[0][0:1]), (0,), (size,)), op.multiply(*halves), x[0:size]
     outputs = op.add(op.multiply(h, halves[0]), halves[1]), others[int(rng.integers(3))]
-    body = _returning("body", params, outputs)
+    body = _returning(params, outputs)
     args = var("w", w.annotation), var("b", b.annotation), var("h", h.annotation), var("x", Tensor("t 2*k"))
     length = Dim.var("t")
     node = scan(function_ref(body), args[:2], args[2:3], args[3:], length=length, reverse=reverse)
@@ -476,8 +476,8 @@ def calls(rng: np.random.Generator) -> Trial:
     return _of_function("call", rng)
 
 
-def _returning(name: str, params: Sequence[Expr], outputs: Sequence[Expr]) -> Function:
-    made = pure_function(name, params, outputs)
+def _returning(params: Sequence[Expr], outputs: Sequence[Expr]) -> Function:
+    made = pure_function("body", params, outputs)
     return replace(made, result=as_tuple(made.result))
 
 

@@ -6,7 +6,8 @@ functions. The proposal is added to the e-class of the node as written, and extr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -279,6 +280,20 @@ class Schema:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.doc}"
+
+
+def schema(
+    propose: Propose,
+    numerics: Numerics,
+    tags: Iterable[str],
+    operators: Iterable[str],
+    trials: tuple[Trials, ...],
+    **more: Any,
+) -> Schema:
+    """The schema whose name is that of `propose`, and whose law is the first paragraph of its documentation. `more`:
+    further fields."""
+    law = (inspect.getdoc(propose) or "").partition("\n\n")[0]
+    return Schema(propose.__name__, law, numerics, frozenset(tags), propose, frozenset(operators), trials, **more)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Proofs are kept by their structure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from relax_eg.dtypes import is_float
 from relax_eg.errors import RelaxEgError
@@ -13,6 +13,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ir.heads import CORE
+from relax_eg.reached import reached
 from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
 from relax_eg.rules.signature import Numerics
 
@@ -65,20 +66,12 @@ def _shared(left: Expr, right: Expr) -> Iterator[tuple[Expr, ...]]:
     both = set(postorder((left,))) & set(postorder((right,)))
     tried: set[tuple[Expr, ...]] = set()
     for is_expanded in (lambda _: False, lambda x: not _is_float(x)):
-        leaves: dict[Expr, None] = {}
-        todo = [left, right]
-        seen: set[Expr] = set()
-        while todo:
-            x = todo.pop()
-            if x in seen:
-                continue
-            seen.add(x)
+
+        def is_leaf(x: Expr, is_expanded: Callable[[Expr], bool] = is_expanded) -> bool:
             is_array = x.ndim > 0 if x.op == CONSTANT else x.op == VAR or x.op in CORE
-            if x in both and (is_array or (x.args and not is_expanded(x))):
-                leaves[x] = None
-            else:
-                todo += x.args
-        found = tuple(leaves)
+            return x in both and (is_array or (bool(x.args) and not is_expanded(x)))
+
+        found = tuple(x for x in reached((left, right), lambda x: () if is_leaf(x) else x.args) if is_leaf(x))
         if found not in tried:
             tried.add(found)
             yield found

@@ -9,24 +9,3 @@ from relax_eg.shapes.relation import Relation
 from relax_eg.shapes.scope import Scope
 from relax_eg.shapes.spec import Spec, Star, parse_signature, parse_spec
 from relax_eg.shapes.verdict import Proved, ProverStatistics, Refuted, Unknown, Verdict
-
-__all__ = [
-    "Binder",
-    "Dim",
-    "Proved",
-    "ProverStatistics",
-    "Refuted",
-    "Relation",
-    "Scope",
-    "Spec",
-    "Star",
-    "Unknown",
-    "Verdict",
-    "ceildiv",
-    "dim_max",
-    "dim_min",
-    "dim_select",
-    "parse_signature",
-    "parse_spec",
-    "prove",
-]

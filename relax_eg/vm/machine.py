@@ -12,38 +12,8 @@ from relax_eg.ir.annotations import DataValue
 from relax_eg.ir.data import Cell, FunctionValue, map_data
 from relax_eg.ir.expr import Expr
 from relax_eg.limits import FRAMES
+from relax_eg.vm import instructions as ins
 from relax_eg.vm.folds import Batch, DeferredValue, rank_of
-from relax_eg.vm.instructions import (
-    Advance,
-    AllocStorage,
-    AllocTensor,
-    BindSizes,
-    BranchOn,
-    CallFunction,
-    CallLibrary,
-    CallValue,
-    Code,
-    Construct,
-    CopyTo,
-    Field,
-    Instruction,
-    Jump,
-    Kill,
-    MakeClosure,
-    MakeShape,
-    MakeTuple,
-    Move,
-    NewRef,
-    ReadRef,
-    Return,
-    RunFold,
-    RunLoop,
-    RunProgram,
-    RunRegion,
-    Switch,
-    WriteRef,
-    written_registers,
-)
 
 
 class PlannedMemory(Protocol):
@@ -120,7 +90,7 @@ class InstructionProfile:
     traced: Callable[[str], None] | None = None
     rows: dict[tuple[str, int], ProfileRow] = field(default_factory=dict[tuple[str, int], ProfileRow])
 
-    def add(self, code: Code, place: int, seconds: float, made: Sequence[Any] = ()) -> None:
+    def add(self, code: ins.Code, place: int, seconds: float, made: Sequence[Any] = ()) -> None:
         row = self.rows.get((code.name, place))
         if row is None:
             text = code.instructions[place].text()
@@ -169,7 +139,7 @@ class VirtualMachine:
     - `memory`: puts values at the places that are planned; None where the backend allocates its arrays itself.
     """
 
-    def __init__(self, code_of: Callable[[str], Code], steps: HostSteps) -> None:
+    def __init__(self, code_of: Callable[[str], ins.Code], steps: HostSteps) -> None:
         self.code_of = code_of
         self.steps = steps
         self.profile: InstructionProfile | None = None
@@ -181,7 +151,7 @@ class VirtualMachine:
         code = self.code_of(name)
         registers = [*args, *code.registers[code.parameters :]]
         bound = dict(sizes if sizes is not None else {} if code.fit is None else code.fit(args))
-        frames: list[tuple[Code, list[Any], dict[str, int], int, int]] = []
+        frames: list[tuple[ins.Code, list[Any], dict[str, int], int, int]] = []
         place = 0
         deferring = self.deferring
         waiting: dict[tuple[Any, ...], Batch] = {}
@@ -192,9 +162,9 @@ class VirtualMachine:
             at, place = place, place + 1
             before = code
             kind = type(i)
-            if kind is Move:
+            if kind is ins.Move:
                 registers[i.into] = registers[i.source]
-            elif kind is RunRegion:
+            elif kind is ins.RunRegion:
                 known = {name: bound[own] for name, own in i.sizes if own in bound}
                 given = [registers[r] for r in i.reads]
                 values = i.run([_forced(v) for v in given] if deferring else given, known)
@@ -208,25 +178,25 @@ class VirtualMachine:
                 if profile is not None:
                     self.steps.waited(values)
                 given = values = value = None  # these names would keep the arrays alive
-            elif kind is Switch:
+            elif kind is ins.Switch:
                 data = registers[i.value]
                 for into, value in zip(i.fields[data.index], data.fields, strict=True):
                     registers[into] = value
                 place = i.places[data.index]
-            elif kind is BranchOn:
+            elif kind is ins.BranchOn:
                 place = i.places[min(max(int(_forced(registers[i.value])), 0), len(i.places) - 1)]
-            elif kind is Kill:
+            elif kind is ins.Kill:
                 for r in i.registers:
                     if memory is not None:
                         memory.kill(registers[r])
                     registers[r] = None
-            elif kind is Jump:
+            elif kind is ins.Jump:
                 place = i.place
-            elif kind is CallFunction or kind is CallValue:
+            elif kind is ins.CallFunction or kind is ins.CallValue:
                 given = [registers[r] for r in i.args]
                 if deferring:
                     given = [_forced(v) for v in given]
-                if kind is CallValue:
+                if kind is ins.CallValue:
                     callee = registers[i.callee]
                     if isinstance(callee, FunctionValue):
                         called = self.code_of(callee.name)
@@ -250,7 +220,7 @@ class VirtualMachine:
                 bound = {} if code.fit is None else dict(code.fit(given))
                 registers = [*given, *code.registers[code.parameters :]]
                 given = None
-            elif kind is Return:
+            elif kind is ins.Return:
                 result = registers[i.source]
                 if deferring and not frames:
                     result = map_data(result, _forced)
@@ -261,15 +231,15 @@ class VirtualMachine:
                 code, registers, bound, place, into = frames.pop()
                 registers[into] = result
                 continue
-            elif kind is Construct:
+            elif kind is ins.Construct:
                 fields = tuple([registers[r] for r in i.fields])
                 registers[i.into] = DataValue(i.definition, i.index, fields)
-            elif kind is MakeTuple:
+            elif kind is ins.MakeTuple:
                 registers[i.into] = tuple([registers[r] for r in i.fields])
-            elif kind is Field:
+            elif kind is ins.Field:
                 whole = registers[i.source]
                 registers[i.into] = whole.field(i.index) if isinstance(whole, DeferredValue) else whole[i.index]
-            elif kind is RunFold:
+            elif kind is ins.RunFold:
                 rest = [_forced(registers[r]) for r in i.args]
                 root = rest.pop(i.place)
                 rank = rank_of(i.run, root)
@@ -279,16 +249,16 @@ class VirtualMachine:
                     batch = waiting[key] = Batch(i.run, rest, rank)
                 registers[i.into] = batch.join(root)
                 deferring = self.deferring = True
-            elif kind is MakeClosure:
+            elif kind is ins.MakeClosure:
                 callee, captured = registers[i.callee], tuple([_forced(registers[r]) for r in i.captured])
                 if isinstance(callee, FunctionValue):
                     callee, captured = callee.name, (*captured, *callee.captured)
                 registers[i.into] = FunctionValue(callee, captured)
-            elif kind is AllocStorage or kind is AllocTensor:
+            elif kind is ins.AllocStorage or kind is ins.AllocTensor:
                 # XLA allocates its arrays itself. It follows the plan because regions donate, and kills free.
                 if memory is None:
                     pass
-                elif kind is AllocStorage:
+                elif kind is ins.AllocStorage:
                     registers[i.into] = memory.storage(int(i.size.evaluate(bound)))
                 else:
                     shape = tuple([int(d.evaluate(bound)) for d in i.annotation.shape])
@@ -298,36 +268,36 @@ class VirtualMachine:
                     registers[:] = map(_forced, registers)
                 self._rare(i, registers, bound)
             if profile is not None:
-                made = [registers[r] for r in written_registers(i)] if code is before else []
+                made = [registers[r] for r in ins.written_registers(i)] if code is before else []
                 profile.add(before, at, time.perf_counter() - started, made)
 
-    def _rare(self, i: Instruction, registers: list[Any], bound: dict[str, int]) -> None:
-        if isinstance(i, MakeShape):
+    def _rare(self, i: ins.Instruction, registers: list[Any], bound: dict[str, int]) -> None:
+        if isinstance(i, ins.MakeShape):
             registers[i.into] = i.shape({name: bound[own] for name, own in i.sizes})
-        elif isinstance(i, BindSizes):
+        elif isinstance(i, ins.BindSizes):
             known = {name: bound[own] for name, own in i.known if own in bound}
             found = i.bind([registers[r] for r in i.values], known)
             bound.update({own: found[name] for name, own in i.bound if name in found})
-        elif isinstance(i, NewRef):
+        elif isinstance(i, ins.NewRef):
             registers[i.into] = Cell(registers[i.source])
-        elif isinstance(i, ReadRef):
+        elif isinstance(i, ins.ReadRef):
             registers[i.into] = registers[i.source].content
-        elif isinstance(i, WriteRef):
+        elif isinstance(i, ins.WriteRef):
             registers[i.cell].content = registers[i.source]
             registers[i.into] = ()
-        elif isinstance(i, CopyTo):
+        elif isinstance(i, ins.CopyTo):
             registers[i.into] = self.steps.copied(registers[i.source], i.device)
-        elif isinstance(i, Advance):
+        elif isinstance(i, ins.Advance):
             values, sizes = i.run([registers[r] for r in i.args], {name: bound[own] for name, own in i.sizes})
             for r, v in zip(i.args, values, strict=True):
                 registers[r] = v
             bound.update(sizes)
-        elif isinstance(i, (CallLibrary, RunLoop, RunProgram)):
+        elif isinstance(i, (ins.CallLibrary, ins.RunLoop, ins.RunProgram)):
             args = [registers[r] for r in i.args]
             sizes = {name: bound[own] for name, own in i.sizes if own in bound}
-            if isinstance(i, CallLibrary):
+            if isinstance(i, ins.CallLibrary):
                 registers[i.into] = self.steps.library(i.call, args, sizes)
-            elif isinstance(i, RunLoop):
+            elif isinstance(i, ins.RunLoop):
                 registers[i.into] = self.steps.loop(i.loop, args, sizes, self.call)
             else:
                 registers[i.into] = i.run(args, sizes)

@@ -17,31 +17,14 @@ from dataclasses import dataclass, replace
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.memory import tensor_bytes
 from relax_eg.shapes import Dim
-from relax_eg.vm.instructions import (
-    AllocStorage,
-    AllocTensor,
-    BindSizes,
-    BranchOn,
-    CallFunction,
-    CallValue,
-    Code,
-    Instruction,
-    Jump,
-    Kill,
-    Return,
-    RunRegion,
-    Switch,
-    moved,
-    read_registers,
-    written_registers,
-)
+from relax_eg.vm import instructions as ins
 
 # When the values in registers are no longer needed: `Kill` instructions, which the machine obeys.
 #
 # Code has no jumps backwards, since recursion is by calls, so one pass from its end finds what is live at each place.
 
 
-def with_kills(code: Sequence[Instruction], kept: Iterable[int]) -> tuple[Instruction, ...]:
+def with_kills(code: Sequence[ins.Instruction], kept: Iterable[int]) -> tuple[ins.Instruction, ...]:
     """Returns `code` with a `Kill` of each register where its life ends. A call that is no last step drops what only it
     reads. Linear in the code's size, times that of a set of registers.
 
@@ -50,37 +33,37 @@ def with_kills(code: Sequence[Instruction], kept: Iterable[int]) -> tuple[Instru
     constants = set(kept)
     live: list[int] = [0] * (len(code) + 1)  # before each instruction, as the bits of an integer
     after = [0] * len(code)
-    uses = [_bits(r for r in read_registers(i) if r not in constants) for i in code]
-    writes = [_bits(written_registers(i)) for i in code]
+    uses = [_bits(r for r in ins.read_registers(i) if r not in constants) for i in code]
+    writes = [_bits(ins.written_registers(i)) for i in code]
     for k in range(len(code) - 1, -1, -1):
         for s in _followers(code, k):
             after[k] |= live[s]
         live[k] = uses[k] | (after[k] & ~writes[k])
     drops = [
-        uses[k] & ~after[k] if isinstance(i, (CallFunction, CallValue)) and not i.is_tail else 0
+        uses[k] & ~after[k] if isinstance(i, (ins.CallFunction, ins.CallValue)) and not i.is_tail else 0
         for k, i in enumerate(code)
     ]
     before = [0] * (len(code) + 1)
     for k in range(len(code)):
         for s in _followers(code, k):
             before[s] |= (after[k] | uses[k] | writes[k]) & ~(live[s] | drops[k])
-    made: list[Instruction] = []
+    made: list[ins.Instruction] = []
     places: list[int] = []
     for k, i in enumerate(code):
         places.append(len(made))
         if before[k]:
-            made.append(Kill(-1, _registers(before[k])))
+            made.append(ins.Kill(-1, _registers(before[k])))
         made.append(replace(i, kills=_registers(drops[k])) if drops[k] else i)
-    return tuple(moved(i, places) for i in made)
+    return tuple(ins.moved(i, places) for i in made)
 
 
-def _followers(code: Sequence[Instruction], k: int) -> tuple[int, ...]:
+def _followers(code: Sequence[ins.Instruction], k: int) -> tuple[int, ...]:
     i = code[k]
-    if isinstance(i, Return):
+    if isinstance(i, ins.Return):
         return ()
-    if isinstance(i, Jump):
+    if isinstance(i, ins.Jump):
         return (i.place,)
-    return i.places if isinstance(i, (BranchOn, Switch)) else (k + 1,)
+    return i.places if isinstance(i, (ins.BranchOn, ins.Switch)) else (k + 1,)
 
 
 def _bits(registers: Iterable[int]) -> int:
@@ -133,8 +116,8 @@ class _Storage:
 
 
 def with_storages(
-    code: Sequence[Instruction], regions: Mapping[int, PlannedRegion], new_register: Callable[[], int]
-) -> tuple[Instruction, ...]:
+    code: Sequence[ins.Instruction], regions: Mapping[int, PlannedRegion], new_register: Callable[[], int]
+) -> tuple[ins.Instruction, ...]:
     """Returns `code` with storages for the values of its dataflow blocks. Linear in the code's size, times the number
     of storages.
 
@@ -146,19 +129,19 @@ def with_storages(
     looked: set[int] = set()  # those whose sizes are checked
     writers: dict[int, int] = {}
     for k, i in enumerate(code):
-        last.update(dict.fromkeys(read_registers(i), k))
-        if not isinstance(i, (RunRegion, BranchOn, BindSizes)):
-            held.update(read_registers(i))
-        looked.update(i.values if isinstance(i, BindSizes) else ())
-        for r in written_registers(i):
+        last.update(dict.fromkeys(ins.read_registers(i), k))
+        if not isinstance(i, (ins.RunRegion, ins.BranchOn, ins.BindSizes)):
+            held.update(ins.read_registers(i))
+        looked.update(i.values if isinstance(i, ins.BindSizes) else ())
+        for r in ins.written_registers(i):
             writers[r] = writers.get(r, 0) + 1
     storages: list[_Storage] = []
-    made: list[Instruction] = []
+    made: list[ins.Instruction] = []
     places: list[int] = []
     for k, i in enumerate(code):
         places.append(len(made))
         region = regions.get(k)
-        if not isinstance(i, RunRegion) or region is None:
+        if not isinstance(i, ins.RunRegion) or region is None:
             made.append(i)
             continue
         allocated: list[int] = []
@@ -176,19 +159,19 @@ def with_storages(
             if found is None:
                 found = _Storage(new_register(), size, region.branch, r, a, end)
                 storages.append(found)
-                made.append(AllocStorage(found.register, size))
+                made.append(ins.AllocStorage(found.register, size))
             elif found.end == k:
                 donated.append(i.reads.index(found.holder))
             found.holder, found.kind, found.end = r, a, end
-            made.append(AllocTensor(r, found.register, a))
+            made.append(ins.AllocTensor(r, found.register, a))
             allocated.append(r)
         kept = tuple(p for p, (r, is_own) in enumerate(zip(i.outputs, own, strict=True)) if is_own and r not in looked)
         run = i.run if region.planned is None else region.planned(tuple(donated), kept)
         made.append(replace(i, run=run, allocated=tuple(allocated), donates=tuple(donated)))
-    return tuple(moved(i, places) for i in made)
+    return tuple(ins.moved(i, places) for i in made)
 
 
-def _takes_over(s: _Storage, a: Tensor, size: Dim, region: PlannedRegion, i: RunRegion, k: int) -> bool:
+def _takes_over(s: _Storage, a: Tensor, size: Dim, region: PlannedRegion, i: ins.RunRegion, k: int) -> bool:
     """Whether a value of the region at place `k` may be in `s`: its storage exists on this path, and its last value is
     dead, or is read by the region for the last time, once, and is of the same kind, as XLA's donation asks."""
     if s.size is not size or region.branch[: len(s.branch)] != s.branch:
@@ -199,6 +182,6 @@ def _takes_over(s: _Storage, a: Tensor, size: Dim, region: PlannedRegion, i: Run
     return s.end == k and region.planned is not None and is_alike and i.reads.count(s.holder) == 1
 
 
-def planned_bytes(code: Code, sizes: Mapping[str, int]) -> int:
+def planned_bytes(code: ins.Code, sizes: Mapping[str, int]) -> int:
     """Returns the bytes of the storages of a frame at these sizes: the most that its planned values take."""
-    return sum(int(i.size.evaluate(sizes)) for i in code.instructions if isinstance(i, AllocStorage))
+    return sum(int(i.size.evaluate(sizes)) for i in code.instructions if isinstance(i, ins.AllocStorage))

@@ -17,7 +17,7 @@ from relax_eg.errors import OptionError
 from relax_eg.extract.devices import CPU
 from relax_eg.extract.learned import UNKNOWN, TimedProgram, corrected, learn
 from relax_eg.extract.machine import Machine
-from relax_eg.measure import fits
+from relax_eg.measure import figures, fits
 from tests.measure.test_calibrate import times_of
 
 MACHINES = sorted((Path(__file__).parent / "machines").glob("*.json"))
@@ -79,7 +79,9 @@ def test_the_cost_model_explains_a_machine(path: Path) -> None:
     p = fits.fit_profile(CPU, report.times)
     errors = sorted(fits.matmul_errors(p, report.times))
     assert math.exp(errors[len(errors) // 2]) < 1.25
-    few = fits.fit_few(CPU, {**report.times, f"chain {fits.FEW_CHAINED}": p.dispatch + fits.FEW_CHAINED * p.launch})
+    few = fits.fit_few(
+        CPU, {**report.times, f"chain {figures.FEW_CHAINED}": p.dispatch + figures.FEW_CHAINED * p.launch}
+    )
     assert 0.4 < few.rate("float32") / p.rate("float32") < 2.5
     if report.timed:
         learned = learn(report.timed, UNKNOWN)

@@ -42,10 +42,7 @@ from relax_eg.ops.multiprocessors import Multiprocessors, multiprocessors_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Reduce, loop, loop_of
 
-# Chooses the tiles of XLA's own matmuls, those through Triton, where there is no GPU on which XLA could time some.
-#
-# XLA takes one choice for all matmuls of a program. So the one is chosen with which they take fewest clocks together,
-# by the model that chooses the blocks of kernels through Pallas (`backend.pallas.tiles`).
+# --- tiles of XLA's own matmuls through Triton, for a device on which none can be timed ---
 
 OPTION = "xla_gpu_override_gemm_autotuner"  # given: XLA's option, whose values are texts of its TritonGemmKey
 _SIDES = (16, 32, 64, 128, 256)  # limit: sides of tiles that are tried
@@ -58,8 +55,9 @@ _BATCH, _ROW, _COLUMN, _SUMMED = (loop(n) for n in "bijk")
 
 
 def choices(launches: Sequence[Launch], device: Multiprocessors) -> Iterator[str]:
-    """Yields values of `OPTION` for a program with these launches: the best, then the best of those that take less
-    shared memory, and so on. None where no kernel is a matmul of floats through Triton."""
+    """Yields values of `OPTION` for a program with these launches: the one with which its matmuls take fewest clocks
+    together by the model of blocks (`backend.pallas.tiles`), then the best of those that take less shared memory, and
+    so on. None where no kernel is a matmul of floats through Triton."""
     times = Counter[tuple[int, int, int, int, str]]()
     for k in launches:
         if (m := k.matmul) is not None and m.dtype in _DTYPES:
@@ -101,6 +99,8 @@ def _need(
     need = model.need(BlockSizes(blocks, depth=step, stages=stages, warps=warps))
     return need.clocks, need.shared_bytes
 
+
+# --- the plug-in, and a device ---
 
 EXTRA = "pip install 'relax-eg[cuda]'"
 _PLUGINS = ("xla_cuda12", "xla_cuda13")

@@ -198,10 +198,6 @@ def _scan(name: str) -> Rule:
 # --- movement ---
 
 
-def _broadcast_in_dim(e: JaxprEquation) -> Expr | None:
-    return broadcast(e.x, e.shape, e["broadcast_dimensions"]) if len(e.args) == 1 else None
-
-
 def _reshape(e: JaxprEquation) -> Expr | None:
     if len(e.args) > 1:
         return None
@@ -215,10 +211,6 @@ def _transpose(e: JaxprEquation) -> Expr:
 
 def _squeeze(e: JaxprEquation) -> Expr:
     return squeeze(e.x, e["dimensions"])
-
-
-def _concatenate(e: JaxprEquation) -> Expr:
-    return e.x if len(e.args) == 1 else call("concat", e.args, {"axis": e["dimension"]})
 
 
 def _stack(e: JaxprEquation) -> Expr:
@@ -240,10 +232,6 @@ def _pieces(x: Expr, sizes: Sequence[Dim], axis: int) -> list[Expr]:
 
 def _split(e: JaxprEquation) -> Sequence[Expr]:
     return _pieces(e.x, [to_dim(s) for s in e["sizes"]], e["axis"])
-
-
-def _unstack(e: JaxprEquation) -> Sequence[Expr]:
-    return [squeeze(p, (e["axis"],)) for p in _pieces(e.x, [ONE] * len(e.out), e["axis"])]
 
 
 def _tile(e: JaxprEquation) -> Expr:
@@ -342,14 +330,14 @@ RULES: dict[str, Rule] = {
     "argmax": _arg_reduction("argmax"),
     "argmin": _arg_reduction("argmin"),
     **{name: _scan(name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
-    "broadcast_in_dim": _broadcast_in_dim,
+    "broadcast_in_dim": lambda e: broadcast(e.x, e.shape, e["broadcast_dimensions"]) if len(e.args) == 1 else None,
     "reshape": _reshape,
     "transpose": _transpose,
     "squeeze": _squeeze,
-    "concatenate": _concatenate,
+    "concatenate": lambda e: e.x if len(e.args) == 1 else call("concat", e.args, {"axis": e["dimension"]}),
     "stack": _stack,
     "split": _split,
-    "unstack": _unstack,
+    "unstack": lambda e: [squeeze(p, (e["axis"],)) for p in _pieces(e.x, [ONE] * len(e.out), e["axis"])],
     "tile": _tile,
     "slice": _slice,
     "pad": _pad,

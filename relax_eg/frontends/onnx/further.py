@@ -90,10 +90,6 @@ def _cumulative(f: Callable[..., Expr], neutral: int) -> Handler:
     return handler
 
 
-def _det(n: OnnxNode) -> Expr:
-    return traced_one(n, jnp.linalg.det, n[0])
-
-
 def _space_to_depth(n: OnnxNode) -> Expr:
     x, k = n[0], n.at("blocksize")
     if x.ndim != 4 or k < 1:
@@ -122,7 +118,7 @@ HANDLERS: dict[str, Handler] = {
     "BitwiseNot": lambda n: op.bitwise_not(n[0]),
     "CumProd": _cumulative(op.cumprod, 1),
     "CumSum": _cumulative(op.cumsum, 0),
-    "Det": _det,
+    "Det": lambda n: traced_one(n, jnp.linalg.det, n[0]),
     "EyeLike": _eye_like,
     "Hardmax": _hardmax,
     "IsInf": _is_inf,

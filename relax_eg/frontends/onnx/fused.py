@@ -72,10 +72,6 @@ def _fast_gelu(n: OnnxNode) -> Expr:
     return op.gelu(n[0] if bias is None else n[0] + bias, approximate=True)
 
 
-def _quick_gelu(n: OnnxNode) -> Expr:
-    return n[0] * op.sigmoid(n[0] * n.at("alpha", _QUICK))
-
-
 def _skip_norm(simplified: bool) -> Handler:
     def handler(n: OnnxNode) -> list[Value]:
         gamma, last = n[2], 3 if simplified else 4
@@ -140,7 +136,7 @@ HANDLERS: dict[str, Handler] = {
     "com.microsoft.FusedGemm": _gemm,
     "com.microsoft.FusedMatMul": _matmul,
     "com.microsoft.Gelu": _gelu,
-    "com.microsoft.QuickGelu": _quick_gelu,
+    "com.microsoft.QuickGelu": lambda n: n[0] * op.sigmoid(n[0] * n.at("alpha", _QUICK)),
     "com.microsoft.SkipLayerNormalization": _skip_norm(False),
     "com.microsoft.SkipSimplifiedLayerNormalization": _skip_norm(True),
 }

@@ -107,10 +107,6 @@ def matmul_of_integers(a: Expr, b: Expr, a_zero: Expr | None, b_zero: Expr | Non
     return op.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1))
 
 
-def _matmul_integer(n: OnnxNode) -> Expr:
-    return matmul_of_integers(n[0], n[1], n.optional_input(2), n.optional_input(3))
-
-
 def _requantized(y: Expr, factor: Expr, zero: Expr) -> Expr:
     return saturated(op.round(op.astype(y, "float32") * factor) + op.astype(zero, "float32"), zero.dtype)
 
@@ -121,10 +117,6 @@ def _qlinear_matmul(n: OnnxNode) -> Expr:
     scales = [op.astype(n[i], "float32") for i in (1, 4, 6)]
     by = _along(scales[0], -2, a.ndim) * _along(scales[1], -1, b.ndim) / op.reshape(scales[2], ())
     return _requantized(y, by, n[7])
-
-
-def _conv_integer(n: OnnxNode) -> Expr:
-    return windows.convolved(n, _centred(n[0], n.optional_input(2), 1), _centred(n[1], n.optional_input(3), 0), None)
 
 
 def _qlinear_conv(n: OnnxNode) -> Expr:
@@ -144,11 +136,7 @@ def _number(n: OnnxNode, i: int) -> Expr:
 
 def number_of(x: Expr, scale: Expr, zero: Expr | None) -> Expr:
     """What the integers `x` stand for, by one scale and zero point."""
-    return _centred_float(x, zero) * op.reshape(scale, ())
-
-
-def _centred_float(x: Expr, zero: Expr | None) -> Expr:
-    return op.astype(_centred(x, None if zero is None else op.reshape(zero, ()), 0), "float32")
+    return op.astype(_centred(x, None if zero is None else op.reshape(zero, ()), 0), "float32") * op.reshape(scale, ())
 
 
 def _as_integers(n: OnnxNode, y: Expr, i: int, default: str) -> Expr:
@@ -196,10 +184,6 @@ def _qlinear_softmax(n: OnnxNode) -> Expr:
     return _as_integers(n, y, 3, n.dtype(0))
 
 
-def _qlinear_where(n: OnnxNode) -> Expr:
-    return _as_integers(n, op.where(n[0], _number(n, 1), _number(n, 4)), 7, n.dtype(1))
-
-
 def _qgemm(n: OnnxNode) -> Expr:
     a, b = n[0], n[3]
     a, b = (op.permute_dims(x, (1, 0)) if n.flag(name) else x for x, name in ((a, "transA"), (b, "transB")))
@@ -223,15 +207,17 @@ _OF_ONNXRUNTIME: dict[str, Handler] = {
     "QLinearMul": _qlinear(op.multiply, 2),
     "QLinearSigmoid": _qlinear(op.sigmoid, 1),
     "QLinearSoftmax": _qlinear_softmax,
-    "QLinearWhere": _qlinear_where,
+    "QLinearWhere": lambda n: _as_integers(n, op.where(n[0], _number(n, 1), _number(n, 4)), 7, n.dtype(1)),
     "QuantizeLinear": _quantize,
 }
 
 HANDLERS: dict[str, Handler] = {
     **{f"com.microsoft.{name}": handler for name, handler in _OF_ONNXRUNTIME.items()},
-    "ConvInteger": _conv_integer,
+    "ConvInteger": lambda n: windows.convolved(
+        n, _centred(n[0], n.optional_input(2), 1), _centred(n[1], n.optional_input(3), 0), None
+    ),
     "DequantizeLinear": _dequantize,
-    "MatMulInteger": _matmul_integer,
+    "MatMulInteger": lambda n: matmul_of_integers(n[0], n[1], n.optional_input(2), n.optional_input(3)),
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
     "QuantizeLinear": _quantize,

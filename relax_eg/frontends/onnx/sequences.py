@@ -28,10 +28,6 @@ def _place(n: OnnxNode, i: int, count: int, last: bool = False) -> int:
     return found + count if found < 0 else found
 
 
-def _construct(n: OnnxNode) -> Held:
-    return TensorList(tuple(n.required_input(i) for i in range(len(n.inputs))))
-
-
 def _empty(n: OnnxNode) -> Held:
     n.ignore_attributes("dtype")
     return TensorList(())
@@ -125,7 +121,7 @@ HANDLERS: dict[str, Handler] = {
     "OptionalGetElement": _get_element,
     "OptionalHasElement": _has_element,
     "SequenceAt": _at,
-    "SequenceConstruct": _construct,
+    "SequenceConstruct": lambda n: TensorList(tuple(n.required_input(i) for i in range(len(n.inputs)))),
     "SequenceEmpty": _empty,
     "SequenceErase": _erase,
     "SequenceInsert": _insert,

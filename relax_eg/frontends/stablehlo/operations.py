@@ -323,10 +323,6 @@ def _round_away(x: Any) -> Any:
     return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
 
 
-def _round_even(x: Any) -> Any:
-    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
-
-
 _CHLO: Mapping[str, Callable[..., Any]] = {
     "acos": lax.acos, "acosh": lax.acosh, "asin": lax.asin, "asinh": lax.asinh, "atan": lax.atan, "atanh": lax.atanh,
     "cosh": lax.cosh, "digamma": lax.digamma, "erf": lax.erf, "erfc": lax.erfc, "erf_inv": lax.erf_inv,
@@ -355,7 +351,8 @@ OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
         "exponential": lax.exp, "exponential_minus_one": lax.expm1, "floor": lax.floor, "imag": lax.imag,
         "is_finite": lax.is_finite, "log": lax.log, "log_plus_one": lax.log1p, "logistic": lax.logistic,
         "negate": lax.neg, "not": lax.bitwise_not, "popcnt": lax.population_count, "real": lax.real,
-        "round_nearest_afz": _round_away, "round_nearest_even": _round_even, "rsqrt": lax.rsqrt, "sign": lax.sign,
+        "round_nearest_afz": _round_away, "rsqrt": lax.rsqrt, "sign": lax.sign,
+        "round_nearest_even": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
         "sine": lax.sin, "sqrt": lax.sqrt, "tan": lax.tan, "tanh": lax.tanh,
         "optimization_barrier": lambda x: x,
     }.items()},

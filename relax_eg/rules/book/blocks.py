@@ -24,7 +24,7 @@ def diagonal(x: Any, places: Any) -> Any:
 # --- concatenated operands ---
 
 
-@_rule("a: *b m k, c: *b m j, w: k+j n", tags=("matmul", "concat"), check=False)
+@_rule("a: *b m k, c: *b m j, w: k+j n", tags=("matmul", "concat"))
 def joined_features_times_weight(a: Any, c: Any, w: Any) -> Any:
     """[A, C] W = A W[:k] + C W[k:]: the features are not concatenated"""
     k, n = a.shape[-1], w.shape[1]
@@ -41,7 +41,7 @@ def kron(a: Any, b: Any) -> Any:
     return op.reshape(op.expand_dims(a, (1, 3)) * op.expand_dims(b, (0, 2)), (m * p, n * q))
 
 
-@_rule("a: m n, b: p q", when=("p >= 1", "q >= 1"), numerics="exact", tags=("kron", "transpose"), check=False)
+@_rule("a: m n, b: p q", when=("p >= 1", "q >= 1"), numerics="exact", tags=("kron", "transpose"))
 def transpose_of_kron(a: Any, b: Any) -> Any:
     """kron(A, B)' = kron(A', B')"""
     return kron(a, b).T, kron(a.T, b.T)
@@ -50,7 +50,7 @@ def transpose_of_kron(a: Any, b: Any) -> Any:
 # --- one row or column ---
 
 
-@_rule("a: *b m 1, c: 1 n", tags=("matmul", "outer"), check=False)
+@_rule("a: *b m 1, c: 1 n", tags=("matmul", "outer"))
 def product_over_one(a: Any, c: Any) -> Any:
     """A C = A * C for a contracted axis of size 1: an outer product"""
     return a @ c, a * c
@@ -59,13 +59,13 @@ def product_over_one(a: Any, c: Any) -> Any:
 # --- sums in which a product hides ---
 
 
-@_rule("a: n k, b: k n", tags=("matmul", "diagonal"), check=False)
+@_rule("a: n k, b: k n", tags=("matmul", "diagonal"))
 def diagonal_of_product(a: Any, b: Any) -> Any:
     """diag(A B) = rowsum(A * B')"""
     return op.sum(op.where(eye_mask(a.shape[0]), a @ b, 0.0), 1), op.sum(a * b.T, 1)
 
 
-@_rule("x: n n", tags=("diagonal",), check=False)
+@_rule("x: n n", tags=("diagonal",))
 def diagonal_gathered(x: Any) -> Any:
     """diag(X) = rowsum(X * I), as jax.numpy.diagonal is traced: the other elements of a product need not be computed"""
     n = x.shape[0]

@@ -12,7 +12,7 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.record import TABLE, call
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import ProgramQueries, schema
 from relax_eg.rules.value_trials import broadcast_operands
 from relax_eg.tir.functions import FUNCTIONS
 
@@ -21,7 +21,8 @@ _CHOICE = "where"
 _BROADCASTING = frozenset(n for n, f in FUNCTIONS.items() if n in TABLE and f.arity > 1) | {_CHOICE}
 
 
-def _narrow(e: Expr, queries: ProgramQueries) -> Expr | None:
+def operands_without_broadcasts(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """f(x, broadcast(y)) = f(x, y) for each operator f that broadcasts its operands"""
     args = list(e.args)
     for i, a in enumerate(e.args):
         for x in _narrower(a):
@@ -48,15 +49,8 @@ def _keeps_annotation(e: Expr, args: tuple[Expr, ...]) -> bool:
 broadcasts = RuleSet(
     "broadcasts",
     schemas=(
-        Schema(
-            "operands_without_broadcasts",
-            "f(x, broadcast(y)) = f(x, y) for each operator f that broadcasts its operands",
-            "exact",
-            frozenset(("broadcasts",)),
-            _narrow,
-            _BROADCASTING,
-            (broadcast_operands,),
-            asks_again=True,
+        schema(
+            operands_without_broadcasts, "exact", ("broadcasts",), _BROADCASTING, (broadcast_operands,), asks_again=True
         ),
     ),
 )

@@ -37,7 +37,7 @@ def _per_kernel(v: Any) -> Any:
 # --- linearity ---
 
 
-@_rule(f"{_X}, y: n k h w, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+@_rule(f"{_X}, y: n k h w, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv",))
 def conv_left_factor(x: Any, y: Any, f: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """x * f + y * f = (x + y) * f for convolutions by one kernel"""
     p = _around(**around)
@@ -45,7 +45,7 @@ def conv_left_factor(x: Any, y: Any, f: Any, strides: Any, dilation: Any, **arou
     return left, op.conv(x + y, f, strides, p, dilation)
 
 
-@_rule(f"{_X}, {_W}, g: o k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+@_rule(f"{_X}, {_W}, g: o k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",))
 def conv_right_factor(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """x * f + x * g = x * (f + g) for convolutions of one image"""
     p = _around(**around)
@@ -53,21 +53,21 @@ def conv_right_factor(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **aro
     return left, op.conv(x, f + g, strides, p, dilation)
 
 
-@_rule(f"{_X}, {_W}, s:", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+@_rule(f"{_X}, {_W}, s:", attrs=_STEPS, sizes=_PADDED, tags=("conv",))
 def conv_of_scaled_image(x: Any, f: Any, s: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """(x s) * f = x * (f s): the kernel has fewer elements than the image, or is known ahead"""
     p = _around(**around)
     return op.conv(x * s, f, strides, p, dilation), op.conv(x, f * s, strides, p, dilation)
 
 
-@_rule(f"{_X}, {_W}, s:", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"), check=False)
+@_rule(f"{_X}, {_W}, s:", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"))
 def scaled_conv(x: Any, f: Any, s: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """(x * f) s = x * (f s)"""
     p = _around(**around)
     return op.conv(x, f, strides, p, dilation) * s, op.conv(x, f * s, strides, p, dilation)
 
 
-@_rule(f"{_X}, {_W}, g: o", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"), check=False)
+@_rule(f"{_X}, {_W}, g: o", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"))
 def batch_norm_scale_into_kernel(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """(x * f) g = x * (f g) for a scale g of each channel: a batch norm's scale folded into the kernel"""
     p = _around(**around)
@@ -77,7 +77,7 @@ def batch_norm_scale_into_kernel(x: Any, f: Any, g: Any, strides: Any, dilation:
     )
 
 
-@_rule(f"{_X}, {_W}, g: o", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"), check=False)
+@_rule(f"{_X}, {_W}, g: o", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"))
 def batch_norm_scale_into_kernel_channels_last(
     x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any
 ) -> Any:
@@ -88,7 +88,7 @@ def batch_norm_scale_into_kernel_channels_last(
     return left, op.permute_dims(op.conv(x, f * _per_kernel(g), strides, p, dilation), last)
 
 
-@_rule(f"{_X}, {_W}, g: k", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"), check=False)
+@_rule(f"{_X}, {_W}, g: k", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"))
 def channel_scale_into_kernel(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """(x g) * f = x * (g f) for a scale g of each channel of the image"""
     p = _around(**around)
@@ -96,10 +96,7 @@ def channel_scale_into_kernel(x: Any, f: Any, g: Any, strides: Any, dilation: An
     return left, op.conv(x, _per_channel(g) * f, strides, p, dilation)
 
 
-@_rule(
-    "y: *b n, m: n, g: n, c: n", when=("is_weight(m)", "is_weight(g)", "is_weight(c)"), tags=("conv", "weights"),
-    check=False,
-)  # fmt: skip
+@_rule("y: *b n, m: n, g: n, c: n", when=("is_weight(m)", "is_weight(g)", "is_weight(c)"), tags=("conv", "weights"))
 def normalization_as_affine(y: Any, m: Any, g: Any, c: Any) -> Any:
     """(y - m) g + c = y g + (c - m g) for weights m, g and c: c - m g is computed ahead of the calls"""
     return (y - m) * g + c, y * g + (c - m * g)
@@ -107,8 +104,7 @@ def normalization_as_affine(y: Any, m: Any, g: Any, c: Any) -> Any:
 
 @_rule(
     "y: n k h w, m: k 1 1, g: k 1 1, c: k 1 1", when=("is_weight(m)", "is_weight(g)", "is_weight(c)"),
-    tags=("conv", "weights"), check=False,
-)  # fmt: skip
+    tags=("conv", "weights"))  # fmt: skip
 def normalization_as_affine_channels_first(y: Any, m: Any, g: Any, c: Any) -> Any:
     """(y - m) g + c = y g + (c - m g) for moments of channels that stand before height and width"""
     return (y - m) * g + c, y * g + (c - m * g)
@@ -119,8 +115,7 @@ def normalization_as_affine_channels_first(y: Any, m: Any, g: Any, c: Any) -> An
 
 @_rule(
     f"{_X}, {_W}, g: r k p q", attrs=_STEPS, sizes=_PADDED, when="inputs_in_order(f, g)", phase="merge",
-    tags=("conv", "merge"), check=False,
-)  # fmt: skip
+    tags=("conv", "merge"))  # fmt: skip
 def conv_merge_parallel(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """x * f, x * g = the two parts of x * [f; g]: convolutions that share an image, as one"""
     p = _around(**around)
@@ -131,10 +126,7 @@ def conv_merge_parallel(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **a
     return (one, two), (first, op.strided_slice(both, (0, o, 0, 0), (n, o + r, h, w)))
 
 
-@_rule(
-    f"{_X}, y: n j h w, {_W}, g: o j p q", attrs=_STEPS, sizes=_PADDED, phase="merge", tags=("conv", "merge"),
-    check=False,
-)  # fmt: skip
+@_rule(f"{_X}, y: n j h w, {_W}, g: o j p q", attrs=_STEPS, sizes=_PADDED, phase="merge", tags=("conv", "merge"))
 def sum_of_convs(x: Any, y: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """x * f + y * g = [x, y] * [f, g]: channels of two images as those of one"""
     p = _around(**around)
@@ -142,7 +134,7 @@ def sum_of_convs(x: Any, y: Any, f: Any, g: Any, strides: Any, dilation: Any, **
     return left, op.conv(op.concat([x, y], 1), op.concat([f, g], 1), strides, p, dilation)
 
 
-@_rule(f"{_X}, {_W}, g: r k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+@_rule(f"{_X}, {_W}, g: r k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",))
 def concat_of_convs(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """[x * f, x * g] = x * [f; g]: the branches of an inception block"""
     p = _around(**around)
@@ -150,7 +142,7 @@ def concat_of_convs(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **aroun
     return left, op.conv(x, op.concat([f, g], 0), strides, p, dilation)
 
 
-@_rule(f"{_X}, y: n k h w, {_W}, g: o k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+@_rule(f"{_X}, y: n k h w, {_W}, g: o k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",))
 def convs_as_groups(x: Any, y: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """[x * f, y * g] = [x, y] * [f; g] in two groups: the streams of two images as one convolution"""
     p = _around(**around)
@@ -158,7 +150,7 @@ def convs_as_groups(x: Any, y: Any, f: Any, g: Any, strides: Any, dilation: Any,
     return left, op.conv(op.concat([x, y], 1), op.concat([f, g], 0), strides, p, dilation, groups=2)
 
 
-@_rule(f"{_X}, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv", "sum"), check=False)
+@_rule(f"{_X}, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv", "sum"))
 def channel_sum_of_conv(x: Any, f: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """the sum over channels of x * f = x * (the sum of the kernels)"""
     p = _around(**around)
@@ -169,34 +161,34 @@ def channel_sum_of_conv(x: Any, f: Any, strides: Any, dilation: Any, **around: A
 # --- kernels of one element, and as large as the image ---
 
 
-@_rule("x: n k h w, f: o k 1 1", tags=("conv", "matmul"), check=False)
+@_rule("x: n k h w, f: o k 1 1", tags=("conv", "matmul"))
 def pointwise_conv_is_matmul(x: Any, f: Any) -> Any:
     """x * f = x' F for a kernel of one element: a matmul over channels"""
     rows = op.permute_dims(x, (0, 2, 3, 1)) @ op.squeeze(f, (2, 3)).T
     return op.conv(x, f), op.permute_dims(rows, (0, 3, 1, 2))
 
 
-@_rule("x: n k h w, f: o k 1 1", tags=("conv", "matmul"), check=False)
+@_rule("x: n k h w, f: o k 1 1", tags=("conv", "matmul"))
 def pointwise_conv_is_matmul_channels_last(x: Any, f: Any) -> Any:
     """(x * f)' = x' F for a kernel of one element, channels last on both sides: nothing is moved"""
     rows = op.permute_dims(x, (0, 2, 3, 1))
     return op.permute_dims(op.conv(x, f), (0, 2, 3, 1)), rows @ op.squeeze(f, (2, 3)).T
 
 
-@_rule("x: n k h w, f: o k 1 1", tags=("conv", "matmul"), check=False)
+@_rule("x: n k h w, f: o k 1 1", tags=("conv", "matmul"))
 def pointwise_conv_is_matmul_channels_first(x: Any, f: Any) -> Any:
     """x * f = F X for a kernel of one element, X with height and width as one axis: nothing is moved"""
     (n, k, h, w), o = x.shape, f.shape[0]
     return op.conv(x, f), op.reshape(op.squeeze(f, (2, 3)) @ op.reshape(x, (n, k, h * w)), (n, o, h, w))
 
 
-@_rule("x: n k w, f: o k 1", tags=("conv", "matmul"), check=False)
+@_rule("x: n k w, f: o k 1", tags=("conv", "matmul"))
 def pointwise_conv_over_one_axis_is_matmul(x: Any, f: Any) -> Any:
     """x * f = F x for a kernel of one element over one axis"""
     return op.conv(x, f), op.squeeze(f, 2) @ x
 
 
-@_rule("x: n k h w, f: o k h w", when=("h >= 1", "w >= 1"), tags=("conv", "matmul"), check=False)
+@_rule("x: n k h w, f: o k h w", when=("h >= 1", "w >= 1"), tags=("conv", "matmul"))
 def conv_of_the_whole_image_is_matmul(x: Any, f: Any) -> Any:
     """x * f = X F' for a kernel as large as the image"""
     (n, k, h, w), o = x.shape, f.shape[0]
@@ -204,9 +196,7 @@ def conv_of_the_whole_image_is_matmul(x: Any, f: Any) -> Any:
     return op.conv(x, f), op.expand_dims(flat, (2, 3))
 
 
-@_rule(
-    "x: n k h w, f: o k 2*i+1 2*j+1, g: o k 1 1", sizes="i j", tags=("conv", "kernel"), check=False,
-)  # fmt: skip
+@_rule("x: n k h w, f: o k 2*i+1 2*j+1, g: o k 1 1", sizes="i j", tags=("conv", "kernel"))
 def smaller_kernel_into_larger(x: Any, f: Any, g: Any, i: Any, j: Any) -> Any:
     """x * f + x * g = x * (f + g in its middle) for a g of one element: branches of a block as one convolution"""
     around = [(i, i), (j, j)]
@@ -216,8 +206,7 @@ def smaller_kernel_into_larger(x: Any, f: Any, g: Any, i: Any, j: Any) -> Any:
 
 @_rule(
     f"{_X}, {_W}", attrs=_STEPS, sizes="a b c d r s t u", when=("r >= 0", "s >= 0", "t >= 0", "u >= 0"),
-    phase="simplify", tags=("conv", "pad"), check=False,
-)  # fmt: skip
+    phase="simplify", tags=("conv", "pad"))  # fmt: skip
 def pad_into_conv(
     x: Any, f: Any, r: Any, s: Any, t: Any, u: Any, strides: Any, dilation: Any, **around: Any
 ) -> Any:  # fmt: skip
@@ -231,10 +220,7 @@ def pad_into_conv(
 # --- pooling ---
 
 
-@_rule(
-    "x: n k h w, f: o k 1 1", attrs={"strides": "reduce_window.strides"}, sizes="p q",
-    tags=("conv", "pool"), check=False,
-)  # fmt: skip
+@_rule("x: n k h w, f: o k 1 1", attrs={"strides": "reduce_window.strides"}, sizes="p q", tags=("conv", "pool"))
 def pool_before_pointwise_conv(x: Any, f: Any, p: Any, q: Any, strides: Any) -> Any:
     """window sums of x * f = (window sums of x) * f for a kernel of one element: fewer elements to convolve"""
     if len(strides) != 4 or strides[:2] != (1, 1):
@@ -244,31 +230,27 @@ def pool_before_pointwise_conv(x: Any, f: Any, p: Any, q: Any, strides: Any) -> 
     return left, op.conv(op.reduce_window(x, "sum", window, strides), f)
 
 
-@_rule("x: n k h w", when=("h >= 1", "w >= 1"), tags=("pool", "sum"), check=False)
+@_rule("x: n k h w", when=("h >= 1", "w >= 1"), tags=("pool", "sum"))
 def window_sum_of_everything(x: Any) -> Any:
     """the sum of a window as large as the image = its sum"""
     h, w = x.shape[2:]
     return op.reduce_window(x, "sum", (1, 1, h, w)), op.sum(x, (2, 3), keepdims=True)
 
 
-@_rule("x: n k h w", when=("h >= 1", "w >= 1"), numerics="exact", tags=("pool", "max"), check=False)
+@_rule("x: n k h w", when=("h >= 1", "w >= 1"), numerics="exact", tags=("pool", "max"))
 def window_max_of_everything(x: Any) -> Any:
     """the maximum of a window as large as the image = its maximum"""
     h, w = x.shape[2:]
     return op.reduce_window(x, "max", (1, 1, h, w)), op.max(x, (2, 3), keepdims=True)
 
 
-@_rule(
-    "x: *b", attrs={"strides": "reduce_window.strides"}, sizes="*p:b", tags=("pool", "max"), check=False,
-)  # fmt: skip
+@_rule("x: *b", attrs={"strides": "reduce_window.strides"}, sizes="*p:b", tags=("pool", "max"))
 def max_pool_before_relu(x: Any, p: Any, strides: Any) -> Any:
     """max pool of relu(x) = relu of the max pool of x, without padding: fewer elements to compare"""
     return op.reduce_window(op.relu(x), "max", p, strides), op.relu(op.reduce_window(x, "max", p, strides))
 
 
-@_rule(
-    "x: *b, s:", attrs={"strides": "reduce_window.strides"}, sizes="*p:b *l:b *h:b", tags=("pool", "sum"), check=False
-)
+@_rule("x: *b, s:", attrs={"strides": "reduce_window.strides"}, sizes="*p:b *l:b *h:b", tags=("pool", "sum"))
 def scaled_before_pool(x: Any, s: Any, p: Any, l: Any, h: Any, strides: Any) -> Any:  # noqa: E741
     """window sums of x s = (window sums of x) s"""
     around = tuple(zip(l, h, strict=True))

@@ -15,7 +15,7 @@ from relax_eg.ops import bytes_of
 from relax_eg.ops.fused import fused_call, program_at
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import decoders
-from relax_eg.rules.schemas import MEMORY, ProgramQueries, Schema
+from relax_eg.rules.schemas import MEMORY, ProgramQueries, schema
 from relax_eg.tir import PatternKind, classify
 from relax_eg.tir.work import DECODED
 
@@ -23,7 +23,8 @@ _LARGE = 1 << 23  # chosen: least bytes of a weight that no core's cache holds
 _MOST = 48  # limit: operators of a decoder
 
 
-def _decoded_inside(e: Expr, queries: ProgramQueries) -> Expr | None:
+def decoded_inside(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a product with a weight that is decoded from fewer bytes is one tensor program with the decoder"""
     weight = e.args[1]
     if not isinstance(weight.annotation, Tensor) or weight.annotation.shape is None:
         return None
@@ -62,15 +63,5 @@ def _is_pointwise(x: Expr) -> bool:
 
 decoding = RuleSet(
     "decoding",
-    schemas=(
-        Schema(
-            "decoded_inside",
-            "a product with a weight that is decoded from fewer bytes is one tensor program with the decoder",
-            "exact",
-            frozenset(("decoding", MEMORY)),
-            _decoded_inside,
-            frozenset(("matmul", "linear")),
-            (decoders,),
-        ),
-    ),
+    schemas=(schema(decoded_inside, "exact", ("decoding", MEMORY), ("matmul", "linear"), (decoders,)),),
 )

@@ -10,23 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from relax_eg.errors import OperatorError
+from relax_eg.ir import heads
 from relax_eg.ir.annotations import Shape, Tensor, Tuple, substitute
 from relax_eg.ir.calls import call_function, call_sizes, function_ref, inline_call
 from relax_eg.ir.control import group_arguments, runs_of, scan, while_loop
-from relax_eg.ir.expr import (
-    CALL,
-    FUNCTION,
-    SCAN,
-    SHARD_MAP,
-    TUPLE_GET,
-    WHILE,
-    Expr,
-    rebuild,
-    tuple_,
-    tuple_get,
-    var,
-)
-from relax_eg.ir.heads import PASSIVE, with_operands
+from relax_eg.ir.expr import Expr, rebuild, tuple_, tuple_get, var
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import frontier, missing_sizes, remaining_origins, replace_names, split, static_expressions
 from relax_eg.memo import Memo
@@ -35,19 +23,20 @@ from relax_eg.ops.libraries import instantiate
 from relax_eg.rules.book.loop_parts import in_parts, steps_in_parts
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import calls, scans, scans_of_parts, short_scans, while_loops
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import ProgramQueries, schema
 
 # Contractions are faster for all steps at once: the matrix is read once, and there are enough rows for all cores.
 _CONTRACTIONS = frozenset(("matmul", "linear", "conv"))
 
 
-def _leave_the_loop(e: Expr, queries: ProgramQueries) -> Expr | None:
+def loop_invariants(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """work that is the same at every step of a loop is done before the loop"""
     runs = runs_of(e.op, e.args, dict(e.attrs))
     found = [_outside(r.function, r.constants, (*r.carry, *r.slices), queries) for r in runs]
     if not any(found):
         return None
     made = [(f[0], f[1]) if f else (r.function, r.constants) for f, r in zip(found, runs, strict=True)]
-    if e.op == WHILE:
+    if e.op == heads.WHILE:
         (condition, first), (body, second) = made
         return while_loop(condition, body, first, second, runs[-1].carry)
     return _scan_like(e, *made[0], runs[-1].carry, runs[-1].slices)
@@ -58,8 +47,9 @@ def _scan_like(e: Expr, body: Expr, same: Sequence[Expr], carry: Sequence[Expr],
     return scan(body, same, carry, xs, **more)
 
 
-def _run_ahead(e: Expr, queries: ProgramQueries) -> Expr | None:
-    if e.args[0].op != FUNCTION:
+def calls_ahead(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """work of a called function on operands known ahead of the calls is done before the call"""
+    if e.args[0].op != heads.FUNCTION:
         return None
     flags = queries.ahead_params(str(e.args[0].attr("name")))
     ahead = [a for a, flag in zip(e.args[1:], flags, strict=True) if flag]
@@ -92,8 +82,10 @@ def _outside(
     return function_ref(inner), [*inline_call(cut.prepare, list(given.values())), *kept]
 
 
-def _batch(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
-    """Tries the body in its best form first, then as written, because the best form may have merged work that depends
+def loop_steps(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """a contraction that depends on no earlier step of a scan is done for all steps at once
+
+    Tries the body in its best form first, then as written, because the best form may have merged work that depends
     on earlier steps with work that does not."""
     name = str(group_arguments(e.op, e.args, dict(e.attrs)).functions[0].attr("name"))
     best = queries.best(name)
@@ -156,9 +148,10 @@ def _with_contractions(function: Function, within: set[Expr]) -> set[Expr]:
 _MOST_CALLED_ONCE, _MOST_OPERATORS = 256, 12
 
 
-def _inline(e: Expr, queries: ProgramQueries) -> Expr | None:
-    called = e.args[0] if e.op == TUPLE_GET else e
-    if called.op != CALL:
+def calls_inlined(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a call of a small function, or of one that is called once, is the body of the function"""
+    called = e.args[0] if e.op == heads.TUPLE_GET else e
+    if called.op != heads.CALL:
         return None
     try:
         found = _body(called, queries, _MOST_CALLED_ONCE, [])
@@ -166,7 +159,7 @@ def _inline(e: Expr, queries: ProgramQueries) -> Expr | None:
         return None
     if found is None:
         return None
-    return tuple_get(found[0], e.attr("index")) if e.op == TUPLE_GET else found[0]
+    return tuple_get(found[0], e.attr("index")) if e.op == heads.TUPLE_GET else found[0]
 
 
 # What a body is made of: the name of a function, the function, and how many calls it has.
@@ -199,7 +192,7 @@ def _called(name: str, queries: ProgramQueries) -> _Called:
 
 
 def _body_anew(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]) -> tuple[Expr, int] | None:
-    name = str(e.args[0].attr("name")) if e.args[0].op == FUNCTION else ""
+    name = str(e.args[0].attr("name")) if e.args[0].op == heads.FUNCTION else ""
     if not name:
         return None
     asked.append(_called(name, queries))
@@ -212,10 +205,10 @@ def _body_anew(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]
         return None
     if any(substitute(p, sizes) != a for p, a in zip(params, operands, strict=True)):
         return None  # the call checks at run time whether its operands fit
-    inside = [x for x in function.expressions() if x.op not in PASSIVE]
+    inside = [x for x in function.expressions() if x.op not in heads.PASSIVE]
     most = most if calls <= 1 else min(most, _MOST_OPERATORS)  # a loop that runs it does not call it
     count = len(inside)
-    if count > most or any(x.op == SHARD_MAP for x in inside):
+    if count > most or any(x.op == heads.SHARD_MAP for x in inside):
         return None
     env = dict(zip(function.params, e.args[1:], strict=True))
     for b in function.blocks[0].bindings:
@@ -224,8 +217,8 @@ def _body_anew(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]
 
     def inlined(x: Expr, args: tuple[Expr, ...]) -> Expr:
         nonlocal count
-        made = with_operands(x, args)
-        inner = _body(made, queries, most - count + 1, asked) if made.op == CALL else None
+        made = heads.with_operands(x, args)
+        inner = _body(made, queries, most - count + 1, asked) if made.op == heads.CALL else None
         if inner is None:
             return made
         count += inner[1] - 1
@@ -239,11 +232,11 @@ def _body_anew(e: Expr, queries: ProgramQueries, most: int, asked: list[_Called]
 _MOST_STEPS, _MOST_UNROLLED = 4, 256
 
 
-def _unroll(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """Proposes the steps of a short scan one after the other."""
-    loop = e.args[0] if e.op == TUPLE_GET else e
+def steps_unrolled(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a scan of few steps is its steps, one after the other"""
+    loop = e.args[0] if e.op == heads.TUPLE_GET else e
     if (
-        loop.op != SCAN
+        loop.op != heads.SCAN
         or not isinstance(loop.annotation, Tuple)
         or not loop.attr("length").is_const
         or not 1 <= loop.attr("length").value <= _MOST_STEPS
@@ -252,7 +245,7 @@ def _unroll(e: Expr, queries: ProgramQueries) -> Expr | None:
     length = loop.attr("length").value
     (run,) = runs_of(loop.op, loop.args, dict(loop.attrs))
     carry, stacked = list(run.carry), list[tuple[Expr, ...]]()
-    if run.function.op != FUNCTION or not all(isinstance(x.annotation, Tensor) for x in run.slices):
+    if run.function.op != heads.FUNCTION or not all(isinstance(x.annotation, Tensor) for x in run.slices):
         return None
     for i in reversed(range(length)) if loop.attr("reverse") else range(length):
         slices = [x if length == 1 else op.strided_slice(x, (i, *[0] * (x.ndim - 1)), (i + 1, *x.shape[1:]))
@@ -267,65 +260,17 @@ def _unroll(e: Expr, queries: ProgramQueries) -> Expr | None:
     in_order = stacked[::-1] if loop.attr("reverse") else stacked
     rows = [s[0] if length == 1 else op.concat(s, 0) for s in zip(*in_order, strict=True)]
     made = (*carry, *rows)
-    return made[e.attr("index")] if e.op == TUPLE_GET else tuple_(made)
+    return made[e.attr("index")] if e.op == heads.TUPLE_GET else tuple_(made)
 
 
 functions = RuleSet(
     "functions",
     schemas=(
-        Schema(
-            "loop_invariants",
-            "work that is the same at every step of a loop is done before the loop",
-            "exact",
-            frozenset(("loops",)),
-            _leave_the_loop,
-            frozenset((SCAN, WHILE)),
-            (scans, while_loops),
-        ),
-        Schema(
-            "loop_steps",
-            "a contraction that depends on no earlier step of a scan is done for all steps at once",
-            "reassociate",
-            frozenset(("loops",)),
-            _batch,
-            frozenset((SCAN,)),
-            (scans,),
-        ),
-        Schema(
-            "steps_in_parts",
-            "a scan that reads several parts of a slice has a slice for each part",
-            "exact",
-            frozenset(("loops",)),
-            steps_in_parts,
-            frozenset((SCAN,)),
-            (scans_of_parts,),
-        ),
-        Schema(
-            "calls_ahead",
-            "work of a called function on operands known ahead of the calls is done before the call",
-            "exact",
-            frozenset(("calls",)),
-            _run_ahead,
-            frozenset((CALL,)),
-            (calls,),
-        ),
-        Schema(
-            "calls_inlined",
-            "a call of a small function, or of one that is called once, is the body of the function",
-            "exact",
-            frozenset(("calls",)),
-            _inline,
-            frozenset((CALL, TUPLE_GET)),
-            (calls,),
-        ),
-        Schema(
-            "steps_unrolled",
-            "a scan of few steps is its steps, one after the other",
-            "exact",
-            frozenset(("loops",)),
-            _unroll,
-            frozenset((SCAN, TUPLE_GET)),
-            (short_scans,),
-        ),
+        schema(loop_invariants, "exact", ("loops",), (heads.SCAN, heads.WHILE), (scans, while_loops)),
+        schema(loop_steps, "reassociate", ("loops",), (heads.SCAN,), (scans,)),
+        schema(steps_in_parts, "exact", ("loops",), (heads.SCAN,), (scans_of_parts,)),
+        schema(calls_ahead, "exact", ("calls",), (heads.CALL,), (calls,)),
+        schema(calls_inlined, "exact", ("calls",), (heads.CALL, heads.TUPLE_GET), (calls,)),
+        schema(steps_unrolled, "exact", ("loops",), (heads.SCAN, heads.TUPLE_GET), (short_scans,)),
     ),
 )

@@ -18,12 +18,13 @@ from relax_eg.ir.module import Function
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, counts, movement_operators, site_of
+from relax_eg.reached import leaves
 from relax_eg.rules.index_maps.inward import Inward, Undecided, is_join, is_padded, is_pointwise
 from relax_eg.rules.index_maps.outward import mapped
 from relax_eg.rules.index_maps.stacks import FEWEST, stacked
 from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of, whole
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.shared_parts import why_not_equal_over_shared
 from relax_eg.rules.value_trials import moved_values
 from relax_eg.shapes import Dim
@@ -42,7 +43,8 @@ _SCATTERED = 2  # chosen: how much longer an element takes that is read at a com
 _OPERATORS = frozenset(n for n, o in TABLE.items() if o.equations is not None and o.moves != "make")
 
 
-def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def same_elements(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """an operator of values at other places is the operator's value at these places"""
     found: dict[Expr, None] = {}
     for form in _forms(e, queries):
         is_new = form is not e and form not in found and form.annotation == e.annotation
@@ -53,7 +55,7 @@ def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
 
 def _forms(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     makers = (_outward, _associated) if is_pointwise(e) else (_inward, _outward, _joined, _without_padding)
-    if _is_choice(e):
+    if e.op == "where" and all(x.op not in CORE for x in e.args[1:]):
         makers = (*makers, _chosen)
     for make in makers:
         try:
@@ -92,10 +94,6 @@ def _without_padding(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     """The operator of values before they are padded, for one that reduces the padded axes; the proof decides."""
     if TABLE[e.op].moves is None and any(map(is_padded, e.args)):
         yield call(e.op, tuple(a.args[0] if is_padded(a) else a for a in e.args), dict(e.attrs))
-
-
-def _is_choice(e: Expr) -> bool:
-    return e.op == "where" and all(x.op not in CORE for x in e.args[1:])
 
 
 def _chosen(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
@@ -145,7 +143,8 @@ def _associated(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     """The same operands of nested uses of one function, those that vary along fewer axes first."""
     if not _commutes(e.op) or any(r.op == e.op for r in queries.readers(e)) or all(a.op != e.op for a in e.args):
         return
-    operands = [_narrow(a, e) for a in _operands(e)]
+    inner = leaves(e, lambda x: x.args if x.op == e.op else None, _MOST_OPERANDS)
+    operands = [_narrow(a, e) for a in inner]
     groups: dict[frozenset[int], Expr] = {}
     for axes, a in operands:
         groups[axes] = call(e.op, (groups[axes], a)) if axes in groups else a
@@ -156,18 +155,6 @@ def _associated(e: Expr, queries: ProgramQueries) -> Iterator[Expr]:
     for axes in by_size[1:]:
         made = call(e.op, (groups[axes], made))
     yield made
-
-
-def _operands(e: Expr) -> list[Expr]:
-    found: list[Expr] = []
-    todo = [e]
-    while todo and len(found) < _MOST_OPERANDS:
-        x = todo.pop()
-        for a in x.args[::-1] if x.op == e.op else ():
-            todo.append(a)
-        if x.op != e.op:
-            found.append(x)
-    return [*found, *todo[::-1]]
 
 
 def _narrow(a: Expr, e: Expr) -> tuple[frozenset[int], Expr]:
@@ -248,16 +235,8 @@ def _prove(left: Expr, right: Expr, facts: FactsOf, functions: Mapping[str, Func
 index_maps = RuleSet(
     "index_maps",
     schemas=(
-        Schema(
-            "same_elements",
-            "an operator of values at other places is the operator's value at these places",
-            "reassociate",
-            frozenset(("index_maps",)),
-            _propose,
-            _OPERATORS,
-            (moved_values,),
-            asks_again=True,
-            prove=_prove,
+        schema(
+            same_elements, "reassociate", ("index_maps",), _OPERATORS, (moved_values,), asks_again=True, prove=_prove
         ),
     ),
 )

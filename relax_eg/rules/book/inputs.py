@@ -19,7 +19,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_within
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema, Trial, main_of, trial_of
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, Trial, main_of, schema, trial_of
 from relax_eg.tir.analyze import stage_flops
 
 _MOST_BYTES = 1 << 22  # limit: bytes of a literal, which programs, their files and the keys of the cache hold
@@ -29,7 +29,8 @@ _FLOPS = 8  # chosen: flops of an element of a value that is worth a literal; a 
 _FREE = "values without inputs"
 
 
-def _literal(e: Expr, queries: ProgramQueries) -> Expr | None:
+def value_of_no_input(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """an expression of fixed sizes without inputs is its value"""
     if not _has_no_input(e, queries) or not isinstance(e.annotation, Tensor):
         return None
     readers = queries.readers(e)
@@ -92,16 +93,5 @@ def _tables(rng: np.random.Generator) -> Trial:
 
 inputs = RuleSet(
     "inputs",
-    schemas=(
-        Schema(
-            "value_of_no_input",
-            "an expression of fixed sizes without inputs is its value",
-            "reassociate",
-            frozenset(("inputs",)),
-            _literal,
-            frozenset(TABLE),
-            (_tables,),
-            prove=_why_not_the_value,
-        ),
-    ),
+    schemas=(schema(value_of_no_input, "reassociate", ("inputs",), TABLE, (_tables,), prove=_why_not_the_value),),
 )

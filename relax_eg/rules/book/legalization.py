@@ -14,12 +14,14 @@ from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops.record import TABLE, is_proved_applicable, program_of, site_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import uses_of
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import ProgramQueries, schema
 from relax_eg.shapes import Dim
 
 
-def _legalize(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """Returns the call of the operator's tensor program. Returns None if the sizes decide whether the operator applies,
+def legalize(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """an operator is a call of the tensor program of its index equations
+
+    Returns the call of the operator's tensor program. Returns None if the sizes decide whether the operator applies,
     or if it asks for a precision of its products, which equations do not express."""
     site = site_of(e)
     if not all(isinstance(a, Tensor) for a in site.operands) or not is_proved_applicable(
@@ -41,15 +43,5 @@ _OPERATORS = frozenset(name for name, operator in TABLE.items() if operator.equa
 
 legalization = RuleSet(
     "legalization",
-    schemas=(
-        Schema(
-            "legalize",
-            "an operator is a call of the tensor program of its index equations",
-            "exact",
-            frozenset(("legalization",)),
-            _legalize,
-            _OPERATORS,
-            (uses_of(_OPERATORS),),
-        ),
-    ),
+    schemas=(schema(legalize, "exact", ("legalization",), _OPERATORS, (uses_of(_OPERATORS),)),),
 )

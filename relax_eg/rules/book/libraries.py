@@ -74,7 +74,7 @@ def _attention(kind: str, name: str, implementation: Literal["xla", "cudnn"], re
         target=functools.partial(routines.attention, kind=kind, implementation=implementation),
         # cuDNN takes a bias of the operands' dtype.
         numerics="approximate" if (kind, implementation) == ("bias", "cudnn") else "reassociate",
-        tags=("attention",), doc=f"attention{f' with a {kind}' if kind else ''}, of grouped heads", check=False,
+        tags=("attention",), doc=f"attention{f' with a {kind}' if kind else ''}, of grouped heads",
     )(pattern)  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def _matmul(transposed: bool, parts: tuple[str, ...], batched: bool = False) -> 
     calls.library(
         name, shapes=shapes, requires=KERNELS, tags=("matmul",),
         target=functools.partial(routines.matmul, transposed=transposed, parts=parts),
-        doc=f"a matmul{' with ' + ', '.join(parts) if parts else ''}", check=False,
+        doc=f"a matmul{' with ' + ', '.join(parts) if parts else ''}",
     )(pattern)  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def _conv(parts: tuple[str, ...]) -> None:
         name, shapes="x: n k h w, f: o k p q, bias: o", attrs={"strides": "conv.strides", "dilation": "conv.dilation"},
         sizes="a b c d", when=tuple(f"{n} >= 1" for n in "nkhwopq"), requires=KERNELS,
         target=functools.partial(routines.conv, parts=parts), tags=("conv",),
-        doc="a convolution with a bias for each channel" + "".join(f" and {p}" for p in parts), check=False,
+        doc="a convolution with a bias for each channel" + "".join(f" and {p}" for p in parts),
     )(pattern)  # fmt: skip
 
 
@@ -165,8 +165,7 @@ for _parts in ((), ("relu",), ("silu",), ("gelu",)):
 
 @calls.library(
     "xla.layer_norm", shapes="x: *b n, g: n, c: n", attrs={"epsilon": "layer_norm.epsilon"}, when="n >= 1",
-    requires=KERNELS, target=routines.layer_norm, tags=("norm",), check=False,
-)  # fmt: skip
+    requires=KERNELS, target=routines.layer_norm, tags=("norm",))  # fmt: skip
 def xla_layer_norm(x: Any, g: Any, c: Any, epsilon: float) -> Any:
     """layer norm over the last axis"""
     return op.layer_norm(x, g, c, -1, epsilon)
@@ -174,8 +173,7 @@ def xla_layer_norm(x: Any, g: Any, c: Any, epsilon: float) -> Any:
 
 @calls.library(
     "xla.rms_norm", shapes="x: *b n, g: n", attrs={"epsilon": "rms_norm.epsilon"}, when="n >= 1",
-    requires=KERNELS, target=routines.rms_norm, tags=("norm",), check=False,
-)  # fmt: skip
+    requires=KERNELS, target=routines.rms_norm, tags=("norm",))  # fmt: skip
 def xla_rms_norm(x: Any, g: Any, epsilon: float) -> Any:
     """root-mean-square norm over the last axis"""
     return op.rms_norm(x, g, -1, epsilon)

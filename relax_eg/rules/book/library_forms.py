@@ -27,7 +27,7 @@ _HARDLY = ("f <= -1e9", "f > -1e30")
 
 
 def _rule(shapes: str, *tags: str, numerics: Any = "reassociate", **options: Any) -> Any:
-    return forms.rule(shapes, phase="library", numerics=numerics, tags=(*tags, "library"), check=False, **options)
+    return forms.rule(shapes, phase="library", numerics=numerics, tags=(*tags, "library"), **options)
 
 
 # --- preparation ---

@@ -25,7 +25,9 @@ _Parts = dict[tuple[Expr, Expr], Expr]  # by a slice and a part of it, as an exp
 
 
 def steps_in_parts(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """The scan `e` with a slice for each part that its body reads of a slice, where the body reads several parts of
+    """a scan that reads several parts of a slice has a slice for each part
+
+    The scan `e` with a slice for each part that its body reads of a slice, where the body reads several parts of
     one, and nothing else of it; None if it does not. Of the body in its best form, else as written."""
     name = str(group_arguments(e.op, e.args, dict(e.attrs)).functions[0].attr("name"))
     best, written = queries.best(name), queries.as_written(name)

@@ -19,7 +19,7 @@ from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema, Trial, trial_of
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, Trial, schema, trial_of
 from relax_eg.shapes import Dim
 
 # limit: elements of a sort that is written as a network. XLA compiles one of 9 in 1.6 s, one of 16 in 5 s.
@@ -63,7 +63,11 @@ def _in_order(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     return op.where(keep, a, b), op.where(keep, b, a)
 
 
-def _network(e: Expr, queries: ProgramQueries | None = None) -> Expr | None:
+def sort_of_few(e: Expr, queries: ProgramQueries | None = None) -> Expr | None:
+    """a sort of few elements is a network of exchanges
+
+    Zeros of both signs are equal, and may change places.
+    """
     (x, *others), axis = e.args, e.attr("axis")
     if others or kind(x.dtype) not in "iuf" or not x.shape[axis].is_const or not 2 <= x.shape[axis].value <= _MOST:
         return None
@@ -81,7 +85,7 @@ def _network(e: Expr, queries: ProgramQueries | None = None) -> Expr | None:
 
 
 def _why_not_sorted(e: Expr, proposed: Expr, facts: FactsOf, functions: Mapping[str, Function]) -> str:
-    return "" if proposed is _network(e) else "it is not the network that is known to sort so many elements"
+    return "" if proposed is sort_of_few(e) else "it is not the network that is known to sort so many elements"
 
 
 def _sorts(rng: np.random.Generator) -> Trial:
@@ -97,16 +101,5 @@ def _sorts(rng: np.random.Generator) -> Trial:
 
 networks = RuleSet(
     "networks",
-    schemas=(
-        Schema(
-            "sort_of_few",
-            "a sort of few elements is a network of exchanges",
-            "reassociate",  # zeros of both signs are equal, and may change places
-            frozenset(("networks", "sort")),
-            _network,
-            frozenset(("sort",)),
-            (_sorts,),
-            prove=_why_not_sorted,
-        ),
-    ),
+    schemas=(schema(sort_of_few, "reassociate", ("networks", "sort"), ("sort",), (_sorts,), prove=_why_not_sorted),),
 )

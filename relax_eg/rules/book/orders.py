@@ -19,7 +19,7 @@ Axes = tuple[int, ...]
 
 # A product may overflow in one order and not in another.
 @_rule("x: *b", attrs={"f": "sum | max | min", "c": "sort.axis", "a": "sum | max | min.axes"}, phase="simplify",
-       tags=("sum", "max", "min", "sort"), check=False)  # fmt: skip
+       tags=("sum", "max", "min", "sort"))  # fmt: skip
 def reduction_of_sort(x: Any, f: Any, c: int, a: Axes) -> Any:
     """f(sort(x)) = f(x) over the sorted axis, for a sum, a maximum or a minimum"""
     return (f(op.sort(x, c), a), f(x, a)) if c in a else None
@@ -31,20 +31,19 @@ def _places(x: Any, axis: int, begin: Any, end: Any) -> Any:
     return op.strided_slice(x, starts, [end if a == axis else n for a, n in enumerate(x.shape)])
 
 
-@_rule("x: *a n *c", attrs={"axis": "sort.axis"}, when="n >= 1", phase="simplify", tags=("max", "sort"), check=False)
+@_rule("x: *a n *c", attrs={"axis": "sort.axis"}, when="n >= 1", phase="simplify", tags=("max", "sort"))
 def last_of_sort(x: Any, axis: int) -> Any:
     """the last of sorted elements = their maximum"""
     return _places(op.sort(x, axis), axis, x.shape[axis] - 1, x.shape[axis]), op.max(x, axis, keepdims=True)
 
 
-@_rule("x: *a n *c", attrs={"axis": "sort.axis"}, when=("n >= 1", "finite(x)"), phase="simplify", tags=("min", "sort"),
-       check=False)  # fmt: skip
+@_rule("x: *a n *c", attrs={"axis": "sort.axis"}, when=("n >= 1", "finite(x)"), phase="simplify", tags=("min", "sort"))
 def first_of_sort(x: Any, axis: int) -> Any:
     """the first of sorted numbers = their minimum"""
     return _places(op.sort(x, axis), axis, 0, 1), op.min(x, axis, keepdims=True)
 
 
-@_rule("x: *a n *c", attrs={"axis": "top_k.axis"}, when="n >= 1", phase="simplify", tags=("max", "sort"), check=False)
+@_rule("x: *a n *c", attrs={"axis": "top_k.axis"}, when="n >= 1", phase="simplify", tags=("max", "sort"))
 def greatest_one(x: Any, axis: int) -> Any:
     """the one greatest element = the maximum"""
     return op.top_k(x, 1, axis)[0], op.max(x, axis, keepdims=True)
@@ -62,7 +61,7 @@ def _by_counting(name: str, dtype: str) -> None:
     for what, law in forms.items():
         _rule(
             "c: *b @ bool", attrs={"a": "sum.axes"}, name=f"{what}_{name}", phase="simplify", numerics="exact",
-            doc=f"whether the count of true values is {what} says whether any is true", tags=("any",), check=False,
+            doc=f"whether the count of true values is {what} says whether any is true", tags=("any",),
         )(law)  # fmt: skip
 
 
@@ -70,20 +69,20 @@ _by_counting("count", "int32")
 _by_counting("count_as_float", "float32")
 
 
-@_rule("x: *b", attrs={"a": "prod.axes"}, numerics="approximate", tags=("prod", "exp"), check=False)
+@_rule("x: *b", attrs={"a": "prod.axes"}, numerics="approximate", tags=("prod", "exp"))
 def prod_of_exponentials(x: Any, a: Axes) -> Any:
     """prod(exp(x)) = exp(sum(x))"""
     return op.prod(op.exp(x), a), op.exp(op.sum(x, a))
 
 
-@_rule("x: *b n", when="n >= 1", phase="simplify", tags=("max", "argmax"), check=False)
+@_rule("x: *b n", when="n >= 1", phase="simplify", tags=("max", "argmax"))
 def value_at_greatest(x: Any) -> Any:
     """the element where the maximum of a row is = the maximum"""
     last = x.ndim - 1
     return op.take_along_axis(x, op.argmax(x, last, keepdims=True), last), op.max(x, last, keepdims=True)
 
 
-@_rule("x: *b", attrs={"axis": "cumsum.axis"}, numerics="approximate", tags=("sum", "cumsum"), check=False)
+@_rule("x: *b", attrs={"axis": "cumsum.axis"}, numerics="approximate", tags=("sum", "cumsum"))
 def differences_of_running_sum(x: Any, axis: int) -> Any:
     """the difference of neighbours in a running sum = the later element"""
     n = x.shape[axis]
@@ -91,13 +90,13 @@ def differences_of_running_sum(x: Any, axis: int) -> Any:
     return op.subtract(ahead, behind), _places(x, axis, 1, n)
 
 
-@_rule("x: *b, y: *b", attrs={"axis": "cumsum.axis"}, tags=("sum", "cumsum"), check=False)
+@_rule("x: *b, y: *b", attrs={"axis": "cumsum.axis"}, tags=("sum", "cumsum"))
 def sum_of_running_sums(x: Any, y: Any, axis: int) -> Any:
     """cumsum(x) + cumsum(y) = cumsum(x + y)"""
     return op.cumsum(x, axis) + op.cumsum(y, axis), op.cumsum(x + y, axis)
 
 
-@_rule("x: *b", sizes="n", tags=("sum", "cumsum"), check=False)
+@_rule("x: *b", sizes="n", tags=("sum", "cumsum"))
 def running_sum_of_copies(x: Any, n: Any) -> Any:
     """the running sum of copies of x = x times 1, 2, 3, ..."""
     shape = (n, *x.shape)
@@ -105,7 +104,7 @@ def running_sum_of_copies(x: Any, n: Any) -> Any:
     return op.cumsum(op.broadcast_to(x, shape), 0), x * (places + 1)
 
 
-@_rule("", sizes="n", tags=("sum", "iota"), check=False)
+@_rule("", sizes="n", tags=("sum", "iota"))
 def sum_of_positions(n: Any) -> Any:
     """0 + 1 + ... + (n - 1) = n (n - 1) / 2"""
     return op.sum(op.iota((n,), 0, "float32")), op.dim_value(n * (n - 1) // 2, "float32")
@@ -124,42 +123,40 @@ def _total(f: Any) -> Any:
 
 
 @_rule("x: *b", attrs={"f": _TURNED, "axis": f"{_TURNED}.axis", "a": "flip.axes"}, phase="simplify",
-       tags=("cumsum", "flip", "variants"), check=False)  # fmt: skip
+       tags=("cumsum", "flip", "variants"))  # fmt: skip
 def running_from_the_end(x: Any, f: Any, axis: int, a: Axes) -> Any:
     """flip(f(flip(x))) = f(x) from the end, for running sums and extremes"""
     return (op.flip(f(op.flip(x, a), axis), a), f(x, axis, reverse=True)) if a == (axis,) else None
 
 
 @_rule("x: *a n *c", attrs={"f": _SCANS, "axis": f"{_SCANS}.axis"}, when="n >= 1", phase="simplify",
-       tags=("cumsum", "variants"), check=False)  # fmt: skip
+       tags=("cumsum", "variants"))  # fmt: skip
 def last_of_running(x: Any, f: Any, axis: int) -> Any:
     """the last of running sums, products or extremes = that of all elements"""
     return _places(f(x, axis), axis, x.shape[axis] - 1, x.shape[axis]), _total(f)(x, axis, keepdims=True)
 
 
 @_rule("x: *b", attrs={"f": _EXTREMES, "axis": f"{_EXTREMES}.axis", "a": "max | min.axes"}, phase="simplify",
-       tags=("max", "min", "variants"), check=False)  # fmt: skip
+       tags=("max", "min", "variants"))  # fmt: skip
 def extreme_of_running_extreme(x: Any, f: Any, axis: int, a: Axes) -> Any:
     """the extreme of running extremes = that of the elements"""
     return (_total(f)(f(x, axis), a), _total(f)(x, a)) if axis in a else None
 
 
-@_rule("x: *b", attrs={"f": _EXTREMES, "axis": f"{_EXTREMES}.axis"}, phase="simplify",
-       tags=("max", "min", "variants"), check=False)  # fmt: skip
+@_rule("x: *b", attrs={"f": _EXTREMES, "axis": f"{_EXTREMES}.axis"}, phase="simplify", tags=("max", "min", "variants"))
 def running_extreme_twice(x: Any, f: Any, axis: int) -> Any:
     """f(f(x)) = f(x) for running extremes"""
     return f(f(x, axis), axis), f(x, axis)
 
 
-@_rule("x: *b", attrs={"f": _EXTREMES, "axis": f"{_EXTREMES}.axis"}, phase="simplify",
-       tags=("max", "min", "variants"), check=False)  # fmt: skip
+@_rule("x: *b", attrs={"f": _EXTREMES, "axis": f"{_EXTREMES}.axis"}, phase="simplify", tags=("max", "min", "variants"))
 def negated_running_extreme(x: Any, f: Any, axis: int) -> Any:
     """-cummax(-x) = cummin(x), and -cummin(-x) = cummax(x)"""
     other = op.cummin if f.__name__ == "cummax" else op.cummax
     return -f(-x, axis), other(x, axis)
 
 
-@_rule("x: *a n *c", attrs={"axis": "cumsum.axis"}, tags=("sum", "cumsum"), check=False)
+@_rule("x: *a n *c", attrs={"axis": "cumsum.axis"}, tags=("sum", "cumsum"))
 def sum_of_running_sum(x: Any, axis: int) -> Any:
     """sum(cumsum(x)) = sum(n x[0] + (n - 1) x[1] + ...)"""
     n = x.shape[axis]
@@ -167,34 +164,33 @@ def sum_of_running_sum(x: Any, axis: int) -> Any:
     return op.sum(op.cumsum(x, axis), axis), op.sum(x * (op.dim_value(n, x.dtype) - places), axis)
 
 
-@_rule("x: *b", attrs={"axis": "cumprod.axis"}, numerics="approximate", tags=("prod", "exp", "cumsum"), check=False)
+@_rule("x: *b", attrs={"axis": "cumprod.axis"}, numerics="approximate", tags=("prod", "exp", "cumsum"))
 def running_product_of_exponentials(x: Any, axis: int) -> Any:
     """cumprod(exp(x)) = exp(cumsum(x))"""
     return op.cumprod(op.exp(x), axis), op.exp(op.cumsum(x, axis))
 
 
 @_rule("x: *b", attrs={"axis": "cumsum.axis"}, when="positive(x)", numerics="approximate",
-       tags=("prod", "exp", "log", "cumsum"), check=False)  # fmt: skip
+       tags=("prod", "exp", "log", "cumsum"))  # fmt: skip
 def exponential_of_running_sum_of_logs(x: Any, axis: int) -> Any:
     """exp(cumsum(log(x))) = cumprod(x) for x > 0"""
     return op.exp(op.cumsum(op.log(x), axis)), op.cumprod(x, axis)
 
 
-@_rule("x: *b", attrs={"a": "sum.axes"}, when="positive(x)", numerics="approximate", tags=("prod", "exp", "log"),
-       check=False)  # fmt: skip
+@_rule("x: *b", attrs={"a": "sum.axes"}, when="positive(x)", numerics="approximate", tags=("prod", "exp", "log"))
 def exponential_of_sum_of_logs(x: Any, a: Axes) -> Any:
     """exp(sum(log(x))) = prod(x) for x > 0"""
     return op.exp(op.sum(op.log(x), a)), op.prod(x, a)
 
 
-@_rule("x: *b", attrs={"axis": "cumsum.axis"}, tags=("sum", "cumsum"), check=False)
+@_rule("x: *b", attrs={"axis": "cumsum.axis"}, tags=("sum", "cumsum"))
 def total_without_what_was(x: Any, axis: int) -> Any:
     """sum(x) - cumsum(x) + x = cumsum(x) from the end"""
     total = op.expand_dims(op.sum(x, axis), axis)
     return total - op.cumsum(x, axis) + x, op.cumsum(x, axis, reverse=True)
 
 
-@_rule("x: *b", attrs={"a": "prod.axes"}, numerics="exact", tags=("prod", "sign"), check=False)
+@_rule("x: *b", attrs={"a": "prod.axes"}, numerics="exact", tags=("prod", "sign"))
 def product_of_absolute_values(x: Any, a: Axes) -> Any:
     """prod(|x|) = |prod(x)|"""
     return op.prod(op.abs(x), a), op.abs(op.prod(x, a))
@@ -203,15 +199,14 @@ def product_of_absolute_values(x: Any, a: Axes) -> Any:
 _PAIRS = {"maximum": op.max, "minimum": op.min}
 
 
-@_rule("x: *b, y: *b", attrs={"f": "maximum | minimum", "a": "max | min.axes"}, tags=("max", "min", "variants"),
-       check=False)  # fmt: skip
+@_rule("x: *b, y: *b", attrs={"f": "maximum | minimum", "a": "max | min.axes"}, tags=("max", "min", "variants"))
 def extremes_at_once(x: Any, y: Any, f: Any, a: Axes) -> Any:
     """the greater of two maxima = the maximum of the greater elements, and of minima: one pass"""
     of_all = _PAIRS[f.__name__]
     return f(of_all(x, a), of_all(y, a)), of_all(f(x, y), a)
 
 
-@_rule("i: *b @ int32", sizes="n", when="n >= 1", numerics="exact", tags=("argmax", "one-hot"), check=False)
+@_rule("i: *b @ int32", sizes="n", when="n >= 1", numerics="exact", tags=("argmax", "one-hot"))
 def place_in_one_hot(i: Any, n: Any) -> Any:
     """argmax(one_hot(i)) = i, or 0 where i is no place, as jax.nn.one_hot is traced"""
     places = op.iota((*(1,) * i.ndim, n), i.ndim, "int32")
@@ -220,7 +215,7 @@ def place_in_one_hot(i: Any, n: Any) -> Any:
     return op.argmax(found, i.ndim), op.where(is_place, i, 0)
 
 
-@_rule("a: *b m k, b: k n", tags=("matmul", "flip"), check=False)
+@_rule("a: *b m k, b: k n", tags=("matmul", "flip"))
 def product_of_turned(a: Any, b: Any) -> Any:
     """A B = A' B' for A' and B' with the contracted axis turned around in both"""
     return op.flip(a, a.ndim - 1) @ op.flip(b, 0), a @ b
@@ -229,27 +224,27 @@ def product_of_turned(a: Any, b: Any) -> Any:
 # --- sorted values, turned around or taken from ---
 
 
-@_rule("x: *b n, c: *b 1 @ bool, v:", tags=("sort", "where"), check=False)
+@_rule("x: *b n, c: *b 1 @ bool, v:", tags=("sort", "where"))
 def sort_of_filled_rows(x: Any, c: Any, v: Any) -> Any:
     """sort(where(c, v, x)) = where(c, v, sort(x)) for whole rows: medians and quantiles of sorted rows sort once"""
     c, v = op.broadcast_to(c, x.shape), op.broadcast_to(v, x.shape)
     return op.sort(op.where(c, v, x)), op.where(c, v, op.sort(x))
 
 
-@_rule("x: *b", attrs={"axis": "sort.axis", "a": "flip.axes"}, phase="simplify", tags=("sort", "flip"), check=False)
+@_rule("x: *b", attrs={"axis": "sort.axis", "a": "flip.axes"}, phase="simplify", tags=("sort", "flip"))
 def sort_of_flipped(x: Any, axis: int, a: Axes) -> Any:
     """sort(flip(x)) = sort(x) along the axis that is turned around"""
     return (op.sort(op.flip(x, a), axis), op.sort(x, axis)) if a == (axis,) else None
 
 
-@_rule("x: *b", attrs={"axis": "sort.axis"}, phase="simplify", tags=("sort", "max"), check=False)
+@_rule("x: *b", attrs={"axis": "sort.axis"}, phase="simplify", tags=("sort", "max"))
 def running_maximum_of_sorted(x: Any, axis: int) -> Any:
     """cummax(sort(x)) = sort(x)"""
     return op.cummax(op.sort(x, axis), axis), op.sort(x, axis)
 
 
 @_rule("x: *a n *c", sizes="k", attrs={"axis": "top_k.axis"}, when=("k >= 1", "k <= n"), phase="simplify",
-       tags=("max", "sort"), check=False)  # fmt: skip
+       tags=("max", "sort"))  # fmt: skip
 def greatest_of_the_greatest(x: Any, axis: int, k: Any) -> Any:
     """the maximum of the k greatest elements = the maximum"""
     return (op.max(op.top_k(x, k, axis)[0], axis), op.max(x, axis)) if x.shape[axis] == Dim.var("n") else None
@@ -258,7 +253,7 @@ def greatest_of_the_greatest(x: Any, axis: int, k: Any) -> Any:
 # --- Fourier transforms ---
 
 
-@_rule("x: *b n, y: *b n", when="n >= 1", numerics="approximate", tags=("fft",), check=False)
+@_rule("x: *b n, y: *b n", when="n >= 1", numerics="approximate", tags=("fft",))
 def sum_of_spectra(x: Any, y: Any) -> Any:
     """rfft(x) + rfft(y) = rfft(x + y): one transform"""
     n = (x.shape[-1],)
@@ -266,13 +261,13 @@ def sum_of_spectra(x: Any, y: Any) -> Any:
 
 
 @_rule("x: *b n//2+1 @ complex64, y: *b n//2+1 @ complex64", sizes="n", when="n >= 1", numerics="approximate",
-       tags=("fft",), check=False)  # fmt: skip
+       tags=("fft",))  # fmt: skip
 def sum_of_inverse_transforms(x: Any, y: Any, n: Any) -> Any:
     """irfft(x) + irfft(y) = irfft(x + y): one transform"""
     return op.fft(x, "irfft", (n,)) + op.fft(y, "irfft", (n,)), op.fft(x + y, "irfft", (n,))
 
 
-@_rule("x: *b n", when="n >= 1", numerics="approximate", phase="simplify", tags=("fft",), check=False)
+@_rule("x: *b n", when="n >= 1", numerics="approximate", phase="simplify", tags=("fft",))
 def transformed_and_back(x: Any) -> Any:
     """irfft(rfft(x)) = x"""
     n = x.shape[-1]

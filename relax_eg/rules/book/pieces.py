@@ -31,7 +31,7 @@ from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxe
 from relax_eg.rules.regions import ORDERS, SHAPED, CutRegion, dimension_of, dimensions_of, extent_of, joint_region
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_answers import RecordingAnswers
-from relax_eg.rules.schemas import MEMORY, ExtractionStep, FactsOf, Made, ProgramQueries, Prove, Schema
+from relax_eg.rules.schemas import MEMORY, ExtractionStep, FactsOf, Made, ProgramQueries, Prove, schema
 from relax_eg.rules.shared_parts import why_not_equal_over_shared
 from relax_eg.rules.signature import Numerics
 from relax_eg.shapes import Dim, ceildiv
@@ -50,7 +50,8 @@ _PROVING = 20.0  # limit: seconds of processor time of the proof of a step
 Nodes = dict[Expr, Dimension]  # readers first
 
 
-def _in_pieces(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+def computed_in_pieces(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+    """rows of a result are computed some at a time from rows of a large intermediate value, and joined"""
     found = _largest_part(e, queries)
     of_places = () if found is None else _in_counts(e, _of_one(e, found[2]), found[1], queries, sums=False)
     return of_places if queries.large_bytes else (*of_places, *_in_windows(e, queries))
@@ -136,7 +137,8 @@ class _InParts(RecordingAnswers):
         return self.queries.once(("in parts", key), lambda q: make(_InParts(q, parts=self.parts)))
 
 
-def _accumulated(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+def accumulated_over_pieces(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+    """results that add up the rows of large intermediate values are accumulated over some rows at a time"""
     parts = queries.once("parts", _parts)
     if parts is None:
         return _accumulated_in(e, queries)
@@ -158,7 +160,8 @@ def _accumulated_along(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
         return ()
     if queries.large_bytes and not _reads_large(start, queries):
         return ()
-    has_own_axis = bool(queries.large_bytes) and _largest_part(start, queries) is not None  # `_in_pieces` cuts that
+    # `computed_in_pieces` cuts the axis of a large part.
+    has_own_axis = bool(queries.large_bytes) and _largest_part(start, queries) is not None
     about = _about(queries)
     best: dict[bool, tuple[int, int, CutRegion]] = {}  # by whether something is added up
     for along in dimensions_of(start):
@@ -169,7 +172,7 @@ def _accumulated_along(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
             continue
         adds = any(region.dimensions[x].kind is not None for x in region.outputs)
         if len(region.outputs) == 1 and (has_own_axis or not adds):
-            continue  # `_in_pieces` proposes that
+            continue  # `computed_in_pieces` proposes that
         saved, largest = queries.once((region, "saved"), functools.partial(saved_by, region))
         is_large = largest >= max(queries.large_bytes, 1) and (adds or not queries.large_bytes)
         if saved > 0 and is_large and (adds not in best or saved > best[adds][0]):
@@ -272,9 +275,12 @@ def _of_one(e: Expr, region: Nodes) -> CutRegion:
     return CutRegion(dict(reversed(region.items())), (e,), extent_of(e, region[e]))
 
 
-def _one_by_one(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
-    """Proposes pieces of one index each along an axis that `_in_pieces` does not cut, such as the matrices of a batch.
-    They may be larger than the pieces of `_in_pieces`, and better at any size."""
+def computed_one_by_one(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...]:
+    """matrices of a batch are computed one at a time from a large intermediate value, and joined
+
+    Proposes pieces of one index each along an axis that `computed_in_pieces` does not cut. They may be larger than the
+    pieces of `computed_in_pieces`, and better at any size.
+    """
     found = _largest_part(e, queries) if queries.large_bytes else None
     if found is None:
         return ()
@@ -391,38 +397,26 @@ pieces = RuleSet(
             frozenset(),
             (on_host,),
         ),
-        Schema(
-            "computed_in_pieces",
-            "rows of a result are computed some at a time from rows of a large intermediate value, and joined",
+        schema(
+            computed_in_pieces,
             "exact",
-            frozenset((MEMORY,)),
-            _in_pieces,
-            frozenset(ANCHORS),
+            (MEMORY,),
+            ANCHORS,
             (rows, batches, images),
             prove=_prove("exact"),
             must_prove=False,
         ),
-        Schema(
-            "accumulated_over_pieces",
-            "results that add up the rows of large intermediate values are accumulated over some rows at a time",
+        schema(
+            accumulated_over_pieces,
             "reassociate",
-            frozenset((MEMORY,)),
-            _accumulated,
+            (MEMORY,),
             frozenset(ANCHORS) | ORDERS,
             (sums_of_rows, softmaxes, sums_of_images),
             prove=_prove("reassociate"),
             must_prove=False,
         ),
-        Schema(
-            "computed_one_by_one",
-            "matrices of a batch are computed one at a time from a large intermediate value, and joined",
-            "exact",
-            frozenset((MEMORY,)),
-            _one_by_one,
-            frozenset(ANCHORS),
-            (rows, batches),
-            prove=_prove("exact"),
-            must_prove=False,
+        schema(
+            computed_one_by_one, "exact", (MEMORY,), ANCHORS, (rows, batches), prove=_prove("exact"), must_prove=False
         ),
     ),
 )

@@ -18,7 +18,7 @@ from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expres
 from relax_eg.rules.pointwise.tables import Facts
 from relax_eg.rules.pointwise.terms import PointwiseTerm, is_unrounded, leaves_in, terms_of
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Propose, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, Propose, Schema, schema
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.value_trials import pointwise_terms
 
@@ -107,45 +107,21 @@ def _prove(left: Expr, right: Expr, facts_of: FactsOf, functions: Mapping[str, F
     return why
 
 
-def _propose_same_bits(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def shorter_exact_term(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """what computes the same bits in fewer steps is equal"""
     return _propose(e, queries, True)
 
 
-def _propose_others(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def shorter_term(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """what computes the same elements in fewer steps is equal"""
     return _propose(e, queries, False)
 
 
-def _schema(name: str, law: str, numerics: Numerics, propose: Propose, has_same_bits: bool) -> Schema:
-    return Schema(
-        name,
-        law,
-        numerics,
-        frozenset(("pointwise",)),
-        propose,
-        _OPERATORS,
-        (pointwise_terms,),
-        asks_again=True,
-        facts=_FACTS,
-        prove=partial(_prove, has_same_bits=has_same_bits),
-    )
+def _schema(propose: Propose, numerics: Numerics) -> Schema:
+    return schema(
+        propose, numerics, ("pointwise",), _OPERATORS, (pointwise_terms,), asks_again=True, facts=_FACTS,
+        prove=partial(_prove, has_same_bits=numerics == "exact"),
+    )  # fmt: skip
 
 
-pointwise = RuleSet(
-    "pointwise",
-    schemas=(
-        _schema(
-            "shorter_exact_term",
-            "what computes the same bits in fewer steps is equal",
-            "exact",
-            _propose_same_bits,
-            True,
-        ),
-        _schema(
-            "shorter_term",
-            "what computes the same elements in fewer steps is equal",
-            "reassociate",
-            _propose_others,
-            False,
-        ),
-    ),
-)
+pointwise = RuleSet("pointwise", schemas=(_schema(shorter_exact_term, "exact"), _schema(shorter_term, "reassociate")))

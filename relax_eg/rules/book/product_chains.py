@@ -19,8 +19,9 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_run_as
+from relax_eg.reached import leaves
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import MOST_ALONE
 from relax_eg.rules.value_trials import chains_of_products
 from relax_eg.shapes import Dim
@@ -50,19 +51,19 @@ def _is_inside(outer: Expr, i: int) -> bool:
 def factors_of(root: Expr, is_cut: Callable[[Expr], bool] = lambda e: False) -> list[Expr] | None:
     """The factors of a chain of matmuls, in order; None if other orders of them do not have a matmul's meaning.
     `is_cut`: holds for matmuls that are factors as a whole."""
-    found, todo = list[Expr](), [(root, root.op == MATMUL)]
-    while todo:
-        e, is_product = todo.pop()
-        if is_product:
-            todo += [(e.args[i], _is_inside(e, i) and not is_cut(e.args[i])) for i in (1, 0)]
-        else:
-            found.append(e)
+
+    def parts(at: tuple[Expr, bool]) -> list[tuple[Expr, bool]] | None:
+        e, is_product = at
+        return [(a, _is_inside(e, i) and not is_cut(a)) for i, a in enumerate(e.args)] if is_product else None
+
+    found = [e for e, _ in leaves((root, root.op == MATMUL), parts)]
     batches = {x.shape[:-2] for x in found if x.ndim > 2}
     has_vectors = any(x.ndim == 1 for x in found)
     return None if len(batches) > 1 or (batches and has_vectors) else found
 
 
-def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def cheapest_order_of_product(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """a chain of matrix products is the same in every order of multiplication"""
     readers = queries.readers(e)
     if (
         len(readers) == 1
@@ -179,13 +180,11 @@ def why_not_same_chain(left: Expr, right: Expr, facts: FactsOf, functions: Mappi
 product_chains = RuleSet(
     "product_chains",
     schemas=(
-        Schema(
-            "cheapest_order_of_product",
-            "a chain of matrix products is the same in every order of multiplication",
+        schema(
+            cheapest_order_of_product,
             "reassociate",
-            frozenset(("matmul",)),
-            _propose,
-            frozenset((MATMUL,)),
+            ("matmul",),
+            (MATMUL,),
             (chains_of_products,),
             prove=why_not_same_chain,
         ),

@@ -28,13 +28,13 @@ from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.certificates import is_shipped
 from relax_eg.rules.rule import Rule, instances
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import ProgramQueries, Schema, Trial, trial_of
+from relax_eg.rules.schemas import ProgramQueries, Trial, schema, trial_of
 
 RECOGNISED = "recognised"  # the tag of all of them
 
 
-def _size_of(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """The size that a scalar constant of a float type is."""
+def number_is_size(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a whole number, converted = that size, converted: where sizes are fixed JAX traces a number for a size"""
     if not isinstance(e.annotation, Tensor) or e.shape or e.dtype not in FLOATS:
         return None
     value = float(constant_value(e))
@@ -61,8 +61,10 @@ def _tanh_weighted(x: Expr) -> Expr:
     return x * (0.5 * (1.0 + op.tanh(inner)))
 
 
-def _gelu(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """The `gelu` or `gelu_tanh` of which a product is the traced form. Its numbers are rounded to the dtype of the
+def gelu_as_traced(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """x times the cdf of the normal distribution, or its approximation, as traced = gelu(x)
+
+    The `gelu` or `gelu_tanh` of which a product is the traced form. Its numbers are rounded to the dtype of the
     program, so a pattern over any dtype cannot state it."""
     first = e.args[0]
     if e.dtype not in FLOATS:
@@ -85,24 +87,8 @@ def _weighted(rng: np.random.Generator) -> Trial:
 recognised = RuleSet(
     RECOGNISED,
     schemas=(
-        Schema(
-            "number_is_size",
-            "a whole number, converted = that size, converted: where sizes are fixed JAX traces a number for a size",
-            "exact",
-            frozenset((RECOGNISED, "dim_value")),
-            _size_of,
-            frozenset((CONSTANT,)),
-            (_numbers,),
-        ),
-        Schema(
-            "gelu_as_traced",
-            "x times the cdf of the normal distribution, or its approximation, as traced = gelu(x)",
-            "reassociate",
-            frozenset((RECOGNISED, "gelu", "gelu_tanh")),
-            _gelu,
-            frozenset(("multiply",)),
-            (_weighted,),
-        ),
+        schema(number_is_size, "exact", (RECOGNISED, "dim_value"), (CONSTANT,), (_numbers,)),
+        schema(gelu_as_traced, "reassociate", (RECOGNISED, "gelu", "gelu_tanh"), ("multiply",), (_weighted,)),
     ),
 )
 _rule = recognised.rule
@@ -112,19 +98,19 @@ _POSITIONS = names_where(lambda d: d.kind == "i" and d.bits >= 32)  # given: JAX
 # --- functions of elements ---
 
 
-@_rule("x: *b", numerics="exact", tags=(RECOGNISED, "isnan"), check=False)
+@_rule("x: *b", numerics="exact", tags=(RECOGNISED, "isnan"))
 def unequal_to_itself(x: Any) -> Any:
     """x != x = isnan(x)"""
     return op.not_equal(x, x), op.isnan(x)
 
 
-@_rule("x: *b", tags=(RECOGNISED, "reciprocal"), check=False)
+@_rule("x: *b", tags=(RECOGNISED, "reciprocal"))
 def power_of_minus_one(x: Any) -> Any:
     """x ** -1 = reciprocal(x)"""
     return op.integer_pow(x, -1), op.reciprocal(x)
 
 
-@_rule("x: *b", tags=(RECOGNISED, "reciprocal"), check=False)
+@_rule("x: *b", tags=(RECOGNISED, "reciprocal"))
 def one_over_number(x: Any) -> Any:
     """1 / x = reciprocal(x)"""
     return 1.0 / x, op.reciprocal(x)
@@ -136,7 +122,7 @@ def _clipped(x: Any, lo: Any, hi: Any) -> Any:
 
 for _bounds, _name in (("lo:, hi:", "limits_are_clip"), ("lo: *b, hi: *b", "limits_of_elements_are_clip")):
     _rule(f"x: *b, {_bounds}", name=_name, tags=(RECOGNISED, "clip", "variants"),
-          doc="min(high, max(low, x)) = clip(x, low, high)", check=False)(_clipped)  # fmt: skip
+          doc="min(high, max(low, x)) = clip(x, low, high)")(_clipped)  # fmt: skip
 
 
 # --- means, matrices and filled tensors; sizes and positions are int32, and int64 in JAX's x64 mode ---
@@ -152,7 +138,7 @@ def _mean(kept: bool, counted: str) -> None:
     _rule(
         "x: *b", attrs={"a": "sum.axes"}, name=f"sum_over_{counted}_count{'_in_place' if kept else ''}",
         doc="sum(x) / number of elements = mean(x); half precision is summed in float32",
-        tags=(RECOGNISED, "mean", "variants"), check=False,
+        tags=(RECOGNISED, "mean", "variants"),
     )(mean)  # fmt: skip
 
 
@@ -170,7 +156,7 @@ def _triangle(made: str, position: str) -> None:
     _rule(
         "x: *b m n", attrs={"k": f"{made}.k"}, name=f"{made}_by_{position}", numerics="exact",
         doc=f"where({'row + k >= column, x, 0' if low else 'row + k - 1 >= column, 0, x'}) = {made}(x, k)",
-        tags=(RECOGNISED, made, "variants"), check=False,
+        tags=(RECOGNISED, made, "variants"),
     )(triangle)  # fmt: skip
 
 
@@ -183,7 +169,7 @@ def _one_hot(indices: str, dtype: str) -> None:
     _rule(
         f"i: {indices} @ {dtype}", attrs={"d": "one_hot.dtype"}, sizes="k", numerics="exact",
         name=f"{'index' if indices else 'scalar'}_{dtype}_is_one_hot", tags=(RECOGNISED, "one_hot", "variants"),
-        doc="i[..., None] == arange(k), converted = one_hot(i, k)", check=False,
+        doc="i[..., None] == arange(k), converted = one_hot(i, k)",
     )(one_hot)  # fmt: skip
 
 
@@ -196,13 +182,13 @@ for _dtype in _POSITIONS:
         _one_hot(_indices, _dtype)
 
 
-@_rule("v:", sizes="*t", numerics="exact", tags=(RECOGNISED, "full"), check=False)
+@_rule("v:", sizes="*t", numerics="exact", tags=(RECOGNISED, "full"))
 def broadcast_is_full(v: Any, t: Any) -> Any:
     """broadcast(v, t) = full(v, t)"""
     return op.broadcast_to(v, t), op.full(t, v)
 
 
-@_rule("x: *b k, w: n k", numerics="exact", tags=(RECOGNISED, "linear"), check=False)
+@_rule("x: *b k, w: n k", numerics="exact", tags=(RECOGNISED, "linear"))
 def product_with_transpose(x: Any, w: Any) -> Any:
     """x W' = linear(x, W)"""
     return x @ op.permute_dims(w, (1, 0)), op.linear(x, w)
@@ -219,7 +205,7 @@ def _exponentials(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
     return x - peak, raised, op.astype(total, x.dtype)
 
 
-@_rule("x: *b", attrs={"a": "max.axes"}, tags=(RECOGNISED, "softmax"), check=False)
+@_rule("x: *b", attrs={"a": "max.axes"}, tags=(RECOGNISED, "softmax"))
 def softmax_as_traced(x: Any, a: tuple[int, ...]) -> Any:
     """exp(x - max(x)) / sum(exp(x - max(x))) = softmax(x), along any axis"""
     if len(a) != 1:
@@ -228,7 +214,7 @@ def softmax_as_traced(x: Any, a: tuple[int, ...]) -> Any:
     return raised / total, op.softmax(x, a[0])
 
 
-@_rule("x: *b", attrs={"a": "max.axes"}, tags=(RECOGNISED, "log_softmax"), check=False)
+@_rule("x: *b", attrs={"a": "max.axes"}, tags=(RECOGNISED, "log_softmax"))
 def log_softmax_along_axis(x: Any, a: tuple[int, ...]) -> Any:
     """x - max(x) - log(sum(exp(x - max(x)))) = log_softmax(x), along any axis"""
     if len(a) != 1:

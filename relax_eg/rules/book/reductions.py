@@ -28,7 +28,7 @@ from relax_eg.rules.reductions.forms import aligned, expression, extents, narrow
 from relax_eg.rules.reductions.proofs import Lemma, why_not
 from relax_eg.rules.reductions.reading import FormReader, may_cancel
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.value_trials import reductions as trials
 from relax_eg.rules.value_trials import searches
@@ -352,11 +352,13 @@ _REDUCTIONS = frozenset(_OPERATOR)
 _CANCELS = frozenset(("subtract", "divide"))
 
 
-def _propose(e: Expr, queries: ProgramQueries) -> Expr | None:
+def out_of_reductions(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """what is constant, monotone or only moved comes out of reductions"""
     return next(_forms(e, queries.facts, "reassociate"), None)
 
 
-def _propose_over_reals(e: Expr, queries: ProgramQueries) -> Expr | None:
+def out_of_reductions_over_reals(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """what is constant, monotone or only moved comes out of reductions, however it rounds"""
     return next(_forms(e, queries.facts, "approximate"), None)
 
 
@@ -383,8 +385,8 @@ def _facts(facts_of: FactsOf, e: Expr) -> frozenset[str]:
     return facts_of(e) & _FACTS
 
 
-def _position_of_extreme(e: Expr, queries: ProgramQueries) -> Expr | None:
-    """Where the extreme is of what increases along the searched axis with another value: where that one's is."""
+def position_of_increasing(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """the extreme of an increasing function is where the extreme of its argument is"""
     facts_of = partial(_facts, queries.facts)
     kind, axis = e.op, e.attr("axis")
     reader = FormReader(facts_of, partial(_pushed, facts_of))
@@ -437,35 +439,29 @@ def _increasing(e: Expr) -> Expr | None:
 reductions = RuleSet(
     "reductions",
     schemas=(
-        Schema(
-            "out_of_reductions",
-            "what is constant, monotone or only moved comes out of reductions",
+        schema(
+            out_of_reductions,
             "reassociate",
-            frozenset(("reductions",)),
-            _propose,
+            ("reductions",),
             _REDUCTIONS | _CANCELS,
             (trials,),
             asks_again=True,
             facts=_FACTS,
         ),
-        Schema(
-            "out_of_reductions_over_reals",
-            "what is constant, monotone or only moved comes out of reductions, however it rounds",
+        schema(
+            out_of_reductions_over_reals,
             "approximate",
-            frozenset(("reductions",)),
-            _propose_over_reals,
+            ("reductions",),
             _REDUCTIONS | _CANCELS,
             (trials,),
             asks_again=True,
             facts=_FACTS,
         ),
-        Schema(
-            "position_of_increasing",
-            "the extreme of an increasing function is where the extreme of its argument is",
+        schema(
+            position_of_increasing,
             "approximate",
-            frozenset(("reductions",)),
-            _position_of_extreme,
-            frozenset(_OTHER_POSITION),
+            ("reductions",),
+            _OTHER_POSITION,
             (searches,),
             asks_again=True,
             facts=_FACTS,

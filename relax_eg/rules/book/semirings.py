@@ -21,7 +21,7 @@ from relax_eg.ops.record import call, movement_operators
 from relax_eg.reached import made_from_below
 from relax_eg.rules.book.sum_products import Price, forms_of
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import region_of
 from relax_eg.rules.value_trials import sums_in_semirings
 
@@ -92,7 +92,8 @@ _SEMIRINGS = (
 )
 
 
-def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def same_sum_in_semiring(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """what is equal of sums of products is equal of largest and smallest sums and of conditions"""
     found: dict[Expr, None] = {}
     for s in _SEMIRINGS:
         if not s.is_root(e, queries):
@@ -187,13 +188,11 @@ def _product(a: Expr, b: Expr, s: _Semiring) -> Expr:
 semirings = RuleSet(
     "semirings",
     schemas=(
-        Schema(
-            "same_sum_in_semiring",
-            "what is equal of sums of products is equal of largest and smallest sums and of conditions",
+        schema(
+            same_sum_in_semiring,
             "reassociate",
-            frozenset(("sum_products",)),
-            _propose,
-            frozenset(x for s in _SEMIRINGS for x in (s.add, s.total)),
+            ("sum_products",),
+            (x for s in _SEMIRINGS for x in (s.add, s.total)),
             (sums_in_semirings,),
         ),
     ),

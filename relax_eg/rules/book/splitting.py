@@ -19,7 +19,7 @@ from relax_eg.ops.record import operators_run_as
 from relax_eg.rules.book.sum_products import why_not_same_sum
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import long_products, small_products
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import ProgramQueries, schema
 from relax_eg.shapes import Dim
 
 (MATMUL,), (LINEAR,) = operators_run_as("matmul"), operators_run_as("transposed_matmul")
@@ -29,7 +29,8 @@ _LEAST = 512  # chosen: least elements of the depth in a part
 _FEWEST = 8  # chosen: fewest parts; fewer parts are not faster than one longer pipeline
 
 
-def _split(e: Expr, queries: ProgramQueries) -> Expr | None:
+def matmul_splits(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a product over a long axis is the sum of the products of its parts"""
     x, w = e.args
     if x.ndim != 2 or w.ndim != 2 or e.dtype not in ("float32", *HALF):
         return None
@@ -51,7 +52,8 @@ def _split(e: Expr, queries: ProgramQueries) -> Expr | None:
     return op.astype(total, e.dtype) if e.dtype in HALF else total
 
 
-def _summed(e: Expr, queries: ProgramQueries) -> Expr | None:
+def small_product(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a product of small matrices is a sum of products of their elements"""
     x, y = e.args
     if not x.dtype == y.dtype == e.dtype or kind(e.dtype) != "f" or e.dtype in HALF:
         return None
@@ -74,22 +76,12 @@ def _summed(e: Expr, queries: ProgramQueries) -> Expr | None:
 splitting = RuleSet(
     "splitting",
     schemas=(
-        Schema(
-            "matmul_splits",
-            "a product over a long axis is the sum of the products of its parts",
+        schema(matmul_splits, "reassociate", ("splitting",), (MATMUL,), (long_products,)),
+        schema(
+            small_product,
             "reassociate",
-            frozenset(("splitting",)),
-            _split,
-            frozenset((MATMUL,)),
-            (long_products,),
-        ),
-        Schema(
-            "small_product",
-            "a product of small matrices is a sum of products of their elements",
-            "reassociate",
-            frozenset(("splitting",)),
-            _summed,
-            frozenset((MATMUL, LINEAR)),
+            ("splitting",),
+            (MATMUL, LINEAR),
             (small_products,),
             asks_again=True,
             prove=why_not_same_sum,

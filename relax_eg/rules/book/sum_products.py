@@ -26,7 +26,7 @@ from relax_eg.rules.fact_rules import NONEMPTY
 from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data
 from relax_eg.rules.points import related
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import (
     ARITHMETIC,
     COMPARISONS,
@@ -75,7 +75,8 @@ _OPERATORS = frozenset(
 )
 
 
-def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def same_sum_of_products(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """sums of products with the same terms are equal"""
     if not _is_part(e) or not _is_root(e, queries):
         return None
     found: dict[Expr, None] = {}
@@ -361,12 +362,10 @@ def _nonempty(leaves: Iterable[Expr], facts: FactsOf) -> list[Expr]:
 sum_products = RuleSet(
     "sum_products",
     schemas=(
-        Schema(
-            "same_sum_of_products",
-            "sums of products with the same terms are equal",
+        schema(
+            same_sum_of_products,
             "reassociate",
-            frozenset(("sum_products",)),
-            _propose,
+            ("sum_products",),
             _OPERATORS,
             (sums_of_products,),
             asks_again=True,

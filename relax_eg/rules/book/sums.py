@@ -12,16 +12,18 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
+from relax_eg.reached import leaves
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import nested_sums
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import ProgramQueries, schema
 
 _SUMS = frozenset(("add", "subtract", "negative"))
 _PRODUCTS = frozenset(("matmul", "linear"))
 Term = tuple[bool, Expr]  # whether the term is subtracted, and the term
 
 
-def _in_order(e: Expr, queries: ProgramQueries) -> Expr | None:
+def sums_in_order(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """terms of a sum with a common factor become adjacent"""
     if _is_inside_a_sum(e, queries):
         return None
     terms = list(_terms(e, queries))
@@ -82,9 +84,13 @@ def _with_first(group: list[Term], shared: set[Hashable]) -> list[Term]:
     return [(minus, op.multiply(common, _without(t, common))) for minus, t in group]
 
 
+def _factors_of(product: Expr) -> list[Expr]:
+    return leaves(product, lambda x: x.args if x.op == "multiply" else None)
+
+
 def _without(product: Expr, factor: Expr) -> Expr:
     """Returns a product without one of its factors."""
-    rest = list(_leaves(product))
+    rest = _factors_of(product)
     rest.remove(factor)
     value = rest[0]
     for x in rest[1:]:
@@ -92,23 +98,13 @@ def _without(product: Expr, factor: Expr) -> Expr:
     return value
 
 
-def _leaves(product: Expr) -> Iterator[Expr]:
-    stack = [product]
-    while stack:
-        x = stack.pop()
-        if x.op == "multiply":
-            stack += reversed(x.args)
-        else:
-            yield x
-
-
 def _factors(t: Expr) -> Iterator[Hashable]:
     """Yields the factors that can be taken out of a term: its first and last matrices, or the factors of a product."""
-    leaves = list(_leaves(t))
-    if len(leaves) > 1:
-        yield from (x for x in leaves if x.annotation == t.annotation)
-    matrices = [x for x in leaves if x.op in _PRODUCTS]
-    if len(matrices) == 1 and all(x.ndim == 0 for x in leaves if x is not matrices[0]):
+    factors = _factors_of(t)
+    if len(factors) > 1:
+        yield from (x for x in factors if x.annotation == t.annotation)
+    matrices = [x for x in factors if x.op in _PRODUCTS]
+    if len(matrices) == 1 and all(x.ndim == 0 for x in factors if x is not matrices[0]):
         yield from _ends(matrices[0])
 
 
@@ -140,15 +136,5 @@ def _plus(a: Term, b: Term) -> Term:
 
 sums = RuleSet(
     "sums",
-    schemas=(
-        Schema(
-            "sums_in_order",
-            "terms of a sum with a common factor become adjacent",
-            "reassociate",
-            frozenset(("sums",)),
-            _in_order,
-            frozenset(("add", "subtract")),
-            (nested_sums,),
-        ),
-    ),
+    schemas=(schema(sums_in_order, "reassociate", ("sums",), ("add", "subtract"), (nested_sums,)),),
 )

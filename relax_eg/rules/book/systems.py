@@ -19,7 +19,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, operators_run_as
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schemas import FactsOf, ProgramQueries, Schema
+from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import ARITHMETIC, terms_of
 from relax_eg.rules.value_trials import determinants_of_products, matrix_words
 from relax_eg.tir.functions import FUNCTIONS
@@ -46,7 +46,8 @@ _OF_DETERMINANTS = frozenset(("integer_pow", "multiply", "where"))
 _MOST_NODES = 96  # limit: operators among which a factorisation is looked for
 
 
-def _propose(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+def factors_that_cancel(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """products with matrices and their inverses, in which factors cancel, are equal"""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not is_float(e.dtype):
         return None
     is_root = _is_root(e, queries)
@@ -76,7 +77,8 @@ def _may_cancel(e: Expr, queries: ProgramQueries) -> bool:
     return False
 
 
-def _determinant(e: Expr, queries: ProgramQueries) -> Expr | None:
+def determinant_of_factors(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """the determinant of a product is the product of the determinants of its factors"""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None or not is_float(e.dtype):
         return None
     if not any(x.op in _FACTORISATIONS for x in postorder((e,))[-_MOST_NODES:]):
@@ -98,24 +100,20 @@ def _prove(left: Expr, right: Expr, facts: FactsOf, functions: Mapping[str, Func
 systems = RuleSet(
     "systems",
     schemas=(
-        Schema(
-            "factors_that_cancel",
-            "products with matrices and their inverses, in which factors cancel, are equal",
+        schema(
+            factors_that_cancel,
             "approximate",
-            frozenset(("solve",)),
-            _propose,
+            ("solve",),
             _OPERATORS,
             (matrix_words,),
             asks_again=True,
             facts=_FACTS,
             prove=_prove,
         ),
-        Schema(
-            "determinant_of_factors",
-            "the determinant of a product is the product of the determinants of its factors",
+        schema(
+            determinant_of_factors,
             "approximate",
-            frozenset(("determinant",)),
-            _determinant,
+            ("determinant",),
             _OF_DETERMINANTS,
             (determinants_of_products,),
             facts=_FACTS | {"nonzero"},
@@ -172,7 +170,7 @@ def eye_mask_as_traced(n: Any) -> Any:
 
 
 @_rule("a: n n, u: n k, b: n", when=("diagonal(a)", "positive definite(a)"), numerics="approximate",
-       tags=("solve", "diagonal"), check=False)  # fmt: skip
+       tags=("solve", "diagonal"))  # fmt: skip
 def diagonal_plus_low_rank(a: Any, u: Any, b: Any) -> Any:
     """solve(D + UU', b) = z - W solve(I + U'W, U'z) for z = b / d, W = U / d (Woodbury): k equations in place of n"""
     d = op.sum(a, 1)
@@ -184,43 +182,43 @@ def diagonal_plus_low_rank(a: Any, u: Any, b: Any) -> Any:
 # --- systems whose matrix is known: as accurate, so that they need no looser class ---
 
 
-@_rule("a: n n, b: n", when="positive definite(a)", tags=("solve", "cholesky"), check=False)
+@_rule("a: n n, b: n", when="positive definite(a)", tags=("solve", "cholesky"))
 def solve_definite(a: Any, b: Any) -> Any:
     """solve(S, b) by the Cholesky factor of positive definite S: half the work"""
     return solved(a, b), op.squeeze(cholesky_solved(a, op.expand_dims(b, 1)), 1)
 
 
-@_rule("a: n n, b: n k", when="positive definite(a)", tags=("solve", "cholesky"), check=False)
+@_rule("a: n n, b: n k", when="positive definite(a)", tags=("solve", "cholesky"))
 def solve_definite_columns(a: Any, b: Any) -> Any:
     """solve(S, B) by the Cholesky factor of positive definite S"""
     return solved_columns(a, b), cholesky_solved(a, b)
 
 
-@_rule("a: n n, b: n", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"), check=False)
+@_rule("a: n n, b: n", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"))
 def solve_lower(a: Any, b: Any) -> Any:
     """solve(L, b) by substitution for invertible lower triangular L"""
     return solved(a, b), op.squeeze(op.triangular_solve(a, op.expand_dims(b, 1), lower=True), 1)
 
 
-@_rule("a: n n, b: n", when="upper triangular(a)", tags=("solve", "triangular"), check=False)
+@_rule("a: n n, b: n", when="upper triangular(a)", tags=("solve", "triangular"))
 def solve_upper(a: Any, b: Any) -> Any:
     """solve(U, b) by substitution for upper triangular U"""
     return solved(a, b), op.squeeze(op.triangular_solve(a, op.expand_dims(b, 1)), 1)
 
 
-@_rule("a: n n, b: n k", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"), check=False)
+@_rule("a: n n, b: n k", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"))
 def solve_lower_columns(a: Any, b: Any) -> Any:
     """solve(L, B) by substitution for invertible lower triangular L"""
     return solved_columns(a, b), op.triangular_solve(a, b, lower=True)
 
 
-@_rule("a: n n, b: n k", when="upper triangular(a)", tags=("solve", "triangular"), check=False)
+@_rule("a: n n, b: n k", when="upper triangular(a)", tags=("solve", "triangular"))
 def solve_upper_columns(a: Any, b: Any) -> Any:
     """solve(U, B) by substitution for upper triangular U"""
     return solved_columns(a, b), op.triangular_solve(a, b)
 
 
-@_rule("a: n n, b: n", when=("diagonal(a)", "invertible(a)"), tags=("solve", "diagonal"), check=False)
+@_rule("a: n n, b: n", when=("diagonal(a)", "invertible(a)"), tags=("solve", "diagonal"))
 def solve_diagonal(a: Any, b: Any) -> Any:
     """solve(D, b) = b / rowsum(D) for invertible diagonal D"""
     return solved(a, b), b / op.sum(a, 1)
@@ -229,14 +227,14 @@ def solve_diagonal(a: Any, b: Any) -> Any:
 # --- factors ---
 
 
-@_rule("a: n n", when="positive definite(a)", tags=("cholesky",), check=False)
+@_rule("a: n n", when="positive definite(a)", tags=("cholesky",))
 def cholesky_recomposed(a: Any) -> Any:
     """L L' = S for the Cholesky factor L of S"""
     factor = op.cholesky(a)
     return factor @ factor.T, a
 
 
-@_rule("a: n n", when=("diagonal(a)", "positive definite(a)"), tags=("cholesky", "diagonal"), check=False)
+@_rule("a: n n", when=("diagonal(a)", "positive definite(a)"), tags=("cholesky", "diagonal"))
 def cholesky_of_diagonal(a: Any) -> Any:
     """cholesky(D) = sqrt(D) for positive definite diagonal D"""
     return op.cholesky(a), op.sqrt(a)

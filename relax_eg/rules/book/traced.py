@@ -44,27 +44,27 @@ def _sigmoid(x: Any) -> Any:
     return op.where(op.less(x, 0.0), e, 1.0) / (1.0 + e)
 
 
-@_rule("x: *b", tags=("exp", "log"), check=False)
+@_rule("x: *b", tags=("exp", "log"))
 def slope_of_softplus(x: Any) -> Any:
     """exp(x - log(exp(x) + 1)) = 1 / (1 + exp(-x)): the derivative of softplus"""
     return op.exp(_without_infinity(x) - _without_infinity(_softplus(x))), _sigmoid(x)
 
 
-@_rule("x: *b, y: *b", tags=("exp", "log"), check=False)
+@_rule("x: *b, y: *b", tags=("exp", "log"))
 def slope_of_log_of_sum(x: Any, y: Any) -> Any:
     """exp(x - log(exp(x) + exp(y))) = 1 / (1 + exp(y - x)): the derivative of logaddexp in one operand"""
     apart = op.where(op.equal(x, _INFINITY), _INFINITY, x - y)
     return op.exp(_without_infinity(x) - _without_infinity(_log_of_sum(x, y))), _sigmoid(apart)
 
 
-@_rule("x: *b, y: *b", tags=("exp", "log"), check=False)
+@_rule("x: *b, y: *b", tags=("exp", "log"))
 def slope_of_log_of_sum_in_second(x: Any, y: Any) -> Any:
     """exp(y - log(exp(x) + exp(y))) = 1 / (1 + exp(x - y)): the derivative of logaddexp in its other operand"""
     apart = op.where(op.equal(y, _INFINITY), _INFINITY, y - x)
     return op.exp(_without_infinity(y) - _without_infinity(_log_of_sum(x, y))), _sigmoid(apart)
 
 
-@_rule("x: *b", tags=("exp", "log", "tanh"), check=False)
+@_rule("x: *b", tags=("exp", "log", "tanh"))
 def tanh_of_softplus(x: Any) -> Any:
     """tanh(log(exp(x) + 1)) = p / (p + q) for e = exp(-|x|), where p = 1 + 2 e and q = 2 e e for x >= 0, p = e (e + 2)
     and q = 2 for other x: one exponential, as in mish"""
@@ -73,7 +73,7 @@ def tanh_of_softplus(x: Any) -> Any:
     return op.tanh(_softplus(x)), p / (p + op.where(is_positive, 2.0 * (e * e), 2.0))
 
 
-@_rule("x: *b", tags=("exp", "log"), check=False)
+@_rule("x: *b", tags=("exp", "log"))
 def square_of_inverse_log_of_sum(x: Any) -> Any:
     """exp(-2 log(exp(x) + exp(-x))) = e / (1 + e)^2 for e = exp(-|2 x|): the logistic density"""
     e = op.exp(-op.abs(x + x))
@@ -83,14 +83,14 @@ def square_of_inverse_log_of_sum(x: Any) -> Any:
 # --- densities and distribution functions ---
 
 
-@_rule("x: *b, s:, t:", tags=("exp", "where"), check=False)
+@_rule("x: *b, s:, t:", tags=("exp", "where"))
 def exponentials_to_both_sides(x: Any, s: Any, t: Any) -> Any:
     """where(x <= 0, s exp(x), t - s exp(-x)) = where(x <= 0, e, t - e) for e = s exp(-|x|): one exponential"""
     is_low, e = op.less_equal(x, 0.0), s * op.exp(-op.abs(x))
     return op.where(is_low, s * op.exp(x), t - s * op.exp(-x)), op.where(is_low, e, t - e)
 
 
-@_rule("c:, x: *b", when="nonnegative(x)", tags=("exp", "log"), check=False)
+@_rule("c:, x: *b", when="nonnegative(x)", tags=("exp", "log"))
 def exponential_of_log1p(c: Any, x: Any) -> Any:
     """exp(-(c + log(1 + x))) = exp(-c) / (1 + x) for x >= 0"""
     return op.exp(-(c + op.log1p(x))), _times_exponential(1.0 / (1.0 + x), c)
@@ -102,13 +102,13 @@ def _times_exponential(x: Any, z: Any) -> Any:
     return (x * root) * root
 
 
-@_rule("x: *b, z: *b, c:", when="nonnegative(x)", tags=("exp", "log"), check=False)
+@_rule("x: *b, z: *b, c:", when="nonnegative(x)", tags=("exp", "log"))
 def exponential_of_log_and_more(x: Any, z: Any, c: Any) -> Any:
     """exp(log(x) - z - c) = x exp(-(z + c)) for x >= 0"""
     return op.exp(op.log(x) - z - c), op.where(op.equal(x, 0.0), 0.0, _times_exponential(x, z + c))
 
 
-@_rule("x: *b, z: *b, c:", tags=("exp", "log", "where"), check=False)
+@_rule("x: *b, z: *b, c:", tags=("exp", "log", "where"))
 def density_of_log(x: Any, z: Any, c: Any) -> Any:
     """exp(log(x) - z - c), and 0 where x < 0 = x exp(-(z + c)), and 0 there: the gamma density"""
     is_inside = op.greater_equal(x, 0.0)
@@ -119,7 +119,7 @@ def density_of_log(x: Any, z: Any, c: Any) -> Any:
 # --- slopes of limits, and what lookups have as derivatives ---
 
 
-@_rule("x: *b, y:", attrs={"f": "maximum | minimum"}, numerics="exact", tags=("where", "variants"), check=False)
+@_rule("x: *b, y:", attrs={"f": "maximum | minimum"}, numerics="exact", tags=("where", "variants"))
 def slope_of_limit(x: Any, y: Any, f: Any) -> Any:
     """the slope of f(x, y) in x for a number y, 1/2 where x = y, as autodiff divides it = a choice"""
     limited = f(x, y)
@@ -128,7 +128,7 @@ def slope_of_limit(x: Any, y: Any, f: Any) -> Any:
     return slope, op.where(wins, 1.0, op.where(op.equal(x, y), 0.5, 0.0))
 
 
-@_rule("i: 1 @ int32, u:", sizes="n", attrs={"m": "scatter.mode"}, tags=("scatter", "one-hot"), check=False)
+@_rule("i: 1 @ int32, u:", sizes="n", attrs={"m": "scatter.mode"}, tags=("scatter", "one-hot"))
 def scattered_alone(i: Any, u: Any, n: Any, m: str) -> Any:
     """one number, written into zeros at a computed place = a choice by place: the derivative of one lookup"""
     if m == "clip":
@@ -139,7 +139,7 @@ def scattered_alone(i: Any, u: Any, n: Any, m: str) -> Any:
     return made, op.where(op.equal(op.iota((n,), 0, "int32"), i), u, 0.0)
 
 
-@_rule("i: 1 @ int32, u: m", sizes="n", attrs={"m": "scatter.mode"}, tags=("scatter", "one-hot"), check=False)
+@_rule("i: 1 @ int32, u: m", sizes="n", attrs={"m": "scatter.mode"}, tags=("scatter", "one-hot"))
 def scattered_column(i: Any, u: Any, n: Any, m: str) -> Any:
     """one column, written into zeros at a computed place = a choice by place"""
     if m == "clip":
@@ -174,7 +174,7 @@ def _into(name: str, shapes: str, attrs: dict[str, Any]) -> None:
     for law, sign in ((added, "added"), (subtracted, "subtracted")):
         _rule(
             shapes, attrs={"m": "scatter.mode"}, name=f"{name}_{sign}", tags=("scatter", "variants"),
-            doc="x and numbers scattered into zeros, added = scattered into x", check=False,
+            doc="x and numbers scattered into zeros, added = scattered into x",
         )(law)  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def _on_diagonal(kind: str) -> None:
 
     _rule(
         "v: n", attrs={"m": "scatter.mode"}, name=f"scattered_on_diagonal_by_{kind}", tags=("scatter", "diagonal"),
-        doc="a vector, written into the diagonal of zeros = a choice by place: the derivative of diag", check=False,
+        doc="a vector, written into the diagonal of zeros = a choice by place: the derivative of diag",
     )(scattered)  # fmt: skip
 
 
@@ -214,7 +214,6 @@ def _sorted_by_places(dtype: str) -> None:
     _rule(
         f"x: n{dtype}, v: n @ int32", name=f"sorted_by_places{dtype.replace(' @ ', '_')}", numerics="exact",
         tags=("scatter", "sort"), doc="sorted by the places that a sort gives = scattered to these places: ranks",
-        check=False,
     )(law)  # fmt: skip
 
 
@@ -230,7 +229,7 @@ def _of_transposed(low: bool, turn: bool) -> None:
     side, way = "lower" if low else "upper", "_back" if turn else ""
     _rule(
         "a: *b n n, b: *b n k", name=f"solve_{side}_transposed{way}", numerics="exact", tags=("solve", "variants"),
-        doc="a system of a transposed triangle = that of the triangle, read the other way: no transpose", check=False,
+        doc="a system of a transposed triangle = that of the triangle, read the other way: no transpose",
     )(solved)  # fmt: skip
 
 
@@ -242,20 +241,20 @@ for _low in (False, True):
 # --- counts, and sums without what is no number ---
 
 
-@_rule("c: *b @ bool", attrs={"a": "sum.axes"}, tags=("sum", "any"), check=False)
+@_rule("c: *b @ bool", attrs={"a": "sum.axes"}, tags=("sum", "any"))
 def count_as_float(c: Any, a: tuple[int, ...]) -> Any:
     """the sum of true values as floats = their count: what is counted both ways is counted once"""
     number = op.astype(c, "int32")
     return op.sum(op.astype(number, "float32"), a), op.astype(op.sum(number, a), "float32")
 
 
-@_rule("x: *b @ int32, y: *b @ int32", attrs={"a": "sum.axes"}, numerics="exact", tags=("sum",), check=False)
+@_rule("x: *b @ int32, y: *b @ int32", attrs={"a": "sum.axes"}, numerics="exact", tags=("sum",))
 def counts_at_once(x: Any, y: Any, a: tuple[int, ...]) -> Any:
     """sum(x) + sum(y) = sum(x + y) for integers: one pass"""
     return op.sum(x, a) + op.sum(y, a), op.sum(x + y, a)
 
 
-@_rule("c: n @ bool", sizes="k", when="k <= n", numerics="exact", tags=("sort", "cumsum", "scatter"), check=False)
+@_rule("c: n @ bool", sizes="k", when="k <= n", numerics="exact", tags=("sort", "cumsum", "scatter"))
 def places_of_true_values(c: Any, k: Any) -> Any:
     """the first places of true values, by running sums of counts = by a sort: jnp.nonzero of a given size"""
     n = c.shape[0]
@@ -267,7 +266,7 @@ def places_of_true_values(c: Any, k: Any) -> Any:
     return op.cumsum(counts, 0), op.strided_slice(places, (0,), (k,))
 
 
-@_rule("x: *b", tags=("sum",), check=False)
+@_rule("x: *b", tags=("sum",))
 def sum_of_centred_numbers(x: Any) -> Any:
     """the sum of numbers minus their mean, NaN left out of both = 0: the derivative of nanvar"""
     is_missing, every, ones = op.not_equal(x, x), tuple(range(x.ndim)), (1,) * x.ndim
@@ -288,13 +287,13 @@ def _sort_with_missing(x: Any, is_missing: Any) -> Any:
     return op.where(is_missing, _MISSING, ordered), op.where(op.not_equal(end, end), _MISSING, ordered)
 
 
-@_rule("x: n", when="n >= 1", tags=("sort", "any"), check=False)
+@_rule("x: n", when="n >= 1", tags=("sort", "any"))
 def sort_that_shows_what_is_missing(x: Any) -> Any:
     """NaN for all, if any is NaN, else sort(x) = the same by the last of sort(x), where NaN is: jnp.median"""
     return _sort_with_missing(x, op.any(op.not_equal(x, x), 0))
 
 
-@_rule("x: *b m n", when="n >= 1", tags=("sort", "any"), check=False)
+@_rule("x: *b m n", when="n >= 1", tags=("sort", "any"))
 def sort_that_shows_what_rows_miss(x: Any) -> Any:
     """NaN for a whole row, if any of it is NaN, else sort(x) = the same by the last of sort(x): jnp.quantile of rows"""
     last = x.ndim - 1
@@ -307,7 +306,7 @@ def _alone(dtype: str) -> None:
 
     _rule(
         f"x: *b 1 @ {dtype}, y: *b 1 @ int32", name=f"sort_of_one_{dtype}", phase="simplify", numerics="exact",
-        doc="a sort of one pair = the pair", tags=("sort", "variants"), check=False,
+        doc="a sort of one pair = the pair", tags=("sort", "variants"),
     )(sorted_alone)  # fmt: skip
 
 

@@ -15,11 +15,12 @@ from relax_eg.ir.tensor_calls import call_tir, tir_annotation
 from relax_eg.ops import api as op
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import workspaces
-from relax_eg.rules.schemas import ProgramQueries, Schema
+from relax_eg.rules.schemas import ProgramQueries, schema
 from relax_eg.tir import TensorProgram
 
 
-def _lift(e: Expr, queries: ProgramQueries) -> Expr | None:
+def workspace_lifting(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """the workspaces of a kernel are allocated by its caller"""
     kernel: TensorProgram = e.attr("program").value
     own = [name for name in kernel.workspaces if name not in kernel.lifted]
     if not own:
@@ -38,15 +39,5 @@ def _lift(e: Expr, queries: ProgramQueries) -> Expr | None:
 
 workspace = RuleSet(
     "workspace",
-    schemas=(
-        Schema(
-            "workspace_lifting",
-            "the workspaces of a kernel are allocated by its caller",
-            "exact",
-            frozenset(("workspace",)),
-            _lift,
-            frozenset((CALL_TIR,)),
-            (workspaces,),
-        ),
-    ),
+    schemas=(schema(workspace_lifting, "exact", ("workspace",), (CALL_TIR,), (workspaces,)),),
 )

@@ -202,7 +202,7 @@ class _Question:
         def term(i: int) -> Expr:
             return self.table.term(int(terms.numbers[i]))
 
-        for found, make in ((values - rows, op.add), (values + rows, _subtract_from)):
+        for found, make in ((values - rows, op.add), (values + rows, lambda x, c: op.subtract(c, x))):
             for i in np.flatnonzero(is_constant(found) & (np.abs(found[:, 0]) > _ZERO)).tolist():
                 yield make(term(i), _read(found[i, 0], self.dtype))
         for i, factor in _factors(values, rows):
@@ -241,10 +241,6 @@ def _factors(values: Array, rows: Array) -> Iterator[tuple[int, Any]]:
             factor = np.array(int(values[odd[0]]) * inverse % modulus, f"u{rows.itemsize}").astype(rows.dtype)
             if factor != 1 and np.array_equal(rows[i] * factor, values):
                 yield i, factor
-
-
-def _subtract_from(x: Expr, c: Expr) -> Expr:
-    return op.subtract(c, x)
 
 
 def _read(value: Any, dtype: str) -> Expr:
