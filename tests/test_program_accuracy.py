@@ -12,6 +12,8 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.ir.expr import Expr, var
+from relax_eg.rules import program_accuracy
+from relax_eg.rules.judge import Case, PreparedSides, evaluate_sides
 from relax_eg.rules.program_accuracy import inaccurate_results
 from relax_eg.rules.rule import Instance, equality_rule
 
@@ -62,6 +64,22 @@ def test_the_results_that_lose_accuracy_are_told() -> None:
     same = rx.op.sum(x) + mean, mean + rx.op.sum(x)
     assert inaccurate_results(sides(same, (centred, multiplied_out), params=(x,))) == {1}
     assert not inaccurate_results(sides(same, (multiplied_out, centred), params=(x,)))
+
+
+def test_exact_values_are_computed_of_what_differs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = var("x", rx.Tensor("n")), var("y", rx.Tensor("n"))
+    roots: list[int] = []
+
+    def counted(p: PreparedSides, root: Expr, case: Case) -> Any:
+        roots.append(len(root.args))
+        return evaluate_sides(p, root, case)
+
+    monkeypatch.setattr(program_accuracy, "evaluate_sides", counted)
+    same, other = (x * y, y * x), ((x + y) * y, x * y + y * y)
+    assert not inaccurate_results(sides(same, params=(x, y))) and set(roots) == {2}
+    roots.clear()
+    assert not inaccurate_results(sides(same, other, params=(x, y)))
+    assert set(roots) == {4, 2}  # both results rounded, and one of them exactly
 
 
 def test_no_digit_of_an_ill_conditioned_result_is_asked_for() -> None:

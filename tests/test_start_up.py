@@ -34,6 +34,7 @@ def test_the_compiler_loads_solvers_and_pages_only_where_they_are_needed() -> No
     parts_of_scipy = {f"scipy.{part}" for part in ("linalg", "optimize", "sparse", "special")}
     heavy = {"z3", "egglog", "highspy", "jinja2", "pydantic", "typer", "onnx", *parts_of_scipy}
     assert sorted(loaded & heavy) == []
+    assert not any(m.startswith("relax_eg.meshes") for m in loaded)
 
 
 def test_running_a_file_loads_neither_tables_nor_pallas() -> None:

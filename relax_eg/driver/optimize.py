@@ -24,7 +24,6 @@ from relax_eg.driver.prices import closed_forms, moves_less, price_at
 from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
 from relax_eg.driver.settling import OFF, Settle, SettleMode
-from relax_eg.driver.spreading import spread
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError
@@ -160,6 +159,8 @@ def optimize(
     `time_limit`.
     """
     if mesh is not None:
+        from relax_eg.driver.spreading import spread  # the search on meshes is imported by nothing else here
+
         check_with_mesh(weights, execution, time_limit, measure)
         return spread(
             program, *args, mesh=mesh, specs=specs_by_name(specs, kwspecs), rules=rules, target=target, at=at,

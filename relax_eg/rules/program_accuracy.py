@@ -18,7 +18,7 @@ import numpy as np
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import postorder
+from relax_eg.ir.expr import postorder, tuple_
 from relax_eg.memo import Memo
 from relax_eg.rules import samples as draws
 from relax_eg.rules.judge import (
@@ -112,18 +112,22 @@ def _draw(instance: Instance, sizes: Sizes, rng: draws.Random, index: int) -> di
 def _results_at(case: Case) -> list[_Results]:
     """What a point shows; nothing if the left side does not exist there, or the right side cannot be formed."""
     p, wide = prepare_sides(case.instance), widen_sides(case.instance)
+    n = len(p.left)
     try:
         narrow = evaluate_sides(p, p.both_sides_tuple, case)
-        exact = evaluate_sides(wide, wide.both_sides_tuple, widened_case(case))
+        if isinstance(narrow, Failure):
+            return []
+        floats = [i for i in range(n) if wide.left[i].dtype == "float64"]
+        pairs = {i: (np.asarray(narrow[i]), np.asarray(narrow[n + i])) for i in floats}
+        pairs = {i: (a, b) for i, (a, b) in pairs.items() if a.size and not np.array_equal(a, b, equal_nan=True)}
+        roots = tuple_([side[i] for i in pairs for side in (wide.left, wide.right)])
+        exact = evaluate_sides(wide, roots, widened_case(case)) if pairs else ()
     except Absent:
         return []
-    if isinstance(narrow, Failure) or isinstance(exact, Failure):
+    if isinstance(exact, Failure):
         return []
-    n, found, is_same = len(p.left), dict[int, _Error](), True
-    for i in range(n):
-        left, right, truth, other = (np.asarray(x) for x in (narrow[i], narrow[n + i], exact[i], exact[n + i]))
-        if truth.dtype != np.float64 or not truth.size or np.array_equal(left, right, equal_nan=True):
-            continue
+    found, is_same = dict[int, _Error](), True
+    for (i, (left, right)), truth, other in zip(pairs.items(), exact[::2], exact[1::2], strict=True):
         a, b = left.astype(np.float64), right.astype(np.float64)
         judged = np.isfinite(a) & np.isfinite(truth) & np.isfinite(other)
         with np.errstate(invalid="ignore", over="ignore"):

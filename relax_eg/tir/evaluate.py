@@ -17,8 +17,8 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, kind, numpy_dtype
 from relax_eg.errors import BoundsError, ShapeError
-from relax_eg.limits import FEW_KEPT
-from relax_eg.reached import leaves, made_from_below
+from relax_eg.limits import FEW_KEPT, MANY_KEPT
+from relax_eg.reached import leaves, operands_first
 from relax_eg.shapes import Dim
 from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted_value
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
@@ -159,6 +159,9 @@ def evaluate(
     return [run.data[name] for name in program.outputs]
 
 
+_NOWHERE = (-1, -1)  # given: axis and extent of a loop that no frame has; no axis has this size
+
+
 @dataclass(eq=False)
 class _Frame:
     """The context of a term's evaluation: axes and extents of the bound loop variables, and the points that count.
@@ -215,7 +218,7 @@ class _Run:
         self._extents: dict[Dim, int] = {}
 
     def shape(self, dims: Sequence[Dim]) -> tuple[int, ...]:
-        return tuple(self._extent(dim) for dim in dims)
+        return tuple(map(self._extent, dims))
 
     def _extent(self, dim: Dim) -> int:
         found = self._extents.get(dim)
@@ -256,8 +259,12 @@ class _Run:
         return made
 
     def term(self, expr: Scalar, frame: _Frame) -> Array:
-        found = frame.memo.get(expr)
-        return found if found is not None else made_from_below(expr, _parts, lambda x: self._term(x, frame), frame.memo)
+        memo = frame.memo
+        if expr not in memo:
+            for x in _parts_first(expr):
+                if x not in memo:
+                    memo[x] = self._term(x, frame)
+        return memo[expr]
 
     def _term(self, expr: Scalar, frame: _Frame) -> Array:
         match expr:
@@ -269,9 +276,9 @@ class _Run:
             case Read():
                 return self._read(expr, frame)
             case Apply():
-                return self._call(expr.fn, [self.term(arg, frame) for arg in expr.args], expr.args[0].dtype, expr.dtype)
+                return self._call(expr.fn, [frame.memo[arg] for arg in expr.args], expr.args[0].dtype, expr.dtype)
             case Cast():
-                arg = self.term(expr.arg, frame)
+                arg = frame.memo[expr.arg]
                 if self.exact:
                     return exact_conversion(expr.arg.dtype, expr.dtype)(arg)
                 return convert(arg, expr.dtype)
@@ -307,15 +314,15 @@ class _Run:
         data = self.data[expr.buffer]
         if not expr.indices:
             return data.reshape((1,) * frame.rank)
-        at = [frame.loops.get(loop_of(index) or "") for index in expr.indices]
-        bare = [place for place in at if place is not None]
-        if len(set(bare)) == len(at) and tuple(extent for _, extent in bare) == data.shape:
-            order = sorted(range(len(bare)), key=lambda axis: bare[axis][0])
-            shape = [1] * frame.rank
-            for axis, extent in bare:
-                shape[axis] = extent
-            return data.transpose(order).reshape(shape)
-        return self._gather(expr, data, frame)
+        shape, axes = [1] * frame.rank, list[int]()
+        for index, size in zip(expr.indices, data.shape, strict=True):
+            axis, extent = frame.loops.get(loop_of(index) or "", _NOWHERE)
+            if extent != size or axis in axes:
+                return self._gather(expr, data, frame)
+            axes.append(axis)
+            shape[axis] = extent
+        order = sorted(axes)
+        return (data if axes == order else data.transpose([axes.index(axis) for axis in order])).reshape(shape)
 
     def _gather(self, expr: Read, data: Array, frame: _Frame) -> Array:
         indices: list[Array] = []
@@ -344,7 +351,7 @@ class _Run:
         return value if undefined is None else np.where(undefined, UNDEFINED, value)  # type: ignore[call-overload]
 
     def _select(self, expr: Select, frame: _Frame) -> Array:
-        cond = self.term(expr.cond, frame)
+        cond = frame.memo[expr.cond]
         mask = (cond == True).astype(bool) if self.exact else cond  # noqa: E712 (elementwise)
         if mask.all():
             return self.term(expr.then, frame)
@@ -429,6 +436,12 @@ class _Run:
             at = np.where(unknown, UNDEFINED, np.where(wins == True, n, at))  # type: ignore[call-overload] # noqa: E712
             best = np.where(unknown, UNDEFINED, np.where(wins == True, step, best))  # type: ignore[call-overload] # noqa: E712
         return np.expand_dims(at, axis)
+
+
+@lru_cache(MANY_KEPT)
+def _parts_first(expr: Scalar) -> tuple[Scalar, ...]:
+    """Returns `expr`, and what it needs at exactly the points where it is needed, each term after its parts."""
+    return tuple(operands_first((expr,), _parts))
 
 
 def _parts(expr: Scalar) -> tuple[Scalar, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import relax_eg as rx
@@ -18,6 +19,7 @@ from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.sums import sums
 from relax_eg.rules.certificates import known_verdict
 from relax_eg.rules.content import content_hash
+from relax_eg.rules.pointwise.tables import ABSOLUTE, RELATIVE, are_close
 from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries
 
 
@@ -172,6 +174,13 @@ def test_an_operator_of_scalars_alone_is_no_function_of_elements() -> None:
     (schema,) = (s for s in rx.rules.pointwise.schemas if s.name == "shorter_exact_term")
     assert schema.proposals(padded, ModuleAnswers({})) == ()
     assert schema.proposals(op.maximum(x, x), ModuleAnswers({})) == (x,)
+
+
+def test_values_of_terms_are_compared_up_to_rounding_and_no_number_equals_itself() -> None:
+    values = np.array([1.0, 1 + 1e-10, 1 + 1e-6, 0.0, 1e-12, 1e300, np.inf, -np.inf, np.nan])
+    for x in values:
+        expected = np.isclose(values, x, RELATIVE, ABSOLUTE, equal_nan=True)
+        assert np.array_equal(are_close(values, np.full_like(values, x)), expected)
 
 
 def test_one_step_is_written_out_and_many_are_not() -> None:

@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,9 @@ from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
 from relax_eg.rules.pointwise.tables import (
-    ABSOLUTE,
-    RELATIVE,
     Facts,
     Table,
+    are_close,
     is_constant,
     operators,
     places_of,
@@ -43,13 +43,17 @@ class Uses:
     """Uses of operators of one dtype.
 
     - `points`: the sample points at which they are computed.
-    - `values`: their values, a row each.
+    - `values`: their values, a row each, once all were added.
     """
 
     points: Points
-    values: Array
-    _starts: list[int] = field(default_factory=list[int])
+    _rows: list[Array]
+    _starts: list[int] = field(default_factory=lambda: [0])
     _makers: list[Callable[[int], Expr]] = field(default_factory=list[Callable[[int], Expr]])
+
+    @cached_property
+    def values(self) -> Array:
+        return np.concatenate(self._rows)
 
     def term(self, i: int) -> Expr:
         """The term whose values are row `i`."""
@@ -58,9 +62,10 @@ class Uses:
 
     def add(self, values: Array, make: Callable[[int], Expr]) -> None:
         """Adds rows of values; `make` returns the term of each, by its number among them."""
-        self._starts.append(len(self.values))
+        rows = values.reshape(-1, len(self.points))
+        self._starts.append(self._starts[-1] + len(rows))
         self._makers.append(make)
-        self.values = np.concatenate([self.values, values.reshape(-1, len(self.points))])
+        self._rows.append(rows)
 
 
 _uses = Memo[tuple[Any, ...], Uses](_MOST_USES)
@@ -74,7 +79,7 @@ def uses_of(table: Table, dtype: str, numbers: Numbers, points: Points) -> Uses:
 
 def _uses_anew(table: Table, dtype: str, numbers: Numbers, points: Points) -> Uses:
     constants, stacked = [number(c, dtype) for c in numbers], sample_array(numbers, dtype)
-    found = Uses(points, np.zeros((0, len(points)), stacked.dtype))
+    found = Uses(points, [np.zeros((0, len(points)), stacked.dtype)])
     for d in dict.fromkeys(x.dtype for x in table.variables):
         pairs = zip(table.variables, table.samples, strict=True)
         own = [(x, sample[list(points)]) for x, sample in pairs if x.dtype == d]
@@ -211,10 +216,11 @@ class _Question:
             for i in np.flatnonzero(is_constant(values * rows)).tolist():
                 yield op.divide(_read(values[0] * rows[i, 0], self.dtype), term(i))
             exponents = np.log(np.abs(values[0])) / np.log(np.abs(rows[:, 0]))
-            for i in np.flatnonzero((exponents > 1.5) & (exponents < _LARGEST_POWER + 0.5)).tolist():
-                n = int(np.round(exponents[i]))
-                if np.isclose(rows[i] ** n, values, RELATIVE, ABSOLUTE).all():
-                    yield op.integer_pow(term(i), n)
+            powers = np.flatnonzero((exponents > 1.5) & (exponents < _LARGEST_POWER + 0.5))
+            found = rows[powers] ** np.round(exponents[powers, None])
+            is_power = are_close(found, values).all(-1) & ~np.isnan(found).any(-1)
+            for i in powers[is_power].tolist():
+                yield op.integer_pow(term(i), int(np.round(exponents[i])))
 
     def _with_numbers(self, numbers: Sequence[Any]) -> Iterator[Expr]:
         """Operators on variables and on numbers, and functions of their sums and products."""
@@ -227,11 +233,9 @@ def _factors(values: Array, rows: Array) -> Iterator[tuple[int, Any]]:
     """The rows of which the values are a multiple, and the factors."""
     if values.dtype.kind == "f":
         factors = values[0] / rows[:, 0]
-        near = np.flatnonzero(np.isclose(factors * rows[:, 1], values[1], RELATIVE, ABSOLUTE))
-        for i in near.tolist():
-            same = np.isclose(factors[i] * rows[i], values, RELATIVE, ABSOLUTE, equal_nan=True).all()
-            if same and abs(factors[i] - 1) > _ZERO:
-                yield i, factors[i]
+        near = np.flatnonzero((np.abs(factors - 1) > _ZERO) & are_close(factors * rows[:, 1], values[1]))
+        for i in near[are_close(factors[near, None] * rows[near], values).all(-1)].tolist():
+            yield i, factors[i]
         return
     modulus = 1 << 8 * rows.dtype.itemsize
     for i in range(len(rows)):

@@ -22,7 +22,7 @@ from relax_eg.rules.pointwise.terms import (
     Cost,
     applied,
     equation_of,
-    flops_of,
+    flops_of_operator,
     sample_array,
     variable,
 )
@@ -121,32 +121,29 @@ class Table:
     def _grow(self, uses: Sequence[tuple[str, tuple[dict[str, list[int]], ...]]]) -> None:
         """Adds the uses of operators on all operands from these lists, the cheapest first."""
         before = {d: (t.numbers, t.flops, t.steps, t.values) for d, t in self.terms.items()}
-        made: list[tuple[int, str, list[_Step], Array, Array, Array]] = []
+        made: list[tuple[int, str, str, Array, Array, Array, Array]] = []
         for op, places in uses:
             for dtypes in itertools.product(*places):
                 equation = usable(op, dtypes)
                 if equation is None:
                     continue
-                flops = flops_of(call(op, tuple(variable(i, d) for i, d in enumerate(dtypes)), {}))
-                lists = [p[d] for p, d in zip(places, dtypes, strict=True)]
-                operands = list(itertools.product(*lists))
-                columns = np.array(operands, int).reshape(len(operands), -1).T
+                flops = flops_of_operator(op, dtypes)
+                lists = [np.array(p[d], int) for p, d in zip(places, dtypes, strict=True)]
+                columns = np.stack(np.meshgrid(*lists, indexing="ij")).reshape(len(lists), -1)
                 at = [np.searchsorted(before[d][0], c) for d, c in zip(dtypes, columns, strict=True)]
                 values = [before[d][3][i] for d, i in zip(dtypes, at, strict=True)]
                 total = [np.sum([before[d][k][i] for d, i in zip(dtypes, at, strict=True)], axis=0) for k in (1, 2)]
                 with np.errstate(all="ignore"):
                     found = applied(op, equation, values)
-                steps = [_Step(op, o) for o in operands]
-                shape = (len(operands), SAMPLES)
-                made.append(
-                    (flops, equation.dtype, steps, total[0] + flops, total[1] + 1, np.broadcast_to(found, shape))
-                )
+                shape = (columns.shape[1], SAMPLES)
+                cost = total[0] + flops, total[1] + 1
+                made.append((flops, equation.dtype, op, columns, *cost, np.broadcast_to(found, shape)))
         more: dict[str, list[tuple[Array, ...]]] = {d: [old] for d, old in before.items()}
-        for _, dtype, steps, flops, counts, values in sorted(made, key=lambda m: m[0]):
+        for _, dtype, op, columns, flops, counts, values in sorted(made, key=lambda m: m[0]):
             kept = self._new_rows(values)
             if kept:
                 start = len(self._steps)
-                self._steps += [steps[i] for i in kept]
+                self._steps += [_Step(op, tuple(operands)) for operands in columns[:, kept].T.tolist()]
                 numbers = np.arange(start, len(self._steps))
                 more.setdefault(dtype, []).append((numbers, flops[kept], counts[kept], values[kept]))
         for dtype, parts in more.items():
@@ -201,7 +198,14 @@ def places_of(rows: Array, values: Array, at: Array) -> list[int]:
     near = np.flatnonzero(~(off > ABSOLUTE + RELATIVE * abs(values[first])))
     if not len(near):
         return []
-    return near[np.isclose(rows[np.ix_(near, at)], values[at], RELATIVE, ABSOLUTE, equal_nan=True).all(-1)].tolist()
+    return near[are_close(rows[np.ix_(near, at)], values[at]).all(-1)].tolist()
+
+
+def are_close(x: Array, y: Array) -> Array:
+    """Which elements are equal up to rounding, or both no number."""
+    with np.errstate(all="ignore"):
+        near = (np.abs(x - y) <= ABSOLUTE + RELATIVE * np.abs(y)) & np.isfinite(y)
+        return near | (x == y) | ((x != x) & (y != y))
 
 
 def is_constant(rows: Array) -> Array:

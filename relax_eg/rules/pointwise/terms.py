@@ -175,8 +175,14 @@ def cost_of(scalar: Expr) -> Cost:
 
 
 def flops_of(e: Expr) -> int:
-    """The flops of one use of an operator on scalars. A choice or a conversion is an instruction as well as a sum."""
-    made = program_of(site_of(e))
+    """The flops of an expression's operator on scalars. A choice or a conversion is an instruction as well as a sum."""
+    return flops_of_operator(e.op, tuple(a.dtype for a in e.args), e.attrs)
+
+
+@lru_cache(_MOST_KNOWN)
+def flops_of_operator(op: str, dtypes: tuple[str, ...], attrs: tuple[tuple[str, Any], ...] = ()) -> int:
+    """The flops of one use of an operator on scalars of these dtypes."""
+    made = program_of(site_of(call(op, tuple(variable(i, d) for i, d in enumerate(dtypes)), dict(attrs))))
     return max(int(stage_flops(made.stages[0]).value), 1) if made is not None else 1
 
 
