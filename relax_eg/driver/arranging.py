@@ -81,8 +81,8 @@ class Arranger:
         for v in walk(self.module.main, model, self.ahead):
             key = v.function.name, v.node
             self.seconds[key] = self.seconds.get(key, 0.0) + float(v.cost.seconds)
-        stored, self.temporary, _ = stored_values(self.module, model, self.ahead)
-        self.stored = {f.name: dict.fromkeys(read_whole(f)) | stored.get(f.name, {}) for f in self.module}
+        stored, self.temporary, _, self.anew = stored_values(self.module, model, self.ahead)
+        self.stored = {f.name: dict.fromkeys(read_whole(f, self.anew)) | stored.get(f.name, {}) for f in self.module}
         self.parts: dict[str, _Part] = {}
         main = self._part(self.module.main)
         self.peak = 0 if main is None else main.peak
@@ -94,7 +94,7 @@ class Arranger:
         if len(f.blocks) != 1 or not f.blocks[0].dataflow or not {*f.size_variables} <= self.sizes.keys():
             return None
         is_main = f.name == self.module.main.name
-        program = program_of(self.module, self.temporary, f.name, self.stored, self.ahead if is_main else ())
+        program = program_of(self.module, self.temporary, f.name, self.stored, self.ahead if is_main else (), self.anew)
         if any(s.function != f.name for s in program.steps):
             return None
         seconds = [self._seconds(f.name, s.kernel) for s in program.steps]

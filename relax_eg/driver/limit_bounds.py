@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.driver.measured import Search
 from relax_eg.driver.options import Options
 from relax_eg.extract.footprint import Footprint
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.least_memory import KNOWN, NOTHING, RESULTS, LeastBytes, LeastMemory, most_of
-from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.ir.module import Function, Module
 from relax_eg.memory.plan import corner_of
 from relax_eg.memory.steps import program_of
@@ -60,13 +58,3 @@ def bound_of(search: Search, tried: Iterable[Footprint]) -> LeastBytes:
             found[key] = of(graphs, u.functions)
     in_loops = [of({}, {f.name: f for f in m}) for c in search.fissions.values() for m in c.loops]
     return most_of([results, min((*found.values(), *in_loops), key=lambda n: n.bytes, default=NOTHING)])
-
-
-def modes_under_limit(profile: Profile) -> tuple[Mode, ...]:
-    """The compilation modes tried under a limit: as usual and, on CPUs, the one in which all memory is XLA's own and
-    little, unless the caller compiles the program (a profile without modes). The time of the latter is predicted by the
-    profile's mode without XLA's library fusions."""
-    if profile.platform != "cpu" or not is_on_cpu() or not profile.modes:
-        return (AS_USUAL,)
-    changes = next((m.changes for m in profile.modes if m.options.items() <= FRUGAL.items()), {})
-    return AS_USUAL, Mode("for memory", FRUGAL, changes)

@@ -20,9 +20,10 @@ from relax_eg.backend.footprint import likely_peak_values
 from relax_eg.byte_units import format_bytes
 from relax_eg.driver.compiled_bytes import CompiledBytes, TriedProgram
 from relax_eg.driver.fissioned_entries import in_loops, in_segments, is_large
-from relax_eg.driver.limit_bounds import bound_of, larger_value, modes_under_limit
+from relax_eg.driver.limit_bounds import bound_of, larger_value
 from relax_eg.driver.measured import ALIKE, COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
+from relax_eg.driver.prices import modes_under_limit
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.footprint import MemoryRow
 from relax_eg.extract.numbers import LEAST_SECONDS
@@ -46,7 +47,7 @@ _FRONT = 24  # limit: programs tried for a front
 _ARRANGED = 4  # limit: programs whose steps are brought into an order
 _LESS = 0.97  # chosen: share of the bytes asked for, if XLA needed more than was asked for
 # chosen: shares of a program's bytes, predicted or as compiled where these are fewer, asked for along a front
-_SHARES = (1.0, 0.75, 0.55, 0.4, 0.3, 0.2, 0.1)
+_SHARES = (1.0, 0.85, 0.75, 0.65, 0.55, 0.45, 0.35, 0.25, 0.15)
 _ROUGHLY_FITS = 1.05  # chosen: rough bytes, as a multiple of the limit, up to which exact ones are asked for
 _NEAR = 1.1  # chosen: the least bytes that an error names are within this factor of what could be reached
 

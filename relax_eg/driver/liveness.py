@@ -18,7 +18,7 @@ from relax_eg.ir.heads import label_of
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Module
 from relax_eg.ir.origin import UNKNOWN
-from relax_eg.memory import Beside, Liveness, Step, lifetimes, plan
+from relax_eg.memory import Anew, Beside, Liveness, Step, lifetimes, plan
 from relax_eg.memory.program import Temporary
 from relax_eg.ops import site_of
 from relax_eg.shapes import Dim
@@ -36,10 +36,11 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
         return None
     sizes = dict(binding)
     inside = kernel_temporaries(model, sizes) if in_kernels else None
-    stored, spaces, beside = (None, inside, None) if in_kernels else stored_values(module, model, ahead)
+    stored, spaces, beside, anew = (None, inside, None, None) if in_kernels else stored_values(module, model, ahead)
     live = lifetimes(
-        module, sizes, stored=stored, ahead=ahead, reorder=in_kernels, temporary=spaces, beside=beside or {}
-    )
+        module, sizes, stored=stored, ahead=ahead, reorder=in_kernels, temporary=spaces, beside=beside or {},
+        anew=anew or {},
+    )  # fmt: skip
     steps, values = live.program.steps, live.program.values
     needed = zip(steps, live.at(sizes), strict=True)
     moments = [Moment(n, label_of(s.kernel), _line(s, module)) for s, n in needed]
@@ -61,29 +62,32 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
 
 def stored_values(
     module: Module, model: WholeCost, ahead: set[Expr]
-) -> tuple[dict[str, dict[Expr, Dim | None]], Temporary, Beside]:
+) -> tuple[dict[str, dict[Expr, Dim | None]], Temporary, Beside, Anew]:
     """For each function that runs, the nodes whose values XLA is predicted to store: those that launch a kernel, each
     with its bytes where they are not those of its type; the bytes that the kernel of a step needs besides its result;
-    and the nodes that a kernel of an earlier one computes."""
+    the nodes that a kernel of an earlier one computes; and the stored values that nodes compute again."""
     found: dict[str, dict[Expr, Dim | None]] = {}
     spaces: dict[tuple[str, Expr], Dim] = {}
     beside: dict[tuple[str, Expr], Expr] = {}
+    anew: dict[tuple[str, Expr], tuple[Expr, ...]] = {}
     for v in walk(module.main, model, ahead):
         if v.runs_functions or v.is_stored:
             found.setdefault(v.function.name, {})[v.node] = None if v.place is None else v.place.kept
-        space = Dim.of(0) if v.place is None else v.place.workspace
+        space = Dim.of(0) if v.place is None else v.place.workspace + v.place.copied
         if isinstance(v.model, WithOwnKernels) and v.site is not None:
             space = space + v.model.own_workspace(v.site, v.node.annotation)
         if space != 0:
             spaces[v.function.name, v.node] = space
         if v.place is not None and v.place.beside is not None:
             beside[v.function.name, v.node] = v.place.beside
+        if v.place is not None and v.place.anew:
+            anew[v.function.name, v.node] = v.place.anew
 
     def workspace(step: Step) -> Dim | None:
         needed = spaces.get((step.function, step.kernel))
         return None if needed is None else needed.substitute(dict(step.sizes))
 
-    return found, workspace, beside
+    return found, workspace, beside, anew
 
 
 def kernel_temporaries(model: WholeCost, sizes: Sizes) -> Temporary | None:

@@ -43,6 +43,7 @@ from relax_eg.driver.prices import (
     is_worthwhile,
     kinds_at,
     least_gain,
+    modes_under_limit,
     price_at,
 )
 from relax_eg.driver.units import SearchResult, Units
@@ -283,8 +284,8 @@ class Search:
         module, weights = (self.traced.module, set[str]()) if entry is None else (entry.module, self.weights)
         key = module, rate, tuple(sizes.items())
         if key not in self._arrangers:
-            inside = self.candidate_options(CandidateProgram(entry))
-            self._arrangers[key] = Arranger(module, inside, sizes, weights, rate)
+            o = self.candidate_options(CandidateProgram(entry, modes_under_limit(self.options.profile)[-1]))
+            self._arrangers[key] = Arranger(module, o, sizes, weights, rate)
         return self._arrangers[key]
 
     def alternatives(self, count: int) -> list[Entry]:

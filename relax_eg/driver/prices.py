@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.convolutions import slower_in_loops
 from relax_eg.backend.family import KERNELS, WHOLE
 from relax_eg.backend.pallas.plan import own_kernels
@@ -23,7 +24,7 @@ from relax_eg.extract.kinds import CALL
 from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.numbers import Number
 from relax_eg.extract.priced import PricedModule, PricedModules
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
 from relax_eg.extract.totals import total_amounts
 from relax_eg.extract.transfers import waiting_seconds
@@ -385,3 +386,13 @@ def expected_of(before: ProgramCost, after: ProgramCost, p: Profile) -> Expected
     """What is expected of a call of the chosen program, by what is known of the errors of a profile."""
     gain = before.call / after.call if after.call > 0 else 1.0
     return expect(gain, before.kinds, after.kinds, p.corrections, p.doubts)
+
+
+def modes_under_limit(profile: Profile) -> tuple[Mode, ...]:
+    """The compilation modes tried under a limit: as usual and, on CPUs, the one in which all memory is XLA's own and
+    little, unless the caller compiles the program (a profile without modes). The time of the latter is predicted by the
+    profile's mode without XLA's library fusions."""
+    if profile.platform != "cpu" or not is_on_cpu() or not profile.modes:
+        return (AS_USUAL,)
+    changes = next((m.changes for m in profile.modes if m.options.items() <= FRUGAL.items()), {})
+    return AS_USUAL, Mode("for memory", FRUGAL, changes)

@@ -10,7 +10,7 @@ XLA frees the value's memory by then, and the copy back waits for the step befor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from relax_eg.ir.annotations import Tensor
@@ -18,6 +18,7 @@ from relax_eg.ir.calls import rebuilt, substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_get
 from relax_eg.ir.heads import CONTROL, CORE, STATIC, with_operands
 from relax_eg.ir.module import Binding, Function, Module
+from relax_eg.memory.program import Anew
 from relax_eg.memory.rematerialization import ArrangementProblem
 from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of, get, pattern_kind, site_of
@@ -28,18 +29,20 @@ from relax_eg.tir import PatternKind
 
 _READ_WHOLE = operators_run_as("matmul", "transposed_matmul", "conv", "factorisation", "solve")
 _MOVED = movement_operators("view", "order")
-_SHARE = 64  # chosen: steps that neither take nor free that part of the peak are not held in order
+_SHARE = 1024  # chosen: steps that neither take nor free that part of the peak are not held in order
+_COPIED = 64  # chosen: an operand that is copied to hold a step has at most that part of the peak
 _MOST_PINS = 2  # chosen: other steps after which one step is held
 
 
-def read_whole(f: Function) -> set[Expr]:
-    """The values of a function that matmuls, convolutions and loops read, which are therefore stored."""
+def read_whole(f: Function, anew: Anew) -> set[Expr]:
+    """The values of a function that matmuls, convolutions and loops read, which are therefore stored. `anew`: as in
+    `program_of`."""
     found: set[Expr] = set()
     for e in f.expressions():
         for a in e.args if e.op in _READ_WHOLE or e.op in CONTROL else ():
             while a.op in _MOVED:
                 a = a.args[0]
-            if a.args:
+            if a.args and a not in anew.get((f.name, e), ()):
                 found.add(a)
     return found
 
@@ -76,11 +79,16 @@ class _Pinned:
     """The runs added so far.
 
     - `current`: for each step's expression, that of its latest run.
+    - `fresh`: those of them that were computed from the latest runs of others.
+    - `read_by`: for an expression, those whose latest runs read its latest run.
     """
 
     def __init__(self, f: Function, problem: ArrangementProblem, peak: int, at: Mapping[str, int]) -> None:
-        self.problem, self.at, self.big = problem, at, max(1, peak // _SHARE)
+        self.problem, self.at = problem, at
+        self.big, self.copied = max(1, peak // _SHARE), max(1, peak // _COPIED)
         self.current: dict[Expr, Expr] = {}
+        self.fresh: dict[Expr, Expr] = {}
+        self.read_by: dict[Expr, set[Expr]] = {}
         self.origins: list[tuple[Expr, Expr]] = []
         self.latest: dict[int, int] = {}  # by step, the place of its latest run
         self.exprs: list[Expr] = []  # by place
@@ -93,23 +101,25 @@ class _Pinned:
         """Adds a run; whether the order can be stated."""
         if not self.problem.is_own(step):
             return self._add_copy(place, step)
-        problem, e = self.problem, self.problem.program.steps[step].kernel
-        read = [self.latest[problem.writer[v]] for v in problem.program.steps[step].reads if v in problem.writer]
+        problem, steps = self.problem, self.problem.program.steps
+        e, writers = steps[step].kernel, [problem.writer[v] for v in steps[step].reads if v in problem.writer]
         before = 0
-        for r in read:
+        for r in (self.latest[w] for w in writers):
             before |= self.before[r] | 1 << r
         again = step in self.latest
-        takes = sum(problem.sizes[v] for v in problem.program.steps[step].writes) + problem.inside[step]
+        takes = sum(problem.sizes[v] for v in steps[step].writes) + problem.inside[step]
         frees = max((problem.sizes[v] for v in problem.reads[step]), default=0)
         moves = e.op not in CORE and get(e.op).moves is not None
         matters = max(takes, frees) >= self.big and not moves
-        operand, is_free = self._operand(e)
-        new = self._with(e, {})
+        # What it computes again instead of reading it may be as in a run before, unless it would keep stale values.
+        read = {steps[w].kernel: self.current[steps[w].kernel] for w in writers}
+        env = {**self.fresh, **read}
+        operand, is_free = self._operand(e, env)
+        new = _with(e, env)
         is_same = again and new is self.exprs[self.latest[step]]
         pins: list[int] = []
         if operand is not None and (matters or is_same):
-            limit = self.big if not is_free else None
-            cheap = limit is None or self._bytes(operand) <= limit
+            cheap = is_free or self._bytes(operand) <= self.copied
             for q in reversed(self.matter if matters and cheap else []):
                 if len(pins) == _MOST_PINS:
                     break
@@ -122,16 +132,16 @@ class _Pinned:
                 before |= self.before[q] | 1 << q
         ended, self.ended = (self.ended, []) if operand is not None and not moves else ([], self.ended)
         if (pins or ended) and operand is not None:
-            held = substitute_exprs([operand], self.current)[0]
+            held = substitute_exprs([operand], env)[0]
             tokens = [t for q in pins if (t := _token(self.exprs[q])) is not None] + [self.copies[v] for v in ended]
             for t in tokens:
                 held = op.after(held, t)
-            new = self._with(e, {operand: held})
+            new = _with(e, {**env, operand: held})
         if again and new is self.exprs[self.latest[step]]:
             return False
         self.exprs.append(new)
         self.before.append(before)
-        self.current[e] = new
+        self._set_current(e, new, read)
         self.latest[step] = place
         self.origins.append((e, new))
         # XLA may compute one element of what a loop over elements makes without the rest.
@@ -150,7 +160,8 @@ class _Pinned:
             if token is None:
                 return False
             new, before = op.from_host(op.after(self.copies[v], token)), self.before[q] | 1 << q
-            self.current[e], self.latest[problem.writer[v]] = new, place
+            self._set_current(e, new, ())
+            self.latest[problem.writer[v]] = place
             self.origins.append((e, new))
         else:
             new, before = op.on_host(self.current[e]), self.before[self.latest[problem.writer[v]]]
@@ -160,16 +171,20 @@ class _Pinned:
         self.before.append(before)
         return True
 
-    def _with(self, e: Expr, changed: Mapping[Expr, Expr]) -> Expr:
-        """A step's expression over the latest runs of others, with some operands changed."""
-        env = {**self.current, **changed}
-        env.pop(e, None)
-        return with_operands(e, substitute_exprs(e.args, env))
+    def _set_current(self, e: Expr, new: Expr, read: Iterable[Expr]) -> None:
+        """Makes `new` the latest run of an expression, which reads others. What was computed from its run before is
+        stale: it would keep that one's result alive."""
+        if e in self.current:
+            for r in self.read_by.pop(e, ()):
+                self.fresh.pop(r, None)
+        self.current[e] = self.fresh[e] = new
+        for k in read:
+            self.read_by.setdefault(k, set()).add(e)
 
     def _bytes(self, e: Expr) -> int:
         return int(bytes_of(e.annotation).evaluate(self.at))
 
-    def _operand(self, e: Expr) -> tuple[Expr | None, bool]:
+    def _operand(self, e: Expr, read: Mapping[Expr, Expr]) -> tuple[Expr | None, bool]:
         """The stored value, read by a step, that can be held back most cheaply, and whether that costs nothing."""
         found: dict[Expr, bool] = {}
         todo, seen, is_free = [e], {e}, True
@@ -178,11 +193,11 @@ class _Pinned:
             is_free = is_free and x.op not in CORE and x.op not in _READ_WHOLE and get(x.op).equations is not None
             for a in x.args:
                 if a.op in STATIC or a.op == CONSTANT or not isinstance(a.annotation, Tensor):
-                    if a.op not in STATIC and a.op != CONSTANT and a not in self.current and a not in seen:
+                    if a.op not in STATIC and a.op != CONSTANT and a not in read and a not in seen:
                         seen.add(a)
                         todo.append(a)
                     continue
-                if a.op == VAR or a in self.current or (a.op in CORE and a.args and a.args[0] in self.current):
+                if a.op == VAR or a in read or (a.op in CORE and a.args and a.args[0] in read):
                     found[a] = is_free
                 elif a not in seen:
                     seen.add(a)
@@ -192,6 +207,11 @@ class _Pinned:
             return None, False
         best = min(arrays, key=lambda a: (not found[a], self._bytes(a)))
         return best, found[best]
+
+
+def _with(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
+    """A step's expression with others in the place of what it reads."""
+    return with_operands(e, substitute_exprs(e.args, env))
 
 
 def _is_computed_whole(e: Expr) -> bool:

@@ -14,7 +14,7 @@ from relax_eg.ir import Expr, Module
 from relax_eg.memory.liveness import Liveness, Results, liveness
 from relax_eg.memory.placement import Layout
 from relax_eg.memory.plan import LAYOUTS, Plan, PlanOptions, corner_of, is_allowed, plan_in_order, usual_size
-from relax_eg.memory.program import Beside, MemoryProgram, Temporary
+from relax_eg.memory.program import Anew, Beside, MemoryProgram, Temporary
 from relax_eg.memory.proofs import SizeProofs
 from relax_eg.memory.schedule import Order, best_order
 from relax_eg.memory.steps import Stored, program_of
@@ -49,16 +49,17 @@ def lifetimes(
     reorder: bool = True,
     temporary: Temporary | None = None,
     beside: Beside | None = None,
+    anew: Anew | None = None,
 ) -> Liveness:
     """The lifetimes in a call at the sizes `at`, results included, as reports show them. Takes time nearly linear in
     the kernels that run.
 
-    - `stored`, `ahead`: as in `program_of`.
+    - `stored`, `ahead`, `anew`: as in `program_of`.
     - `reorder`: whether kernels run in an order of low peak, as in a plan. If not, they run in the order of the text.
     - `temporary`: as in `program_of`; by default estimated from equations where kernels are reordered.
     - `beside`: where kernels run in the order of the text, those that run with an earlier one, which they follow.
     """
-    program = program_of(module, temporary, stored=stored, ahead=ahead)
+    program = program_of(module, temporary, stored=stored, ahead=ahead, anew=anew)
     if reorder:
         program = program if temporary is not None else estimate_temporaries(program, at).of(program)
         program = program.reordered(best_order(program, [at]).steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -176,6 +176,8 @@ def operands_of(e: Expr) -> tuple[Expr, ...]:
 Temporary = Callable[[Step], "Dim | int | None"]
 # For kernels that run as a part of another one, by the name of their function, that one.
 Beside = Mapping[tuple[str, Expr], Expr]
+# For expressions, by the name of their function, the stored values that they compute again instead of reading them.
+Anew = Mapping[tuple[str, Expr], Collection[Expr]]
 
 
 def equations_of(e: Expr) -> ProgramUse | None:

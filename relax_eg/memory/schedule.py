@@ -83,7 +83,8 @@ def _least_peak_order(program: MemoryProgram, at: Mapping[str, int]) -> Order:
 
 def freeing_first(steps: Sequence[PlannedStep], sizes: Mapping[int, int], results: frozenset[int]) -> list[int]:
     """The places of steps in an order in which each that frees at least the bytes that it makes runs as soon as it can,
-    and the others in the order of the text. Steps keep to their regions. Takes near linear time."""
+    and the others in the order of the text. Of a value whose last readers can all run, each frees its share. Steps keep
+    to their regions. Takes near linear time."""
     written = {v for s in steps for v in s.writes}
     reads = [{v for v in s.reads if v in written} for s in steps]
     unread: dict[int, set[int]] = {v: set() for v in written}  # the steps that are still to read a value
@@ -91,17 +92,26 @@ def freeing_first(steps: Sequence[PlannedStep], sizes: Mapping[int, int], result
         for v in of_step:
             unread[v].add(i)
     missing = [len(of_step) for of_step in reads]
+    waiting = {v: sum(missing[i] > 0 for i in unread[v]) for v in written}  # how many of those cannot run yet
     order: list[int] = []
     done: set[int] = set()
     queues: dict[int, list[tuple[int, int]]] = {s.region: [] for s in steps}
 
     def grows(i: int) -> int:
         made = sum(sizes[v] for v in steps[i].writes if unread[v] or v in results)
-        return made - sum(sizes[v] for v in reads[i] if len(unread[v]) == 1 and v not in results)
+        return made - sum(sizes[v] // len(unread[v]) for v in reads[i] if not waiting[v] and v not in results)
 
     def offer(i: int) -> None:
         if not missing[i] and i not in done and (growth := grows(i)) <= 0:
             heappush(queues[steps[i].region], (growth, i))
+
+    def able(i: int) -> None:
+        offer(i)
+        for v in reads[i]:
+            waiting[v] -= 1
+            if not waiting[v]:
+                for j in unread[v]:
+                    offer(j)
 
     def run(i: int) -> None:
         done.add(i)
@@ -113,7 +123,8 @@ def freeing_first(steps: Sequence[PlannedStep], sizes: Mapping[int, int], result
         for v in steps[i].writes:
             for j in unread[v]:
                 missing[j] -= 1
-                offer(j)
+                if not missing[j]:
+                    able(j)
 
     for i, s in enumerate(steps):
         if i not in done:

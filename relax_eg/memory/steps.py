@@ -24,6 +24,7 @@ from relax_eg.ir.steps import effect_of
 from relax_eg.limits import KEPT
 from relax_eg.memory.liveness import liveness
 from relax_eg.memory.program import (
+    Anew,
     MemoryProgram,
     Role,
     Step,
@@ -106,7 +107,7 @@ def _at_same_place(stage: Stage, read: Read, shape: tuple[Dim, ...]) -> bool:
 
 
 # chosen: values that a kernel may read for a recomputed operand; beyond that XLA is assumed to store the operand
-MOST_READ = 32
+MOST_READ = 64
 WORKSPACE_BYTES = "workspace_bytes"  # the attribute of a library call with the bytes of its workspace
 
 # By function name, the expressions whose values are stored, each with its bytes where they are not those of its type.
@@ -119,6 +120,7 @@ def program_of(
     function: str | None = None,
     stored: Stored | None = None,
     ahead: Collection[Expr] = (),
+    anew: Anew | None = None,
 ) -> MemoryProgram:
     """The memory program of a module's entry, or of another `function` of it, in the order of its text. Takes time
     linear in the kernels that run.
@@ -128,13 +130,14 @@ def program_of(
     - `stored`: the expressions that a fusing compiler stores. All others but results are recomputed inside the kernels
       that read them, which then read their operands. By default each expression is a kernel.
     - `ahead`: the expressions that are computed before the call and have no memory in it.
+    - `anew`: for expressions, stored values that they do not read: they read what these are computed from.
 
     MemoryPlanError for a module that allocates its memory itself.
     """
     if (name := first_explicit(module)) is not None:
         raise MemoryPlanError(f"{name}() allocates its memory itself; accepted: the module that it was lowered from")
     f = module.main if function is None else module[function]
-    return _Tracer(module, temporary, impure_functions(module), stored).run(f, (f.name,), ahead)
+    return _Tracer(module, temporary, impure_functions(module), stored, anew).run(f, (f.name,), ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +161,17 @@ class _Frame:
 
 class _Tracer:
     def __init__(
-        self, module: Module, temporary: Temporary | None, impure: frozenset[str], stored: Stored | None = None
+        self,
+        module: Module,
+        temporary: Temporary | None,
+        impure: frozenset[str],
+        stored: Stored | None = None,
+        anew: Anew | None = None,
     ) -> None:
         self.module = module
         self.stored = stored
+        self.anew: Anew = anew or {}
+        self.computed_from: dict[int, tuple[int, ...]] = {}  # for a stored value, what its kernel reads
         self.bound_values: dict[str, frozenset[Expr]] = {}  # by the name of the function
         self.functions = {f.name: f for f in module}
         self.temporary = temporary
@@ -268,10 +278,19 @@ class _Tracer:
             return None
         if f.name not in self.bound_values:
             self.bound_values[f.name] = _bound_values(f)
-        read = tuple(dict.fromkeys(v for a in operands_of(e) for v in leaves(env.get(a))))
+        held = (self._read_of(f, e, env.get(a), env) for a in operands_of(e))
+        read = tuple(dict.fromkeys(v for tree in held for v in leaves(tree)))
         if e in self.bound_values[f.name] or len(read) > MOST_READ:
             return None
         return tuple(read for _ in e.annotation.fields) if isinstance(e.annotation, Tuple) else read
+
+    def _read_of(self, f: Function, e: Expr, operand: Tree, env: Mapping[Expr, Tree]) -> Tree:
+        """What an expression reads of an operand: in the place of values that it computes again, what these read."""
+        anew = {env.get(x) for x in self.anew.get((f.name, e), ())}
+        if anew.isdisjoint(leaves(operand)):
+            return operand
+        read = (self.computed_from.get(v, (v,)) if v in anew else (v,) for v in leaves(operand))
+        return tuple(dict.fromkeys(v for each in read for v in each))
 
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         if e.op in VIEWS:
@@ -302,7 +321,7 @@ class _Tracer:
                 own += leaves(space)
                 operands.append(space)
             else:
-                operands.append(env[a])
+                operands.append(self._read_of(frame.function, e, env[a], env))
         kept = None if self.stored is None else self.stored.get(frame.function.name, {}).get(e)
         annotation = e.annotation if kept is None else Tensor((kept,), "uint8")
         made = self._new(substitute(annotation, at), f"{prefix}{name}" if name else label, "value")
@@ -321,6 +340,8 @@ class _Tracer:
             space = self._new(Tensor((Dim.of(extra),), "uint8"), f"{label}.temporary", "workspace")
             step = replace(step, workspaces=(*step.workspaces, *leaves(space)))
         self.steps.append(step)
+        if isinstance(made, int) and len(step.reads) <= MOST_READ:
+            self.computed_from[made] = step.reads
         return made
 
     def _overwritable(self, e: Expr, operands: Sequence[Tree], writes: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -340,7 +361,7 @@ class _Tracer:
                 continue
             f = self.functions[name]
             if name not in self.live_bytes:
-                inner = _Tracer(self.module, self.temporary, self.impure, self.stored).run(f, (*calls, name))
+                inner = _Tracer(self.module, self.temporary, self.impure, self.stored, self.anew).run(f, (*calls, name))
                 # A branch writes its result where the caller wants it; a loop holds the next carry beside the last.
                 sums = liveness(inner, "apart" if e.op == heads.COND else "planned").sums
                 self.live_bytes[name] = tuple(dict.fromkeys(sums))

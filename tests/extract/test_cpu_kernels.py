@@ -16,6 +16,7 @@ from relax_eg.driver.program_ends import traced_program
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.devices import CPU
 from relax_eg.extract.report import price_program
+from relax_eg.extract.walk import walk
 
 pytestmark = pytest.mark.xla_defaults
 
@@ -141,3 +142,38 @@ def test_a_loop_that_reads_its_slice_at_several_places_runs_one_element_at_a_tim
     once = looped(lambda x: x[:, :128])
     assert looped(lambda x: x[:, :128] * x[:, 128:]) > 3 * once
     assert looped(lambda x: x[:, :128] * x[:, :128]) < 1.5 * once
+
+
+def anew(fn: Callable[..., Any], *specs: str) -> dict[str, tuple[str, ...]]:
+    """By operator, the stored values that it computes again, each by its operator; and what is stored for no reader."""
+    module = traced_program(fn, specs).module
+    nodes = list(walk(module.main, WholeCost(CPU, {}, {})))
+    assert all(v.place is not None for v in nodes)
+    found = {v.node.op: tuple(s.op for s in v.place.anew) for v in nodes if v.place is not None and v.place.anew}
+    return found | {"inside": tuple(v.node.op for v in nodes if v.place is not None and not v.place.launches)}
+
+
+def test_loops_compute_cheap_values_again_that_are_stored_for_others() -> None:
+    def scaled(x: Any, w: Any, y: Any) -> Any:
+        h = jnp.maximum(x * 2.0, 0.5)
+        return h @ w, h - y
+
+    assert anew(scaled, GRID, "768 256", GRID)["subtract"] == ("maximum",)
+    of_two = anew(
+        lambda x, w, y: ((h := x + y) @ w, h * 0.5), GRID, "768 256", GRID
+    )  # two arrays would be read for one
+    of_dear = anew(lambda x, w, y: ((h := jnp.exp(x)) @ w, h - y), GRID, "768 256", GRID)
+    assert {*of_two} == {*of_dear} == {"inside"}
+
+
+@pytest.mark.parametrize(("order", "copies"), [("NHWC", False), ("CHWN", True)])
+def test_convolutions_compute_cheap_values_while_they_copy_them(order: str, copies: bool) -> None:
+    kernel = "HWIO" if order == "NHWC" else "IHWO"
+
+    def convolved(x: Any, w: Any) -> Any:
+        h = jnp.maximum(x * 2.0, 0.5)
+        return jax.lax.conv_general_dilated(h, w, (1, 1), "SAME", dimension_numbers=(order, kernel, "NHWC"))
+
+    sizes = dict(zip("NHWCIO", (2, 16, 16, 8, 8, 32), strict=True))
+    found = anew(convolved, *(" ".join(str(sizes[c]) for c in names) for names in (order, kernel)))
+    assert ("maximum" in found["inside"]) is copies

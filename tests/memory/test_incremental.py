@@ -71,7 +71,7 @@ def test_a_schedule_after_changes_is_the_one_planned_anew(seed: int, n: int) -> 
 @settings(max_examples=60, deadline=None)
 def test_steps_that_free_memory_run_as_early_as_they_can(seed: int, n: int) -> None:
     """All steps once, after what they read, in the order of their regions; where the order leaves that of the text, a
-    step frees at least the bytes that it makes."""
+    step frees at least the bytes that it makes, with its share of what only steps that can run have yet to read."""
     rng = random.Random(seed)
     steps, sizes = drawn(rng, n)
     steps = [replace(s, region=3 * i // n) for i, s in enumerate(steps)]
@@ -84,10 +84,20 @@ def test_steps_that_free_memory_run_as_early_as_they_can(seed: int, n: int) -> N
     ran: set[int] = set()
     for i in order:
         assert all(v in ran for v in steps[i].reads)
+        made, freed = sizes[i] if readers[i] or i in results else 0, 0
+        for v in {*steps[i].reads} - results:
+            left = readers[v] - ran
+            freed += sizes[v] // len(left) if all(ran.issuperset(steps[j].reads) for j in left) else 0
+        assert made <= freed or i == min({*range(n)} - ran)
         ran.add(i)
-        made = sizes[i] if readers[i] or i in results else 0
-        freed = sum(sizes[v] for v in steps[i].reads if readers[v] <= ran and v not in results)
-        assert made <= freed or i == min({*range(n)} - ran | {i})
+
+
+def test_steps_that_free_a_value_together_run_early() -> None:
+    """The gradients of a weight and of a bias read one value, and neither of them alone frees it."""
+    text = [(), (0,), (1,), (2,), (0,), (1,), (0,), (1,)]
+    steps = [PlannedStep(reads, (i,), 0) for i, reads in enumerate(text)]
+    sizes = {i: 100 if i < 4 else 1 for i in range(len(text))}
+    assert freeing_first(steps, sizes, frozenset((3, 4, 5, 6, 7))) == [0, 4, 6, 1, 5, 7, 2, 3]
 
 
 def test_gradients_at_the_end_of_a_long_text_are_computed_early() -> None:

@@ -8,6 +8,8 @@ The compiler works in this order, and so does `CpuKernels` (jax 0.10.2, by the t
 - All other matmuls, reductions and routines are kernels of their own, which read and write arrays.
 - All other operators that compute or move elements are computed inside their readers, if all of these can: inside each
   reader, but for dear functions, which are stored if several kernels or several elements of one would compute them.
+- If some readers cannot, the value is stored for these. The others compute it again if it follows from one array, and
+  from vectors, without dear functions. So does a convolution that copies an operand to bring its axes into order.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from relax_eg.dtypes import itemsize, kind
-from relax_eg.extract.fusions.operators import DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators
+from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.fusions.seconds import ARITHMETIC, LIBRARY_SUMS, PLAIN_SUMS, sum_steps
 from relax_eg.extract.implied_matmuls import LEAST_ELEMENTS
@@ -77,6 +79,7 @@ class CpuKernels(Operators):
                 self._take_around(e)
         self.kernels = {}
         self.repeated: set[tuple[Expr, Expr]] = set()  # an operator, and a kernel that repeats its elements
+        self.stored_cheaply: set[Expr] = set()  # values that are stored for some readers, and that others compute again
         self.computed: dict[tuple[Expr, Expr], Dim] = {}  # the elements of an operator that a kernel computes
         for e in reversed(self.nodes):
             self.kernels[e] = self._kernels_of(e)
@@ -166,9 +169,13 @@ class CpuKernels(Operators):
         readers = self.readers.get(e, [])
         if e in self.inside and len(readers) == 1:
             return self.kernels[readers[0]]
-        if e in self.results or not readers or not self._is_loop(e) or not all(self._takes(r, e) for r in readers):
+        taking = [r for r in readers if self._takes(r, e)]
+        if e in self.results or not readers or not self._is_loop(e):
             return (e,)
-        kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
+        kernels = tuple(dict.fromkeys(k for r in taking for k in self.kernels[r]))
+        if len(taking) < len(readers):
+            self.stored_cheaply |= {e} if self._is_cheap(e) else set()
+            return (e, *kernels) if e in self.stored_cheaply and len(kernels) < _MOST_KERNELS else (e,)
         is_repeated = self._is_computed_again(e, kernels)
         if self._is_dear(e) and (len(kernels) > 1 or is_repeated):
             return (e,)
@@ -180,9 +187,12 @@ class CpuKernels(Operators):
         return e.op in DEAR and e not in self.free and not by_constant
 
     def _takes(self, reader: Expr, e: Expr) -> bool:
-        """Whether a kernel of `reader` computes its operand `e`. A product with a vector reads a transpose so."""
+        """Whether a kernel of `reader` computes its operand `e`. A product with a vector reads a transpose so, and a
+        convolution what it copies."""
         if e in self.free and reader.op in TABLE:
             return True
+        if reader.op == CONV:
+            return e in self._copied(reader)
         if e.op in PERMUTATIONS and (product := self.products.get(reader)) is not None:
             return min(product.rows, product.columns) == 1 and len(dims_of(e.annotation)) == 2
         return reader not in self.home and self._is_loop(reader)
@@ -252,12 +262,16 @@ class CpuKernels(Operators):
             place.bytes = self.bytes(k) + self._read(k, inside)
             if self._is_normalised(k):  # one value in between is stored, and read by the sum and by the result
                 place.launches, place.bytes = place.launches + 3, place.bytes + 3 * self.bytes(k)
+            for a in self._copied(k):
+                place.copied = place.copied + self.bytes(a)
             if self._is_spread(k):  # one matmul of a copy of its second operand, and a copy of its result
                 place.launches, place.workspace = place.launches + 2, self.bytes(k.args[1]) + self.bytes(k)
                 place.bytes = place.bytes + 2 * place.workspace
             for e in inside:
                 if (divisor := self._divisor(e)) is not None:  # its reciprocal has a kernel
                     place.launches, place.bytes = place.launches + 1, place.bytes + 2 * self.bytes(divisor)
+        for e in self.nodes:
+            found[e].anew = tuple(s for s in self.operands(e) if s in self.stored_cheaply and self._takes(e, s))
         for k, inside in self.members().items():
             if self.sliced and self._runs_in_turn(k, inside):
                 for e in inside:
@@ -271,6 +285,30 @@ class CpuKernels(Operators):
                 total = total + self.computed[e, k]
             found[e].computed = total
         return found
+
+    def _is_cheap(self, e: Expr) -> bool:
+        """Whether loops over elements compute a stored value again instead of reading it: XLA fuses it into them if it
+        has at most one operand that is as large, as one value would be read otherwise, too."""
+        large = [a for a in self.operands(e) if self.elements(a) >= self.elements(e) and a.op not in REPEATS]
+        return e not in self.free and len(large) <= 1 and not self._is_dear(e)
+
+    def _copied(self, e: Expr) -> list[Expr]:
+        """The operands that a convolution copies: it reads images with their channels last, and a kernel with its
+        output channels last and its input channels before."""
+        if e.op != CONV:
+            return []
+        rank = len(dims_of(e.annotation))
+        space = range(2, rank)
+        found: dict[Expr, bool] = {}
+        for a, order in zip(e.args, ((0, *space, 1), (*space, 1, 0)), strict=True):
+            a, axes = self._bound.get(a, a), tuple(range(rank))
+            source = self.source(a)
+            if a.op in PERMUTATIONS:
+                source, axes = self.permuted(a)
+            shape = dims_of(a.annotation)
+            there = [axes[i] for i in order if self._value(shape[i]) != 1]
+            found[source] = found.get(source, True) and there != sorted(there)
+        return [s for s, is_copied in found.items() if is_copied]
 
     def _runs_in_turn(self, k: Expr, inside: Sequence[Expr]) -> bool:
         """Whether a kernel reads a step's part of an array, for one of its elements, at several places.

@@ -17,7 +17,9 @@ class KernelPlace:
     - `bytes`: what these kernels read and write.
     - `stored`: whether its value is stored.
     - `workspace`: bytes that its kernel needs besides its result.
+    - `copied`: bytes of what it copies first, whose time is in its own price.
     - `kept`: the bytes of its value in memory, where they are others than those of its type.
+    - `anew`: on CPUs, stored values of other kernels that its kernels do not read, but compute again.
     - `beside`: the matmul with which it is joined, if its kernel begins with that one.
     - `is_library`: whether it is in a kernel of a library, which computes operator by operator, block by block.
     - `inside`: on CPUs, for an operator that ends a kernel, the others in it, each with its elements that are computed.
@@ -31,7 +33,9 @@ class KernelPlace:
     bytes: Dim = field(default_factory=lambda: Dim.of(0))
     stored: bool = False
     workspace: Dim = field(default_factory=lambda: Dim.of(0))
+    copied: Dim = field(default_factory=lambda: Dim.of(0))
     kept: Dim | None = None
+    anew: tuple[Expr, ...] = ()
     beside: Expr | None = None
     is_library: bool = False
     inside: tuple[tuple[Expr, Dim], ...] = ()
