@@ -20,9 +20,9 @@ if _TYPE_CHECKING:
     from relax_eg.egraph import Budget
     from relax_eg.frontends import trace
     from relax_eg.frontends.onnx.graph import from_onnx
-    from relax_eg.frontends.script import function
+    from relax_eg.frontends.script import dataflow, function
     from relax_eg.frontends.stablehlo.reading import from_stablehlo
-    from relax_eg.ir import Shape, Tensor, Tuple
+    from relax_eg.ir import Callable, Object, Shape, Tensor, Tuple, call_dps_library, call_tir, match_cast
     from relax_eg.memory import plan_memory
     from relax_eg.ops import api as op
     from relax_eg.ops.text import parse
@@ -39,7 +39,11 @@ _MODULES = {"op": "ops.api"} | {name: name for name in ("debug", "errors", "rule
 _HOMES = {
     "Budget": "egraph",
     "Buffer": "tir.script",
+    "call_dps_library": "ir",
+    "call_tir": "ir",
+    "Callable": "ir",
     "compare": "reports",
+    "dataflow": "frontends.script",
     "discover": "discovery.search",
     "Dynamic": "dynamic.policy",
     "from_onnx": "frontends.onnx.graph",
@@ -47,6 +51,8 @@ _HOMES = {
     "function": "frontends.script",
     "jit": "driver.jit",
     "load": "driver.loading",
+    "match_cast": "ir",
+    "Object": "ir",
     "optimize": "driver.optimize",
     "pareto": "driver.pareto",
     "parse": "ops.text",
@@ -67,10 +73,6 @@ MOVED = {
     **{name: f"script.{name}" for name in ("List", "Option", "Tree", "data_type", "data_types", "items_of", "list_of")},
     **{name: f"script.{name}" for name in ("Never", "Ref", "TypeVar", "local", "new_ref", "output", "read_ref")},
     **{name: f"script.{name}" for name in ("register_function", "shape", "sym_var", "workspace", "write_ref")},
-    **{
-        name: f"script.{name}"
-        for name in ("Callable", "Object", "call_dps_library", "call_tir", "dataflow", "match_cast")
-    },
     **{name: f"debug.{name}" for name in ("ablate", "view", "why_not")},
     **{name: f"types.{name}" for name in ("CostReport", "Module", "Settle")},
     "data": "script",
@@ -79,12 +81,17 @@ MOVED = {
 __all__ = [
     "Budget",
     "Buffer",
+    "Callable",
     "Dynamic",
+    "Object",
     "RuleSet",
     "Shape",
     "Tensor",
     "Tuple",
+    "call_dps_library",
+    "call_tir",
     "compare",
+    "dataflow",
     "debug",
     "discover",
     "errors",
@@ -93,6 +100,7 @@ __all__ = [
     "function",
     "jit",
     "load",
+    "match_cast",
     "op",
     "optimize",
     "pareto",

@@ -4,30 +4,24 @@ in Python, and Python functions that programs call by name.
 A script is a function under `rx.function` or `rx.tensor_program`: `n = rx.script.sym_var()`.
 """
 
-from relax_eg.frontends.script import dataflow, new_ref, output, read_ref, shape, sym_var, write_ref
-from relax_eg.ir import Callable, Never, Object, Ref, TypeVar, call_dps_library, call_tir, match_cast
+from relax_eg.frontends.script import new_ref, output, read_ref, shape, sym_var, write_ref
+from relax_eg.ir import Never, Ref, TypeVar
 from relax_eg.ir.data import List, Option, Tree, data_type, data_types, items_of, list_of
 from relax_eg.ops.host_functions import register_function
 from relax_eg.tir.script import local, workspace
 
 __all__ = [
-    "Callable",
     "List",
     "Never",
-    "Object",
     "Option",
     "Ref",
     "Tree",
     "TypeVar",
-    "call_dps_library",
-    "call_tir",
     "data_type",
     "data_types",
-    "dataflow",
     "items_of",
     "list_of",
     "local",
-    "match_cast",
     "new_ref",
     "output",
     "read_ref",

@@ -225,7 +225,7 @@ def test_what_runs_in_steps_is_saved(tmp_path: Path) -> None:
     @rx.function
     def main(x: rx.Tensor("n @ int32")):
         u = rx.op.unique(x)
-        v = rx.script.match_cast(u, rx.Tensor(("m",), "int32"))
+        v = rx.match_cast(u, rx.Tensor(("m",), "int32"))
         return v * 2
 
     rx.optimize(main).save(tmp_path / "m.rxe")

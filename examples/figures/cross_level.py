@@ -17,12 +17,10 @@ def mm(X: rx.Buffer(("n", 128), "f32"), W: rx.Buffer((128, 256), "f32"), Y: rx.B
 @rx.function
 def main(x: rx.Tensor(("n", 128), "f32"), w: rx.Tensor((128, 256), "f32")):
     n = rx.script.sym_var()
-    with rx.script.dataflow():
-        lv0: rx.Tensor((n, 256), "f32") = rx.script.call_tir(mm, [x, w], rx.Tensor((n, 256), "f32"))
+    with rx.dataflow():
+        lv0: rx.Tensor((n, 256), "f32") = rx.call_tir(mm, [x, w], rx.Tensor((n, 256), "f32"))
         lv1: rx.Tensor((n, 256), "f32") = rx.op.relu(lv0)
-        lv2: rx.Tensor((n, 256), "f32") = rx.script.call_dps_library(
-            "cutlass.rms_norm", [lv1], rx.Tensor((n, 256), "f32")
-        )
+        lv2: rx.Tensor((n, 256), "f32") = rx.call_dps_library("cutlass.rms_norm", [lv1], rx.Tensor((n, 256), "f32"))
     return lv2
 
 

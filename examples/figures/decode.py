@@ -26,8 +26,8 @@ def module() -> rx.types.Module:
     """Decode, then multiply."""
     x, data = ir.var("x", rx.Tensor("n 128")), ir.var("data", rx.Tensor("128 32 @ uint32"))
     scale = ir.var("scale", rx.Tensor("128 8"))
-    weight = rx.script.call_tir(decode_q4, [data, scale])
-    return rx.types.Module((ir.pure_function("main", [x, data, scale], [rx.script.call_tir(mm, [x, weight])]),))
+    weight = rx.call_tir(decode_q4, [data, scale])
+    return rx.types.Module((ir.pure_function("main", [x, data, scale], [rx.call_tir(mm, [x, weight])]),))
 
 
 def fused() -> rx.types.Module:

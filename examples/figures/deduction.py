@@ -13,7 +13,7 @@ def subfn(s: rx.Shape(["n", "m"])) -> rx.Tensor(("n * m",), "f32"):
 @rx.function
 def main(x: rx.Tensor(("n",), "f32"), y: rx.Shape(ndim=2)):
     n = rx.script.sym_var()
-    f0: rx.script.Callable([rx.Shape(["n", "m"])], rx.Tensor(("n * m",), "f32")) = subfn
+    f0: rx.Callable([rx.Shape(["n", "m"])], rx.Tensor(("n * m",), "f32")) = subfn
     lv0 = f0(rx.script.shape(n, 4))
     lv1 = subfn(rx.script.shape(3, 4))
     lv2 = subfn(rx.script.shape(n + 1, 4))

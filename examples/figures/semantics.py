@@ -24,7 +24,7 @@ def unflatten(X: rx.Buffer("n*m"), Y: rx.Buffer("n m"), n: int, m: int):
 def module() -> rx.types.Module:
     """A call that passes the sizes, because the length of `x` determines only their product."""
     x = ir.var("x", rx.Tensor("2*k"))
-    call = rx.script.call_tir(unflatten, [x], out=rx.Tensor("k 2", "float32"), sizes={"n": "k", "m": 2})
+    call = rx.call_tir(unflatten, [x], out=rx.Tensor("k 2", "float32"), sizes={"n": "k", "m": 2})
     return rx.types.Module((ir.pure_function("main", [x], [call]),))
 
 

@@ -22,7 +22,7 @@ def module() -> rx.types.Module:
     """The call, in a function whose signature determines n."""
     x, y = (ir.var(name, rx.Tensor("n 2")) for name in "xy")
     flat = [rx.op.reshape(v, ("2*n",)) for v in (x, y)]
-    call = rx.script.call_tir(fused_add_relu, flat, sizes={"n": "n"})
+    call = rx.call_tir(fused_add_relu, flat, sizes={"n": "n"})
     return rx.types.Module((ir.pure_function("main", [x, y], [call]),))
 
 

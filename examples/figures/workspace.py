@@ -20,7 +20,7 @@ def mm_split_k(X: rx.Buffer("n 2048"), W: rx.Buffer("2048 4096"), Y: rx.Buffer("
 def before() -> rx.types.Module:
     """The call as written."""
     x, w = ir.var("x", rx.Tensor("n 2048")), ir.var("w", rx.Tensor("2048 4096"))
-    return rx.types.Module((ir.pure_function("main", [x, w], [rx.script.call_tir(mm_split_k, [x, w])]),))
+    return rx.types.Module((ir.pure_function("main", [x, w], [rx.call_tir(mm_split_k, [x, w])]),))
 
 
 def after() -> rx.types.Module:

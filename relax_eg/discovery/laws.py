@@ -134,7 +134,7 @@ class Writer:
             return f"-{parts[0][0] if parts[0][1] == _HIGHEST else f'({parts[0][0]})'}", 3
         inside = ", ".join(p for p, _ in parts)
         if form.program is not None:
-            return f"rx.script.call_tir({form.op}, ({inside}{',' if len(parts) == 1 else ''}))", _HIGHEST
+            return f"rx.call_tir({form.op}, ({inside}{',' if len(parts) == 1 else ''}))", _HIGHEST
         if form.is_library:
             more = "".join(f", {k}={v!r}" for k, v in form.attributes)
             return f'op.library("{form.op}", {inside}{more})', _HIGHEST

@@ -119,13 +119,13 @@ def function(
 
         @rx.function
         def main(x: rx.Tensor("n 4"), w: rx.Tensor("4 8")):
-            with rx.script.dataflow():
+            with rx.dataflow():
                 h = rx.op.relu(x @ w)
-                y = rx.script.call_tir(scale, (h,), rx.Tensor("n 8"))
+                y = rx.call_tir(scale, (h,), rx.Tensor("n 8"))
             return y
 
     The entry of the module has the name of the function. The module includes the scripted functions that it calls, and
-    the tensor programs that it calls by `call_tir`. Numbers and arrays that are defined outside become constants.
+    the tensor programs that it calls by `rx.call_tir`. Numbers and arrays that are defined outside become constants.
 
     - `assume`: statements about sizes that hold at every call, such as "n % 8 == 0".
 
@@ -343,8 +343,8 @@ def _raise_not_executable(name: str) -> NoReturn:
 
 
 def dataflow() -> AbstractContextManager[None]:
-    """`with rx.script.dataflow():` opens a region of a script without effects. Its outputs are the names that its last
-    line, `rx.script.output(names)`, lists; without that line, the names that later lines use."""
+    """`with rx.dataflow():` opens a region of a script without effects. Its outputs are the names that its last line,
+    `rx.script.output(names)`, lists; without that line, the names that later lines use."""
     _raise_not_executable("dataflow")
 
 

@@ -198,7 +198,7 @@ def test_a_workspace_that_was_lifted_is_no_argument() -> None:
 
     @rx.function
     def main(x: rx.Tensor("n 8")):  # type: ignore[no-untyped-def]
-        return rx.script.call_tir(halves, (x,), out=rx.Tensor("n"))
+        return rx.call_tir(halves, (x,), out=rx.Tensor("n"))
 
     best = optimized(main, rules=rx.rules.default + rx.rules.workspace, at={"n": 8})
     (x,) = arrays((8, 8))

@@ -266,7 +266,7 @@ def main(x: R.Tensor(("n",), "float32"), y: R.Shape(ndim=2)):
 def test_figure_7() -> None:
     module = rx.parse(FIGURE_7)
     found = {b.name: b.var.annotation for block in module.main.blocks for b in block.bindings}
-    assert found["f0"] == rx.script.Callable((rx.Shape("n m"),), rx.Tensor(("n*m",), "float32"))
+    assert found["f0"] == rx.Callable((rx.Shape("n m"),), rx.Tensor(("n*m",), "float32"))
     wanted = (rx.Tensor("4*n"), rx.Tensor("12"), rx.Tensor("4*n+4"), rx.Tensor(dtype="float32", ndim=1))
     assert tuple(found[f"lv{i}"] for i in range(4)) == wanted
     assert rx.parse(str(module)) == module

@@ -119,8 +119,8 @@ def test_a_law_of_a_tensor_program_applies_at_other_sizes() -> None:
 
     @rx.function
     def main(a: rx.Tensor("64"), b: rx.Tensor("64"), c: rx.Tensor("64")):
-        with rx.script.dataflow():
-            y = a * rx.script.call_tir(gated, (b, c))
+        with rx.dataflow():
+            y = a * rx.call_tir(gated, (b, c))
             rx.script.output(y)
         return y
 

@@ -59,9 +59,9 @@ def test_other_functions_programs_and_libraries_come_along() -> None:
     @rx.function
     def main(x: rx.Tensor(("n", 4), "f32")):
         n = rx.script.sym_var()
-        with rx.script.dataflow():
-            h = rx.script.call_tir(double, [layer(x)], rx.Tensor((n, HIDDEN)))
-            y = rx.script.call_dps_library("my.norm", (h,), rx.Tensor("n 8"), attrs={"eps": 1e-5})
+        with rx.dataflow():
+            h = rx.call_tir(double, [layer(x)], rx.Tensor((n, HIDDEN)))
+            y = rx.call_dps_library("my.norm", (h,), rx.Tensor("n 8"), attrs={"eps": 1e-5})
         return y
 
     assert [f.name for f in main] == ["main", "layer"]
@@ -73,8 +73,8 @@ def test_other_functions_programs_and_libraries_come_along() -> None:
 def test_what_is_called_is_computed() -> None:
     @rx.function
     def main(x: rx.Tensor("n 4")):
-        with rx.script.dataflow():
-            y = rx.script.call_tir(double, (layer(x),))
+        with rx.dataflow():
+            y = rx.call_tir(double, (layer(x),))
             rx.script.output(y)
         return y
 
@@ -91,8 +91,8 @@ def test_words_are_read_whatever_stands_before_them() -> None:
     @rx.function
     def main(x: rx.Tensor("n 4")):
         m = script.sym_var()
-        with rx.script.dataflow():
-            y = rx.script.match_cast(x, rx.Tensor((m, 4), "float32"))
+        with rx.dataflow():
+            y = rx.match_cast(x, rx.Tensor((m, 4), "float32"))
             z = rx.op.reshape(y, (4, m))
             output(z)
         match script.Option.Some(z):
@@ -119,7 +119,7 @@ def test_the_error_about_an_old_name_in_a_script_says_the_new_one() -> None:
 def test_names_may_be_bound_again_and_fields_unpacked() -> None:
     @rx.function
     def main(x: rx.Tensor("n 4")):
-        with rx.script.dataflow():
+        with rx.dataflow():
             a, b = rx.op.split(x, 2, axis=1)
             a = a + b
             a *= 3
@@ -156,7 +156,7 @@ def test_match_cast_names_sizes_that_depend_on_values() -> None:
     @rx.function
     def main(x: rx.Tensor("n @ int32")):
         u = rx.op.unique(x)
-        v = rx.script.match_cast(u, rx.Tensor(("m",), "int32"))
+        v = rx.match_cast(u, rx.Tensor(("m",), "int32"))
         return v + v.shape[0]
 
     assert any(e.op == MATCH_CAST for e in main.main.expressions())
@@ -230,8 +230,8 @@ BAD = [
     ("y = z + 1", "`z` is not defined", "a parameter, an earlier binding or a function of the module"),
     ("for i in range(3):\n        y = x", "this line binds no name", "`name = expression`"),
     ("y: rx.Tensor('n 5') = x + 1", "the name is declared R.Tensor((\"n\", 5)", "R.match_cast"),
-    ("y = rx.script.call_tir(double, [x, x])", "takes 1 arguments", "what double takes and fills"),
-    ("y = rx.script.call_tir(rx.op.relu, [x])", "no tensor program", "R.tensor_program"),
+    ("y = rx.call_tir(double, [x, x])", "takes 1 arguments", "what double takes and fills"),
+    ("y = rx.call_tir(rx.op.relu, [x])", "no tensor program", "R.tensor_program"),
     ("y = x[0, 0, 0]", "3 indices for rank 2", "R.op.getitem"),
     ("y = n", "`n` is not defined", ""),
     ("y = 1 < x < 2", "this comparison has no operator", "== != of two values"),
@@ -275,6 +275,6 @@ def test_what_is_no_function_is_refused() -> None:
             return x
 
     with pytest.raises(ScriptError, match="`dataflow` has a meaning only where it is read"):
-        rx.script.dataflow()
+        rx.dataflow()
     with pytest.raises(RelaxEgError, match="its text is not at hand"):
         exec("@rx.function\ndef f(x: rx.Tensor('n')):\n    return x\n", {"rx": rx})

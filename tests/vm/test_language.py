@@ -220,7 +220,7 @@ def reverse(xs: List(A), done: List(A)) -> List(A):  # type: ignore[reportInvali
 
 @rx.function
 def pairs(xs: List(F), k: F):  # type: ignore[reportInvalidTypeForm]
-    def each(f: rx.script.Callable((F,), F), ys: List(F)) -> List(F):  # type: ignore[reportInvalidTypeForm]
+    def each(f: rx.Callable((F,), F), ys: List(F)) -> List(F):  # type: ignore[reportInvalidTypeForm]
         match ys:
             case List.Cons(h, List.Cons(g, t)):
                 return List.Cons(f(h) + g, each(f, t))

@@ -19,7 +19,7 @@ A, B = rx.script.TypeVar("a"), rx.script.TypeVar("b")
 
 
 @rx.function
-def mapped(f: rx.script.Callable((A,), B), xs: List(A)) -> List(B):  # type: ignore[reportInvalidTypeForm]
+def mapped(f: rx.Callable((A,), B), xs: List(A)) -> List(B):  # type: ignore[reportInvalidTypeForm]
     match xs:
         case List.Nil():
             return List.Nil()
