@@ -26,6 +26,7 @@ from relax_eg.ops.transfers import Engine, last_end
 
 _DEPTHS = (0, 1, 2, 3, 5, 8, 13)  # chosen: how far back values are computed again, in steps
 _LOWER = 0.9  # chosen: the peak is lowered by that share at a time
+_SHORT = 256  # limit: steps of a program whose peak is also lowered at once
 _EXACTLY = 12  # limit: runs whose effect is determined exactly before one is added
 _MOST_RUNS = 400  # limit: rounds in which runs are added
 _LEAST_KEPT = 1 << 20  # chosen: bytes; smaller values are not kept on the host
@@ -212,15 +213,27 @@ def arrange(
     problem: ArrangementProblem, order: Sequence[int], limit: int, is_over: Callable[[], bool] = lambda: False
 ) -> Arrangement:
     """Runs of the steps in `order`, with others between them, that need at most `limit` bytes if such are found, and
-    otherwise as few as were found. `is_over`: whether no time is left to look for more."""
-    now, schedule = problem.timeline(order), Schedule((), {}, frozenset())
+    otherwise as few as were found. `is_over`: whether no time is left to look for more.
+
+    The peak is lowered little by little, and in short programs also to the limit at once: either may take less time."""
+    as_it_is = problem.timeline(order)
+    shares = (_LOWER, 0.0) if len(order) <= _SHORT and as_it_is.peak > limit else (_LOWER,)
+    found = [_lowered_by(share, problem, as_it_is, limit, is_over) for share in shares]
+    return problem.arrangement(min(found, key=lambda t: (max(t.peak, limit), t.seconds)))
+
+
+def _lowered_by(
+    share: float, problem: ArrangementProblem, now: Timeline, limit: int, is_over: Callable[[], bool]
+) -> Timeline:
+    """`now` with runs added, first as many as lower its peak to that share of it, and so on."""
+    schedule = Schedule((), {}, frozenset())
     while now.peak > limit and not is_over():
-        then = _lowered(problem, now, max(limit, int(_LOWER * now.peak)), is_over)
+        then = _lowered(problem, now, max(limit, int(share * now.peak)), is_over)
         then, schedule = _reordered(problem, then, schedule)
         if then.peak >= now.peak:
             break
         now = then
-    return problem.arrangement(_without_needless(problem, now, max(limit, now.peak)))
+    return _without_needless(problem, now, max(limit, now.peak))
 
 
 def _reordered(problem: ArrangementProblem, now: Timeline, before: Schedule) -> tuple[Timeline, Schedule]:
