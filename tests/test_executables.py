@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -148,7 +147,7 @@ def test_memory_that_ran_out_is_no_reason_to_run_as_written(
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(sys.modules["relax_eg.driver.jitted"], "optimize", fails)
+    monkeypatch.setattr("relax_eg.driver.jitted.optimize", fails)
     with pytest.raises(type(error), match=str(error)):
         rx.jit(scores, **options)(W, W)
 

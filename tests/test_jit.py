@@ -342,3 +342,45 @@ def test_keys_in_closures_are_read_while_jax_traces() -> None:
         warnings.simplefilter("error")
         np.testing.assert_array_equal(fast(x), jax.jit(noisy)(x))
     assert fast.optimized
+
+
+def test_calls_of_sizes_seen_before_are_known_by_their_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first sizes and of others, with arrays in trees and with numbers."""
+    fast = rx.jit(lambda tree, k: tree["x"] @ tree["w"] * k)
+    w = jnp.ones((3, 2))
+    calls = [({"x": jnp.ones((n, 3)), "w": w}, k) for n in (4, 7) for k in (2.0, jnp.float32(3.0))]
+    for _ in range(3):
+        for tree, k in calls:
+            np.testing.assert_array_equal(fast(tree, k), np.full((tree["x"].shape[0], 2), 3 * float(k)))
+    monkeypatch.setattr(fast, "_path", None)  # which finds out how calls of other kinds run
+    monkeypatch.setattr(fast, "_are_first", None)
+    for tree, k in calls:
+        np.testing.assert_array_equal(fast(tree, k), np.full((tree["x"].shape[0], 2), 3 * float(k)))
+    monkeypatch.undo()
+    jax.clear_caches()  # what served the first sizes was compiled for them alone
+    for tree, k in calls:
+        np.testing.assert_array_equal(fast(tree, k), np.full((tree["x"].shape[0], 2), 3 * float(k)))
+    assert fast(calls[0][0], True).dtype == fast(calls[0][0], 2).dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    "of_size",
+    [
+        lambda n: (jnp.ones(n), 2.5),
+        lambda n: (jnp.ones(n), 3),
+        lambda n: (jnp.ones(n), True),
+        lambda n: (jnp.ones(n), np.float64(3)),
+        lambda n: (np.ones(n), np.ones(n)),
+        lambda n: (np.ones(n), np.arange(n)),
+    ],
+    ids=["float", "int", "bool", "number of numpy", "float64", "int64"],
+)
+def test_sizes_vary_beside_numbers_and_arrays_of_64_bits(of_size: Any) -> None:
+    """Which JAX traces as arrays of 32 bits."""
+    fast = rx.jit(lambda x, k: x * k + 1)
+    for n in (4, 7, 5, 6):
+        x, k = of_size(n)
+        result = fast(x, k)
+        np.testing.assert_array_equal(result, x * k + 1)
+        assert jax.typeof(result) == jax.typeof(jax.jit(lambda x, k: x * k + 1)(x, k))
+    assert len(fast.optimized) == 2

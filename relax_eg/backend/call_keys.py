@@ -36,7 +36,8 @@ def _trace_state() -> tuple[Callable[[], Any], Any]:
     return state, found[0]
 
 
-_array_types = Memo[type, bool](64)  # by type of array met so far, which are few: whether it is a type of JAX
+# By type of argument met so far, which are few: whether it is an array type of JAX; None: it is no type of arrays.
+_array_types = Memo[type, bool | None](64)
 NO_KEY = (LookupError, AttributeError, TypeError)
 # limit: size keys that a function remembers: all combinations of two sizes up to 64, one or two MiB
 MOST_KEYS = 4096
@@ -50,11 +51,13 @@ class UnseenError(Exception):
 
 def kind_of(x: Any) -> Any:
     """Shape and dtype of a JAX or numpy array, as a hashable value. LookupError for anything else, such as a tracer."""
-    is_jax = _array_types.get(type(x))
+    try:
+        is_jax = _array_types[type(x)]
+    except KeyError:
+        is_array = isinstance(x, (jax.Array, np.ndarray)) and not isinstance(x, Tracer)
+        is_jax = _array_types[type(x)] = not isinstance(x, np.ndarray) if is_array else None
     if is_jax is None:
-        if isinstance(x, Tracer) or not isinstance(x, (jax.Array, np.ndarray)):
-            raise LookupError
-        is_jax = _array_types[type(x)] = not isinstance(x, np.ndarray)
+        raise LookupError
     array: Any = x
     return array.aval if is_jax else (array.shape, array.dtype)
 

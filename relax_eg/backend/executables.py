@@ -84,6 +84,7 @@ class Executable:
     - `counted_calls`: number of all other calls.
     - `timed`: number of timed calls among these.
     - `seconds`: time of the fastest timed call; None before the first.
+    - `handled`: the part of it outside the program: padding arguments and cutting results.
     - `used`: time (in ticks) of its last use.
     - `tally_seen`: number of direct calls that `used` takes into account.
     - `dropped`: whether it was evicted.
@@ -99,6 +100,7 @@ class Executable:
     tally: Tally = field(default_factory=Tally)
     counted_calls: int = 0
     seconds: float | None = None
+    handled: float = 0.0
     timed: int = 0
     used: int = 0
     tally_seen: int = 0
@@ -109,9 +111,10 @@ class Executable:
         """Number of calls so far."""
         return self.counted_calls + self.tally.total
 
-    def record_seconds(self, seconds: float) -> None:
+    def record_seconds(self, seconds: float, handled: float = 0.0) -> None:
         self.timed += 1
-        self.seconds = seconds if self.seconds is None else min(self.seconds, seconds)
+        if self.seconds is None or seconds < self.seconds:
+            self.seconds, self.handled = seconds, handled
 
 
 def compile_executable(

@@ -102,6 +102,7 @@ class Jitted(JitFace):
         # of the leaves. Valid under the settings of JAX in `_settings`.
         self._settings: Hashable = None
         self._paths = Memo[Any, CallPath](MOST_KEYS)
+        self._only_arrays = self._has_numbers = False  # whether some calls gave arrays as all arguments, or numbers
         self._local = threading.local()
         self._lock = threading.RLock()
         # The function as written, which refuses other sizes and settings than those for which it was compiled.
@@ -136,7 +137,7 @@ class Jitted(JitFace):
                 pass
             self._varies = True
         try:
-            if self._paths and not kwargs:
+            if self._only_arrays and not kwargs:
                 try:
                     path = self._paths.get(tuple(map(kind_of, args)))
                 except NO_KEY:
@@ -164,6 +165,13 @@ class Jitted(JitFace):
         if self._settling is None and not self._varies and not self._refused and isinstance(run, Jit):
             self._straight = run
         return result
+
+    def _run_known(self, first: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs a call that is known to be one of those that `first` serves, if JAX still has what it compiled."""
+        try:
+            return first(*args, **kwargs)
+        except OtherSizesError:
+            return self._exactly(*args, **kwargs)
 
     def _are_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether arguments are like those of the calls that `_first` serves."""
@@ -210,6 +218,7 @@ class Jitted(JitFace):
         self._measured, self._settled_rows = over.rows, over.settled
         if faster is not None:
             self._first, self._first_key = faster, over.first_key
+        self._forget_paths(settings_now())  # of the first sizes
 
     def _settle_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         held, leaves, tree = self._split(args, kwargs)
@@ -233,20 +242,21 @@ class Jitted(JitFace):
         """Runs a call of a function whose sizes vary."""
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         try:
-            kinds = tuple(map(kind_of, leaves))
-        except NO_KEY:  # a number, a static argument or a tracer
+            kinds = tuple(map(kind_of_any if self._has_numbers else kind_of, leaves))
+        except (*NO_KEY, OverflowError):  # a number, a static argument or a tracer
+            self._has_numbers = not self._static
             return self._path(args, kwargs).call(args, kwargs, leaves)
         only_arrays = not kwargs and len(leaves) == len(args) and all(map(operator.is_, leaves, args))
         key = kinds if only_arrays else (tree, kinds)
         path = self._paths.get(key)
         if path is None:
             path = self._keep_path(key, self._path(args, kwargs))
+            self._only_arrays |= only_arrays
         return path.call(args, kwargs, leaves)
 
     def _keep_path(self, key: Any, path: CallPath) -> CallPath:
         if path.is_reusable:
-            settings = settings_now()
-            if settings != self._settings:
+            if (settings := settings_now()) != self._settings:
                 self._forget_paths(settings)
             self._paths[key] = path
         return path
@@ -281,7 +291,9 @@ class Jitted(JitFace):
         if varying is None:
             return CallPath(self._at_exact_shapes)
         if shapes == varying.first:
-            return CallPath(lambda *a, **k: self._run_first(a, k), is_reusable=not self._static)
+            own = self._first is not self._jitted and self._are_first(args, kwargs)
+            run = functools.partial(self._run_known, self._first) if own else self._exactly
+            return CallPath(run, is_reusable=not self._static)
         best = self._best_of(varying, shapes, leaves)
         if best is None:
             return (

@@ -173,10 +173,17 @@ def shapes_of(leaves: Sequence[Any]) -> Shapes:
 
 
 def kinds_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """What calls must have in common to be of one function whatever their sizes: ranks and dtypes."""
-    return tuple([
-        (len(x.shape), x.dtype, getattr(x, "weak_type", False)) if hasattr(x, "dtype") else type(x) for x in leaves
-    ])  # fmt: skip
+    """What calls must have in common to be of one function whatever their sizes: ranks and dtypes, as JAX traces them.
+    Of what JAX does not trace, the class."""
+    return tuple(map(_kind_of, leaves))
+
+
+def _kind_of(x: Any) -> Any:
+    try:
+        aval: Any = jax.typeof(x)
+    except (TypeError, OverflowError):
+        return type(x)
+    return len(aval.shape), aval.dtype, getattr(aval, "weak_type", False)
 
 
 def spec_of(dims: Sequence[int | str], x: Any) -> Any:

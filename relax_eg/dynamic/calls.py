@@ -28,7 +28,7 @@ class SizedCall:
     - `tallies`: counters of the executables that calls of `call_known` went to.
     - `missed`: calls at capacity since the last exact executable was given up.
     - `refused`: calls of `call_known` that the executable could not take; at `MOST_REFUSED` they no longer try it.
-    - `share`: predicted share of padding in the time of a call.
+    - `share`: predicted share of padding in the time of the program at capacity.
     - `wider`: by capacities, the fit to the executables of larger capacities.
     """
 

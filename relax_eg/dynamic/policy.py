@@ -289,7 +289,7 @@ class Policy:
 def earns_exact(calls: int, seconds: float, share: float, compiling: float) -> bool:
     """Whether sizes that were called `calls` times at capacity should get an exact executable.
 
-    A call at capacity takes `seconds` as measured, of which the padding is predicted to be a `share`; compiling takes
+    A call at capacity takes `seconds` as measured, of which a call at exact sizes would save a `share`; compiling takes
     `compiling` seconds, the mean of the measured ones. The sizes earn one as soon as the calls so far would have saved
     its cost: whatever calls follow, at most twice the optimum is spent.
     """

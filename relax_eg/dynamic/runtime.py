@@ -190,7 +190,7 @@ class Sized:
         executable, fit = self._executable_for(call)
         mine = held[self._which[call.variant]]
         timed = executable.timed < TIMED or executable.counted_calls % _TIMED_EVERY == 0
-        started = time.perf_counter() if timed else 0.0
+        started, inside = time.perf_counter() if timed else 0.0, 0.0
         jit = None if self._on_host else self._executables.jit
         if fit is None:
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, [unpadded(x, jit) for x in others])
@@ -198,7 +198,11 @@ class Sized:
         else:
             grown = fit.pad_all([*mine, *others], jit)[len(mine) :]
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, grown)
+            begun = time.perf_counter() if timed else 0.0
             result = executable.jitted((call.scalars, *mine), *args, **kwargs)
+            if timed:
+                jax.block_until_ready(result)
+                inside = time.perf_counter() - begun
             if fit.cuts:
                 kept = [i for i, _ in fit.cuts] if self._policy.padded else ()
                 results = fit.cut(jax.tree_util.tree_leaves(result), jit, kept)
@@ -206,7 +210,8 @@ class Sized:
         self._remember_executable(call, executable, args, kwargs)
         if timed:
             jax.block_until_ready(result)
-            executable.record_seconds(time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            executable.record_seconds(seconds, 0.0 if fit is None else seconds - inside)
         return result
 
     def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, bool, tuple[int, ...]]:
@@ -436,7 +441,8 @@ class Sized:
         if call.share is None:
             mine, whole = (self._predict(call.variant, at) for at in (call.sizes, call.capacities))
             call.share = max(0.0, 1 - mine / whole) if whole > 0 else 0.0
-        return earns_exact(call.missed, found.seconds, call.share, compiling)
+        handled = found.handled / found.seconds
+        return earns_exact(call.missed, found.seconds, handled + (1 - handled) * call.share, compiling)
 
     def _judge_trial(self, call: SizedCall, own: Executable) -> None:
         """Decides, after a few calls of an exact executable, whether it is faster than the one at capacity."""

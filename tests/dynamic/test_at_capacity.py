@@ -210,6 +210,18 @@ def test_hot_sizes_get_an_executable_of_their_own_and_keep_it_if_it_is_faster() 
         assert best.statistics().compilations == 3
 
 
+def test_sizes_are_hot_where_padding_arrays_takes_long() -> None:
+    best = optimized(dynamic="auto", at={"b": 1, "s": 8})
+    best.strategy.sized._predict = lambda variant, at: 1.0
+    _ = [best(W, values(1, 5)) for _ in range(4)]
+    ((_, at_capacity),) = best._executables.items()
+    assert 0 < at_capacity.handled < at_capacity.seconds
+    for handled, kinds in ((0.0, {"capacity"}), (5e2, {"capacity", "exact"})):
+        at_capacity.seconds, at_capacity.handled = 1e3, handled
+        best(W, values(1, 5))
+        assert {r.kind for r in best.statistics().executables} == kinds
+
+
 def test_padding_is_priced_when_that_could_matter() -> None:
     """Pricing a program takes longer than most calls of it."""
     best = optimized(dynamic="auto", at={"b": 1, "s": 8})
