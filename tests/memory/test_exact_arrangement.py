@@ -9,17 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_rematerialization import problem, traced
 
 import relax_eg as rx
-from benchmarks.arrangements import KINDS, SHARES, SPECS
-from relax_eg.driver.arranging import Arranger
-from relax_eg.driver.prices import ByProfile
+from benchmarks.arrangements import KINDS, SHARES, SPECS, arranger, program
 from relax_eg.extract.clock import Clock
-from relax_eg.extract.devices import profile
 from relax_eg.memory.exact_arrangement import MOST_STEPS, arrange_exactly
 from relax_eg.memory.rematerialization import ArrangementProblem, arrange
 from relax_eg.memory.steps import program_of
@@ -95,46 +91,28 @@ def test_the_integer_program_finds_the_least_time(plan: Any, seconds: list[int],
         assert found.peak <= limit and found.seconds <= least * (1 + 1e-3) + 1e-9
 
 
-def narrowed(x: Any, v: Any) -> Any:
-    """A value of 64 columns of `x`, as a matrix again."""
-    return jnp.sort(x @ v, axis=0) @ v.T
+# Steps as `benchmarks.arrangements` draws them: of the first a local search finds an arrangement that adds 5.3 times as
+# much time, of the second none within the limit.
+IMPROVED = [
+    ("sorted", 1, 5), ("narrowed", 0, 0), ("narrowed", 0, 5), ("sums", 0, 7), ("product", 1, 2), ("narrowed", 1, 4),
+    ("narrowed", 1, 0), ("sums", 1, 8),
+]  # fmt: skip
+FOUND = [("sums", 1, 3), ("sums", 1, 4), ("product", 0, 0), ("sums", 1, 0)]
 
 
-def read_late(x: Any, u: Any, v: Any) -> Any:
-    """Values that are read once more at the end, some of which are dear."""
-    a = x @ u
-    b = narrowed(a, v)
-    c = narrowed(b, v)
-    d = jnp.sort(c, axis=0)
-    e = jnp.cumsum(d * c, axis=0)
-    return jnp.sum(e * a) + jnp.sum(d * b)
-
-
-def read_in_between(x: Any, u: Any, v: Any) -> Any:
-    a = x @ u
-    b = a @ u
-    c = b @ u
-    d = jnp.sort(c, axis=0)
-    e = narrowed(d, v)
-    f = narrowed(d, v)
-    g = f @ u
-    return jnp.sum(g * a) + jnp.sum(f * b) + 0 * jnp.sum(e)
-
-
-@pytest.mark.parametrize("share", [0.9, 0.75])
-def test_an_arrangement_of_a_local_search_is_improved(share: float) -> None:
-    of = Arranger(rx.trace(read_late, *SPECS), ByProfile(profile("cpu")), {}, set())
+def test_an_arrangement_of_a_local_search_is_improved() -> None:
+    of = arranger(IMPROVED)
     part = of.parts[of.module.main.name]
-    limit = int(share * part.peak)
+    limit = int(0.9 * part.peak)
     local = arrange(part.problem, part.order, limit)
     exact = arrange_exactly(part.problem, local, limit, UNTIMED)
-    assert local.peak <= limit and exact.peak <= limit and exact.seconds < 0.8 * local.seconds
+    assert local.peak <= limit and exact.peak <= limit and exact.seconds < 0.5 * local.seconds
     made = of.within(limit, Clock())
     assert made is not None and made.peak <= limit and made.again == exact.again
 
 
 def test_a_limit_is_kept_where_a_local_search_does_not() -> None:
-    of = Arranger(rx.trace(read_in_between, *SPECS), ByProfile(profile("cpu")), {}, set())
+    of = arranger(FOUND)
     part = of.parts[of.module.main.name]
     limit = int(0.75 * part.peak)
     assert arrange(part.problem, part.order, limit).peak > limit
@@ -149,12 +127,12 @@ def test_long_programs_and_those_that_fit_are_left_as_they_are() -> None:
     limit = int(0.7 * p.timeline(order).peak)
     known = arrange(p, order, limit)
     assert known.again and arrange_exactly(p, known, limit, UNTIMED) is known
-    small = problem(rx.trace(read_late, *SPECS))
+    small = problem(rx.trace(program(FOUND), *SPECS))
     as_it_is = arrange(small, tuple(range(len(small.program.steps))), 1 << 40)
     assert arrange_exactly(small, as_it_is, 1 << 40, UNTIMED) is as_it_is
 
 
 def test_no_limit_is_below_what_a_step_needs() -> None:
-    p = problem(rx.trace(read_late, *SPECS))
+    p = problem(rx.trace(program(FOUND), *SPECS))
     known = arrange(p, tuple(range(len(p.program.steps))), 1)
     assert known.peak > 1 and arrange_exactly(p, known, 1, UNTIMED) is known
