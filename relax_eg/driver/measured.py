@@ -264,9 +264,8 @@ class Search:
         return (rate, 0.0) if rate else (0.0,)
 
     def arranged(self, entry: Entry | None, limit: int, sizes: Sizes, rate: float) -> tuple[Entry, int] | None:
-        """A program, or the one as written, with its steps in an order and values computed again or kept on the host,
-        so that it is predicted to need `limit` bytes at these sizes, or as few as were found; and these bytes. None if
-        no order can be stated. `rate`: as in `host_rates`."""
+        """A program (None: as written) with an order and values computed again or kept on the host, so that it is
+        predicted to need `limit` bytes, or as few as were found; and these bytes. None if no order can be stated."""
         with self.arranging_clock.running():
             made = self._arranger(entry, sizes, rate).within(limit, self.arranging_clock)
         if made is None:
