@@ -208,6 +208,12 @@ def drawn(spec: str, rng: np.random.Generator) -> jax.Array:
     return jnp.asarray(rng.standard_normal(at.shape) * min(1.0, max(at.shape[0], 1) ** -0.5), at.dtype)
 
 
+def result_bytes(case: Case) -> int:
+    """The bytes of the results of a program."""
+    results = jax.eval_shape(case.fn, *jax.tree.map(shape_of, case.specs))
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(results))
+
+
 def bytes_of(fn: Callable[..., Any], shapes: Any) -> int:
     """Bytes beside the arguments of a function compiled by `jax.jit` for little memory."""
     compiled = compiled_for_account(jax.jit(fn, compiler_options=dict(FRUGAL)).lower(*shapes))
@@ -339,7 +345,7 @@ def main(
             known = rows_on(PAGE.read_text()) | {name: rows}
             kept = {n: known[n] for n in CASES if n in known}
             write_between(PAGE, BEGIN, END, as_table(HEADINGS, [r for of in kept.values() for r in of]))
-            write_between(PAGE, GOALS_BEGIN, GOALS_END, as_table(GOALS, goals(kept)))
+            write_between(PAGE, GOALS_BEGIN, GOALS_END, as_table(GOALS, goals(kept, {n: result_bytes(CASES[n]) for n in kept})))
             plot(kept, PLOT)
     console.print(table)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relax_eg.byte_units import format_bytes, parse_bytes
@@ -11,15 +11,15 @@ from relax_eg.byte_units import format_bytes, parse_bytes
 Row = tuple[str, ...]  # program, way, bytes, share of as written, time predicted, time measured
 
 WRITTEN, CHECKPOINT, FRONT = "as written", "jax.checkpoint", "front"
-# given: shares of the bytes as written that a front reaches at equal time and, for training steps and for attentions
-# over 8,192 places and more, at 10% more; and the time as a share of the one as written at which it keeps 40% of the
-# bytes
+# given: shares of the activations as written, the bytes beside arguments and results, that a front reaches at equal time
+# and, for training steps and for attentions over 8,192 places and more, at 10% more; and the time as a share of the one
+# as written at which it keeps 40% of the activations
 EQUAL, LONGER, EQUAL_SHARE, STEP_SHARE, ATTENTION_SHARE, LIMIT_SHARE, LIMIT_TIME = 1.0, 1.1, 0.6, 0.3, 0.1, 0.4, 1.05
 # given: bytes in one program, by the name of the program
 MOST = {"perceptron, training step, batch 2,048": "8MiB", "attention over 8,192 places": "10MiB"}
 HEADINGS = (
-    "program", "time", "at equal time: 60% wanted", "at 10% more: 30% wanted, of long attention 10%",
-    "time at 40% of the bytes: 1.05 wanted", "jax.checkpoint", "least bytes",
+    "program", "time", "results", "activations at equal time: 60% wanted",
+    "at 10% more: 30% wanted, of long attention 10%", "time at 40%: 1.05 wanted", "jax.checkpoint", "least bytes",
 )  # fmt: skip
 
 
@@ -54,31 +54,36 @@ def _judged(value: str, reached: bool) -> str:
     return value if reached else f"**{value}**"
 
 
-def _share_within(front: Sequence[Point], written: int, longest: float, wanted: float) -> str:
-    within = [p.bytes / written for p in front if p.time is not None and p.time <= longest]
+def _share_within(front: Sequence[Point], activations: Callable[[Point], float], longest: float, wanted: float) -> str:
+    within = [activations(p) for p in front if p.time is not None and p.time <= longest]
     if not within:
         return "no program" if wanted >= 1 else "**no program**"
     return _judged(f"{min(within):.0%}", min(within) <= wanted)
 
 
-def goals(rows: Mapping[str, Sequence[Row]]) -> list[Row]:
-    """A row for each program: what of the goals is missed stands in bold."""
+def goals(rows: Mapping[str, Sequence[Row]], results: Mapping[str, int]) -> list[Row]:
+    """A row for each program: what of the goals is missed stands in bold. `results`: the bytes of its results."""
     made: list[Row] = []
     for name, of in rows.items():
         known, is_timed = points(of)
-        written = known[WRITTEN].bytes
+
+        def activations(p: Point, own: int = results[name], written: int = known[WRITTEN].bytes) -> float:
+            """The bytes beside arguments and results, as a share of those as written."""
+            return (p.bytes - own) / (written - own)
+
         front = [p for way, p in known.items() if way.startswith(FRONT)]
         is_step = "training step" in name or "gradients" in name
         wanted = STEP_SHARE if is_step else 1.0 if "2,048" in name else ATTENTION_SHARE
-        times = [p.time for p in front if p.bytes <= LIMIT_SHARE * written and p.time is not None]
+        times = [p.time for p in front if activations(p) <= LIMIT_SHARE and p.time is not None]
         at_limit = _judged(f"{min(times):.2f}", min(times) <= LIMIT_TIME) if times else "**no program**"
         least = min(p.bytes for p in front)
         enough = name not in MOST or least <= parse_bytes(MOST[name], "bytes")
         made.append((
             name,
             "measured" if is_timed else "predicted",
-            _share_within(front, written, EQUAL, EQUAL_SHARE),
-            _share_within(front, written, LONGER, wanted),
+            format_bytes(results[name]),
+            _share_within(front, activations, EQUAL, EQUAL_SHARE),
+            _share_within(front, activations, LONGER, wanted),
             at_limit,
             _beside_checkpoint(front, known.get(CHECKPOINT)),
             _judged(format_bytes(least), enough) + (f" of {MOST[name]}" if name in MOST else ""),
