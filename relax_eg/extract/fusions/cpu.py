@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from relax_eg.dtypes import itemsize, kind
-from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators
+from relax_eg.extract.fusions.operators import CONV, DEAR, JOINED, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.fusions.seconds import ARITHMETIC, LIBRARY_SUMS, PLAIN_SUMS, sum_steps
 from relax_eg.extract.implied_matmuls import LEAST_ELEMENTS
@@ -188,11 +188,11 @@ class CpuKernels(Operators):
 
     def _takes(self, reader: Expr, e: Expr) -> bool:
         """Whether a kernel of `reader` computes its operand `e`. A product with a vector reads a transpose so, and a
-        convolution what it copies."""
+        convolution what it copies, but for what is joined of parts: a copy that tells these apart is slow."""
         if e in self.free and reader.op in TABLE:
             return True
         if reader.op == CONV:
-            return e in self._copied(reader)
+            return e in self._copied(reader) and e.op not in JOINED
         if e.op in PERMUTATIONS and (product := self.products.get(reader)) is not None:
             return min(product.rows, product.columns) == 1 and len(dims_of(e.annotation)) == 2
         return reader not in self.home and self._is_loop(reader)
