@@ -345,7 +345,8 @@ def main(
             known = rows_on(PAGE.read_text()) | {name: rows}
             kept = {n: known[n] for n in CASES if n in known}
             write_between(PAGE, BEGIN, END, as_table(HEADINGS, [r for of in kept.values() for r in of]))
-            write_between(PAGE, GOALS_BEGIN, GOALS_END, as_table(GOALS, goals(kept, {n: result_bytes(CASES[n]) for n in kept})))
+            results = {n: result_bytes(CASES[n]) for n in kept}
+            write_between(PAGE, GOALS_BEGIN, GOALS_END, as_table(GOALS, goals(kept, results)))
             plot(kept, PLOT)
     console.print(table)
 

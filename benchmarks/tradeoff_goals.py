@@ -11,9 +11,9 @@ from relax_eg.byte_units import format_bytes, parse_bytes
 Row = tuple[str, ...]  # program, way, bytes, share of as written, time predicted, time measured
 
 WRITTEN, CHECKPOINT, FRONT = "as written", "jax.checkpoint", "front"
-# given: shares of the activations as written, the bytes beside arguments and results, that a front reaches at equal time
-# and, for training steps and for attentions over 8,192 places and more, at 10% more; and the time as a share of the one
-# as written at which it keeps 40% of the activations
+# given: shares of the activations as written (the bytes beside arguments and results) that a front reaches at equal
+# time and, for training steps and for attentions over 8,192 places and more, at 10% more; and the time as a share of
+# the one as written at which it keeps 40% of the activations
 EQUAL, LONGER, EQUAL_SHARE, STEP_SHARE, ATTENTION_SHARE, LIMIT_SHARE, LIMIT_TIME = 1.0, 1.1, 0.6, 0.3, 0.1, 0.4, 1.05
 # given: bytes in one program, by the name of the program
 MOST = {"perceptron, training step, batch 2,048": "8MiB", "attention over 8,192 places": "10MiB"}
