@@ -145,12 +145,12 @@ def test_a_loop_that_reads_its_slice_at_several_places_runs_one_element_at_a_tim
 
 
 def anew(fn: Callable[..., Any], *specs: str) -> dict[str, tuple[str, ...]]:
-    """By operator, the stored values that it computes again, each by its operator; and what is stored for no reader."""
+    """By operator, the values that it computes again, each by its operator; and what is not stored."""
     module = traced_program(fn, specs).module
     nodes = list(walk(module.main, WholeCost(CPU, {}, {})))
     assert all(v.place is not None for v in nodes)
     found = {v.node.op: tuple(s.op for s in v.place.anew) for v in nodes if v.place is not None and v.place.anew}
-    return found | {"inside": tuple(v.node.op for v in nodes if v.place is not None and not v.place.launches)}
+    return found | {"inside": tuple(v.node.op for v in nodes if v.place is not None and not v.place.stored)}
 
 
 def test_loops_compute_cheap_values_again_that_are_stored_for_others() -> None:

@@ -9,7 +9,8 @@ The compiler works in this order, and so does `CpuKernels` (jax 0.10.2, by the t
 - All other operators that compute or move elements are computed inside their readers, if all of these can: inside each
   reader, but for dear functions, which are stored if several kernels or several elements of one would compute them.
 - If some readers cannot, the value is stored for these. The others compute it again if it follows from one array, and
-  from vectors, without dear functions. So does a convolution that copies an operand to bring its axes into order.
+  from vectors, without dear functions. So does a convolution that copies an operand to bring its axes into order. This
+  decides what memory is needed; the operations that are done twice have no price.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from relax_eg.dtypes import itemsize, kind
-from relax_eg.extract.fusions.operators import CONV, DEAR, JOINED, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators
+from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.fusions.seconds import ARITHMETIC, LIBRARY_SUMS, PLAIN_SUMS, sum_steps
 from relax_eg.extract.implied_matmuls import LEAST_ELEMENTS
@@ -169,13 +170,12 @@ class CpuKernels(Operators):
         readers = self.readers.get(e, [])
         if e in self.inside and len(readers) == 1:
             return self.kernels[readers[0]]
-        taking = [r for r in readers if self._takes(r, e)]
         if e in self.results or not readers or not self._is_loop(e):
             return (e,)
-        kernels = tuple(dict.fromkeys(k for r in taking for k in self.kernels[r]))
-        if len(taking) < len(readers):
+        if not all(self._takes(r, e) for r in readers):
             self.stored_cheaply |= {e} if self._is_cheap(e) else set()
-            return (e, *kernels) if e in self.stored_cheaply and len(kernels) < _MOST_KERNELS else (e,)
+            return (e,)
+        kernels = tuple(dict.fromkeys(k for r in readers for k in self.kernels[r]))
         is_repeated = self._is_computed_again(e, kernels)
         if self._is_dear(e) and (len(kernels) > 1 or is_repeated):
             return (e,)
@@ -187,12 +187,9 @@ class CpuKernels(Operators):
         return e.op in DEAR and e not in self.free and not by_constant
 
     def _takes(self, reader: Expr, e: Expr) -> bool:
-        """Whether a kernel of `reader` computes its operand `e`. A product with a vector reads a transpose so, and a
-        convolution what it copies, but for what is joined of parts: a copy that tells these apart is slow."""
+        """Whether a kernel of `reader` computes its operand `e`. A product with a vector reads a transpose so."""
         if e in self.free and reader.op in TABLE:
             return True
-        if reader.op == CONV:
-            return e in self._copied(reader) and e.op not in JOINED
         if e.op in PERMUTATIONS and (product := self.products.get(reader)) is not None:
             return min(product.rows, product.columns) == 1 and len(dims_of(e.annotation)) == 2
         return reader not in self.home and self._is_loop(reader)
@@ -271,7 +268,11 @@ class CpuKernels(Operators):
                 if (divisor := self._divisor(e)) is not None:  # its reciprocal has a kernel
                     place.launches, place.bytes = place.launches + 1, place.bytes + 2 * self.bytes(divisor)
         for e in self.nodes:
-            found[e].anew = tuple(s for s in self.operands(e) if s in self.stored_cheaply and self._takes(e, s))
+            copied = self._copied(e)
+            cheap = (s for s in self.operands(e) if s in self.stored_cheaply)
+            found[e].anew = tuple(s for s in cheap if s in copied or self._takes(e, s))
+        for e in self.stored_cheaply:
+            found[e].stored = not all(e in found[r].anew for r in self.readers[e])
         for k, inside in self.members().items():
             if self.sliced and self._runs_in_turn(k, inside):
                 for e in inside:

@@ -24,7 +24,6 @@ PERMUTATIONS = operators_where(lambda o: o.moves == "order" and o.capacity != "f
 _MAKERS = movement_operators("make")
 PARTS = movement_operators("part", "select")
 REPEATS = movement_operators("repeat")
-JOINED = movement_operators("join") | {"pad"}
 MATMULS = operators_run_as("matmul", "transposed_matmul")
 (CONV,) = operators_run_as("conv")
 SCATTERS = frozenset(("scatter",))  # given: operators that XLA computes in the memory of their first operand
