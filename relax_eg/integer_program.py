@@ -60,7 +60,7 @@ def relaxation(
     lp.a_matrix_.index_ = np.array([i for e in entries for i in e[0]], dtype=np.int32)
     lp.a_matrix_.value_ = np.array([v for e in entries for v in e[1]])
     if solver.passModel(lp) == highspy.HighsStatus.kError:
-        raise ExtractionError("HiGHS refuses the program of a selection; please report this")
+        raise ExtractionError("HiGHS refuses an integer program; please report this")
     return solver
 
 

@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from relax_eg.integer_program import Row, branch, relaxation
 from relax_eg.memory.rematerialization import Arrangement, ArrangementProblem
@@ -38,7 +37,7 @@ def arrange_exactly(problem: ArrangementProblem, known: Arrangement, limit: int,
     Programs of more than `MOST_STEPS` steps, and those that keep values on the host, are not arranged exactly.
     """
     order = tuple(dict.fromkeys(known.runs))
-    if len(order) > MOST_STEPS or problem.kept or seconds <= 0.0 or (known.peak <= limit and not known.again):
+    if len(order) > MOST_STEPS or problem.kept or seconds <= 0.0 or (known.peak <= limit and known.seconds <= 0.0):
         return known
     program = _Program(problem, order, limit)
     if program.least > limit:
@@ -62,6 +61,8 @@ class _Program:
     - `runs`: the column of each run.
     - `present`: for each value, the column that says whether it is in memory at a run.
     - `last`: for each place in the order, the last stage in which the step may have a use.
+    - `always`: bytes of results that have memory of their own from the start; they are not among the other values.
+    - `writer`, `readers`: for each value, the places in the order of the step that makes it and of those that read it.
     """
 
     problem: ArrangementProblem
@@ -86,7 +87,7 @@ class _Program:
                 if v in self.readers:
                     self.readers[v].append(i)
 
-    @cached_property
+    @property
     def least(self) -> int:
         """Bytes that a step needs, in whatever order: its operands and results, and what is inside of it."""
         p = self.problem

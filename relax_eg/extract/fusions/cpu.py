@@ -267,12 +267,11 @@ class CpuKernels(Operators):
             for e in inside:
                 if (divisor := self._divisor(e)) is not None:  # its reciprocal has a kernel
                     place.launches, place.bytes = place.launches + 1, place.bytes + 2 * self.bytes(divisor)
-        for e in self.nodes:
-            copied = self._copied(e)
-            cheap = (s for s in self.operands(e) if s in self.stored_cheaply)
-            found[e].anew = tuple(s for s in cheap if s in copied or self._takes(e, s))
         for e in self.stored_cheaply:
-            found[e].stored = not all(e in found[r].anew for r in self.readers[e])
+            again = [r for r in self.readers[e] if self._takes(r, e) or e in self._copied(r)]
+            for r in again:
+                found[r].anew = (*found[r].anew, e)
+            found[e].stored = len(again) < len(self.readers[e])
         for k, inside in self.members().items():
             if self.sliced and self._runs_in_turn(k, inside):
                 for e in inside:
