@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -36,29 +36,59 @@ def _silent_solver() -> type[highspy.Highs]:
     return SilentHighs
 
 
-def relaxation(
-    cost: Sequence[float] | np.ndarray[Any, Any], entries: Sequence[Row], upper: Sequence[float]
-) -> highspy.Highs:
-    """A solver of HiGHS with this linear program. ExtractionError if HiGHS refuses the program.
+class LinearProgram:
+    """A linear program while it is made. Each column is between 0 and 1.
 
-    - `cost`: the costs of the columns, each of which is between 0 and 1.
-    - `entries`: the rows, each with its lower bound.
+    - `costs`: the costs of the columns.
+    - `rows`: the rows, each with its lower bound.
     - `upper`: the upper bounds of the rows.
     """
+
+    def __init__(self) -> None:
+        self.costs: list[float] = []
+        self.rows: list[Row] = []
+        self.upper: list[float] = []
+
+    def column(self, cost: float = 0.0) -> int:
+        """Adds a column of this cost, and returns its number."""
+        self.costs.append(cost)
+        return len(self.costs) - 1
+
+    def row(
+        self, columns: Collection[int], coefficients: Iterable[float], low: float = -math.inf, high: float = math.inf
+    ) -> None:
+        """Adds a row: the sum of columns times coefficients is from `low` to `high`. A column may occur twice."""
+        entry = dict(zip(columns, coefficients, strict=True))
+        if len(entry) < len(columns):  # HiGHS crashes or hangs on some programs in which a row has a column twice
+            entry = dict.fromkeys(columns, 0.0)
+            for column, x in zip(columns, coefficients, strict=True):
+                entry[column] += x
+            entry = {column: x for column, x in entry.items() if x}
+        if entry or not low <= 0.0 <= high:
+            self.rows.append(([*entry], [*entry.values()], low))
+            self.upper.append(high)
+
+    def at_most(self, these: Sequence[int], those: Sequence[int]) -> None:
+        """Adds a row: the sum of the columns `these` is at most that of the columns `those`."""
+        self.row([*these, *those], [1.0] * len(these) + [-1.0] * len(those), high=0.0)
+
+
+def relaxation(program: LinearProgram) -> highspy.Highs:
+    """A solver of HiGHS with this linear program. ExtractionError if HiGHS refuses the program."""
     import highspy
 
     solver: Any = _silent_solver()()
     for option, value in (("threads", 1), ("random_seed", 1), ("parallel", "off")):
         solver.setOptionValue(option, value)
     lp: Any = highspy.HighsLp()
-    n = len(cost)
-    lp.num_col_, lp.num_row_ = n, len(entries)
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = np.array(cost), np.zeros(n), np.ones(n)
-    lp.row_lower_, lp.row_upper_ = np.array([e[2] for e in entries]), np.array(upper)
+    n, rows = len(program.costs), program.rows
+    lp.num_col_, lp.num_row_ = n, len(rows)
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = np.array(program.costs), np.zeros(n), np.ones(n)
+    lp.row_lower_, lp.row_upper_ = np.array([row[2] for row in rows]), np.array(program.upper)
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.cumsum([0, *(len(e[0]) for e in entries)]).astype(np.int32)
-    lp.a_matrix_.index_ = np.array([i for e in entries for i in e[0]], dtype=np.int32)
-    lp.a_matrix_.value_ = np.array([v for e in entries for v in e[1]])
+    lp.a_matrix_.start_ = np.cumsum([0, *(len(row[0]) for row in rows)]).astype(np.int32)
+    lp.a_matrix_.index_ = np.array([i for row in rows for i in row[0]], dtype=np.int32)
+    lp.a_matrix_.value_ = np.array([v for row in rows for v in row[1]])
     if solver.passModel(lp) == highspy.HighsStatus.kError:
         raise ExtractionError("HiGHS refuses an integer program; please report this")
     return solver

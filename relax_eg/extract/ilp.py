@@ -20,7 +20,7 @@ import numpy as np
 
 from relax_eg.extract.loops import VIOLATED, Loop, Loops
 from relax_eg.extract.problem import Problem
-from relax_eg.integer_program import Row, branch, relaxation
+from relax_eg.integer_program import LinearProgram, Row, branch, relaxation
 
 if TYPE_CHECKING:
     import highspy
@@ -131,30 +131,27 @@ class Model:
 
     def linear(self) -> highspy.Highs:
         """The linear relaxation, with the cuts so far."""
-        cost = np.zeros(self.columns)
-        entries: list[Row] = []
-        upper: list[float] = []
+        program = LinearProgram()
+        program.costs = [0.0] * self.columns
         for c, row in enumerate(self.problem.reads):
             start = self.first[c]
-            cost[start : start + len(row)] = [x / self.unit for x in self.problem.costs[c]]
+            program.costs[start : start + len(row)] = [x / self.unit for x in self.problem.costs[c]]
             own = list(range(start, start + len(row)))
             if c not in self.used:
-                entries.append((own, [1.0] * len(own), 1.0))
-                upper.append(1.0)
+                program.row(own, [1.0] * len(own), 1.0, 1.0)
             elif len(row) > 1:
-                entries.append(([*own, self.used[c]], [1.0] * len(own) + [-1.0], 0.0))
-                upper.append(0.0)
+                program.row([*own, self.used[c]], [1.0] * len(own) + [-1.0], 0.0, 0.0)
             readers: dict[int, list[int]] = {}
             for k, reads in enumerate(row):
                 for x in reads:
                     if x in self.used:
                         readers.setdefault(x, []).append(start + k)
             for x, reading in readers.items():
-                entries.append(([*reading, self.used[x]], [-1.0] * len(reading) + [1.0], 0.0))
-                upper.append(math.inf)
-        entries += [row for loop in self.loops if (row := self.row(loop)) is not None]
-        upper += [math.inf] * (len(entries) - len(upper))
-        return relaxation(cost, entries, upper)
+                program.row([*reading, self.used[x]], [-1.0] * len(reading) + [1.0], 0.0)
+        for loop in self.loops:
+            if (cut := self.row(loop)) is not None:
+                program.row(*cut)
+        return relaxation(program)
 
     def columns_of(self, choice: Mapping[int, int]) -> np.ndarray[Any, Any]:
         """The values of the columns for `choice`, by used class."""

@@ -8,7 +8,6 @@ fewest bytes are copied. A value is copied to a device at most once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +15,7 @@ import jax
 import numpy as np
 
 from relax_eg.errors import WellFormedError
-from relax_eg.integer_program import Row, branch, relaxation
+from relax_eg.integer_program import LinearProgram, branch, relaxation
 from relax_eg.ir.annotations import Annotation, Ref, inside
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.control import functions_of
@@ -399,11 +398,12 @@ def chosen_devices(graph: ValueGraph) -> Mapping[Expr, str]:
 def _solved(graph: ValueGraph, free: Sequence[Expr], devices: Sequence[str]) -> Mapping[Expr, str]:
     """The devices of `free` by an integer program. Its variables are x[e, d], 1 if e is on d, and c[v, d], 1 if v is
     copied to d."""
-    n, k = len(free), len(devices)
+    program, n, k = LinearProgram(), len(free), len(devices)
+    for _ in free:
+        for j in range(k):
+            program.column(1e-6 * j)  # given: of equal choices, that of the first device
     x = {e: i * k for i, e in enumerate(free)}
     copies: dict[tuple[Expr, int], int] = {}
-    cost = [1e-6 * j for _ in free for j in range(k)]  # given: of equal choices, that of the first device
-    rows: list[Row] = []
     made = {*graph.needs}  # copies that steps need in any case
 
     def reads(value: Expr, reader: int | None, j: int) -> None:
@@ -413,13 +413,12 @@ def _solved(graph: ValueGraph, free: Sequence[Expr], devices: Sequence[str]) -> 
         if place == devices[j] or (place is None and value not in x) or (place and (value, devices[j]) in made):
             return
         if (value, j) not in copies:
-            copies[value, j] = len(cost)
-            cost.append(max(graph.bytes[value], 1.0))
+            copies[value, j] = program.column(max(graph.bytes[value], 1.0))
         there = [copies[value, j], *([x[value] + j] if place is None else [])]
         if reader is None:
-            rows.append((there, [1.0] * len(there), 1.0))
+            program.row(there, [1.0] * len(there), 1.0)
         else:
-            rows.append(([*there, reader], [1.0] * len(there) + [-1.0], 0.0))
+            program.at_most([reader], there)
 
     for e in free:
         for a in dict.fromkeys(graph.reads[e]):
@@ -428,9 +427,9 @@ def _solved(graph: ValueGraph, free: Sequence[Expr], devices: Sequence[str]) -> 
     for value, d in graph.needs:
         if value in x and d in devices:
             reads(value, None, devices.index(d))
-    upper = [math.inf] * len(rows) + [1.0] * n
-    rows += [([*range(i * k, i * k + k)], [1.0] * k, 1.0) for i in range(n)]
-    solution = branch(relaxation(cost, rows, upper), range(n * k), None, gap=0.0)
+    for i in range(n):
+        program.row(range(i * k, i * k + k), [1.0] * k, 1.0, 1.0)
+    solution = branch(relaxation(program), range(n * k), None, gap=0.0)
     assert solution.values is not None  # all values on one device are a solution
     chosen = np.asarray(solution.values)[: n * k].reshape(n, k).argmax(1)
     return {e: devices[int(j)] for e, j in zip(free, chosen, strict=True)}

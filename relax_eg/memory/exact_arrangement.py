@@ -15,10 +15,10 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relax_eg.integer_program import Row, branch, relaxation
+from relax_eg.integer_program import LinearProgram, branch, relaxation
 from relax_eg.memory.rematerialization import Arrangement, ArrangementProblem
 
 MOST_STEPS = 26  # limit: steps of a program that is arranged exactly, because columns grow with their cube
@@ -51,13 +51,11 @@ def arrange_exactly(problem: ArrangementProblem, known: Arrangement, limit: int,
 
 
 @dataclass
-class _Program:
+class _Program(LinearProgram):
     """The integer program.
 
     - `order`: the steps in the order of their first runs.
     - `limit`: bytes.
-    - `costs`: the cost of each column.
-    - `rows`, `upper`: the rows with their lower bounds, and their upper bounds.
     - `runs`: the column of each run.
     - `present`: for each value, the column that says whether it is in memory at a run.
     - `last`: for each place in the order, the last stage in which the step may have a use.
@@ -68,14 +66,12 @@ class _Program:
     problem: ArrangementProblem
     order: Sequence[int]
     limit: int
-    costs: list[float] = field(default_factory=list[float])
-    rows: list[Row] = field(default_factory=list[Row])
-    upper: list[float] = field(default_factory=list[float])
     runs: dict[Run, int] = field(default_factory=dict[Run, int])
     present: dict[int, dict[Run, int]] = field(default_factory=dict[int, dict[Run, int]])
     last: list[int] = field(default_factory=list[int])
 
     def __post_init__(self) -> None:
+        super().__init__()
         p, order = self.problem, self.order
         place = {s: i for i, s in enumerate(order)}
         apart = p.results if p.results_apart else set[int]()
@@ -107,24 +103,18 @@ class _Program:
         for run, then in itertools.zip_longest(self.runs, [*self.runs][1:]):
             self._add_bytes(run, then)
         unit = sum(self.problem.seconds[s] for s in self.order) / _SCALE
-        costs = {c: x / unit for c, x in enumerate(self.costs) if x}
+        self.costs = [x / unit for x in self.costs]
         # HiGHS 1.16 may return a known solution that it is given in place of the better one that it found.
         if known.peak <= self.limit:
-            self._row(costs, (1 - _BETTER) * known.seconds / unit)
-        solver = relaxation([costs.get(c, 0.0) for c in range(len(self.costs))], self.rows, self.upper)
+            self._row({c: x for c, x in enumerate(self.costs) if x}, (1 - _BETTER) * known.seconds / unit)
         columns = [c for (stage, i), c in self.runs.items() if i < stage]
-        found = branch(solver, columns, None, _GAP, _NODES, deadline)
+        found = branch(relaxation(self), columns, None, _GAP, _NODES, deadline)
         if found.values is None:
             return None
         return tuple(self.order[i] for (_, i), c in self.runs.items() if found.values[c] > 0.5)
 
-    def _column(self, cost: float = 0.0) -> int:
-        self.costs.append(cost)
-        return len(self.costs) - 1
-
-    def _row(self, entry: dict[int, float], high: float, low: float = -math.inf) -> None:
-        self.rows.append(([*entry], [*entry.values()], low))
-        self.upper.append(high)
+    def _row(self, entry: Mapping[int, float], high: float, low: float = -math.inf) -> None:
+        self.row(entry.keys(), entry.values(), low, high)
 
     def _add_runs(self) -> None:
         """A column for each run. A step runs again only while a later step may need it."""
@@ -138,10 +128,10 @@ class _Program:
             for i in range(stage + 1):
                 step = self.order[i]
                 if i == stage:
-                    self.runs[stage, i] = self._column()
+                    self.runs[stage, i] = self.column()
                     self._row({self.runs[stage, i]: 1.0}, 1.0, 1.0)
                 elif stage <= self.last[i] and p.may_run_again(step):
-                    self.runs[stage, i] = self._column(p.seconds[step])
+                    self.runs[stage, i] = self.column(p.seconds[step])
 
     def _add_value(self, v: int) -> None:
         """The columns of a value: at a run it is in memory if the run makes or reads it, and only if it was there at
@@ -153,7 +143,7 @@ class _Program:
         for (stage, i), run in self.runs.items():
             if not first <= stage <= end or (stage == first and i < first):
                 continue
-            here = columns[stage, i] = self._column()
+            here = columns[stage, i] = self.column()
             kept = {here: 1.0} if before < 0 else {here: 1.0, before: -1.0}
             if i == first:
                 kept[run] = -1.0
@@ -175,7 +165,7 @@ class _Program:
         for written, read in p.pairs[step]:
             if written not in self.writer or read not in self.writer or (then is None and read in p.results):
                 continue
-            in_place = self._column()
+            in_place = self.column()
             entry[in_place] = -float(p.sizes[written])
             self._row({in_place: 1.0, self.runs[at]: -1.0}, 0.0)
             if then is not None and then in self.present[read]:

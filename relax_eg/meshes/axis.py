@@ -37,7 +37,7 @@ class AxisSearch(AxisPrices):
         deadline = time.monotonic() + seconds
         first = self.descended(model, start, MOST_TREES, deadline)
         for _ in range(_CUTS):
-            solver = relaxation(model.costs, model.rows, model.upper)
+            solver = relaxation(model)
             columns = np.zeros(len(model.costs)) if first is None else model.columns_of(first)
             found = branch(solver, model.integers, columns, _GAP, _NODES, deadline)
             choice = first if found.values is None else model.choice_of(found.values)

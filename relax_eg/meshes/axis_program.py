@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from relax_eg.integer_program import Row
+from relax_eg.integer_program import LinearProgram
 from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
 from relax_eg.meshes.axis_prices import AxisPrices, cost_of
 from relax_eg.meshes.choices import AxisChoice, ChosenWay, Demands
@@ -19,7 +18,7 @@ from relax_eg.meshes.strategies import SplitStrategy
 EPSILON = 1e-9  # chosen: seconds: least price of a choice, so that nothing useless is chosen
 
 
-class AxisProgram:
+class AxisProgram(LinearProgram):
     """The integer program. Its integer columns are strategies, and the parts in which outputs are handed over.
 
     For each operand of each value there is a small transport problem: what comes about in part p is taken in part q.
@@ -29,11 +28,10 @@ class AxisProgram:
     """
 
     def __init__(self, prices: AxisPrices, demands: Demands) -> None:
+        super().__init__()
         self.prices, self.demands = prices, demands
         self.seconds: list[float] = []  # of each column
         self.held: list[tuple[int, float]] = []  # the bytes of each column on a device, and of which value
-        self.rows: list[Row] = []
-        self.upper: list[float] = []
         self.beside: dict[tuple[int, Part], float] = {}
         program = prices.program
         self.computed: list[list[tuple[int, ChosenWay]]] = []  # columns of the strategies of a value
@@ -68,13 +66,13 @@ class AxisProgram:
                 self.made[v].setdefault(c.strategy.result, []).append(i)
             if mine:
                 least = 1.0 if v in inputs else 0.0  # an input that nothing reads has a placement too
-                self._row([i for i, _ in mine], [1.0] * len(mine), least, 1.0)
+                self.row([i for i, _ in mine], [1.0] * len(mine), least, 1.0)
         self.changes: dict[tuple[int, Part, Part], int] = {}
         for v, taken, stays in self.edges():
             if not program.values[v].is_free:
                 self._add_edge(v, taken, stays)
         for columns in {id(h): h for h in self.handed}.values():
-            self._row(list(columns.values()), [1.0] * len(columns), 1.0)
+            self.row(list(columns.values()), [1.0] * len(columns), 1.0)
         self.price(demands)
 
     def price(self, demands: Demands) -> None:
@@ -92,10 +90,6 @@ class AxisProgram:
         self.seconds.append(seconds)
         self.held.append((v, held))
         return len(self.seconds) - 1
-
-    def _row(self, columns: Sequence[int], values: Sequence[float], low: float, high: float = math.inf) -> None:
-        self.rows.append((list(columns), list(values), low))
-        self.upper.append(high)
 
     def _allowed(self, v: int, s: SplitStrategy, is_input: bool) -> bool:
         if self.prices.program.values[v].is_free:
@@ -152,13 +146,13 @@ class AxisProgram:
                 ways = [self._change(v, before, after)]
                 if isinstance(after, int) and before != REPLICATED:
                     ways.append(self._change(v, before, REPLICATED))
-                self._row([*ways, moved], [*[1.0] * len(ways), -1.0], 0.0)
+                self.row([*ways, moved], [*[1.0] * len(ways), -1.0], 0.0)
         for before, columns in self.made[v].items():
             if leaves[before]:
-                self._row([*columns, *leaves[before]], [*[1.0] * len(columns), *[-1.0] * len(leaves[before])], 0.0)
+                self.row([*columns, *leaves[before]], [*[1.0] * len(columns), *[-1.0] * len(leaves[before])], 0.0)
         for after, columns in taken.items():
             came = arrives[after]
-            self._row([*came, *columns], [*[1.0] * len(came), *[-1.0] * len(columns)], 0.0)
+            self.row([*came, *columns], [*[1.0] * len(came), *[-1.0] * len(columns)], 0.0)
 
     def _change(self, v: int, before: Part, after: Part) -> int:
         """The column of a change of the part of a value."""
@@ -189,7 +183,7 @@ class AxisProgram:
         for v in circle:
             value = self.prices.program.values[v]
             columns += [i for i, c in self.computed[v] if inside & set(value.ways[c.way].children)]
-        self._row(columns, [-1.0] * len(columns), 1.0 - len(circle))
+        self.row(columns, [-1.0] * len(columns), 1.0 - len(circle))
 
     def choice_of(self, columns: Sequence[float] | np.ndarray[Any, Any]) -> AxisChoice:
         """The choice of a solution: what its outputs need of it."""

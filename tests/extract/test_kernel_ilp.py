@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from relax_eg.extract.kernels import ilp
 from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
 from relax_eg.extract.problem import Problem, choice_cost, repair_choice, tree_choice
 from relax_eg.extract.solve import SolverEffort
-from relax_eg.integer_program import Row, relaxation
+from relax_eg.integer_program import LinearProgram, Row, relaxation
 from tests.extract.problems import is_acyclic
 
 EXACT = SolverEffort(seconds=20.0, nodes=1000, gap=0.0, candidates=1000)
@@ -85,9 +84,9 @@ def test_no_row_has_a_column_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """HiGHS takes such rows, and some programs with them ended in a segmentation fault."""
     rows: list[Row] = []
 
-    def kept(costs: Sequence[float], entries: Sequence[Row], upper: Sequence[float]) -> Any:
-        rows.extend(entries)
-        return relaxation(costs, entries, upper)
+    def kept(program: LinearProgram) -> Any:
+        rows.extend(program.rows)
+        return relaxation(program)
 
     monkeypatch.setattr(ilp, "relaxation", kept)
     for seed in range(12):

@@ -298,6 +298,7 @@ def test_what_a_partner_finds_is_taken_and_it_is_told_of_what_is_better() -> Non
 
 def test_the_solver_prints_nothing() -> None:
     # In a process of its own, because HiGHS prints its licence once in a process.
-    script = "from relax_eg.integer_program import relaxation; relaxation([1.0], [], []).run()"
+    made = "made = LinearProgram(); made.column(1.0); relaxation(made).run()"
+    script = f"from relax_eg.integer_program import LinearProgram, relaxation; {made}"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout == ran.stderr == ""

@@ -22,7 +22,7 @@ from relax_eg.extract.numbers import gap
 from relax_eg.extract.problem import Problem, choice_cost, repair_choice, used_classes
 from relax_eg.extract.prune import strong_components, undominated_candidates
 from relax_eg.extract.solve import PROVED, Solved, SolverEffort
-from relax_eg.integer_program import SHORTEST, Row, branch, relaxation
+from relax_eg.integer_program import SHORTEST, LinearProgram, branch, relaxation
 from relax_eg.reached import operands_first
 
 # chosen: in units of SCALE: smaller costs, such as those of views, become 0, because HiGHS cannot distinguish them
@@ -71,12 +71,10 @@ def solve_kernels(
 
 
 @dataclass
-class _Program:
+class _Program(LinearProgram):
     """The integer program.
 
     - `unit`: the cost that HiGHS gets as 1.
-    - `costs`: the costs of the columns.
-    - `entries`, `upper`: the rows with their lower bounds, and their upper bounds.
     - `ways`, `used`, `derived`: the columns of ways, of the use of classes, and of deriving operators.
     - `levels`: for both layers, by class on a cycle: its column, its strong component, and the size of that.
     """
@@ -84,13 +82,13 @@ class _Program:
     problem: Problem
     overlap: Overlap
     unit: float
-    costs: list[float] = field(default_factory=list[float])
-    entries: list[Row] = field(default_factory=list[Row])
-    upper: list[float] = field(default_factory=list[float])
     ways: dict[Operator, int] = field(default_factory=dict[Operator, int])  # columns
     used: dict[int, int] = field(default_factory=dict[int, int])
     derived: dict[Operator, int] = field(default_factory=dict[Operator, int])
     levels: list[dict[int, tuple[int, int, int]]] = field(default_factory=list[dict[int, tuple[int, int, int]]])
+
+    def __post_init__(self) -> None:
+        super().__init__()
 
     def run(self, seed: Sequence[int], effort: SolverEffort, deadline: float) -> tuple[list[int] | None, float]:
         """A choice that costs no more than `seed`, or None if none is found before `deadline`; and a lower bound."""
@@ -99,7 +97,7 @@ class _Program:
         self._kernels(seed)
         whole = len(self.costs)
         self._derivations()
-        solver: Any = relaxation(self.costs, self.entries, self.upper)
+        solver: Any = relaxation(self)
         solver.setOptionValue("time_limit", max(SHORTEST, deadline - time.monotonic()))
         solver.run()
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
@@ -107,7 +105,7 @@ class _Program:
         bound = solver.getInfo().objective_function_value
         if gap(SCALE, bound) <= effort.gap:
             return None, bound * self.unit
-        solver = relaxation(self.costs, self.entries, self.upper)
+        solver = relaxation(self)
         # The kernels determine the derivations, but branching on a derivation decides more kernels at once.
         columns = [*range(whole), *self.derived.values()]
         for option, value in (
@@ -129,26 +127,9 @@ class _Program:
                 choice[c] = k
         return choice, bound
 
-    def _row(self, entry: tuple[list[int], list[float], float], low: float = -math.inf) -> None:
-        """Adds a row: the sum is at most the entry's bound, and at least `low`. A column may occur twice."""
-        columns, coefficients, high = entry
-        total: dict[int, float] = {}
-        for column, x in zip(columns, coefficients, strict=True):
-            total[column] = total.get(column, 0.0) + x
-        # HiGHS crashes or hangs on some programs in which a row has a column twice.
-        nonzero = [(column, x) for column, x in total.items() if x]
-        if nonzero:
-            self.entries.append(([column for column, _ in nonzero], [x for _, x in nonzero], low))
-            self.upper.append(high)
-
-    def _column(self, cost: float = 0.0) -> int:
+    def column(self, cost: float = 0.0) -> int:
         scaled = cost / self.unit
-        self.costs.append(scaled if scaled >= _NEGLIGIBLE else 0.0)
-        return len(self.costs) - 1
-
-    def _implies(self, these: Sequence[int], those: Sequence[int]) -> None:
-        """Adds a row: the sum of `these` is at most the sum of `those`."""
-        self._row(([*these, *those], [1.0] * len(these) + [-1.0] * len(those), 0.0))
+        return super().column(scaled if scaled >= _NEGLIGIBLE else 0.0)
 
     def _kernels(self, seed: Sequence[int]) -> None:
         """Adds a column for each way and each class. A used class has exactly one way, and the classes that a way reads
@@ -160,19 +141,19 @@ class _Program:
                 rows[c].append(entry)
         for c, row in rows.items():
             for k, x, _ in row:
-                self.ways[c, k] = self._column(x)
-        self.used = {c: self._column() for c in rows}
+                self.ways[c, k] = self.column(x)
+        self.used = {c: self.column() for c in rows}
         reading: dict[tuple[int, int], list[int]] = {}
         for c, row in rows.items():
             own = [self.ways[c, k] for k, _, _ in row]
-            self._row(([*own, self.used[c]], [1.0] * len(own) + [-1.0], 0.0), 0.0)
+            self.row([*own, self.used[c]], [1.0] * len(own) + [-1.0], 0.0, 0.0)
             for k, _, reads in row:
                 for x in reads:
                     reading.setdefault((c, x), []).append(self.ways[c, k])
         for (_, x), columns in reading.items():
-            self._implies(columns, [self.used[x]])
+            self.at_most(columns, [self.used[x]])
         for r in self.problem.roots:
-            self._row(([self.used[r]], [1.0], 1.0), 1.0)
+            self.row([self.used[r]], [1.0], 1.0, 1.0)
         self._exclude_cycles(reading, {c: [column] for c, column in self.used.items()})
 
     def _derivations(self) -> None:
@@ -184,20 +165,20 @@ class _Program:
         by_class: dict[int, list[int]] = {}
         reading: dict[tuple[int, int], list[int]] = {}
         for member, columns in holding.items():
-            self.derived[member] = column = self._column()
+            self.derived[member] = column = self.column()
             by_class.setdefault(member[0], []).append(column)
-            self._implies([column], columns)
+            self.at_most([column], columns)
             for x in dict.fromkeys(self.overlap.operands[member]):
                 reading.setdefault((member[0], x), []).append(column)
         always = _always_derived(self.derived, self.overlap.operands)
         required = set[int]().union(*(always[r] for r in self.problem.roots))
         for c, columns in by_class.items():
-            self._row((columns, [1.0] * len(columns), 1.0), 1.0 if c in required else -math.inf)
+            self.row(columns, [1.0] * len(columns), 1.0 if c in required else -math.inf, 1.0)
             for x in always[c]:
                 if x != c and x not in required and (c, x) not in reading:
-                    self._implies(columns, by_class[x])
+                    self.at_most(columns, by_class[x])
         for (_, x), columns in reading.items():
-            self._implies(columns, by_class[x])
+            self.at_most(columns, by_class[x])
         self._exclude_cycles(reading, by_class)
 
     def _exclude_cycles(self, reading: Mapping[tuple[int, int], list[int]], whole: Mapping[int, list[int]]) -> None:
@@ -213,15 +194,15 @@ class _Program:
         size: dict[int, int] = {}
         for c in component:
             size[component[c]] = size.get(component[c], 0) + 1
-        level = {c: (self._column(), component[c], size[component[c]]) for c in component if size[component[c]] > 1}
+        level = {c: (self.column(), component[c], size[component[c]]) for c in component if size[component[c]] > 1}
         for (c, x), columns in reading.items():
             if component[c] != component[x]:
                 continue
-            entry = [level[x][0], level[c][0], *columns], [1.0, -1.0, *(1.0 for _ in columns)]
-            self._row((*entry, 1 - 1 / size[component[c]]))
+            coefficients = [1.0, -1.0] + [1.0] * len(columns)
+            self.row([level[x][0], level[c][0], *columns], coefficients, high=1 - 1 / size[component[c]])
             back = reading.get((x, c))
             if back is not None:
-                self._implies([*columns, *back], whole[c])
+                self.at_most([*columns, *back], whole[c])
         self.levels.append(level)
 
     def _values(self, choice: Sequence[int]) -> list[float]:
