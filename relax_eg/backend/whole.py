@@ -258,20 +258,32 @@ class Whole(Strategy):
 
     def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
         b, variant = self.bound_family, self.family.variant_at(sizes)
-        which, options = b.program_indices[variant], self.family.variants[variant].compiler_options
+        which = b.program_indices[variant]
         prepared, others = self.call_specs(sizes, which, place)
         args, kwargs = jax.tree_util.tree_unflatten(b.tree, others)
+        return self.one_program(
+            self._program_function(which), (*self.leading(prepared), *args), kwargs, variant, pallas
+        )
+
+    def one_program(
+        self,
+        run: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        variant: int,
+        pallas: Pallas | None,
+        capacities: Mapping[str, int] | None = None,
+    ) -> CallParts:
+        """What calls run that the program `run` of a variant serves. `args`, `kwargs`: specs of what it takes."""
+        name, served = self.program.name, self.family.variants[variant]
 
         def parts() -> Iterator[CallPart]:
-            run = self._program_function(which)
             with lowering_through(pallas):
-                lowered = jax.jit(run, keep_unused=True).lower(*self.leading(prepared), *args, **kwargs)
-            yield CallPart(self.program.name, "", lowered, options)
+                lowered = jax.jit(run, keep_unused=True).lower(*args, **kwargs)
+            yield CallPart(name, "", lowered, served.compiler_options)
 
-        def takes() -> Sequence[tuple[str, Sequence[Any]]]:
-            return [(self.program.name, jax.tree_util.tree_leaves((prepared, args, kwargs)))]
-
-        return CallParts(parts, takes, b.programs[which].is_as_written, variant)
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        return CallParts(parts, lambda: [(name, leaves)], served.chosen is None, variant, capacities=capacities or {})
 
     def call_specs(self, sizes: Mapping[str, int], which: int, place: Place) -> tuple[tuple[Any, ...], list[Any]]:
         """Specs of the values prepared for a program and of the other arguments of a call, each given to `place`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,10 +12,11 @@ from relax_eg.backend.bound import BoundFamily
 from relax_eg.backend.call_keys import UnseenError
 from relax_eg.backend.executables import Executables
 from relax_eg.backend.family import Family
-from relax_eg.backend.pallas.choice import Pallas, lowering_through
-from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Straight
-from relax_eg.backend.statistics import ExecutableRow, Statistics
+from relax_eg.backend.pallas.choice import Pallas
+from relax_eg.backend.runtime import UNSEEN, CallParts, Place, Straight
+from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.whole import Whole
+from relax_eg.dynamic.calls import statistics_of
 from relax_eg.dynamic.fitting import unpadded
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import ElsewhereError, Predict, Sized
@@ -122,17 +123,7 @@ class AtCapacity(Whole):
         found = self._sized_for(self.bound_family).runs_at(sizes)
         run, given, named = found.taking
         args, kwargs = jax.tree.map(place, given), jax.tree.map(place, named)
-        variant = self.family.variants[found.variant]
-
-        def parts() -> Iterator[CallPart]:
-            with lowering_through(pallas):
-                lowered = jax.jit(run, keep_unused=True).lower(*args, **kwargs)
-            yield CallPart(self.program.name, "", lowered, variant.compiler_options)
-
-        def takes() -> Sequence[tuple[str, Sequence[Any]]]:
-            return [(self.program.name, jax.tree_util.tree_leaves((args, kwargs)))]
-
-        return CallParts(parts, takes, variant.chosen is None, found.variant, capacities=found.capacities)
+        return self.one_program(run, args, kwargs, found.variant, pallas, found.capacities)
 
     def expect_other_sizes(self) -> None:
         """Makes the first call run at capacity already, with "auto". To be called before the first call.
@@ -142,25 +133,8 @@ class AtCapacity(Whole):
         self._expects_other_sizes = True
 
     def statistics(self) -> Statistics:
-        executables = self.executables
-        rows: list[ExecutableRow] = []
-        for _, e in executables.items():
-            kind = "exact" if e.exact else "capacity"
-            rows.append(ExecutableRow(e.buffer_sizes, kind, e.why, e.calls, e.compile_seconds, e.seconds, e.memory))
         sized = list(self._sized.values())
-        return Statistics(
-            self.program.name,
-            self._policy.mode,
-            {v: str(ladder) for v, ladder in self._policy.ladders.items()},
-            tuple(rows),
-            tuple(r for s in sized for r in s.rows()),
-            executables.compilations,
-            executables.compile_seconds,
-            executables.evicted,
-            {
-                k: v
-                for s in sized
-                for why in (s.differing_sizes, *(b.reasons for b in s.bodies))
-                for k, v in why.items()
-            },
-        )
+        reasons = (why for s in sized for why in (s.differing_sizes, *(b.reasons for b in s.bodies)))
+        exact = {k: v for why in reasons for k, v in why.items()}
+        calls = (call for s in sized for call in s.calls)
+        return statistics_of(self.program.name, self._policy, self.executables, calls, exact)

@@ -1,14 +1,16 @@
-"""What is remembered of the calls with certain sizes."""
+"""What is remembered of the calls with certain sizes, and the statistics that follow from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from relax_eg.backend.executables import Executable
-from relax_eg.backend.statistics import Tally
+from relax_eg.backend.executables import Executable, Executables
+from relax_eg.backend.statistics import ExecutableRow, SizeRow, Statistics, Tally
 from relax_eg.dynamic.fitting import CapacityFit
+from relax_eg.dynamic.policy import Policy
 
 UNCHANGED = CapacityFit((), ())
 
@@ -54,6 +56,12 @@ class SizedCall:
     def count(self) -> int:
         return self.counted + sum(t.total for t in self.tallies)
 
+    @property
+    def row(self) -> SizeRow:
+        """The row of these calls in statistics."""
+        used = math.prod(self.sizes.values()) / max(math.prod(self.capacities.values()), 1)
+        return SizeRow(self.sizes, self.count, self.capacities, self.is_exact, 0.0 if self.is_exact else 1 - used)
+
 
 class KnownCall(NamedTuple):
     """An executable that serves calls without padding or cutting.
@@ -72,3 +80,18 @@ class KnownCall(NamedTuple):
     tick: Callable[[], int]
     executable: Executable
     call: SizedCall
+
+
+def statistics_of(
+    name: str, policy: Policy, executables: Executables, calls: Iterable[SizedCall], exact: Mapping[str, str]
+) -> Statistics:
+    """The statistics of function `name`. `exact`: what cannot run at capacity, with the reason."""
+    kept = tuple(
+        ExecutableRow(
+            e.buffer_sizes, "exact" if e.exact else "capacity", e.why, e.calls, e.compile_seconds, e.seconds, e.memory
+        )
+        for _, e in executables.items()
+    )
+    ladders = {v: str(ladder) for v, ladder in policy.ladders.items()}
+    counts = executables.compilations, executables.compile_seconds, executables.evicted
+    return Statistics(name, policy.mode, ladders, kept, tuple(call.row for call in calls), *counts, exact)

@@ -28,7 +28,6 @@ from relax_eg.backend.loaded import FromFile, LoadedProgram
 from relax_eg.backend.padded import PaddedArray, is_key_array
 from relax_eg.backend.program import convert_argument
 from relax_eg.backend.runtime import UNSEEN, Straight
-from relax_eg.backend.statistics import SizeRow
 from relax_eg.dynamic.bodies import Body, TracedFunction
 from relax_eg.dynamic.calls import UNCHANGED, KnownCall, SizedCall
 from relax_eg.dynamic.fitting import CapacityFit, unpadded
@@ -488,14 +487,10 @@ class Sized:
         check_addressable(f"compile_ahead(): {name}()", self._program.params, sizes)
         return sizes
 
-    def rows(self) -> list[SizeRow]:
-        """One row per combination of sizes that was called, in the order of first calls."""
-        rows: list[SizeRow] = []
-        for call in list(self._calls.values()):
-            used = math.prod(call.sizes.values()) / max(math.prod(call.capacities.values()), 1)
-            padding = 0.0 if call.is_exact else 1 - used
-            rows.append(SizeRow(call.sizes, call.count, call.capacities, call.is_exact, padding))
-        return rows
+    @property
+    def calls(self) -> list[SizedCall]:
+        """The calls by combination of sizes, in the order of first calls."""
+        return list(self._calls.values())
 
 
 def _check_served(served: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,9 +8,8 @@ the steps is padded to the capacities of its sizes, so it is not compiled for ev
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +19,11 @@ import numpy as np
 from relax_eg.backend.executables import Executable, Executables, compile_executable
 from relax_eg.backend.lower import device_named
 from relax_eg.backend.program import abstract_array
-from relax_eg.backend.statistics import ExecutableRow, SizeRow, Statistics
+from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.steps import OnDevice, StepPrograms, without_aliases
 from relax_eg.dynamic.at_capacity import REASSOCIATED
-from relax_eg.dynamic.fitting import CapacityFit, Jit, make_fit, shape_at, unpadded
+from relax_eg.dynamic.calls import SizedCall, statistics_of
+from relax_eg.dynamic.fitting import Jit, make_fit, shape_at, unpadded
 from relax_eg.dynamic.loops import GrowingLoop, growth_of
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, checked_call, plan_most
@@ -50,22 +50,11 @@ _MOST_CALLS = 4096  # limit: combinations of sizes of a part whose fits are reme
 _Exact = Callable[[list[Any], Mapping[str, int]], Any]
 
 
-@dataclass
-class _PartCall:
-    """The calls of a part at certain sizes.
+@dataclass(eq=False)
+class _PartCall(SizedCall):
+    """The calls of a part at certain sizes. `executable`: that of their capacities; None where they run exactly."""
 
-    - `sizes`: the true sizes.
-    - `capacities`: the sizes at which they run; `sizes` where they run exactly.
-    - `executable`: None where they run exactly.
-    - `count`: the number of calls.
-    """
-
-    sizes: Mapping[str, int]
-    capacities: Mapping[str, int]
     executable: Executable | None = None
-    fit: CapacityFit = field(default_factory=lambda: CapacityFit((), ()))
-    scalars: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    count: int = 0
 
 
 class CapacityPrograms(StepPrograms):
@@ -131,24 +120,8 @@ class CapacityPrograms(StepPrograms):
         return {k: v for part in (*self.parts, *self.loops) for k, v in part.reasons.items()}
 
     def statistics(self, name: str) -> Statistics:
-        kept = self.executables
-        rows = [
-            ExecutableRow(e.buffer_sizes, "capacity", e.why, e.calls, e.compile_seconds, e.seconds, e.memory)
-            for _, e in kept.items()
-        ]
-        sizes = [
-            SizeRow(dict(c.sizes), c.count, dict(c.capacities), c.executable is None, _waste(c))
-            for part in self.parts
-            for c in part.calls()
-        ]
-        ladders = {v: str(ladder) for v, ladder in self.policy.ladders.items()}
-        counts = kept.compilations, kept.compile_seconds, kept.evicted
-        return Statistics(name, self.policy.mode, ladders, tuple(rows), tuple(sizes), *counts, self.at_exact_sizes())
-
-
-def _waste(call: _PartCall) -> float:
-    """The share of padding in a call."""
-    return 1 - math.prod(call.sizes.values()) / max(math.prod(call.capacities.values()), 1)
+        calls = (call for part in self.parts for call in part.calls())
+        return statistics_of(name, self.policy, self.executables, calls, self.at_exact_sizes())
 
 
 def most_of_casts(function: Function) -> Mapping[str, Dim]:
@@ -234,7 +207,7 @@ class _Part:
         call = self._calls.get(key)
         if call is None:
             call = self._calls.get_or_make(key, lambda: self._made(key, sizes))
-        call.count += 1
+        call.counted += 1
         if call.executable is None or call.executable.dropped:
             if call.executable is not None and call.executable.dropped:
                 self._calls = Memo(_MOST_CALLS)
@@ -337,7 +310,7 @@ class _Part:
 
     def _made(self, key: tuple[int, ...], sizes: Mapping[str, int]) -> _PartCall:
         own = {v: sizes[v] for v in self._used if v in sizes}
-        exactly = _PartCall(own, own)
+        exactly = _PartCall(own, own, "exact", 0)
         policy = self.programs.policy
         named = any(all(b.get(v) == n for v, n in own.items()) for b in policy.at)
         if self._first is None:
@@ -363,7 +336,7 @@ class _Part:
         fits = [[(shape_at(dims_of(a), own), room(a)) for a in part] for part in ends]
         with jax.ensure_compile_time_eval():
             scalars = {v: jax.device_put(np.int32(own[v])) for v in plan.dims}
-        return _PartCall(own, capacities, executable, make_fit(*fits), scalars)
+        return _PartCall(own, dict(capacities), "capacity", 0, make_fit(*fits), scalars, executable=executable)
 
     def _capacities(
         self, own: Mapping[str, int], sizes: Mapping[str, int], dims: Sequence[str]
