@@ -9,7 +9,7 @@ identity: without it the program is the one that was extracted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relax_eg.driver.liveness import stored_values
 from relax_eg.driver.prices import PriceOptions, cost_model
@@ -81,8 +81,9 @@ class Arranger:
         for v in walk(self.module.main, model, self.ahead):
             key = v.function.name, v.node
             self.seconds[key] = self.seconds.get(key, 0.0) + float(v.cost.seconds)
-        stored, self.temporary, _, self.anew = stored_values(self.module, model, self.ahead)
-        self.stored = {f.name: dict.fromkeys(read_whole(f, self.anew)) | stored.get(f.name, {}) for f in self.module}
+        stored = stored_values(self.module, model, self.ahead)
+        whole = dict.fromkeys((f.name, e) for f in self.module for e in read_whole(f, stored))
+        self.stored = replace(stored, nodes={**whole, **stored.nodes})
         self.parts: dict[str, _Part] = {}
         main = self._part(self.module.main)
         self.peak = 0 if main is None else main.peak
@@ -94,7 +95,7 @@ class Arranger:
         if len(f.blocks) != 1 or not f.blocks[0].dataflow or not {*f.size_variables} <= self.sizes.keys():
             return None
         is_main = f.name == self.module.main.name
-        program = program_of(self.module, self.temporary, f.name, self.stored, self.ahead if is_main else (), self.anew)
+        program = program_of(self.module, None, f.name, self.stored, self.ahead if is_main else ())
         if any(s.function != f.name for s in program.steps):
             return None
         seconds = [self._seconds(f.name, s.kernel) for s in program.steps]
@@ -112,8 +113,7 @@ class Arranger:
 
     def _seconds(self, name: str, e: Expr) -> float:
         """The seconds of a step: of its expression and of those computed inside its kernel."""
-        stored = self.stored.get(name, ())
-        inside = reached((e,), lambda x: [a for a in x.args if a not in stored])
+        inside = reached((e,), lambda x: [a for a in x.args if (name, a) not in self.stored.nodes])
         return sum(self.seconds.get((name, x), 0.0) for x in inside)
 
     def within(self, limit: int, clock: Clock) -> Arranged | None:

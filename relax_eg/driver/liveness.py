@@ -18,8 +18,8 @@ from relax_eg.ir.heads import label_of
 from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Module
 from relax_eg.ir.origin import UNKNOWN
-from relax_eg.memory import Anew, Beside, Liveness, Step, lifetimes, plan
-from relax_eg.memory.program import Temporary
+from relax_eg.memory import Liveness, Step, StoredValues, lifetimes, plan
+from relax_eg.memory.program import Node, Temporary
 from relax_eg.ops import site_of
 from relax_eg.shapes import Dim
 
@@ -36,11 +36,8 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
         return None
     sizes = dict(binding)
     inside = kernel_temporaries(model, sizes) if in_kernels else None
-    stored, spaces, beside, anew = (None, inside, None, None) if in_kernels else stored_values(module, model, ahead)
-    live = lifetimes(
-        module, sizes, stored=stored, ahead=ahead, reorder=in_kernels, temporary=spaces, beside=beside or {},
-        anew=anew or {},
-    )  # fmt: skip
+    stored = None if in_kernels else stored_values(module, model, ahead)
+    live = lifetimes(module, sizes, stored=stored, ahead=ahead, temporary=inside)
     steps, values = live.program.steps, live.program.values
     needed = zip(steps, live.at(sizes), strict=True)
     moments = [Moment(n, label_of(s.kernel), _line(s, module)) for s, n in needed]
@@ -60,34 +57,26 @@ def memory_of(module: Module, model: WholeCost, binding: Sizes, ahead: set[Expr]
     return Memory(peak.bytes, at, _workspace(live, sizes), tuple(_thinned(moments)), tuple(held), temporary)
 
 
-def stored_values(
-    module: Module, model: WholeCost, ahead: set[Expr]
-) -> tuple[dict[str, dict[Expr, Dim | None]], Temporary, Beside, Anew]:
-    """For each function that runs, the nodes whose values XLA is predicted to store: those that launch a kernel, each
-    with its bytes where they are not those of its type; the bytes that the kernel of a step needs besides its result;
-    the nodes that a kernel of an earlier one computes; and the stored values that nodes compute again."""
-    found: dict[str, dict[Expr, Dim | None]] = {}
-    spaces: dict[tuple[str, Expr], Dim] = {}
-    beside: dict[tuple[str, Expr], Expr] = {}
-    anew: dict[tuple[str, Expr], tuple[Expr, ...]] = {}
+def stored_values(module: Module, model: WholeCost, ahead: set[Expr]) -> StoredValues:
+    """What XLA is predicted to store in the functions that run: the values of nodes that launch a kernel."""
+    nodes: dict[Node, Dim | None] = {}
+    spaces: dict[Node, Dim] = {}
+    beside: dict[Node, Expr] = {}
+    anew: dict[Node, tuple[Expr, ...]] = {}
     for v in walk(module.main, model, ahead):
+        key = v.function.name, v.node
         if v.runs_functions or v.is_stored:
-            found.setdefault(v.function.name, {})[v.node] = None if v.place is None else v.place.kept
+            nodes[key] = None if v.place is None else v.place.kept
         space = Dim.of(0) if v.place is None else v.place.workspace + v.place.copied
         if isinstance(v.model, WithOwnKernels) and v.site is not None:
             space = space + v.model.own_workspace(v.site, v.node.annotation)
         if space != 0:
-            spaces[v.function.name, v.node] = space
+            spaces[key] = space
         if v.place is not None and v.place.beside is not None:
-            beside[v.function.name, v.node] = v.place.beside
+            beside[key] = v.place.beside
         if v.place is not None and v.place.anew:
-            anew[v.function.name, v.node] = v.place.anew
-
-    def workspace(step: Step) -> Dim | None:
-        needed = spaces.get((step.function, step.kernel))
-        return None if needed is None else needed.substitute(dict(step.sizes))
-
-    return found, workspace, beside, anew
+            anew[key] = v.place.anew
+    return StoredValues(nodes, spaces, beside, anew)
 
 
 def kernel_temporaries(model: WholeCost, sizes: Sizes) -> Temporary | None:

@@ -10,6 +10,7 @@ XLA frees the value's memory by then, and the copy back waits for the step befor
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from relax_eg.ir.calls import rebuilt, substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_get
 from relax_eg.ir.heads import CONTROL, CORE, STATIC, with_operands
 from relax_eg.ir.module import Binding, Function, Module
-from relax_eg.memory.program import Anew
+from relax_eg.memory.program import StoredValues
 from relax_eg.memory.rematerialization import ArrangementProblem
 from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of, get, pattern_kind, site_of
@@ -34,15 +35,15 @@ _COPIED = 64  # chosen: an operand that is copied to hold a step has at most tha
 _MOST_PINS = 2  # chosen: other steps after which one step is held
 
 
-def read_whole(f: Function, anew: Anew) -> set[Expr]:
-    """The values of a function that matmuls, convolutions and loops read, which are therefore stored. `anew`: as in
-    `program_of`."""
+def read_whole(f: Function, stored: StoredValues) -> set[Expr]:
+    """The values of a function that matmuls, convolutions and loops read, and do not compute again. So they are
+    stored."""
     found: set[Expr] = set()
     for e in f.expressions():
         for a in e.args if e.op in _READ_WHOLE or e.op in CONTROL else ():
             while a.op in _MOVED:
                 a = a.args[0]
-            if a.args and a not in anew.get((f.name, e), ()):
+            if a.args and a not in stored.anew.get((f.name, e), ()):
                 found.add(a)
     return found
 
@@ -113,7 +114,7 @@ class _Pinned:
         matters = max(takes, frees) >= self.big and not moves
         # What it computes again instead of reading it may be as in a run before, unless it would keep stale values.
         read = {steps[w].kernel: self.current[steps[w].kernel] for w in writers}
-        env = {**self.fresh, **read}
+        env = ChainMap(read, self.fresh)
         operand, is_free = self._operand(e, env)
         new = _with(e, env)
         is_same = again and new is self.exprs[self.latest[step]]
@@ -136,7 +137,7 @@ class _Pinned:
             tokens = [t for q in pins if (t := _token(self.exprs[q])) is not None] + [self.copies[v] for v in ended]
             for t in tokens:
                 held = op.after(held, t)
-            new = _with(e, {**env, operand: held})
+            new = _with(e, env.new_child({operand: held}))
         if again and new is self.exprs[self.latest[step]]:
             return False
         self.exprs.append(new)

@@ -14,10 +14,10 @@ from relax_eg.ir import Expr, Module
 from relax_eg.memory.liveness import Liveness, Results, liveness
 from relax_eg.memory.placement import Layout
 from relax_eg.memory.plan import LAYOUTS, Plan, PlanOptions, corner_of, is_allowed, plan_in_order, usual_size
-from relax_eg.memory.program import Anew, Beside, MemoryProgram, Temporary
+from relax_eg.memory.program import MemoryProgram, StoredValues, Temporary
 from relax_eg.memory.proofs import SizeProofs
 from relax_eg.memory.schedule import Order, best_order
-from relax_eg.memory.steps import Stored, program_of
+from relax_eg.memory.steps import program_of
 from relax_eg.memory.storages import Aliasing
 from relax_eg.memory.temporaries import (
     NOT_COUNTED,
@@ -44,37 +44,34 @@ def lifetimes(
     module: Module,
     at: Mapping[str, int],
     *,
-    stored: Stored | None = None,
+    stored: StoredValues | None = None,
     ahead: Collection[Expr] = (),
-    reorder: bool = True,
     temporary: Temporary | None = None,
-    beside: Beside | None = None,
-    anew: Anew | None = None,
 ) -> Liveness:
     """The lifetimes in a call at the sizes `at`, results included, as reports show them. Takes time nearly linear in
     the kernels that run.
 
-    - `stored`, `ahead`, `anew`: as in `program_of`.
-    - `reorder`: whether kernels run in an order of low peak, as in a plan. If not, they run in the order of the text.
-    - `temporary`: as in `program_of`; by default estimated from equations where kernels are reordered.
-    - `beside`: where kernels run in the order of the text, those that run with an earlier one, which they follow.
+    - `stored`: what the compiler of one program stores. Its kernels run in the order of the text, but those that are a
+      part of an earlier one follow that one. Without it each kernel is a program, and they run in an order of low peak.
+    - `ahead`: as in `program_of`.
+    - `temporary`: as in `program_of`; default: as `stored` says, or estimated from equations.
     """
-    program = program_of(module, temporary, stored=stored, ahead=ahead, anew=anew)
-    if reorder:
+    program = program_of(module, temporary, stored=stored, ahead=ahead)
+    if stored is None:
         program = program if temporary is not None else estimate_temporaries(program, at).of(program)
         program = program.reordered(best_order(program, [at]).steps)
-    elif beside:
-        program = program.reordered(_joined_order(program, beside))
+    elif stored.beside:
+        program = program.reordered(_joined_order(program, stored))
     return liveness(program, "planned", at.keys())
 
 
-def _joined_order(program: MemoryProgram, beside: Beside) -> list[int]:
-    """The steps in an order in which those `beside` an earlier one of their region follow it, if it is after all that
+def _joined_order(program: MemoryProgram, stored: StoredValues) -> list[int]:
+    """The steps in an order in which those beside an earlier one of their region follow it, if it is after all that
     they read."""
     numbers = {(s.function, s.kernel): s.number for s in program.steps}
     following: dict[int, list[int]] = {}
     for s in program.steps:
-        first = beside.get((s.function, s.kernel))
+        first = stored.beside.get((s.function, s.kernel))
         after = None if first is None else numbers.get((s.function, first))
         if after is None or program.steps[after].region != s.region:
             continue

@@ -174,10 +174,29 @@ def operands_of(e: Expr) -> tuple[Expr, ...]:
 
 # The bytes that a kernel needs besides its operands and results, by step; None if unknown.
 Temporary = Callable[[Step], "Dim | int | None"]
-# For kernels that run as a part of another one, by the name of their function, that one.
-Beside = Mapping[tuple[str, Expr], Expr]
-# For expressions, by the name of their function, the stored values that they compute again instead of reading them.
-Anew = Mapping[tuple[str, Expr], Collection[Expr]]
+Node = tuple[str, Expr]  # an expression, with the name of its function
+
+
+@dataclass(frozen=True, slots=True)
+class StoredValues:
+    """What a compiler that fuses operators stores of a module. All other values but results are computed again inside
+    the kernels that read them, which then read their operands.
+
+    - `nodes`: the expressions whose values are stored, each with its bytes where they are not those of its type.
+    - `spaces`: the bytes that the kernel of an expression needs besides its operands and results.
+    - `beside`: for kernels that run as a part of another one, that one.
+    - `anew`: for expressions, the stored values that they compute again instead of reading them.
+    """
+
+    nodes: Mapping[Node, Dim | None]
+    spaces: Mapping[Node, Dim]
+    beside: Mapping[Node, Expr]
+    anew: Mapping[Node, Collection[Expr]]
+
+    def temporary(self, step: Step) -> Dim | None:
+        """The bytes that the kernel of a step needs besides its operands and results; None if these are all."""
+        needed = self.spaces.get((step.function, step.kernel))
+        return None if needed is None else needed.substitute(dict(step.sizes))
 
 
 def equations_of(e: Expr) -> ProgramUse | None:

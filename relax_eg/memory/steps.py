@@ -24,10 +24,10 @@ from relax_eg.ir.steps import effect_of
 from relax_eg.limits import KEPT
 from relax_eg.memory.liveness import liveness
 from relax_eg.memory.program import (
-    Anew,
     MemoryProgram,
     Role,
     Step,
+    StoredValues,
     Temporary,
     Tree,
     Value,
@@ -110,34 +110,29 @@ def _at_same_place(stage: Stage, read: Read, shape: tuple[Dim, ...]) -> bool:
 MOST_READ = 64
 WORKSPACE_BYTES = "workspace_bytes"  # the attribute of a library call with the bytes of its workspace
 
-# By function name, the expressions whose values are stored, each with its bytes where they are not those of its type.
-Stored = Mapping[str, Mapping[Expr, Dim | None]]
-
 
 def program_of(
     module: Module,
     temporary: Temporary | None = None,
     function: str | None = None,
-    stored: Stored | None = None,
+    stored: StoredValues | None = None,
     ahead: Collection[Expr] = (),
-    anew: Anew | None = None,
 ) -> MemoryProgram:
     """The memory program of a module's entry, or of another `function` of it, in the order of its text. Takes time
     linear in the kernels that run.
 
     - `temporary`: a function from a step to the bytes that its executable allocates (as from `memory_analysis`) besides
-      the workspaces that the module states.
-    - `stored`: the expressions that a fusing compiler stores. All others but results are recomputed inside the kernels
-      that read them, which then read their operands. By default each expression is a kernel.
+      the workspaces that the module states; default: as `stored` says.
+    - `stored`: what a fusing compiler stores. By default each expression is a kernel.
     - `ahead`: the expressions that are computed before the call and have no memory in it.
-    - `anew`: for expressions, stored values that they do not read: they read what these are computed from.
 
     MemoryPlanError for a module that allocates its memory itself.
     """
     if (name := first_explicit(module)) is not None:
         raise MemoryPlanError(f"{name}() allocates its memory itself; accepted: the module that it was lowered from")
     f = module.main if function is None else module[function]
-    return _Tracer(module, temporary, impure_functions(module), stored, anew).run(f, (f.name,), ahead)
+    temporary = stored.temporary if temporary is None and stored is not None else temporary
+    return _Tracer(module, temporary, impure_functions(module), stored).run(f, (f.name,), ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +160,10 @@ class _Tracer:
         module: Module,
         temporary: Temporary | None,
         impure: frozenset[str],
-        stored: Stored | None = None,
-        anew: Anew | None = None,
+        stored: StoredValues | None = None,
     ) -> None:
         self.module = module
         self.stored = stored
-        self.anew: Anew = anew or {}
         self.computed_from: dict[int, tuple[int, ...]] = {}  # for a stored value, what its kernel reads
         self.bound_values: dict[str, frozenset[Expr]] = {}  # by the name of the function
         self.functions = {f.name: f for f in module}
@@ -274,7 +267,7 @@ class _Tracer:
     def _recomputation_reads(self, f: Function, e: Expr, env: Mapping[Expr, Tree]) -> Tree:
         """The values that readers of an expression read in its place, if it is recomputed inside them; None if the
         expression is stored."""
-        if self.stored is None or e.op in CONTROL or e in self.stored.get(f.name, ()):
+        if self.stored is None or e.op in CONTROL or (f.name, e) in self.stored.nodes:
             return None
         if f.name not in self.bound_values:
             self.bound_values[f.name] = _bound_values(f)
@@ -286,7 +279,7 @@ class _Tracer:
 
     def _read_of(self, f: Function, e: Expr, operand: Tree, env: Mapping[Expr, Tree]) -> Tree:
         """What an expression reads of an operand: in the place of values that it computes again, what these read."""
-        anew = {env.get(x) for x in self.anew.get((f.name, e), ())}
+        anew = set[Tree]() if self.stored is None else {env.get(x) for x in self.stored.anew.get((f.name, e), ())}
         if anew.isdisjoint(leaves(operand)):
             return operand
         read = (self.computed_from.get(v, (v,)) if v in anew else (v,) for v in leaves(operand))
@@ -322,7 +315,7 @@ class _Tracer:
                 operands.append(space)
             else:
                 operands.append(self._read_of(frame.function, e, env[a], env))
-        kept = None if self.stored is None else self.stored.get(frame.function.name, {}).get(e)
+        kept = None if self.stored is None else self.stored.nodes.get((frame.function.name, e))
         annotation = e.annotation if kept is None else Tensor((kept,), "uint8")
         made = self._new(substitute(annotation, at), f"{prefix}{name}" if name else label, "value")
         writes = tuple(leaves(made))
@@ -361,7 +354,7 @@ class _Tracer:
                 continue
             f = self.functions[name]
             if name not in self.live_bytes:
-                inner = _Tracer(self.module, self.temporary, self.impure, self.stored, self.anew).run(f, (*calls, name))
+                inner = _Tracer(self.module, self.temporary, self.impure, self.stored).run(f, (*calls, name))
                 # A branch writes its result where the caller wants it; a loop holds the next carry beside the last.
                 sums = liveness(inner, "apart" if e.op == heads.COND else "planned").sums
                 self.live_bytes[name] = tuple(dict.fromkeys(sums))
