@@ -20,10 +20,13 @@ from relax_eg.cli.common import (
     read_sizes,
     write_output,
 )
+from relax_eg.errors import MemoryPlanError
 from relax_eg.extract.devices import profile
 from relax_eg.measure.device import default_profile
 from relax_eg.memory.files import load, save
+from relax_eg.memory.lower import lower_plan
 from relax_eg.memory.picture import draw
+from relax_eg.plain_data import write_file
 
 
 @command
@@ -52,14 +55,18 @@ def plan(
     picture: Annotated[
         Path | None, typer.Option("--picture", help="Draw the memory timeline: plan.svg, plan.png.")
     ] = None,
+    explicit: Annotated[
+        Path | None, typer.Option("--explicit", help="Write the program with its storages here, as module text.")
+    ] = None,
     check: Annotated[Path | None, typer.Option("--check", help="Check this plan file against the model.")] = None,
 ) -> None:
     """Plan the memory of a program: whole storages or an arena, what makes the peak, and the proofs."""
     between = read_bounds(bounds or [])
     sizes = read_sizes(at or [])
     found = _load_program(model, spec or [], between, sizes, target, written)
+    module = found if isinstance(found, rx.types.Module) else found.module
     if check is not None:
-        load(check, found if isinstance(found, rx.types.Module) else found.module)
+        load(check, module)
         print_text(f"{check}: holds")
         return
     made = rx.plan_memory(
@@ -75,6 +82,9 @@ def plan(
     print_text(made)
     write_output("plan", json, lambda path: save(made, path))
     write_output("picture", picture, lambda path: draw(made, path))
+    if explicit is not None:
+        text = str(lower_plan(made, module))
+        write_output("program", explicit, lambda path: write_file(path, text, MemoryPlanError, "the program"))
 
 
 def _temporary_default(target: str) -> str | None:

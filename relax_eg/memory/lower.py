@@ -1,7 +1,8 @@
 """Lowers a planned entry to a module with explicit memory: kernels fill tensors in storages, in the planned order.
 
-Calls of functions are inlined, so the module lists the steps of a runtime. It prints, parses, passes the check of
-well-formedness and can be interpreted. Tests compare its results with those of the original module.
+So a plan is handed to a backend that puts values at offsets (`relax-eg plan --explicit`). Calls of functions are
+inlined: the module lists the steps of a runtime. It prints, parses, passes the check of well-formedness and can be
+interpreted. Tests compare its results with those of the original module.
 """
 
 from __future__ import annotations

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 import relax_eg as rx
 from relax_eg.cli import app
 from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
+from relax_eg.ir.expr import ALLOC_STORAGE
 from relax_eg.memory.files import load, save
 from relax_eg.memory.picture import draw
 from relax_eg.memory.placement import Layout
 from relax_eg.memory.plan import LAYOUTS
+from relax_eg.ops.interpret import evaluate
 
 
 def run(x: Any) -> Any:
@@ -227,8 +230,13 @@ def test_the_command_plans_a_function(model: Path) -> None:
     plan = model.parent / "plan.json"
     picture = model.parent / "plan.svg"
     words = f"{model}:run", "--spec", "n n", "--bounds", "n=:64", "--as-written", "--layout", "arena"
-    result = command(*words, "--json", plan, "--picture", picture)
+    explicit = model.parent / "plan.relax"
+    result = command(*words, "--json", plan, "--picture", picture, "--explicit", explicit)
     assert result.exit_code == 0, result.output
+    steps = [b.value.op for b in rx.parse(explicit.read_text()).main.blocks[0].bindings]
+    assert steps.count(ALLOC_STORAGE) == 2  # the arena, and the memory of the result
+    x = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
+    np.testing.assert_array_equal(evaluate(rx.parse(explicit.read_text()), [x]), evaluate(rx.trace(run, "n n"), [x]))
     assert "fixed for all sizes in bounds" in result.output and "at the peak (n = 64)" in result.output
     assert picture.read_text().startswith("<?xml")
     result = command(*words, "--check", plan)
