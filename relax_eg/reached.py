@@ -23,6 +23,23 @@ def reached(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[
     return found
 
 
+def connected(nodes: Iterable[T], edges: Iterable[tuple[T, T]]) -> list[list[T]]:
+    """The connected parts of a graph whose edges join nodes of it, each in the order of `nodes`, as the parts are by
+    their first nodes. Linear in the nodes and edges."""
+    beside: dict[T, list[T]] = {x: [] for x in nodes}
+    for x, y in edges:
+        beside[x].append(y)
+        beside[y].append(x)
+    number: dict[T, int] = {}
+    parts: list[list[T]] = []
+    for x in beside:
+        if x not in number:
+            number.update(dict.fromkeys(reached((x,), beside.__getitem__), len(parts)))
+            parts.append([])
+        parts[number[x]].append(x)
+    return parts
+
+
 def operands_first(starts: Iterable[T], below: Callable[[T], Sequence[T]]) -> list[T]:
     """The nodes that are reached from `starts`, each after those `below` it, the first of them first. An edge that
     closes a cycle is ignored. Linear in the nodes and edges."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relax_eg.reached import derived, leaves, operands_first
+from relax_eg.reached import connected, derived, leaves, operands_first
 
 GRAPH = {"a": ["b", "c"], "b": ["d", "d"], "c": ["d"], "d": [], "x": ["y"], "y": ["x", "d"]}
 
@@ -15,6 +15,11 @@ def test_operands_come_first_and_circles_are_cut() -> None:
     asked: list[str] = []
     operands_first(["a", "b"], lambda x: asked.append(x) or GRAPH[x])
     assert sorted(asked) == ["a", "b", "c", "d"]  # each once
+
+
+def test_connected_parts_are_in_the_order_of_their_nodes() -> None:
+    edges = [("d", "b"), ("f", "c"), ("b", "f"), ("e", "e")]
+    assert connected("abcdef", edges) == [["a"], ["b", "c", "d", "f"], ["e"]]
 
 
 def test_what_is_derived_needs_one_way_all_of_whose_nodes_are() -> None:

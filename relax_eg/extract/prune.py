@@ -178,21 +178,11 @@ def _drop_unreachable(p: Pruned, roots: set[int]) -> None:
 
 
 def _find_required(p: Pruned, roots: set[int]) -> None:
-    p.required = set()
-    stack = list(roots)
-    while stack:
-        c = stack.pop()
-        if c in p.required:
-            continue
-        p.required.add(c)
-        row = p.rows[c]
-        if row:
-            common = row[0][2]
-            for _, _, reads in row[1:]:
-                if not common:
-                    break
-                common &= reads
-            stack.extend(common)
+    def always(c: int) -> Iterable[int]:
+        """The classes that every candidate of a class reads."""
+        return frozenset.intersection(*(reads for _, _, reads in p.rows[c])) if p.rows[c] else ()
+
+    p.required = set(reached(roots, always))
 
 
 def _drop_required_reads(p: Pruned) -> None:

@@ -23,6 +23,7 @@ from relax_eg.extract.numbers import gap
 from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repair_choice, tree_choice, used_classes
 from relax_eg.extract.prune import Pruned, cheap_enough, prune
 from relax_eg.extract.search import GAIN, best_of, swap_search
+from relax_eg.reached import connected
 
 PROVED = 1e-6  # chosen: smaller gaps count as none, because costs and bounds are sums of rounded numbers
 # chosen: share of the candidates left after fixing, below which the rest is solved as a new problem
@@ -363,23 +364,8 @@ def _hints(problem: Problem, model: ilp.Model, relaxed: ilp.Relaxed) -> list[lis
 
 def parts_of(pruned: Pruned) -> list[Subproblem]:
     """The connected parts of the pruned problem: no candidate of one part reads a class of another."""
-    group = {c: c for c in pruned.rows}
-
-    def find(c: int) -> int:
-        while group[c] != c:
-            group[c] = group[group[c]]
-            c = group[c]
-        return c
-
-    for c, row in pruned.rows.items():
-        for _, _, reads in row:
-            for x in reads:
-                group[find(x)] = find(c)
-    members: dict[int, list[int]] = {}
-    for c in pruned.rows:
-        members.setdefault(find(c), []).append(c)
     parts: list[Subproblem] = []
-    for classes in members.values():
+    for classes in connected(pruned.rows, ((c, x) for c, row in pruned.rows.items() for e in row for x in e[2])):
         number = {c: i for i, c in enumerate(classes)}
         rows = [pruned.rows[c] for c in classes]
         reads = [[tuple(sorted(number[x] for x in r)) for _, _, r in row] for row in rows]

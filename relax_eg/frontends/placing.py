@@ -40,6 +40,7 @@ from relax_eg.ir.memory import outputs_of, tensor_bytes
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.placements import device_name
 from relax_eg.ir.steps import calls_value, is_data_dependent, passed_functions, stepped_functions
+from relax_eg.reached import connected
 
 TYPICAL = 128  # chosen: elements of a size that is not known; only the ratios of bytes count
 
@@ -364,34 +365,20 @@ class _Placement:
 def chosen_devices(graph: ValueGraph) -> Mapping[Expr, str]:
     """Returns the device of every value, such that the fewest bytes are copied."""
     free = [e for e in graph.reads if e not in graph.pinned]
-    root = {e: e for e in free}
-
-    def find(e: Expr) -> Expr:
-        while root[e] is not e:
-            root[e] = root[root[e]]
-            e = root[e]
-        return e
-
-    for e in free:
-        for a in graph.reads[e]:
-            if a in root:
-                root[find(a)] = find(e)
-    reached: dict[Expr, set[str]] = {}
-    for e in free:
-        reached.setdefault(find(e), set()).update(graph.pinned[a] for a in graph.reads[e] if a in graph.pinned)
+    near = {e: {graph.pinned[a] for a in graph.reads[e] if a in graph.pinned} for e in free}
     for e, d in graph.needs:
-        if e in root:
-            reached.setdefault(find(e), set()).add(d)
+        if e in near:
+            near[e].add(d)
     found = dict(graph.pinned)
-    hard: list[Expr] = []
-    for e in free:
-        devices = reached[find(e)]
+    hard: dict[Expr, set[str]] = {}
+    for part in connected(free, ((e, a) for e in free for a in graph.reads[e] if a in near)):
+        devices = set[str]().union(*(near[e] for e in part))
         if len(devices) == 1:
-            (found[e],) = devices
+            found.update(dict.fromkeys(part, *devices))
         elif devices:
-            hard.append(e)
+            hard.update(dict.fromkeys(part, devices))
     if hard:
-        found.update(_solved(graph, hard, sorted({d for e in hard for d in reached[find(e)]})))
+        found.update(_solved(graph, [e for e in free if e in hard], sorted(set[str]().union(*hard.values()))))
     return found
 
 
