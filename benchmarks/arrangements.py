@@ -19,7 +19,7 @@ from rich.console import Console
 
 import relax_eg as rx
 from benchmarks import Quick
-from relax_eg.driver.arranging import Arranger
+from relax_eg.driver.limits.arranging import Arranger
 from relax_eg.driver.prices import ByProfile
 from relax_eg.extract.devices import profile
 from relax_eg.memory.exact_arrangement import MOST_STEPS, arrange_exactly

@@ -47,8 +47,8 @@ from benchmarks.corpus.fired import corpus_rules
 from benchmarks.found_rules import canonical, rules_at
 from benchmarks.timing import QUICK_SECONDS, duration, measure
 from relax_eg.discovery.sifting import reached
-from relax_eg.driver.mining import Mined, Miner, Offer
-from relax_eg.driver.ranking import LEAST_SAVING, Optimize, rank_by_savings, savings_of_rules
+from relax_eg.driver.laws.mining import Mined, Miner, Offer
+from relax_eg.driver.laws.ranking import LEAST_SAVING, Optimize, rank_by_savings, savings_of_rules
 from relax_eg.errors import RelaxEgError
 from relax_eg.frontends import trace
 from relax_eg.ir.expr import VAR

@@ -14,7 +14,7 @@ programs of the corpus, their gradients, the functions of libraries, or single f
 `--mine` looks for cheaper terms in fragments of what the rules that ship, without the books `traced` and `orders`, make
 of each program, and adds the laws that are proved to the file. Programs that the file has are left out, so a run that
 was stopped goes on. With `--size 0` only functions of elements are looked at, whose terms are in tables that all
-programs share (`driver.kept_tables`); that takes a second for a program besides its search. `--families`: adds the laws
+programs share (`driver.laws.tables`); that takes a second for a program besides its search. `--families`: adds the laws
 of families of operators that are new (`docs/found_laws.json`), from the folder that `python -m benchmarks.discovery
 --save` writes.
 
@@ -58,9 +58,9 @@ from benchmarks.library_cases.case import Use
 from benchmarks.library_cases.parts import PARTS
 from relax_eg.discovery.laws import doc_of, file_text, load
 from relax_eg.discovery.sifting import reached
-from relax_eg.driver.kept_tables import ElementTables
-from relax_eg.driver.mining import Miner
-from relax_eg.driver.ranking import LEAST_SAVING, Optimize
+from relax_eg.driver.laws.mining import Miner
+from relax_eg.driver.laws.ranking import LEAST_SAVING, Optimize
+from relax_eg.driver.laws.tables import ElementTables
 from relax_eg.egraph import Budget
 from relax_eg.errors import RelaxEgError
 from relax_eg.frontends import trace

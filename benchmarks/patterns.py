@@ -6,7 +6,7 @@
 All three run under `jax.jit`, in one process, taking turns, so that only the programs are compared; what our own call
 costs on top of `jax.jit` is the line at the end. Speed-ups are over the program as written: above 1 is faster.
 
-`--mine`: ours also uses the laws that `relax_eg.driver.mining` finds for the costliest fragments of each program.
+`--mine`: ours also uses the laws that `relax_eg.driver.laws.mining` finds for the costliest fragments of each program.
 
 Two limits are checked separately (`benchmarks.timing` says when a limit is kept, broken or unsure, and which cases are
 measured again). *slower*: ours takes at most 1.05x the time of the program as written, else it is SLOWER; `same` means
@@ -148,7 +148,7 @@ def compiled_by_us(case: Case, n: int, args: list[Any], options: dict[str, Any])
     import relax_eg as rx
 
     if options.pop("mine"):
-        from relax_eg.driver.mining import mine
+        from relax_eg.driver.laws.mining import mine
 
         options["rules"] = rx.rules.default + mine(case.written, *case.specs, at=case.at(n)).rules
     if not case.weights:

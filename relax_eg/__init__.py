@@ -10,12 +10,12 @@ from typing import Any as _Any
 if _TYPE_CHECKING:
     from relax_eg import debug, errors, rules, script, types
     from relax_eg.discovery.search import discover
-    from relax_eg.driver.jit import jit
+    from relax_eg.driver.jitting.jit import jit
+    from relax_eg.driver.limits.pareto import pareto
     from relax_eg.driver.loading import load
     from relax_eg.driver.optimize import optimize
-    from relax_eg.driver.pareto import pareto
-    from relax_eg.driver.quantize import quantize
-    from relax_eg.driver.spreading import spread
+    from relax_eg.driver.quantizing.quantize import quantize
+    from relax_eg.driver.spreads.spreading import spread
     from relax_eg.dynamic.policy import Dynamic
     from relax_eg.egraph import Budget
     from relax_eg.frontends import trace
@@ -49,19 +49,19 @@ _HOMES = {
     "from_onnx": "frontends.onnx.graph",
     "from_stablehlo": "frontends.stablehlo.reading",
     "function": "frontends.script",
-    "jit": "driver.jit",
+    "jit": "driver.jitting.jit",
     "load": "driver.loading",
     "match_cast": "ir",
     "Object": "ir",
     "optimize": "driver.optimize",
-    "pareto": "driver.pareto",
+    "pareto": "driver.limits.pareto",
     "parse": "ops.text",
     "plan_memory": "memory",
     "prove": "shapes",
-    "quantize": "driver.quantize",
+    "quantize": "driver.quantizing.quantize",
     "RuleSet": "rules",
     "Shape": "ir",
-    "spread": "driver.spreading",
+    "spread": "driver.spreads.spreading",
     "Tensor": "ir",
     "tensor_program": "tir.script",
     "trace": "frontends",

@@ -11,10 +11,10 @@ from relax_eg.backend.spread import Spread
 from relax_eg.discovery.result import Discovery
 from relax_eg.driver.ablation import Ablation
 from relax_eg.driver.certified import Certificate
-from relax_eg.driver.jitted import Jitted
-from relax_eg.driver.mining import Mined
-from relax_eg.driver.pareto import ParetoFront, ParetoPoint
-from relax_eg.driver.quantize import QuantizedModule
+from relax_eg.driver.jitting.jitted import Jitted
+from relax_eg.driver.laws.mining import Mined
+from relax_eg.driver.limits.pareto import ParetoFront, ParetoPoint
+from relax_eg.driver.quantizing.quantize import QuantizedModule
 from relax_eg.driver.settling import Settle
 from relax_eg.driver.view import View
 from relax_eg.driver.why import WhyNot

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.driver import jitted
+from relax_eg.driver.jitting import jitted
 
 SECONDS = 120.0  # limit: of a search in these tests
 

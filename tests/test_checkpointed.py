@@ -18,7 +18,7 @@ from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
 from relax_eg.backend.lower import run_at
 from relax_eg.byte_units import parse_bytes
-from relax_eg.driver.checkpointed import Checkpoints
+from relax_eg.driver.limits.checkpointed import Checkpoints
 from relax_eg.errors import ExtractionError
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module

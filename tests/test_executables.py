@@ -147,7 +147,7 @@ def test_memory_that_ran_out_is_no_reason_to_run_as_written(
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
-    monkeypatch.setattr("relax_eg.driver.jitted.optimize", fails)
+    monkeypatch.setattr("relax_eg.driver.jitting.jitted.optimize", fails)
     with pytest.raises(type(error), match=str(error)):
         rx.jit(scores, **options)(W, W)
 

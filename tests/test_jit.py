@@ -275,7 +275,7 @@ def test_a_failing_optimizer_warns_once(error: Exception, said: str, monkeypatch
         raise error
 
     fast = rx.jit(chain)
-    monkeypatch.setattr(sys.modules["relax_eg.driver.jitted"], "optimize", fail)
+    monkeypatch.setattr(sys.modules["relax_eg.driver.jitting.jitted"], "optimize", fail)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         same(fast(*ARGS), chain(*ARGS))

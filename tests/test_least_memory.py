@@ -19,8 +19,8 @@ from programs import programs
 import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
-from relax_eg.driver.limit_bounds import bound_of
-from relax_eg.driver.limited import front
+from relax_eg.driver.limits.bounds import bound_of
+from relax_eg.driver.limits.limited import front
 from relax_eg.driver.measured import Search
 from relax_eg.driver.options import read_options
 from relax_eg.driver.program_ends import traced_program

@@ -15,7 +15,7 @@ from relax_eg.backend import accounting
 from relax_eg.backend.accounting import FRUGAL, allocated_bytes, compiled_for_account, library_fusion_bytes
 from relax_eg.backend.footprint import kernel_footprint, whole_footprint
 from relax_eg.byte_units import format_bytes, parse_bytes
-from relax_eg.driver import limited as limited_module
+from relax_eg.driver.limits import limited as limited_module
 from relax_eg.errors import ExtractionError, OptionError
 
 pytestmark = pytest.mark.xla_defaults

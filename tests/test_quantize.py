@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relax_eg as rx
-from relax_eg.driver.ranges import entropy_range, percentile_range
+from relax_eg.driver.quantizing.ranges import entropy_range, percentile_range
 from relax_eg.errors import OptionError
 from relax_eg.extract.devices import CPU
 from relax_eg.ir.expr import const

@@ -25,8 +25,8 @@ from programs import programs
 import relax_eg as rx
 from relax_eg.backend import accounting
 from relax_eg.backend.footprint import avals, kernel_footprint, whole_footprint
-from relax_eg.driver.checkpointed import Checkpoints
-from relax_eg.driver.fissioned import Fissions
+from relax_eg.driver.limits.checkpointed import Checkpoints
+from relax_eg.driver.limits.fissioned import Fissions
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.footprint import Footprint
 from relax_eg.ir import Module

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.driver import varying
+from relax_eg.driver.jitting import varying
 from relax_eg.dynamic.fitting import CapacityFit
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 

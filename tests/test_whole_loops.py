@@ -16,8 +16,8 @@ from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import kernel_footprint, whole_footprint
 from relax_eg.backend.lower import run_at
 from relax_eg.byte_units import format_bytes, parse_bytes
-from relax_eg.driver import compiled_bytes
-from relax_eg.driver.fissioned import Fissions
+from relax_eg.driver.limits import compiled_bytes
+from relax_eg.driver.limits.fissioned import Fissions
 from relax_eg.errors import ExtractionError
 from relax_eg.ir.wellformed import check as check_module
 

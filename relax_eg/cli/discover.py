@@ -20,9 +20,9 @@ from relax_eg.cli.common import (
     read_sizes,
     write_output,
 )
-from relax_eg.driver.mining import mine
-from relax_eg.driver.ranking import rank_by_savings
-from relax_eg.driver.sketches import fill
+from relax_eg.driver.laws.mining import mine
+from relax_eg.driver.laws.ranking import rank_by_savings
+from relax_eg.driver.laws.sketches import fill
 from relax_eg.errors import OptionError
 from relax_eg.rules.signature import Numerics
 from relax_eg.tir import TensorProgram

@@ -9,9 +9,9 @@ from relax_eg.backend.family import SearchSpec
 from relax_eg.backend.lower import library_call
 from relax_eg.driver.batching import batch_function
 from relax_eg.driver.certified import Certificate
-from relax_eg.driver.checkpointed import Checkpoints
-from relax_eg.driver.fissioned import Fissions, rule_of
 from relax_eg.driver.fixed import remaining_statements
+from relax_eg.driver.limits.checkpointed import Checkpoints
+from relax_eg.driver.limits.fissioned import Fissions, rule_of
 from relax_eg.driver.options import Options, Sizes, weight_names
 from relax_eg.driver.units import RecordedBlock, SearchResult, Units
 from relax_eg.errors import ExplanationError

@@ -24,10 +24,10 @@ import jax
 from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.kernels import why_not_in_kernels
-from relax_eg.driver.arranging import Arranger
-from relax_eg.driver.checkpointed import Checkpoints
-from relax_eg.driver.fissioned import Fissions
 from relax_eg.driver.learning import observe
+from relax_eg.driver.limits.arranging import Arranger
+from relax_eg.driver.limits.checkpointed import Checkpoints
+from relax_eg.driver.limits.fissioned import Fissions
 from relax_eg.driver.options import AUTO, Options, Sizes, scope_allows, weight_names
 from relax_eg.driver.prices import (
     EXECUTION_DOUBT,

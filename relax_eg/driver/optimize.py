@@ -17,7 +17,7 @@ from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.width import width_context
 from relax_eg.driver.cache import CachedResult, EntryPlace, place_of
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
-from relax_eg.driver.limited import fastest_within_limit, smallest_within_time
+from relax_eg.driver.limits.limited import fastest_within_limit, smallest_within_time
 from relax_eg.driver.measured import CandidateProgram, Decision, Entry, Search, check_measurable, time_candidates
 from relax_eg.driver.options import KINDS, Execution, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.prices import closed_forms, moves_less, price_at
@@ -159,7 +159,7 @@ def optimize(
     `time_limit`.
     """
     if mesh is not None:
-        from relax_eg.driver.spreading import spread  # the search on meshes is imported by nothing else here
+        from relax_eg.driver.spreads.spreading import spread  # the search on meshes is imported by nothing else here
 
         check_with_mesh(weights, execution, time_limit, measure)
         return spread(

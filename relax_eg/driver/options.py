@@ -15,8 +15,8 @@ from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.at_hand import profile_at_hand
 from relax_eg.driver.learning import on_this_machine
+from relax_eg.driver.limits.time_limit import TimeLimit
 from relax_eg.driver.settling import MEASURE
-from relax_eg.driver.time_limit import TimeLimit
 from relax_eg.dynamic.policy import DYNAMIC_KIND
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError

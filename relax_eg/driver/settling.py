@@ -23,7 +23,7 @@ from relax_eg.argument_checks import Kind, short_repr, within
 from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, is_tracing
 from relax_eg.backend.statistics import SettledRow
 from relax_eg.backend.width import has_x64
-from relax_eg.driver.varying import spec_of_any
+from relax_eg.driver.jitting.varying import spec_of_any
 from relax_eg.errors import OptionError
 from relax_eg.extract.learned import Expected, expect
 from relax_eg.extract.report import MeasuredRow

@@ -105,7 +105,7 @@ class LeastMemory:
     - `searched`: the e-graphs of functions of one block.
     - `functions`: the functions by name.
     - `is_stored`: whether the results of matmuls and convolutions are stored (on CPUs).
-    - `in_segments`: whether what loops stack may exist in segments alone (`driver.checkpointed`).
+    - `in_segments`: whether what loops stack may exist in segments alone (`driver.limits.checkpointed`).
     """
 
     searched: Mapping[str, ExtractionGraph]

@@ -11,9 +11,9 @@ from benchmarks.corpus.fired import corpus_rules
 from benchmarks.least_laws import law_of
 from benchmarks.mined import BESIDE, LAWS, Found, MinedLaw, known_rules, lazily
 from benchmarks.random_instances import differences
-from relax_eg.driver.kept_tables import ElementTables, TableKind
-from relax_eg.driver.mining import Mined, Miner, mine
-from relax_eg.driver.ranking import LEAST_SAVING
+from relax_eg.driver.laws.mining import Mined, Miner, mine
+from relax_eg.driver.laws.ranking import LEAST_SAVING
+from relax_eg.driver.laws.tables import ElementTables, TableKind
 from relax_eg.frontends import trace
 from relax_eg.ops import api as op
 from relax_eg.rules import Rule, RuleSet

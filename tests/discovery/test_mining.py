@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import relax_eg as rx
 from benchmarks.random_instances import differences
 from relax_eg.cli import app
-from relax_eg.driver.mining import mine
-from relax_eg.driver.sketches import fill
+from relax_eg.driver.laws.mining import mine
+from relax_eg.driver.laws.sketches import fill
 from relax_eg.errors import DiscoveryError
 
 

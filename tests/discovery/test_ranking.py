@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import relax_eg as rx
-from relax_eg.driver.ranking import rank_by_savings, savings_of_rules
+from relax_eg.driver.laws.ranking import rank_by_savings, savings_of_rules
 
 MANY = rx.RuleSet("many", list(rx.rules.default)[:9])
 

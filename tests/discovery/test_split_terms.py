@@ -13,9 +13,9 @@ from relax_eg.discovery.grammar import Grammar
 from relax_eg.discovery.laws import Writer
 from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.values import SamplePoints
-from relax_eg.driver.kept_tables import ElementTables, TableKind
-from relax_eg.driver.mining import Mined, Miner
-from relax_eg.driver.split_terms import ValuesOfTerms, split
+from relax_eg.driver.laws.mining import Mined, Miner
+from relax_eg.driver.laws.split_terms import ValuesOfTerms, split
+from relax_eg.driver.laws.tables import ElementTables, TableKind
 from relax_eg.frontends import trace
 
 DRAWS = np.random.default_rng(0).integers(-12, 13, 100) / 4

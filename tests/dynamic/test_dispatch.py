@@ -24,7 +24,7 @@ from relax_eg.backend.executables import Tally
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
 from relax_eg.backend.whole import Whole
-from relax_eg.driver.jitted import Jitted
+from relax_eg.driver.jitting.jitted import Jitted
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.runtime import MOST_REFUSED, TIMED, Sized
 from relax_eg.errors import ShapeError

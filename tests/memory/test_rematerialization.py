@@ -18,7 +18,7 @@ import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
 from relax_eg.backend.lower import run_at
-from relax_eg.driver.arranging import Arranger
+from relax_eg.driver.limits.arranging import Arranger
 from relax_eg.driver.prices import ByProfile, modes_under_limit
 from relax_eg.errors import MemoryPlanError
 from relax_eg.extract.clock import Clock

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.driver.pipelining import Pipeline, pipelined
 from relax_eg.driver.program_ends import traced_program
+from relax_eg.driver.spreads.pipelining import Pipeline, pipelined
 from relax_eg.errors import OptionError
 from relax_eg.ir.placements import DeviceMesh
 from relax_eg.meshes.microbatches import MicrobatchedScan, microbatched_scans

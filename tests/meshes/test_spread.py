@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import relax_eg as rx
-from relax_eg.driver import spreading
+from relax_eg.driver.spreads import spreading
 from relax_eg.errors import DeviceError, OptionError, RelaxEgError
 from relax_eg.extract.links import link_for
 from relax_eg.meshes import axis

@@ -10,7 +10,7 @@ import pytest
 from strategy_proofs import SECONDS, outcomes
 
 import relax_eg as rx
-from relax_eg.driver import spreading
+from relax_eg.driver.spreads import spreading
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.placements import REPLICATED

@@ -9,7 +9,7 @@ from sampling import sampled
 from benchmarks.corpus.fired import corpus_rules
 from benchmarks.discovery_gains import of_corpus, of_functions
 from benchmarks.mined import LAWS, Found, known_rules
-from relax_eg.driver.ranking import LEAST_SAVING, Optimize
+from relax_eg.driver.laws.ranking import LEAST_SAVING, Optimize
 from relax_eg.rules import Rule, RuleSet, orders, traced
 from relax_eg.rules.verify_formal.prove import prove_rule
 

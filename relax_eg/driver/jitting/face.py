@@ -8,7 +8,7 @@ from types import MethodType
 from typing import Any
 
 from relax_eg.backend.executables import Jit
-from relax_eg.driver.thread_marks import marked
+from relax_eg.driver.jitting.thread_marks import marked
 
 
 class JitFace:

@@ -13,7 +13,7 @@ import jax
 from relax_eg.argument_checks import short_repr
 from relax_eg.backend.call_keys import MOST_KEYS, is_tracing
 from relax_eg.backend.width import has_x64
-from relax_eg.driver.thread_marks import is_marked, marked
+from relax_eg.driver.jitting.thread_marks import is_marked, marked
 from relax_eg.errors import OptionError
 from relax_eg.logs import log_at
 from relax_eg.memo import Memo

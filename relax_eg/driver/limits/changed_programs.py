@@ -1,13 +1,13 @@
-"""The programs of a search, in loops over pieces of a dimension (`driver.fissioned`), or with the steps of loops
-computed again in segments (`driver.checkpointed`), as further programs of it."""
+"""The programs of a search, in loops over pieces of a dimension (`driver.limits.fissioned`), or with the steps of loops
+computed again in segments (`driver.limits.checkpointed`), as further programs of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from relax_eg.driver.checkpointed import CheckpointedLoop, Checkpoints
-from relax_eg.driver.fissioned import ACCUMULATED, IN_PIECES, Fissions, rule_of
+from relax_eg.driver.limits.checkpointed import CheckpointedLoop, Checkpoints
+from relax_eg.driver.limits.fissioned import ACCUMULATED, IN_PIECES, Fissions, rule_of
 from relax_eg.driver.measured import COMPUTED_AGAIN, Entry, Search
 from relax_eg.ir.module import Module
 from relax_eg.ir.outline import SMALLEST_PROGRAM

@@ -18,9 +18,9 @@ from dataclasses import replace
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import likely_peak_values
 from relax_eg.byte_units import format_bytes
-from relax_eg.driver.compiled_bytes import CompiledBytes, TriedProgram
-from relax_eg.driver.fissioned_entries import in_loops, in_segments, is_large
-from relax_eg.driver.limit_bounds import bound_of, larger_value
+from relax_eg.driver.limits.bounds import bound_of, larger_value
+from relax_eg.driver.limits.changed_programs import in_loops, in_segments, is_large
+from relax_eg.driver.limits.compiled_bytes import CompiledBytes, TriedProgram
 from relax_eg.driver.measured import ALIKE, COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
 from relax_eg.driver.prices import modes_under_limit

@@ -17,8 +17,8 @@ from relax_eg.discovery.proving import Progress
 from relax_eg.discovery.table import EqualPair, TermTable
 from relax_eg.discovery.terms import Term, size_of
 from relax_eg.discovery.values import SamplePoints
-from relax_eg.driver.fragment_grammars import grammar_of
-from relax_eg.driver.mining import CHEAPER, OPTIONS, Mined, Miner, Offer, program_at, untold
+from relax_eg.driver.laws.grammars import grammar_of
+from relax_eg.driver.laws.mining import CHEAPER, OPTIONS, Mined, Miner, Offer, program_at, untold
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.frontends import trace
 from relax_eg.ir.annotations import Tensor

@@ -14,8 +14,8 @@ import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.call_keys import kind_of
+from relax_eg.driver.jitting.varying import kinds_of
 from relax_eg.driver.options import Facts, no_argument, no_weight, read_facts
-from relax_eg.driver.varying import kinds_of
 from relax_eg.errors import OptionError
 from relax_eg.settings import settings_now
 

@@ -15,15 +15,15 @@ from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, is_tracing, kind_of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.runtime import UNSEEN
 from relax_eg.byte_units import parse_bytes
-from relax_eg.driver.background import Search, SearchingError, read_search
-from relax_eg.driver.call_path import CallPath, path_of
-from relax_eg.driver.jit_arguments import Static, call_key, kind_of_any, static_key
-from relax_eg.driver.jitted import Jitted
+from relax_eg.driver.jitting.arguments import Static, call_key, kind_of_any, static_key
+from relax_eg.driver.jitting.background import Search, SearchingError, read_search
+from relax_eg.driver.jitting.call_path import CallPath, path_of
+from relax_eg.driver.jitting.jitted import Jitted
+from relax_eg.driver.jitting.thread_marks import marked
+from relax_eg.driver.jitting.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
+from relax_eg.driver.limits.time_limit import TimeLimit
 from relax_eg.driver.options import KINDS, Facts, Sizes, Target
 from relax_eg.driver.settling import FIRST_CALLS, Settle, SettleMode
-from relax_eg.driver.thread_marks import marked
-from relax_eg.driver.time_limit import TimeLimit
-from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
 from relax_eg.dynamic.policy import Dynamic, Mode, read_policy
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError

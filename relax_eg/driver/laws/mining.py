@@ -26,11 +26,11 @@ from relax_eg.discovery.search import LARGEST_SIZE
 from relax_eg.discovery.table import EqualPair, TermTable, Type
 from relax_eg.discovery.terms import Term
 from relax_eg.discovery.values import SamplePoints
-from relax_eg.driver.fragment_grammars import grammar_of
-from relax_eg.driver.fragments import Fragment, Leaves, apart, cuts_of, generalised_sizes
-from relax_eg.driver.kept_tables import ElementTables, KeptTable, with_term
+from relax_eg.driver.laws.fragments import Fragment, Leaves, apart, cuts_of, generalised_sizes
+from relax_eg.driver.laws.grammars import grammar_of
+from relax_eg.driver.laws.ranking import LEAST_SAVING
+from relax_eg.driver.laws.tables import ElementTables, KeptTable, with_term
 from relax_eg.driver.optimize import optimize
-from relax_eg.driver.ranking import LEAST_SAVING
 from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.extract.cost import WholeCost

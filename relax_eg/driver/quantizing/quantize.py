@@ -16,12 +16,12 @@ from relax_eg.argument_checks import FLAG, NONE, TEXT, Kind, accepts, integer, o
 from relax_eg.backend.checks import signature_fit
 from relax_eg.backend.observe import Converted, compiled, computed, flat_arguments, histograms, limits
 from relax_eg.backend.width import width_context
-from relax_eg.driver.layers import PRODUCTS, Layer, Range, code_variables, layers_of, with_codes
 from relax_eg.driver.options import KINDS, Options, Sizes, Target, no_weight, read_options
 from relax_eg.driver.prices import price_at
 from relax_eg.driver.program_ends import traced_program
-from relax_eg.driver.ranges import CALIBRATIONS, Calibration, entropy_range, percentile_range
-from relax_eg.driver.rounding import calibrated_codes
+from relax_eg.driver.quantizing.layers import PRODUCTS, Layer, Range, code_variables, layers_of, with_codes
+from relax_eg.driver.quantizing.ranges import CALIBRATIONS, Calibration, entropy_range, percentile_range
+from relax_eg.driver.quantizing.rounding import calibrated_codes
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name

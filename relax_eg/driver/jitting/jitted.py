@@ -18,9 +18,7 @@ from relax_eg.backend.executables import FullError, Jit, executables
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.whole import Whole
-from relax_eg.driver.background import Background, SearchingError, read_search
-from relax_eg.driver.call_path import CallPath, path_of
-from relax_eg.driver.jit_arguments import (
+from relax_eg.driver.jitting.arguments import (
     Declared,
     Static,
     as_signature_of,
@@ -32,13 +30,15 @@ from relax_eg.driver.jit_arguments import (
     replaced,
     static_key,
 )
-from relax_eg.driver.jit_face import JitFace
-from relax_eg.driver.jit_settling import JitContestant, refusing, settling_of_jit
+from relax_eg.driver.jitting.background import Background, SearchingError, read_search
+from relax_eg.driver.jitting.call_path import CallPath, path_of
+from relax_eg.driver.jitting.contest import JitContestant, refusing, settling_of_jit
+from relax_eg.driver.jitting.face import JitFace
+from relax_eg.driver.jitting.thread_marks import is_marked
+from relax_eg.driver.jitting.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import without_modes
 from relax_eg.driver.settling import Settle, Settling
-from relax_eg.driver.thread_marks import is_marked
-from relax_eg.driver.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.frontends.specs import NamedSpec, argument_paths

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.backend.optimized import Optimized
-from relax_eg.driver.background import Background
+from relax_eg.driver.jitting.background import Background
+from relax_eg.driver.jitting.thread_marks import is_marked, marked
+from relax_eg.driver.jitting.varying import OtherSizesError
 from relax_eg.driver.outcomes import Outcomes
 from relax_eg.driver.settling import Call, Key, Settle, Settling
-from relax_eg.driver.thread_marks import is_marked, marked
-from relax_eg.driver.varying import OtherSizesError
 from relax_eg.extract.report import AS_WRITTEN
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, whole_footprint
-from relax_eg.driver.limit_bounds import largest_sizes
+from relax_eg.driver.limits.bounds import largest_sizes
 from relax_eg.driver.measured import CandidateProgram, Entry, Search
 from relax_eg.extract.footprint import Footprint
 from relax_eg.extract.profile import Mode

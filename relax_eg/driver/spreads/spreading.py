@@ -16,15 +16,15 @@ from relax_eg.backend.width import width_context
 from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.batching import batch_function
 from relax_eg.driver.cache import CachedResult, place_of
-from relax_eg.driver.given_placements import GivenPlacement, scope_of_padded, wanted_of
 from relax_eg.driver.measured import Search
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.origins import origins_of
-from relax_eg.driver.pipelining import pipelined, pipelines
 from relax_eg.driver.prices import price_at
 from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
-from relax_eg.driver.spread_families import variants_of, with_equal_placements
+from relax_eg.driver.spreads.families import variants_of, with_equal_placements
+from relax_eg.driver.spreads.given_placements import GivenPlacement, scope_of_padded, wanted_of
+from relax_eg.driver.spreads.pipelining import pipelined, pipelines
 from relax_eg.driver.units import Units
 from relax_eg.dynamic.over_mesh import PaddedSpread
 from relax_eg.egraph import Budget, Dump, EGraph, dump

@@ -15,7 +15,7 @@ from functools import cached_property
 from math import isqrt
 
 from relax_eg.byte_units import format_bytes
-from relax_eg.driver.fissioned import AnswersAtSizes
+from relax_eg.driver.limits.fissioned import AnswersAtSizes
 from relax_eg.driver.options import Sizes
 from relax_eg.figures import count_text
 from relax_eg.ir.annotations import Annotation, Tensor

@@ -19,8 +19,8 @@ from relax_eg.discovery.grammar import Grammar, filled
 from relax_eg.discovery.table import KeptTerms, TermTable, Type
 from relax_eg.discovery.terms import Term, size_of
 from relax_eg.discovery.values import SamplePoints
-from relax_eg.driver.fragments import Fragment
-from relax_eg.driver.split_terms import ValuesOfTerms, split
+from relax_eg.driver.laws.fragments import Fragment
+from relax_eg.driver.laws.split_terms import ValuesOfTerms, split
 from relax_eg.dtypes import is_float
 from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.ir.annotations import Tensor

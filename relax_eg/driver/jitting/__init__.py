@@ -1,0 +1,1 @@
+"""`jit`: functions that are optimized when they are called, for the sizes that their calls have."""

@@ -1,0 +1,1 @@
+"""Programs within a limit of memory or time, and the front between the two."""

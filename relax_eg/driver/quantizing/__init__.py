@@ -1,0 +1,1 @@
+"""`quantize`: programs with weights of fewer bits."""

@@ -1,0 +1,1 @@
+"""`spread`: programs with placements on a mesh of devices."""
