@@ -7,15 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import numpy as np
 
 from relax_eg.backend.bound import BoundProgram
 from relax_eg.backend.call_keys import check_traced_arguments
 from relax_eg.backend.program import abstract_array
-from relax_eg.dynamic.fitting import CapacityFit, Pattern, make_fit, shape_at
-from relax_eg.dynamic.lowering import capacity_of
+from relax_eg.dynamic.fitting import CapacityFit, shape_at
 from relax_eg.dynamic.plan import CapacityPlan, plan_most
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
 from relax_eg.logs import fallback
 from relax_eg.shapes import Dim
 
@@ -59,10 +57,10 @@ class Body:
     @cached_property
     def dims(self) -> tuple[str, ...]:
         """The size variables that may have a capacity."""
-        return () if self._plan is None else self._plan[1]
+        return () if self._plan is None else self._plan.dims
 
     @cached_property
-    def _plan(self) -> tuple[CapacityPlan, tuple[str, ...]] | None:
+    def _plan(self) -> CapacityPlan | None:
         program = self._program
         annotations = (*(a for a, _ in self._operands), *self._results)
         unknown = [a for a in annotations if not isinstance(a, Tensor) or a.shape is None]
@@ -80,7 +78,7 @@ class Body:
         except Exception as e:  # without a plan the program runs at exact sizes
             self.refuse(e)
             return None
-        return None if found is None else (found, found.dims)
+        return found
 
     def refuse(self, e: Exception) -> None:
         """Makes the program run at exact sizes from now on, because it cannot be compiled for a capacity."""
@@ -91,28 +89,16 @@ class Body:
         """The fit of a call at these sizes; None if an operator does not apply at them, which running at exact sizes
         reports."""
         assert self._plan is not None
-        if not self._plan[0].applies(sizes):
+        if not self._plan.applies(sizes):
             return None
-        room = self._capacity_shapes(capacities)
-        operands, results = (
-            [(shape_at(dims, sizes), room(dims)) for dims in _patterns(annotations)]
-            for annotations in ([a for a, _ in self._operands], self._results)
-        )
-        return make_fit(operands, results)
-
-    def _capacity_shapes(self, capacities: Mapping[str, int]) -> Callable[[Pattern], tuple[int, ...]]:
-        """The shapes of arrays at these capacities. An axis gets as many places as it can ever need (`capacity_of`):
-        for n*m - n that may be more than its value with n and m at capacity."""
-        fixed = {v: n for v, n in capacities.items() if v not in self.dims}
-        moving, room = {v: capacities[v] for v in self.dims}, self._room(capacities)
-        return lambda dims: tuple(room.get(str(d)) or capacity_of(d.substitute(fixed), moving) for d in dims)
+        return self._plan.fit((a for a, _ in self._operands), self._results, sizes, capacities, self._room(capacities))
 
     def _room(self, capacities: Mapping[str, int]) -> dict[str, int]:
         """Places of axes that are sizes by themselves, for donated arguments: as many as results have that are longer
         by a number of elements, so that these are written in their place."""
         params = self._program.params
         axes = {str(d) for i in self._donated for d in params[i].tensor.shape or ()}.intersection(self.dims)
-        grown = ((v, d - Dim.var(v)) for dims in _patterns(self._results) for d in dims for v in d.variables & axes)
+        grown = ((v, d - Dim.var(v)) for a in self._results for d in dims_of(a) for v in d.variables & axes)
         found: dict[str, int] = {}
         for v, more in grown:
             if more.is_const and more.value > 0:
@@ -123,7 +109,8 @@ class Body:
         """Like `exact`, for arrays at these capacities; the first item of `held` is the true sizes, as `scalars` gives
         them."""
         assert self._plan is not None
-        run = self._plan[0].lower({v: capacities[v] for v in self.dims}, room=self._room(capacities))
+        plan, room = self._plan, self._room(capacities)
+        run = plan.lower({v: capacities[v] for v in self.dims}, room=room)
 
         def padded(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             given = (held[1:], *args) if self._bound.indices else args
@@ -131,14 +118,14 @@ class Body:
             return self._program.result(run(self._bound.ordered_operands(*self._split_operands(leaves)), held[0]))
 
         padded.__name__ = f"{self._program.name}_at_capacity"
-        operands, structure, given, kwargs = self._operand_structure(self._capacity_shapes(capacities), tree)
+        operands, structure, given, kwargs = self._operand_structure(lambda a: plan.shape_of(a, capacities, room), tree)
         held, args = (given[0], given[1:]) if self._bound.indices else ((), given)
         return padded, ((self.scalars(capacities), *held), *args), kwargs
 
     def scalars(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The true sizes in the form that `at_capacity` takes."""
-        with jax.ensure_compile_time_eval():
-            return {v: jax.device_put(np.int32(sizes[v])) for v in self.dims}
+        assert self._plan is not None
+        return self._plan.scalars(sizes)
 
     def exact(self, sizes: Mapping[str, int], tree: Any) -> TracedFunction:
         """The function for arrays of exactly these sizes; it raises UnseenError for others."""
@@ -148,16 +135,14 @@ class Body:
             return self._bound.run_main(*self._split_operands(leaves), sizes)
 
         exact.__name__ = self._program.name
-        operands, structure, args, kwargs = self._operand_structure(lambda dims: shape_at(dims, sizes), tree)
+        operands, structure, args, kwargs = self._operand_structure(lambda a: shape_at(dims_of(a), sizes), tree)
         return exact, args, kwargs
 
     def _operand_structure(
-        self, shape: Callable[[Pattern], tuple[int, ...]], tree: Any
+        self, shape: Callable[[Annotation], tuple[int, ...]], tree: Any
     ) -> tuple[list[Any], Any, tuple[Any, ...], dict[str, Any]]:
         """The operands of a call: as a flat list, their tree structure, as arguments, as keywords."""
-        operands = [
-            abstract_array(a, shape(a.shape or ()), weak) for a, weak in self._operands if isinstance(a, Tensor)
-        ]
+        operands = [abstract_array(a, shape(a), weak) for a, weak in self._operands if isinstance(a, Tensor)]
         split = len(operands) - tree.num_leaves
         args, kwargs = jax.tree_util.tree_unflatten(tree, operands[split:])
         given = (tuple(operands[:split]), *args) if self._bound.indices else tuple(args)
@@ -171,7 +156,3 @@ class Body:
 
 def _fields(a: Annotation) -> list[Annotation]:
     return list(a.fields) if isinstance(a, Tuple) else [a]
-
-
-def _patterns(annotations: Sequence[Annotation]) -> list[Any]:
-    return [a.shape or () for a in annotations if isinstance(a, Tensor)]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from relax_eg.dynamic.analysis import Analysis, Mask
+from relax_eg.dynamic.fitting import CapacityFit, make_fit, shape_at
 from relax_eg.dynamic.layout import TensorLayout
 from relax_eg.dynamic.lowering import CapacityRun, CapacitySizes, capacity_of
 from relax_eg.errors import BoundsError, OptionError, ShapeError
@@ -149,17 +153,44 @@ class CapacityPlan:
         """The shape of each result at capacity, in the structure of the entry's result."""
         return self._shape(self.module.main.annotation, capacities, fixed or {})
 
-    def _shape(
-        self,
-        annotation: Annotation,
-        capacities: Mapping[str, int],
-        fixed: Mapping[str, int],
-        room: Mapping[str, int] | None = None,
-    ) -> Any:
+    def _shape(self, annotation: Annotation, capacities: Mapping[str, int], fixed: Mapping[str, int]) -> Any:
         if isinstance(annotation, Tuple):
-            return tuple(self._shape(f, capacities, fixed, room) for f in annotation.fields)
-        own = room or {}
-        return tuple(own.get(str(d)) or capacity_of(d.substitute(dict(fixed)), capacities) for d in dims_of(annotation))
+            return tuple(self._shape(f, capacities, fixed) for f in annotation.fields)
+        return self.shape_of(annotation, {**fixed, **capacities})
+
+    def shape_of(
+        self, a: Annotation, sizes: Mapping[str, int], room: Mapping[str, int] | None = None
+    ) -> tuple[int, ...]:
+        """The shape of an array at capacity. An axis gets as many places as it can ever need (`capacity_of`): for
+        n*m - n that may be more than its value with n and m at capacity.
+
+        - `sizes`: the capacities of `dims`, and the other sizes.
+        - `room`: as in `lower`.
+        """
+        own, fixed = room or {}, {v: n for v, n in sizes.items() if v not in self.dims}
+        moving = {v: sizes[v] for v in self.dims}
+        return tuple(own.get(str(d)) or capacity_of(d.substitute(fixed), moving) for d in dims_of(a))
+
+    def fit(
+        self,
+        operands: Iterable[Annotation],
+        results: Iterable[Annotation],
+        sizes: Mapping[str, int],
+        capacities: Mapping[str, int],
+        room: Mapping[str, int] | None = None,
+    ) -> CapacityFit:
+        """What a call at these true sizes needs, all of whose operands and results are arrays. `capacities`, `room`: as
+        `sizes` and `room` in `shape_of`."""
+
+        def shapes(a: Annotation) -> tuple[tuple[int, ...], tuple[int, ...]]:
+            return shape_at(dims_of(a), sizes), self.shape_of(a, capacities, room)
+
+        return make_fit(list(map(shapes, operands)), list(map(shapes, results)))
+
+    def scalars(self, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """The true sizes in the form that the program at capacity takes."""
+        with jax.ensure_compile_time_eval():  # the first call may be within a trace
+            return {v: jax.device_put(np.int32(sizes[v])) for v in self.dims}
 
     def _check(self, capacities: Mapping[str, int]) -> None:
         for name in self.dims:
@@ -185,7 +216,7 @@ class CapacityPlan:
                 if len(d.variables) == 1 and d == Dim.var(*d.variables) and str(d) not in self.dims:
                     fixed.setdefault(str(d), int(n))
         for p, x in zip(tensors, leaves, strict=True):
-            wanted = self._shape(p.annotation, capacities, fixed, room)
+            wanted = self.shape_of(p.annotation, {**fixed, **capacities}, room)
             if tuple(x.shape) != wanted:
                 raise ShapeError(
                     f"{self.module.main.name}: argument `{p.attr('name')}` has shape {tuple(x.shape)}; at capacity "

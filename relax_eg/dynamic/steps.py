@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import numpy as np
 
 from relax_eg.backend.executables import Executable, Executables, compile_executable
 from relax_eg.backend.lower import device_named
@@ -23,12 +22,11 @@ from relax_eg.backend.statistics import Statistics
 from relax_eg.backend.steps import OnDevice, StepPrograms, without_aliases
 from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.calls import SizedCall, statistics_of
-from relax_eg.dynamic.fitting import Jit, make_fit, shape_at, unpadded
+from relax_eg.dynamic.fitting import Jit, unpadded
 from relax_eg.dynamic.loops import GrowingLoop, growth_of
-from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, checked_call, plan_most
 from relax_eg.dynamic.policy import AtBound, Policy
-from relax_eg.ir.annotations import Annotation, Tensor, dims_of
+from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.calls import substitute_exprs, without_calls
 from relax_eg.ir.expr import MATCH_CAST, TUPLE_GET, Expr, fresh_name, shape_value, tuple_, var
 from relax_eg.ir.memory import outputs_of
@@ -331,12 +329,9 @@ class _Part:
             where = f"{self.function.name}() at capacity {capacities}"
             self.reasons = {**self.reasons, where: fallback(f"{where} runs at its very sizes", e)}
             return exactly
-        room = self._room(capacities, plan.dims)
-        ends = [e.annotation for e in self.reads], outputs_of(plan.module.main.result.annotation)
-        fits = [[(shape_at(dims_of(a), own), room(a)) for a in part] for part in ends]
-        with jax.ensure_compile_time_eval():
-            scalars = {v: jax.device_put(np.int32(own[v])) for v in plan.dims}
-        return _PartCall(own, dict(capacities), "capacity", 0, make_fit(*fits), scalars, executable=executable)
+        results = outputs_of(plan.module.main.result.annotation)
+        fit = plan.fit((e.annotation for e in self.reads), results, own, capacities)
+        return _PartCall(own, dict(capacities), "capacity", 0, fit, plan.scalars(own), executable=executable)
 
     def _capacities(
         self, own: Mapping[str, int], sizes: Mapping[str, int], dims: Sequence[str]
@@ -356,18 +351,10 @@ class _Part:
             found[v] = most if isinstance(policy.ladders[v], AtBound) else min(found[v], most)
         return found
 
-    def _room(self, capacities: Mapping[str, int], dims: Sequence[str]) -> Callable[[Annotation], tuple[int, ...]]:
-        fixed = {v: n for v, n in capacities.items() if v not in dims}
-        moving = {v: capacities[v] for v in dims}
-        return lambda a: tuple(capacity_of(d.substitute(fixed), moving) for d in dims_of(a))
-
     def _compiled(self, plan: CapacityPlan, capacities: Mapping[str, int]) -> Executable:
         moving = {v: capacities[v] for v in plan.dims}
         run = plan.lower(moving, fixed={v: n for v, n in capacities.items() if v not in moving})
-        room = self._room(capacities, plan.dims)
-        given = [abstract_array(e.tensor, room(e.annotation)) for e in self.reads]
-        with jax.ensure_compile_time_eval():
-            scalars = {v: jax.device_put(np.int32(n)) for v, n in moving.items()}
+        given = [abstract_array(e.tensor, plan.shape_of(e.annotation, capacities)) for e in self.reads]
         donated, others = self.donated, [i for i in range(len(given)) if i not in self.donated]
 
         def ordered(taken: Sequence[Any], rest: Sequence[Any], true: Mapping[str, Any]) -> Any:
@@ -377,6 +364,6 @@ class _Part:
             made = run(leaves, true)
             return made if self.outputs is None else without_aliases(made, leaves)
 
-        arguments = [given[i] for i in donated], [given[i] for i in others], scalars
+        arguments = [given[i] for i in donated], [given[i] for i in others], plan.scalars(capacities)
         more = {"donate_argnums": (0,)} if donated else {}
         return compile_executable(ordered, arguments, {}, capacities, False, "call", {}, **more)
