@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
@@ -79,28 +79,25 @@ def progress_bar(what: str, *columns: ProgressColumn) -> Generator[Callable[[str
         yield lambda step, done, of: bar.update(task, description=f"{what}: {step}", completed=done, total=of)
 
 
-class LiveLine:
-    """A line on the terminal that shows phase, e-graph nodes and rule matches while a search runs."""
+@contextmanager
+def live_line(what: str) -> Generator[Callable[[str, int, int], None]]:
+    """A line on the terminal that shows phase, e-graph nodes and rule matches of searches in the block; yields what
+    changes it."""
+    started, spinner = time.perf_counter(), Spinner("dots", text=f"{what}: tracing")
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._started = time.perf_counter()
-        self._spinner = Spinner("dots", text=f"{what}: tracing")
-        self._live = Live(self._spinner, console=err, transient=True)
+    def show(phase: str, nodes: int, matches: int) -> None:
+        measures = phase.startswith("measure")
+        counts = f"sizes {nodes} of {matches}" if measures else f"{nodes} nodes, {matches} rule matches"
+        spinner.update(text=f"{what}: {phase}, {counts}, {time.perf_counter() - started:.1f} s")
 
-    def __enter__(self) -> LiveLine:
-        self._live.start()
-        return self
+    with Live(spinner, console=err, transient=True), rx.debug.options(progress=show):
+        yield show
 
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
 
-    def __call__(self, phase: str, nodes: int, matches: int) -> None:
-        seconds = time.perf_counter() - self._started
-        counts = f"{nodes} nodes, {matches} rule matches"
-        if phase.startswith("measure"):
-            counts = f"sizes {nodes} of {matches}"
-        self._spinner.update(text=f"{self._what}: {phase}, {counts}, {seconds:.1f} s")
+def refuse_options_of_saved(name: str, options: Mapping[str, object]) -> None:
+    """OptionError if one of these options is given, which cannot change the saved program of this name."""
+    if wrong := [option for option, value in options.items() if value]:
+        raise OptionError(f"{name} is saved and not searched again: {', '.join(wrong)} cannot change it")
 
 
 def load_program(reference: str, inputs: list[str] | None = None, saved: bool = False) -> Any:

@@ -10,7 +10,16 @@ import typer
 import relax_eg as rx
 from relax_eg.backend.gpu.target import target_for
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import LiveLine, command, load_program, out, read_rules, read_sizes, write_output
+from relax_eg.cli.common import (
+    command,
+    live_line,
+    load_program,
+    out,
+    read_rules,
+    read_sizes,
+    refuse_options_of_saved,
+    write_output,
+)
 from relax_eg.errors import OptionError
 from relax_eg.extract.devices import PROFILES
 from relax_eg.plain_data import write_file
@@ -41,26 +50,23 @@ def compile(
     """Compile a program for a GPU, and print its kernels, bytes and XLA's estimates."""
     target_for(device or None)  # before JAX looks for devices, and before anything is searched
     options = shared_options.search_options(at, bounds, weights, target or (device if device in PROFILES else ""))
-    with LiveLine(function) as line:
+    with live_line(function) as show:
         if function.endswith(".rxe"):
             given = {"--spec": spec, "--bounds": bounds, "--weights": weights, "--rules": rules, "--target": target}
-            if wrong := [option for option, value in given.items() if value]:
-                raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
+            refuse_options_of_saved(function, given)
             best = rx.load(function)
         else:
-            found = load_program(function, saved=True)
-            with rx.debug.options(progress=line):
-                best = rx.optimize(
-                    found,
-                    *(spec or []),
-                    rules=read_rules(rules),
-                    **options,
-                    numerics=numerics,  # type: ignore[arg-type]
-                    execution=execution,  # type: ignore[arg-type]
-                )
+            best = rx.optimize(
+                load_program(function, saved=True),
+                *(spec or []),
+                rules=read_rules(rules),
+                **options,
+                numerics=numerics,  # type: ignore[arg-type]
+                execution=execution,  # type: ignore[arg-type]
+            )
         sizes = read_sizes(at or []) or None
         made = best.compile(
-            device or None, at=sizes, ptx=ptx is not None, progress=lambda name: line(f"compiling {name}", 0, 0)
+            device or None, at=sizes, ptx=ptx is not None, progress=lambda name: show(f"compiling {name}", 0, 0)
         )
     out.print(made)
     write_output("page", html, made.to_html)

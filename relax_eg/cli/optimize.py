@@ -12,14 +12,15 @@ from relax_eg.backend.gpu.compile import targets_for
 from relax_eg.byte_units import parse_bytes
 from relax_eg.cli import shared_options
 from relax_eg.cli.common import (
-    LiveLine,
     command,
     err,
+    live_line,
     load_program,
     out,
     print_text,
     read_facts,
     read_rules,
+    refuse_options_of_saved,
     write_output,
 )
 from relax_eg.driver.optimize import check_with_mesh
@@ -91,10 +92,7 @@ def optimize(
         chosen = read_rules(rules)
         for name in without or []:
             chosen -= name
-        with (
-            LiveLine(function) as line,
-            rx.debug.options(cache=None if cache else False, sharing=sharing, progress=line),
-        ):
+        with live_line(function), rx.debug.options(cache=None if cache else False, sharing=sharing):
             options: dict[str, Any] = {
                 "rules": chosen,
                 **shared_options.search_options(at, bounds, weights, target),
@@ -122,8 +120,7 @@ def optimize(
         options = {"--spec": spec, "--input": inputs, "--at": at, "--bounds": bounds, "--weights": weights}
         options |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
         options |= {"--memory-limit": memory_limit, "--time-limit": time_limit, "--facts": facts}
-        if wrong := [option for option, value in options.items() if value]:
-            raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
+        refuse_options_of_saved(function, options)
         return rx.load(function)
 
     best = load_saved() if function.endswith(".rxe") else search()

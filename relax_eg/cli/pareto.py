@@ -9,7 +9,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import LiveLine, command, err, load_program, out
+from relax_eg.cli.common import command, err, live_line, load_program, out
 
 
 @command
@@ -30,7 +30,7 @@ def pareto(
     """Find programs between the fastest and the one that needs least memory, and print what less memory costs."""
     fn = load_program(function)
     options = shared_options.search_options(at, bounds, weights, target)
-    with LiveLine(function) as line, rx.debug.options(progress=line):
+    with live_line(function):
         front = rx.pareto(fn, *(spec or []), **options, numerics=numerics, execution=execution, timed=measure)
     out.print(front)
     if plot is not None:

@@ -11,9 +11,9 @@ import relax_eg as rx
 from relax_eg.cli import shared_options
 from relax_eg.cli.common import (
     CommandBounds,
-    LiveLine,
     command,
     is_module_text,
+    live_line,
     load_program,
     print_text,
     read_bounds,
@@ -109,7 +109,7 @@ def _load_program(
     if written or is_module_text(model):
         return found if isinstance(found, rx.types.Module) else rx.trace(found, *specs)
     usual = {n: high for n, (_, high) in bounds[0].items() if high is not None}
-    with LiveLine(model) as line, rx.debug.options(progress=line):
+    with live_line(model):
         return rx.optimize(
             found,
             *specs,

@@ -11,7 +11,7 @@ import typer
 
 import relax_eg as rx
 from relax_eg.cli import shared_options
-from relax_eg.cli.common import PROGRAMS, LiveLine, command, err, load_object, load_program, out
+from relax_eg.cli.common import PROGRAMS, command, err, live_line, load_object, load_program, out
 from relax_eg.errors import OptionError
 from relax_eg.frontends.model import ModelModule
 
@@ -64,7 +64,7 @@ def quantize(
     if isinstance(read, ModelModule):
         names = [n for p in read.main.params if (n := str(p.attr("name"))) not in read.weights]
     calls = [call for given in data for call in _calls(given, names)]
-    with LiveLine(program) as line, rx.debug.options(progress=line):
+    with live_line(program):
         made = rx.quantize(
             read,
             calls,
@@ -86,7 +86,7 @@ def quantize(
     out.print(made.report)
     if save is not None:
         options = shared_options.search_options(at, bounds, None, target)
-        with LiveLine(program) as line, rx.debug.options(progress=line):
+        with live_line(program):
             best = rx.optimize(made, **{k: v for k, v in options.items() if k != "weights"})
         best.save(save)
         err.print(f"program written to {save}: rx.load({str(save)!r}), relax-eg optimize {save}")
