@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
-from relax_eg.backend.family import WHOLE
 from relax_eg.driver.accuracy import accurate_choice
-from relax_eg.driver.batching import batch_function
 from relax_eg.driver.extracting import BlockRequest, ExtractedBlock, extract_kernels, extract_operators
 from relax_eg.driver.fixed import with_fixed_sizes
-from relax_eg.driver.options import ASSUMED_SIZE, Options
+from relax_eg.driver.options import Options
 from relax_eg.driver.origins import origins_of
 from relax_eg.driver.prices import least_gain
-from relax_eg.driver.proposals import Proposal, proposals
+from relax_eg.driver.proposals import BlockQueries, Proposal, SearchedFunctions, extent_at, large_bytes, proposals
 from relax_eg.driver.repeated import Repeated, ahead_params, loop_functions
 from relax_eg.egraph import Dump, EGraph, Saturation, StopReason, dump, recording
 from relax_eg.explain.record import Recording
@@ -35,7 +32,7 @@ from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.weights import Preparable
 from relax_eg.ir.calls import callees_first, reachable_functions
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONSTANT, VAR, Expr, fresh_name, postorder
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr, fresh_name, postorder
 from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin, Origins, SourceLine
@@ -45,9 +42,9 @@ from relax_eg.logs import log_at, report_progress
 from relax_eg.ops.record import operators_run_as
 from relax_eg.reached import reached
 from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
-from relax_eg.rules.schema_answers import Answers, is_one_block
-from relax_eg.rules.schemas import MEMORY, FactsOf, Made, ProgramQueries, Schema
-from relax_eg.shapes import Dim, Scope
+from relax_eg.rules.schema_answers import Answers
+from relax_eg.rules.schemas import MEMORY, Schema
+from relax_eg.shapes import Scope
 
 Place = tuple[str, int]  # a function, and the number of a block in it
 
@@ -167,7 +164,7 @@ class _Run:
 
 @dataclass
 class Units:
-    """The search over the functions of a module; it also answers what schemas ask (`rules.schemas.ProgramQueries`).
+    """The search over the functions of a module.
 
     - `module`: the module that is searched; with `sharing`, its repeated blocks are functions.
     - `options`: the options of the search.
@@ -177,7 +174,7 @@ class Units:
     - `watch`: called with each e-graph: function name, graph, and the candidate chosen for each computed class.
     - `clock`: bounds the seconds of extraction; by default each run has its own.
     - `written`: the module with fixed sizes as numbers.
-    - `functions`: every function in its best form so far, including those that rules made.
+    - `functions`: the functions in their best forms so far.
     """
 
     module: Module
@@ -188,39 +185,16 @@ class Units:
     watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
     clock: Clock | None = None
     written: Module = field(init=False)
-    functions: dict[str, Function] = field(init=False)
-    corner: int = 0  # the corner that `most` refers to, while schemas propose
-    _second_forms: dict[str, Function] = field(default_factory=dict[str, Function])
-    _added: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
-    _taken_names: set[str] = field(default_factory=set[str])  # names taken, also by functions still being made
-    _nodes: Sequence[Expr] = ()
-    _once: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])  # what schemas made for these nodes
-    _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
-    _known_ahead: dict[Expr, bool] = field(default_factory=dict[Expr, bool])
-    _facts_of: FactsOf = lambda e: frozenset()
+    functions: SearchedFunctions = field(init=False)
     _names: Names = field(default_factory=Names)
     _saturated: dict[Place, _Saturated] = field(default_factory=dict[Any, _Saturated])
     _is_cut_short: bool = False  # whether time ran out before schemas were asked about all nodes
 
     def __post_init__(self) -> None:
         self.module = self.written = with_fixed_sizes(self.module, self.options.scope)
-        self.functions = {f.name: f for f in self.module}
         if self.options.sharing:
-            self._share()
-
-    def _share(self) -> None:
-        """Turns repeated blocks into functions, so that each is searched once."""
-        for f in self.module:
-            self.functions[f.name], made = outline(f, self._fresh_name, _has_layout)
-            for block in made:
-                self.functions[block.name] = block
-                calls = sum(block.name in functions_of(e) for e in self.functions[f.name].expressions())
-                log_at(2, f"repeated block {block.name}: {len(block.expressions())} nodes, {calls} calls in {f.name}")
-        self.module = Module(tuple(self.functions.values()))
-
-    def _fresh_name(self, stem: str) -> str:
-        self._taken_names |= self.functions.keys()
-        return fresh_name(stem, self._taken_names)
+            self.module = _shared(self.module)
+        self.functions = SearchedFunctions(self.module, ahead_params(self.module.main, self.weights))
 
     @property
     def candidates(self) -> int:
@@ -243,13 +217,12 @@ class Units:
     def at_byte_prices(self, bytes_cost: Mapping[Place, Pricing]) -> Units:
         """The same e-graphs, from which programs are extracted at other prices of bytes in memory."""
         other = copy(self)
-        other.bytes_cost, other.functions = bytes_cost, dict(self.functions)
-        other._second_forms = dict(self._second_forms)
+        other.bytes_cost, other.functions = bytes_cost, self.functions.copied()
         return other
 
     def _run(self, options: Options, share: float = 1.0) -> SearchResult:
         clock, entry = self.clock or Clock(options.budget.extraction), self.module.main
-        loops = loop_functions(self.module, partial(_extent, options))
+        loops = loop_functions(self.module, partial(extent_at, options))
         called = {str(e.attr("name")) for f in self.module for e in f.expressions() if e.op == CALL_DPS_LIBRARY}
         run = _Run(
             options,
@@ -263,20 +236,16 @@ class Units:
         for f in callees_first(self.module):
             if f.name == entry.name:
                 continue
-            flags, once = self._ahead.get(f.name, ()), None
+            flags, once = self.functions.ahead.get(f.name, ()), None
             loop = loops.get(f.name)
             if loop is not None and not any(flags):
                 flags, once = [i < loop.constants for i in range(len(f.params))], 1 / loop.steps
             same = {str(p.attr("name")) for p, flag in zip(f.params, flags, strict=False) if flag}
-            self.functions[f.name] = self._optimized(f, run, set(), same, once)
+            self.functions.best[f.name] = self._optimized(f, run, set(), same, once)
             log_at(2, f"function {f.name}: {len(f.expressions())} nodes as written")
         main = self._optimized(entry, run, self.weights)
-        needed = [f for f in reachable_functions(main.expressions(), self.functions) if f.name != main.name]
-        return replace(run.result, module=Module((main, *needed)), functions=dict(self.functions))
-
-    @cached_property
-    def _ahead(self) -> Mapping[str, tuple[bool, ...]]:
-        return ahead_params(self.module.main, self.weights)
+        needed = [f for f in reachable_functions(main.expressions(), self.functions.best) if f.name != main.name]
+        return replace(run.result, module=Module((main, *needed)), functions=dict(self.functions.best))
 
     @cached_property
     def _facts(self) -> Mapping[str, Facts]:
@@ -299,7 +268,7 @@ class Units:
             if not block.dataflow or not block.bindings:
                 blocks.append(block)
                 continue
-            flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
+            flags = zip(function.params, self.functions.ahead.get(function.name, ()), strict=False)
             ahead = {str(p.attr("name")) for p, flag in flags if flag}
             known = DeclaredFacts(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
             place = (function.name, n)
@@ -313,7 +282,7 @@ class Units:
                 outside.append(new[1])
         all_origins = MappingProxyType(origins)
         if outside:
-            self._second_forms[function.name] = replace(function, blocks=tuple(outside), origins=all_origins)
+            self.functions.second[function.name] = replace(function, blocks=tuple(outside), origins=all_origins)
         return replace(function, blocks=tuple(blocks), origins=all_origins)
 
     @cached_property
@@ -337,8 +306,8 @@ class Units:
         is_hoisted = loop is not None and loop.is_body and run.options.profile.platform in PLATFORMS
         pricing = self.bytes_cost.get(place, Pricing(held=run.options.held, limit=run.options.memory_limit or 1))
         request = BlockRequest(
-            name, block, run.options, self.functions, run.unusable, weights, same, once, is_hoisted, run.preparable,
-            pricing, found.extraction, self._names, is_again,
+            name, block, run.options, self.functions.best, run.unusable, weights, same, once, is_hoisted,
+            run.preparable, pricing, found.extraction, self._names, is_again,
         )  # fmt: skip
         in_kernels = run.options.has_kernels and name not in self._in_loops
         extract = extract_kernels if in_kernels else extract_operators
@@ -399,17 +368,19 @@ class Units:
         """The functions that run inside a loop or branch, which is one executable."""
 
         def below(name: str) -> list[str]:
-            f = self.functions.get(name)
+            f = self.functions.best.get(name)
             return [] if f is None else [n for e in f.expressions() for n in functions_of(e)]
 
         run = (n for f in self.module for e in f.expressions() if e.op in CONTROL for n in functions_of(e))
-        return self.functions.keys() & reached(run, below).keys()
+        return self.functions.best.keys() & reached(run, below).keys()
 
     def _alternatives(
         self, roots: Sequence[Expr], scope: Scope, known: DeclaredFacts, run: _Run
     ) -> dict[Proposal, Answers]:
         """The proposals of schemas for a block, each with the answers that it was given; none without a budget."""
-        schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large_bytes < math.inf]
+        schemas = [
+            s for s in self.options.rules.schemas if MEMORY not in s.tags or large_bytes(self.options) < math.inf
+        ]
         has_budget = self.options.budget.nodes > 0 and self.options.budget.seconds > 0
         return self._proposals(postorder(roots), schemas, scope, known, run) if schemas and has_budget else {}
 
@@ -436,15 +407,11 @@ class Units:
         asked: Container[Expr] = (),
     ) -> dict[Proposal, Answers]:  # fmt: skip
         """The proposals for `nodes`, all of a block, except those that were `asked` about before."""
-        self._readers, self._nodes, self._once = {}, nodes, {}
         needed = frozenset[str]().union(*(s.facts for s in schemas))
-        self._facts_of = partial(known_facts(known.facts, known.exact, scope).among, needed)
-        self._known_ahead = {e: str(e.attr("name")) in known.weights for e in nodes if e.op == VAR}
-        for e in nodes:
-            for a in e.args:
-                self._readers.setdefault(a, []).append(e)
-        seconds = _ASKING * self.options.budget.seconds - self._spent(run)
-        found, is_all = proposals([e for e in nodes if e not in asked], schemas, self, time.thread_time() + seconds)
+        facts_of = partial(known_facts(known.facts, known.exact, scope).among, needed)
+        queries = BlockQueries(self.options, self.functions, nodes, known.weights, facts_of)
+        deadline = time.thread_time() + _ASKING * self.options.budget.seconds - self._spent(run)
+        found, is_all = proposals([e for e in nodes if e not in asked], schemas, queries, deadline)
         self._is_cut_short = self._is_cut_short or not is_all
         return found
 
@@ -452,95 +419,19 @@ class Units:
         """Seconds of processor time of a run without extraction."""
         return time.thread_time() - run.started - (run.result.extraction.spent - run.extraction_before)
 
-    def facts(self, e: Expr) -> frozenset[str]:
-        return self._facts_of(e)
 
-    def extent(self, size: Dim) -> int:
-        return _extent(self.options, size)
-
-    def largest_value(self, size: Dim) -> int:
-        return self.options.largest_value(size, self.corner)
-
-    def seconds(self, flops: float, moved: float, contracts: bool) -> float:
-        """See `rules.schemas.Functions`. Flops, for custom cost models."""
-        p = self.options.profile
-        if self.options.cost is not None:
-            return flops
-        rate = p.matmul_rate.get("float32", p.vector_rate) if contracts else p.vector_rate
-        launch = p.launch + p.library_launch if contracts else p.launch
-        return flops / rate + moved / p.bandwidth + launch
-
-    @property
-    def corners(self) -> int:
-        return self.options.corners
-
-    @property
-    def large_bytes(self) -> float:
-        """Infinity in kernels, whose storages are kept, and for custom cost models."""
-        if self.options.held:
-            return 0.0
-        fresh = self.options.execution == WHOLE and self.options.cost is None
-        return self.options.profile.fresh_bytes if fresh else math.inf
-
-    @property
-    def nodes(self) -> Sequence[Expr]:
-        return self._nodes
-
-    def readers(self, e: Expr) -> Sequence[Expr]:
-        return self._readers.get(e, ())
-
-    def best(self, name: str, outside: bool = False) -> Function | None:
-        found = self._second_forms.get(name) if outside else None
-        found = found or self.functions.get(name)
-        return found if found is not None and is_one_block(found) else None
-
-    def is_known_ahead(self, e: Expr) -> bool:
-        known = self._known_ahead
-        for x in postorder((e,), stop=known.__contains__):
-            if x not in known:
-                known[x] = x.op == CONSTANT or (bool(x.args) and all(known[a] for a in x.args))
-        return known[e]
-
-    def as_written(self, name: str) -> Function | None:
-        found = next((f for f in self.module if f.name == name), None)
-        return found if found is not None and is_one_block(found) else None
-
-    def calls(self, name: str) -> int:
-        return self._calls[name]
-
-    @cached_property
-    def _calls(self) -> Counter[str]:
-        return Counter(n for f in self.module for e in f.expressions() if e.op == CALL for n in functions_of(e))
-
-    def ahead_params(self, name: str) -> Sequence[bool]:
-        return self._ahead.get(name) or (False,) * len(self.functions[name].params)
-
-    def once(self, key: Hashable, make: Callable[[ProgramQueries], Made]) -> Made:
-        if (self.corner, key) not in self._once:
-            self._once[self.corner, key] = make(self)
-        return self._once[self.corner, key]
-
-    def add(self, function: Function, suffix: str) -> Function:
-        stem = f"{function.name}_{suffix}"
-        for known in self._added.get(stem, ()):
-            if replace(known, name=function.name) == function:
-                return known
-        made = replace(function, name=self._fresh_name(stem))
-        self._added.setdefault(stem, []).append(made)
-        self.functions[made.name] = made
-        return made
-
-    def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
-        others = (f for f in self.functions.values() if f.name != function.name)
-        return batch_function(Module((function, *others)), function, mapped, length)
+def _shared(module: Module) -> Module:
+    """`module` with repeated blocks as functions, so that each is searched once."""
+    functions, taken = {f.name: f for f in module}, {f.name for f in module}
+    for f in module:
+        functions[f.name], made = outline(f, partial(fresh_name, taken=taken), _has_layout)
+        for block in made:
+            functions[block.name] = block
+            calls = sum(block.name in functions_of(e) for e in functions[f.name].expressions())
+            log_at(2, f"repeated block {block.name}: {len(block.expressions())} nodes, {calls} calls in {f.name}")
+    return Module(tuple(functions.values()))
 
 
 def _has_layout(e: Expr) -> bool:
     """Whether the layout of a convolution of images is chosen with that of its neighbours, across blocks."""
     return e.op in _CONVOLUTIONS and e.ndim >= _IMAGE_RANK
-
-
-def _extent(options: Options, size: Dim) -> int:
-    """The value of a size at the first binding."""
-    known = options.bindings[0]
-    return int(size.evaluate({v: known.get(v, ASSUMED_SIZE) for v in size.variables}))

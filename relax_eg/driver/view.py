@@ -110,14 +110,13 @@ def view(
         execution=execution,
     )  # fmt: skip
     seen: list[_WatchedGraph] = []
-    units = Units(traced.module, options, weight_names(traced, options))
 
     def watch(function: str, read: Dump, chosen: Mapping[int, int]) -> None:
         origins = units.module[function].origins if function in {f.name for f in units.module} else NO_ORIGINS
         lines = {c: str(origins[e].lines[0]) for c, every in read.written.items() for e in every if e in origins}
         seen.append(_WatchedGraph(function, read, dict(chosen), lines))
 
-    units.watch = watch
+    units = Units(traced.module, options, weight_names(traced, options), watch=watch)
     units.run()
     found = _find_value(seen, value)
     if found is None:

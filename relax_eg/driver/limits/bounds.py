@@ -52,9 +52,9 @@ def bound_of(search: Search, tried: Iterable[Footprint]) -> LeastBytes:
 
     found: dict[tuple[int, ...], LeastBytes] = {}
     for u in (e.units for e in search.entries):
-        graphs = {name: read.graph for name in u.functions if (read := u.graph_of(name)) is not None}
+        graphs = {name: read.graph for name in u.functions.best if (read := u.graph_of(name)) is not None}
         key = tuple(map(id, graphs.values()))
         if key not in found:
-            found[key] = of(graphs, u.functions)
+            found[key] = of(graphs, u.functions.best)
     in_loops = [of({}, {f.name: f for f in m}) for c in search.fissions.values() for m in c.loops]
     return most_of([results, min((*found.values(), *in_loops), key=lambda n: n.bytes, default=NOTHING)])

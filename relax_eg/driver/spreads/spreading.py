@@ -345,7 +345,7 @@ def _joined(
     units: Units, chosen: Module, taken: Mapping[str, Mapping[int, int]], mesh: DeviceMesh
 ) -> tuple[SpreadProgram, dict[str, Dump]]:
     """All values of a program that was searched, and the e-graph of each function."""
-    functions = {f.name: f for f in (*units.functions.values(), *units.module)}
+    functions = {f.name: f for f in (*units.functions.best.values(), *units.module)}
     order = [f.name for f in reversed(callees_first(chosen))]
     main = chosen.main.name
     dumps: dict[str, Dump] = {}
@@ -362,7 +362,7 @@ def _joined(
         dumps[name] = read
         picked = taken.get(name) or {c: max(0, k) for c, k in enumerate(read.graph.as_written)}
         graphs[name] = FunctionGraph(function, read.graph, _leaf_of(read), read.build, picked)
-    model = WholeCost(units.options.profile, units.options.bindings[0], units.functions)
+    model = WholeCost(units.options.profile, units.options.bindings[0], units.functions.best)
     return join_graphs(graphs, [main, *(n for n in order if n != main and n in graphs)], model, mesh), dumps
 
 
