@@ -70,7 +70,7 @@ def any_program(search: Search, rng: random.Random) -> Module | None:
     (block,) = entry.units.module.main.blocks
     bindings = tuple(replace(b, value=v) for b, v in zip(block.bindings, values, strict=True))
     made = Function(main.name, main.params, (replace(block, bindings=bindings),), entry.units.module.main.result)
-    return Module((made, *(f for f in entry.units.functions.values() if f.name != main.name)))
+    return Module((made, *(f for f in entry.units.functions.best.values() if f.name != main.name)))
 
 
 def needs(module: Module, sizes: dict[str, int]) -> int:
