@@ -192,7 +192,7 @@ class Call:
         self._kernels = kernels
         values = plan.program.values
         places = plan.places
-        self._shapes = [_shape(v, sizes) for v in values]
+        self._shapes = [_sizes_of(v.annotation, sizes) for v in values]
         self._arguments = sum(v.role == "argument" for v in values)
         # The value in each storage at the end of a call, and so at the start of the next. Workspaces are left out, as
         # XLA allocates its own.
@@ -425,10 +425,6 @@ def _is_small(shape: tuple[int, ...]) -> bool:
     for n in shape:
         count *= n
     return count <= _INSIDE
-
-
-def _shape(v: Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return _sizes_of(v.annotation, sizes)
 
 
 def _sizes_of(a: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -293,7 +293,7 @@ class _Tiling:
         name = str(loop_of(made.indices[self.axis]))
         unit = 1
         for term in walk(made.value):
-            for dim in _indices(term):
+            for dim in tuple(i for i in term.indices if isinstance(i, Dim)) if isinstance(term, Read) else ():
                 for by in _divisors(dim.substitute(self.sizes), name):
                     unit = math.lcm(unit, by)
         return unit if size % unit == 0 else None
@@ -395,10 +395,6 @@ class _Tiling:
 
 def _ceil(a: int, b: int) -> int:
     return -(-a // b)
-
-
-def _indices(term: Scalar) -> tuple[Dim, ...]:
-    return tuple(i for i in term.indices if isinstance(i, Dim)) if isinstance(term, Read) else ()
 
 
 def _divisors(dim: Dim, name: str) -> Iterator[int]:

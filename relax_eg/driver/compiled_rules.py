@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from relax_eg.backend.gpu.hlo import CUDNN, CustomCall, custom_calls, launches, multiplies
+from relax_eg.backend.gpu.hlo import CUDNN, custom_calls, launches, multiplies
 from relax_eg.backend.gpu.target import GpuTarget, target_for
 from relax_eg.backend.libraries import unavailable_reason
 from relax_eg.backend.program import abstract_array
@@ -118,8 +118,4 @@ def _judged(instance: Instance, text: str) -> tuple[str, str]:
             "",
             f"{call.target} has the mask {call.mask or 'none'}, and the pattern is{'' if is_causal else ' not'} causal",
         )
-    return _text(call), ""
-
-
-def _text(call: CustomCall) -> str:
-    return f"{call.target} of {', '.join(call.operands)}{', causal' if call.mask == _CAUSAL else ''}"
+    return f"{call.target} of {', '.join(call.operands)}{', causal' if call.mask == _CAUSAL else ''}", ""

@@ -110,7 +110,11 @@ def report_of(
         libraries=_libraries(traced.module, module, options),
         kernels=() if kept else tuple(row for o in outcomes for row in o.block.kernels),
         device=DeviceRow.of(inside.profile) if options.cost is None else None,
-        growth=_growth(outcomes),
+        growth=tuple(
+            GrowthRow(o.block.selected.function, n, r.phase, r.nodes, r.matches)
+            for o in outcomes
+            for n, r in enumerate(o.saturation.growth)
+        ),
         unproved=tuple(dict.fromkeys(u for o in outcomes for u in o.saturation.unproved)),
         others=tuple(others),
         signature=_signature(traced.module),
@@ -148,14 +152,6 @@ def _in_detail(
         new = old if kept else with_details(after, chosen, inside, at, kernels, search.weights)
         rows.append(AtSizes(dict(at), old, new))
     return rows
-
-
-def _growth(outcomes: Sequence[Outcome]) -> tuple[GrowthRow, ...]:
-    return tuple(
-        GrowthRow(o.block.selected.function, n, r.phase, r.nodes, r.matches)
-        for o in outcomes
-        for n, r in enumerate(o.saturation.growth)
-    )
 
 
 def _signature(module: Module) -> str:

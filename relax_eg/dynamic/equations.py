@@ -416,11 +416,7 @@ def _selecting(
         if s.reduce == term:
             at = done[s.term]
             env[at] = Select(less(Index(s.var), Index(s.size)), env.get(at, at), Const(s.fill, at.dtype))
-    return replace(made, body=_replaced(made.body, env)) if env else made
-
-
-def _replaced(term: Scalar, env: Mapping[Scalar, Scalar]) -> Scalar:
-    return rebuild(term, with_parts, env)
+    return replace(made, body=rebuild(made.body, with_parts, env)) if env else made
 
 
 _RebuildReduction = Callable[[Reduce, Reduce, Mapping[Scalar, Scalar]], Reduce]

@@ -109,7 +109,7 @@ def _regrouped(digits: Sequence[Digit], shape: Sequence[Dim], moves: Moves) -> l
 
 def strided_slice(use: OperatorUse) -> CapacityStep | None:
     moving = use.moving_axes()
-    if not moving or not _moves_any(use, "begin", "end"):
+    if not moving or not any(use.moves(d) for name in ("begin", "end") for d in use.site[name]):
         return None
     begin, strides = use.site["begin"], use.site["strides"]
     result = _result(use)
@@ -255,10 +255,6 @@ def _result(use: OperatorUse) -> Tensor:
     result = deduce(use.site.op, use.site.operands, use.site.attrs)
     assert isinstance(result, Tensor)
     return result
-
-
-def _moves_any(use: OperatorUse, *names: str) -> bool:
-    return any(use.moves(d) for name in names for d in use.site[name])
 
 
 MOVING: tuple[Rule, ...] = (reshape, strided_slice, split, flip, concat, dynamic_slice, dynamic_update_slice)

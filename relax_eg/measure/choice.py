@@ -57,7 +57,10 @@ def fastest(
             progress(f"{len(calls)} programs, look {look + 1}")
         for label, times in time_interleaved(calls, seconds * len(calls), look).items():
             samples[label] = np.concatenate([samples[label], times]) if label in samples else times
-        rows = _rows(samples, first, predicted)
+        rows = [
+            MeasuredRow(label, predicted[label], float(np.median(times)), *_ratio(samples, first, label))
+            for label, times in samples.items()
+        ]
         won = [r.label for r in rows if r.low > GAIN and r.label in calls]
         chosen, *others = won or [first]
         for label in others:
@@ -80,13 +83,6 @@ def _may_win(samples: Samples, first: str, label: str, won: Sequence[str]) -> bo
     if _ratio(samples, first, label)[2] < GAIN:
         return False
     return not any(_ratio(samples, label, other)[1] > 1.0 for other in won if other != label)
-
-
-def _rows(samples: Samples, first: str, predicted: Mapping[str, float]) -> list[MeasuredRow]:
-    return [
-        MeasuredRow(label, predicted[label], float(np.median(times)), *_ratio(samples, first, label))
-        for label, times in samples.items()
-    ]
 
 
 def _ratio(samples: Samples, a: str, b: str) -> tuple[float, float, float]:

@@ -95,7 +95,11 @@ def load(path: str | Path, module: Module, temporary: Temporary | None = None) -
         raise MemoryPlanError(f"{where}: the plan is of other kernels than those of {program.name}()")
     try:
         scope = Scope(assume=data["sizes"])
-        placed = _placement(data)
+        placed = Placement(
+            tuple(int(n) for n in data["order"]),
+            tuple(Storage(Dim.of(s["bytes"]), int(s["itemsize"]), str(s["dtype"])) for s in data["storages"]),
+            {int(r["value"]): Place(int(r["storage"]), Dim.of(r["offset"])) for r in data["values"]},
+        )
         found = problems(program, placed, bindings_of(scope, program.variables))
     except DAMAGED as e:
         raise MemoryPlanError(f"{where}: not a plan that can be followed: {type(e).__name__}: {e}") from None
@@ -114,14 +118,6 @@ def _temporaries(where: str, data: Mapping[str, Any]) -> Temporaries:
         return Temporaries(of_step={str(name): Dim.of(d) for name, d in data["temporaries"]["bytes"].items()})
     except DAMAGED as e:
         raise MemoryPlanError(f"{where}: not a plan that can be followed: {type(e).__name__}: {e}") from None
-
-
-def _placement(data: Mapping[str, Any]) -> Placement:
-    return Placement(
-        tuple(int(n) for n in data["order"]),
-        tuple(Storage(Dim.of(s["bytes"]), int(s["itemsize"]), str(s["dtype"])) for s in data["storages"]),
-        {int(r["value"]): Place(int(r["storage"]), Dim.of(r["offset"])) for r in data["values"]},
-    )
 
 
 def program_key(program: MemoryProgram) -> str:

@@ -142,7 +142,7 @@ def _comparison_data(c: AlignedPrograms, heading: str, number: int, with_figures
         "notes": [
             {"label": f"{r.name}, {r.target}, {binding_text(r.at)}", "lines": text.note_lines(r)} for r in c.reports
         ],
-        "kernels": [_kernels(x) for x in c.columns],
+        "kernels": [{"label": x.label, "parts": x.cost.parts, "rows": x.cost.rows} for x in c.columns],
         "has": {
             "measured": any(x.measured is not None for x in c.columns),
             "memory": any(x.cost.memory is not None for x in c.columns),
@@ -163,10 +163,6 @@ def _roofline_text(x: Column) -> str:
 
 def _differs(seconds: Sequence[float], i: int) -> bool:
     return i > 0 and seconds[0] > 0 and seconds[i] > 0 and ratio(seconds[0], seconds[i]) != "as fast"
-
-
-def _kernels(x: Column) -> dict[str, Any]:
-    return {"label": x.label, "parts": x.cost.parts, "rows": x.cost.rows}
 
 
 def _at_peak(x: Column) -> str:

@@ -13,7 +13,7 @@ import jaxlib
 
 from relax_eg.argument_checks import short_repr
 from relax_eg.backend.checks import check_addressable
-from relax_eg.backend.family import KERNELS, Family, Solution, Variant
+from relax_eg.backend.family import KERNELS, Family, Solution
 from relax_eg.backend.gpu.devices import GPUS
 from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
 from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram, Predicted, by_line
@@ -136,14 +136,10 @@ def _bindings(
     return list({tuple(s.items()): s for s in given}.values())
 
 
-def _variant(solution: Solution, sizes: Mapping[str, int]) -> Variant:
-    return solution.variants[Family(solution.program, solution.variants).variant_at(sizes)]
-
-
 def _check_memory(solution: Solution, sizes: Mapping[str, int], target: GpuTarget, asked: str) -> None:
     """OptionError where arguments and results, and what is planned between kernels where calls run in kernels, do not
     fit into the device's memory. What one XLA program stores is XLA's choice."""
-    variant = _variant(solution, sizes)
+    variant = solution.variants[Family(solution.program, solution.variants).variant_at(sizes)]
     planned = plan(variant.module, dict(sizes))
     needs = {
         f"{role}s": sum(

@@ -156,7 +156,7 @@ class _Block:
     def _places(self, loops: tuple[str, ...], over: tuple[str, ...], part: Any) -> Any:
         blocks, shape = self.blocks, tuple(self.kernel.extents[n] for n in over)
         place = LoopValue(np.int32(0) if part is None else lax.mul(part, np.int32(math.prod(shape))))
-        for name, stride in zip(over, _strides(shape), strict=True):
+        for name, stride in zip(over, [math.prod(shape[n + 1 :]) for n in range(len(shape))], strict=True):
             along = LoopValue(self._at[name], (name,) if name in loops else ())
             step = blocks.pointwise(lambda x, stride=stride: lax.mul(x, lax.full_like(x, stride)), along)
             place = blocks.pointwise(lax.add, place, step)
@@ -209,7 +209,3 @@ def _combined(block: _Block, refs: Sequence[Any]) -> None:
     highest, *totals = map(LoopValue, lax.fori_loop(0, kernel.parts, step, start), loops)
     blocks.set_sums(group, highest, totals)
     block.store(written, _everywhere(blocks, blocks.term(kernel.value)), (kernel.loops, kernel.output.dtype))
-
-
-def _strides(shape: tuple[int, ...]) -> list[int]:
-    return [math.prod(shape[n + 1 :]) for n in range(len(shape))]
