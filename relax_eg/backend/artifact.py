@@ -92,7 +92,7 @@ class _Objects:
 
 
 def _name(value: Any) -> Any:
-    """A JAX object as plain data. _Unnamed where it is of no class that a file may name."""
+    """A JAX object as plain data. `_NotNameable` where it is of no class that a file may name."""
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value

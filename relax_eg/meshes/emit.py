@@ -84,9 +84,9 @@ class _Emitted:
             elif is_entry:
                 wanted.append((v, tuple(c.outputs[i] for c in self.found.choices)))
             else:
-                wanted.append((v, self.handed(v)))
+                wanted.append((v, self.result_placement(v)))
         fields = [
-            self.value(*w) if w is not None else self.nothing(v)
+            self.value(*w) if w is not None else self.placeholder(v)
             for v, w in zip(program.fields[name], wanted, strict=True)
         ]
         written = self.graph.function
@@ -100,7 +100,7 @@ class _Emitted:
     def is_chosen(self, v: int) -> bool:
         return v in self.found.choices[0].chosen or self.program.values[v].is_free
 
-    def handed(self, v: int) -> Parts:
+    def result_placement(self, v: int) -> Parts:
         """The placement in which a function that is run hands over a result: that of the parameter to which it goes
         back, or else that in which it is read outside."""
         back = self.backs.get(v)
@@ -109,25 +109,25 @@ class _Emitted:
         read = next(((n, slot) for n, slot in self.program.results.get(v, ()) if self.is_chosen(n)), None)
         if read is not None:
             return self.operand(*read)
-        return tuple(REPLICATED if p == PARTIAL_SUM else p for p in self.home(v))
+        return tuple(REPLICATED if p == PARTIAL_SUM else p for p in self.first_placement(v))
 
-    def nothing(self, v: int) -> Expr:
+    def placeholder(self, v: int) -> Expr:
         """What stands for a value that nobody needs."""
         annotation = self.program.values[v].annotation
         assert isinstance(annotation, Tensor) and annotation.shape is not None and annotation.dtype is not None
         return op.zeros(annotation.shape, annotation.dtype)
 
-    def home(self, v: int) -> Parts:
+    def first_placement(self, v: int) -> Parts:
         """The placement in which a value is annotated first: where it comes about, sums that are not to stay partial
         summed up."""
         found = self.homes.get(v)
         if found is None:
-            summed, made = self.summed(v), tuple(c.part(v) for c in self.found.choices)
-            apart = len(turns(made, summed, True)) > len(turns(made, summed, False)) and self.sums_apart(v)
+            summed, made = self.placement_summed_up(v), tuple(c.part(v) for c in self.found.choices)
+            apart = len(turns(made, summed, True)) > len(turns(made, summed, False)) and self.can_stay_partial(v)
             found = self.homes[v] = made if apart else summed
         return found
 
-    def summed(self, v: int) -> Parts:
+    def placement_summed_up(self, v: int) -> Parts:
         """The placement in which a value comes about, sums that are not to stay partial summed up at once."""
         found: list[Part] = []
         for c in self.found.choices:
@@ -139,7 +139,7 @@ class _Emitted:
             found.append(part)
         return tuple(found)
 
-    def sums_apart(self, v: int) -> bool:
+    def can_stay_partial(self, v: int) -> bool:
         """Whether a value can come about as what each device has of its sums, which are taken in turn."""
         chosen = [c.chosen[v] for c in self.found.choices]
         sums = [(n, c.strategy) for n, c in zip(self.found.mesh.sizes, chosen, strict=True)
@@ -158,7 +158,7 @@ class _Emitted:
 
     def source(self, v: int, parts: Parts) -> Parts | None:
         """The placement of the expression that is annotated to be in `parts`; None if the value comes about there."""
-        home = self.home(v)
+        home = self.first_placement(v)
         if parts == home or not isinstance(self.program.values[v].annotation, Tensor):
             return None
         via: list[Part] = []
@@ -193,10 +193,10 @@ class _Emitted:
         if value.is_free:
             leaf = self.graph.leaf(value.number, 0)
             assert leaf is not None
-            return self.on_first(leaf, (REPLICATED,) * len(parts), parts)
+            return self.as_partial_sum(leaf, (REPLICATED,) * len(parts), parts)
         via = self.source(v, parts)
         if via is not None:
-            return self.annotated(self.brought(self.at[v, via], via, parts), parts)
+            return self.annotated(self.with_placement(self.at[v, via], via, parts), parts)
         raw = self.computed(v)
         if value.number >= 0:
             self.made[raw] = value.number
@@ -211,7 +211,7 @@ class _Emitted:
                   for a, p in enumerate(parts))  # fmt: skip
         return op.annotate_sharding(e, self.mesh, str(MeshPlacement(tuple(placed))))
 
-    def brought(self, e: Expr, before: Parts, after: Parts) -> Expr:
+    def with_placement(self, e: Expr, before: Parts, after: Parts) -> Expr:
         """`e`, in placement `before`, as in `after`: partial sums are summed up, and others made of whole values."""
         ahead = _partial(before)
         summed = [i for i, a in enumerate(ahead) if after[a] != PARTIAL_SUM]
@@ -220,9 +220,9 @@ class _Emitted:
             parts = tuple(p + 1 if isinstance(p, int) else 0 if p == PARTIAL_SUM else p for p in before)
             merged = op.reshape(e, (math.prod(self.found.mesh.sizes[a] for a in ahead), *e.shape[len(ahead) :]))
             e, summed = op.annotate_sharding(merged, self.mesh, str(MeshPlacement(parts))), [0]
-        return self.on_first(op.sum(e, summed) if summed else e, left, after)
+        return self.as_partial_sum(op.sum(e, summed) if summed else e, left, after)
 
-    def on_first(self, e: Expr, before: Parts, after: Parts) -> Expr:
+    def as_partial_sum(self, e: Expr, before: Parts, after: Parts) -> Expr:
         """`e`, in placement `before`, as a sum along the axes along which only `after` is partial: the first device has
         all of it, the others zeros."""
         ahead = list(_partial(before))
@@ -243,7 +243,7 @@ class _Emitted:
         way = value.ways[self.found.choices[0].chosen[v].way]
         if way.op == "result":
             c, k, index = self.site(v)
-            call = self.called(c, k)
+            call = self.call_of(c, k)
             return call if index is None else tuple_get(call, index)
         operands = [self.at[c, self.operand(v, i)] for i, c in enumerate(way.children)]
         if way.candidate < 0:  # a field of a tuple
@@ -252,7 +252,7 @@ class _Emitted:
             ring = c.chosen[v].strategy.ring
             if ring is not None:
                 return self.in_ring(v, way, operands, a, ring)
-        if PARTIAL_SUM in (home := self.home(v)):
+        if PARTIAL_SUM in (home := self.first_placement(v)):
             return self.batched(v, way, operands, home)
         return self.applied(v, way, operands)
 
@@ -264,8 +264,8 @@ class _Emitted:
         # The value itself, which one device then has.
         parts = [self.operand(v, i) for i in range(len(operands))]
         left = [tuple(REPLICATED if q == PARTIAL_SUM else q for q in p) for p in parts]
-        whole = [self.brought(x, p, q) for x, p, q in zip(operands, parts, left, strict=True)]
-        return self.on_first(self.applied(v, way, whole), tuple(REPLICATED for _ in home), home)
+        whole = [self.with_placement(x, p, q) for x, p, q in zip(operands, parts, left, strict=True)]
+        return self.as_partial_sum(self.applied(v, way, whole), tuple(REPLICATED for _ in home), home)
 
     def in_pieces(self, v: int, way: ValueWay, operands: Sequence[Expr], home: Parts) -> Expr | None:
         """The expression of what each device has of the sum of a value, `home`; None if there is none."""
@@ -288,7 +288,7 @@ class _Emitted:
 
     def in_ring(self, v: int, way: ValueWay, operands: Sequence[Expr], a: int, ring: Ring) -> Expr:
         """The expression that computes a value by pieces that go round along axis `a` of the mesh."""
-        n, home = self.found.mesh.sizes[a], self.home(v)
+        n, home = self.found.mesh.sizes[a], self.first_placement(v)
         parts = [self.operand(v, i) for i in range(len(operands))]
         result = self.program.values[v].annotation
         assert isinstance(result, Tensor) and result.shape is not None
@@ -425,13 +425,13 @@ class _Emitted:
     def callee(self, c: int) -> str:
         return str(self.function_operand(c).attr("name"))
 
-    def given(self, c: int, k: Candidate) -> list[tuple[int, Parts] | None]:
+    def arguments_of(self, c: int, k: Candidate) -> list[tuple[int, Parts] | None]:
         """The value and the placement of each argument; None for an argument that nobody needs."""
         handed = self.program.handed_on.get((self.name, c))
         if handed is not None:
             results = [handed.get(i, -1) for i in range(len(k.children))]
             return [
-                (self.numbers[x], self.home(r)) if r >= 0 and self.is_chosen(r) else None
+                (self.numbers[x], self.first_placement(r)) if r >= 0 and self.is_chosen(r) else None
                 for x, r in zip(k.children, results, strict=True)
             ]
         runs = runs_of(k.op, k.children, k.site.attrs)
@@ -439,7 +439,7 @@ class _Emitted:
             index = group_arguments(k.op, k.children, k.site.attrs).index
             given = [self.program.arguments.get((self.name, c, i), -1) for i in range(len(runs[0].constants))]
             return [(self.numbers[index], (REPLICATED,) * len(self.found.choices))] + [
-                (a, self.home(a)) if a >= 0 and self.is_chosen(a) else None for a in given
+                (a, self.first_placement(a)) if a >= 0 and self.is_chosen(a) else None for a in given
             ]
         # What a condition and a body carry is placed as the body takes it.
         taken = [
@@ -464,18 +464,18 @@ class _Emitted:
         return found
 
     def arguments(self, c: int, k: Candidate) -> list[tuple[int, Parts]]:
-        return [g for g in self.given(c, k) if g is not None]
+        return [g for g in self.arguments_of(c, k) if g is not None]
 
-    def called(self, c: int, k: Candidate) -> Expr:
+    def call_of(self, c: int, k: Candidate) -> Expr:
         """The call, or the loop, with its arguments placed as the function takes them."""
         found = self.calls.get(c)
         if found is None:
-            given = iter(self.given(c, k))
+            given = iter(self.arguments_of(c, k))
             operands: list[Expr] = []
             for x in k.children:
                 g = None if self.is_function(x) else next(given)
                 operands.append(
-                    self.function_operand(x) if self.is_function(x) else self.nothing(self.numbers[x]) if g is None
+                    self.function_operand(x) if self.is_function(x) else self.placeholder(self.numbers[x]) if g is None
                     else self.at[g]
                 )  # fmt: skip
             found = self.calls[c] = self.graph.build(c, self.graph.taken[c], operands)
