@@ -54,6 +54,7 @@ from relax_eg.extract.numbers import TINY
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode
 from relax_eg.extract.report import AS_WRITTEN, MeasuredRow
+from relax_eg.figures import binding_text
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
@@ -482,7 +483,7 @@ def time_candidates(search: Search, call: Callable[[CandidateProgram], Any]) -> 
         """The fastest of the program as written and `variants`."""
         nonlocal timed_at
         timed_at += 1
-        sizes = ", ".join(f"{v}={n}" for v, n in binding.items())
+        sizes = binding_text(binding)
         log_at(2, f"measure: {1 + len(variants)} programs at {sizes}")
 
         def progress(what: str) -> None:

@@ -30,6 +30,7 @@ from relax_eg.backend.stored import (
 from relax_eg.backend.trees import tree_as_data
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
+from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import dims_of
 from relax_eg.memory import plan
 
@@ -155,7 +156,7 @@ def _check_memory(solution: Solution, sizes: Mapping[str, int], target: GpuTarge
 def _check_fits(what: str, sizes: Mapping[str, int], needs: Mapping[str, int], target: GpuTarget) -> None:
     memory, total = target.gpu.memory_bytes, sum(needs.values())
     if memory and total > memory:
-        at = ", ".join(f"{v}={n}" for v, n in sizes.items())
+        at = binding_text(sizes)
         parts = ", ".join(f"{format_bytes(n)} for {what}" for what, n in needs.items())
         raise OptionError(
             f"{what}(){f' at {at}' if at else ''} needs {format_bytes(total)} ({parts}); {target.gpu.name} "

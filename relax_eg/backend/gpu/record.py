@@ -16,6 +16,7 @@ from relax_eg.backend.gpu.hlo import KINDS, Launch
 from relax_eg.backend.gpu.resources import KernelResources
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
+from relax_eg.figures import binding_text, count_text
 from relax_eg.plain_data import write_file
 from relax_eg.reports.terminal import plain_table, rendered_text
 
@@ -210,16 +211,17 @@ class GpuCompilation:
         if self.no_estimates:
             yield Text(f"no estimates of times: {self.no_estimates}")
         for program in self.programs:
-            yield from _shown(program, self.target)
+            yield from _program_text(program, self.target)
 
     def __str__(self) -> str:
         return rendered_text(self, width=120)
 
 
-def _shown(p: GpuProgram, target: str) -> RenderResult:
-    at = ", ".join(f"{v}={n}" for v, n in p.at.items())
-    padded = ", ".join(f"{v}={n}" for v, n in p.capacities.items())
-    how = f"in kernels, {_several(len(p.executables), 'executable')}" if p.execution == "kernels" else "one executable"
+def _program_text(p: GpuProgram, target: str) -> RenderResult:
+    at, padded = binding_text(p.at), binding_text(p.capacities)
+    how = (
+        f"in kernels, {count_text(len(p.executables), 'executable')}" if p.execution == "kernels" else "one executable"
+    )
     written = ", as written" * p.as_written
     yield Text(f"\n{f'at {at}' if at else 'at its sizes'}{f', padded to {padded}' if padded else ''}: {how}{written}")
     kinds = ", ".join(f"{n} {kind}" for kind, n in p.kinds.items())
@@ -230,7 +232,9 @@ def _shown(p: GpuProgram, target: str) -> RenderResult:
     for name, value in {k: v for e in p.executables for k, v in e.options.items()}.items():
         yield Text(f"  option        {name}={value or '(none)'}")
     yield Text(f"  memory        {format_bytes(p.bytes)} moved" + _beside(told and format_bytes(told.bytes), target))
-    estimate = f"{1e6 * p.seconds:.4g} us" + (f", {_several(p.unpriced, 'launch')} without one" if p.unpriced else "")
+    estimate = f"{1e6 * p.seconds:.4g} us" + (
+        f", {count_text(p.unpriced, 'launch', 'launches')} without one" if p.unpriced else ""
+    )
     predicted = told and f"{1e6 * told.seconds:.4g} us a call"
     yield Text(f"  XLA estimates {estimate}" + _beside(predicted, target))
     between = f" ({format_bytes(p.storage_bytes)} between executables)" if p.storage_bytes else ""
@@ -278,10 +282,6 @@ def _beside_lines(predicted: Mapping[str, tuple[int, int]], compiled: Mapping[st
         (few, less), (many, more) = each[line]
         table.add_row(line or "(not known)", str(few), str(many), format_bytes(less), format_bytes(more))
     yield table
-
-
-def _several(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}{'es' if what.endswith('ch') else 's'}"
 
 
 def _beside(predicted: object, target: str) -> str:

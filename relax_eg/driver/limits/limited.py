@@ -29,7 +29,7 @@ from relax_eg.extract.footprint import MemoryRow
 from relax_eg.extract.numbers import LEAST_SECONDS
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import Mode
-from relax_eg.figures import count_text
+from relax_eg.figures import binding_text, count_text
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
@@ -529,7 +529,7 @@ def _kernel_of(e: Expr) -> Expr:
 
 def _error(search: Search, limit: int, tries: _Limited, accepted: TriedProgram) -> ExtractionError:
     least = accepted.footprint
-    at = ", ".join(f"{v}={n}" for v, n in least.at.items())
+    at = binding_text(least.at)
     shares = Counter(dict[str, int]())
     for value, count in least.peak:
         shares[value] += count
