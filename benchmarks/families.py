@@ -228,7 +228,7 @@ def run(
         best = rx.optimize(case.fn, *case.specs, **more)
     took = time.perf_counter() - started
     traced = traced_program(case.fn, case.specs, {}, case.bounds)
-    options = read_options(traced, target=target, ranges=case.bounds, weights=case.weights, execution=case.execution)
+    options = read_options(traced, target=target, bounds=case.bounds, weights=case.weights, execution=case.execution)
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     guards = [v.guard for v in best.variants]
     dispatch = Dispatch([Guard.read(g) for g in guards])

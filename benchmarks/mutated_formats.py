@@ -254,7 +254,7 @@ def _profile(folder: Path) -> Format:
 def _entry(folder: Path) -> Format:
     store = Store(folder / "cache", 1 << 30)
     traced = traced_program(chain, SPECS, {}, {"n": (1, 4096)})
-    options = read_options(traced, target="cpu", ranges={"n": (1, 4096)})
+    options = read_options(traced, target="cpu", bounds={"n": (1, 4096)})
     place = cache.EntryPlace(store, cache.key_of(traced, options), traced, options.scope)
     found = uncached(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu")
     place.write(cache.CachedResult(found.variants, False))

@@ -39,7 +39,7 @@ DEFAULT = frozenset[str]()
 
 def searched(program: Any, specs: tuple[Any, ...], sizes: dict[str, int], without: frozenset[str] = DEFAULT) -> Search:
     """A search under a limit that nothing keeps."""
-    traced = traced_program(program, specs, {}, {}, ())
+    traced = traced_program(program, specs)
     rules = rx.rules.default
     for name in sorted(without):
         rules = rules - name
@@ -86,7 +86,7 @@ def test_no_program_is_below_the_bound(module: Module, seed: int) -> None:
 def compare(program: Any, specs: tuple[Any, ...], seed: int, programs_each: int = 4) -> int:
     """The bytes of the bound, which no program that was tried, and none from the e-graph, is below."""
     rng = np.random.default_rng(seed)
-    names = traced_program(program, specs, {}, {}, ()).module.main.size_variables
+    names = traced_program(program, specs).module.main.size_variables
     sizes = {v: int(rng.integers(8, LARGEST)) for v in names}
     search = searched(program, specs, sizes)
     tried = front(search, lambda programs: programs)

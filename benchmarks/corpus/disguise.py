@@ -17,14 +17,12 @@ from relax_eg.explain.nearest import Graph, Nearest
 from relax_eg.ir import CONSTANT, VAR, Expr, postorder
 from relax_eg.rules import Rule, RuleSet
 from relax_eg.rules.parameter_facts import known_facts
-from relax_eg.shapes.relation import split_bounds
 
 
 def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
     """The first of `rules` whose left side the program is."""
     o = program.options
-    ranges, statements = split_bounds(o.get("bounds"))
-    traced = traced_program(program.made_of, program.specs, program.keywords, ranges, statements)
+    traced = traced_program(program.made_of, program.specs, program.keywords, o.get("bounds"))
     bindings = (b for block in traced.module.main.blocks for b in block.bindings)
     names = {e.op for e in operators(b.value for b in bindings)}
     possible = [r for r in rules if r.left_operators == names]
@@ -32,7 +30,7 @@ def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:
         return None
     with debug.options(sharing=False):
         options = read_options(
-            traced, rules=RuleSet("none", []), at=o.get("at"), ranges=ranges, weights=o.get("weights", ()),
+            traced, rules=RuleSet("none", []), at=o.get("at"), bounds=o.get("bounds"), weights=o.get("weights", ()),
             facts=o.get("facts"), numerics=o.get("numerics", "reassociate"),
         )  # fmt: skip
     searched = Units(traced.module, options, weight_names(traced, options), record=True).run().recorded

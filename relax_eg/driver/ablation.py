@@ -22,7 +22,6 @@ from relax_eg.measure.choice import fastest
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.reports import Comparison, CostReport, compare
 from relax_eg.rules import RuleSet, book
-from relax_eg.shapes.relation import split_bounds
 
 ALL = "all rules"
 # The sets of rules that are left out, by name. Fusion and partial library dispatch are those of Relax's ablation.
@@ -94,11 +93,10 @@ def ablate(
     if timed:
         if tell is not None:
             tell("timing", len(allowed), len(allowed) + 1)
-        ranges, statements = split_bounds(options.get("bounds"))
         known = inspect.signature(optimize).parameters
         kwspecs = {k: v for k, v in options.items() if k not in known}
         named = specs_by_name(options.get("specs"), kwspecs)
-        traced = traced_program(program, args, named, ranges, statements)
+        traced = traced_program(program, args, named, options.get("bounds"))
         reports = _timed(found, *random_arguments(traced, {}, reports[ALL].at))
     return Ablation(compare(*reports.values(), labels=list(reports), against=ALL, as_written=True), wanted)
 

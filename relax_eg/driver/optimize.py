@@ -38,7 +38,7 @@ from relax_eg.ir.wellformed import check as check_module
 from relax_eg.logs import dump as dump_stages
 from relax_eg.logs import dump_folder, log_at
 from relax_eg.rules import Numerics, RuleSet
-from relax_eg.shapes.relation import Bounds, split_bounds
+from relax_eg.shapes.relation import Bounds
 
 # chosen: how many times as long as another program one may take that stores a small part. Kernels through Pallas took
 # 1.1 to 2.4 times as long as the model of blocks says (docs/kernels.md), so predictions differ by more.
@@ -166,10 +166,9 @@ def optimize(
             program, *args, mesh=mesh, specs=specs_by_name(specs, kwspecs), rules=rules, target=target, at=at,
             bounds=bounds, numerics=numerics, facts=facts, memory_limit=memory_limit, budget=budget,
         )  # fmt: skip
-    ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
+    traced = traced_program(program, args, specs_by_name(specs, kwspecs), bounds)
     options = read_options(
-        traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights_of(program, traced, weights),
+        traced, rules=rules, target=target, at=at, bounds=bounds, weights=weights_of(program, traced, weights),
         facts=facts, numerics=numerics, budget=budget, measure=measure if isinstance(measure, int) else 0,
         execution=execution, memory_limit=memory_limit, time_limit=time_limit,
     )  # fmt: skip

@@ -42,7 +42,7 @@ from relax_eg.rules.certificates import is_shipped, status
 from relax_eg.rules.libraries import libraries_of
 from relax_eg.rules.schemas import ExtractionStep
 from relax_eg.shapes import Dim, Scope
-from relax_eg.shapes.relation import Bound
+from relax_eg.shapes.relation import Bound, Bounds, split_bounds
 
 Sizes = Mapping[str, int]
 Target = str | Path | Profile | CostModel
@@ -227,7 +227,7 @@ def read_options(
     rules: RuleSet | None = None,
     target: Target | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
-    ranges: Mapping[str, Bound] | None = None,
+    bounds: Bounds | None = None,
     weights: Sequence[str | int] = (),
     facts: Facts | None = None,
     numerics: str = "reassociate",
@@ -237,9 +237,9 @@ def read_options(
     memory_limit: Any = None,
     time_limit: Any = None,
 ) -> Options:
-    """The checked options of `optimize` for a program; `ranges`: those of its `bounds`. Its statements are in the
-    program already. OptionError, BoundsError, RuleError."""
-    ranges = ranges or {}
+    """The checked options of `optimize` for a program, which has the statements of `bounds` already. OptionError,
+    BoundsError, RuleError."""
+    ranges, _ = split_bounds(bounds)
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")

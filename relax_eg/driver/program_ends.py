@@ -26,7 +26,7 @@ from relax_eg.frontends.modules import PreparedModule, prepare_module
 from relax_eg.frontends.trace_check import TraceCheck
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at
-from relax_eg.shapes.relation import Bound
+from relax_eg.shapes.relation import Bounds, split_bounds
 
 # chosen: relative; 4-bit weights are within an eighth of the largest of their group
 _TOLERANCES = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2, "quantised": 0.25}
@@ -36,12 +36,12 @@ def traced_program(
     program: Callable[..., Any] | Module,
     specs: tuple[Any, ...],
     kwspecs: Mapping[str, Any] | None = None,
-    ranges: Mapping[str, Bound] | None = None,
-    assume: tuple[str, ...] = (),
+    bounds: Bounds | None = None,
 ) -> Source:
-    """The program to optimize, from a function or a module. TraceError, SpecError, OptionError."""
+    """The program to optimize, from a function or a module. TraceError, SpecError, OptionError, BoundsError."""
+    ranges, assume = split_bounds(bounds)
     # JAX uses bounds with both sides only; the scope handles the others and rejects wrong ones.
-    decided = {k: (b[0] or 1, b[1]) for k, b in (ranges or {}).items() if isinstance(b, tuple) and _is_pair(b)}
+    decided = {k: (b[0] or 1, b[1]) for k, b in ranges.items() if isinstance(b, tuple) and _is_pair(b)}
     if isinstance(program, Module):
         if specs or kwspecs:
             named = f", got the keyword argument {next(iter(kwspecs))!r}" if kwspecs else ""

@@ -22,7 +22,7 @@ from relax_eg.ir.origin import NO_ORIGINS
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.reports.egraph import Box, ENode, Picture
 from relax_eg.rules import Numerics, RuleSet
-from relax_eg.shapes.relation import Bounds, split_bounds
+from relax_eg.shapes.relation import Bounds
 
 _MOST_LISTED = 12  # limit: lines or operators that an error lists
 
@@ -103,10 +103,9 @@ def view(
     them are shown; by default those of the chosen program and its alternatives. `most`: classes shown. OptionError if
     nothing has that name.
     """
-    ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
+    traced = traced_program(program, args, specs_by_name(specs, kwspecs), bounds)
     options = read_options(
-        traced, rules=rules, target=target, at=at, ranges=ranges, weights=weights, numerics=numerics, budget=budget,
+        traced, rules=rules, target=target, at=at, bounds=bounds, weights=weights, numerics=numerics, budget=budget,
         execution=execution,
     )  # fmt: skip
     seen: list[_WatchedGraph] = []

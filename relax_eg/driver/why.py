@@ -33,7 +33,7 @@ from relax_eg.rules.book.recognised import with_recognitions
 from relax_eg.rules.certificates import status
 from relax_eg.rules.parameter_facts import known_facts
 from relax_eg.rules.schemas import ExtractionStep
-from relax_eg.shapes.relation import Bounds, split_bounds
+from relax_eg.shapes.relation import Bounds
 
 _MOST_PLACES = 4  # limit: further source lines that a reason names
 _MOST_NAMED = 6  # limit: operators that a reason names
@@ -93,8 +93,7 @@ def why_not(
     """
     given = rules if rules is not None else default_rules
     found = _rule(rule, given)
-    ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, specs_by_name(specs, kwspecs), ranges, statements)
+    traced = traced_program(program, args, specs_by_name(specs, kwspecs), bounds)
     verdict = status(found)
     if verdict.status == "refuted":
         return WhyNot(found, "not allowed", "", "", (f"it is refuted and does not run: {verdict.problem.strip()}",))
@@ -103,7 +102,7 @@ def why_not(
     extended = given if named else given + asked
     with debug_options(sharing=False):
         options = read_options(
-            traced, rules=extended, target=target, at=at, ranges=ranges, weights=weights, facts=facts,
+            traced, rules=extended, target=target, at=at, bounds=bounds, weights=weights, facts=facts,
             numerics=numerics, budget=budget,
         )  # fmt: skip
     if found.numerics not in options.numerics:

@@ -23,7 +23,6 @@ from relax_eg.driver.program_ends import traced_program
 from relax_eg.driver.why import RecordedSearch
 from relax_eg.extract.numbers import TINY
 from relax_eg.rules.schemas import MEMORY
-from relax_eg.shapes.relation import split_bounds
 
 mine = rx.RuleSet("mine")
 
@@ -165,12 +164,12 @@ RULES = {r.name: r for r in (*rx.rules.default, *rx.rules.default.schemas)}
 def answered(program: Program, in_pieces: bool, rules: int) -> Counter[str]:
     """The outcomes for the rules that matched in a program and for `rules` others, drawn by its name."""
     options = dict(program.options)
-    ranges, statements = split_bounds(options.pop("bounds", None))
-    traced = traced_program(program.made_of, program.specs, program.keywords, ranges, statements)
+    bounds = options.pop("bounds", None)
+    traced = traced_program(program.made_of, program.specs, program.keywords, bounds)
     given = rx.rules.default if in_pieces else rx.rules.default - MEMORY
     # With a price on each byte, the schemas that save memory are asked about every value.
     held = TINY if in_pieces else 0.0
-    search = RecordedSearch(traced, replace(read_options(traced, rules=given, ranges=ranges, **options), held=held))
+    search = RecordedSearch(traced, replace(read_options(traced, rules=given, bounds=bounds, **options), held=held))
     matched = {name for o in search.found.outcomes for name in (*o.nodes_by_rule, *o.saturation.matches)}
     drawn = random.Random(program.name).sample(sorted(RULES), rules)
     found = [search.why(RULES[name]) for name in sorted(matched & RULES.keys() | {*drawn})]

@@ -33,7 +33,7 @@ from relax_eg.measure.choice import fastest
 from relax_eg.memory.picture import picture
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.reports.terminal import rendered_text
-from relax_eg.shapes.relation import Bounds, split_bounds
+from relax_eg.shapes.relation import Bounds
 
 _MIB = float(1 << 20)  # bytes
 _WIDTH = 160  # chosen: columns of a front as text
@@ -172,10 +172,9 @@ def pareto(
     """
     weights = options.pop("weights", ())
     chosen = {k: options.pop(k) for k in ("rules", "target", "numerics", "facts", "budget") if k in options}
-    ranges, statements = split_bounds(bounds)
-    traced = traced_program(program, args, specs_by_name(specs, options), ranges, statements)
+    traced = traced_program(program, args, specs_by_name(specs, options), bounds)
     read = read_options(
-        traced, at=at, ranges=ranges, weights=weights_of(program, traced, weights), execution=execution,
+        traced, at=at, bounds=bounds, weights=weights_of(program, traced, weights), execution=execution,
         memory_limit=1, **chosen,
     )  # fmt: skip
     search = Search(traced, read)

@@ -56,7 +56,7 @@ from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.rules.kept_answers import keep_answers
 from relax_eg.shapes import Dim, Scope
-from relax_eg.shapes.relation import Bounds, split_bounds
+from relax_eg.shapes.relation import Bounds
 
 _MOST_BYTES = 1 << 60  # limit: bytes of a device's memory; a float holds them
 SECONDS = 60.0  # limit: seconds of the search for placements
@@ -161,17 +161,16 @@ def spread(
         raise OptionError(
             f"mesh={short_repr(mesh)} is one device\n  accepted: a mesh with axes, {{'data': 8}} or 'gpu:4, data=4'"
         )
-    ranges, statements = split_bounds(bounds)
     if budget is None and rules is AS_WRITTEN:
         budget = Budget(nodes=0, seconds=0.0)
     with on_global_view(free_shard_maps):
         named = specs_by_name(specs, kwspecs)
-        traced = traced_program(program, args, named, ranges, statements)
+        traced = traced_program(program, args, named, bounds)
         _check_spreadable(traced)
 
     def options_of(traced: Source) -> Options:
         found = read_options(
-            traced, rules=rules, target=target, at=at, ranges=ranges, facts=facts, numerics=numerics, budget=budget
+            traced, rules=rules, target=target, at=at, bounds=bounds, facts=facts, numerics=numerics, budget=budget
         )
         return replace(found, family=False, sharing=False)  # a function's parameters have one placement for all calls
 
@@ -206,7 +205,7 @@ def spread(
                 left = seconds - (time.monotonic() - started)
                 if left <= _LEFT * seconds and best is not None:
                     break
-                made = traced_program(pipelined(traced, p, where), args, named, ranges, statements)
+                made = traced_program(pipelined(traced, p, where), args, named, bounds)
                 assert isinstance(made, Traced)
                 made = replace(made, fn=traced.fn, name=traced.name)
                 left = seconds - (time.monotonic() - started)  # tracing counts
