@@ -426,8 +426,7 @@ def check_measurable(traced: Source, options: Options) -> None:
         why = "runs in steps" if traced.in_steps else "does more than compute"
         raise OptionError(f"measure: {traced.name}() {why}, and is not timed; leave measure out")
     if options.assumed and options.bindings[0]:
-        sizes = ", ".join(options.bindings[0])
-        raise OptionError(f"measure: sizes to time at are needed: at={{...}} with {sizes}")
+        raise OptionError(f"measure: sizes to time at are needed: at={{...}} with {', '.join(options.bindings[0])}")
     if jax.process_count() > 1:
         raise OptionError("measure: of several processes each would decide for itself; leave measure out")
 
