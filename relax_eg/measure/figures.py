@@ -143,32 +143,50 @@ def result_sizes(p: Profile) -> list[tuple[int, str]]:
     return [*small, *((n, f"fresh {n}") for n in _FRESH)]
 
 
-def figures(p: Profile) -> Iterator[Figure]:
-    """All figures for a device similar to `p`, including those of its compilation modes."""
-    rng = np.random.default_rng(0)
+def simple_figures(p: Profile, chained: Iterable[int], read: Iterable[int], copied: Sequence[int]) -> Iterator[Figure]:
+    """The figures of dispatch, loops, bandwidth, elementwise operators and transposed reads, of any calibration.
 
-    def normal(*shape: int) -> Any:
-        return jnp.asarray(rng.standard_normal(shape, np.float32))
+    - `chained`: the numbers of kernels of the chains.
+    - `read`: the bytes of each of two arrays that are read.
+    - `copied`: those of `read` that are copied, too.
+    """
 
-    line = jnp.linspace(0.0, 1.0, 64)
-    yield Figure("dispatch", lambda x: x, (jnp.zeros(8),))
-    for n in CHAINS:
+    def filled(n: int, x: float) -> Any:  # without a program of XLA, which takes longer to compile
+        return jnp.asarray(np.full(n, x, np.float32))
+
+    yield Figure("dispatch", lambda x: x, (filled(8, 0.0),))
+    line = jnp.asarray(np.linspace(0.0, 1.0, 64, dtype=np.float32))
+    for n in chained:
         yield Figure(f"chain {n}", chain_of_kernels(n), (line,))
     for n in LOOPS:
         yield Figure(f"loop {n}", loop(n), (line,))
     yield from loops_of_kernels(p)
-    for n in memory_sizes(p):
-        x, y = jnp.zeros(n // 4), jnp.ones(n // 4)
+    for n in read:
+        x, y = filled(n // 4, 0.0), filled(n // 4, 1.0)
         yield Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
-        if n <= LARGEST_RESULT or is_large(p):
+        if n in copied:
             yield Figure(f"copy {n}", lambda x: x + 1.0, (x,))
+    yield Figure("elementwise", polynomial, (filled(vector_size(p), 0.0),))
+    normal, side = normal_arrays(), transposed_size(p)
+    a, b = normal(side, side), normal(side, side)
+    yield Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))
+    yield Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
+
+
+def normal_arrays() -> Callable[..., Any]:
+    """A function that makes a float32 array of random elements of the shape that is given; the same for each call of
+    this one."""
+    rng = np.random.default_rng(0)
+    return lambda *shape: jnp.asarray(rng.standard_normal(shape, np.float32))
+
+
+def figures(p: Profile) -> Iterator[Figure]:
+    """All figures for a device similar to `p`, including those of its compilation modes."""
+    normal, sizes = normal_arrays(), memory_sizes(p)
+    yield from simple_figures(p, CHAINS, sizes, [n for n in sizes if n <= LARGEST_RESULT or is_large(p)])
     for n, name in result_sizes(p):
         if name.startswith("fresh"):
             yield Figure(name, lambda x: x + 1.0, (jnp.zeros(n // 4),))
-    yield Figure("elementwise", polynomial, (jnp.zeros(vector_size(p)),))
-    a, b = normal(transposed_size(p), transposed_size(p)), normal(transposed_size(p), transposed_size(p))
-    yield Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))
-    yield Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
     square = normal(rate_side(p), rate_side(p))
     for dtype in (*FLOATS, "int32"):
         x = square.astype("float32" if dtype == "float64" else dtype)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from relax_eg.extract.learned import QUICK
 from relax_eg.extract.profile import Profile
@@ -71,28 +69,8 @@ def _calibrated() -> Profile:
 
 def few_figures(p: Profile) -> Iterator[figures.Figure]:
     """The programs of a quick calibration of a device similar to `p`; their names are those of `figures.figures`."""
-    rng = np.random.default_rng(0)
-
-    def normal(*shape: int) -> Any:
-        return jnp.asarray(rng.standard_normal(shape, np.float32))
-
-    yield figures.Figure("dispatch", lambda x: x, (normal(8),))
-    yield figures.Figure(f"chain {figures.FEW_CHAINED}", figures.chain_of_kernels(figures.FEW_CHAINED), (normal(64),))
-    for n in figures.LOOPS:
-        yield figures.Figure(f"loop {n}", figures.loop(n), (normal(64),))
-    yield from figures.loops_of_kernels(p)
-    for n in _READ:
-        x, y = (jnp.asarray(np.full(n // 4, v, np.float32)) for v in (0.0, 1.0))
-        yield figures.Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
-        if n in _COPIED:
-            yield figures.Figure(f"copy {n}", lambda x: x + 1.0, (x,))
-    yield figures.Figure(
-        "elementwise", figures.polynomial, (jnp.asarray(np.zeros(figures.vector_size(p), np.float32)),)
-    )
-    n = figures.transposed_size(p)
-    a, b = normal(n, n), normal(n, n)
-    yield figures.Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))
-    yield figures.Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
+    normal = figures.normal_arrays()
+    yield from figures.simple_figures(p, (figures.FEW_CHAINED,), _READ, _COPIED)
     for m, n, k in _MATMULS:
         yield figures.Figure(f"matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)))
     yield figures.bytes_product(figures.rate_side(p))
