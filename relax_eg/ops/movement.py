@@ -374,10 +374,6 @@ def _jax_concat(*xs: Any, axis: int) -> Any:
     return _as_bytes(lambda *xs: lax.concatenate(xs, axis), *xs)
 
 
-def _jax_split(x: Any, *, sections: tuple[int, ...], axis: int) -> Any:
-    return tuple(lax.split(x, sections, axis))
-
-
 def _jax_pad(x: Any, value: Any, *, low: tuple[int, ...], high: tuple[int, ...], interior: tuple[int, ...]) -> Any:
     widths = tuple(zip(low, high, interior, strict=True))
     return _as_bytes(lambda x, value: lax.pad(x, value, widths), x, value)
@@ -417,7 +413,7 @@ for _operator in (
              moves="repeat", doc="numpy.broadcast_to"),
     Operator("concat", ("*x",), _concat, _jax_concat, _concat_equations, (_AXIS,),
              moves="join", kernel="copy", capacity="concat", doc="operands joined along an axis"),
-    Operator("split", _X, _split, _jax_split, _split_equations, (Attribute("sections", "dims"), _AXIS),
+    Operator("split", _X, _split, "jax.lax.split", _split_equations, (Attribute("sections", "dims"), _AXIS),
              capacity="split", doc="a tuple of consecutive slices of the given sizes"),
     Operator("strided_slice", _X, _strided_slice, "jax.lax.slice", _move_equations(_strided_slice, _sliced),
              (Attribute("begin", "dims"), Attribute("end", "dims"), Attribute("strides")),

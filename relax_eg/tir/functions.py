@@ -47,6 +47,7 @@ Trait = Literal[
     "nan",  # a function of one argument that gives NaN for NaN
     "infinite",  # never makes a number of an infinity or NaN among its arguments (`divide`: except as the divisor)
     "bounded",  # finite for all finite arguments
+    "poles",  # has poles at numbers of its domain, near which the sign of a zero decides the result
     "unrounded",  # of floats it gives an argument, the negative of one, or a whole number: nothing is rounded away
 ]
 
@@ -228,12 +229,12 @@ _ROWS = (
     ScalarFunction("floor_mod", 2, np.mod, "iuf", flops=DIVIDE, exact=exact.finite(operator.mod),
                    symbol="%", traits="jumps"),
     ScalarFunction("power", 2, np.power, "fc", flops=2 * TRANSCENDENTAL, exact=exact.finite(exact.power),
-                   lax="pow", traits="smooth"),
+                   lax="pow", traits="smooth poles"),
     ScalarFunction("integer_pow", 2, _integer_pow, "iufc", "first", 2, exact.finite(exact.integer_pow),
                    traits="smooth ring"),
     ScalarFunction("square", 1, np.square, "iufc", exact=exact.square, traits="rises smooth ring"),
     ScalarFunction("reciprocal", 1, lambda x: 1 / x, "fc", flops=DIVIDE, exact=exact.reciprocal,
-                   traits="falls smooth ring"),
+                   traits="falls smooth ring poles"),
     ScalarFunction("negative", 1, np.negative, "iufc", exact=exact.negative,
                    lax="neg", traits="total decreasing smooth ring nan infinite bounded unrounded"),
     ScalarFunction("abs", 1, np.abs, "iufc", "real", exact=abs, traits="rises total nan infinite bounded unrounded"),
@@ -254,20 +255,22 @@ _ROWS = (
                    exact=lambda low, x, high: min(max(x, low), high), traits="total unrounded"),
     # roots, exponentials, logarithms
     ScalarFunction("sqrt", 1, np.sqrt, "fc", flops=DIVIDE, traits="rises smooth nan infinite"),
-    ScalarFunction("rsqrt", 1, lambda x: 1 / np.sqrt(x), "fc", flops=DIVIDE, exact=exact.rsqrt, traits="falls smooth"),
+    ScalarFunction("rsqrt", 1, lambda x: 1 / np.sqrt(x), "fc", flops=DIVIDE, exact=exact.rsqrt,
+                   traits="falls smooth poles"),
     ScalarFunction("cbrt", 1, np.cbrt, "f", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
     ScalarFunction("exp", 1, np.exp, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
     ScalarFunction("exp2", 1, np.exp2, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
     ScalarFunction("expm1", 1, np.expm1, "fc", flops=TRANSCENDENTAL, exact=exact.expm1,
                    traits="total increasing smooth nan"),
-    ScalarFunction("log", 1, np.log, "fc", flops=TRANSCENDENTAL, traits="rises smooth nan infinite"),
-    ScalarFunction("log1p", 1, np.log1p, "fc", flops=TRANSCENDENTAL, exact=exact.log1p, traits="rises smooth nan"),
+    ScalarFunction("log", 1, np.log, "fc", flops=TRANSCENDENTAL, traits="rises smooth nan infinite poles"),
+    ScalarFunction("log1p", 1, np.log1p, "fc", flops=TRANSCENDENTAL, exact=exact.log1p,
+                   traits="rises smooth nan poles"),
     ScalarFunction("sigmoid", 1, special.sigmoid, "fc", flops=TRANSCENDENTAL, exact=exact.sigmoid,
                    lax="logistic", traits="total increasing smooth nan bounded"),
     # circular and hyperbolic
     ScalarFunction("sin", 1, np.sin, "fc", flops=TRANSCENDENTAL, traits="total smooth nan bounded"),
     ScalarFunction("cos", 1, np.cos, "fc", flops=TRANSCENDENTAL, traits="total smooth nan bounded"),
-    ScalarFunction("tan", 1, np.tan, "fc", flops=TRANSCENDENTAL, exact=exact.tan, traits="smooth nan"),
+    ScalarFunction("tan", 1, np.tan, "fc", flops=TRANSCENDENTAL, exact=exact.tan, traits="smooth nan poles"),
     ScalarFunction("asin", 1, np.arcsin, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
     ScalarFunction("acos", 1, np.arccos, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
     ScalarFunction("atan", 1, np.arctan, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
@@ -277,12 +280,12 @@ _ROWS = (
     ScalarFunction("tanh", 1, np.tanh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan bounded"),
     ScalarFunction("asinh", 1, np.arcsinh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
     ScalarFunction("acosh", 1, np.arccosh, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
-    ScalarFunction("atanh", 1, np.arctanh, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
+    ScalarFunction("atanh", 1, np.arctanh, "fc", flops=TRANSCENDENTAL, traits="smooth nan poles"),
     # special
     ScalarFunction("erf", 1, special.of_scipy("erf"), "f", flops=SPECIAL, traits="total increasing smooth nan bounded"),
     ScalarFunction("erfc", 1, special.of_scipy("erfc"), "f", flops=SPECIAL, exact=exact.erfc,
                    traits="total decreasing smooth nan bounded"),
-    ScalarFunction("erf_inv", 1, special.of_scipy("erfinv"), "f", flops=SPECIAL, traits="smooth nan"),
+    ScalarFunction("erf_inv", 1, special.of_scipy("erfinv"), "f", flops=SPECIAL, traits="smooth nan poles"),
     ScalarFunction("lgamma", 1, special.of_scipy("gammaln"), "f", flops=SPECIAL, traits="smooth nan"),
     ScalarFunction("digamma", 1, special.digamma, "f", flops=SPECIAL, traits="smooth nan"),
     ScalarFunction("bessel_i0e", 1, special.computed_in_float64(special.of_scipy("i0e")), "f", flops=SPECIAL),
