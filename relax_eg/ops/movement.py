@@ -10,7 +10,7 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.elementwise import read_aligned
 from relax_eg.ops.lazy_jax import lax
-from relax_eg.ops.positions import as_index, jax_positions
+from relax_eg.ops.positions import as_index, jax_positions, read_padded
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.regroup import regroup
 from relax_eg.ops.sizes import (
@@ -40,7 +40,6 @@ from relax_eg.tir import (
     TensorProgram,
     compute,
     const,
-    equal,
     less,
     less_equal,
     maximum,
@@ -276,22 +275,7 @@ def _pad_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     shape = [b + dilated(n, r) + a for n, b, a, r in zip(x.shape, low, high, interior, strict=True)]
 
     def element(*i: Dim) -> Scalar:
-        at: list[Dim] = []
-        inside: Scalar | None = None
-        for v, n, before, after, between in zip(i, x.shape, low, high, interior, strict=True):
-            p = v - before
-            at.append(p // (between + 1))
-            guards: list[Scalar] = []
-            if not (before.is_const and before.value <= 0):
-                guards.append(less_equal(Index(ZERO), Index(p)))
-            if not (after.is_const and after.value <= 0):
-                guards.append(less(Index(p), Index(dilated(n, between))))
-            if between:
-                guards.append(equal(Index(p % (between + 1)), 0))
-            for g in guards:
-                inside = g if inside is None else inside & g
-        read = x[tuple(at)]
-        return read if inside is None else select(inside, read, value[()])
+        return read_padded(x, i, low, high, interior, value[()])
 
     return program("pad", buffers, compute("out", shape, element))
 
