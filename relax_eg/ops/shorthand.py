@@ -8,9 +8,10 @@ from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.expr import Expr
 from relax_eg.limits import PARTS
-from relax_eg.ops.operands import normal_axis
-from relax_eg.ops.record import get
+from relax_eg.ops.operands import normal_axes, normal_axis
+from relax_eg.ops.record import call, get
 from relax_eg.ops.sizes import Dims, remaining_size
 from relax_eg.shapes import Dim, ceildiv
 
@@ -54,9 +55,11 @@ def _sections(operands: Sequence[Annotation], sections: Any, axis: Any) -> Any:
 def _axes_from_front(name: str, what: str, axes: Any, rank: int) -> tuple[int, ...]:
     """Returns one axis or several, counted from the front."""
     given: tuple[Any, ...] = (axes,) if isinstance(axes, int) else axes  # type: ignore[reportUnknownVariableType]
-    if not isinstance(given, (tuple, list)) or any(type(a) is not int for a in given):
+    if not isinstance(given, (tuple, list, range)) or any(type(a) is not int for a in given):
         raise OperatorError(f"{name}: {what} is {axes!r}; an axis or several are needed, as whole numbers")
-    return tuple(normal_axis(name, a, rank) for a in given)
+    if name == "permute_dims":
+        return tuple(normal_axis(name, a, rank) for a in given)
+    return normal_axes(name, tuple(given), rank)
 
 
 def _all_axes(shape: Dims) -> tuple[int, ...]:
@@ -99,8 +102,7 @@ def _axes(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -
     rank = _rank(name, operands)
     if name == "expand_dims":
         rank += len(axes) if isinstance(axes, (tuple, list)) else 1  # type: ignore[reportUnknownArgumentType]
-    normal = _axes_from_front(name, key, axes, rank)
-    return {**rest_, "axes": normal if name == "permute_dims" else tuple(sorted(normal))}
+    return {**rest_, "axes": _axes_from_front(name, key, axes, rank)}
 
 
 def _axis(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -168,3 +170,8 @@ def expand_short_forms(name: str, operands: Sequence[Annotation], given: Mapping
     if name == "split" and "sections" in given:
         return {**given, "sections": _sections(operands, given["sections"], given.get("axis"))}
     return given
+
+
+def call_in_short(name: str, values: Sequence[Expr], **given: Any) -> Expr:
+    """Returns the call of an operator whose attributes may have short forms. Raises OperatorError."""
+    return call(name, values, expand_short_forms(name, [v.annotation for v in values], given))

@@ -129,24 +129,22 @@ class PreparedSides:
 
 @lru_cache(1 << 10)
 def prepare_sides(instance: Instance) -> PreparedSides:
-    return PreparedSides(*_meaning(instance))
-
-
-def _meaning(instance: Instance) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """Both sides, with library calls replaced by their definitions."""
-    return tuple(inline_libraries(instance.left)), tuple(inline_libraries(instance.right))
+    """The sides, with library calls replaced by their definitions."""
+    return PreparedSides(tuple(inline_libraries(instance.left)), tuple(inline_libraries(instance.right)))
 
 
 @lru_cache(1 << 10)
 def widen_sides(instance: Instance) -> PreparedSides:
     """The sides with every float type replaced by float64 and every complex type by complex128."""
-    return PreparedSides(*(tuple(_widened(side)) for side in _meaning(instance)))
+    p = prepare_sides(instance)
+    made, n = tuple(_widened((*p.left, *p.right))), len(p.left)
+    return PreparedSides(made[:n], made[n:])
 
 
 def roundings_of(instance: Instance) -> dict[Expr, float]:
     """The nodes of the left side of `widen_sides` that compute floats, with the relative error of a rounding to the
     dtype that they have in the instance."""
-    narrow = postorder(_meaning(instance)[0])
+    narrow = postorder(prepare_sides(instance).left)
     floats = [isinstance(e.annotation, Tensor) and e.dtype in FLOATS and _is_arithmetic(e) for e in narrow]
     made = zip(narrow, _widened(narrow), floats, strict=True)
     return {wide: dtype_of(e.dtype).half_ulp for e, wide, is_rounded in made if is_rounded}
@@ -181,8 +179,8 @@ def _wide(dtype: str) -> str:
 @lru_cache(1 << 10)
 def is_rational(instance: Instance) -> bool:
     """Whether exact arithmetic covers every operation of both sides: + - * /, comparisons, max, rounding."""
-    left, right = _meaning(instance)
-    for e in postorder((*left, *right)):
+    p = prepare_sides(instance)
+    for e in postorder((*p.left, *p.right)):
         if e.op in PASSIVE:
             continue
         program = program_of(site_of(e))
