@@ -13,6 +13,7 @@ from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.positions import as_index, jax_positions, read_padded
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.regroup import regroup
+from relax_eg.ops.shorthand import all_axes, all_ones, all_reversed, axes_of_size_1, axis_of_all
 from relax_eg.ops.sizes import (
     ONE,
     ZERO,
@@ -379,37 +380,41 @@ def _jax_take(x: Any, indices: Any, *, axis: int, mode: str) -> Any:
 # --- records ---
 
 _X = ("x",)
-_AXES = (Attribute("axes"),)
-_AXIS = Attribute("axis")
+_ALL_AXES = (Attribute("axes", omitted=all_axes),)
+_FIRST_AXIS = Attribute("axis", omitted=0)
 _SHAPE = (Attribute("shape", "dims"),)
 _K = (Attribute("k", default=0),)  # given: 0 is the main diagonal, as in numpy
 
 for _operator in (
-    Operator(_PERMUTE, _X, _permute_dims, "jax.lax.transpose", _move_equations(_permute_dims, _permuted), _AXES,
-             moves="order", doc="axes reordered: axis i of the result is axes[i] of the operand"),
+    Operator(_PERMUTE, _X, _permute_dims, "jax.lax.transpose", _move_equations(_permute_dims, _permuted),
+             (Attribute("axes", omitted=all_reversed),), moves="order",
+             doc="axes reordered: axis i of the result is axes[i] of the operand"),
     Operator("reshape", _X, _reshape, "jax.lax.reshape", _move_equations(_reshape, _regrouped), _SHAPE,
              moves="view", capacity="reshape", doc="the same elements in order in another shape"),
-    Operator("expand_dims", _X, _expand_dims, "jax.lax.expand_dims", _move_equations(_expand_dims, _expanded), _AXES,
-             moves="view", doc="axes of size 1 put in; axes count in the result"),
-    Operator("squeeze", _X, _squeeze, "jax.lax.squeeze", _move_equations(_squeeze, _squeezed), _AXES,
-             moves="view", doc="axes of size 1 taken out; axes count in the operand"),
+    Operator("expand_dims", _X, _expand_dims, "jax.lax.expand_dims", _move_equations(_expand_dims, _expanded),
+             (Attribute("axes"),), moves="view", doc="axes of size 1 put in; axes count in the result"),
+    Operator("squeeze", _X, _squeeze, "jax.lax.squeeze", _move_equations(_squeeze, _squeezed),
+             (Attribute("axes", omitted=axes_of_size_1),), moves="view",
+             doc="axes of size 1 taken out; axes count in the operand"),
     Operator("broadcast_to", _X, _broadcast_to, _jax_broadcast_to, _broadcast_equations, _SHAPE,
              moves="repeat", doc="numpy.broadcast_to"),
-    Operator("concat", ("*x",), _concat, _jax_concat, _concat_equations, (_AXIS,),
+    Operator("concat", ("*x",), _concat, _jax_concat, _concat_equations, (_FIRST_AXIS,),
              moves="join", kernel="copy", capacity="concat", doc="operands joined along an axis"),
-    Operator("split", _X, _split, "jax.lax.split", _split_equations, (Attribute("sections", "dims"), _AXIS),
+    Operator("split", _X, _split, "jax.lax.split", _split_equations,
+             (Attribute("sections", "dims"), _FIRST_AXIS),
              capacity="split", doc="a tuple of consecutive slices of the given sizes"),
     Operator("strided_slice", _X, _strided_slice, "jax.lax.slice", _move_equations(_strided_slice, _sliced),
-             (Attribute("begin", "dims"), Attribute("end", "dims"), Attribute("strides")),
+             (Attribute("begin", "dims"), Attribute("end", "dims"), Attribute("strides", omitted=all_ones)),
              moves="part", capacity="strided_slice",
              doc="x[begin:end:strides] on every axis; 0 <= begin <= end <= size is a precondition"),
     Operator("pad", ("x", "value"), _pad, _jax_pad, _pad_equations,
              (Attribute("low", "dims"), Attribute("high", "dims"), Attribute("interior")),
              kernel="copy", doc="a scalar put before, after and between elements; negative widths cut"),
-    Operator("take", ("x", "indices"), _take, _jax_take, _take_equations, (_AXIS, Attribute("mode")),
+    Operator("take", ("x", "indices"), _take, _jax_take, _take_equations,
+             (Attribute("axis", omitted=axis_of_all), Attribute("mode")),
              moves="select", kernel="copy", promised=_promised,
              doc="elements at indices along an axis; out of range: clip, fill, or promise there is none"),
-    Operator("flip", _X, _flip, "jax.lax.rev", _move_equations(_flip, _flipped), _AXES,
+    Operator("flip", _X, _flip, "jax.lax.rev", _move_equations(_flip, _flipped), _ALL_AXES,
              moves="order", capacity="flip", doc="order reversed along axes"),
     Operator("triu", _X, _triangle, "jax.numpy.triu", _triangle_equations(True), _K,
              doc="zeros below diagonal k of the last two axes"),

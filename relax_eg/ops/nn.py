@@ -11,6 +11,7 @@ from relax_eg.ops.elementwise import pointwise
 from relax_eg.ops.lazy_jax import jax, jnp, lax
 from relax_eg.ops.record import Attribute, Deduce, Operator, Site, register
 from relax_eg.ops.reduction import accumulator, interleave_indices, loop_axes
+from relax_eg.ops.shorthand import last_axis
 from relax_eg.ops.sizes import (
     need_axes,
     need_axis,
@@ -157,7 +158,7 @@ register(
         _softmax_deduce,
         "jax.nn.softmax",
         _softmax_equations,
-        (Attribute("axis"),),
+        (Attribute("axis", omitted=-1),),
         capacity="softmax",
         doc="exponentials divided by their sum along the axis",
     )
@@ -169,7 +170,7 @@ register(
         _softmax_deduce,
         "jax.nn.log_softmax",
         _log_softmax_equations,
-        (Attribute("axis"),),
+        (Attribute("axis", omitted=-1),),
         capacity="softmax",
         doc="the logarithm of softmax",
     )
@@ -254,7 +255,7 @@ def _rms_norm(x: Any, weight: Any, *, axes: tuple[int, ...], epsilon: float) -> 
     return (y * weight.astype(wide)).astype(x.dtype)
 
 
-_NORM = (Attribute("axes"), Attribute("epsilon"))
+_NORM = (Attribute("axes", omitted=last_axis), Attribute("epsilon"))
 
 register(
     Operator(

@@ -45,11 +45,14 @@ class Attribute:
     - `kind`: "static" for plain hashable values (axes, permutations, dtypes), "dims" for a tuple of sizes, which may
       be symbolic and which rules may bind.
     - `default`: the value where none is given; `REQUIRED` where one must be.
+    - `omitted`: what text and `rx.op` mean that leave it out: an axis, or a function of the operator's name and the
+      annotations of the operands, which also stands for None; None where nothing is meant.
     """
 
     name: str
     kind: Literal["static", "dims"] = "static"
     default: Any = REQUIRED
+    omitted: int | Callable[[str, Sequence[Annotation]], Any] | None = None
 
 
 # How an operator places the elements of its operands where it computes nothing:

@@ -9,6 +9,7 @@ from relax_eg.dtypes import itemsize
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.reduction import accumulator
+from relax_eg.ops.shorthand import axis_of_all
 from relax_eg.ops.sizes import need_axis, need_kind, operand_annotation, product
 from relax_eg.ops.windows import identity
 from relax_eg.shapes import Dim
@@ -88,7 +89,7 @@ def _cost(weight: int) -> Callable[[Site], Counts]:
     return cost
 
 
-_ATTRIBUTES = (Attribute("axis"), Attribute("reverse", default=False))
+_ATTRIBUTES = (Attribute("axis", omitted=axis_of_all), Attribute("reverse", default=False))
 _SCANS: tuple[tuple[str, _Kind, str, str], ...] = (
     ("cumsum", "sum", "iufc", "sums"),
     ("cumprod", "prod", "iufc", "products"),

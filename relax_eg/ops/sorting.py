@@ -169,11 +169,11 @@ def _jax_top_k(x: Any, *, k: tuple[int], axis: int) -> Any:
 
 for _operator in (
     Operator("sort", ("*x",), _sort, _jax_sort, None,
-             (Attribute("axis"), Attribute("num_keys", default=1), Attribute("stable", default=True)),
+             (Attribute("axis", omitted=-1), Attribute("num_keys", default=1), Attribute("stable", default=True)),
              _sort_reference, _sort_cost,
              capacity="sort", definition=_sort_definition,
              doc="operands put in the ascending order of the first num_keys of them; a tuple where there are several"),
-    Operator("top_k", ("x",), _top_k, _jax_top_k, None, (Attribute("k", "dims"), Attribute("axis")),
+    Operator("top_k", ("x",), _top_k, _jax_top_k, None, (Attribute("k", "dims"), Attribute("axis", omitted=-1)),
              _top_k_reference, _top_k_cost, capacity="top_k",
              doc="the k greatest along the axis, descending, and where they are"),
     Operator("approx_top_k", ("x",), _approx_top_k, _jax_approx_top_k, None,
