@@ -13,10 +13,6 @@ from relax_eg.ops.upstream_arguments import Axis, axes_tuple, dims_of_shape, pla
 from relax_eg.shapes import Dim
 
 
-def _real(x: Expr, value: float) -> Expr:
-    return const(value, x.dtype)
-
-
 def leakyrelu(data: Expr, alpha: float = 0.01) -> Expr:
     return op.where(op.greater(data, 0.0), data, op.multiply(data, alpha))
 
@@ -130,7 +126,7 @@ def attention(
         rows, columns = scores.shape[-2:]
         first = columns - rows if causal_mask == "BottomRight" else Dim.of(0)
         seen = op.greater_equal(op.add(op.iota((rows, columns), 0), op.dim_value(first)), op.iota((rows, columns), 1))
-        scores = op.where(seen, scores, _real(scores, -math.inf))
+        scores = op.where(seen, scores, const(-math.inf, scores.dtype))
     return op.permute_dims(op.matmul(op.softmax(scores, -1), v), (0, 2, 1, 3))
 
 
