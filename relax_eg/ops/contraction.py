@@ -147,14 +147,20 @@ register(
 # --- a matrix for each group of rows ---
 
 
-def _ragged(site: Site) -> Annotation:
+def _ragged_operands(site: Site, rank: int) -> tuple[str, Dims, Dims, Dims]:
+    """Requires a matrix, an operand of this rank and the sizes of groups. Returns the dtype of both and the shapes."""
     dtype = need_same_dtype(site, (0, 1))
     need_kind(site, "iufc")
     need_kind(site, "iu", 2)
     need_precision(site)
-    x, w, groups = (site.shape(i) for i in range(3))
-    if (len(x), len(w), len(groups)) != (2, 3, 1):
-        raise site.error(f"ranks {len(x)}, {len(w)} and {len(groups)}; 2, 3 and 1 are needed")
+    x, y, groups = (site.shape(i) for i in range(3))
+    if (len(x), len(y), len(groups)) != (2, rank, 1):
+        raise site.error(f"ranks {len(x)}, {len(y)} and {len(groups)}; 2, {rank} and 1 are needed")
+    return dtype, x, y, groups
+
+
+def _ragged(site: Site) -> Annotation:
+    dtype, x, w, groups = _ragged_operands(site, 3)
     need_equal(site, x[1], w[1], "axis 1 of operand 0 meets axis 1 of operand 1")
     need_equal(site, w[0], groups[0], "the matrices, and the sizes of groups")
     return Tensor((x[0], w[2]), accumulator(site, dtype))
@@ -192,13 +198,7 @@ def _ragged_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 
 def _ragged_outer(site: Site) -> Annotation:
-    dtype = need_same_dtype(site, (0, 1))
-    need_kind(site, "iufc")
-    need_kind(site, "iu", 2)
-    need_precision(site)
-    x, y, groups = (site.shape(i) for i in range(3))
-    if (len(x), len(y), len(groups)) != (2, 2, 1):
-        raise site.error(f"ranks {len(x)}, {len(y)} and {len(groups)}; 2, 2 and 1 are needed")
+    dtype, x, y, groups = _ragged_operands(site, 2)
     need_equal(site, x[0], y[0], "axis 0 of operand 0 meets axis 0 of operand 1")
     return Tensor((groups[0], x[1], y[1]), accumulator(site, dtype))
 
