@@ -381,7 +381,7 @@ def _jax_take(x: Any, indices: Any, *, axis: int, mode: str) -> Any:
 
 _X = ("x",)
 _ALL_AXES = (Attribute("axes", omitted=all_axes),)
-_FIRST_AXIS = Attribute("axis", omitted=0)
+_FIRST_AXIS = Attribute("axis", omitted=0)  # given: as in Relax
 _SHAPE = (Attribute("shape", "dims"),)
 _K = (Attribute("k", default=0),)  # given: 0 is the main diagonal, as in numpy
 

@@ -157,8 +157,9 @@ def scattered_column(i: Any, u: Any, n: Any, m: str) -> Any:
     return made, op.where(op.equal(op.iota((1, n), 1, "int32"), i), op.expand_dims(u, 1), 0.0)
 
 
-# given: what the derivatives of `table[i]` and of `jnp.take_along_axis` write
+# given: what the derivative of `table[i]` writes
 _ROWS = {"axes": (0,), "window": (1,)}
+# given: what the derivative of `jnp.take_along_axis` writes
 _OF_ROWS = {"axes": (1,), "operand_batching_dims": (0,), "scatter_indices_batching_dims": (0,)}
 
 
