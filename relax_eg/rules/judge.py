@@ -30,6 +30,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import PASSIVE, TUPLES, with_operands
 from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.ops.difference import largest_magnitude
 from relax_eg.ops.interpret import evaluate_expr, evaluate_points
 from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, call, get, position_promises, program_of, site_of
@@ -278,7 +279,7 @@ def judge_over_reals(case: Case) -> Failure | None:
     if isinstance(found, Failure):
         return found
     n = len(p.left)
-    scale = max((_magnitude(v) for v in found), default=0.0)
+    scale = largest_magnitude(*map(np.asarray, found))
     for i in range(n):
         a, b = np.asarray(found[i]), np.asarray(found[n + i])
         if a.shape != b.shape:
@@ -306,14 +307,6 @@ def judge_over_reals(case: Case) -> Failure | None:
 def _has_poles(instance: Instance) -> bool:
     # The sign of x/0, and every result computed from it, depends on the sign of a zero, which the reals do not have.
     return any(e.op in TABLE and TABLE[e.op].poles for e in postorder((*instance.left, *instance.right)))
-
-
-def _magnitude(value: Any) -> float:
-    a = np.asarray(value)
-    if a.dtype.kind not in "fc" or a.size == 0:
-        return 0.0
-    finite = np.abs(a[np.isfinite(a)])
-    return float(finite.max()) if finite.size else 0.0
 
 
 def judge_bits(case: Case) -> Failure | None:
