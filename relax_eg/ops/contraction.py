@@ -7,6 +7,7 @@ from typing import Any
 
 from relax_eg.dtypes import NUMBERS, dtype_of, kind
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.attribute_values import one_of
 from relax_eg.ops.elementwise import read_aligned
 from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, get, register
@@ -130,6 +131,11 @@ def _lower(a: Any, b: Any, *, precision: Any, out_dtype: str | None) -> Any:
     return contracted(contract, a, b, out_dtype)
 
 
+PRECISION_AND_DTYPE = (
+    Attribute("precision", default=None, values=one_of(None, "default", "high", "highest")),
+    Attribute("out_dtype", default=None, values=one_of(None, "float32", "float64")),
+)
+
 register(
     Operator(
         "matmul",
@@ -137,7 +143,7 @@ register(
         _deduce,
         _lower,
         _equations,
-        (Attribute("precision", default=None), Attribute("out_dtype", default=None)),
+        PRECISION_AND_DTYPE,
         kernel="matmul",
         doc="numpy.matmul: leading axes are batches, which broadcast; a vector is a row left, a column right",
     )
@@ -241,14 +247,12 @@ def _ragged_lower(x: Any, w: Any, sizes: Any, *, precision: Any, out_dtype: str 
     return contracted(contract, x, w, out_dtype)
 
 
-_PRECISION_AND_DTYPE = (Attribute("precision", default=None), Attribute("out_dtype", default=None))
-
 for _operator in (
-    Operator("ragged_dot", ("x", "weights", "sizes"), _ragged, _ragged_lower, _ragged_equations, _PRECISION_AND_DTYPE,
+    Operator("ragged_dot", ("x", "weights", "sizes"), _ragged, _ragged_lower, _ragged_equations, PRECISION_AND_DTYPE,
              cost=_ragged_cost,
              doc="rows of x in groups of the given sizes, each group times its own matrix; 0 for rows of no group"),
     Operator("ragged_outer", ("x", "y", "sizes"), _ragged_outer, _ragged_outer_lower, _ragged_outer_equations,
-             _PRECISION_AND_DTYPE, cost=_ragged_cost,
+             PRECISION_AND_DTYPE, cost=_ragged_cost,
              doc="x.T @ y for each group of rows of the given sizes"),
 ):  # fmt: skip
     register(_operator)

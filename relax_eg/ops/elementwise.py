@@ -8,6 +8,7 @@ from typing import Any
 from relax_eg.dtypes import NUMBERS, is_integer, kind
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.attribute_values import DTYPES, one_of
 from relax_eg.ops.integers import power
 from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
@@ -237,7 +238,7 @@ register(
         _round_deduce,
         _round,
         pointwise(lambda site, x: apply("round" if site["method"] == "to_even" else "round_away", x)),
-        (Attribute("method", default="to_even"),),
+        (Attribute("method", default="to_even", values=one_of("to_even", "away")),),
         doc="the nearest integer, halves to the even one or away from zero",
     )
 )
@@ -248,7 +249,7 @@ register(
         _integer_pow_deduce,
         _integer_pow,
         pointwise(lambda site, x: integer_pow(x, site["y"])),
-        (Attribute("y"),),
+        (Attribute("y", values=one_of(2, 3, 1, 0, -1, -2, 4)),),
         poles=True,
         doc="x to a constant integer power",
     )
@@ -260,7 +261,7 @@ register(
         _astype_deduce,
         _astype,
         pointwise(lambda site, x: cast(x, site["dtype"])),
-        (Attribute("dtype"),),
+        (Attribute("dtype", values=DTYPES),),
         moves="convert",
         doc="x converted as XLA converts",
     )

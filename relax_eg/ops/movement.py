@@ -8,6 +8,7 @@ from typing import Any
 from relax_eg.dtypes import dtype_of, is_key
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr
+from relax_eg.ops.attribute_values import DIAGONALS, INTERIORS, STRIDES, one_axis, one_of, permutations, some_axes
 from relax_eg.ops.elementwise import read_aligned
 from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.positions import as_index, jax_positions, read_padded
@@ -49,6 +50,8 @@ from relax_eg.tir import (
     select,
     within,
 )
+
+MODES = ("clip", "fill", "promise")
 
 
 def _moved_dtype(site: Site) -> str:
@@ -162,8 +165,8 @@ def _take(site: Site) -> Annotation:
     shape, indices = site.shape(0), site.shape(1)
     axis = need_axis(site, site["axis"], len(shape))
     need_kind(site, "iu", 1)
-    if site["mode"] not in ("clip", "fill", "promise"):
-        raise site.error(f"mode {site['mode']!r}; accepted: clip, fill, promise")
+    if site["mode"] not in MODES:
+        raise site.error(f"mode {site['mode']!r}; accepted: {', '.join(MODES)}")
     if site["mode"] == "fill" and is_key(site.dtype()):
         raise site.error("there is no key to fill with; mode clip or promise is needed")
     if shape[axis] is ZERO and ZERO not in indices:
@@ -380,21 +383,23 @@ def _jax_take(x: Any, indices: Any, *, axis: int, mode: str) -> Any:
 # --- records ---
 
 _X = ("x",)
-_ALL_AXES = (Attribute("axes", omitted=all_axes),)
-_FIRST_AXIS = Attribute("axis", omitted=0)  # given: as in Relax
+_ALL_AXES = (Attribute("axes", omitted=all_axes, values=some_axes),)
+_FIRST_AXIS = Attribute("axis", omitted=0, values=one_axis)  # given: as in Relax
 _SHAPE = (Attribute("shape", "dims"),)
-_K = (Attribute("k", default=0),)  # given: 0 is the main diagonal, as in numpy
+MODE = Attribute("mode", values=one_of(*MODES))
+_K = (Attribute("k", default=0, values=DIAGONALS),)  # given: 0 is the main diagonal, as in numpy
 
 for _operator in (
     Operator(_PERMUTE, _X, _permute_dims, "jax.lax.transpose", _move_equations(_permute_dims, _permuted),
-             (Attribute("axes", omitted=all_reversed),), moves="order",
+             (Attribute("axes", omitted=all_reversed, values=permutations),), moves="order",
              doc="axes reordered: axis i of the result is axes[i] of the operand"),
     Operator("reshape", _X, _reshape, "jax.lax.reshape", _move_equations(_reshape, _regrouped), _SHAPE,
              moves="view", capacity="reshape", doc="the same elements in order in another shape"),
     Operator("expand_dims", _X, _expand_dims, "jax.lax.expand_dims", _move_equations(_expand_dims, _expanded),
-             (Attribute("axes"),), moves="view", doc="axes of size 1 put in; axes count in the result"),
+             (Attribute("axes", values=some_axes),), moves="view",
+             doc="axes of size 1 put in; axes count in the result"),
     Operator("squeeze", _X, _squeeze, "jax.lax.squeeze", _move_equations(_squeeze, _squeezed),
-             (Attribute("axes", omitted=axes_of_size_1),), moves="view",
+             (Attribute("axes", omitted=axes_of_size_1, values=some_axes),), moves="view",
              doc="axes of size 1 taken out; axes count in the operand"),
     Operator("broadcast_to", _X, _broadcast_to, _jax_broadcast_to, _broadcast_equations, _SHAPE,
              moves="repeat", doc="numpy.broadcast_to"),
@@ -404,14 +409,15 @@ for _operator in (
              (Attribute("sections", "dims"), _FIRST_AXIS),
              capacity="split", doc="a tuple of consecutive slices of the given sizes"),
     Operator("strided_slice", _X, _strided_slice, "jax.lax.slice", _move_equations(_strided_slice, _sliced),
-             (Attribute("begin", "dims"), Attribute("end", "dims"), Attribute("strides", omitted=all_ones)),
+             (Attribute("begin", "dims"), Attribute("end", "dims"),
+              Attribute("strides", omitted=all_ones, values=STRIDES)),
              moves="part", capacity="strided_slice",
              doc="x[begin:end:strides] on every axis; 0 <= begin <= end <= size is a precondition"),
     Operator("pad", ("x", "value"), _pad, _jax_pad, _pad_equations,
-             (Attribute("low", "dims"), Attribute("high", "dims"), Attribute("interior")),
+             (Attribute("low", "dims"), Attribute("high", "dims"), Attribute("interior", values=INTERIORS)),
              kernel="copy", doc="a scalar put before, after and between elements; negative widths cut"),
     Operator("take", ("x", "indices"), _take, _jax_take, _take_equations,
-             (Attribute("axis", omitted=axis_of_all), Attribute("mode")),
+             (Attribute("axis", omitted=axis_of_all, values=one_axis), MODE),
              moves="select", kernel="copy", promised=_promised,
              doc="elements at indices along an axis; out of range: clip, fill, or promise there is none"),
     Operator("flip", _X, _flip, "jax.lax.rev", _move_equations(_flip, _flipped), _ALL_AXES,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from relax_eg.ir.annotations import Annotation
+from relax_eg.ops.attribute_values import one_axis, one_of, trailing_axes
 from relax_eg.ops.elementwise import pointwise
 from relax_eg.ops.lazy_jax import jax, jnp, lax
 from relax_eg.ops.record import Attribute, Deduce, Operator, Site, register
@@ -158,7 +159,7 @@ register(
         _softmax_deduce,
         "jax.nn.softmax",
         _softmax_equations,
-        (Attribute("axis", omitted=-1),),
+        (Attribute("axis", omitted=-1, values=one_axis),),
         capacity="softmax",
         doc="exponentials divided by their sum along the axis",
     )
@@ -170,7 +171,7 @@ register(
         _softmax_deduce,
         "jax.nn.log_softmax",
         _log_softmax_equations,
-        (Attribute("axis", omitted=-1),),
+        (Attribute("axis", omitted=-1, values=one_axis),),
         capacity="softmax",
         doc="the logarithm of softmax",
     )
@@ -255,7 +256,10 @@ def _rms_norm(x: Any, weight: Any, *, axes: tuple[int, ...], epsilon: float) -> 
     return (y * weight.astype(wide)).astype(x.dtype)
 
 
-_NORM = (Attribute("axes", omitted=last_axis), Attribute("epsilon"))
+_NORM = (
+    Attribute("axes", omitted=last_axis, values=trailing_axes),
+    Attribute("epsilon", values=one_of(1e-5, 1e-6, 0.0, 0.5)),
+)
 
 register(
     Operator(

@@ -13,6 +13,7 @@ import numpy as np
 
 from relax_eg.dtypes import KEY_WORDS, is_key, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ops.attribute_values import DTYPES
 from relax_eg.ops.elementwise import jax_broadcast
 from relax_eg.ops.keys import GENERATORS, from_jax, to_jax, words_from_keys
 from relax_eg.ops.lazy_jax import jax, lax, primitives
@@ -192,8 +193,8 @@ for _operator in (
              _cost(_for_each_result), capacity="elementwise",
              doc="the hash Threefry-2x32 of two words under a key of two, broadcast"),
     Operator("rng_bit_generator", ("key",), _generate, _jax_generate, None,
-             (_SHAPE, Attribute("dtype"), Attribute("algorithm", default="default")), jax_reference(_jax_generate),
-             _cost(_for_each_result), capacity="whole_operand",
+             (_SHAPE, Attribute("dtype", values=DTYPES), Attribute("algorithm", default="default")),
+             jax_reference(_jax_generate), _cost(_for_each_result), capacity="whole_operand",
              doc="XLA's generator: the next key, and random bits as unsigned integers"),
 ):  # fmt: skip
     register(_operator)

@@ -47,12 +47,14 @@ class Attribute:
     - `default`: the value where none is given; `REQUIRED` where one must be.
     - `omitted`: what text and `rx.op` mean that leave it out: an axis, or a function of the operator's name and the
       annotations of the operands, which also stands for None; None where nothing is meant.
+    - `values`: the values over which rules range, on operands of a rank; None where rules do not range over it.
     """
 
     name: str
     kind: Literal["static", "dims"] = "static"
     default: Any = REQUIRED
     omitted: int | Callable[[str, Sequence[Annotation]], Any] | None = None
+    values: Callable[[int], list[Any]] | None = None
 
 
 # How an operator places the elements of its operands where it computes nothing:

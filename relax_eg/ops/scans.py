@@ -7,6 +7,7 @@ from typing import Literal
 
 from relax_eg.dtypes import itemsize
 from relax_eg.ir.annotations import Annotation
+from relax_eg.ops.attribute_values import FLAG, one_axis
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.reduction import accumulator
 from relax_eg.ops.shorthand import axis_of_all
@@ -89,7 +90,10 @@ def _cost(weight: int) -> Callable[[Site], Counts]:
     return cost
 
 
-_ATTRIBUTES = (Attribute("axis", omitted=axis_of_all), Attribute("reverse", default=False))
+_ATTRIBUTES = (
+    Attribute("axis", omitted=axis_of_all, values=one_axis),
+    Attribute("reverse", default=False, values=FLAG),
+)
 _SCANS: tuple[tuple[str, _Kind, str, str], ...] = (
     ("cumsum", "sum", "iufc", "sums"),
     ("cumprod", "prod", "iufc", "products"),

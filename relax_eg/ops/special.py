@@ -8,6 +8,7 @@ import numpy as np
 
 from relax_eg.dtypes import NUMBERS, dtype_of, kind
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.attribute_values import DTYPES
 from relax_eg.ops.elementwise import broadcast_in_jax, elementwise, pointwise
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import broadcast, need_equal, need_kind, need_same_dtype
@@ -130,7 +131,7 @@ register(
         _bitcast,
         "jax.lax.bitcast_convert_type",
         _bitcast_equations,
-        (Attribute("dtype"),),
+        (Attribute("dtype", values=DTYPES),),
         _bitcast_reference,
         _copied,
         capacity="bitcast",

@@ -12,7 +12,8 @@ import numpy as np
 
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ops.contraction import accumulator, contracted, need_precision
+from relax_eg.ops.attribute_values import DILATIONS, STRIDES, window_strides
+from relax_eg.ops.contraction import PRECISION_AND_DTYPE, accumulator, contracted, need_precision
 from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.partial_annotations import is_unknown
 from relax_eg.ops.positions import read_padded
@@ -247,16 +248,15 @@ def _jax_reduce_window(
 
 # Attributes of a window without dilation.
 WINDOW = (
-    Attribute("kind"), Attribute("window", "dims"), Attribute("strides"), Attribute("low", "dims"),
-    Attribute("high", "dims"),
+    Attribute("kind"), Attribute("window", "dims"), Attribute("strides", values=window_strides),
+    Attribute("low", "dims"), Attribute("high", "dims"),
 )  # fmt: skip
-_DILATIONS = (Attribute("dilation"), Attribute("input_dilation"))
+_DILATIONS = (Attribute("dilation", values=DILATIONS), Attribute("input_dilation"))
 
 for _operator in (
     Operator("conv", ("x", "weight"), _conv, jax_conv, _conv_equations,
-             (Attribute("strides"), Attribute("low", "dims"), Attribute("high", "dims"), *_DILATIONS,
-              Attribute("groups", default=1), Attribute("precision", default=None),
-              Attribute("out_dtype", default=None)),
+             (Attribute("strides", values=STRIDES), Attribute("low", "dims"), Attribute("high", "dims"), *_DILATIONS,
+              Attribute("groups", default=1), *PRECISION_AND_DTYPE),
              kernel="conv", capacity="conv",
              doc="convolution of (batch, channels, *space) with a kernel (out, channels / groups, *window)"),
     Operator("reduce_window", ("x",), _reduce_window, _jax_reduce_window, _window_equations, (*WINDOW, *_DILATIONS),
