@@ -47,6 +47,8 @@ Trait = Literal[
     "nan",  # a function of one argument that gives NaN for NaN
     "infinite",  # never makes a number of an infinity or NaN among its arguments (`divide`: except as the divisor)
     "bounded",  # finite for all finite arguments
+    "sign",  # of real numbers it has the sign of its argument, and it is a number for arguments of at least 0
+    "underflows",  # of real numbers it is greater than 0, and it rounds to 0 at some
     "poles",  # has poles at numbers of its domain, near which the sign of a zero decides the result
     "unrounded",  # of floats it gives an argument, the negative of one, or a whole number: nothing is rounded away
 ]
@@ -238,7 +240,8 @@ _ROWS = (
     ScalarFunction("negative", 1, np.negative, "iufc", exact=exact.negative,
                    lax="neg", traits="total decreasing smooth ring nan infinite bounded unrounded"),
     ScalarFunction("abs", 1, np.abs, "iufc", "real", exact=abs, traits="rises total nan infinite bounded unrounded"),
-    ScalarFunction("sign", 1, np.sign, "iufc", exact=exact.sign, traits="total increasing jumps nan bounded unrounded"),
+    ScalarFunction("sign", 1, np.sign, "iufc", exact=exact.sign,
+                   traits="total increasing jumps nan bounded unrounded sign"),
     ScalarFunction("floor", 1, np.floor, "f", exact=exact.rounding(math.floor),
                    traits="total increasing rounds jumps nan infinite bounded unrounded"),
     ScalarFunction("ceil", 1, np.ceil, "f", exact=exact.rounding(math.ceil),
@@ -257,34 +260,36 @@ _ROWS = (
     ScalarFunction("sqrt", 1, np.sqrt, "fc", flops=DIVIDE, traits="rises smooth nan infinite"),
     ScalarFunction("rsqrt", 1, lambda x: 1 / np.sqrt(x), "fc", flops=DIVIDE, exact=exact.rsqrt,
                    traits="falls smooth poles"),
-    ScalarFunction("cbrt", 1, np.cbrt, "f", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
-    ScalarFunction("exp", 1, np.exp, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
-    ScalarFunction("exp2", 1, np.exp2, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
+    ScalarFunction("cbrt", 1, np.cbrt, "f", flops=TRANSCENDENTAL, traits="total increasing smooth nan sign bounded"),
+    ScalarFunction("exp", 1, np.exp, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan underflows"),
+    ScalarFunction("exp2", 1, np.exp2, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan underflows"),
     ScalarFunction("expm1", 1, np.expm1, "fc", flops=TRANSCENDENTAL, exact=exact.expm1,
-                   traits="total increasing smooth nan"),
+                   traits="total increasing smooth nan sign"),
     ScalarFunction("log", 1, np.log, "fc", flops=TRANSCENDENTAL, traits="rises smooth nan infinite poles"),
     ScalarFunction("log1p", 1, np.log1p, "fc", flops=TRANSCENDENTAL, exact=exact.log1p,
-                   traits="rises smooth nan poles"),
+                   traits="rises smooth nan poles sign"),
     ScalarFunction("sigmoid", 1, special.sigmoid, "fc", flops=TRANSCENDENTAL, exact=exact.sigmoid,
-                   lax="logistic", traits="total increasing smooth nan bounded"),
+                   lax="logistic", traits="total increasing smooth nan bounded underflows"),
     # circular and hyperbolic
     ScalarFunction("sin", 1, np.sin, "fc", flops=TRANSCENDENTAL, traits="total smooth nan bounded"),
     ScalarFunction("cos", 1, np.cos, "fc", flops=TRANSCENDENTAL, traits="total smooth nan bounded"),
     ScalarFunction("tan", 1, np.tan, "fc", flops=TRANSCENDENTAL, exact=exact.tan, traits="smooth nan poles"),
     ScalarFunction("asin", 1, np.arcsin, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
     ScalarFunction("acos", 1, np.arccos, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
-    ScalarFunction("atan", 1, np.arctan, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
+    ScalarFunction("atan", 1, np.arctan, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan sign bounded"),
     ScalarFunction("atan2", 2, np.arctan2, "f", flops=TRANSCENDENTAL, traits="total"),
-    ScalarFunction("sinh", 1, np.sinh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
+    ScalarFunction("sinh", 1, np.sinh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan sign"),
     ScalarFunction("cosh", 1, np.cosh, "fc", flops=TRANSCENDENTAL, traits="rises total smooth nan"),
-    ScalarFunction("tanh", 1, np.tanh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan bounded"),
-    ScalarFunction("asinh", 1, np.arcsinh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan"),
+    ScalarFunction("tanh", 1, np.tanh, "fc", flops=TRANSCENDENTAL, traits="total increasing smooth nan bounded sign"),
+    ScalarFunction("asinh", 1, np.arcsinh, "fc", flops=TRANSCENDENTAL,
+                   traits="total increasing smooth nan sign bounded"),
     ScalarFunction("acosh", 1, np.arccosh, "fc", flops=TRANSCENDENTAL, traits="smooth nan"),
     ScalarFunction("atanh", 1, np.arctanh, "fc", flops=TRANSCENDENTAL, traits="smooth nan poles"),
     # special
-    ScalarFunction("erf", 1, special.of_scipy("erf"), "f", flops=SPECIAL, traits="total increasing smooth nan bounded"),
+    ScalarFunction("erf", 1, special.of_scipy("erf"), "f", flops=SPECIAL,
+                   traits="total increasing smooth nan bounded sign"),
     ScalarFunction("erfc", 1, special.of_scipy("erfc"), "f", flops=SPECIAL, exact=exact.erfc,
-                   traits="total decreasing smooth nan bounded"),
+                   traits="total decreasing smooth nan bounded underflows"),
     ScalarFunction("erf_inv", 1, special.of_scipy("erfinv"), "f", flops=SPECIAL, traits="smooth nan poles"),
     ScalarFunction("lgamma", 1, special.of_scipy("gammaln"), "f", flops=SPECIAL, traits="smooth nan"),
     ScalarFunction("digamma", 1, special.digamma, "f", flops=SPECIAL, traits="smooth nan"),
