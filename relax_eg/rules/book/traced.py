@@ -7,6 +7,7 @@ written for them.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from relax_eg.ir.expr import Expr, const, tuple_get
@@ -18,6 +19,13 @@ from relax_eg.rules.rule_set import RuleSet
 traced = RuleSet("traced")
 _rule = traced.rule
 _INFINITY, _MISSING = float("inf"), float("nan")
+
+
+def gelu_of_tanh(x: Expr) -> Expr:
+    """`gelu_tanh`, as jax.nn.gelu is traced."""
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * op.integer_pow(x, 3))
+    return x * (0.5 * (1.0 + op.tanh(inner)))
+
 
 # --- logarithms of sums of exponentials, and their slopes ---
 
