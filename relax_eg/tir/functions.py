@@ -46,7 +46,7 @@ Trait = Literal[
     "ring",  # keeps its meaning when complex numbers are tested as points of the real line
     "nan",  # a function of one argument that gives NaN for NaN
     "infinite",  # never makes a number of an infinity or NaN among its arguments (`divide`: except as the divisor)
-    "bounded",  # finite for all finite arguments
+    "bounded",  # finite for all finite real arguments; one that takes complex numbers only, for all of these
     "sign",  # of real numbers it has the sign of its argument, and it is a number for arguments of at least 0
     "underflows",  # of real numbers it is greater than 0, and it rounds to 0 at some
     "poles",  # has poles at numbers of its domain, near which the sign of a zero decides the result
