@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from relax_eg.dtypes import RECORDS
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.module import Module
+from relax_eg.ops.difference import largest_difference, largest_magnitude
 from relax_eg.ops.interpret import evaluate_within
 from relax_eg.ops.keys import words_of_keys
 
@@ -81,20 +83,8 @@ def _numbers(x: Any) -> np.ndarray[Any, Any]:
 
 
 def _error(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
-    """The largest error of `x`, relative to the largest finite magnitude of `y`.
-
-    Infinite where shapes, dtypes, NaNs or infinities differ; for integers and bools 1 where any element differs.
-    """
-    if x.shape != y.shape or x.dtype != y.dtype:
-        return float("inf")
-    if x.size == 0:
-        return 0.0
-    if x.dtype.kind in "biu":
-        return float(np.max(x != y))
-    wide = np.complex128 if x.dtype.kind == "c" else np.float64
-    a, b = x.astype(wide), y.astype(wide)
-    finite = np.isfinite(b)
-    if not np.array_equal(np.isfinite(a), finite) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return float("inf")
-    scale = float(np.max(np.abs(b[finite]), initial=0.0))
-    return float(np.max(np.abs(a[finite] - b[finite]), initial=0.0)) / (scale or 1.0)
+    """The largest error of `x` (`largest_difference`), relative to the largest finite magnitude of `y`; infinite where
+    dtypes differ."""
+    if x.dtype != y.dtype:
+        return math.inf
+    return largest_difference(x, y, largest_magnitude(y) or 1.0)

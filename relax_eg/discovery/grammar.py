@@ -25,7 +25,6 @@ from relax_eg.ops import api
 from relax_eg.ops.fused import equations_at
 from relax_eg.ops.libraries import LIBRARIES, Library, call_library, inline_libraries
 from relax_eg.ops.record import REQUIRED, Operator, call, get, strict_sizes
-from relax_eg.rules.attribute_variables import attribute_domain
 from relax_eg.rules.signature import pattern_of
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
 from relax_eg.tir import TensorProgram, count
@@ -199,14 +198,13 @@ class Grammar:
             elif a.name in ("shape", "begin", "end") or (record.name, a.name) == ("strided_slice", "strides"):
                 continue  # chosen together, below
             elif a.default is REQUIRED:
-                domain = attribute_domain(record.name, a.name)
-                if domain is None or a.kind == "dims":
+                if a.values is None:
                     raise DiscoveryError(
                         f"operator `{record.name}` needs attribute `{a.name}`; "
                         f"accepted: a value for it, as in '{record.name}({a.name}=...)'"
                     )
                 ranks = range(_MOST_AXES + 1)
-                values = {repr(v): v for r in ranks for v in domain(r)}
+                values = {repr(v): v for r in ranks for v in a.values(r)}
                 choices.append([(a.name, v) for v in values.values()])
         combined = [dict(c) for c in itertools.product(*choices)]
         if "shape" in known and "shape" not in given:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from jax import lax
@@ -44,7 +44,7 @@ from relax_eg.ops.libraries import inline_libraries, with_sizes_of
 from relax_eg.ops.record import Precondition, is_proved_applicable, preconditions
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram, margins
-from relax_eg.tir import substitute as substitute_sizes
+from relax_eg.tir.substitute import with_sizes
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class _FunctionAnalysis:
         missing = sorted(program.sizes - sizes.keys())
         if missing:
             raise NotPredicated(f"its size {missing[0]} is determined by no axis")
-        return substitute_program_sizes(program, sizes)
+        return with_sizes(program, sizes)
 
     def _mask_numbers(self, e: Expr, step: CapacityStep) -> list[int]:
         """A number for each mask of a step; masks of one value that are alike share a number."""
@@ -369,17 +369,6 @@ class _FunctionAnalysis:
         if missing:
             raise NotPredicated(f"the size {missing[0]} of `{f.name}` is determined by no argument")
         return self.whole.function(f, tuple(layouts), sizes)
-
-
-def substitute_program_sizes(program: TensorProgram, sizes: Mapping[str, Dim]) -> TensorProgram:
-    """A tensor program with `sizes` in place of its size variables."""
-    env: dict[str, Dim | int] = dict(sizes)
-
-    def buffer(b: Any) -> Any:
-        return replace(b, shape=tuple(d.substitute(env) for d in b.shape))
-
-    stages = tuple(replace(s, output=buffer(s.output), value=substitute_sizes(s.value, env)) for s in program.stages)
-    return replace(program, inputs=tuple(map(buffer, program.inputs)), stages=stages, passed=())
 
 
 def _input_layouts(annotation: Annotation) -> Layouts:

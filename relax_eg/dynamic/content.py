@@ -146,7 +146,9 @@ def _function_content(term: Apply, parts: Sequence[Content]) -> Content:
     finite = all(p.is_finite for p in parts)
     if term.fn in ("multiply", "bitwise_and") and finite and any(p.equals(0) for p in parts):
         return known_content(False if term.dtype == "bool" else 0)
-    return FINITE if finite and term.fn in functions_with_trait("bounded") else ANY
+    # A function that takes real and complex numbers may have poles among the latter, or overflow.
+    real = not any(kind(a.dtype) == "c" for a in term.args) or FUNCTIONS[term.fn].accepts == "c"
+    return FINITE if finite and real and term.fn in functions_with_trait("bounded") else ANY
 
 
 def _reduction_content(term: Reduce, body: Content) -> Content:

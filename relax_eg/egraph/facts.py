@@ -46,9 +46,9 @@ from relax_eg.shapes import Dim, Scope
 
 _EXPRESSIONS = Expressions()
 _ORIGINS = ("is_constant", "is_weight")
-_COMMON = frozenset(
+_COMMON = frozenset((CONSTANT,)).union(
     "add subtract multiply divide matmul sum max min maximum minimum where less less_equal greater greater_equal equal "
-    "not_equal permute_dims exp rsqrt constant".split()
+    "not_equal permute_dims exp rsqrt".split()
 )
 _ANNOTATION_KEYS = (*ANNOTATION_WORDS, *ANNOTATION_FACTS, *(f"rank_{r}" for r in range(MAX_RANK + 1)))
 _PRELUDE = (

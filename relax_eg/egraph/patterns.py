@@ -220,7 +220,7 @@ class _Body(Query):
             return self.words.dim(d)
         (name,) = d.variables if len(d.variables) == 1 else ("",)
         if name and d == Dim.var(name):
-            return self.sizes.setdefault(name, f"s_{_plain(name)}")
+            return self.sizes.setdefault(name, f"s_{name.replace('.', '_dot_')}")
         fresh = f"c{len(self.compound)}"
         self.compound.append((fresh, d))
         return fresh
@@ -272,7 +272,3 @@ class _Demanded:
         self.facts.append(found)
         if asked:
             self.questions.append(asked)
-
-
-def _plain(name: str) -> str:
-    return name.replace(".", "_dot_")

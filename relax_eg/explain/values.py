@@ -15,6 +15,7 @@ from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
+from relax_eg.ops.difference import is_inexact, largest_difference, largest_magnitude
 from relax_eg.ops.facts import FACTS, violation
 from relax_eg.ops.interpret import as_arrays
 from relax_eg.ops.keys import words_from_keys
@@ -177,7 +178,7 @@ def compare_values(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> s
     x, y = as_arrays(a), as_arrays(b)
     if x.shape != y.shape or x.dtype != y.dtype:
         return f"{x.dtype.name}{list(x.shape)} against {y.dtype.name}{list(y.shape)}"
-    allowed = 0.0 if _wide(x) is None else _ROUNDING[numerics] * _rounding(x)
+    allowed = _ROUNDING[numerics] * _rounding(x)
     return "" if _array_deviation(x, y, near) <= allowed else _first_difference(x, y)
 
 
@@ -194,30 +195,15 @@ def deviation_text(deviation: float) -> str:
     return f"off by {deviation:.1g} of the largest value" if deviation else "the same bits"
 
 
-def _wide(x: Array) -> Array | None:
-    """Returns an array of floats or complex numbers in the widest dtype; None if the elements are no such numbers."""
-    if x.dtype.names or x.dtype.kind in "biuOSU":
-        return None
-    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
-
-
 def _rounding(x: Array) -> float:
     return float(np.finfo(x.dtype).eps) if x.dtype.kind in "fc" else 2.0**-7  # bfloat16 and similar dtypes
 
 
 def _array_deviation(x: Array, y: Array, near: Sequence[Any] = ()) -> float:
     """Returns the largest difference of two arrays of one shape and dtype, in units of the largest value in them and in
-    `near`; infinite if elements differ that are not finite floats."""
-    p, q = _wide(x), _wide(y)
-    if p is None or q is None:
-        return 0.0 if np.array_equal(x, y) else math.inf
-    finite = np.isfinite(p) & np.isfinite(q)
-    if not np.array_equal(p[~finite], q[~finite], equal_nan=True):
-        return math.inf
-    apart = float(np.max(np.abs(p[finite] - q[finite]), initial=0.0))
-    if not apart:
-        return 0.0
-    return apart / max([float(np.max(np.abs(v[finite]), initial=0.0)) for v in (p, q)] + [_largest(v) for v in near])
+    `near` (`largest_difference`)."""
+    others = (as_arrays(v) for v in near if not isinstance(v, tuple))
+    return largest_difference(x, y, largest_magnitude(x, y, *others))
 
 
 def is_informative(value: Any) -> bool:
@@ -225,15 +211,8 @@ def is_informative(value: Any) -> bool:
     nothing."""
     if isinstance(value, tuple):
         return all(map(is_informative, value))  # type: ignore[reportUnknownArgumentType]
-    wide = _wide(as_arrays(value))
-    return wide is None or not wide.size or bool(np.isfinite(wide).any())
-
-
-def _largest(value: Any) -> float:
-    wide = None if isinstance(value, tuple) else _wide(as_arrays(value))
-    if wide is None or np.iscomplexobj(wide):
-        return 0.0
-    return float(np.max(np.abs(wide[np.isfinite(wide)]), initial=0.0))
+    a = as_arrays(value)
+    return not is_inexact(a) or not a.size or bool(np.isfinite(a.astype(np.complex128)).any())
 
 
 def _first_difference(x: Array, y: Array) -> str:

@@ -29,7 +29,7 @@ from relax_eg.ir.annotations import (
 )
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.module import Module
-from relax_eg.ir.reader import Source
+from relax_eg.ir.reader import Source, parsed_at
 from relax_eg.ops import api
 from relax_eg.ops.text import FUNCTIONS
 from relax_eg.shapes import Dim
@@ -120,9 +120,9 @@ class SurroundingNames(ast.NodeTransformer):
             found = found()
         if isinstance(found, Annotation):
             self._gather_types(found, at)
-            return _read_at(str(found), at)
+            return parsed_at(str(found), at)
         if isinstance(found, str) or isinstance(at, ast.Constant):  # from __future__ import annotations
-            at = at if not isinstance(at, ast.Constant) else _read_at(str(at.value), at)
+            at = at if not isinstance(at, ast.Constant) else parsed_at(str(at.value), at)
         return self.visit(at)
 
     def _gather_types(self, found: Annotation, at: ast.expr) -> None:
@@ -136,7 +136,7 @@ class SurroundingNames(ast.NodeTransformer):
         if isinstance(node.ctx, ast.Store) or node.id in self.local | self.sizes:
             return node
         if (own := self.later(node.id)) is not None:
-            return _read_at(own, node)
+            return parsed_at(own, node)
         if node.id not in self.outside:
             return node
         return self._meant(node, self.outside[node.id], node.id)
@@ -175,7 +175,7 @@ class SurroundingNames(ast.NodeTransformer):
                 kind = "a function of Python, which is not run" if callable(value) else f"a {type(value).__name__}"
                 raise self.source.error(at, f"`{ast.unparse(at)}` is {kind}", ACCEPTED)
             return ast.fix_missing_locations(ast.copy_location(made, at))
-        return _read_at(text, at)
+        return parsed_at(text, at)
 
     def _text(self, value: Any, name: str) -> str | None:
         """The text that replaces a value; None if a literal replaces it."""
@@ -237,14 +237,6 @@ def _literal(value: Any) -> ast.expr | None:
         return ast.Constant(np.dtype(value).name)
     dtype = getattr(value, "dtype", None)  # jnp.float32
     return ast.Constant(dtype.name) if callable(value) and isinstance(dtype, np.dtype) else None
-
-
-def _read_at(text: str, at: ast.expr) -> ast.expr:
-    """The syntax tree of `text`, with the source position of `at` in every node."""
-    made = ast.parse(text, mode="eval").body
-    for n in ast.walk(made):
-        ast.copy_location(n, at)
-    return made
 
 
 def _attribute_chain(value: ast.expr, reversed_names: list[str], at: ast.expr) -> ast.expr:

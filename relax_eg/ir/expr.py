@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -249,10 +249,14 @@ def var(name: str, annotation: Annotation) -> Expr:
     return node(VAR, (), (("name", name),), annotation)
 
 
+def unused_name(stem: str, taken: Container[str]) -> str:
+    """Returns the first of `stem`, `stem1`, `stem2`, ... that is not in `taken`."""
+    return next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
+
+
 def fresh_name(stem: str, taken: set[str]) -> str:
     """Returns the first of `stem`, `stem1`, `stem2`, ... that is not in `taken`, and adds it there."""
-    name = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
-    taken.add(name)
+    taken.add(name := unused_name(stem, taken))
     return name
 
 

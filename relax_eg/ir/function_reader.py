@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, choose, clashes, join_branches
 from relax_eg.ir.data import all_sizes, sizes_in_data
 from relax_eg.ir.devices import copied_to, declared_device, to_device
-from relax_eg.ir.expr import Expr, postorder, tuple_, tuple_get, var
+from relax_eg.ir.expr import Expr, fresh_name, postorder, tuple_, tuple_get, unused_name, var
 from relax_eg.ir.lambdas import with_lambdas_in_place
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function
@@ -131,9 +130,7 @@ class FunctionReader:
         """The result on the devices of its annotation, with the steps that copy it there."""
         a, device = value.annotation, self._device(written)
         if device is not None and copied_to(value) != device:
-            own = next(n for n in (f"returned{i or ''}" for i in itertools.count()) if n not in self.words)
-            self.words.add(own)
-            copies.append(Binding(var(own, a), to_device(value, device)))
+            copies.append(Binding(var(fresh_name("returned", self.words), a), to_device(value, device)))
             return copies[-1].var
         if not isinstance(a, Tuple) or not isinstance(written, ast.Call):
             return value
@@ -151,9 +148,7 @@ class FunctionReader:
         if device is None:
             return p, p
         name = str(p.attr("name"))
-        own = next(n for n in (f"{name}_placed{i or ''}" for i in itertools.count()) if n not in self.words)
-        self.words.add(own)
-        copy = var(own, p.annotation)
+        copy = var(fresh_name(f"{name}_placed", self.words), p.annotation)
         self.values.names[name] = copy
         return copy, to_device(p, device)
 
@@ -197,8 +192,7 @@ class FunctionReader:
 
     def _emit(self, steps: list[Binding], at: ast.expr, value: Expr) -> Expr:
         """Binds a value that has to be a step of its own, and returns its variable."""
-        used = self.lines | self.emitted
-        name = next(n for n in (f"lv{i or ''}" for i in itertools.count()) if n not in used and n not in self.words)
+        name = unused_name("lv", {*self.lines, *self.emitted, *self.words})
         self.emitted[name] = var(name, value.annotation)
         steps.append(Binding(self.emitted[name], value))
         if self.scope.surroundings is not None:
@@ -353,7 +347,7 @@ class FunctionReader:
             self.values.hidden[name] = ("bound in one branch only", f"a value for `{name}` in {others} too")
         own = [self._name(name, statement) for name in results]
         stem = "found" if value.op == heads.MATCH else "cond"
-        whole = next(n for n in (f"{stem}{i or ''}" for i in itertools.count()) if n not in self.lines)
+        whole = unused_name(stem, self.lines)
         self.lines[whole] = statement.lineno
         lines = join_branches(whole, value, own)
         if self.scope.surroundings is not None:
@@ -517,7 +511,6 @@ class FunctionReader:
 
     def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> str:
         """Returns the variable name for a value bound to `name`, unique because a text may bind a name again."""
-        used = self.lines | self.emitted
-        own = next(n for n in (f"{name}{i or ''}" for i in itertools.count()) if n not in used)
+        own = unused_name(name, {*self.lines, *self.emitted})
         self.lines[own] = at.lineno
         return own

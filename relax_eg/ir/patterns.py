@@ -4,11 +4,11 @@ with nested patterns."""
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.ir.annotations import DataType
+from relax_eg.ir.expr import fresh_name
 from relax_eg.ir.reader import Source, did_you_mean
 
 PATTERNS = "constructors such as List.Cons(head, tail), numbers, True, False, names, `_`, and `|` between such"
@@ -22,7 +22,7 @@ def with_one_return(body: Sequence[ast.stmt], taken: set[str], source: Source) -
     """
     if not any(_returns(s) for s in body if not isinstance(s, ast.Return)):
         return list(body)
-    name = next(n for n in (f"{RESULT}{i or ''}" for i in itertools.count()) if n not in taken)
+    name = fresh_name(RESULT, taken)
     flat = _flattened(body, name, source)
     return [*flat[:-1], _at(ast.Return(ast.Name(name, ast.Load())), flat[-1])] if len(flat) > 1 else flat
 
@@ -49,8 +49,7 @@ class WithoutUnpacking(ast.NodeTransformer):
         )
         if not names or sizes or not all(isinstance(n, ast.Name) for n in names):
             return node
-        whole = next(n for n in (f"fields{i or ''}" for i in itertools.count()) if n not in self.taken)
-        self.taken.add(whole)
+        whole = fresh_name("fields", self.taken)
         made: list[ast.stmt] = [_at(ast.Assign([ast.Name(whole, ast.Store())], node.value), node)]
         for i, name in enumerate(names):
             field = ast.Subscript(ast.Name(whole, ast.Load()), ast.Constant(i), ast.Load())
@@ -146,7 +145,7 @@ class MatchReader:
         # Where a case may fail after its names are bound, no value has the name of a pattern.
         self.may_fail = any(c.guard for c in statement.cases) or any(_number(p) is not None for p in parts)
         if not isinstance(value, ast.Name) or self.may_fail:
-            name = self._fresh("value")
+            name = fresh_name("value", self.taken)
             first.append(_at(ast.Assign([ast.Name(name, ast.Store())], value), statement))
         else:
             name = value.id
@@ -155,11 +154,6 @@ class MatchReader:
             rows += [_Row((p,), (), case.body, case.guard) for p in self._alternatives(case.pattern)]
         self.shown: dict[str, tuple[DataType, int, tuple[str, ...]]] = {}
         return [*first, *self._statements((name,), rows, name)]
-
-    def _fresh(self, stem: str) -> str:
-        name = next(n for n in (f"{stem}{i or ''}" for i in itertools.count()) if n not in self.taken)
-        self.taken.add(name)
-        return name
 
     def _alternatives(self, pattern: ast.pattern) -> Iterator[ast.pattern]:
         if isinstance(pattern, ast.MatchOr):
@@ -202,7 +196,7 @@ class MatchReader:
         # Each is computed only where those before it hold: a condition may call what does not end otherwise.
         test: ast.expr = conditions[0]
         for following in conditions[1:]:
-            name = self._fresh("matches")
+            name = fresh_name("matches", self.taken)
             branches = [ast.Assign([ast.Name(name, ast.Store())], e) for e in (following, ast.Constant(False))]
             made.append(_at(ast.If(test, [branches[0]], [branches[1]]), self.statement))
             test = ast.Name(name, ast.Load())
@@ -212,7 +206,7 @@ class MatchReader:
     def _assigned(self, names: list[tuple[str, str]]) -> list[ast.stmt]:
         """The lines that bind each name to the value of another."""
         if {n for n, _ in names} & {v for _, v in names}:  # a name would be read after it is bound again
-            between = [(self._fresh("field"), v) for _, v in names]
+            between = [(fresh_name("field", self.taken), v) for _, v in names]
             names = [*between, *((n, b) for (n, _), (b, _) in zip(names, between, strict=True))]
         made = [ast.Assign([ast.Name(n, ast.Store())], ast.Name(v, ast.Load())) for n, v in names]
         return [_at(m, self.statement) for m in made]
@@ -283,7 +277,7 @@ class MatchReader:
                 if self.may_fail
                 else [p.name for r in rows if isinstance(p := r.patterns[k], ast.MatchAs) and p.name is not None]
             )
-            found.append(next((n for n in named if n not in used), None) or self._fresh("field"))
+            found.append(next((n for n in named if n not in used), None) or fresh_name("field", self.taken))
             used.add(found[-1])
         return tuple(found)
 

@@ -107,6 +107,14 @@ def dotted_name(node: ast.expr) -> str | None:
     return ".".join(reversed(parts)) if parts and isinstance(node, ast.Name) and node.id in ("R", "relax") else None
 
 
+def parsed_at(text: str, at: ast.expr) -> ast.expr:
+    """Returns the syntax tree of `text`, with the source position of `at` in every node."""
+    made = ast.parse(text, mode="eval").body
+    for n in ast.walk(made):
+        ast.copy_location(n, at)
+    return made
+
+
 class Reader:
     """A reader of annotations, sizes, attribute values and constants.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from relax_eg.ir.annotations import Annotation, DataType
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import signature
-from relax_eg.ir.expr import Expr, var
+from relax_eg.ir.expr import Expr, fresh_name, var
 from relax_eg.ir.lattice import annotation_clash, covers
 from relax_eg.ir.module import Function
 from relax_eg.ir.origin import SourceLine
@@ -87,9 +86,7 @@ class ModuleScope:
 
     def fresh(self, stem: str) -> str:
         """Returns an unused function name and reserves it."""
-        name = next(n for n in (f"{stem}{i or ''}" for i in itertools.count()) if n not in self.names)
-        self.names.add(name)
-        return name
+        return fresh_name(stem, self.names)
 
     def add(self, function: Function) -> None:
         """Adds a function made from a statement (an `if`) of another function."""

@@ -31,7 +31,7 @@ def scopes_of(module: Module, scope: Scope) -> dict[str, list[Scope]]:
     entry = module.main
     sites = _sites(module)
     # Per function: the variables that equal the entry's variables of the same name, and the scope.
-    entry_variables: dict[str, set[str]] = {entry.name: _variables(entry)}
+    entry_variables: dict[str, set[str]] = {entry.name: {*entry.size_variables, *entry.cast_variables}}
     scopes: dict[str, Scope] = {entry.name: _with_cast_sizes(entry, scope)}
     for f in reversed(callees_first(module)):
         if f.name == entry.name:
@@ -51,10 +51,6 @@ def scopes_of(module: Module, scope: Scope) -> dict[str, list[Scope]]:
         }
         scopes[f.name] = _with_cast_sizes(f, _restricted(scopes[entry.name], entry_variables[f.name], lows))
     return {f.name: _by_block(f, scopes[f.name], f.name == entry.name) for f in module}
-
-
-def _variables(f: Function) -> set[str]:
-    return {*f.size_variables, *f.cast_variables}
 
 
 def _sites(module: Module) -> dict[str, list[tuple[str, Sequence[Annotation]]]]:

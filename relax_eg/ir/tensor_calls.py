@@ -7,6 +7,7 @@ arguments). The outputs' annotation is deduced from the program's buffers at the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from relax_eg.argument_checks import NONE, accepts, of_types
 from relax_eg.errors import OperatorError
@@ -46,6 +47,13 @@ def call_tir(
     return node(
         CALL_TIR, operands, (("program", Foreign(program)), ("sizes", sizes_by_name)), found if out is None else out
     )
+
+
+def call_with_sizes(program: TensorProgram, args: Iterable[Expr], out: Annotation | None = None) -> Expr:
+    """Returns a call of `program` on `args` that passes the sizes that are no axis of an input (Relax, Figure 8). They
+    have the same names at the caller."""
+    passed = tuple(sorted(program.sizes - {str(d) for b in program.inputs for d in b.shape}))
+    return call_tir(replace(program, passed=passed), args, out, {v: Dim.var(v) for v in passed})
 
 
 def has_own_annotation(e: Expr) -> bool:

@@ -16,7 +16,7 @@ from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.expr import Expr, match_cast, shape_value, tuple_
 from relax_eg.ir.lattice import covers
-from relax_eg.ir.reader import dotted_name
+from relax_eg.ir.reader import dotted_name, parsed_at
 from relax_eg.ir.reading import ReadingState
 from relax_eg.shapes import Dim
 from relax_eg.tir.imperative import size_of
@@ -197,10 +197,7 @@ class VmBuiltins:
         return tuple_(())
 
     def _read(self, at: ast.Call, text: str, declared: Annotation | None) -> Expr:
-        made = ast.parse(text, mode="eval").body
-        for n in ast.walk(made):
-            ast.copy_location(n, at)
-        return self.values.expression(made, declared)
+        return self.values.expression(parsed_at(text, at), declared)
 
     # --- the parts ---
 

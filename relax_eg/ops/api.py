@@ -25,14 +25,13 @@ from relax_eg.ops.operands import (
     as_dims,
     is_array,
     need_no_bool,
-    normal_axes,
     normal_axis,
     number,
     operands,
 )
 from relax_eg.ops.record import call
-from relax_eg.ops.shorthand import expand_short_forms
-from relax_eg.ops.sizes import ONE, ZERO
+from relax_eg.ops.shorthand import call_in_short
+from relax_eg.ops.sizes import ZERO
 from relax_eg.shapes import Dim, ceildiv
 
 # --- elementwise ---
@@ -120,8 +119,7 @@ def outer(a: Operand, b: Operand) -> Expr:
 
 def _reduction(name: str) -> Callable[..., Expr]:
     def operator(x: Operand, axis: Axes = None, keepdims: bool = False) -> Expr:
-        (value,) = operands(name, x)
-        return call(name, (value,), {"axes": normal_axes(name, axis, value.ndim), "keepdims": keepdims})
+        return call_in_short(name, operands(name, x), axes=axis, keepdims=keepdims)
 
     operator.__name__ = operator.__qualname__ = name
     operator.__doc__ = f"`{name}` over `axis` (an axis, several, or all); the dtype stays."
@@ -133,9 +131,7 @@ any, all = _reduction("any"), _reduction("all")
 
 
 def _position(name: str, x: Operand, axis: int, keepdims: bool, dtype: str) -> Expr:
-    (value,) = operands(name, x)
-    attrs = {"axis": normal_axis(name, axis, value.ndim), "keepdims": keepdims, "dtype": dtype}
-    return call(name, (value,), attrs)
+    return call_in_short(name, operands(name, x), axis=axis, keepdims=keepdims, dtype=dtype)
 
 
 def argmax(x: Operand, axis: int = -1, keepdims: bool = False, dtype: str = "int32") -> Expr:
@@ -160,10 +156,7 @@ def trace(x: Operand) -> Expr:
 
 def permute_dims(x: Operand, axes: Sequence[int] | None = None) -> Expr:
     """`x` with its axes in the order `axes`; reversed by default."""
-    (value,) = operands("permute_dims", x)
-    order = tuple(reversed(range(value.ndim))) if axes is None else axes
-    normal = tuple(normal_axis("permute_dims", a, value.ndim) for a in order)
-    return call("permute_dims", (value,), {"axes": normal})
+    return call_in_short("permute_dims", operands("permute_dims", x), axes=axes)
 
 
 transpose = permute_dims
@@ -180,23 +173,17 @@ def swapaxes(x: Operand, a: int, b: int) -> Expr:
 
 def reshape(x: Operand, shape: Size | Sequence[Size]) -> Expr:
     """The elements of `x` in order in another shape; one size may be -1."""
-    (value,) = operands("reshape", x)
-    return call("reshape", (value,), expand_short_forms("reshape", (value.annotation,), {"shape": as_dims(shape)}))
+    return call_in_short("reshape", operands("reshape", x), shape=as_dims(shape))
 
 
 def expand_dims(x: Operand, axis: Axes) -> Expr:
     """`x` with new axes of size 1; `axis` counts in the result."""
-    (value,) = operands("expand_dims", x)
-    added = 1 if isinstance(axis, int) else len(axis or ())
-    axes = () if axis is None else normal_axes("expand_dims", axis, value.ndim + added)
-    return call("expand_dims", (value,), {"axes": axes})
+    return call_in_short("expand_dims", operands("expand_dims", x), axes=() if axis is None else axis)
 
 
 def squeeze(x: Operand, axis: Axes = None) -> Expr:
     """`x` without axes `axis`, which must have size 1; by default without all axes of size 1."""
-    (value,) = operands("squeeze", x)
-    ones = tuple(i for i, d in enumerate(value.shape) if d is ONE) if axis is None else axis
-    return call("squeeze", (value,), {"axes": normal_axes("squeeze", ones, value.ndim)})
+    return call_in_short("squeeze", operands("squeeze", x), axes=axis)
 
 
 def broadcast_to(x: Operand, shape: Size | Sequence[Size]) -> Expr:
@@ -206,9 +193,7 @@ def broadcast_to(x: Operand, shape: Size | Sequence[Size]) -> Expr:
 
 def concat(xs: Sequence[Operand], axis: int = 0) -> Expr:
     """The operands joined along `axis`."""
-    values = operands("concat", *xs)
-    rank = values[0].ndim if values else 0
-    return call("concat", values, {"axis": normal_axis("concat", axis, rank)})
+    return call_in_short("concat", operands("concat", *xs), axis=axis)
 
 
 concatenate = concat
@@ -223,18 +208,16 @@ def split(x: Operand, parts: int | Sequence[Size], axis: int = 0) -> Expr:
     """A tuple of slices along `axis`. A number `parts` gives that many: all but the last have one size, rounded up
     where it does not divide the axis. A sequence gives the indices to cut at, as in numpy.split."""
     (value,) = operands("split", x)
-    attrs = {"sections": parts, "axis": normal_axis("split", axis, value.ndim)}
     if not isinstance(parts, int):
         cuts = [ZERO, *map(Dim.of, parts), value.shape[normal_axis("split", axis, value.ndim)]]
-        attrs["sections"] = tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False))
-    return call("split", (value,), expand_short_forms("split", (value.annotation,), attrs))
+        parts = tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False))
+    return call_in_short("split", (value,), sections=parts, axis=axis)
 
 
 def strided_slice(x: Operand, begin: Sequence[Size], end: Sequence[Size], strides: Sequence[int] | None = None) -> Expr:
     """`x[b:e:s, ...]`, one entry for each axis; nothing is clamped."""
-    (value,) = operands("strided_slice", x)
-    steps = (1,) * value.ndim if strides is None else tuple(strides)
-    return call("strided_slice", (value,), {"begin": begin, "end": end, "strides": steps})
+    steps = None if strides is None else tuple(strides)
+    return call_in_short("strided_slice", operands("strided_slice", x), begin=begin, end=end, strides=steps)
 
 
 def getitem(x: Operand, key: Any) -> Expr:
@@ -285,8 +268,7 @@ def take(x: Operand, indices: Operand, axis: int | None = None, mode: str = "fil
 
 def flip(x: Operand, axis: Axes = None) -> Expr:
     """`x` in reverse order along `axis`; along all axes by default."""
-    (value,) = operands("flip", x)
-    return call("flip", (value,), {"axes": normal_axes("flip", axis, value.ndim)})
+    return call_in_short("flip", operands("flip", x), axes=axis)
 
 
 def after(x: Operand, t: Operand) -> Expr:
@@ -405,27 +387,22 @@ def one_hot(indices: Operand, depth: Size, dtype: str = "float32") -> Expr:
 
 def softmax(x: Operand, axis: int = -1) -> Expr:
     """Exponentials divided by their sum along `axis`."""
-    (value,) = operands("softmax", x)
-    return call("softmax", (value,), {"axis": normal_axis("softmax", axis, value.ndim)})
+    return call_in_short("softmax", operands("softmax", x), axis=axis)
 
 
 def log_softmax(x: Operand, axis: int = -1) -> Expr:
     """The logarithm of softmax."""
-    (value,) = operands("log_softmax", x)
-    return call("log_softmax", (value,), {"axis": normal_axis("log_softmax", axis, value.ndim)})
+    return call_in_short("log_softmax", operands("log_softmax", x), axis=axis)
 
 
 def layer_norm(x: Operand, gamma: Operand, beta: Operand, axes: Axes = -1, epsilon: float = 1e-5) -> Expr:
     """`x` with mean 0 and variance 1 over the trailing `axes`, times `gamma` plus `beta`."""
-    values = operands("layer_norm", x, gamma, beta)
-    normal = normal_axes("layer_norm", axes, values[0].ndim)
-    return call("layer_norm", values, {"axes": normal, "epsilon": epsilon})
+    return call_in_short("layer_norm", operands("layer_norm", x, gamma, beta), axes=axes, epsilon=epsilon)
 
 
 def rms_norm(x: Operand, weight: Operand, axes: Axes = -1, epsilon: float = 1e-6) -> Expr:
     """`x` divided by its root mean square over the trailing `axes`, times `weight`."""
-    values = operands("rms_norm", x, weight)
-    return call("rms_norm", values, {"axes": normal_axes("rms_norm", axes, values[0].ndim), "epsilon": epsilon})
+    return call_in_short("rms_norm", operands("rms_norm", x, weight), axes=axes, epsilon=epsilon)
 
 
 def dim_value(dim: Size, dtype: str = "int32") -> Expr:

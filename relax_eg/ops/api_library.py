@@ -11,6 +11,7 @@ from relax_eg.ops.data_dependent import call_routine
 from relax_eg.ops.libraries import call_library
 from relax_eg.ops.operands import Operand, Size, as_dims, normal_axis, operands
 from relax_eg.ops.record import call
+from relax_eg.ops.shorthand import call_in_short
 from relax_eg.ops.sizes import ZERO, dilated
 from relax_eg.ops.windows import AnyStep
 from relax_eg.shapes import Dim, ceildiv, dim_max
@@ -62,8 +63,7 @@ def bitcast(x: Operand, dtype: str) -> Expr:
 
 def _scan(name: str) -> Callable[..., Expr]:
     def operator(x: Operand, axis: int, reverse: bool = False) -> Expr:
-        (value,) = operands(name, x)
-        return call(name, (value,), {"axis": normal_axis(name, axis, value.ndim), "reverse": reverse})
+        return call_in_short(name, operands(name, x), axis=axis, reverse=reverse)
 
     operator.__name__ = operator.__qualname__ = name
     operator.__doc__ = f"`{name}`: running along `axis`, from its end with `reverse`."
@@ -184,8 +184,7 @@ def avg_pool(x: Operand, window: Steps, strides: Steps | None = None, padding: P
 
 def sort(x: Operand, axis: int = -1) -> Expr:
     """The elements in ascending order along `axis`, NaN last."""
-    (value,) = operands("sort", x)
-    return call("sort", (value,), {"axis": normal_axis("sort", axis, value.ndim)})
+    return call_in_short("sort", operands("sort", x), axis=axis)
 
 
 def argsort(x: Operand, axis: int = -1, dtype: str = "int32") -> Expr:
@@ -198,8 +197,7 @@ def argsort(x: Operand, axis: int = -1, dtype: str = "int32") -> Expr:
 
 def top_k(x: Operand, k: Size, axis: int = -1) -> tuple[Expr, Expr]:
     """The `k` greatest elements along `axis`, descending, and their positions."""
-    (value,) = operands("top_k", x)
-    made = call("top_k", (value,), {"k": (Dim.of(k),), "axis": normal_axis("top_k", axis, value.ndim)})
+    made = call_in_short("top_k", operands("top_k", x), k=(Dim.of(k),), axis=axis)
     return tuple_get(made, 0), tuple_get(made, 1)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from relax_eg.dtypes import NUMBERS, dtype_of, kind
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.attribute_values import one_of
 from relax_eg.ops.elementwise import read_aligned
 from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, get, register
@@ -130,6 +131,11 @@ def _lower(a: Any, b: Any, *, precision: Any, out_dtype: str | None) -> Any:
     return contracted(contract, a, b, out_dtype)
 
 
+PRECISION_AND_DTYPE = (
+    Attribute("precision", default=None, values=one_of(None, "default", "high", "highest")),
+    Attribute("out_dtype", default=None, values=one_of(None, "float32", "float64")),
+)
+
 register(
     Operator(
         "matmul",
@@ -137,7 +143,7 @@ register(
         _deduce,
         _lower,
         _equations,
-        (Attribute("precision", default=None), Attribute("out_dtype", default=None)),
+        PRECISION_AND_DTYPE,
         kernel="matmul",
         doc="numpy.matmul: leading axes are batches, which broadcast; a vector is a row left, a column right",
     )
@@ -147,14 +153,20 @@ register(
 # --- a matrix for each group of rows ---
 
 
-def _ragged(site: Site) -> Annotation:
+def _ragged_operands(site: Site, rank: int) -> tuple[str, Dims, Dims, Dims]:
+    """Requires a matrix, an operand of this rank and the sizes of groups. Returns the dtype of both and the shapes."""
     dtype = need_same_dtype(site, (0, 1))
     need_kind(site, "iufc")
     need_kind(site, "iu", 2)
     need_precision(site)
-    x, w, groups = (site.shape(i) for i in range(3))
-    if (len(x), len(w), len(groups)) != (2, 3, 1):
-        raise site.error(f"ranks {len(x)}, {len(w)} and {len(groups)}; 2, 3 and 1 are needed")
+    x, y, groups = (site.shape(i) for i in range(3))
+    if (len(x), len(y), len(groups)) != (2, rank, 1):
+        raise site.error(f"ranks {len(x)}, {len(y)} and {len(groups)}; 2, {rank} and 1 are needed")
+    return dtype, x, y, groups
+
+
+def _ragged(site: Site) -> Annotation:
+    dtype, x, w, groups = _ragged_operands(site, 3)
     need_equal(site, x[1], w[1], "axis 1 of operand 0 meets axis 1 of operand 1")
     need_equal(site, w[0], groups[0], "the matrices, and the sizes of groups")
     return Tensor((x[0], w[2]), accumulator(site, dtype))
@@ -192,13 +204,7 @@ def _ragged_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 
 def _ragged_outer(site: Site) -> Annotation:
-    dtype = need_same_dtype(site, (0, 1))
-    need_kind(site, "iufc")
-    need_kind(site, "iu", 2)
-    need_precision(site)
-    x, y, groups = (site.shape(i) for i in range(3))
-    if (len(x), len(y), len(groups)) != (2, 2, 1):
-        raise site.error(f"ranks {len(x)}, {len(y)} and {len(groups)}; 2, 2 and 1 are needed")
+    dtype, x, y, groups = _ragged_operands(site, 2)
     need_equal(site, x[0], y[0], "axis 0 of operand 0 meets axis 0 of operand 1")
     return Tensor((groups[0], x[1], y[1]), accumulator(site, dtype))
 
@@ -241,14 +247,12 @@ def _ragged_lower(x: Any, w: Any, sizes: Any, *, precision: Any, out_dtype: str 
     return contracted(contract, x, w, out_dtype)
 
 
-_PRECISION_AND_DTYPE = (Attribute("precision", default=None), Attribute("out_dtype", default=None))
-
 for _operator in (
-    Operator("ragged_dot", ("x", "weights", "sizes"), _ragged, _ragged_lower, _ragged_equations, _PRECISION_AND_DTYPE,
+    Operator("ragged_dot", ("x", "weights", "sizes"), _ragged, _ragged_lower, _ragged_equations, PRECISION_AND_DTYPE,
              cost=_ragged_cost,
              doc="rows of x in groups of the given sizes, each group times its own matrix; 0 for rows of no group"),
     Operator("ragged_outer", ("x", "y", "sizes"), _ragged_outer, _ragged_outer_lower, _ragged_outer_equations,
-             _PRECISION_AND_DTYPE, cost=_ragged_cost,
+             PRECISION_AND_DTYPE, cost=_ragged_cost,
              doc="x.T @ y for each group of rows of the given sizes"),
 ):  # fmt: skip
     register(_operator)

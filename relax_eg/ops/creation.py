@@ -8,6 +8,7 @@ import numpy as np
 
 from relax_eg.dtypes import NUMBERS, itemsize, kind, numpy_dtype
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.attribute_values import DTYPES, one_axis
 from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import need_axis, need_kind
@@ -116,7 +117,7 @@ register(
         _iota_deduce,
         _iota,
         _iota_equations,
-        (Attribute("shape", "dims"), Attribute("axis"), Attribute("dtype")),
+        (Attribute("shape", "dims"), Attribute("axis", values=one_axis), Attribute("dtype", values=DTYPES)),
         moves="make",
         below=lambda site: site["shape"][site["axis"]],
         doc="the position along an axis of each element",
@@ -129,7 +130,7 @@ register(
         _one_hot_deduce,
         _one_hot,
         _one_hot_equations,
-        (Attribute("depth", "dims"), Attribute("dtype")),
+        (Attribute("depth", "dims"), Attribute("dtype", values=DTYPES)),
         doc="a new last axis of the given size with a one at each index; none where the index is out of range",
     )
 )
@@ -140,7 +141,7 @@ register(
         _dim_value_deduce,
         _dim_value,
         _dim_value_equations,
-        (Attribute("dim", "dims"), Attribute("dtype")),
+        (Attribute("dim", "dims"), Attribute("dtype", values=DTYPES)),
         moves="make",
         doc="a size as a scalar tensor",
     )

@@ -19,6 +19,7 @@ from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr, call_dps_library
 from relax_eg.ir.lattice import sizes_differ
+from relax_eg.ops.attribute_values import DTYPES
 from relax_eg.ops.record import Attribute, Site, attributes_of
 from relax_eg.shapes import Dim
 
@@ -209,7 +210,7 @@ def _kept_boxes_of(
     return numpy.asarray(np.array(kept, np.int32))
 
 
-_POSITIONS = (Attribute("dtype", default="int32"),)
+_POSITIONS = (Attribute("dtype", default="int32", values=DTYPES),)
 
 
 _X = ("x",)

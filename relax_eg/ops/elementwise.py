@@ -8,6 +8,7 @@ from typing import Any
 from relax_eg.dtypes import NUMBERS, is_integer, kind
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.attribute_values import DTYPES, one_of
 from relax_eg.ops.integers import power
 from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
@@ -28,68 +29,27 @@ from relax_eg.tir import (
     select,
 )
 
-# operator: (scalar function, kinds of dtype it takes; see need_kind)
-_UNARY: dict[str, tuple[str, str]] = {
-    "negative": ("negative", "iufcn"),
-    "abs": ("abs", "ifc"),
-    "sign": ("sign", "iufc"),
-    "floor": ("floor", "f"),
-    "ceil": ("ceil", "f"),
-    "exp": ("exp", "fc"),
-    "exp2": ("exp2", "fc"),
-    "expm1": ("expm1", "fc"),
-    "log": ("log", "fc"),
-    "log1p": ("log1p", "fc"),
-    "sqrt": ("sqrt", "fc"),
-    "rsqrt": ("rsqrt", "fc"),
-    "cbrt": ("cbrt", "f"),
-    "sin": ("sin", "fc"),
-    "cos": ("cos", "fc"),
-    "tan": ("tan", "fc"),
-    "tanh": ("tanh", "fc"),
-    "sinh": ("sinh", "fc"),
-    "cosh": ("cosh", "fc"),
-    "asin": ("asin", "fc"),
-    "acos": ("acos", "fc"),
-    "atan": ("atan", "fc"),
-    "asinh": ("asinh", "fc"),
-    "acosh": ("acosh", "fc"),
-    "atanh": ("atanh", "fc"),
-    "sigmoid": ("sigmoid", "fc"),
-    "erf": ("erf", "f"),
-    "erfc": ("erfc", "f"),
-    "erf_inv": ("erf_inv", "f"),
-    "square": ("square", "iufc"),
-    "reciprocal": ("reciprocal", "fc"),
-    "isfinite": ("is_finite", "f"),
-    "logical_not": ("bitwise_not", "b"),
-    "bitwise_not": ("bitwise_not", "iu"),
-}
-
-_BINARY: dict[str, tuple[str, str]] = {
-    "add": ("add", "iufcn"),
-    "subtract": ("subtract", "iufcn"),
-    "multiply": ("multiply", "iufcn"),
-    "power": ("power", "fc"),
-    "multiply_high": ("multiply_high", "iu"),
-    "maximum": ("maximum", "biufcn"),
-    "minimum": ("minimum", "biufcn"),
-    "remainder": ("remainder", "iuf"),
-    "atan2": ("atan2", "f"),
-    "logical_and": ("bitwise_and", "b"),
-    "logical_or": ("bitwise_or", "b"),
-    "logical_xor": ("bitwise_xor", "b"),
-    "bitwise_and": ("bitwise_and", "iu"),
-    "bitwise_or": ("bitwise_or", "iu"),
-    "bitwise_xor": ("bitwise_xor", "iu"),
-    "left_shift": ("shift_left", "iu"),
-    "equal": ("equal", "biufcn"),
-    "not_equal": ("not_equal", "biufcn"),
-    "less": ("less", "biufn"),
-    "less_equal": ("less_equal", "biufn"),
-    "greater": ("greater", "biufn"),
-    "greater_equal": ("greater_equal", "biufn"),
-}
+# Operators that apply a scalar function, by default the one of the same name at the dtypes that it takes.
+_ELEMENTWISE = (
+    "negative abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt sin cos tan tanh sinh cosh asin acos atan "
+    "asinh acosh atanh sigmoid erf erfc erf_inv square reciprocal isfinite logical_not bitwise_not add subtract "
+    "multiply power multiply_high maximum minimum remainder atan2 logical_and logical_or logical_xor bitwise_and "
+    "bitwise_or bitwise_xor left_shift equal not_equal less less_equal greater greater_equal"
+).split()
+_FUNCTIONS = {
+    "isfinite": "is_finite", "logical_not": "bitwise_not", "logical_and": "bitwise_and", "logical_or": "bitwise_or",
+    "logical_xor": "bitwise_xor", "left_shift": "shift_left",
+}  # fmt: skip
+# The kinds of dtype of an operator that takes others than its function; see need_kind.
+_KINDS = {
+    "abs": "ifc", "isfinite": "f",
+    **dict.fromkeys(("logical_not", "logical_and", "logical_or", "logical_xor"), "b"),
+    **dict.fromkeys(("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"), "iu"),
+}  # fmt: skip
+# Operators that take narrow dtypes, too.
+_NARROW = frozenset(
+    "negative add subtract multiply maximum minimum equal not_equal less less_equal greater greater_equal".split()
+)
 
 
 def read_aligned(buffer: Buffer, at: Sequence[Dim], shape: Dims) -> Read:
@@ -154,33 +114,35 @@ def _function(name: str) -> Callable[..., Scalar]:
     return lambda site, *operands: apply(name, *operands)
 
 
-# Scalar functions with poles.
-_POLES = frozenset({"reciprocal", "rsqrt", "power", "log", "log1p", "tan", "atanh", "erf_inv"})
+def elementwise(
+    name: str, function: str = "", parameters: tuple[str, ...] = (), accepts: str = "", doc: str = ""
+) -> None:
+    """Registers the operator that applies a scalar function of the index equations.
 
-
-def elementwise(name: str, parameters: tuple[str, ...], function: str, accepts: str, doc: str = "") -> None:
-    """Registers the operator that applies a scalar function of the index equations; `accepts`: kinds of dtype."""
-    words = f"{function} of elements, broadcast" if len(parameters) > 1 else f"{function} of each element"
+    - `function`: the function; by default the one of the same name.
+    - `parameters`: names of the operands; by default x and y.
+    - `accepts`: kinds of dtype; by default those that the function takes.
+    """
+    record = FUNCTIONS[function or name]
+    words = f"{record.name} of elements, broadcast" if record.arity > 1 else f"{record.name} of each element"
     register(
         Operator(
             name,
-            parameters,
-            _deduction(function, accepts),
-            broadcast_in_jax(function),
-            pointwise(_function(function)),
+            parameters or ("x", "y")[: record.arity],
+            _deduction(record.name, accepts or record.accepts),
+            broadcast_in_jax(record.name),
+            pointwise(_function(record.name)),
             doc=doc or words,
-            poles=function in _POLES,
+            poles="poles" in record.traits.split(),
         )
     )
 
 
-for _name, (_scalar, _accepts) in _UNARY.items():
-    elementwise(_name, ("x",), _scalar, _accepts)
+for _name in _ELEMENTWISE:
+    _of = _FUNCTIONS.get(_name, _name)
+    elementwise(_name, _of, accepts=_KINDS.get(_name, FUNCTIONS[_of].accepts) + ("n" if _name in _NARROW else ""))
 
-for _name, (_scalar, _accepts) in _BINARY.items():
-    elementwise(_name, ("x", "y"), _scalar, _accepts)
-
-elementwise("isnan", ("x",), "is_nan", "fc", "whether each element is not a number")
+elementwise("isnan", "is_nan", doc="whether each element is not a number")
 
 
 # --- functions that depend on the dtype ---
@@ -276,7 +238,7 @@ register(
         _round_deduce,
         _round,
         pointwise(lambda site, x: apply("round" if site["method"] == "to_even" else "round_away", x)),
-        (Attribute("method", default="to_even"),),
+        (Attribute("method", default="to_even", values=one_of("to_even", "away")),),
         doc="the nearest integer, halves to the even one or away from zero",
     )
 )
@@ -287,7 +249,7 @@ register(
         _integer_pow_deduce,
         _integer_pow,
         pointwise(lambda site, x: integer_pow(x, site["y"])),
-        (Attribute("y"),),
+        (Attribute("y", values=one_of(2, 3, 1, 0, -1, -2, 4)),),
         poles=True,
         doc="x to a constant integer power",
     )
@@ -299,7 +261,7 @@ register(
         _astype_deduce,
         _astype,
         pointwise(lambda site, x: cast(x, site["dtype"])),
-        (Attribute("dtype"),),
+        (Attribute("dtype", values=DTYPES),),
         moves="convert",
         doc="x converted as XLA converts",
     )

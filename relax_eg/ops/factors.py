@@ -87,10 +87,6 @@ def _hessenberg_reference(a: Array) -> Any:
     return batched(lambda x: _lapack("gehrd", x)(x)[:2] if n > 1 else (x, np.zeros(0)), a, results=results)
 
 
-def _jax_hessenberg(a: Any) -> Any:
-    return tuple(lax.linalg.hessenberg(a))
-
-
 def _tridiagonal(site: Site) -> Annotation:
     batch, n, _ = need_matrix(site, square=True)
     need_at_most(site, ONE, n, "one, and the size of the matrix")
@@ -104,10 +100,6 @@ def _tridiagonal_reference(a: Array, *, lower: bool) -> Any:
     name = "hetrd" if a.dtype.kind == "c" else "sytrd"
     results = [((n, n), a.dtype), ((n,), real), ((n - 1,), real), ((n - 1,), a.dtype)]
     return batched(lambda x: _lapack(name, x)(x, lower=int(lower))[:4], a, results=results)
-
-
-def _jax_tridiagonal(a: Any, *, lower: bool) -> Any:
-    return tuple(lax.linalg.tridiagonal(a, lower=lower))
 
 
 def _geqrf(site: Site) -> Annotation:
@@ -170,10 +162,6 @@ def _ormqr_reference(a: Array, taus: Array, c: Array, *, left: bool, transpose: 
     q = _householder_reference(reflectors, taus)
     q = np.conj(np.swapaxes(q, -1, -2)) if transpose else q
     return (q @ c if left else c @ q).astype(c.dtype)
-
-
-def _jax_ormqr(a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:
-    return lax.linalg.ormqr(a, taus, c, left=left, transpose=transpose)
 
 
 def _ormqr_flops(site: Site) -> Dim:
@@ -260,11 +248,11 @@ for _operator in (
     Operator("schur", _A, _schur, _jax_schur, None, (Attribute("vectors", default=True),), _schur_reference,
              library_cost(cubes(25)), capacity="whole_matrices",
              doc="the upper (quasi-)triangle T with a = Z @ T @ Z.H, and Z where asked for"),
-    Operator("hessenberg", _A, _hessenberg, _jax_hessenberg, None, (), _hessenberg_reference, library_cost(cubes(3)),
-             capacity="whole_matrices",
+    Operator("hessenberg", _A, _hessenberg, "jax.lax.linalg.hessenberg", None, (), _hessenberg_reference,
+             library_cost(cubes(3)), capacity="whole_matrices",
              doc="the upper Hessenberg form, the reflectors that lead to it below, and their factors"),
-    Operator("tridiagonal", _A, _tridiagonal, _jax_tridiagonal, None, (Attribute("lower", default=True),),
-             _tridiagonal_reference, library_cost(cubes(2)),
+    Operator("tridiagonal", _A, _tridiagonal, "jax.lax.linalg.tridiagonal", None,
+             (Attribute("lower", default=True),), _tridiagonal_reference, library_cost(cubes(2)),
              capacity="whole_matrices",
              doc="the tridiagonal form of a Hermitian matrix with its reflectors, its diagonals, and their factors"),
     Operator("geqrf", _A, _geqrf, _jax_geqrf, None, (), _geqrf_reference, library_cost(cubes(2)),
@@ -273,7 +261,7 @@ for _operator in (
     Operator("householder_product", ("a", "taus"), _householder, "jax.lax.linalg.householder_product", None, (),
              _householder_reference, library_cost(_householder_flops), capacity="householder_product",
              doc="the first columns of the product of reflectors"),
-    Operator("ormqr", ("a", "taus", "c"), _ormqr, _jax_ormqr, None,
+    Operator("ormqr", ("a", "taus", "c"), _ormqr, "jax.lax.linalg.ormqr", None,
              (Attribute("left", default=True), Attribute("transpose", default=False)), _ormqr_reference,
              library_cost(_ormqr_flops), capacity="householder_product",
              doc="q @ c, or c @ q unless left, for the product q of reflectors, or its conjugate transpose"),

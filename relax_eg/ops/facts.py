@@ -16,7 +16,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.tir.functions import widen
 
 Array = np.ndarray[Any, Any]
+Key = TypeVar("Key")  # a fact, or a test of constants
 Index = tuple[int, ...]
 # Where a fact fails: the index, and a message with `{x}` for the array's name; None where it holds.
 Failing = tuple[Index, str] | None
@@ -446,12 +447,12 @@ def facts_named(text: str) -> list[str]:
     return found or [fact_named(text)]
 
 
-def with_implied(facts: Iterable[str]) -> frozenset[str]:
-    """Returns `facts` and all facts that follow from them."""
+def with_implied(facts: Iterable[Key], implied: Iterable[tuple[Collection[Key], Key]] = IMPLIED) -> frozenset[Key]:
+    """Returns `facts` and all that follow from them. `implied`: pairs of premises and the fact that follows."""
     found = set(facts)
     grown = True
     while grown:
-        new = {c for premises, c in IMPLIED if c not in found and found.issuperset(premises)}
+        new = {c for premises, c in implied if c not in found and found.issuperset(premises)}
         found |= new
         grown = bool(new)
     return frozenset(found)

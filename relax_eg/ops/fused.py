@@ -22,7 +22,7 @@ from relax_eg.ops.record import (
     program_of,
 )
 from relax_eg.shapes import Dim
-from relax_eg.tir import Buffer, InlinedProgram, compose
+from relax_eg.tir import Buffer, InlinedProgram, PatternKind, classify, compose
 
 # Operators that move nothing: their value is the operand's memory under another shape.
 VIEWS = movement_operators("view")
@@ -66,6 +66,17 @@ def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
     return ProgramUse(program, {}) if result == Tensor(made.shape, made.dtype) else None
 
 
+def program_in_kernel(e: Expr) -> ProgramUse | None:
+    """Returns the tensor program of a node over its operands; None where no kernel may contain it."""
+    return program_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)
+
+
+def kind_in_kernel(e: Expr) -> PatternKind:
+    """Returns the pattern kind of an operator; OPAQUE where no kernel may contain it."""
+    placed = program_in_kernel(e)
+    return PatternKind.OPAQUE if placed is None else classify(placed.program)
+
+
 def equations_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result: Annotation) -> ProgramUse | None:
     """Returns the tensor program of one use of an operator, or the one that a `call_tir` calls, with any number of
     outputs; None for all else, and where sizes are unknown."""
@@ -86,7 +97,7 @@ def fused_call(members: Collection[Expr], outputs: Sequence[Expr], name: str = "
     taken: set[str] = set()
     uses: list[InlinedProgram] = []
     for e in order:
-        placed = program_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)
+        placed = program_in_kernel(e)
         if placed is None:
             raise OperatorError(f"{e.op} has no index equations that a kernel could take in: {e!r}")
         names[e] = _unique(f"T_{operator_name(e)}", taken)

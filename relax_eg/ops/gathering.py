@@ -14,7 +14,7 @@ import numpy as np
 from relax_eg.dtypes import is_key, itemsize
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.lazy_jax import jnp, lax
-from relax_eg.ops.movement import fill_value
+from relax_eg.ops.movement import MODE, MODES, fill_value
 from relax_eg.ops.positions import as_index, as_indices, jax_positions
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
@@ -47,8 +47,6 @@ from relax_eg.tir import (
     select,
     within,
 )
-
-MODES = ("clip", "fill", "promise")
 
 
 def _need_starts(site: Site, first: int, rank: int) -> None:
@@ -388,11 +386,11 @@ for _operator in (
              capacity="dynamic_update_slice",
              doc="x with a slice replaced, at computed starts, which are moved so that it lies inside"),
     Operator("gather", ("x", "indices"), _gather, _jax_gather, _gather_equations,
-             (Attribute("slice_sizes", "dims"), Attribute("mode"), Attribute("fill_value", default=None),
+             (Attribute("slice_sizes", "dims"), MODE, Attribute("fill_value", default=None),
               *(Attribute(name, default=()) for name in _GATHER)),
              doc="slices at computed positions, put together as the dimension numbers of jax.lax.gather say"),
     Operator("scatter", ("x", "indices", "updates"), _scatter, _jax_scatter, None,
-             (Attribute("kind"), Attribute("mode"), *(Attribute(name, default=()) for name in _SCATTER),
+             (Attribute("kind"), MODE, *(Attribute(name, default=()) for name in _SCATTER),
               Attribute("sorted", default=False), Attribute("unique", default=False)),
              _scatter_reference, _scatter_cost,
              capacity="scatter", definition=_scatter_definition, promised=lambda site: None,

@@ -31,6 +31,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.heads import TUPLES, Evaluator, with_operands
 from relax_eg.ir.origin import SourceLine
 from relax_eg.memo import Memo
+from relax_eg.ops.difference import largest_difference, largest_magnitude
 from relax_eg.ops.lazy_jax import jax, jnp
 from relax_eg.ops.record import TABLE, Site, call, get
 from relax_eg.shapes import Dim
@@ -322,18 +323,8 @@ def with_sizes_of(value: Any, sizes: Mapping[str, Dim]) -> Any:
 
 
 def relative_difference(a: Array, b: Array) -> float:
-    """The largest difference of two arrays, relative to the largest element of `b`; infinite unless they are finite at
-    the same places."""
-    if b.size == 0:
-        return 0.0
-    wide = np.complex128 if "c" in a.dtype.kind + b.dtype.kind else np.float64
-    x, y = a.astype(wide), b.astype(wide)
-    finite = np.isfinite(y)
-    if not np.array_equal(np.isfinite(x), finite):
-        return math.inf
-    if not finite.any():
-        return 0.0
-    return float(np.abs(x - y)[finite].max() / max(float(np.abs(y)[finite].max()), 1e-30))
+    """The largest difference of two arrays (`largest_difference`), relative to the largest element of `b`."""
+    return largest_difference(a, b, max(largest_magnitude(b), 1e-30))
 
 
 def checked_cost(library: Library, seconds: Any, what: str) -> float:

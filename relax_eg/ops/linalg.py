@@ -15,7 +15,7 @@ import scipy
 from relax_eg.dtypes import PARTS, dtype_of, is_complex, itemsize, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.lazy_jax import jnp, lax
-from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
+from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register, routine_cost
 from relax_eg.ops.sizes import Dims, need_equal, need_kind, need_same_dtype, product
 from relax_eg.ops.sorting import log2_of
 from relax_eg.shapes import Dim, dim_min
@@ -46,15 +46,7 @@ def need_matrix(site: Site, i: int = 0, square: bool = False) -> tuple[Dims, Dim
 
 def library_cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
     """Returns a cost: `flops(site)` multiply-adds, 4 times as many if complex; operands and results are moved once."""
-
-    def cost(site: Site) -> Counts:
-        read = Dim.of(0)
-        for a in site.operands:
-            read = read + bytes_of(a)
-        scale = 4 if is_complex(site.dtype()) else 1
-        return Counts(flops(site) * scale, read, bytes_of(deduce(site.op, site.operands, site.attrs)))
-
-    return cost
+    return routine_cost(lambda site: flops(site) * (4 if is_complex(site.dtype()) else 1))
 
 
 def cubes(times: int) -> Callable[[Site], Dim]:
@@ -146,10 +138,6 @@ def _solve_triangle(m: Array, right: Array, lower: bool, unit_diagonal: bool) ->
     return x
 
 
-def _jax_triangular_solve(a: Any, b: Any, **attrs: bool) -> Any:
-    return lax.linalg.triangular_solve(a, b, **attrs)
-
-
 # --- factorisations ---
 
 
@@ -177,10 +165,6 @@ def _lu_reference(a: Array) -> Any:
     return results
 
 
-def _jax_lu(a: Any) -> Any:
-    return tuple(lax.linalg.lu(a))
-
-
 def _need_width(site: Site) -> tuple[Dims, Dim, Dim, Dim, bool]:
     """Returns batch axes, rows, columns, min(rows, columns), and attribute `full_matrices`."""
     batch, m, n = need_matrix(site)
@@ -203,10 +187,6 @@ def _qr_reference(a: Array, *, full_matrices: bool, pivoting: bool) -> Any:
     if 0 in (m, n):
         q[...] = np.eye(m, k)
     return (q, r, *order)
-
-
-def _jax_qr(a: Any, *, full_matrices: bool, pivoting: bool) -> Any:
-    return tuple(lax.linalg.qr(a, pivoting=pivoting, full_matrices=full_matrices))
 
 
 def _eigh(site: Site) -> Annotation:
@@ -328,14 +308,14 @@ for _operator in (
              library_cost(lambda site: product(site.shape()) * site.shape()[-1] // 2),  # half of lu's: one triangle
              kernel="factorisation", capacity="cholesky",
              doc="the lower triangle L with L @ L.H = a, of which the lower triangle is read; NaN where there is none"),
-    Operator("triangular_solve", ("a", "b"), _triangular_solve, _jax_triangular_solve, None, _FLAGS,
+    Operator("triangular_solve", ("a", "b"), _triangular_solve, "jax.lax.linalg.triangular_solve", None, _FLAGS,
              _triangular_solve_reference, library_cost(lambda site: product(site.shape(1)) * site.shape(0)[-1]),
              kernel="solve", capacity="triangular_solve", poles=True,
              doc="x with a @ x = b, or x @ a = b unless left_side, for the lower or upper triangle of a"),
-    Operator("lu", _A, _lu, _jax_lu, None, (), _lu_reference, library_cost(cubes(1)),
+    Operator("lu", _A, _lu, "jax.lax.linalg.lu", None, (), _lu_reference, library_cost(cubes(1)),
              kernel="factorisation", capacity="lu", poles=True,
              doc="both triangles of a's factors in one matrix, the row exchanges, and the order of rows they make"),
-    Operator("qr", _A, _qr, _jax_qr, None, (_FULL, Attribute("pivoting", default=False)), _qr_reference,
+    Operator("qr", _A, _qr, "jax.lax.linalg.qr", None, (_FULL, Attribute("pivoting", default=False)), _qr_reference,
              library_cost(cubes(4)),
              kernel="factorisation", capacity="qr",
              doc="an orthogonal and an upper triangular factor; with pivoting also the order of columns factored"),

@@ -8,11 +8,13 @@ from typing import Any
 from relax_eg.dtypes import dtype_of, is_key
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr
+from relax_eg.ops.attribute_values import DIAGONALS, INTERIORS, STRIDES, one_axis, one_of, permutations, some_axes
 from relax_eg.ops.elementwise import read_aligned
 from relax_eg.ops.lazy_jax import lax
-from relax_eg.ops.positions import as_index, jax_positions
+from relax_eg.ops.positions import as_index, jax_positions, read_padded
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.regroup import regroup
+from relax_eg.ops.shorthand import all_axes, all_ones, all_reversed, axes_of_size_1, axis_of_all
 from relax_eg.ops.sizes import (
     ONE,
     ZERO,
@@ -40,7 +42,6 @@ from relax_eg.tir import (
     TensorProgram,
     compute,
     const,
-    equal,
     less,
     less_equal,
     maximum,
@@ -49,6 +50,8 @@ from relax_eg.tir import (
     select,
     within,
 )
+
+MODES = ("clip", "fill", "promise")
 
 
 def _moved_dtype(site: Site) -> str:
@@ -162,8 +165,8 @@ def _take(site: Site) -> Annotation:
     shape, indices = site.shape(0), site.shape(1)
     axis = need_axis(site, site["axis"], len(shape))
     need_kind(site, "iu", 1)
-    if site["mode"] not in ("clip", "fill", "promise"):
-        raise site.error(f"mode {site['mode']!r}; accepted: clip, fill, promise")
+    if site["mode"] not in MODES:
+        raise site.error(f"mode {site['mode']!r}; accepted: {', '.join(MODES)}")
     if site["mode"] == "fill" and is_key(site.dtype()):
         raise site.error("there is no key to fill with; mode clip or promise is needed")
     if shape[axis] is ZERO and ZERO not in indices:
@@ -276,22 +279,7 @@ def _pad_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     shape = [b + dilated(n, r) + a for n, b, a, r in zip(x.shape, low, high, interior, strict=True)]
 
     def element(*i: Dim) -> Scalar:
-        at: list[Dim] = []
-        inside: Scalar | None = None
-        for v, n, before, after, between in zip(i, x.shape, low, high, interior, strict=True):
-            p = v - before
-            at.append(p // (between + 1))
-            guards: list[Scalar] = []
-            if not (before.is_const and before.value <= 0):
-                guards.append(less_equal(Index(ZERO), Index(p)))
-            if not (after.is_const and after.value <= 0):
-                guards.append(less(Index(p), Index(dilated(n, between))))
-            if between:
-                guards.append(equal(Index(p % (between + 1)), 0))
-            for g in guards:
-                inside = g if inside is None else inside & g
-        read = x[tuple(at)]
-        return read if inside is None else select(inside, read, value[()])
+        return read_padded(x, i, low, high, interior, value[()])
 
     return program("pad", buffers, compute("out", shape, element))
 
@@ -374,10 +362,6 @@ def _jax_concat(*xs: Any, axis: int) -> Any:
     return _as_bytes(lambda *xs: lax.concatenate(xs, axis), *xs)
 
 
-def _jax_split(x: Any, *, sections: tuple[int, ...], axis: int) -> Any:
-    return tuple(lax.split(x, sections, axis))
-
-
 def _jax_pad(x: Any, value: Any, *, low: tuple[int, ...], high: tuple[int, ...], interior: tuple[int, ...]) -> Any:
     widths = tuple(zip(low, high, interior, strict=True))
     return _as_bytes(lambda x, value: lax.pad(x, value, widths), x, value)
@@ -399,37 +383,44 @@ def _jax_take(x: Any, indices: Any, *, axis: int, mode: str) -> Any:
 # --- records ---
 
 _X = ("x",)
-_AXES = (Attribute("axes"),)
-_AXIS = Attribute("axis")
+_ALL_AXES = (Attribute("axes", omitted=all_axes, values=some_axes),)
+_FIRST_AXIS = Attribute("axis", omitted=0, values=one_axis)  # given: as in Relax
 _SHAPE = (Attribute("shape", "dims"),)
-_K = (Attribute("k", default=0),)  # given: 0 is the main diagonal, as in numpy
+MODE = Attribute("mode", values=one_of(*MODES))
+_K = (Attribute("k", default=0, values=DIAGONALS),)  # given: 0 is the main diagonal, as in numpy
 
 for _operator in (
-    Operator(_PERMUTE, _X, _permute_dims, "jax.lax.transpose", _move_equations(_permute_dims, _permuted), _AXES,
-             moves="order", doc="axes reordered: axis i of the result is axes[i] of the operand"),
+    Operator(_PERMUTE, _X, _permute_dims, "jax.lax.transpose", _move_equations(_permute_dims, _permuted),
+             (Attribute("axes", omitted=all_reversed, values=permutations),), moves="order",
+             doc="axes reordered: axis i of the result is axes[i] of the operand"),
     Operator("reshape", _X, _reshape, "jax.lax.reshape", _move_equations(_reshape, _regrouped), _SHAPE,
              moves="view", capacity="reshape", doc="the same elements in order in another shape"),
-    Operator("expand_dims", _X, _expand_dims, "jax.lax.expand_dims", _move_equations(_expand_dims, _expanded), _AXES,
-             moves="view", doc="axes of size 1 put in; axes count in the result"),
-    Operator("squeeze", _X, _squeeze, "jax.lax.squeeze", _move_equations(_squeeze, _squeezed), _AXES,
-             moves="view", doc="axes of size 1 taken out; axes count in the operand"),
+    Operator("expand_dims", _X, _expand_dims, "jax.lax.expand_dims", _move_equations(_expand_dims, _expanded),
+             (Attribute("axes", values=some_axes),), moves="view",
+             doc="axes of size 1 put in; axes count in the result"),
+    Operator("squeeze", _X, _squeeze, "jax.lax.squeeze", _move_equations(_squeeze, _squeezed),
+             (Attribute("axes", omitted=axes_of_size_1, values=some_axes),), moves="view",
+             doc="axes of size 1 taken out; axes count in the operand"),
     Operator("broadcast_to", _X, _broadcast_to, _jax_broadcast_to, _broadcast_equations, _SHAPE,
              moves="repeat", doc="numpy.broadcast_to"),
-    Operator("concat", ("*x",), _concat, _jax_concat, _concat_equations, (_AXIS,),
+    Operator("concat", ("*x",), _concat, _jax_concat, _concat_equations, (_FIRST_AXIS,),
              moves="join", kernel="copy", capacity="concat", doc="operands joined along an axis"),
-    Operator("split", _X, _split, _jax_split, _split_equations, (Attribute("sections", "dims"), _AXIS),
+    Operator("split", _X, _split, "jax.lax.split", _split_equations,
+             (Attribute("sections", "dims"), _FIRST_AXIS),
              capacity="split", doc="a tuple of consecutive slices of the given sizes"),
     Operator("strided_slice", _X, _strided_slice, "jax.lax.slice", _move_equations(_strided_slice, _sliced),
-             (Attribute("begin", "dims"), Attribute("end", "dims"), Attribute("strides")),
+             (Attribute("begin", "dims"), Attribute("end", "dims"),
+              Attribute("strides", omitted=all_ones, values=STRIDES)),
              moves="part", capacity="strided_slice",
              doc="x[begin:end:strides] on every axis; 0 <= begin <= end <= size is a precondition"),
     Operator("pad", ("x", "value"), _pad, _jax_pad, _pad_equations,
-             (Attribute("low", "dims"), Attribute("high", "dims"), Attribute("interior")),
+             (Attribute("low", "dims"), Attribute("high", "dims"), Attribute("interior", values=INTERIORS)),
              kernel="copy", doc="a scalar put before, after and between elements; negative widths cut"),
-    Operator("take", ("x", "indices"), _take, _jax_take, _take_equations, (_AXIS, Attribute("mode")),
+    Operator("take", ("x", "indices"), _take, _jax_take, _take_equations,
+             (Attribute("axis", omitted=axis_of_all, values=one_axis), MODE),
              moves="select", kernel="copy", promised=_promised,
              doc="elements at indices along an axis; out of range: clip, fill, or promise there is none"),
-    Operator("flip", _X, _flip, "jax.lax.rev", _move_equations(_flip, _flipped), _AXES,
+    Operator("flip", _X, _flip, "jax.lax.rev", _move_equations(_flip, _flipped), _ALL_AXES,
              moves="order", capacity="flip", doc="order reversed along axes"),
     Operator("triu", _X, _triangle, "jax.numpy.triu", _triangle_equations(True), _K,
              doc="zeros below diagonal k of the last two axes"),

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from relax_eg.ir.annotations import Annotation
+from relax_eg.ops.attribute_values import one_axis, one_of, trailing_axes
+from relax_eg.ops.elementwise import pointwise
 from relax_eg.ops.lazy_jax import jax, jnp, lax
-from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
+from relax_eg.ops.record import Attribute, Deduce, Operator, Site, register
 from relax_eg.ops.reduction import accumulator, interleave_indices, loop_axes
+from relax_eg.ops.shorthand import last_axis
 from relax_eg.ops.sizes import (
     need_axes,
     need_axis,
@@ -47,29 +50,21 @@ from relax_eg.tir import (
 # --- activations ---
 
 
-def _unary_deduce(site: Site) -> Annotation:
-    need_kind(site, "f")
-    return operand_annotation(site)
+def _same(kinds: str) -> Deduce:
+    """Deduces the annotation of the operand, whose dtype must be of one of these kinds."""
+
+    def deduce(site: Site) -> Annotation:
+        need_kind(site, kinds)
+        return operand_annotation(site)
+
+    return deduce
 
 
-def _relu_deduce(site: Site) -> Annotation:
-    need_kind(site, "iuf")
-    return operand_annotation(site)
-
-
-def _pointwise(function: Callable[[Scalar], Scalar]) -> Equations:
-    def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-        (x,) = buffers
-        return program(site.op, buffers, compute("out", x.shape, lambda *i: function(x[i])))
-
-    return equations
-
-
-def _gelu_equation(x: Scalar) -> Scalar:
+def _gelu_equation(site: Site, x: Scalar) -> Scalar:
     return x * 0.5 * apply("erfc", -x * math.sqrt(0.5))
 
 
-def _gelu_tanh_equation(x: Scalar) -> Scalar:
+def _gelu_tanh_equation(site: Site, x: Scalar) -> Scalar:
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * integer_pow(x, 3))
     return x * (0.5 * (1.0 + tanh(inner)))
 
@@ -86,25 +81,25 @@ register(
     Operator(
         "relu",
         ("x",),
-        _relu_deduce,
+        _same("iuf"),
         "jax.nn.relu",
-        _pointwise(lambda x: maximum(x, 0)),
+        pointwise(lambda site, x: maximum(x, 0)),
         doc="the positive part",
     )
 )
 register(
-    Operator("silu", ("x",), _unary_deduce, "jax.nn.silu", _pointwise(lambda x: x * sigmoid(x)), doc="x * sigmoid(x)")
+    Operator("silu", ("x",), _same("f"), "jax.nn.silu", pointwise(lambda site, x: x * sigmoid(x)), doc="x * sigmoid(x)")
 )
 register(
-    Operator("gelu", ("x",), _unary_deduce, _gelu, _pointwise(_gelu_equation), doc="x * cdf of the normal distribution")
+    Operator("gelu", ("x",), _same("f"), _gelu, pointwise(_gelu_equation), doc="x * cdf of the normal distribution")
 )
 register(
     Operator(
         "gelu_tanh",
         ("x",),
-        _unary_deduce,
+        _same("f"),
         _gelu_tanh,
-        _pointwise(_gelu_tanh_equation),
+        pointwise(_gelu_tanh_equation),
         doc="gelu with the cdf approximated by a tanh",
     )
 )
@@ -164,7 +159,7 @@ register(
         _softmax_deduce,
         "jax.nn.softmax",
         _softmax_equations,
-        (Attribute("axis"),),
+        (Attribute("axis", omitted=-1, values=one_axis),),
         capacity="softmax",
         doc="exponentials divided by their sum along the axis",
     )
@@ -176,7 +171,7 @@ register(
         _softmax_deduce,
         "jax.nn.log_softmax",
         _log_softmax_equations,
-        (Attribute("axis"),),
+        (Attribute("axis", omitted=-1, values=one_axis),),
         capacity="softmax",
         doc="the logarithm of softmax",
     )
@@ -261,7 +256,10 @@ def _rms_norm(x: Any, weight: Any, *, axes: tuple[int, ...], epsilon: float) -> 
     return (y * weight.astype(wide)).astype(x.dtype)
 
 
-_NORM = (Attribute("axes"), Attribute("epsilon"))
+_NORM = (
+    Attribute("axes", omitted=last_axis, values=trailing_axes),
+    Attribute("epsilon", values=one_of(1e-5, 1e-6, 0.0, 0.5)),
+)
 
 register(
     Operator(

@@ -17,6 +17,7 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.devices import ANNOTATE_SHARDING
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement
 from relax_eg.limits import FEW_KEPT
+from relax_eg.ops.attribute_values import one_of, placements
 from relax_eg.ops.record import Attribute, Operator, Site, first_operand, register
 
 _devices: ContextVar[tuple[Any, ...] | None] = ContextVar("relax_eg_devices", default=None)
@@ -135,7 +136,7 @@ def _jax_annotate(x: Any, *, mesh: str, placement: str) -> Any:
 register(
     Operator(
         ANNOTATE_SHARDING, ("x",), _deduce, _jax_annotate, first_operand,
-        (Attribute("mesh"), Attribute("placement")), moves="view",
+        (Attribute("mesh", values=one_of("x=1")), Attribute("placement", values=placements)), moves="view",
         doc="`x`, placed on a mesh of devices: \"S[0], R\" is split along dimension 0 over the mesh's first axis",
     )
 )  # fmt: skip

@@ -8,6 +8,8 @@ index is first clamped to at most one place outside its axis.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,29 @@ import numpy as np
 from relax_eg.dtypes import itemsize
 from relax_eg.limits import LARGEST_INT32, LARGEST_INT64
 from relax_eg.ops.lazy_jax import jnp, lax
-from relax_eg.tir import Scalar, cast, const, minimum
+from relax_eg.ops.sizes import dilated
+from relax_eg.shapes import Dim
+from relax_eg.tir import Buffer, Index, Scalar, cast, const, equal, less, less_equal, minimum, select
+
+
+def read_padded(
+    x: Buffer, at: Sequence[Dim], low: Sequence[Dim], high: Sequence[Dim], interior: Sequence[int], otherwise: Scalar
+) -> Scalar:
+    """Returns the element of `x` at a position of the array that `x` is with padding: `low` and `high` places before
+    and after each axis, `interior` ones between its elements. In the padding it is `otherwise`."""
+    places: list[Dim] = []
+    inside: list[Scalar] = []
+    for v, n, before, after, between in zip(at, x.shape, low, high, interior, strict=True):
+        p = v - before
+        places.append(p // (between + 1))
+        if not (before.is_const and before.value <= 0):
+            inside.append(less_equal(Index(Dim.of(0)), Index(p)))
+        if not (after.is_const and after.value <= 0):
+            inside.append(less(Index(p), Index(dilated(n, between))))
+        if between:
+            inside.append(equal(Index(p % (between + 1)), 0))
+    read = x[tuple(places)]
+    return select(reduce(and_, inside), read, otherwise) if inside else read
 
 
 def as_index(term: Scalar) -> Scalar:

@@ -13,11 +13,12 @@ import numpy as np
 
 from relax_eg.dtypes import KEY_WORDS, is_key, names_where
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ops.attribute_values import DTYPES
 from relax_eg.ops.elementwise import jax_broadcast
 from relax_eg.ops.keys import GENERATORS, from_jax, to_jax, words_from_keys
 from relax_eg.ops.lazy_jax import jax, lax, primitives
 from relax_eg.ops.partial_annotations import is_unknown
-from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
+from relax_eg.ops.record import Attribute, Operator, Site, deduce, register, routine_cost
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
 from relax_eg.shapes import Dim
 from relax_eg.tir import Counts
@@ -123,18 +124,7 @@ def _generate(site: Site) -> Annotation:
 
 def _cost(hashes: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
     """Returns a cost function: `hashes(site)` hashes; operands are read and results written once."""
-
-    def cost(site: Site) -> Counts:
-        read = Dim.of(0)
-        for a in site.operands:
-            read = read + bytes_of(a)
-        return Counts(hashes(site) * _HASH, read, bytes_of(deduce(site.op, site.operands, site.attrs)))
-
-    return cost
-
-
-def _no_hashes(site: Site) -> Dim:
-    return Dim.of(0)
+    return routine_cost(lambda site: hashes(site) * _HASH)
 
 
 def _for_each_result(site: Site) -> Dim:
@@ -182,14 +172,15 @@ def _jax_generate(key: Any, *, shape: tuple[int, ...], dtype: str, algorithm: st
 
 
 _SHAPE = Attribute("shape", "dims")
+_NO_HASHES = _cost(lambda site: Dim.of(0))
 _IMPL = (Attribute("impl", default="threefry2x32"),)
 
 for _operator in (
-    Operator("random_seed", ("seeds",), _seed, _jax_seed, None, _IMPL, jax_reference(_jax_seed), _cost(_no_hashes),
+    Operator("random_seed", ("seeds",), _seed, _jax_seed, None, _IMPL, jax_reference(_jax_seed), _NO_HASHES,
              capacity="elementwise", doc="a key for each integer"),
-    Operator("random_wrap", ("data",), _wrap, _jax_wrap, None, _IMPL, jax_reference(_jax_wrap), _cost(_no_hashes),
+    Operator("random_wrap", ("data",), _wrap, _jax_wrap, None, _IMPL, jax_reference(_jax_wrap), _NO_HASHES,
              capacity="elementwise", doc="keys from their words, the last axis"),
-    Operator("random_unwrap", ("keys",), _unwrap, "jax.random.key_data", None, (), words_from_keys, _cost(_no_hashes),
+    Operator("random_unwrap", ("keys",), _unwrap, "jax.random.key_data", None, (), words_from_keys, _NO_HASHES,
              capacity="elementwise", doc="the words of keys, as a new last axis"),
     Operator("random_fold_in", ("keys", "data"), _fold_in, _jax_fold_in, None, (), jax_reference(_jax_fold_in),
              _cost(_for_each_result), capacity="elementwise", doc="the key that a key and an integer make, broadcast"),
@@ -202,8 +193,8 @@ for _operator in (
              _cost(_for_each_result), capacity="elementwise",
              doc="the hash Threefry-2x32 of two words under a key of two, broadcast"),
     Operator("rng_bit_generator", ("key",), _generate, _jax_generate, None,
-             (_SHAPE, Attribute("dtype"), Attribute("algorithm", default="default")), jax_reference(_jax_generate),
-             _cost(_for_each_result), capacity="whole_operand",
+             (_SHAPE, Attribute("dtype", values=DTYPES), Attribute("algorithm", default="default")),
+             jax_reference(_jax_generate), _cost(_for_each_result), capacity="whole_operand",
              doc="XLA's generator: the next key, and random bits as unsigned integers"),
 ):  # fmt: skip
     register(_operator)

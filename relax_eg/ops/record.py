@@ -7,6 +7,7 @@ The reference semantics (numpy and exact), the pattern kind (Relax, Algorithm 1)
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -44,11 +45,16 @@ class Attribute:
     - `kind`: "static" for plain hashable values (axes, permutations, dtypes), "dims" for a tuple of sizes, which may
       be symbolic and which rules may bind.
     - `default`: the value where none is given; `REQUIRED` where one must be.
+    - `omitted`: what text and `rx.op` mean that leave it out: an axis, or a function of the operator's name and the
+      annotations of the operands, which also stands for None; None where nothing is meant.
+    - `values`: the values over which rules range, on operands of a rank; None where rules do not range over it.
     """
 
     name: str
     kind: Literal["static", "dims"] = "static"
     default: Any = REQUIRED
+    omitted: int | Callable[[str, Sequence[Annotation]], Any] | None = None
+    values: Callable[[int], list[Any]] | None = None
 
 
 # How an operator places the elements of its operands where it computes nothing:
@@ -79,8 +85,9 @@ class Operator:
     - `deduce`: returns the result's annotation from the operands', which are fully known tensors, and the attributes;
       raises OperatorError.
     - `equations`: returns index equations over buffers named after the operands.
-    - `lower`: the JAX lowering, called with the arrays and with the attributes (sizes resolved) as keywords, or the
-      dotted name of a JAX function that takes the arrays and then the attributes, by position.
+    - `lower`: the JAX lowering, called with the arrays and with the attributes (sizes resolved) as keywords; or the
+      dotted name of a JAX function that takes the arrays and then the attributes, by name if its parameters have these
+      names, else by position.
     - `attributes`: its attributes, in order.
     - `reference`: the numpy reference, needed where there are no equations.
     - `cost`: flops and bytes of a use; needed where there are no equations, and for an operator that takes less work
@@ -127,7 +134,7 @@ class Operator:
         """The JAX lowering as a callable `(*arrays, **attrs)`."""
         if not isinstance(self.lower, str):
             return self.lower
-        return _by_position(self.lower, tuple(a.name for a in self.attributes))
+        return _named_lowering(self.lower, tuple(a.name for a in self.attributes))
 
     def operand_names(self, n: int) -> tuple[str, ...]:
         if not self.variadic:
@@ -137,11 +144,18 @@ class Operator:
 
 
 @lru_cache(1 << 10)  # more than there are operators
-def _by_position(dotted: str, attributes: tuple[str, ...]) -> Lower:
-    """The JAX function of a dotted name, as one that takes these attributes as keywords."""
+def _named_lowering(dotted: str, attributes: tuple[str, ...]) -> Lower:
+    """The JAX function of a dotted name, as one that takes these attributes as keywords and returns several results as
+    a tuple."""
     module, _, name = dotted.rpartition(".")
     function = getattr(importlib.import_module(module), name)
-    return (lambda *xs, **attrs: function(*xs, *(attrs[a] for a in attributes))) if attributes else function
+    by_name = inspect.signature(function).parameters.keys() >= set(attributes)
+
+    def lower(*xs: Any, **attrs: Any) -> Any:
+        made = function(*xs, **attrs) if by_name else function(*xs, *(attrs[a] for a in attributes))
+        return tuple(made) if isinstance(made, (tuple, list)) else made  # type: ignore[reportUnknownArgumentType]
+
+    return lower
 
 
 TABLE: dict[str, Operator] = {}
@@ -427,6 +441,15 @@ def _kind_and_counts(
         assert cost is not None  # `Operator.__post_init__` requires it
         return PatternKind.OPAQUE, cost(site)
     return classify(program), count(program) if cost is None else cost(site)
+
+
+def routine_cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
+    """Returns the cost of a routine that does `flops(site)` and reads its operands and writes its results once."""
+
+    def cost(site: Site) -> Counts:
+        return Counts(flops(site), bytes_of(Tuple(site.operands)), bytes_of(deduce(site.op, site.operands, site.attrs)))
+
+    return cost
 
 
 def bytes_of(annotation: Annotation) -> Dim:

@@ -8,8 +8,10 @@ from typing import Any, Literal
 from relax_eg.dtypes import HALF, dtype_of, is_integer
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.limits import LARGEST_INT32
+from relax_eg.ops.attribute_values import DTYPES, FLAG, one_axis, some_axes
 from relax_eg.ops.lazy_jax import jnp, lax
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
+from relax_eg.ops.shorthand import all_axes, axis_of_all
 from relax_eg.ops.sizes import ZERO, need_axes, need_axis, need_elements, need_kind, product, reduced
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
@@ -25,7 +27,7 @@ from relax_eg.tir import (
 )
 from relax_eg.tir.expr import Axis
 
-_AXES = (Attribute("axes"), Attribute("keepdims", default=False))
+_AXES = (Attribute("axes", omitted=all_axes, values=some_axes), Attribute("keepdims", default=False, values=FLAG))
 
 
 def loop_axes(axes: Sequence[int], shape: Sequence[Dim]) -> list[Axis]:
@@ -168,7 +170,11 @@ def _position_lower(name: str) -> Callable[..., Any]:
     return lower
 
 
-_POSITION = (Attribute("axis"), Attribute("keepdims", default=False), Attribute("dtype", default="int32"))
+_POSITION = (
+    Attribute("axis", omitted=axis_of_all, values=one_axis),
+    Attribute("keepdims", default=False, values=FLAG),
+    Attribute("dtype", default="int32", values=DTYPES),
+)
 
 _EXTREMES: tuple[tuple[Literal["argmax", "argmin"], str], ...] = (("argmax", "maximum"), ("argmin", "minimum"))
 for _extreme, _word in _EXTREMES:

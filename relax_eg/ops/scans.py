@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from relax_eg.dtypes import itemsize
 from relax_eg.ir.annotations import Annotation
-from relax_eg.ops.lazy_jax import lax
+from relax_eg.ops.attribute_values import FLAG, one_axis
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
 from relax_eg.ops.reduction import accumulator
+from relax_eg.ops.shorthand import axis_of_all
 from relax_eg.ops.sizes import need_axis, need_kind, operand_annotation, product
 from relax_eg.ops.windows import identity
 from relax_eg.shapes import Dim
@@ -89,14 +90,10 @@ def _cost(weight: int) -> Callable[[Site], Counts]:
     return cost
 
 
-def _lower(name: str) -> Callable[..., Any]:
-    def lower(x: Any, *, axis: int, reverse: bool) -> Any:
-        return getattr(lax, name)(x, axis, reverse)
-
-    return lower
-
-
-_ATTRIBUTES = (Attribute("axis"), Attribute("reverse", default=False))
+_ATTRIBUTES = (
+    Attribute("axis", omitted=axis_of_all, values=one_axis),
+    Attribute("reverse", default=False, values=FLAG),
+)
 _SCANS: tuple[tuple[str, _Kind, str, str], ...] = (
     ("cumsum", "sum", "iufc", "sums"),
     ("cumprod", "prod", "iufc", "products"),
@@ -106,7 +103,7 @@ _SCANS: tuple[tuple[str, _Kind, str, str], ...] = (
 
 for _name, _kind, _accepts, _what in _SCANS:
     register(
-        Operator(_name, ("x",), _deduction(_accepts), _lower(_name), _equations(_kind), _ATTRIBUTES, cost=_cost(1),
+        Operator(_name, ("x",), _deduction(_accepts), f"jax.lax.{_name}", _equations(_kind), _ATTRIBUTES, cost=_cost(1),
                  doc=f"running {_what}, along the axis, from its end with `reverse`")
     )  # fmt: skip
 register(
@@ -114,7 +111,7 @@ register(
         "cumlogsumexp",
         ("x",),
         _deduction("f"),
-        _lower("cumlogsumexp"),
+        "jax.lax.cumlogsumexp",
         _logsumexp_equations,
         _ATTRIBUTES,
         cost=_cost(24),

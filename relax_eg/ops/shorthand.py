@@ -8,9 +8,10 @@ from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.expr import Expr
 from relax_eg.limits import PARTS
-from relax_eg.ops.operands import normal_axis
-from relax_eg.ops.record import get
+from relax_eg.ops.operands import normal_axes, normal_axis
+from relax_eg.ops.record import call, get
 from relax_eg.ops.sizes import Dims, remaining_size
 from relax_eg.shapes import Dim, ceildiv
 
@@ -54,32 +55,47 @@ def _sections(operands: Sequence[Annotation], sections: Any, axis: Any) -> Any:
 def _axes_from_front(name: str, what: str, axes: Any, rank: int) -> tuple[int, ...]:
     """Returns one axis or several, counted from the front."""
     given: tuple[Any, ...] = (axes,) if isinstance(axes, int) else axes  # type: ignore[reportUnknownVariableType]
-    if not isinstance(given, (tuple, list)) or any(type(a) is not int for a in given):
+    if not isinstance(given, (tuple, list, range)) or any(type(a) is not int for a in given):
         raise OperatorError(f"{name}: {what} is {axes!r}; an axis or several are needed, as whole numbers")
-    return tuple(normal_axis(name, a, rank) for a in given)
+    if name == "permute_dims":
+        return tuple(normal_axis(name, a, rank) for a in given)
+    return normal_axes(name, tuple(given), rank)
 
 
-def _all_axes(shape: Dims) -> tuple[int, ...]:
-    return tuple(range(len(shape)))
+# --- what operators mean where the attribute is left out or None ---
 
 
-# Operators whose `axes` may be left out or None, with the default.
-_DEFAULT_AXES: Mapping[str, Callable[[Dims], tuple[int, ...]]] = {
-    **dict.fromkeys(
-        ("sum", "prod", "max", "min", "mean", "any", "all", "reduce_and", "reduce_or", "reduce_xor", "flip"), _all_axes
-    ),
-    "permute_dims": lambda shape: _all_axes(shape)[::-1],
-    "squeeze": lambda shape: tuple(i for i, d in enumerate(shape) if d == 1),
-    "layer_norm": lambda shape: (len(shape) - 1,),
-    "rms_norm": lambda shape: (len(shape) - 1,),
-}
-# given: the default of `axis`.
-_DEFAULT_AXIS = {"softmax": -1, "log_softmax": -1, "sort": -1, "top_k": -1, "concat": 0, "split": 0}
-# Operators that Relax applies to the flattened operand where the axis is None.
-_FLATTENING = ("argmax", "argmin", "cumsum", "cumprod", "take")
+def all_axes(name: str, operands: Sequence[Annotation]) -> tuple[int, ...]:
+    return tuple(range(_rank(name, operands)))
 
 
-def _axes(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
+def all_reversed(name: str, operands: Sequence[Annotation]) -> tuple[int, ...]:
+    return all_axes(name, operands)[::-1]
+
+
+def last_axis(name: str, operands: Sequence[Annotation]) -> tuple[int, ...]:
+    return (_rank(name, operands) - 1,)
+
+
+def axes_of_size_1(name: str, operands: Sequence[Annotation]) -> tuple[int, ...]:
+    return tuple(i for i, d in enumerate(_shape(f"{name} of all axes", operands)) if d == 1)
+
+
+def all_ones(name: str, operands: Sequence[Annotation]) -> tuple[int, ...]:
+    return (1,) * _rank(name, operands)
+
+
+def axis_of_all(name: str, operands: Sequence[Annotation]) -> int:
+    """The axis of an operator that Relax applies to the flattened operand where the axis is None."""
+    if _rank(name, operands) != 1:
+        raise OperatorError(
+            f"{name}: axis=None is about the elements in one row, and operand 0 is {operands[0]}\n"
+            f"  accepted: an axis, or R.{name} of R.reshape(x, shape=(-1,)) with axis=0"
+        )
+    return 0
+
+
+def _axes(name: str, omitted: Any, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns `given` with `axes` written out, which may be called `axis` as in Relax. Axes that are left out or that
     count from the end need the operand's rank."""
     if "axis" in given and "axes" in given:
@@ -88,33 +104,24 @@ def _axes(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -
     axes = given.get(key)
     rest_ = {k: v for k, v in given.items() if k != key}
     if axes is None:
-        if name not in _DEFAULT_AXES:
+        if omitted is None:
             return given if key not in given else {**rest_, "axes": _axes_from_front(name, key, axes, 0)}
-        if name == "squeeze":  # this default needs the sizes; the others need only the rank
-            return {**rest_, "axes": _DEFAULT_AXES[name](_shape("squeeze of all axes", operands))}
-        rank = _rank(name, operands)
-        return {**rest_, "axes": _DEFAULT_AXES[name]((Dim.of(1),) * rank)}
+        return {**rest_, "axes": omitted(name, operands)}
     if _needs_no_rank(operands, axes):
         return {**rest_, "axes": tuple(axes)}
     rank = _rank(name, operands)
     if name == "expand_dims":
         rank += len(axes) if isinstance(axes, (tuple, list)) else 1  # type: ignore[reportUnknownArgumentType]
-    normal = _axes_from_front(name, key, axes, rank)
-    return {**rest_, "axes": normal if name == "permute_dims" else tuple(sorted(normal))}
+    return {**rest_, "axes": _axes_from_front(name, key, axes, rank)}
 
 
-def _axis(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _axis(name: str, omitted: Any, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns `given` with `axis` written out."""
-    axis = given.get("axis", _DEFAULT_AXIS.get(name, given))
-    if axis is given:  # a missing axis, which `attributes_of` reports
+    if "axis" not in given and not isinstance(omitted, int):  # a missing axis, which `attributes_of` reports
         return given
-    if axis is None and name in _FLATTENING:
-        if _rank(name, operands) != 1:
-            raise OperatorError(
-                f"{name}: axis=None is about the elements in one row, and operand 0 is {operands[0]}\n"
-                f"  accepted: an axis, or R.{name} of R.reshape(x, shape=(-1,)) with axis=0"
-            )
-        axis = 0
+    axis = given.get("axis", omitted)
+    if axis is None and omitted is not None and not isinstance(omitted, int):
+        axis = omitted(name, operands)
     if type(axis) is not int:
         raise OperatorError(f"{name}: axis is {axis!r}; a whole number is needed")
     if _needs_no_rank(operands, (axis,)):
@@ -152,13 +159,13 @@ _VALUE_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 def expand_short_forms(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns `given` with short forms written out. OperatorError for an attribute value of the wrong kind."""
-    attributes = {a.name for a in get(name).attributes}
-    if operands and "axes" in attributes:
-        given = _axes(name, operands, given)
-    elif operands and "axis" in attributes and isinstance(operands[0], Tensor):
-        given = _axis(name, operands, given)
-    if name == "strided_slice" and given.get("strides", given) in (None, given):
-        given = {**given, "strides": (1,) * _rank(name, operands)}
+    for a in get(name).attributes:
+        if a.name == "axes" and operands:
+            given = _axes(name, a.omitted, operands, given)
+        elif a.name == "axis" and operands and isinstance(operands[0], Tensor):
+            given = _axis(name, a.omitted, operands, given)
+        elif a.name not in ("axes", "axis") and callable(a.omitted) and given.get(a.name) is None:
+            given = {**given, a.name: a.omitted(name, operands)}
     for key, value in given.items():
         holds, wanted = _VALUE_CHECKS.get(key, (None, ""))
         if holds is not None and not holds(value):
@@ -168,3 +175,8 @@ def expand_short_forms(name: str, operands: Sequence[Annotation], given: Mapping
     if name == "split" and "sections" in given:
         return {**given, "sections": _sections(operands, given["sections"], given.get("axis"))}
     return given
+
+
+def call_in_short(name: str, values: Sequence[Expr], **given: Any) -> Expr:
+    """Returns the call of an operator whose attributes may have short forms. Raises OperatorError."""
+    return call(name, values, expand_short_forms(name, [v.annotation for v in values], given))

@@ -8,6 +8,7 @@ import numpy as np
 
 from relax_eg.dtypes import is_float, itemsize, kind
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ops.attribute_values import one_axis
 from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import ONE, need_at_most, need_axis, need_equal, need_kind, operand_annotation, product
@@ -169,15 +170,16 @@ def _jax_top_k(x: Any, *, k: tuple[int], axis: int) -> Any:
 
 for _operator in (
     Operator("sort", ("*x",), _sort, _jax_sort, None,
-             (Attribute("axis"), Attribute("num_keys", default=1), Attribute("stable", default=True)),
-             _sort_reference, _sort_cost,
+             (Attribute("axis", omitted=-1, values=one_axis), Attribute("num_keys", default=1),
+              Attribute("stable", default=True)), _sort_reference, _sort_cost,
              capacity="sort", definition=_sort_definition,
              doc="operands put in the ascending order of the first num_keys of them; a tuple where there are several"),
-    Operator("top_k", ("x",), _top_k, _jax_top_k, None, (Attribute("k", "dims"), Attribute("axis")),
+    Operator("top_k", ("x",), _top_k, _jax_top_k, None,
+             (Attribute("k", "dims"), Attribute("axis", omitted=-1, values=one_axis)),
              _top_k_reference, _top_k_cost, capacity="top_k",
              doc="the k greatest along the axis, descending, and where they are"),
     Operator("approx_top_k", ("x",), _approx_top_k, _jax_approx_top_k, None,
-             (Attribute("k", "dims"), Attribute("axis"), Attribute("largest", default=True),
+             (Attribute("k", "dims"), Attribute("axis", values=one_axis), Attribute("largest", default=True),
               Attribute("recall", default=0.95)),
              _approx_top_k_reference, _top_k_cost,
              capacity="top_k",

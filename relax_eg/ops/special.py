@@ -8,6 +8,7 @@ import numpy as np
 
 from relax_eg.dtypes import NUMBERS, dtype_of, kind
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.attribute_values import DTYPES
 from relax_eg.ops.elementwise import broadcast_in_jax, elementwise, pointwise
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import broadcast, need_equal, need_kind, need_same_dtype
@@ -16,30 +17,22 @@ from relax_eg.tir import Buffer, Counts, TensorProgram, apply, compute, const, p
 
 Array = np.ndarray[Any, Any]
 
-for _name, _parameters, _accepts, _doc in (
-    ("lgamma", ("x",), "f", ""),
-    ("digamma", ("x",), "f", ""),
-    ("population_count", ("x",), "iu", ""),
-    ("count_leading_zeros", ("x",), "iu", ""),
-    ("real", ("x",), "c", ""),
-    ("imag", ("x",), "c", ""),
-    ("conj", ("x",), "c", ""),
-    ("complex", ("x", "y"), "f", "the complex number x + iy"),
-    ("nextafter", ("x", "y"), "f", "the float beside x in the direction of y"),
-    ("igamma", ("a", "x"), "f", "the regularised lower incomplete gamma function"),
-    ("igammac", ("a", "x"), "f", "the regularised upper incomplete gamma function"),
-    ("igamma_grad_a", ("a", "x"), "f", "the derivative of igamma by a"),
-    ("betainc", ("a", "b", "x"), "f", "the regularised incomplete beta function"),
-    ("polygamma", ("n", "x"), "f", "the nth derivative of digamma"),
-    ("zeta", ("x", "q"), "f", "the Hurwitz zeta function"),
-    ("bessel_i0e", ("x",), "f", "the modified Bessel function of order 0, scaled by exp(-abs(x))"),
-    ("bessel_i1e", ("x",), "f", "the modified Bessel function of order 1, scaled by exp(-abs(x))"),
-    # the total order of floats: NaN is the greatest, and -0 is below 0
-    ("less_total", ("x", "y"), "f", "x < y in the total order of floats"),
-    ("less_equal_total", ("x", "y"), "f", "x <= y in the total order of floats"),
-    ("equal_total", ("x", "y"), "f", "whether x and y have the same place in the total order of floats"),
-):
-    elementwise(_name, _parameters, _name, _accepts, _doc)
+for _name in "lgamma digamma population_count count_leading_zeros real imag conj".split():
+    elementwise(_name)
+elementwise("complex", doc="the complex number x + iy")
+elementwise("nextafter", doc="the float beside x in the direction of y")
+elementwise("igamma", parameters=("a", "x"), doc="the regularised lower incomplete gamma function")
+elementwise("igammac", parameters=("a", "x"), doc="the regularised upper incomplete gamma function")
+elementwise("igamma_grad_a", parameters=("a", "x"), doc="the derivative of igamma by a")
+elementwise("betainc", parameters=("a", "b", "x"), doc="the regularised incomplete beta function")
+elementwise("polygamma", parameters=("n", "x"), doc="the nth derivative of digamma")
+elementwise("zeta", parameters=("x", "q"), doc="the Hurwitz zeta function")
+elementwise("bessel_i0e", doc="the modified Bessel function of order 0, scaled by exp(-abs(x))")
+elementwise("bessel_i1e", doc="the modified Bessel function of order 1, scaled by exp(-abs(x))")
+# the total order of floats: NaN is the greatest, and -0 is below 0
+elementwise("less_total", doc="x < y in the total order of floats")
+elementwise("less_equal_total", doc="x <= y in the total order of floats")
+elementwise("equal_total", doc="whether x and y have the same place in the total order of floats")
 
 
 # --- logical shifts of signed integers ---
@@ -138,7 +131,7 @@ register(
         _bitcast,
         "jax.lax.bitcast_convert_type",
         _bitcast_equations,
-        (Attribute("dtype"),),
+        (Attribute("dtype", values=DTYPES),),
         _bitcast_reference,
         _copied,
         capacity="bitcast",

@@ -13,10 +13,6 @@ from relax_eg.ops.upstream_arguments import Axis, axes_tuple, dims_of_shape, pla
 from relax_eg.shapes import Dim
 
 
-def _real(x: Expr, value: float) -> Expr:
-    return const(value, x.dtype)
-
-
 def leakyrelu(data: Expr, alpha: float = 0.01) -> Expr:
     return op.where(op.greater(data, 0.0), data, op.multiply(data, alpha))
 
@@ -61,13 +57,16 @@ def dropout(data: Expr, rate: float = 0.5) -> Expr:
     return tuple_((data, op.ones_like(data)))
 
 
+def _normalised(x: Expr, axes: tuple[int, ...], epsilon: float) -> Expr:
+    """`x` with mean 0 and variance 1 over some axes."""
+    centred = op.subtract(x, op.mean(x, axes, True))
+    return op.multiply(centred, op.rsqrt(op.add(op.mean(op.square(centred), axes, True), epsilon)))
+
+
 def layer_norm(
     data: Expr, gamma: Expr, beta: Expr, axes: Axis = -1, epsilon: float = 1e-5, center: bool = True, scale: bool = True
 ) -> Expr:
-    at = (axes,) if isinstance(axes, int) else tuple(axes or (-1,))
-    mean = op.mean(data, at, True)
-    spread = op.mean(op.square(op.subtract(data, mean)), at, True)
-    found = op.multiply(op.subtract(data, mean), op.rsqrt(op.add(spread, epsilon)))
+    found = _normalised(data, (axes,) if isinstance(axes, int) else tuple(axes or (-1,)), epsilon)
     found = op.multiply(found, gamma) if scale else found
     return op.add(found, beta) if center else found
 
@@ -86,9 +85,7 @@ def group_norm(
     x = op.reshape(data, split_shape)
     others = {a % data.ndim for a in axes}
     reduced = tuple(i for i in range(x.ndim) if i == at + 1 or (i > at + 1 and i - 1 in others) or i in others - {at})
-    mean = op.mean(x, reduced, True)
-    spread = op.mean(op.square(op.subtract(x, mean)), reduced, True)
-    found = op.reshape(op.multiply(op.subtract(x, mean), op.rsqrt(op.add(spread, epsilon))), data.shape)
+    found = op.reshape(_normalised(x, reduced, epsilon), data.shape)
     found = op.multiply(found, _along(gamma, data, at)) if scale else found
     return op.add(found, _along(beta, data, at)) if center else found
 
@@ -129,7 +126,7 @@ def attention(
         rows, columns = scores.shape[-2:]
         first = columns - rows if causal_mask == "BottomRight" else Dim.of(0)
         seen = op.greater_equal(op.add(op.iota((rows, columns), 0), op.dim_value(first)), op.iota((rows, columns), 1))
-        scores = op.where(seen, scores, _real(scores, -math.inf))
+        scores = op.where(seen, scores, const(-math.inf, scores.dtype))
     return op.permute_dims(op.matmul(op.softmax(scores, -1), v), (0, 2, 1, 3))
 
 

@@ -12,9 +12,11 @@ import numpy as np
 
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ops.contraction import accumulator, contracted, need_precision
+from relax_eg.ops.attribute_values import DILATIONS, STRIDES, window_strides
+from relax_eg.ops.contraction import PRECISION_AND_DTYPE, accumulator, contracted, need_precision
 from relax_eg.ops.lazy_jax import lax
 from relax_eg.ops.partial_annotations import is_unknown
+from relax_eg.ops.positions import read_padded
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
     ONE,
@@ -31,19 +33,14 @@ from relax_eg.ops.sizes import (
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Buffer,
-    Index,
     Scalar,
     TensorProgram,
     cast,
     compute,
     const,
-    equal,
-    less,
-    less_equal,
     loop,
     program,
     reduce,
-    select,
     sum_,
 )
 from relax_eg.tir.expr import Axis, ReduceKind
@@ -113,26 +110,16 @@ def _need_steps(site: Site, name: str, length: int, of: str) -> tuple[int, ...]:
     return site[name]
 
 
-def _guarded(at: Dim, size: Dim, low: Dim, high: Dim, dilation: int) -> tuple[Dim, list[Scalar]]:
-    """Returns the position in an axis of position `at` of the padded, dilated axis, and the guards for it to exist."""
-    p = at - low
-    guards: list[Scalar] = []
-    if not (low.is_const and low.value <= 0):
-        guards.append(less_equal(Index(ZERO), Index(p)))
-    if not (high.is_const and high.value <= 0):
-        guards.append(less(Index(p), Index(dilated(size, dilation - 1))))
-    if dilation > 1:
-        guards.append(equal(Index(p % dilation), 0))
-    return p // dilation, guards
-
-
-def _read_guarded(x: Buffer, at: Sequence[Dim], guards: Sequence[Scalar], otherwise: Scalar) -> Scalar:
-    if not guards:
-        return x[tuple(at)]
-    inside = guards[0]
-    for g in guards[1:]:
-        inside = inside & g
-    return select(inside, x[tuple(at)], otherwise)
+def _met(
+    site: Site, x: Buffer, at: Sequence[Dim], window: Sequence[Dim], otherwise: Scalar, ahead: tuple[Dim, ...] = ()
+) -> Scalar:
+    """Returns the element of `x` that place `window` of the window at `at` meets; `otherwise` in the padding. `ahead`:
+    the indices of the axes of `x` before those of space."""
+    steps = zip(at, site["strides"], window, site["dilation"], strict=True)
+    places = (*ahead, *(i * s + k * d for i, s, k, d in steps))
+    none, between = (ZERO,) * len(ahead), [d - 1 for d in site["input_dilation"]]
+    low, high = ((*none, *site[name]) for name in ("low", "high"))
+    return read_padded(x, places, low, high, [0] * len(ahead) + between, otherwise)
 
 
 # --- convolution ---
@@ -178,15 +165,7 @@ def _conv_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
     def element(*i: Dim) -> Scalar:
         channel = c if groups == 1 or shape[1] is ZERO else i[1] // (shape[1] // groups) * w.shape[1] + c
-        at, guards = [i[0], channel], list[Scalar]()
-        for axis, k in enumerate(window):
-            place = i[2 + axis] * site["strides"][axis] + k * site["dilation"][axis]
-            p, more = _guarded(
-                place, x.shape[2 + axis], site["low"][axis], site["high"][axis], site["input_dilation"][axis]
-            )
-            at.append(p)
-            guards += more
-        read = _read_guarded(x, at, guards, const(0, x.dtype))
+        read = _met(site, x, i[2:], window, const(0, x.dtype), (i[0], channel))
         return sum_(cast(read, out) * cast(w[(i[1], c, *window)], out), over)
 
     return program("conv", buffers, compute("out", shape, element))
@@ -250,15 +229,7 @@ def _window_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     over = [(k, size) for k, size in zip(loops, site["window"], strict=True) if k is not ZERO]
 
     def element(*i: Dim) -> Scalar:
-        at, guards = list[Dim](), list[Scalar]()
-        for axis, k in enumerate(loops):
-            place = i[axis] * site["strides"][axis] + k * site["dilation"][axis]
-            p, more = _guarded(
-                place, x.shape[axis], site["low"][axis], site["high"][axis], site["input_dilation"][axis]
-            )
-            at.append(p)
-            guards += more
-        read = _read_guarded(x, at, guards, const(identity(site["kind"], x.dtype), x.dtype))
+        read = _met(site, x, i, loops, const(identity(site["kind"], x.dtype), x.dtype))
         return reduce(_KINDS[site["kind"]][1], read, over)
 
     return program("reduce_window", buffers, compute("out", window_shape(site), element))
@@ -277,16 +248,15 @@ def _jax_reduce_window(
 
 # Attributes of a window without dilation.
 WINDOW = (
-    Attribute("kind"), Attribute("window", "dims"), Attribute("strides"), Attribute("low", "dims"),
-    Attribute("high", "dims"),
+    Attribute("kind"), Attribute("window", "dims"), Attribute("strides", values=window_strides),
+    Attribute("low", "dims"), Attribute("high", "dims"),
 )  # fmt: skip
-_DILATIONS = (Attribute("dilation"), Attribute("input_dilation"))
+_DILATIONS = (Attribute("dilation", values=DILATIONS), Attribute("input_dilation"))
 
 for _operator in (
     Operator("conv", ("x", "weight"), _conv, jax_conv, _conv_equations,
-             (Attribute("strides"), Attribute("low", "dims"), Attribute("high", "dims"), *_DILATIONS,
-              Attribute("groups", default=1), Attribute("precision", default=None),
-              Attribute("out_dtype", default=None)),
+             (Attribute("strides", values=STRIDES), Attribute("low", "dims"), Attribute("high", "dims"), *_DILATIONS,
+              Attribute("groups", default=1), *PRECISION_AND_DTYPE),
              kernel="conv", capacity="conv",
              doc="convolution of (batch, channels, *space) with a kernel (out, channels / groups, *window)"),
     Operator("reduce_window", ("x",), _reduce_window, _jax_reduce_window, _window_equations, (*WINDOW, *_DILATIONS),

@@ -22,7 +22,7 @@ from relax_eg.ir.expr import CALL_TIR, CONSTANT, SCAN, TUPLE, TUPLE_GET, Expr, p
 from relax_eg.ir.expr import rebuild as rebuild_exprs
 from relax_eg.ir.heads import CORE, with_operands
 from relax_eg.ir.module import Function
-from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.ir.tensor_calls import call_with_sizes
 from relax_eg.ops import api as op
 from relax_eg.ops.record import definition_of, position_promises, preconditions, program_of, site_of
 from relax_eg.rules.shared_parts import why_not_equal_over_shared
@@ -147,10 +147,7 @@ class _Rewriting:
         else:
             placed = with_sizes(program, {v: sizes[v] for v in program.sizes})
             placed = _with_steps(placed, [a.has_steps for a in args], length) if has_steps else placed
-            known = {str(d) for b in placed.inputs for d in b.shape}
-            passed = tuple(sorted(placed.sizes - known))
-            given = [a.whole for a in args] if placed.inputs else []
-            made = call_tir(replace(placed, passed=passed), given, None, {v: Dim.var(v) for v in passed})
+            made = call_with_sizes(placed, [a.whole for a in args] if placed.inputs else [])
         in_steps = made if has_steps else op.broadcast_to(made, (length, *made.shape))
         pieces = self._as_pieces(x, args, in_steps, length)
         return _Value(made, has_steps) if pieces is None else _Value(pieces, True)

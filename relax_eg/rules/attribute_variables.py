@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -15,62 +14,6 @@ from relax_eg.ops import api
 from relax_eg.ops.record import TABLE, call, get
 
 Values = list[Any]
-
-
-def _permutations(rank: int) -> Values:
-    # Reversed: the identity, which is the least informative, comes last.
-    return list(itertools.permutations(range(rank)))[::-1]
-
-
-def _axis(rank: int) -> Values:
-    return list(range(rank))
-
-
-def _axes(rank: int) -> Values:
-    return [c for n in range(1, rank + 1) for c in itertools.combinations(range(rank), n)]
-
-
-def _trailing_axes(rank: int) -> Values:
-    return [tuple(range(i, rank)) for i in reversed(range(rank))]
-
-
-def _per_axis(*choices: Any) -> Callable[[int], Values]:
-    return lambda rank: list(itertools.product(choices, repeat=rank))[::-1]
-
-
-def _pool_steps(rank: int) -> Values:
-    # Pooling windows move along the spatial axes, which are the last.
-    space = max(rank - 2, 0)
-    return [(1,) * (rank - space) + c for c in _per_axis(1, 2, 3)(space)] + _per_axis(1, 2)(rank)
-
-
-def _one_of(*values: Any) -> Callable[[int], Values]:
-    return lambda rank: list(values)
-
-
-def _placements(rank: int) -> Values:
-    return [*(f"S[{d}]" for d in range(rank)), "R"]
-
-
-_FLAG = _one_of(False, True)
-# By attribute name; an entry `operator.attribute` takes precedence.
-_DOMAINS: dict[str, Callable[[int], Values]] = {
-    "permute_dims.axes": _permutations, "mesh": _one_of("x=1"), "placement": _placements,
-    "layer_norm.axes": _trailing_axes, "rms_norm.axes": _trailing_axes, "axes": _axes, "axis": _axis,
-    "keepdims": _FLAG, "reverse": _FLAG,
-    "reduce_window.strides": _pool_steps,
-    "strides": _per_axis(1, 2, 3), "dilation": _per_axis(1, 2), "interior": _per_axis(0, 1),
-    "y": _one_of(2, 3, 1, 0, -1, -2, 4), "k": _one_of(0, 1, -1, 2, -2),
-    "method": _one_of("to_even", "away"), "mode": _one_of("clip", "fill", "promise"),
-    "precision": _one_of(None, "default", "high", "highest"), "out_dtype": _one_of(None, "float32", "float64"),
-    "dtype": _one_of("float32", "float16", "bfloat16", "float64", "int32", "uint8", "bool"),
-    "epsilon": _one_of(1e-5, 1e-6, 0.0, 0.5),
-}  # fmt: skip
-
-
-def attribute_domain(op: str, attribute: str) -> Callable[[int], Values] | None:
-    """The values of an operator's attribute on operands of a rank; None if rules do not range over it."""
-    return _DOMAINS.get(f"{op}.{attribute}") or _DOMAINS.get(attribute)
 
 
 # given: the numbers of operands in these words
@@ -116,12 +59,9 @@ def attribute_values(error: Callable[[str], RuleError], source: str, rank: int) 
         return list(names)
     found: dict[str, Values] = {}
     for name, record in zip(names, records, strict=True):
-        known = {a.name for a in record.attributes if a.kind == "static"}
-        known &= {a for a in known if attribute_domain(name, a) is not None}
+        known = {a.name: a.values for a in record.attributes if a.values is not None}
         if attribute not in known:
             accepted = ", ".join(f"{name}.{a}" for a in sorted(known)) or "none of this operator"
             raise error(f"attrs: {source!r} is not an attribute that a rule can range over; accepted: {accepted}")
-        domain = attribute_domain(name, attribute)
-        assert domain is not None
-        found |= {repr(v): v for v in domain(rank)}
+        found |= {repr(v): v for v in known[attribute](rank)}
     return list(found.values())

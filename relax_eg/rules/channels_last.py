@@ -7,7 +7,6 @@ convolutions, reductions and pooling too, so that one is left at each end.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -17,19 +16,28 @@ from relax_eg.dtypes import itemsize
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder
-from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
 from relax_eg.rules.index_maps.inward import Inward, is_join, is_padded, is_pointwise
 from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of
+from relax_eg.rules.window_forms import (
+    MOST_PARTS,
+    MOST_TAPS,
+    all_ones,
+    is_depthwise,
+    padded,
+    padding_of,
+    part,
+    sum_over_taps,
+    sums_as_written,
+    window_of,
+)
 from relax_eg.shapes import Dim
-from relax_eg.tir import Buffer, Scalar, compute, program
 
 _CONV = "conv"
 _MOST_KNOWN = 1 << 14  # limit: expressions of which it is known whether they are images
 _MOST_ROWS = 4  # limit: rows of a result that are computed in bands; with more, few taps meet padding
-_MOST_TAPS, _MOST_PARTS = 49, 9  # limit: places of a window written tap by tap, and of one of which patches are made
 
 
 def to_last(rank: int) -> tuple[int, ...]:
@@ -139,29 +147,20 @@ class ChannelsLast(Inward):
 
     def _conv(self, e: Expr) -> Expr | None:
         x, w = e.args
-        around = list(zip(e.attr("low"), e.attr("high"), strict=True))
-        is_padded_itself = any(b != 0 for a in around for b in a)
-        plain = all(n == 1 for n in e.attr("input_dilation"))
+        last, plain = e.ndim - 1, all_ones(e, "input_dilation")
+        is_padded_itself = any(b != 0 for a in padding_of(e) for b in a)
         if plain and e.attr("groups") == 1 and all(d == 1 for d in w.shape[2:]) and not is_padded_itself:
             at = (0,) * (e.ndim - 2)
-            rows = part(self._last(x), at, e.shape[2:], e.attr("strides"), e.attr("dilation"))
+            rows = part(self._last(x), at, e.shape[2:], e.attr("strides"), e.attr("dilation"), last)
             weight = op.permute_dims(op.squeeze(w, tuple(range(2, w.ndim))), (1, 0))
             return op.matmul(rows, weight, precision=e.attr("precision"), out_dtype=e.attr("out_dtype"))
         pixels = self._sub_pixels(e)
         if pixels is not None:
             return pixels
-        exact = e.attr("out_dtype") in (None, x.dtype) and itemsize(x.dtype) >= 4
-        known = plain and exact and all(d.is_const for d in w.shape[2:])
-        window = [d.value for d in w.shape[2:]] if known else []
-        if math.prod(window) > 0 and known:
-            pads = [(0, 0), *around, (0, 0)]
-            image = op.pad(self._last(x), pads, 0) if is_padded_itself else self._last(x)
-            if (
-                e.attr("groups") > 1
-                and w.shape[1] == 1
-                and w.shape[0] == x.shape[1]
-                and math.prod(window) <= _MOST_TAPS
-            ):
+        window = window_of(e)
+        if window and plain and sums_as_written(e):
+            image = padded(self._last(x), e, last)
+            if e.attr("groups") > 1 and is_depthwise(e) and math.prod(window) <= MOST_TAPS:
                 return depthwise(e, image, window)
             if e.attr("groups") == 1:
                 try:
@@ -179,7 +178,7 @@ class ChannelsLast(Inward):
         A window that is some strides long along each axis is made of blocks, one stride long, of which the channels
         are the elements.
         """
-        w, strides, rank = e.args[1], e.attr("strides"), e.ndim - 2
+        w, strides, rank, last = e.args[1], e.attr("strides"), e.ndim - 2, e.ndim - 1
         whole = all(
             k % s == 0 and (d == 1 or s == 1) for k, s, d in zip(window, strides, e.attr("dilation"), strict=True)
         )
@@ -188,7 +187,7 @@ class ChannelsLast(Inward):
         n, o, *space = e.shape
         places, depth = list(itertools.product(*map(range, taps))), w.shape[1] * math.prod(window)
         size = depth * math.prod((n, *space), start=Dim.of(itemsize(image.dtype)))
-        if len(places) > _MOST_PARTS or self.is_large(size):
+        if len(places) > MOST_PARTS or self.is_large(size):
             return None
         if any(s > 1 for s in sides):
             count = [d + t - 1 for d, t in zip(space, taps, strict=True)]
@@ -198,19 +197,19 @@ class ChannelsLast(Inward):
             apart = op.reshape(cut, (n, *itertools.chain(*zip(count, sides, strict=True)), cut.shape[-1]))
             together = (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1)
             image = op.reshape(op.permute_dims(apart, together), (n, *count, cut.shape[-1] * math.prod(sides)))
-            parts = [part(image, place, space, [1] * rank, [1] * rank) for place in places]
+            parts = [part(image, place, space, [1] * rank, [1] * rank, last) for place in places]
         else:
-            parts = [part(image, place, space, strides, e.attr("dilation")) for place in places]
+            parts = [part(image, place, space, strides, e.attr("dilation"), last) for place in places]
         split = op.reshape(w, (o, w.shape[1], *itertools.chain(*zip(taps, sides, strict=True))))
         kernel = op.permute_dims(split, (*range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2), 1, 0))
-        patches = parts[0] if len(parts) == 1 else op.concat(parts, e.ndim - 1)
+        patches = parts[0] if len(parts) == 1 else op.concat(parts, last)
         return op.matmul(patches, op.reshape(kernel, (depth, o)), precision=e.attr("precision"))
 
     def _sub_pixels(self, e: Expr) -> Expr | None:
         """A matmul for a transposed convolution whose windows do not overlap; None for another."""
         x, w = e.args
         steps = e.attr("input_dilation")
-        single = e.attr("groups") == 1 and all(n == 1 for name in ("strides", "dilation") for n in e.attr(name))
+        single = e.attr("groups") == 1 and all_ones(e, "strides", "dilation")
         edges = all(d == s - 1 for name in ("low", "high") for d, s in zip(e.attr(name), steps, strict=True))
         overlap = tuple(w.shape[2:]) != tuple(Dim.of(s) for s in steps) or all(s == 1 for s in steps)
         if not single or not edges or overlap:
@@ -227,27 +226,14 @@ class ChannelsLast(Inward):
         return op.reshape(op.permute_dims(apart, (0, *together, 1 + 2 * rank)), whole)
 
 
-def part(
-    image: Expr, place: Sequence[int], space: Sequence[Dim], strides: Sequence[int], dilation: Sequence[int]
-) -> Expr:
-    """The elements of an image, channels last, that a place of the window meets, for the places `space` of the result.
-    Raises OperatorError if they are not shown to lie inside the image."""
-    begin = [k * d for k, d in zip(place, dilation, strict=True)]
-    end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, space, strides, strict=True)]
-    if tuple(end) == image.shape[1:-1] and not any(begin) and all(s == 1 for s in strides):
-        return image
-    shape = image.shape
-    return op.strided_slice(image, (0, *begin, 0), (shape[0], *end, shape[-1]), (1, *strides, 1))
-
-
 def depthwise(e: Expr, image: Expr, window: Sequence[int]) -> Expr:
     """Depthwise convolution `e` of `image`, which is padded, channels last, as a sum over taps. Rows whose windows meet
     the image with the same taps are computed together, without the taps that meet padding, if rows are few."""
-    bands = _bands(e, window[0])
+    bands, last, rest = _bands(e, window[0]), e.ndim - 1, [range(k) for k in window[1:]]
     if bands is None:
-        return _by_taps(e, image, list(itertools.product(*map(range, window))))
-    rest = [range(k) for k in window[1:]]
-    return op.concat([_by_taps(e, image, list(itertools.product(met, *rest)), band) for band, met in bands], 1)
+        return sum_over_taps(e, image, list(itertools.product(range(window[0]), *rest)), last)
+    parts = [sum_over_taps(e, image, list(itertools.product(met, *rest)), last, band) for band, met in bands]
+    return op.concat(parts, 1)
 
 
 def _bands(e: Expr, taps: int) -> list[tuple[range, list[int]]] | None:
@@ -266,30 +252,3 @@ def _bands(e: Expr, taps: int) -> list[tuple[range, list[int]]] | None:
             found.append((range(i, i + 1), met))
     is_plain = all(len(met) == taps for _, met in found)
     return None if is_plain or not all(met for _, met in found) else found
-
-
-def _by_taps(e: Expr, image: Expr, places: Sequence[Sequence[int]], band: range | None = None) -> Expr:
-    """The sum over these places of the window. `band`: places of the result along the first axis of space, if not all
-    are computed."""
-    weight = op.permute_dims(op.squeeze(e.args[1], 1), (*range(1, e.ndim - 1), 0))
-    xs, ws = (Buffer(name, a.shape, str(a.dtype)) for name, a in (("x", image), ("w", weight)))
-    steps = list(zip(e.attr("strides"), e.attr("dilation"), strict=True))
-    shape = [e.shape[a] for a in to_last(e.ndim)]
-    if band is not None:
-        shape[1] = Dim.of(len(band))
-    result = Tensor(tuple(shape), e.dtype)
-    first = [0 if band is None else band.start, *[0] * (e.ndim - 3)]
-
-    def element(n: Dim, *at: Dim) -> Scalar:
-        *space, c = at
-        starts = [(i + a) * s for i, a, (s, _) in zip(space, first, steps, strict=True)]
-        terms = [
-            xs[(n, *(i + k * d for i, k, (_, d) in zip(starts, place, steps, strict=True)), c)] * ws[(*place, c)]
-            for place in places
-        ]
-        return functools.reduce(lambda a, b: a + b, terms)
-
-    assert result.shape is not None
-    made = program("depthwise", (xs, ws), compute("out", result.shape, element))
-    passed = tuple(sorted(made.sizes - {str(d) for b in made.inputs for d in b.shape}))
-    return call_tir(replace(made, passed=passed), (image, weight), result, {v: Dim.var(v) for v in passed})

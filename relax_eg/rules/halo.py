@@ -18,11 +18,11 @@ from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import scan
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, tuple_get, var
+from relax_eg.ir.expr import CONSTANT, Expr, tuple_get, var
 from relax_eg.ir.heads import CORE
 from relax_eg.ir.module import pure_function
 from relax_eg.ops import api as op
-from relax_eg.ops.fused import program_at
+from relax_eg.ops.fused import program_in_kernel
 from relax_eg.ops.record import call
 from relax_eg.rules.fission import accumulated, combined
 from relax_eg.rules.regions import dimension_of, dimensions_of, extent_of
@@ -162,9 +162,9 @@ def _ends(x: Expr, program: TensorProgram, value: Reduce, extent: Dim, seen: Seq
 
 def _program(x: Expr) -> TensorProgram | None:
     """The equations of an operator of the program."""
-    if x.op in CORE or x.op in (VAR, CONSTANT) or not isinstance(x.annotation, Tensor):
+    if x.op in CORE or not isinstance(x.annotation, Tensor):
         return None
-    placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
+    placed = program_in_kernel(x)
     return None if placed is None or len(placed.program.inputs) != len(x.args) else placed.program
 
 
@@ -249,7 +249,7 @@ def _grow(found: Halo, wants: Wants, queries: ProgramQueries) -> None:
 
 def _windows(x: Expr, axis: int) -> Sequence[Window | None] | None:
     """The windows of the operands of a node along an axis; None if it has none."""
-    d = dimension_of(x, axis) if x.op not in CORE and x.op not in (VAR, CONSTANT) else None
+    d = dimension_of(x, axis) if x.op not in CORE else None
     if d is not None:
         return [None if p is None else Window(p, 1, 0, 1) for p in d.inputs]
     program = _program(x)

@@ -30,6 +30,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.heads import PASSIVE, TUPLES, with_operands
 from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.ops.difference import largest_magnitude
 from relax_eg.ops.interpret import evaluate_expr, evaluate_points
 from relax_eg.ops.libraries import inline_libraries
 from relax_eg.ops.record import TABLE, call, get, position_promises, program_of, site_of
@@ -129,24 +130,22 @@ class PreparedSides:
 
 @lru_cache(1 << 10)
 def prepare_sides(instance: Instance) -> PreparedSides:
-    return PreparedSides(*_meaning(instance))
-
-
-def _meaning(instance: Instance) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """Both sides, with library calls replaced by their definitions."""
-    return tuple(inline_libraries(instance.left)), tuple(inline_libraries(instance.right))
+    """The sides, with library calls replaced by their definitions."""
+    return PreparedSides(tuple(inline_libraries(instance.left)), tuple(inline_libraries(instance.right)))
 
 
 @lru_cache(1 << 10)
 def widen_sides(instance: Instance) -> PreparedSides:
     """The sides with every float type replaced by float64 and every complex type by complex128."""
-    return PreparedSides(*(tuple(_widened(side)) for side in _meaning(instance)))
+    p = prepare_sides(instance)
+    made, n = tuple(_widened((*p.left, *p.right))), len(p.left)
+    return PreparedSides(made[:n], made[n:])
 
 
 def roundings_of(instance: Instance) -> dict[Expr, float]:
     """The nodes of the left side of `widen_sides` that compute floats, with the relative error of a rounding to the
     dtype that they have in the instance."""
-    narrow = postorder(_meaning(instance)[0])
+    narrow = postorder(prepare_sides(instance).left)
     floats = [isinstance(e.annotation, Tensor) and e.dtype in FLOATS and _is_arithmetic(e) for e in narrow]
     made = zip(narrow, _widened(narrow), floats, strict=True)
     return {wide: dtype_of(e.dtype).half_ulp for e, wide, is_rounded in made if is_rounded}
@@ -181,8 +180,8 @@ def _wide(dtype: str) -> str:
 @lru_cache(1 << 10)
 def is_rational(instance: Instance) -> bool:
     """Whether exact arithmetic covers every operation of both sides: + - * /, comparisons, max, rounding."""
-    left, right = _meaning(instance)
-    for e in postorder((*left, *right)):
+    p = prepare_sides(instance)
+    for e in postorder((*p.left, *p.right)):
         if e.op in PASSIVE:
             continue
         program = program_of(site_of(e))
@@ -280,7 +279,7 @@ def judge_over_reals(case: Case) -> Failure | None:
     if isinstance(found, Failure):
         return found
     n = len(p.left)
-    scale = max((_magnitude(v) for v in found), default=0.0)
+    scale = largest_magnitude(*map(np.asarray, found))
     for i in range(n):
         a, b = np.asarray(found[i]), np.asarray(found[n + i])
         if a.shape != b.shape:
@@ -308,14 +307,6 @@ def judge_over_reals(case: Case) -> Failure | None:
 def _has_poles(instance: Instance) -> bool:
     # The sign of x/0, and every result computed from it, depends on the sign of a zero, which the reals do not have.
     return any(e.op in TABLE and TABLE[e.op].poles for e in postorder((*instance.left, *instance.right)))
-
-
-def _magnitude(value: Any) -> float:
-    a = np.asarray(value)
-    if a.dtype.kind not in "fc" or a.size == 0:
-        return 0.0
-    finite = np.abs(a[np.isfinite(a)])
-    return float(finite.max()) if finite.size else 0.0
 
 
 def judge_bits(case: Case) -> Failure | None:

@@ -28,7 +28,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value, var
 from relax_eg.ir.heads import CORE
 from relax_eg.ops import api as op
-from relax_eg.ops.fused import program_at, viewed_value
+from relax_eg.ops.fused import program_in_kernel, viewed_value
 from relax_eg.ops.record import movement_operators
 from relax_eg.rules.slicing import applied_again, with_sizes
 from relax_eg.shapes import Dim
@@ -133,7 +133,7 @@ class OnlineSums:
     def law(self, x: Expr, d: Dimension, part: bool = False) -> TotalsLaw | None:
         """How `x` depends on totals, if the sum of its values can be accumulated. `part`: whether it is applied to the
         part of a total that one step adds."""
-        placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
+        placed = program_in_kernel(x)
         if placed is None or len(placed.program.stages) != 1 or len(placed.program.inputs) != len(x.args):
             return None
         for a, place in zip(x.args, () if part else d.inputs, strict=not part):

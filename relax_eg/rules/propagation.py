@@ -13,7 +13,7 @@ from relax_eg.dtypes import is_complex, is_float, names_where
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value
 from relax_eg.limits import FEW_KEPT
-from relax_eg.ops.facts import ALL_IMPLIED, FACTS, HELPERS, Fact, facts_of_dtype, has_fact, impossible
+from relax_eg.ops.facts import ALL_IMPLIED, FACTS, HELPERS, Fact, facts_of_dtype, has_fact, impossible, with_implied
 from relax_eg.ops.record import movement_operators
 from relax_eg.reached import reached
 from relax_eg.rules.book.facts import derivations
@@ -167,19 +167,9 @@ class KnownFacts:
         return words
 
 
-def close_under_implication(facts: set[FactKey]) -> set[FactKey]:
-    """`facts`, extended in place by the facts that they imply, including those of `HELPERS`."""
-    grown = True
-    while grown:
-        new = {c for sources, c in ALL_IMPLIED if c not in facts and facts.issuperset(sources)}
-        facts |= new
-        grown = bool(new)
-    return facts
-
-
 @lru_cache(1 << 12)  # more than there are sets of facts in a program
 def _closed(facts: frozenset[FactKey]) -> frozenset[FactKey]:
-    return frozenset(close_under_implication(set(facts)))
+    return with_implied(facts, ALL_IMPLIED)
 
 
 # limit: elements of a constant that is inspected for facts about matrices.
@@ -203,7 +193,7 @@ class Leaves:
     """The facts of a function's leaves: those of variables are given by name, constants are inspected."""
 
     def __init__(self, facts: Facts) -> None:
-        self._facts = {name: close_under_implication(set[FactKey](f)) for name, f in facts.items()}
+        self._facts = {name: _closed(frozenset[FactKey](f)) for name, f in facts.items()}
 
     def have_fact(self, e: Expr, fact: FactKey) -> bool:
         """Whether leaf `e` has `fact`, or passes it if it is a test of constants."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 from relax_eg.ir.annotations import Object, Tensor, dims_in, dims_of
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, node, var
+from relax_eg.ir.expr import CONSTANT, Expr, node, var
 from relax_eg.ir.heads import CORE
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.record import movement_operators
@@ -59,7 +59,7 @@ def extent_of(x: Expr, d: Dimension) -> Dim:
 
 def dimensions_of(x: Expr) -> tuple[Dimension, ...]:
     """The dimensions along which a node can be computed in pieces."""
-    if x.op in (VAR, CONSTANT) or x.op in CORE:
+    if x.op in CORE:
         return ()
     program = equations_of(use_of(x))
     return () if program is None else dimensions(program)

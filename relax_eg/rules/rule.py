@@ -256,9 +256,7 @@ class Rule:
         sizes = {plain_name(n): sizes_named(n, ranks) for n in self.sizes}
         try:
             with strict_sizes(), np.errstate(over="ignore"):  # a number beyond the float type's range becomes infinity
-                values = {
-                    n: v if read_source(self.attributes[n])[1] else operator_function(v) for n, v in attributes.items()
-                }
+                values = {n: self._value(n, v) for n, v in attributes.items()}
                 return (function or self.function)(*params, **sizes, **values)
         except (OperatorError, IndexError, RuleError):
             raise

@@ -24,6 +24,7 @@ from relax_eg.ir.expr import CALL, CALL_TIR, SCAN, WHILE, Expr, const, postorder
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
+from relax_eg.ops.difference import largest_magnitude
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.record import call
 from relax_eg.rules.schemas import ExtractionStep, ModuleAnswers, Schema, Trial, Trials, as_tuple, main_of, trial_of
@@ -96,11 +97,9 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...], tolerance: float = 0
     pairs = zip(before, after, strict=True)
     if not tolerance:
         return all(bool(np.all((a == b) | ((a != a) & (b != b)))) for a, b in pairs)  # NaN is NaN
-    return all(np.allclose(a, b, tolerance, tolerance * _largest(a), equal_nan=True) for a, b in pairs)
-
-
-def _largest(a: Any) -> float:
-    return float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
+    return all(
+        np.allclose(a, b, tolerance, tolerance * largest_magnitude(np.asarray(a)), equal_nan=True) for a, b in pairs
+    )
 
 
 def _by_operators(schema: Schema) -> tuple[Trials, ...]:

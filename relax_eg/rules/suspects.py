@@ -217,7 +217,7 @@ def _suspects(
         kept = np.zeros(points.count, bool)
         kept[start : start + at_once] = True
         chunk = points if at_once >= points.count else points.where(kept)
-        wide = chunk if bits else _widened(chunk)
+        wide = chunk if bits else Points(chunk.count, {n: wide_array(v) for n, v in chunk.values.items()})
         try:
             chunk, wide = _points_in_range(p, sizes, chunk, wide)
             if not chunk.count:
@@ -230,10 +230,6 @@ def _suspects(
             yield from (Case(instance, sizes, chunk.at(int(i))) for i in np.flatnonzero(apart))
             continue
         yield from (Case(instance, sizes, chunk.at(int(i))) for i in np.flatnonzero(apart)[:_MOST_SUSPECTS])
-
-
-def _widened(points: Points) -> Points:
-    return Points(points.count, {n: wide_array(v) for n, v in points.values.items()})
 
 
 def _env(p: PreparedSides, points: Points) -> dict[Expr, Array]:

@@ -7,9 +7,11 @@ axes, and for any padding.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,13 +19,17 @@ from relax_eg.dtypes import itemsize, names_where, numpy_dtype
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, const, postorder
+from relax_eg.ir.tensor_calls import call_with_sizes
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.low_rank import MOST_ELEMENTS, factors, is_separate
 from relax_eg.rules.index_maps.inward import Inward, is_pointwise
 from relax_eg.rules.index_maps.views import composed, view_of, whole
 from relax_eg.shapes import Dim
+from relax_eg.tir import Buffer, Scalar, compute, program
 
+T = TypeVar("T")
+MOST_TAPS, MOST_PARTS = 49, 9  # limit: places of a window written tap by tap, and of one of which patches are made
 _SMOOTH = (2, 3, 5)  # given: factors of lengths of which Fourier transforms are fast
 
 _TRANSFORMED = names_where(lambda d: d.is_float and d.bits >= 32)  # given: dtypes of `jax.numpy.fft`
@@ -50,6 +56,79 @@ def window_of(e: Expr) -> list[int]:
     """The sizes of the window of convolution `e`; none where they are not known or 0."""
     sizes = e.args[1].shape[2:]
     return [d.value for d in sizes] if all(d.is_const and d.value for d in sizes) else []
+
+
+def is_depthwise(e: Expr) -> bool:
+    """Whether convolution `e` computes each channel from one channel of the image."""
+    x, w = e.args
+    return e.attr("groups") == x.shape[1] == w.shape[0] and w.shape[1] == 1
+
+
+def padding_of(e: Expr) -> list[tuple[Dim, Dim]]:
+    """The widths before and after each axis of space of convolution `e`."""
+    return list(zip(e.attr("low"), e.attr("high"), strict=True))
+
+
+def padded(image: Expr, e: Expr, channels: int, fill: Any = 0) -> Expr:
+    """`image` with the padding of convolution `e`. `channels`: the axis of its channels."""
+    around = padding_of(e)
+    widths = _at_axes((0, 0), (0, 0), around, channels)
+    return op.pad(image, widths, fill) if any(b != 0 for a in around for b in a) else image
+
+
+def _at_axes(batch: T, channel: T, space: Sequence[T], channels: int) -> list[T]:
+    """What belongs to the axes of an image, in order. `channels`: the axis of channels, 1 or the last."""
+    return [batch, channel, *space] if channels == 1 else [batch, *space, channel]
+
+
+# --- taps: the places of a window ---
+
+
+def part(
+    image: Expr, place: Sequence[int], space: Sequence[Dim], strides: Sequence[int], dilation: Sequence[int],
+    channels: int,
+) -> Expr:  # fmt: skip
+    """The elements of an image that a place of the window meets, for the places `space` of the result. Raises
+    OperatorError if they are not shown to lie inside the image. `channels`: the axis of channels of the image."""
+    begin = [Dim.of(k * d) for k, d in zip(place, dilation, strict=True)]
+    end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, space, strides, strict=True)]
+    low = _at_axes(Dim.of(0), Dim.of(0), begin, channels)
+    high = _at_axes(image.shape[0], image.shape[channels], end, channels)
+    steps = _at_axes(1, 1, strides, channels)
+    if tuple(high) == image.shape and all(b == 0 for b in low) and all(s == 1 for s in steps):
+        return image
+    return op.strided_slice(image, low, high, steps)
+
+
+def sum_over_taps(
+    e: Expr, image: Expr, places: Sequence[Sequence[int]], channels: int, band: range | None = None
+) -> Expr:
+    """Depthwise convolution `e` of `image`, which is padded, as a sum over these places of the window.
+
+    - `channels`: the axis of channels of the image and of the result. The weight is read in the same order.
+    - `band`: the places of the result along the first axis of space, if not all are computed.
+    """
+    weight = e.args[1]
+    if channels != 1:
+        weight = op.permute_dims(op.squeeze(weight, 1), (*range(1, e.ndim - 1), 0))
+    xs, ws = (Buffer(name, a.shape, str(a.dtype)) for name, a in (("x", image), ("w", weight)))
+    steps = list(zip(e.attr("strides"), e.attr("dilation"), strict=True))
+    first = [0 if band is None else band.start, *[0] * (e.ndim - 3)]
+    space = e.shape[2:] if band is None else (Dim.of(len(band)), *e.shape[3:])
+    shape = tuple(_at_axes(e.shape[0], e.shape[1], space, channels))
+
+    def element(*i: Dim) -> Scalar:
+        n, c, at = i[0], i[channels], [v for a, v in enumerate(i) if a not in (0, channels)]
+        starts = [(v + a) * s for v, a, (s, _) in zip(at, first, steps, strict=True)]
+        terms: list[Scalar] = []
+        for place in places:
+            met = [v + k * d for v, k, (_, d) in zip(starts, place, steps, strict=True)]
+            at_tap = (c, 0, *place) if channels == 1 else (*place, c)
+            terms.append(xs[tuple(_at_axes(n, c, met, channels))] * ws[at_tap])
+        return functools.reduce(operator.add, terms)
+
+    made = program("depthwise", (xs, ws), compute("out", shape, element))
+    return call_with_sizes(made, (image, weight), Tensor(shape, e.dtype))
 
 
 def _convolved(e: Expr, x: Expr, w: Expr, padding: Sequence[tuple[Any, Any]]) -> Expr:
@@ -140,17 +219,16 @@ def separated(e: Expr, tolerance: float, most: int, written: Callable[[Expr], Ex
     """
     if not is_known(e) or not sums_as_written(e) or not is_separate(tuple(window_of(e))):
         return None
-    x, w = e.args
-    is_depthwise = e.attr("groups") == x.shape[1] == w.shape[0] and w.shape[1] == 1
-    if not is_depthwise and e.attr("groups") != 1:
+    w = e.args[1]
+    if not is_depthwise(e) and e.attr("groups") != 1:
         return None
     if all(a.op != VAR for a in postorder((w,))):
-        found = _constant_factors(w, is_depthwise, tolerance, most)
+        found = _constant_factors(w, is_depthwise(e), tolerance, most)
         return None if found is None else _in_two(e, const(found[0]), const(found[1]), e.attr("groups"), written)
-    return _of_product(e, is_depthwise, written) if most == 1 else None
+    return _of_product(e, written) if most == 1 else None
 
 
-def _constant_factors(w: Expr, is_depthwise: bool, tolerance: float, most: int) -> tuple[Any, Any] | None:
+def _constant_factors(w: Expr, by_channel: bool, tolerance: float, most: int) -> tuple[Any, Any] | None:
     """The kernels over the other axes and over the first that make up a constant kernel."""
     if any(not d.is_const for d in w.shape) or math.prod(d.value for d in w.shape) > MOST_ELEMENTS:
         return None
@@ -158,10 +236,10 @@ def _constant_factors(w: Expr, is_depthwise: bool, tolerance: float, most: int) 
         value = np.asarray(evaluate_expr(w, {}, {}), numpy_dtype(w.dtype))
     except OperatorError:
         return None
-    return factors(value, is_depthwise, tolerance, most)
+    return factors(value, by_channel, tolerance, most)
 
 
-def _of_product(e: Expr, is_depthwise: bool, written: Callable[[Expr], Expr]) -> Expr | None:
+def _of_product(e: Expr, written: Callable[[Expr], Expr]) -> Expr | None:
     """The form for a product of two kernels: one is the same along the first axis, the other along the rest."""
     w = e.args[1]
     view, inner = whole(w.shape), w
@@ -185,7 +263,7 @@ def _of_product(e: Expr, is_depthwise: bool, written: Callable[[Expr], Expr]) ->
         return None
     (o, k, p), rest, ones = w.shape[:3], w.shape[3:], [1] * (w.ndim - 3)
     column, count = op.broadcast_to(b, (o, 1, p, *ones)), e.attr("groups")
-    if is_depthwise:
+    if is_depthwise(e):
         return _in_two(e, op.broadcast_to(a, (o, 1, 1, *rest)), column, count, written)
     if b.shape[1] == 1 and o.is_const:  # the second convolution has a kernel for each result
         return _in_two(e, op.broadcast_to(a, (o, k, 1, *rest)), column, count, written, o.value)
@@ -216,8 +294,7 @@ def by_transforms(e: Expr) -> Expr | None:
     if not is_known(e) or e.dtype not in _TRANSFORMED or not sums_as_written(e) or not 3 <= e.ndim <= 5:
         return None
     x, w = e.args
-    is_depthwise = e.attr("groups") == x.shape[1] == w.shape[0] and w.shape[1] == 1
-    if not window_of(e) or not all_ones(e, "input_dilation") or not (is_depthwise or e.attr("groups") == 1):
+    if not window_of(e) or not all_ones(e, "input_dilation") or not (is_depthwise(e) or e.attr("groups") == 1):
         return None
     rank, low, high = e.ndim - 2, e.attr("low"), e.attr("high")
     needed = [d + a + b for d, a, b in zip(x.shape[2:], low, high, strict=True)]
@@ -229,7 +306,7 @@ def by_transforms(e: Expr) -> Expr | None:
     behind = [(0, n - k) for n, k in zip(lengths, spread, strict=True)]
     window = op.pad(w, [(0, 0), (0, 0), *behind], 0.0, interior=[0, 0, *between])
     window = op.conj(op.fft(window, "rfft", lengths))
-    if is_depthwise:
+    if is_depthwise(e):
         product = image * op.squeeze(window, 1)
     else:
         to_last = (*range(2, 2 + rank), 0, 1)

@@ -12,13 +12,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, const
-from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.ir.tensor_calls import call_with_sizes
 from relax_eg.ops import api as op
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Scalar, compute, program
@@ -141,8 +141,7 @@ def _sum(x: Expr, row: Sequence[int], axis: int, count: Dim | None, step: int) -
         return functools.reduce(_added, rest, total)
 
     made = program("combined", (xs,), compute("out", shape, element))
-    passed = tuple(sorted(made.sizes - {str(d) for d in x.shape}))
-    return call_tir(replace(made, passed=passed), (x,), Tensor(shape, x.dtype), {v: Dim.var(v) for v in passed})
+    return call_with_sizes(made, (x,), Tensor(shape, x.dtype))
 
 
 def _added(total: Scalar, term: tuple[int, Scalar]) -> Scalar:

@@ -61,9 +61,9 @@ class _Writer:
         self._write(f"if {self._dim(dim)} <= {n}:")
         margin, names = self._margin, dict(self._names)
         self._margin += "    "
-        self._tree(_boxes_below(boxes, dim, n))
+        self._tree(_boxes_within(boxes, dim, None, n))
         self._margin, self._names = margin, names
-        self._tree(_boxes_above(boxes, dim, n))
+        self._tree(_boxes_within(boxes, dim, n + 1, None))
 
     def _tests_in_order(self, boxes: Sequence[Box]) -> None:
         for index, bounds in boxes:
@@ -139,26 +139,14 @@ def _best_comparison(boxes: Sequence[Box]) -> tuple[Dim, int] | None:
     return None if best is None else best[1:]
 
 
-def _boxes_below(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
-    """Returns the boxes that may hold where `dim <= n`, with the bounds still to be tested there."""
+def _boxes_within(boxes: Sequence[Box], dim: Dim, least: int | None, most: int | None) -> list[Box]:
+    """Returns the boxes that may hold where `least <= dim <= most`, with the bounds still to be tested there."""
     found: list[Box] = []
     for index, bounds in boxes:
         low, high = bounds.get(dim, (None, None))
-        if low is None or low <= n:
-            found.append((index, _with_interval(bounds, dim, low, high if high is not None and high < n else None)))
+        if (low is None or most is None or low <= most) and (high is None or least is None or high >= least):
+            low = None if low is None or (least is not None and low <= least) else low
+            high = None if high is None or (most is not None and high >= most) else high
+            rest = {d: interval for d, interval in bounds.items() if d != dim}
+            found.append((index, rest if low is None and high is None else {**rest, dim: (low, high)}))
     return found
-
-
-def _boxes_above(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
-    """Returns the same for `dim > n`."""
-    found: list[Box] = []
-    for index, bounds in boxes:
-        low, high = bounds.get(dim, (None, None))
-        if high is None or high > n:
-            found.append((index, _with_interval(bounds, dim, low if low is not None and low > n + 1 else None, high)))
-    return found
-
-
-def _with_interval(bounds: dict[Dim, Interval], dim: Dim, low: int | None, high: int | None) -> dict[Dim, Interval]:
-    rest = {d: interval for d, interval in bounds.items() if d != dim}
-    return rest if low is None and high is None else {**rest, dim: (low, high)}

@@ -352,9 +352,8 @@ class Prover:
     def example(self, names: Iterable[str], size: int, timeout_ms: int = TIMEOUT_MS) -> dict[str, int] | None:
         """Returns allowed values of `names`, about as large as `size` if possible; None if none were found."""
         names = sorted(names)
-        values = [self.facts.values.get(name, Dim.var(name)) for name in names]
-        free = sorted(self.facts.variables.union(*(value.variables for value in values)))
-        for env in itertools.chain(nearby_points(self.facts, free, size), self._points_from_z3(timeout_ms)):
+        points = nearby_points(self.facts, self._free_variables(names), size)
+        for env in itertools.chain(points, self._points_from_z3(timeout_ms)):
             full = self._complete_point(env, names)
             if self.allows(full):
                 return {name: full[name] for name in names}
@@ -366,10 +365,8 @@ class Prover:
         Fewer or none if random points rarely satisfy the assumptions.
         """
         names = sorted(names)
-        values = [self.facts.values.get(name, Dim.var(name)) for name in names]
-        free = sorted(self.facts.variables.union(*(value.variables for value in values)))
         found: dict[tuple[int, ...], dict[str, int]] = {}
-        for env in samples(self.facts, free):
+        for env in samples(self.facts, self._free_variables(names)):
             full = self._complete_point(env, names)
             if self.allows(full):
                 point = {name: full[name] for name in names}
@@ -377,6 +374,11 @@ class Prover:
                 if len(found) == most:
                     break
         return list(found.values())
+
+    def _free_variables(self, names: Sequence[str]) -> list[str]:
+        """Returns the free variables of the facts, and those on which `names` depend."""
+        values = (self.facts.values.get(name, Dim.var(name)) for name in names)
+        return sorted(self.facts.variables.union(*(value.variables for value in values)))
 
     def _points_from_z3(self, timeout_ms: int) -> Iterator[dict[str, int]]:
         found = self.solver.point(timeout_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -185,10 +185,10 @@ class _Reader:
         self.known.update(names)
         body = self._statements(s.body)
         if kind == "grid" and len(names) == len(bounds):
-            return _grid(names, bounds, body)
+            return _loops(names, [(b,) for b in bounds], body)
         if len(names) != 1 or len(bounds) not in (1, 2):
             self._fail(s, f"{len(targets)} loop variables and {len(bounds)} extents", STATEMENT)
-        return _serial(names[0], bounds, body)
+        return _loops(names, [bounds], body)
 
     def _predicate(self, condition: Run) -> Run:
         def run(frame: _Frame) -> None:
@@ -388,22 +388,12 @@ def _init(body: Sequence[Run]) -> Run:
     return run
 
 
-def _grid(names: Sequence[str], bounds: Sequence[Run], body: Sequence[Run]) -> Run:
+def _loops(names: Sequence[str], ranges: Sequence[Sequence[Run]], body: Sequence[Run]) -> Run:
+    """Nested loops, the last one innermost. `ranges`: the arguments of each loop's range."""
+
     def run(frame: _Frame) -> None:
-        for at in itertools.product(*(range(int(b(frame))) for b in bounds)):
+        for at in itertools.product(*(range(*(int(b(frame)) for b in bounds)) for bounds in ranges)):
             frame.values.update(zip(names, at, strict=True))
-            _run(body, frame)
-
-    return run
-
-
-def _serial(name: str, bounds: Sequence[Run], body: Sequence[Run]) -> Run:
-    def steps(frame: _Frame) -> Iterator[int]:
-        return iter(range(*(int(b(frame)) for b in bounds)))
-
-    def run(frame: _Frame) -> None:
-        for i in steps(frame):
-            frame.values[name] = i
             _run(body, frame)
 
     return run

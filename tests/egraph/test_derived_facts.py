@@ -13,10 +13,10 @@ from relax_eg.egraph import Budget, EGraph
 from relax_eg.egraph.facts import FactBase
 from relax_eg.ir import Expr, Function, Module, const, var
 from relax_eg.ir.calls import call_function, function_ref
-from relax_eg.ops.facts import FACTS
+from relax_eg.ops.facts import FACTS, with_implied
 from relax_eg.rules import Claim, Rule, RuleSet, systems, values
 from relax_eg.rules.parameter_facts import DeclaredFacts, facts_of_functions
-from relax_eg.rules.propagation import KnownFacts, close_under_implication, constant_has, required_facts
+from relax_eg.rules.propagation import KnownFacts, constant_has, required_facts
 from relax_eg.rules.rule import instances
 from relax_eg.shapes import Scope
 
@@ -296,7 +296,7 @@ def _load_no_facts(engine: Any, relation: str, rows: Any) -> None:
 def _leaf(e: Expr, fact: str, declared: Mapping[str, frozenset[str]]) -> bool:
     if e.op != "var":
         return constant_has(e, fact)
-    return fact in close_under_implication(set(declared.get(str(e.attr("name")), frozenset())))
+    return fact in with_implied(declared.get(str(e.attr("name")), frozenset()))
 
 
 # --- functions that the entry calls ---

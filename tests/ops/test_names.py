@@ -40,6 +40,7 @@ LISTED = {
     "driver/units.py": "kernels of a record: conv",
     "dynamic/softmax.py": "idioms: programs of several operators",
     "egraph/dump.py": "makes a slice",
+    "egraph/facts.py": "operators that most programs have",
     "extract/operator_cost.py": "kernels of a record: matmul, linear, conv",
     "extract/devices.py": "rates measured by operator, as profiles on file have them",
     "extract/kinds.py": "kernels of a record: conv",
@@ -58,6 +59,7 @@ LISTED = {
     "ir/values.py": "Python's operators",
     "ir/vm_builtins.py": "functions of Relax's virtual machine",
     "measure/figures.py": "programs whose times calibrate a profile",
+    "measure/quick.py": "a program that is measured",
     "measure/fits.py": "rates measured by operator, as profiles on file have them",
     "meshes/emit.py": "transposes that a matmul by pieces makes itself",
     "memory/pinned.py": "kernels of a record: matmul, conv",
@@ -91,9 +93,14 @@ LISTED = {
 
 @cache
 def named() -> dict[str, frozenset[str]]:
-    """The operators whose names are texts of a file, by file."""
+    """The operators whose names are texts of a file, or all words of a text, by file."""
     return {
-        file: frozenset(n.value for n in of_file if isinstance(n, ast.Constant) and n.value in TABLE)
+        file: frozenset(
+            word
+            for n in of_file
+            if isinstance(n, ast.Constant) and isinstance(n.value, str) and TABLE.keys() >= {*n.value.split()}
+            for word in n.value.split()
+        )
         for file, of_file in nodes().items()
     }
 

@@ -37,6 +37,7 @@ from relax_eg.ops.facts import (
     Fact,
     facts_named,
     violation,
+    with_implied,
 )
 from relax_eg.rules import RuleSet
 from relax_eg.rules.book import facts as book
@@ -44,7 +45,7 @@ from relax_eg.rules.book.facts import at_or_above, c, columns, derivations, fiel
 from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule, annotated, anything, equals, floats, has, reals
 from relax_eg.rules.parameter_facts import DeclaredFacts
-from relax_eg.rules.propagation import KnownFacts, close_under_implication, constant_has, required_facts
+from relax_eg.rules.propagation import KnownFacts, constant_has, required_facts
 from relax_eg.shapes import Scope
 
 EVERY = derivations()
@@ -164,8 +165,8 @@ def test_wrong_derivations_are_found_out(d: FactRule) -> None:
 
 
 def test_what_follows_from_what_is_known() -> None:
-    assert close_under_implication({"positive_definite"}) >= {"positive_semidefinite", "symmetric", "invertible"}
-    assert "positive" not in close_under_implication({"nonnegative"})
+    assert with_implied({"positive_definite"}) >= {"positive_semidefinite", "symmetric", "invertible"}
+    assert "positive" not in with_implied({"nonnegative"})
     assert required_facts(frozenset({"one_hot"})) == {"one_hot", "identity_mask", ValueTest("", "==", 0.0)}
     assert required_facts(frozenset({"symmetric"})) >= {"symmetric", "diagonal", "positive_definite", "constant"}
     assert not required_facts(frozenset({"symmetric"})) & set(ANNOTATION_WORDS)
@@ -177,7 +178,7 @@ def known(e: Expr, **facts: str) -> frozenset[str]:
     def leaf(x: Expr, fact: str) -> bool:
         if x.op != "var":
             return constant_has(x, fact)
-        return fact in close_under_implication(set(facts.get(str(x.attr("name")), "").split()))
+        return fact in with_implied(facts.get(str(x.attr("name")), "").split())
 
     derived = KnownFacts(leaf, False, lambda d: True)
     return frozenset(f for f in FACTS if derived.has(e, f))

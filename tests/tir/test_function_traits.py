@@ -151,6 +151,20 @@ def test_bounded(name: str) -> None:
     assert np.isfinite(value(name, arguments(name, REALS))).all()
 
 
+@pytest.mark.parametrize("name", sorted(functions_with_trait("sign")))
+def test_sign(name: str) -> None:
+    found = value(name, [REALS])
+    is_number = ~np.isnan(found)
+    assert np.all(is_number[REALS >= 0])
+    assert np.array_equal(np.sign(found[is_number]), np.sign(REALS[is_number]))
+
+
+@pytest.mark.parametrize("name", sorted(functions_with_trait("underflows")))
+def test_underflows(name: str) -> None:
+    found = value(name, [REALS])
+    assert np.all(found >= 0) and np.any(found == 0) and np.all(found[np.abs(REALS) < 10] > 0)
+
+
 @pytest.mark.parametrize("name", sorted(SYMBOLS))
 def test_symbols(name: str) -> None:
     letters = FUNCTIONS[name].accepts

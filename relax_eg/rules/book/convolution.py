@@ -6,6 +6,7 @@ Strides, padding and dilation are arbitrary unless a rule says otherwise.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from relax_eg.ops import api as op
@@ -20,8 +21,12 @@ _PADDED = "a b c d"
 _X, _W = "x: n k h w", "f: o k p q"
 
 
-def _around(a: Any, b: Any, c: Any, d: Any) -> list[tuple[Any, Any]]:
-    return [(a, b), (c, d)]
+# Registers a law of convolutions with any strides, dilation and padding, which the rule's function passes on (`_conv`).
+_conv_rule = functools.partial(_rule, attrs=_STEPS, sizes=_PADDED, tags=("conv",))
+
+
+def _conv(x: Any, f: Any, strides: Any, dilation: Any, a: Any, b: Any, c: Any, d: Any, groups: int = 1) -> Any:
+    return op.conv(x, f, strides, [(a, b), (c, d)], dilation, groups)
 
 
 def _per_channel(v: Any) -> Any:
@@ -37,63 +42,47 @@ def _per_kernel(v: Any) -> Any:
 # --- linearity ---
 
 
-@_rule(f"{_X}, y: n k h w, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv",))
-def conv_left_factor(x: Any, y: Any, f: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, y: n k h w, {_W}")
+def conv_left_factor(x: Any, y: Any, f: Any, **p: Any) -> Any:
     """x * f + y * f = (x + y) * f for convolutions by one kernel"""
-    p = _around(**around)
-    left = op.conv(x, f, strides, p, dilation) + op.conv(y, f, strides, p, dilation)
-    return left, op.conv(x + y, f, strides, p, dilation)
+    return _conv(x, f, **p) + _conv(y, f, **p), _conv(x + y, f, **p)
 
 
-@_rule(f"{_X}, {_W}, g: o k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",))
-def conv_right_factor(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, {_W}, g: o k p q")
+def conv_right_factor(x: Any, f: Any, g: Any, **p: Any) -> Any:
     """x * f + x * g = x * (f + g) for convolutions of one image"""
-    p = _around(**around)
-    left = op.conv(x, f, strides, p, dilation) + op.conv(x, g, strides, p, dilation)
-    return left, op.conv(x, f + g, strides, p, dilation)
+    return _conv(x, f, **p) + _conv(x, g, **p), _conv(x, f + g, **p)
 
 
-@_rule(f"{_X}, {_W}, s:", attrs=_STEPS, sizes=_PADDED, tags=("conv",))
-def conv_of_scaled_image(x: Any, f: Any, s: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, {_W}, s:")
+def conv_of_scaled_image(x: Any, f: Any, s: Any, **p: Any) -> Any:
     """(x s) * f = x * (f s): the kernel has fewer elements than the image, or is known ahead"""
-    p = _around(**around)
-    return op.conv(x * s, f, strides, p, dilation), op.conv(x, f * s, strides, p, dilation)
+    return _conv(x * s, f, **p), _conv(x, f * s, **p)
 
 
-@_rule(f"{_X}, {_W}, s:", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"))
-def scaled_conv(x: Any, f: Any, s: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, {_W}, s:", tags=("conv", "weights"))
+def scaled_conv(x: Any, f: Any, s: Any, **p: Any) -> Any:
     """(x * f) s = x * (f s)"""
-    p = _around(**around)
-    return op.conv(x, f, strides, p, dilation) * s, op.conv(x, f * s, strides, p, dilation)
+    return _conv(x, f, **p) * s, _conv(x, f * s, **p)
 
 
-@_rule(f"{_X}, {_W}, g: o", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"))
-def batch_norm_scale_into_kernel(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, {_W}, g: o", tags=("conv", "weights"))
+def batch_norm_scale_into_kernel(x: Any, f: Any, g: Any, **p: Any) -> Any:
     """(x * f) g = x * (f g) for a scale g of each channel: a batch norm's scale folded into the kernel"""
-    p = _around(**around)
-    return (
-        op.conv(x, f, strides, p, dilation) * _per_channel(g),
-        op.conv(x, f * _per_kernel(g), strides, p, dilation),
-    )
+    return _conv(x, f, **p) * _per_channel(g), _conv(x, f * _per_kernel(g), **p)
 
 
-@_rule(f"{_X}, {_W}, g: o", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"))
-def batch_norm_scale_into_kernel_channels_last(
-    x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any
-) -> Any:
+@_conv_rule(f"{_X}, {_W}, g: o", tags=("conv", "weights"))
+def batch_norm_scale_into_kernel_channels_last(x: Any, f: Any, g: Any, **p: Any) -> Any:
     """(x * f)' g = (x * (f g))' where channels are made the last axis, as JAX's layout NHWC is traced"""
-    p = _around(**around)
     last = (0, 2, 3, 1)
-    left = op.permute_dims(op.conv(x, f, strides, p, dilation), last) * g
-    return left, op.permute_dims(op.conv(x, f * _per_kernel(g), strides, p, dilation), last)
+    return op.permute_dims(_conv(x, f, **p), last) * g, op.permute_dims(_conv(x, f * _per_kernel(g), **p), last)
 
 
-@_rule(f"{_X}, {_W}, g: k", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"))
-def channel_scale_into_kernel(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, {_W}, g: k", tags=("conv", "weights"))
+def channel_scale_into_kernel(x: Any, f: Any, g: Any, **p: Any) -> Any:
     """(x g) * f = x * (g f) for a scale g of each channel of the image"""
-    p = _around(**around)
-    left = op.conv(x * _per_channel(g), f, strides, p, dilation)
-    return left, op.conv(x, _per_channel(g) * f, strides, p, dilation)
+    return _conv(x * _per_channel(g), f, **p), _conv(x, _per_channel(g) * f, **p)
 
 
 @_rule("y: *b n, m: n, g: n, c: n", when=("is_weight(m)", "is_weight(g)", "is_weight(c)"), tags=("conv", "weights"))
@@ -113,49 +102,39 @@ def normalization_as_affine_channels_first(y: Any, m: Any, g: Any, c: Any) -> An
 # --- channels ---
 
 
-@_rule(
-    f"{_X}, {_W}, g: r k p q", attrs=_STEPS, sizes=_PADDED, when="inputs_in_order(f, g)", phase="merge",
-    tags=("conv", "merge"))  # fmt: skip
-def conv_merge_parallel(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, {_W}, g: r k p q", when="inputs_in_order(f, g)", phase="merge", tags=("conv", "merge"))
+def conv_merge_parallel(x: Any, f: Any, g: Any, **p: Any) -> Any:
     """x * f, x * g = the two parts of x * [f; g]: convolutions that share an image, as one"""
-    p = _around(**around)
-    one, two = op.conv(x, f, strides, p, dilation), op.conv(x, g, strides, p, dilation)
-    both = op.conv(x, op.concat([f, g], 0), strides, p, dilation)
+    one, two = _conv(x, f, **p), _conv(x, g, **p)
+    both = _conv(x, op.concat([f, g], 0), **p)
     (n, o, h, w), r = one.shape, g.shape[0]
     first = op.strided_slice(both, (0, 0, 0, 0), (n, o, h, w))
     return (one, two), (first, op.strided_slice(both, (0, o, 0, 0), (n, o + r, h, w)))
 
 
-@_rule(f"{_X}, y: n j h w, {_W}, g: o j p q", attrs=_STEPS, sizes=_PADDED, phase="merge", tags=("conv", "merge"))
-def sum_of_convs(x: Any, y: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, y: n j h w, {_W}, g: o j p q", phase="merge", tags=("conv", "merge"))
+def sum_of_convs(x: Any, y: Any, f: Any, g: Any, **p: Any) -> Any:
     """x * f + y * g = [x, y] * [f, g]: channels of two images as those of one"""
-    p = _around(**around)
-    left = op.conv(x, f, strides, p, dilation) + op.conv(y, g, strides, p, dilation)
-    return left, op.conv(op.concat([x, y], 1), op.concat([f, g], 1), strides, p, dilation)
+    return _conv(x, f, **p) + _conv(y, g, **p), _conv(op.concat([x, y], 1), op.concat([f, g], 1), **p)
 
 
-@_rule(f"{_X}, {_W}, g: r k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",))
-def concat_of_convs(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, {_W}, g: r k p q")
+def concat_of_convs(x: Any, f: Any, g: Any, **p: Any) -> Any:
     """[x * f, x * g] = x * [f; g]: the branches of an inception block"""
-    p = _around(**around)
-    left = op.concat([op.conv(x, f, strides, p, dilation), op.conv(x, g, strides, p, dilation)], 1)
-    return left, op.conv(x, op.concat([f, g], 0), strides, p, dilation)
+    return op.concat([_conv(x, f, **p), _conv(x, g, **p)], 1), _conv(x, op.concat([f, g], 0), **p)
 
 
-@_rule(f"{_X}, y: n k h w, {_W}, g: o k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",))
-def convs_as_groups(x: Any, y: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, y: n k h w, {_W}, g: o k p q")
+def convs_as_groups(x: Any, y: Any, f: Any, g: Any, **p: Any) -> Any:
     """[x * f, y * g] = [x, y] * [f; g] in two groups: the streams of two images as one convolution"""
-    p = _around(**around)
-    left = op.concat([op.conv(x, f, strides, p, dilation), op.conv(y, g, strides, p, dilation)], 1)
-    return left, op.conv(op.concat([x, y], 1), op.concat([f, g], 0), strides, p, dilation, groups=2)
+    left = op.concat([_conv(x, f, **p), _conv(y, g, **p)], 1)
+    return left, _conv(op.concat([x, y], 1), op.concat([f, g], 0), **p, groups=2)
 
 
-@_rule(f"{_X}, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv", "sum"))
-def channel_sum_of_conv(x: Any, f: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+@_conv_rule(f"{_X}, {_W}", tags=("conv", "sum"))
+def channel_sum_of_conv(x: Any, f: Any, **p: Any) -> Any:
     """the sum over channels of x * f = x * (the sum of the kernels)"""
-    p = _around(**around)
-    left = op.sum(op.conv(x, f, strides, p, dilation), 1)
-    return left, op.squeeze(op.conv(x, op.sum(f, 0, keepdims=True), strides, p, dilation), 1)
+    return op.sum(_conv(x, f, **p), 1), op.squeeze(_conv(x, op.sum(f, 0, keepdims=True), **p), 1)
 
 
 # --- kernels of one element, and as large as the image ---
@@ -204,17 +183,14 @@ def smaller_kernel_into_larger(x: Any, f: Any, g: Any, i: Any, j: Any) -> Any:
     return op.conv(x, f, padding=around) + op.conv(x, g), op.conv(x, f + enlarged, padding=around)
 
 
-@_rule(
-    f"{_X}, {_W}", attrs=_STEPS, sizes="a b c d r s t u", when=("r >= 0", "s >= 0", "t >= 0", "u >= 0"),
-    phase="simplify", tags=("conv", "pad"))  # fmt: skip
-def pad_into_conv(
-    x: Any, f: Any, r: Any, s: Any, t: Any, u: Any, strides: Any, dilation: Any, **around: Any
-) -> Any:  # fmt: skip
+@_conv_rule(
+    f"{_X}, {_W}", sizes=f"{_PADDED} r s t u", when=("r >= 0", "s >= 0", "t >= 0", "u >= 0"), phase="simplify",
+    tags=("conv", "pad"))  # fmt: skip
+def pad_into_conv(x: Any, f: Any, r: Any, s: Any, t: Any, u: Any, **p: Any) -> Any:
     """pad(x) * f = x * f with the widths of the padding added to its own"""
     wide = op.pad(x, [(0, 0), (0, 0), (r, s), (t, u)], 0.0)
-    (a, b), (c, d) = _around(**around)
-    left = op.conv(wide, f, strides, [(a, b), (c, d)], dilation)
-    return left, op.conv(x, f, strides, [(a + r, b + s), (c + t, d + u)], dilation)
+    more = {"a": p["a"] + r, "b": p["b"] + s, "c": p["c"] + t, "d": p["d"] + u}
+    return _conv(wide, f, **p), _conv(x, f, **{**p, **more})
 
 
 # --- pooling ---

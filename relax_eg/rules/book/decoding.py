@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, VAR, Expr
+from relax_eg.ir.expr import Expr
 from relax_eg.ops import bytes_of
-from relax_eg.ops.fused import fused_call, program_at
+from relax_eg.ops.fused import fused_call, kind_in_kernel
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import decoders
 from relax_eg.rules.schemas import MEMORY, ProgramQueries, schema
-from relax_eg.tir import PatternKind, classify
+from relax_eg.tir import PatternKind
 from relax_eg.tir.work import DECODED
 
 _LARGE = 1 << 23  # chosen: least bytes of a weight that no core's cache holds
@@ -48,17 +48,10 @@ def _decoder(e: Expr, weight: Expr, queries: ProgramQueries) -> set[Expr]:
     todo = [weight]
     while todo and len(inside) <= _MOST:
         x = todo.pop()
-        if x not in inside and _is_pointwise(x) and inside.issuperset(queries.readers(x)):
+        if x not in inside and kind_in_kernel(x) <= PatternKind.INJECTIVE and inside.issuperset(queries.readers(x)):
             inside.add(x)
             todo += x.args
     return inside - {e}
-
-
-def _is_pointwise(x: Expr) -> bool:
-    if x.op in (VAR, CONSTANT):
-        return False
-    placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
-    return placed is not None and classify(placed.program) <= PatternKind.INJECTIVE
 
 
 decoding = RuleSet(

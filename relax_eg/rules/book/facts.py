@@ -36,8 +36,10 @@ from relax_eg.ops.facts import (
     SYMMETRIC,
     UPPER_TRIANGULAR,
 )  # fmt: skip
+from relax_eg.ops.record import TABLE
 from relax_eg.rules.fact_rules import FactForms, FactRule, annotated, anything, equals, floats, form, has, reals, var
 from relax_eg.rules.matching import Test
+from relax_eg.tir.functions import FUNCTIONS, Trait, functions_with_trait
 
 ELEMENTS = (POSITIVE, NONNEGATIVE, NONPOSITIVE, NONZERO, FINITE, INTEGRAL)
 TRIANGLES = (LOWER_TRIANGULAR, UPPER_TRIANGULAR, DIAGONAL)
@@ -50,6 +52,13 @@ _POINTWISE = (
     "power maximum minimum remainder round integer_pow astype where clip equal not_equal less less_equal greater "
     "greater_equal logical_not logical_and logical_or isfinite isnan"
 )
+
+
+def _of_floats(trait: Trait) -> str:
+    """The operators that are a function of floats with a trait. One of integers, too, has rules of `anything`."""
+    kinds = {n: FUNCTIONS[n].accepts for n in FUNCTIONS if n in TABLE and n in functions_with_trait(trait)}
+    return " ".join(n for n, accepted in kinds.items() if "f" in accepted and "i" not in accepted)
+
 
 # --- tests of attributes; a number is the rank that the value must have ---
 
@@ -267,9 +276,7 @@ def _signs() -> Iterator[FactRule]:
         (
             *p.each("add multiply matmul linear", x, y),
             p.integer_pow(x, where=natural),
-            *p.each(
-                "expm1 log1p cbrt tanh sinh asinh atan erf silu gelu gelu_tanh floor round sum mean prod cumprod", x
-            ),
+            *p.each(f"{_of_floats('sign')} silu gelu gelu_tanh floor round sum mean prod cumprod", x),
             p.conv(x, w),
         ),
         NONNEGATIVE,
@@ -286,13 +293,17 @@ def _signs() -> Iterator[FactRule]:
     yield from reals.keeps(
         (
             p.multiply(x, y),
-            *p.each("integer_pow expm1 log1p cbrt tanh sinh asinh atan erf silu prod cumprod", x),
+            *p.each(f"{_of_floats('sign')} integer_pow silu prod cumprod", x),
             p.astype(x, where=to_float),
         ),
         (POSITIVE, NONZERO),
     )
     yield from floats.gives(
-        (p.multiply(x, x), *p.each("square abs exp exp2 sigmoid erfc softmax sqrt", x), p.integer_pow(x, where=even)),
+        (
+            p.multiply(x, x),
+            *p.each(f"{_of_floats('underflows')} square abs softmax sqrt", x),
+            p.integer_pow(x, where=even),
+        ),
         NONNEGATIVE,
     )
     yield from reals.gives((p.multiply(x, x), p.square(x), p.integer_pow(x, where=even)), POSITIVE, has(x, NONZERO))
@@ -303,7 +314,7 @@ def _signs() -> Iterator[FactRule]:
     yield from reals.gives((p.reciprocal(x), p.power(x, y)), POSITIVE, has(x, POSITIVE))
     yield from reals.gives(p.reciprocal(x), NONZERO)
     yield from floats.gives(p.abs(x), POSITIVE, has(x, NONZERO))
-    yield from reals.gives(p.each("exp exp2 sigmoid erfc softmax", x), POSITIVE)
+    yield from reals.gives(p.each(f"{_of_floats('underflows')} softmax", x), POSITIVE)
     yield from floats.gives(p.cosh(x), POSITIVE)
     yield from floats.keeps(p.sqrt(x), (POSITIVE, NONZERO))
     yield from reals.keeps(p.each("rsqrt gelu gelu_tanh mean", x), POSITIVE)
@@ -321,7 +332,7 @@ def _signs() -> Iterator[FactRule]:
 
 def _whole_numbers() -> Iterator[FactRule]:
     """Whole numbers."""
-    yield from floats.gives(p.each("floor ceil round", x), INTEGRAL)
+    yield from floats.gives(p.each(_of_floats("rounds"), x), INTEGRAL)
     yield from floats.keeps(
         (
             *p.each("add subtract multiply matmul linear", x, y),
@@ -334,9 +345,7 @@ def _whole_numbers() -> Iterator[FactRule]:
 
 def _finite() -> Iterator[FactRule]:
     """Operators whose results are finite for finite operands: none that grows like exp, and no quotient by 0."""
-    yield from floats.keeps(
-        p.each("sin cos tanh atan asinh erf erfc sigmoid softmax cbrt floor ceil round silu gelu", x), FINITE
-    )
+    yield from floats.keeps(p.each(f"{_of_floats('bounded')} softmax silu gelu", x), FINITE)
     yield from floats.gives(p.each("sqrt log1p", x), FINITE, has(x, FINITE, NONNEGATIVE))
     yield from floats.gives(p.log(x), FINITE, has(x, FINITE, POSITIVE))
     yield from reals.keeps(

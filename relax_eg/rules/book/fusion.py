@@ -12,8 +12,7 @@ from collections.abc import Callable
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, node, tuple_get
 from relax_eg.ops import api as op
-from relax_eg.ops import pattern_kind, site_of
-from relax_eg.ops.fused import VIEWS, fused_call, program_at
+from relax_eg.ops.fused import VIEWS, fused_call, kind_in_kernel
 from relax_eg.ops.sizes import product
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import kernels
@@ -21,12 +20,6 @@ from relax_eg.rules.schemas import ExtractionStep, ProgramQueries
 from relax_eg.tir import PatternKind
 
 Kinds = Callable[[PatternKind, PatternKind], bool]  # whether a step applies to an operator and its operand
-
-
-def _kind(e: Expr) -> PatternKind:
-    """Returns the pattern kind of an operator; OPAQUE if no kernel may contain it."""
-    placed = program_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation) if e.args else None
-    return PatternKind.OPAQUE if placed is None else pattern_kind(site_of(e))
 
 
 def _pointwise(kind: PatternKind) -> bool:
@@ -37,11 +30,11 @@ def _with_operand(kinds: Kinds) -> Callable[[Expr, ProgramQueries], Expr | None]
     """Returns a step that takes an operand into the kernel of the operator that reads it."""
 
     def propose(e: Expr, queries: ProgramQueries) -> Expr | None:
-        mine = _kind(e)
+        mine = kind_in_kernel(e)
         if mine is PatternKind.OPAQUE:
             return None
         for a in e.args:
-            theirs = _kind(a)
+            theirs = kind_in_kernel(a)
             if theirs is not PatternKind.OPAQUE and kinds(mine, theirs):
                 return fused_call([a, e], [e])
         return None
@@ -55,7 +48,7 @@ def _siblings(e: Expr, queries: ProgramQueries) -> Expr | None:
     b = rest[0] if rest else None
     if a is None or b is None or a is b or a.annotation != b.annotation or a in b.args or b in a.args:
         return None
-    if PatternKind.OPAQUE in (_kind(a), _kind(b)) or set(a.args).isdisjoint(b.args):
+    if PatternKind.OPAQUE in (kind_in_kernel(a), kind_in_kernel(b)) or set(a.args).isdisjoint(b.args):
         return None
     both = fused_call([a, b], [a, b])
     return node(e.op, [tuple_get(both, 0), tuple_get(both, 1), *rest[1:]], e.attrs, e.annotation)

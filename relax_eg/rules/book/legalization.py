@@ -6,16 +6,13 @@ equations. With `execution="kernels"` every operator is priced as its tensor pro
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
-from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.ir.tensor_calls import call_with_sizes
 from relax_eg.ops.record import TABLE, is_proved_applicable, program_of, site_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import uses_of
 from relax_eg.rules.schemas import ProgramQueries, schema
-from relax_eg.shapes import Dim
 
 
 def legalize(e: Expr, queries: ProgramQueries) -> Expr | None:
@@ -33,9 +30,7 @@ def legalize(e: Expr, queries: ProgramQueries) -> Expr | None:
     program = program_of(site)
     if program is None:
         return None
-    axes = {str(d) for b in program.inputs for d in b.shape}
-    passed = tuple(sorted(program.sizes - axes))  # Relax, Figure 8
-    call = call_tir(replace(program, passed=passed), e.args, sizes={v: Dim.var(v) for v in passed})
+    call = call_with_sizes(program, e.args)
     return call if call.annotation == e.annotation else None
 
 

@@ -17,6 +17,7 @@ from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
 from relax_eg.ops import routines
 from relax_eg.rules.book.attention import repeated
+from relax_eg.rules.book.traced import gelu_of_tanh
 from relax_eg.rules.rule_set import RuleSet
 
 calls = RuleSet("calls")
@@ -100,9 +101,7 @@ def _activated(name: str, x: Any) -> Any:
         return op.maximum(x, const(0.0, x.dtype))
     if name == "silu":
         return x * op.sigmoid(x)
-    # As jax.nn.gelu is traced.
-    root, cubic, half = (const(c, x.dtype) for c in (0.7978845608028654, 0.044715, 0.5))
-    return x * (half * (const(1.0, x.dtype) + op.tanh(root * (x + cubic * op.integer_pow(x, 3)))))
+    return gelu_of_tanh(x)
 
 
 def _matmul(transposed: bool, parts: tuple[str, ...], batched: bool = False) -> None:

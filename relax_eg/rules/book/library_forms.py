@@ -7,6 +7,7 @@ last, masks selected or added), and some make a call more specific (causal masks
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from relax_eg.dtypes import HALF
@@ -66,32 +67,27 @@ def divisor_into_query(q: Any, k: Any, c: Any) -> Any:
     return (q @ k) / c, (q / c) @ k
 
 
-def _scales_of_wide_logits(dtype: str) -> None:
-    def times(q: Any, k: Any, c: Any) -> Any:
-        return op.astype(q @ k, "float32") * c, op.astype(_scaled(q, c) @ k, "float32")
-
-    def over(q: Any, k: Any, c: Any) -> Any:
-        return op.astype(q @ k, "float32") / c, op.astype(_scaled(q, op.divide(1.0, c)) @ k, "float32")
-
-    def summed(q: Any, k: Any, c: Any) -> Any:
-        return op.matmul(q, k, out_dtype="float32") * c, op.matmul(_scaled(q, c), k, out_dtype="float32")
-
-    def summed_over(q: Any, k: Any, c: Any) -> Any:
-        scaled = _scaled(q, op.divide(1.0, c))
-        return op.matmul(q, k, out_dtype="float32") / c, op.matmul(scaled, k, out_dtype="float32")
-
-    shapes, doc = (
-        f"q: b h s d @ {dtype}, k: b h d t @ {dtype}, c: @ float32",
-        "an attention's scale (logits in float32)",
-    )
-    _rule(shapes, "attention", name=f"scale_into_query_{dtype}", doc=doc)(times)
-    _rule(shapes, "attention", name=f"divisor_into_query_{dtype}", doc=doc, when="d >= 1")(over)
-    _rule(shapes, "attention", name=f"scale_into_query_{dtype}_summed", doc=doc)(summed)
-    _rule(shapes, "attention", name=f"divisor_into_query_{dtype}_summed", doc=doc, when="d >= 1")(summed_over)
+def _logits(q: Any, k: Any, how: str) -> Any:
+    """q k: "wide" converts it to float32, "summed" sums it in float32."""
+    made = op.matmul(q, k, out_dtype="float32") if how == "summed" else q @ k
+    return op.astype(made, "float32") if how == "wide" else made
 
 
-for _dtype in HALF:
-    _scales_of_wide_logits(_dtype)
+def _scale_of_wide_logits(dtype: str, how: str, divides: bool) -> None:
+    def sides(q: Any, k: Any, c: Any) -> Any:
+        made = _logits(q, k, how)
+        scaled = _scaled(q, op.divide(1.0, c) if divides else c)
+        return made / c if divides else made * c, _logits(scaled, k, how)
+
+    _rule(
+        f"q: b h s d @ {dtype}, k: b h d t @ {dtype}, c: @ float32", "attention", when="d >= 1" if divides else (),
+        name=f"{'divisor' if divides else 'scale'}_into_query_{dtype}{'_summed' if how == 'summed' else ''}",
+        doc="an attention's scale (logits in float32)",
+    )(sides)  # fmt: skip
+
+
+for _dtype, _how, _divides in itertools.product(HALF, ("wide", "summed"), (False, True)):
+    _scale_of_wide_logits(_dtype, _how, _divides)
 
 
 @_rule("c: *b @ bool", "attention", numerics="exact")
@@ -142,8 +138,7 @@ def _heads_first(kind: str, name: str, dtype: str, how: str, extra: str, rare: b
     suffix = "_".join(x for x in (dtype, how, extra.replace(" ", "_"), "rare" if rare else "") if x)
 
     def sides(q: Any, k: Any, v: Any, *more: Any) -> Any:
-        logits = op.matmul(q, k, out_dtype="float32") if how == "summed" else q @ k
-        logits = op.astype(logits, "float32") if how == "wide" else logits
+        logits = _logits(q, k, how)
         right = [q, op.permute_dims(k, _TURNED), v]
         if kind == "mask":
             logits = op.where(more[0], logits, more[1])

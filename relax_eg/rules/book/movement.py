@@ -165,25 +165,23 @@ def needs_no_broadcast_left(x: Any, y: Any, f: Any) -> Any:
     return f(op.broadcast_to(y, x.shape), x), f(y, x)
 
 
-@_rule("c: *b @ bool, x: *b, y:", tags=("broadcast",))
-def where_needs_no_broadcast_otherwise(c: Any, x: Any, y: Any) -> Any:
-    """where(c, x, broadcast(y)) = where(c, x, y)"""
-    return op.where(c, x, op.broadcast_to(y, x.shape)), op.where(c, x, y)
+# By name: the operands of a choice, those of which are broadcast, and what these are.
+_CHOICES = {
+    "where_needs_no_broadcast_otherwise": ("c: *b @ bool, x: *b, y:", "y", ""),
+    "where_needs_no_broadcast_then": ("c: *b @ bool, x:, y: *b", "x", ""),
+    "where_needs_no_broadcast_column": ("c: m n @ bool, x: m 1, y: m n", "x", " for a column x"),
+    "where_of_column_and_scalar": ("c: m n @ bool, x: m 1, y:", "x y", " for a column x and a scalar y"),
+}
 
 
-@_rule("c: *b @ bool, x:, y: *b", tags=("broadcast",))
-def where_needs_no_broadcast_then(c: Any, x: Any, y: Any) -> Any:
-    """where(c, broadcast(x), y) = where(c, x, y)"""
-    return op.where(c, op.broadcast_to(x, y.shape), y), op.where(c, x, y)
+def _choice(name: str, shapes: str, spread: str, what: str) -> None:
+    def where(c: Any, x: Any, y: Any) -> Any:
+        sides = (op.broadcast_to(v, c.shape) if k in spread else v for k, v in (("x", x), ("y", y)))
+        return op.where(c, *sides), op.where(c, x, y)
+
+    written = ", ".join(f"broadcast({k})" if k in spread else k for k in "xy")
+    _rule(shapes, name=name, tags=("broadcast",), doc=f"where(c, {written}) = where(c, x, y){what}")(where)
 
 
-@_rule("c: m n @ bool, x: m 1, y: m n", tags=("broadcast",))
-def where_needs_no_broadcast_column(c: Any, x: Any, y: Any) -> Any:
-    """where(c, broadcast(x), y) = where(c, x, y) for a column x"""
-    return op.where(c, op.broadcast_to(x, c.shape), y), op.where(c, x, y)
-
-
-@_rule("c: m n @ bool, x: m 1, y:", tags=("broadcast",))
-def where_of_column_and_scalar(c: Any, x: Any, y: Any) -> Any:
-    """where(c, broadcast(x), broadcast(y)) = where(c, x, y) for a column x and a scalar y"""
-    return op.where(c, op.broadcast_to(x, c.shape), op.broadcast_to(y, c.shape)), op.where(c, x, y)
+for _name, _more in _CHOICES.items():
+    _choice(_name, *_more)

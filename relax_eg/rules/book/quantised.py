@@ -28,13 +28,13 @@ from relax_eg.ops import api as op
 from relax_eg.ops.codes import Coded, Scheme, contracted_axes, decoded, encoded, encoded_rows, why_not_coded
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import TABLE, call
-from relax_eg.rules.channels_last import depthwise, part, to_first, to_last
+from relax_eg.rules.channels_last import depthwise, to_first, to_last
 from relax_eg.rules.index_maps.inward import is_join
 from relax_eg.rules.index_maps.views import view_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schema_trials import coded_products, products_with_weights
 from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema
-from relax_eg.rules.window_forms import all_ones, is_known, window_of
+from relax_eg.rules.window_forms import all_ones, is_depthwise, is_known, padded, padding_of, part, window_of
 from relax_eg.rules.window_trials import coded_convolutions, codes_again
 from relax_eg.shapes import Dim
 
@@ -178,15 +178,14 @@ def _convolution_of_integers(e: Expr, queries: ProgramQueries) -> Expr | None:
     image, kernel = _read_image(x), _read_kernel(w)
     if image is None or kernel is None:
         return None
-    if groups > 1 and groups == x.shape[1] == w.shape[0]:
+    if groups > 1 and is_depthwise(e):
         return _taps_of_integers(e, image, kernel, window)
     image, kernel = image.as_int8("float32"), kernel.as_int8("float32")
     last, rank = to_last(e.ndim), e.ndim - 2
     fill = const(0, "int8") if image.zero is None else op.astype(image.zero, "int8")
-    around = list(zip(e.attr("low"), e.attr("high"), strict=True))
-    codes = op.pad(op.permute_dims(image.codes, last), [(0, 0), *around, (0, 0)], fill)
+    codes = padded(op.permute_dims(image.codes, last), e, e.ndim - 1, fill)
     parts = [
-        part(codes, place, e.shape[2:], e.attr("strides"), e.attr("dilation"))
+        part(codes, place, e.shape[2:], e.attr("strides"), e.attr("dilation"), e.ndim - 1)
         for place in itertools.product(*map(range, window))
     ]
     o, n, front = w.shape[0].value, e.shape[0], () if groups == 1 else (groups,)
@@ -223,12 +222,11 @@ def _taps_of_integers(e: Expr, image: _Operand, kernel: _Operand, window: Sequen
         codes = op.astype(x.codes, "int32")
         return codes if x.zero is None else codes - op.astype(x.zero, "int32")
 
-    rank = e.ndim - 2
-    around = list(zip(e.attr("low"), e.attr("high"), strict=True))
-    whole = op.conv(numbers(image), numbers(kernel), e.attr("strides"), around, e.attr("dilation"), e.attr("groups"))
-    padded = op.pad(op.permute_dims(whole.args[0], to_last(e.ndim)), [(0, 0), *around, (0, 0)], const(0, "int32"))
-    made = op.astype(op.permute_dims(depthwise(whole, padded, window), to_first(e.ndim)), "float32")
-    own = (op.reshape(scale, (scale.shape[0], *[1] * rank)) if scale.ndim else scale for scale in kernel.scales)
+    attrs = e.attr("strides"), padding_of(e), e.attr("dilation"), e.attr("groups")
+    whole = op.conv(numbers(image), numbers(kernel), *attrs)
+    codes = padded(op.permute_dims(whole.args[0], to_last(e.ndim)), e, e.ndim - 1)
+    made = op.astype(op.permute_dims(depthwise(whole, codes, window), to_first(e.ndim)), "float32")
+    own = (op.reshape(scale, (scale.shape[0], *[1] * (e.ndim - 2))) if scale.ndim else scale for scale in kernel.scales)
     made = _scaled(made, (*image.scales, *own))
     return made if made.annotation == e.annotation else None
 

@@ -25,6 +25,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.reduction import accumulator
 from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.book.elementwise import elementwise
+from relax_eg.rules.book.traced import gelu_of_tanh
 from relax_eg.rules.certificates import is_shipped
 from relax_eg.rules.rule import Rule, instances
 from relax_eg.rules.rule_set import RuleSet
@@ -55,12 +56,6 @@ def _normal_weighted(x: Expr) -> Expr:
     return (0.5 * x) * op.erfc((-x) * math.sqrt(0.5))
 
 
-def _tanh_weighted(x: Expr) -> Expr:
-    """`gelu_tanh` as jax.nn.gelu traces it."""
-    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * op.integer_pow(x, 3))
-    return x * (0.5 * (1.0 + op.tanh(inner)))
-
-
 def gelu_as_traced(e: Expr, queries: ProgramQueries) -> Expr | None:
     """x times the cdf of the normal distribution, or its approximation, as traced = gelu(x)
 
@@ -71,7 +66,7 @@ def gelu_as_traced(e: Expr, queries: ProgramQueries) -> Expr | None:
         return None
     if first.op == "multiply" and _normal_weighted(first.args[1]) is e:
         return op.gelu(first.args[1], approximate=False)
-    return op.gelu_tanh(first) if _tanh_weighted(first) is e else None
+    return op.gelu_tanh(first) if gelu_of_tanh(first) is e else None
 
 
 _TOLERANCE = 1e-5  # chosen: of what the two forms may differ by in float32, which is a few units of the last place
@@ -79,7 +74,7 @@ _TOLERANCE = 1e-5  # chosen: of what the two forms may differ by in float32, whi
 
 def _weighted(rng: np.random.Generator) -> Trial:
     x = var("x", Tensor("m", "float32"))
-    node = (_normal_weighted, _tanh_weighted)[int(rng.integers(2))](x)
+    node = (_normal_weighted, gelu_of_tanh)[int(rng.integers(2))](x)
     numbers = rng.standard_normal(int(rng.integers(0, 9))).astype(np.float32)
     return trial_of((x,), node, (numbers,), "numpy", _TOLERANCE)
 

@@ -9,6 +9,7 @@ programs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from relax_eg.dtypes import is_float
@@ -141,8 +142,8 @@ def solved_columns(a: Any, b: Any) -> Any:
     return op.squeeze(op.permute_dims(columns, (2, 0, 1)), 2).T
 
 
-def _forward(factors: Any, rows: Any) -> Any:
-    return op.triangular_solve(factors, rows, lower=True, unit_diagonal=True)
+def _forward(factors: Any, rows: Any, unit_diagonal: bool = True) -> Any:
+    return op.triangular_solve(factors, rows, lower=True, unit_diagonal=unit_diagonal)
 
 
 def _backward(factors: Any, rows: Any) -> Any:
@@ -182,40 +183,29 @@ def diagonal_plus_low_rank(a: Any, u: Any, b: Any) -> Any:
 # --- systems whose matrix is known: as accurate, so that they need no looser class ---
 
 
-@_rule("a: n n, b: n", when="positive definite(a)", tags=("solve", "cholesky"))
-def solve_definite(a: Any, b: Any) -> Any:
-    """solve(S, b) by the Cholesky factor of positive definite S: half the work"""
-    return solved(a, b), op.squeeze(cholesky_solved(a, op.expand_dims(b, 1)), 1)
+def _solution(name: str, matrix: str, how: str, when: str | tuple[str, ...], tag: str, of: Any) -> None:
+    """Adds the rules for a vector and for a matrix b. `of(a, b)`: the solution for a matrix b."""
+
+    def vector(a: Any, b: Any) -> Any:
+        return solved(a, b), op.squeeze(of(a, op.expand_dims(b, 1)), 1)
+
+    def columns(a: Any, b: Any) -> Any:
+        return solved_columns(a, b), of(a, b)
+
+    of_vector = _rule("a: n n, b: n", name=name, doc=f"solve({matrix}, b) {how}", when=when, tags=("solve", tag))
+    of_matrix = _rule(
+        "a: n n, b: n k", name=f"{name}_columns", doc=f"solve({matrix}, B) {how}", when=when, tags=("solve", tag)
+    )
+    of_vector(vector)
+    of_matrix(columns)
 
 
-@_rule("a: n n, b: n k", when="positive definite(a)", tags=("solve", "cholesky"))
-def solve_definite_columns(a: Any, b: Any) -> Any:
-    """solve(S, B) by the Cholesky factor of positive definite S"""
-    return solved_columns(a, b), cholesky_solved(a, b)
-
-
-@_rule("a: n n, b: n", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"))
-def solve_lower(a: Any, b: Any) -> Any:
-    """solve(L, b) by substitution for invertible lower triangular L"""
-    return solved(a, b), op.squeeze(op.triangular_solve(a, op.expand_dims(b, 1), lower=True), 1)
-
-
-@_rule("a: n n, b: n", when="upper triangular(a)", tags=("solve", "triangular"))
-def solve_upper(a: Any, b: Any) -> Any:
-    """solve(U, b) by substitution for upper triangular U"""
-    return solved(a, b), op.squeeze(op.triangular_solve(a, op.expand_dims(b, 1)), 1)
-
-
-@_rule("a: n n, b: n k", when=("lower triangular(a)", "invertible(a)"), tags=("solve", "triangular"))
-def solve_lower_columns(a: Any, b: Any) -> Any:
-    """solve(L, B) by substitution for invertible lower triangular L"""
-    return solved_columns(a, b), op.triangular_solve(a, b, lower=True)
-
-
-@_rule("a: n n, b: n k", when="upper triangular(a)", tags=("solve", "triangular"))
-def solve_upper_columns(a: Any, b: Any) -> Any:
-    """solve(U, B) by substitution for upper triangular U"""
-    return solved_columns(a, b), op.triangular_solve(a, b)
+_solution("solve_definite", "S", "by the Cholesky factor of positive definite S: half the work", "positive definite(a)",
+          "cholesky", cholesky_solved)  # fmt: skip
+_solution("solve_lower", "L", "by substitution for invertible lower triangular L",
+          ("lower triangular(a)", "invertible(a)"), "triangular", partial(_forward, unit_diagonal=False))  # fmt: skip
+_solution("solve_upper", "U", "by substitution for upper triangular U", "upper triangular(a)", "triangular",
+          _backward)  # fmt: skip
 
 
 @_rule("a: n n, b: n", when=("diagonal(a)", "invertible(a)"), tags=("solve", "diagonal"))

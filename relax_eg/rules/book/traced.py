@@ -7,9 +7,10 @@ written for them.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from relax_eg.ir.expr import const, tuple_get
+from relax_eg.ir.expr import Expr, const, tuple_get
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
 from relax_eg.rules.book.contraction import eye_mask
@@ -18,6 +19,13 @@ from relax_eg.rules.rule_set import RuleSet
 traced = RuleSet("traced")
 _rule = traced.rule
 _INFINITY, _MISSING = float("inf"), float("nan")
+
+
+def gelu_of_tanh(x: Expr) -> Expr:
+    """`gelu_tanh`, as jax.nn.gelu is traced."""
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * op.integer_pow(x, 3))
+    return x * (0.5 * (1.0 + op.tanh(inner)))
+
 
 # --- logarithms of sums of exponentials, and their slopes ---
 
@@ -50,18 +58,20 @@ def slope_of_softplus(x: Any) -> Any:
     return op.exp(_without_infinity(x) - _without_infinity(_softplus(x))), _sigmoid(x)
 
 
-@_rule("x: *b, y: *b", tags=("exp", "log"))
-def slope_of_log_of_sum(x: Any, y: Any) -> Any:
-    """exp(x - log(exp(x) + exp(y))) = 1 / (1 + exp(y - x)): the derivative of logaddexp in one operand"""
-    apart = op.where(op.equal(x, _INFINITY), _INFINITY, x - y)
-    return op.exp(_without_infinity(x) - _without_infinity(_log_of_sum(x, y))), _sigmoid(apart)
+def _slope_of_log_of_sum(name: str, own: int, of: str) -> None:
+    def slope(*xs: Any) -> Any:
+        x, other = xs[own], xs[1 - own]
+        apart = op.where(op.equal(x, _INFINITY), _INFINITY, x - other)
+        return op.exp(_without_infinity(x) - _without_infinity(_log_of_sum(*xs))), _sigmoid(apart)
+
+    x, other = "xy"[own], "yx"[own]
+    _rule("x: *b, y: *b", name=name, tags=("exp", "log"),
+          doc=f"exp({x} - log(exp(x) + exp(y))) = 1 / (1 + exp({other} - {x})): the derivative of logaddexp in {of}",
+    )(slope)  # fmt: skip
 
 
-@_rule("x: *b, y: *b", tags=("exp", "log"))
-def slope_of_log_of_sum_in_second(x: Any, y: Any) -> Any:
-    """exp(y - log(exp(x) + exp(y))) = 1 / (1 + exp(x - y)): the derivative of logaddexp in its other operand"""
-    apart = op.where(op.equal(y, _INFINITY), _INFINITY, y - x)
-    return op.exp(_without_infinity(y) - _without_infinity(_log_of_sum(x, y))), _sigmoid(apart)
+_slope_of_log_of_sum("slope_of_log_of_sum", 0, "one operand")
+_slope_of_log_of_sum("slope_of_log_of_sum_in_second", 1, "its other operand")
 
 
 @_rule("x: *b", tags=("exp", "log", "tanh"))
@@ -128,14 +138,21 @@ def slope_of_limit(x: Any, y: Any, f: Any) -> Any:
     return slope, op.where(wins, 1.0, op.where(op.equal(x, y), 0.5, 0.0))
 
 
+def _scattered(
+    x: Any, i: Any, u: Any, mode: str, axes: tuple[int, ...], window: tuple[int, ...] = (), **more: Any
+) -> Expr:
+    """`u` added to elements of `x`, or with `kind` put there. `i` has positions on `axes`, which `u` lacks; `window`:
+    the axes of `u` that are whole axes of `x`."""
+    numbers = {"update_window_dims": window, "inserted_window_dims": axes, "scatter_dims_to_operand_dims": axes}
+    return call("scatter", (x, i, u), {"kind": "add", "mode": mode, **numbers, **more})
+
+
 @_rule("i: 1 @ int32, u:", sizes="n", attrs={"m": "scatter.mode"}, tags=("scatter", "one-hot"))
 def scattered_alone(i: Any, u: Any, n: Any, m: str) -> Any:
     """one number, written into zeros at a computed place = a choice by place: the derivative of one lookup"""
     if m == "clip":
         return None
-    made = call("scatter", (op.broadcast_to(0.0, (n,)), i, u), {
-        "kind": "add", "mode": m, "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,),
-    })  # fmt: skip
+    made = _scattered(op.broadcast_to(0.0, (n,)), i, u, m, (0,))
     return made, op.where(op.equal(op.iota((n,), 0, "int32"), i), u, 0.0)
 
 
@@ -144,32 +161,24 @@ def scattered_column(i: Any, u: Any, n: Any, m: str) -> Any:
     """one column, written into zeros at a computed place = a choice by place"""
     if m == "clip":
         return None
-    made = call("scatter", (op.broadcast_to(0.0, (u.shape[0], n)), i, u), {
-        "kind": "add", "mode": m, "update_window_dims": (0,), "inserted_window_dims": (1,),
-        "scatter_dims_to_operand_dims": (1,),
-    })  # fmt: skip
+    made = _scattered(op.broadcast_to(0.0, (u.shape[0], n)), i, u, m, (1,), (0,))
     return made, op.where(op.equal(op.iota((1, n), 1, "int32"), i), op.expand_dims(u, 1), 0.0)
 
 
-# given: dimension numbers of what the derivative of `table[i]` writes
-_ROWS = {"update_window_dims": (1,), "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,)}
-# given: dimension numbers of what the derivative of `jnp.take_along_axis` writes
-_OF_ROWS = {
-    "inserted_window_dims": (1,), "scatter_dims_to_operand_dims": (1,), "operand_batching_dims": (0,),
-    "scatter_indices_batching_dims": (0,),
-}  # fmt: skip
+# given: what the derivative of `table[i]` writes
+_ROWS = {"axes": (0,), "window": (1,)}
+# given: what the derivative of `jnp.take_along_axis` writes
+_OF_ROWS = {"axes": (1,), "operand_batching_dims": (0,), "scatter_indices_batching_dims": (0,)}
 
 
 def _into(name: str, shapes: str, attrs: dict[str, Any]) -> None:
     def added(x: Any, i: Any, u: Any, m: str) -> Any:
-        more = {"kind": "add", "mode": m, **attrs}
         zeros = op.broadcast_to(0.0, x.shape)
-        return x + call("scatter", (zeros, i, u), more), call("scatter", (x, i, u), more)
+        return x + _scattered(zeros, i, u, m, **attrs), _scattered(x, i, u, m, **attrs)
 
     def subtracted(x: Any, i: Any, u: Any, m: str) -> Any:
-        more = {"kind": "add", "mode": m, **attrs}
         zeros = op.broadcast_to(0.0, x.shape)
-        return x - call("scatter", (zeros, i, u), more), call("scatter", (x, i, -u), more)
+        return x - _scattered(zeros, i, u, m, **attrs), _scattered(x, i, -u, m, **attrs)
 
     for law, sign in ((added, "added"), (subtracted, "subtracted")):
         _rule(
@@ -186,9 +195,7 @@ def _on_diagonal(kind: str) -> None:
     def scattered(v: Any, m: str) -> Any:
         n = v.shape[0]
         at = op.expand_dims(op.iota((n,), 0, "int32"), 1)
-        made = call("scatter", (op.broadcast_to(0.0, (n, n)), op.concat([at, at], 1), v), {
-            "kind": kind, "mode": m, "inserted_window_dims": (0, 1), "scatter_dims_to_operand_dims": (0, 1),
-        })  # fmt: skip
+        made = _scattered(op.broadcast_to(0.0, (n, n)), op.concat([at, at], 1), v, m, (0, 1), kind=kind)
         return made, op.where(eye_mask(n), v, 0.0)
 
     _rule(
@@ -204,11 +211,8 @@ _on_diagonal("set")
 def _sorted_by_places(dtype: str) -> None:
     def law(x: Any, v: Any) -> Any:
         n = x.shape[0]
-        order = op.argsort(x, 0)
-        made = call("scatter", (op.broadcast_to(const(0), (n,)), op.expand_dims(order, 1), v), {
-            "kind": "set", "mode": "promise", "inserted_window_dims": (0,),
-            "scatter_dims_to_operand_dims": (0,), "unique": True,
-        })  # fmt: skip
+        order, zeros = op.argsort(x, 0), op.broadcast_to(const(0), (n,))
+        made = _scattered(zeros, op.expand_dims(order, 1), v, "promise", (0,), kind="set", unique=True)
         return tuple_get(call("sort", (order, v), {"axis": 0}), 1), made
 
     _rule(
@@ -259,9 +263,8 @@ def places_of_true_values(c: Any, k: Any) -> Any:
     """the first places of true values, by running sums of counts = by a sort: jnp.nonzero of a given size"""
     n = c.shape[0]
     before = op.maximum(0, op.cumsum(op.astype(c, "int32"), 0))
-    counts = call("scatter", (
-        op.broadcast_to(const(0), (k,)), op.expand_dims(before, 1), op.broadcast_to(const(1), (n,))
-    ), {"kind": "add", "mode": "fill", "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,)})  # fmt: skip
+    zeros, ones = op.broadcast_to(const(0), (k,)), op.broadcast_to(const(1), (n,))
+    counts = _scattered(zeros, op.expand_dims(before, 1), ones, "fill", (0,))
     places = op.sort(op.where(c, op.iota((n,), 0, "int32"), op.dim_value(n, "int32")))
     return op.cumsum(counts, 0), op.strided_slice(places, (0,), (k,))
 

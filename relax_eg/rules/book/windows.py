@@ -6,17 +6,14 @@ choice of extraction. They hold for any number of spatial axes.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from relax_eg.dtypes import is_float, itemsize
 from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.ir.expr import Expr
-from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.low_rank import MOST_RANK, NEAR, ROUNDED
 from relax_eg.ops.record import operators_where
@@ -28,12 +25,18 @@ from relax_eg.rules.schema_trials import convolutions, networks_of_convolutions
 from relax_eg.rules.schemas import ProgramQueries, Propose, Prove, Schema, Trials
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.window_forms import (
+    MOST_PARTS,
+    MOST_TAPS,
     all_ones,
     by_phases,
     by_transforms,
+    is_depthwise,
     is_known,
     of_blocks,
+    padded,
+    part,
     separated,
+    sum_over_taps,
     sums_as_written,
     window_of,
 )
@@ -45,10 +48,7 @@ from relax_eg.rules.window_trials import (
     transposed_convolutions,
 )
 from relax_eg.shapes import Dim
-from relax_eg.tir import Buffer, Scalar, compute, program
 
-# limit: places of a window that is written tap by tap, and of one of which patches are made
-_MOST_TAPS, _MOST_PARTS = 49, 9
 _LARGE = 1 << 23  # chosen: bytes of all patches from which on no core's cache holds them, and memory takes longest
 # limit: places of a window from which transforms are proposed; with fewer they take longer on every device
 _LEAST_TRANSFORMED = 25
@@ -59,48 +59,16 @@ _OPERATORS = operators_where(lambda o: o.equations is not None)
 def _places(e: Expr) -> list[tuple[int, ...]]:
     """The places of the window of convolution `e`; none where the window is not known, is too large, or meets zeros
     between elements."""
-    window = e.args[1].shape[2:]
-    known = all(d.is_const for d in window) and all(n == 1 for n in e.attr("input_dilation"))
-    if not known or math.prod(d.value for d in window) > _MOST_TAPS:
+    window = window_of(e)
+    if not window or not all_ones(e, "input_dilation") or math.prod(window) > MOST_TAPS:
         return []
-    return list(itertools.product(*(range(d.value) for d in window)))
-
-
-def _padded(e: Expr) -> Expr:
-    """The image of convolution `e` with its padding."""
-    around = list(zip(e.attr("low"), e.attr("high"), strict=True))
-    return op.pad(e.args[0], [(0, 0), (0, 0), *around], 0) if any(b != 0 for a in around for b in a) else e.args[0]
+    return list(itertools.product(*map(range, window)))
 
 
 def _depthwise_by_taps(e: Expr, queries: ProgramQueries) -> Expr | None:
-    if not is_known(e):
+    if not is_known(e) or not is_depthwise(e) or not (places := _places(e)) or not sums_as_written(e):
         return None
-    x, w = e.args
-    (out, depth), places = w.shape[:2], _places(e)
-    if depth != 1 or out != x.shape[1] or not places or not sums_as_written(e):
-        return None
-    image = _padded(e)
-    xs, ws = (Buffer(name, a.shape, str(a.dtype)) for name, a in (("x", image), ("w", w)))
-    steps = list(zip(e.attr("strides"), e.attr("dilation"), strict=True))
-
-    def element(n: Dim, c: Dim, *at: Dim) -> Scalar:
-        terms = [
-            xs[(n, c, *(i * s + k * d for i, k, (s, d) in zip(at, place, steps, strict=True)))] * ws[(c, 0, *place)]
-            for place in places
-        ]
-        return functools.reduce(lambda a, b: a + b, terms)
-
-    made = program("depthwise", (xs, ws), compute("out", e.shape, element))
-    passed = tuple(sorted(made.sizes - {str(d) for b in made.inputs for d in b.shape}))
-    return call_tir(replace(made, passed=passed), (image, w), e.annotation, {v: Dim.var(v) for v in passed})
-
-
-def _part(e: Expr, place: Sequence[int]) -> Expr:
-    """The elements of the padded image of convolution `e` that a place of the window meets."""
-    image, strides = _padded(e), e.attr("strides")
-    begin = [k * d for k, d in zip(place, e.attr("dilation"), strict=True)]
-    end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, e.shape[2:], strides, strict=True)]
-    return op.strided_slice(image, (0, 0, *begin), (*image.shape[:2], *end), (1, 1, *strides))
+    return sum_over_taps(e, padded(e.args[0], e, 1), places, 1)
 
 
 def _patches_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
@@ -110,10 +78,11 @@ def _patches_as_matmul(e: Expr, queries: ProgramQueries) -> Expr | None:
     if e.attr("groups") != 1 or all(d == 1 for d in w.shape[2:]) or not sums_as_written(e):
         return None
     places = _places(e)
-    if not 1 <= len(places) <= _MOST_PARTS:
+    if not 1 <= len(places) <= MOST_PARTS:
         return None
+    image = padded(x, e, 1)
     try:
-        parts = [_part(e, place) for place in places]
+        parts = [part(image, place, e.shape[2:], e.attr("strides"), e.attr("dilation"), 1) for place in places]
     except OperatorError:  # a part is not shown to lie inside the image
         return None
     (n, o, *space), k = e.shape, x.shape[1]

@@ -101,13 +101,10 @@ class Inward:
             return e
         key = e, view
         if key not in self._made:
-            is_last = self._is_full() or self.is_leaf(e)
+            is_last = len(self._made) >= _MOST_VALUES or self.is_leaf(e)
             found = None if is_last else self._through(e, view)
             self._made[key] = made_of(view, e) if found is None else found
         return self._made[key]
-
-    def _is_full(self) -> bool:
-        return len(self._made) >= _MOST_VALUES
 
     def _through(self, e: Expr, view: IndexView) -> Expr | None:
         if e.op in (VAR, CONSTANT) or e.op in CORE or not is_known_tensor(e):

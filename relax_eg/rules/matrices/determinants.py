@@ -165,7 +165,7 @@ class Determinants:
         n = matrix.shape[-1]
         found: list[_Part] = []
         if term.coefficient != 1:
-            found.append(_Part(power * n, _row(_number(term.coefficient, matrix.dtype))))
+            found.append(_Part(power * n, _row(const(float(term.coefficient), matrix.dtype))))
         for sizes, sign in ((term.sizes, 1), (term.divisors, -1)):
             found += [_Part(power * n * sign, _row(op.astype(op.dim_value(d), matrix.dtype))) for d in sizes]
         for f in term.factors:
@@ -340,10 +340,6 @@ def _row(x: Expr) -> Expr:
 def _vector(f: Access, batch: Sequence[Letter], i: Letter) -> Expr:
     value = aligned(replace(f, divides=False), [*batch, i])
     return op.reciprocal(value) if f.divides else value
-
-
-def _number(c: Fraction, dtype: str) -> Expr:
-    return const(float(c), dtype)
 
 
 def _size(d: Dim, dtype: str) -> Expr:

@@ -353,7 +353,9 @@ def _prove_elements(instance: Instance, left: Expr, right: Expr, base: KnownGuar
             return "exact"
         is_axiom = True
     floats = _has_floats((*instance.left, *instance.right))
-    as_sets = compared and instance.rule.numerics != "exact" and _has_extremes(instance)
+    as_sets = (
+        compared and instance.rule.numerics != "exact" and any(e.op in ("max", "min") for e in instance.left_nodes)
+    )
     if as_sets and Folds(composer, facts, claims, unordered=True).same_terms(a, b):
         return "real"
     if instance.rule.numerics == "exact" and floats:
@@ -411,10 +413,6 @@ def _equal_as_whole(
 
 def _has_windows(instance: Instance) -> bool:
     return any({"low", "dilation"} <= dict(e.attrs).keys() for e in instance.left_nodes)
-
-
-def _has_extremes(instance: Instance) -> bool:
-    return any(e.op in ("max", "min") for e in instance.left_nodes)
 
 
 def _ranges(at: Iterable[Dim], shape: Iterable[Dim]) -> list[GuardLiteral]:
@@ -530,8 +528,4 @@ def _equal_in_all_cases(
 
 
 def _has_floats(results: Iterable[Expr]) -> bool:
-    return any(kind(e.dtype) not in "biu" for e in _tensors(results))
-
-
-def _tensors(results: Iterable[Expr]) -> Iterator[Expr]:
-    return (e for e in postorder(tuple(results)) if isinstance(e.annotation, Tensor))
+    return any(isinstance(e.annotation, Tensor) and kind(e.dtype) not in "biu" for e in postorder(tuple(results)))
