@@ -97,13 +97,14 @@ class HloRegion:
 
 @dataclass(frozen=True, eq=False)
 class HloModule:
-    """A module: functions by name."""
+    """A module.
+
+    - `functions`: its functions by name.
+    - `main`: the function that it is read for: `main`, or its only public function.
+    """
 
     functions: Mapping[str, HloRegion]
-
-    @property
-    def main(self) -> HloRegion:
-        return self.functions["main"]
+    main: HloRegion
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
@@ -134,14 +135,19 @@ def parse_module(source: str | bytes) -> HloModule:
             first = next((line for line in lines if "error:" in line), lines[0] if lines else type(error).__name__)
             raise StableHloError(f"no StableHLO ({first})\n  accepted: the text or bytes of a module") from None
         reader = _Reader()
-        functions = {
-            str(op.attributes["sym_name"].value): reader.region(op.regions[0])
-            for op in module.body.operations
-            if op.operation.name == "func.func"
-        }
-    if "main" not in functions:
-        raise StableHloError("a module without a function `main`\n  accepted: a module with one")
-    return HloModule(functions)
+        functions: dict[str, HloRegion] = {}
+        public: list[str] = []
+        for op in module.body.operations:
+            if op.operation.name == "func.func":
+                name = str(op.attributes["sym_name"].value)
+                functions[name] = reader.region(op.regions[0])
+                if "sym_visibility" not in op.attributes or op.attributes["sym_visibility"].value == "public":
+                    public.append(name)
+    if "main" not in functions and len(public) != 1:
+        named = f": {', '.join(public)}" if public else ""
+        text = f"a module without a function `main`, of {len(public)} public functions{named}"
+        raise StableHloError(f"{text}\n  accepted: a module with `main`, or with one public function")
+    return HloModule(functions, functions["main" if "main" in functions else public[0]])
 
 
 class _Reader:
