@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx_models import FLOAT, INT64, agrees, ints, model, node
+from onnx_models import FLOAT, INT64, agrees, ints, model, node, results
 
 import relax_eg as rx
 from benchmarks.onnx import spoken, written
@@ -216,6 +216,8 @@ def test_shapes_of_symbolic_sizes_are_known() -> None:
     ("nodes", "size"),
     [
         ([node("Neg", "n", "q"), node("Mod", "q four", "y")], "(-n)%4"),
+        ([node("Neg", "n", "q"), node("Div", "q four", "p"), node("Neg", "p", "y")], "n//4"),  # Div rounds to 0
+        ([node("Sub", "n four", "q"), node("Div", "q four", "p"), node("Add", "p four", "y")], "n//4 + 3"),
         ([node("ReduceSum", "s", "y", keepdims=1)], "m + n"),
         ([node("Slice", "s minus far zero minus", "t"), node("Gather", "t zero", "y")], "m"),
     ],
@@ -371,3 +373,29 @@ def test_models_with_real_weights(case: Any) -> None:
     session = runtime.InferenceSession(str(path))
     (wanted,) = session.run(None, {session.get_inputs()[0].name: x})
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_sparse_initializers_and_constants(linear: bool) -> None:
+    places = np.array([1, 5]) if linear else np.array([[0, 1], [1, 2]])
+    values = numpy_helper.from_array(np.array([1.5, 2], np.float32), "w")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(places, "i"), [2, 3])
+    nodes = [node("Constant", "", "k", sparse_value=sparse), node("Mul", "k two", "l"), node("Add", "x w", "z"),
+             node("Add", "z l", "y")]  # fmt: skip
+    proto = model(nodes, {"x": ([2, 3], FLOAT)}, weights={"two": np.float32(2)})
+    proto.graph.sparse_initializer.append(sparse)
+    x = floats(2, 3)
+    (found,) = results(rx.from_onnx(proto), x)
+    np.testing.assert_allclose(found, x + 3 * np.array([[0, 1.5, 0], [0, 0, 2]]), rtol=1e-6)
+    sparse.indices.CopyFrom(numpy_helper.from_array(places + 5, "i"))
+    proto.graph.sparse_initializer[0].CopyFrom(sparse)
+    with pytest.raises(OnnxError, match=r"sparse `w`: .*\n  accepted: a place of its shape for each value"):
+        rx.from_onnx(proto)
+
+
+def test_sizes_that_a_model_needs_to_be_equal_are_named_by_inputs() -> None:
+    proto = model([node("MatMul", "a b")], {"a": (["n", "k"], FLOAT), "b": (["l", "m"], FLOAT)})
+    with pytest.raises(OnnxError, match=r"k and l cannot be shown equal\n  accepted: shapes that .* inputs="):
+        rx.from_onnx(proto)
+    module = rx.from_onnx(proto, inputs={"b": "k m"})
+    assert str(module.main.annotation) == 'R.Tensor(("n", "m"), dtype="float32")'

@@ -156,9 +156,14 @@ def _decided(relation: str, opposite: str) -> Callable[..., Any]:
 
 
 def _quotient(a: Dim, b: Dim) -> Dim:
-    """A size divided by another size: the remaining factors if the division is plain, otherwise a floor division."""
+    """A size divided by another size: the remaining factors if the division is plain, otherwise a quotient rounded to
+    0, as ONNX divides integers. What may have both signs, such as `n - 3`, is a size where the model has a meaning, so
+    it is rounded as one that is not negative."""
     found = remaining_size((a,), (b,))
-    return found if found is not None and found * b == a else a // b
+    if found is not None and found * b == a:
+        return found
+    zero = Dim.of(0)
+    return -(-a // b) if is_known(a, "<=", zero) and is_known(b, ">", zero) else a // b
 
 
 def _chosen(truth: Any, a: Any, b: Any) -> Any:

@@ -100,7 +100,7 @@ def _gesdd(u: Use) -> list[Any]:
 
 
 def _gesvd(u: Use) -> list[Any]:
-    """Singular values and vectors, as `gesdd` gives them, with the vectors in the other order for a transposed matrix."""
+    """Singular values and vectors, as `gesdd` gives them; of a transposed matrix, the vectors in the other order."""
     x, values, left, right, info = _gesdd(u)
     return [x, values, *((right, left) if _option(u, "transposed") else (left, right)), info]
 
