@@ -399,3 +399,42 @@ def test_sizes_that_a_model_needs_to_be_equal_are_named_by_inputs() -> None:
         rx.from_onnx(proto)
     module = rx.from_onnx(proto, inputs={"b": "k m"})
     assert str(module.main.annotation) == 'R.Tensor(("n", "m"), dtype="float32")'
+
+
+RATIOS = [
+    ([node("Div", "f two", "d"), node("Floor", "d", "e")], ["h//2", "w//2"]),
+    ([node("Mul", "f third", "d")], ["h//3", "w//3"]),
+    ([node("Div", "f four", "d"), node("Ceil", "d", "m"), node("Mul", "m four", "e")],
+     ["4*ceildiv(h, 4)", "4*ceildiv(w, 4)"]),
+    ([node("Sub", "f two", "d"), node("Div", "d four", "m"), node("Add", "m two", "e")], ["(h + 2)//4 + 1", "(w + 2)//4 + 1"]),
+    ([node("Mul", "f two", "d"), node("Div", "d f", "m"), node("Mul", "m f", "e")], ["2*h", "2*w"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "sizes"), RATIOS)
+def test_sizes_that_are_computed_in_floats(nodes: list[Any], sizes: list[str]) -> None:
+    numbers = {"two": 2, "four": 4, "third": 1 / 3}
+    weights = {n: np.full(2, v, np.float32) for n, v in numbers.items()}
+    first = [node("Shape", "x", "s"), node("Cast", "s", "f", to=FLOAT)]
+    last = [node("Cast", nodes[-1].output[0], "t", to=INT64), node("ConstantOfShape", "t", "y")]
+    proto = model([*first, *nodes, *last], {"x": (["h", "w"], FLOAT)}, weights=weights)
+    for shape in ((5, 6), (7, 12)):
+        module = agrees(proto, floats(*shape))
+    assert [str(d) for d in module.main.result.shape] == sizes
+
+
+def test_ratios_of_sizes_are_numbers_of_the_program_too() -> None:
+    nodes = [node("Shape", "x", "s"), node("Cast", "s", "f", to=FLOAT), node("Div", "f three", "r"),
+             node("Sqrt", "r", "q"), node("Mul", "x q", "z"), node("Less", "r three", "l"),
+             node("Cast", "l", "k", to=FLOAT), node("Add", "z k", "y")]  # fmt: skip
+    agrees(model(nodes, {"x": (["h", 2], FLOAT)}, weights={"three": np.full(2, 3, np.float32)}), floats(7, 2))
+
+
+def test_resize_to_whole_multiples_of_symbolic_sizes() -> None:
+    nodes = [node("Shape", "x", "s"), node("Mul", "s by", "t"), node("Resize", "x - - t", mode="nearest")]
+    proto = model(nodes, {"x": (["n", 2, "h", "w"], FLOAT)}, weights={"by": ints(1, 1, 2, 3)})
+    module = agrees(proto, floats(1, 2, 3, 4))
+    assert str(module.main.annotation) == 'R.Tensor(("n", 2, "2*h", "3*w"), dtype="float32")'
+    other = model(nodes, {"x": (["n", 2, "h", "w"], FLOAT)}, weights={"by": ints(1, 1, 2, 0)})
+    with pytest.raises(OnnxError, match=r"Resize.*\n  accepted: "):
+        rx.from_onnx(other)
