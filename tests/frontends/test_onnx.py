@@ -406,7 +406,8 @@ RATIOS = [
     ([node("Mul", "f third", "d")], ["h//3", "w//3"]),
     ([node("Div", "f four", "d"), node("Ceil", "d", "m"), node("Mul", "m four", "e")],
      ["4*ceildiv(h, 4)", "4*ceildiv(w, 4)"]),
-    ([node("Sub", "f two", "d"), node("Div", "d four", "m"), node("Add", "m two", "e")], ["(h + 2)//4 + 1", "(w + 2)//4 + 1"]),
+    ([node("Sub", "f two", "d"), node("Div", "d four", "m"), node("Add", "m two", "e")],
+     ["(h + 2)//4 + 1", "(w + 2)//4 + 1"]),
     ([node("Mul", "f two", "d"), node("Div", "d f", "m"), node("Mul", "m f", "e")], ["2*h", "2*w"]),
 ]  # fmt: skip
 

@@ -283,3 +283,37 @@ def test_what_is_no_function_is_refused() -> None:
         rx.dataflow()
     with pytest.raises(RelaxEgError, match="its text is not at hand"):
         exec("@rx.function\ndef f(x: rx.Tensor('n')):\n    return x\n", {"rx": rx})
+
+
+def test_shapes_are_values_of_operators_as_in_the_paper() -> None:
+    @rx.function
+    def main(x: rx.Tensor(("n", 2, 2), "float32")) -> rx.Tensor(("n * 4",), "float32"):
+        n = rx.script.sym_var()
+        with rx.dataflow():
+            s = rx.script.shape(n, 4)
+            lv0 = rx.op.reshape(x, s)
+            lv1 = rx.op.reshape(lv0 + rx.op.broadcast_to(1.0, s) + rx.op.full(rx.script.shape(n, 4), 2.0), (n * 4,))
+        return rx.match_cast(lv1, rx.Tensor((n * 4,), "float32"))
+
+    x = X.reshape(3, 2, 2)
+    np.testing.assert_allclose(run(main, x), x.reshape(-1) + 3, rtol=1e-6)
+    with pytest.raises(ScriptError, match="is not iterable; index or slice it"):
+
+        @rx.function
+        def unknown(x: rx.Tensor("n"), s: rx.Shape(ndim=1)):
+            return rx.op.broadcast_to(x, s)
+
+
+def test_tuples_are_annotated_as_they_are_printed() -> None:
+    one = rx.Tensor("n")
+    assert rx.Tuple(one, one) == rx.Tuple((one, one)) == rx.Tuple([one, one]) and rx.Tuple(one) == rx.Tuple((one,))
+    assert hash(rx.Tuple(one, one)) == hash(rx.Tuple((one, one))) and rx.Tuple() == rx.Tuple(())
+    with pytest.raises(RelaxEgError, match="is no annotation; accepted: Tensor, Shape, Tuple"):
+        rx.Tuple(one, 3)
+
+    @rx.function
+    def main(t: rx.Tuple(one, rx.Tensor("n"))):
+        a, b = t
+        return a + b
+
+    np.testing.assert_allclose(run(main, (X[0], X[1])), X[0] + X[1], rtol=1e-6)
