@@ -312,7 +312,7 @@ def test_tuples_are_annotated_as_they_are_printed() -> None:
         rx.Tuple(one, 3)
 
     @rx.function
-    def main(t: rx.Tuple(one, rx.Tensor("n"))):
+    def main(t: rx.Tuple(rx.Tensor("n"), rx.Tensor("n"))):
         a, b = t
         return a + b
 
