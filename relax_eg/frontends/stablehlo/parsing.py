@@ -133,6 +133,8 @@ def parse_module(source: str | bytes) -> HloModule:
         except Exception as error:  # the bindings raise errors of several classes
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             first = next((line for line in lines if "error:" in line), lines[0] if lines else type(error).__name__)
+            if (quantized := re.search(r'!"quant"<"(.*?)">', first)) is not None:  # a dialect that jaxlib does not have
+                raise _no_element(f"!quant.{quantized[1]}") from None
             raise StableHloError(f"no StableHLO ({first})\n  accepted: the text or bytes of a module") from None
         reader = _Reader()
         functions: dict[str, HloRegion] = {}
@@ -200,8 +202,12 @@ def _type(kind: Any) -> HloType | None:
 def _element(kind: Any) -> str:
     found = _ELEMENTS.get(str(kind))
     if found is None:
-        raise StableHloError(f"elements of type {kind}\n  accepted: {', '.join(_ELEMENTS)}")
+        raise _no_element(str(kind))
     return found
+
+
+def _no_element(kind: str) -> StableHloError:
+    return StableHloError(f"elements of type {kind}\n  accepted: {', '.join(_ELEMENTS)}")
 
 
 def _plain(a: Any) -> Any:
