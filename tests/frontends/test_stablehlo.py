@@ -286,7 +286,8 @@ MODULE = "func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {{\n{}\n  r
                        '(%c) {error_message = "no", has_side_effect = true} : (tensor<i1>) -> ()'), "asserts: no"),
         (MODULE.replace("f32", "f8E3M4").format(""), "elements of type f8E3M4\n  accepted: i1, "),
         (MODULE.format("%b = stablehlo.uniform_quantize %a : (tensor<4xf32>) -> "
-                       "tensor<4x!quant.uniform<i8:f32, 0.5:3>>"), "elements of type !quant.uniform<i8:f32, 0.5:3>\n  accepted: i1, "),
+                       "tensor<4x!quant.uniform<i8:f32, 0.5:3>>"),
+         "elements of type !quant.uniform<i8:f32, 0.5:3>\n  accepted: i1, "),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_says_so(source: Any, text: str) -> None:
