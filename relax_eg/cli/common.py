@@ -21,7 +21,7 @@ from rich.progress import Progress, ProgressColumn
 from rich.spinner import Spinner
 
 import relax_eg as rx
-from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.errors import ModuleTextError, OptionError, RelaxEgError
 from relax_eg.frontends.sources import is_users
 from relax_eg.plain_data import is_count
 from relax_eg.rules import RuleSet
@@ -123,6 +123,8 @@ def load_program(reference: str, inputs: list[str] | None = None, saved: bool = 
             return rx.parse(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as e:
             raise OptionError(f"{reference} is no module text: {e}") from e
+        except ModuleTextError as e:
+            raise ModuleTextError(f"{reference}, {e}") from None
     if ":" not in reference:
         raise OptionError(f"{reference!r}: {PROGRAMS}{SAVED if saved else ''} is accepted")
     return load_object(reference)

@@ -117,9 +117,9 @@ def _dtype(name: str) -> str:
     raise SpecError(f"`{short_repr(name)[1:-1]}` is not a dtype\n  accepted: {accepted_dtypes(name)}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Tuple(Annotation):
-    """A tuple.
+    """A tuple. It takes the annotations of its values, one by one as in text, or as one tuple.
 
     - `fields`: the annotations of its values.
     - `extent`: the number of annotations inside, each occurrence counted, and the nesting depth.
@@ -128,8 +128,11 @@ class Tuple(Annotation):
     fields: tuple[Annotation, ...]
     extent: tuple[int, int] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "extent", _extent(tuple(_sequence(self.fields, "Tuple"))))
+    def __init__(self, *fields: Annotation | Sequence[Annotation]) -> None:
+        one_by_one = len(fields) != 1 or isinstance(fields[0], Annotation)
+        given = tuple(_sequence(fields if one_by_one else fields[0], "Tuple"))
+        object.__setattr__(self, "fields", given)
+        object.__setattr__(self, "extent", _extent(given))
 
     def __str__(self) -> str:
         return f"R.Tuple({', '.join(map(str, self.fields))})"

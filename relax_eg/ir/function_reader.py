@@ -23,13 +23,14 @@ from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.nested import NestedFunctions
 from relax_eg.ir.origin import Origin
 from relax_eg.ir.partition import casts_of_data
-from relax_eg.ir.patterns import MatchReader, WithoutUnpacking, with_one_return
+from relax_eg.ir.patterns import MatchReader, PlainLines, with_one_return
 from relax_eg.ir.reader import did_you_mean, is_docstring, is_size_declaration, unqualified_name
 from relax_eg.ir.reading import ModuleScope
 from relax_eg.ir.steps import effect_of
 from relax_eg.ir.values import ExpressionReader
 
 STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, `match value:`, or `return expression`"
+LOOPS = "a function that calls itself, R.scan(Module.step, ...) or R.while_loop(Module.condition, Module.step, ...)"
 TOLD = "another parameter that has the size, or its use in a `case` that takes out a tensor of it"
 OUTPUTS = "R.output(names) as the last line of the dataflow block"
 
@@ -104,7 +105,7 @@ class FunctionReader:
         self.values.sizes |= self.inside
         if moved:
             self.blocks.append(Block(tuple(moved), dataflow=False))
-        unpacked = WithoutUnpacking(self.words)
+        unpacked = PlainLines(self.words)
         named = with_lambdas_in_place(d.body, self.source)
         body = [s for line in named for s in _listed(unpacked.visit(line))]
         lines = [s for s in body if _function_attributes(s) is None]
@@ -476,6 +477,8 @@ class FunctionReader:
             target = statement.targets[0]
         assert target is None or isinstance(statement, (ast.Assign, ast.AnnAssign))
         if target is None or not isinstance(target, ast.Name) or statement.value is None:  # type: ignore[union-attr]
+            if isinstance(statement, (ast.For, ast.While)):
+                raise self.source.error(statement, "loops are not read as Python has them", LOOPS)
             raise self.source.error(statement, "this line binds no name", STATEMENTS)
         written: ast.expr = statement.value  # type: ignore[union-attr]
         declared = self.reader.annotation(statement.annotation) if isinstance(statement, ast.AnnAssign) else None

@@ -1,11 +1,12 @@
-"""Statements of Python that the text reader takes apart before it reads them: `return` inside of branches, and `match`
-with nested patterns."""
+"""Statements of Python that the text reader takes apart before it reads them: `return` inside of branches, `match` with
+nested patterns, `a, b = value`, `x += y`, and `a if condition else b`."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from relax_eg.ir.annotations import DataType
 from relax_eg.ir.expr import fresh_name
@@ -27,8 +28,9 @@ def with_one_return(body: Sequence[ast.stmt], taken: set[str], source: Source) -
     return [*flat[:-1], _at(ast.Return(ast.Name(name, ast.Load())), flat[-1])] if len(flat) > 1 else flat
 
 
-class WithoutUnpacking(ast.NodeTransformer):
-    """Replaces `a, b = value` by lines that bind the value, and then its fields. Declarations of sizes stay.
+class PlainLines(ast.NodeTransformer):
+    """Replaces `a, b = value` by lines that bind the value, and then its fields, `x += y` by `x = x + y`, and
+    `a if condition else b` by a name that an `if` before the line binds. Declarations of sizes stay.
 
     - `taken`: names that are used; those that are made are added.
     """
@@ -38,6 +40,21 @@ class WithoutUnpacking(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         return node  # a nested function is read by itself
+
+    def visit(self, node: ast.AST) -> Any:
+        part = "test" if isinstance(node, ast.If) else "value"
+        if not isinstance(node, ast.stmt) or not isinstance(getattr(node, part, None), ast.expr):
+            return super().visit(node)
+        choices = _Choices(self, node)
+        setattr(node, part, choices.visit(getattr(node, part)))
+        made = super().visit(node)
+        return [*choices.before, *(made if isinstance(made, list) else [made])] if choices.before else made
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        if not isinstance(node.target, ast.Name):
+            return node
+        value = ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, node.value)
+        return _at(ast.Assign([node.target], value), node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
         target = node.targets[0]
@@ -55,6 +72,23 @@ class WithoutUnpacking(ast.NodeTransformer):
             field = ast.Subscript(ast.Name(whole, ast.Load()), ast.Constant(i), ast.Load())
             made.append(_at(ast.Assign([name], field), node))
         return made
+
+
+class _Choices(ast.NodeTransformer):
+    """Replaces `a if condition else b` in an expression by a name, which the lines `before` it bind."""
+
+    def __init__(self, lines: PlainLines, statement: ast.stmt) -> None:
+        self.lines, self.statement, self.before = lines, statement, list[ast.stmt]()
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        return node  # what is in it is computed where it is called
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.Name:
+        name = self.lines.fresh("chosen")
+        sides = [_at(ast.Assign([ast.Name(name, ast.Store())], v), self.statement) for v in (node.body, node.orelse)]
+        made = self.lines.visit(_at(ast.If(node.test, sides[:1], sides[1:]), self.statement))
+        self.before += made if isinstance(made, list) else [made]
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
 
 
 def _returns(statement: ast.stmt) -> bool:

@@ -29,7 +29,7 @@ from relax_eg.ir.lattice import covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.printer import RESERVED
-from relax_eg.ir.python_syntax import PythonExpressionReader
+from relax_eg.ir.python_syntax import METHODS, PROPERTIES, PythonExpressionReader
 from relax_eg.ir.reader import did_you_mean, unqualified_name
 from relax_eg.ir.reading import ModuleScope, ReadingState
 from relax_eg.ir.upstream import UpstreamForms, names_program
@@ -50,6 +50,19 @@ LIBRARY = 'R.call_dps_library("name", (arguments,), out=annotation, attrs={...},
 
 def _dtype(annotation: Annotation) -> str | None:
     return annotation.dtype if isinstance(annotation, Tensor) else None
+
+
+def _why_no_value(at: ast.expr) -> tuple[str, str]:
+    """What is wrong with an expression that is no value, and what would be accepted."""
+    if isinstance(at, ast.BoolOp):
+        return "`and` and `or` take truth values of Python", "a & b, a | b of bool tensors"
+    member, known, kind = at, PROPERTIES, "attribute"
+    if isinstance(at, ast.Call):
+        member, known, kind = at.func, METHODS, "method"
+    if isinstance(member, ast.Attribute):
+        problem = f"a value has no {kind} `{member.attr}`{did_you_mean(member.attr, known)}"
+        return problem, f"{', '.join(sorted(known))}; an operator R.name(...)"
+    return "this is not a value", VALUES
 
 
 class ExpressionReader(ReadingState):
@@ -91,7 +104,7 @@ class ExpressionReader(ReadingState):
             return self._tuple(at, at.elts, declared)
         if isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name) and at.value.id in self.scope.classes:
             return self._function(at, at.attr, declared)
-        raise self.source.error(at, "this is not a value", VALUES)
+        raise self.source.error(at, *_why_no_value(at))
 
     def _name_value(self, at: ast.Name) -> Expr:
         found = self.names.get(at.id)
@@ -160,6 +173,9 @@ class ExpressionReader(ReadingState):
                 args = list(map(self.expression, at.args))
                 callee = self.anonymous(at.func, Signature(tuple(a.annotation for a in args), Object()))
             else:
+                of = at.func.value if isinstance(at.func, ast.Attribute) else None
+                if isinstance(of, ast.Name) and of.id in self.names:
+                    raise self.source.error(at, *_why_no_value(at))
                 callee = self.expression(at.func)
                 params = callee.annotation.params if isinstance(callee.annotation, Signature) else ()
                 args = self._arguments(at.args, params, ast.unparse(at.func))
@@ -181,7 +197,8 @@ class ExpressionReader(ReadingState):
                 found = self.python_reader.called_as_upstream(at, name)
             except ModuleTextError as other:
                 hidden = any(isinstance(n, ast.Name) and n.id in self.hidden for n in ast.walk(at))
-                raise (other if hidden else error) from None
+                text = any(isinstance(n, ast.Constant) and isinstance(n.value, str) for n in at.args)
+                raise (other if hidden or text else error) from None
             if isinstance(found, tuple):
                 found = tuple_(found)
             self.check_declared(at, found.annotation, declared)

@@ -10,6 +10,7 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, is_complex, is_float, is_integer
 from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import Shape
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops.record import call
 from relax_eg.ops.sizes import Dims
@@ -89,4 +90,7 @@ def normal_axes(op: str, axes: Axes, rank: int) -> tuple[int, ...]:
 
 
 def as_dims(shape: Size | Sequence[Size]) -> Dims:
+    """The sizes that a caller gives: one, several, or a shape as a value, whose annotation says them."""
+    if isinstance(shape, Expr) and isinstance(shape.annotation, Shape) and shape.annotation.dims is not None:
+        return shape.annotation.dims
     return (Dim.of(shape),) if isinstance(shape, (int, str, Dim)) else tuple(map(Dim.of, shape))

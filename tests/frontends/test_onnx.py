@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx_models import FLOAT, INT64, agrees, ints, model, node
+from onnx_models import FLOAT, INT64, agrees, ints, model, node, results
 
 import relax_eg as rx
 from benchmarks.onnx import spoken, written
@@ -216,6 +216,8 @@ def test_shapes_of_symbolic_sizes_are_known() -> None:
     ("nodes", "size"),
     [
         ([node("Neg", "n", "q"), node("Mod", "q four", "y")], "(-n)%4"),
+        ([node("Neg", "n", "q"), node("Div", "q four", "p"), node("Neg", "p", "y")], "n//4"),  # Div rounds to 0
+        ([node("Sub", "n four", "q"), node("Div", "q four", "p"), node("Add", "p four", "y")], "n//4 + 3"),
         ([node("ReduceSum", "s", "y", keepdims=1)], "m + n"),
         ([node("Slice", "s minus far zero minus", "t"), node("Gather", "t zero", "y")], "m"),
     ],
@@ -371,3 +373,69 @@ def test_models_with_real_weights(case: Any) -> None:
     session = runtime.InferenceSession(str(path))
     (wanted,) = session.run(None, {session.get_inputs()[0].name: x})
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_sparse_initializers_and_constants(linear: bool) -> None:
+    places = np.array([1, 5]) if linear else np.array([[0, 1], [1, 2]])
+    values = numpy_helper.from_array(np.array([1.5, 2], np.float32), "w")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(places, "i"), [2, 3])
+    nodes = [node("Constant", "", "k", sparse_value=sparse), node("Mul", "k two", "l"), node("Add", "x w", "z"),
+             node("Add", "z l", "y")]  # fmt: skip
+    proto = model(nodes, {"x": ([2, 3], FLOAT)}, weights={"two": np.float32(2)})
+    proto.graph.sparse_initializer.append(sparse)
+    x = floats(2, 3)
+    (found,) = results(rx.from_onnx(proto), x)
+    np.testing.assert_allclose(found, x + 3 * np.array([[0, 1.5, 0], [0, 0, 2]]), rtol=1e-6)
+    sparse.indices.CopyFrom(numpy_helper.from_array(places + 5, "i"))
+    proto.graph.sparse_initializer[0].CopyFrom(sparse)
+    with pytest.raises(OnnxError, match=r"sparse `w`: .*\n  accepted: a place of its shape for each value"):
+        rx.from_onnx(proto)
+
+
+def test_sizes_that_a_model_needs_to_be_equal_are_named_by_inputs() -> None:
+    proto = model([node("MatMul", "a b")], {"a": (["n", "k"], FLOAT), "b": (["l", "m"], FLOAT)})
+    with pytest.raises(OnnxError, match=r"k and l cannot be shown equal\n  accepted: shapes that .* inputs="):
+        rx.from_onnx(proto)
+    module = rx.from_onnx(proto, inputs={"b": "k m"})
+    assert str(module.main.annotation) == 'R.Tensor(("n", "m"), dtype="float32")'
+
+
+RATIOS = [
+    ([node("Div", "f two", "d"), node("Floor", "d", "e")], ["h//2", "w//2"]),
+    ([node("Mul", "f third", "d")], ["h//3", "w//3"]),
+    ([node("Div", "f four", "d"), node("Ceil", "d", "m"), node("Mul", "m four", "e")],
+     ["4*ceildiv(h, 4)", "4*ceildiv(w, 4)"]),
+    ([node("Sub", "f two", "d"), node("Div", "d four", "m"), node("Add", "m two", "e")],
+     ["(h + 2)//4 + 1", "(w + 2)//4 + 1"]),
+    ([node("Mul", "f two", "d"), node("Div", "d f", "m"), node("Mul", "m f", "e")], ["2*h", "2*w"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "sizes"), RATIOS)
+def test_sizes_that_are_computed_in_floats(nodes: list[Any], sizes: list[str]) -> None:
+    numbers = {"two": 2, "four": 4, "third": 1 / 3}
+    weights = {n: np.full(2, v, np.float32) for n, v in numbers.items()}
+    first = [node("Shape", "x", "s"), node("Cast", "s", "f", to=FLOAT)]
+    last = [node("Cast", nodes[-1].output[0], "t", to=INT64), node("ConstantOfShape", "t", "y")]
+    proto = model([*first, *nodes, *last], {"x": (["h", "w"], FLOAT)}, weights=weights)
+    for shape in ((5, 6), (7, 12)):
+        module = agrees(proto, floats(*shape))
+    assert [str(d) for d in module.main.result.shape] == sizes
+
+
+def test_ratios_of_sizes_are_numbers_of_the_program_too() -> None:
+    nodes = [node("Shape", "x", "s"), node("Cast", "s", "f", to=FLOAT), node("Div", "f three", "r"),
+             node("Sqrt", "r", "q"), node("Mul", "x q", "z"), node("Less", "r three", "l"),
+             node("Cast", "l", "k", to=FLOAT), node("Add", "z k", "y")]  # fmt: skip
+    agrees(model(nodes, {"x": (["h", 2], FLOAT)}, weights={"three": np.full(2, 3, np.float32)}), floats(7, 2))
+
+
+def test_resize_to_whole_multiples_of_symbolic_sizes() -> None:
+    nodes = [node("Shape", "x", "s"), node("Mul", "s by", "t"), node("Resize", "x - - t", mode="nearest")]
+    proto = model(nodes, {"x": (["n", 2, "h", "w"], FLOAT)}, weights={"by": ints(1, 1, 2, 3)})
+    module = agrees(proto, floats(1, 2, 3, 4))
+    assert str(module.main.annotation) == 'R.Tensor(("n", 2, "2*h", "3*w"), dtype="float32")'
+    other = model(nodes, {"x": (["n", 2, "h", "w"], FLOAT)}, weights={"by": ints(1, 1, 2, 0)})
+    with pytest.raises(OnnxError, match=r"Resize.*\n  accepted: "):
+        rx.from_onnx(other)

@@ -228,7 +228,12 @@ BAD = [
     ("y = rx.op.sum(x, axis=2)", "sum: axis 2 does not exist at rank 2; axes are -2 to 1", "R.op.sum"),
     ("y = x @ x", "sizes 4 and n cannot be shown equal", "R.match_cast(value, annotation) before"),
     ("y = z + 1", "`z` is not defined", "a parameter, an earlier binding or a function of the module"),
-    ("for i in range(3):\n        y = x", "this line binds no name", "`name = expression`"),
+    ("for i in range(3):\n        y = x", "loops are not read as Python has them", "a function that calls itself"),
+    ("x[0] = 1", "this line binds no name", "`name = expression`"),
+    ("y = x.relu()", "a value has no method `relu`", "squeeze, sum, swapaxes, transpose; an operator R.name"),
+    ("y = x.shapes", "a value has no attribute `shapes`; did you mean `shape`", "T, dtype, ndim, shape"),
+    ("y = x > 0 and x < 1", "`and` and `or` take truth values of Python", "a & b, a | b of bool tensors"),
+    ("y = x if x > 0 else x", "the condition is R.Tensor((\"n\", 4), dtype=\"bool\")", "a bool scalar"),
     ("y: rx.Tensor('n 5') = x + 1", "the name is declared R.Tensor((\"n\", 5)", "R.match_cast"),
     ("y = rx.call_tir(double, [x, x])", "takes 1 arguments", "what double takes and fills"),
     ("y = rx.call_tir(rx.op.relu, [x])", "no tensor program", "R.tensor_program"),
@@ -278,3 +283,37 @@ def test_what_is_no_function_is_refused() -> None:
         rx.dataflow()
     with pytest.raises(RelaxEgError, match="its text is not at hand"):
         exec("@rx.function\ndef f(x: rx.Tensor('n')):\n    return x\n", {"rx": rx})
+
+
+def test_shapes_are_values_of_operators_as_in_the_paper() -> None:
+    @rx.function
+    def main(x: rx.Tensor(("n", 2, 2), "float32")) -> rx.Tensor(("n * 4",), "float32"):
+        n = rx.script.sym_var()
+        with rx.dataflow():
+            s = rx.script.shape(n, 4)
+            lv0 = rx.op.reshape(x, s)
+            lv1 = rx.op.reshape(lv0 + rx.op.broadcast_to(1.0, s) + rx.op.full(rx.script.shape(n, 4), 2.0), (n * 4,))
+        return rx.match_cast(lv1, rx.Tensor((n * 4,), "float32"))
+
+    x = X.reshape(3, 2, 2)
+    np.testing.assert_allclose(run(main, x), x.reshape(-1) + 3, rtol=1e-6)
+    with pytest.raises(ScriptError, match="is not iterable; index or slice it"):
+
+        @rx.function
+        def unknown(x: rx.Tensor("n"), s: rx.Shape(ndim=1)):
+            return rx.op.broadcast_to(x, s)
+
+
+def test_tuples_are_annotated_as_they_are_printed() -> None:
+    one = rx.Tensor("n")
+    assert rx.Tuple(one, one) == rx.Tuple((one, one)) == rx.Tuple([one, one]) and rx.Tuple(one) == rx.Tuple((one,))
+    assert hash(rx.Tuple(one, one)) == hash(rx.Tuple((one, one))) and rx.Tuple() == rx.Tuple(())
+    with pytest.raises(RelaxEgError, match="is no annotation; accepted: Tensor, Shape, Tuple"):
+        rx.Tuple(one, 3)
+
+    @rx.function
+    def main(t: rx.Tuple(rx.Tensor("n"), rx.Tensor("n"))):
+        a, b = t
+        return a + b
+
+    np.testing.assert_allclose(run(main, (X[0], X[1])), X[0] + X[1], rtol=1e-6)

@@ -261,7 +261,8 @@ def test_an_exported_function_is_read_where_it_is_called() -> None:
     module = rx.trace(lambda x: f.call(jnp.sin(x), WEIGHTS) * 2, "n 4")
     assert libraries(module) == [] and str(module.main.annotation) == str(rx.Tensor("n 3"))
     agrees(module, lambda x: mlp(jnp.sin(x), WEIGHTS) * 2, floats(3, 4))
-    opaque = rx.trace(exported(jnp.linalg.eigvals, floats(3, 3)).call, "3 3")
+    several = export.export(jax.jit(jnp.sin), platforms=("cpu", "cuda"))(jax.ShapeDtypeStruct((3, 3), np.float32))
+    opaque = rx.trace(several.call, "3 3")
     assert libraries(opaque) == ["jax.call_exported"]
 
 
@@ -277,13 +278,16 @@ MODULE = "func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {{\n{}\n  r
         ("missing.mlir", "from_stablehlo: cannot read missing.mlir: No such file"),
         ("", "from_stablehlo: got nothing to read\n  accepted: the text or bytes of a StableHLO module, a path"),
         (3, "from_stablehlo: got a int\n  accepted: the text or bytes of a StableHLO module, a path"),
-        (MODULE.replace("@main", "@other").format(""), "a module without a function `main`"),
+        (MODULE.replace("public @main", "private @other").format(""), "without a function `main`, of 0 public"),
         (MODULE.format("%b = stablehlo.replica_id : tensor<ui32>\n  %c = stablehlo.replica_id : tensor<ui32>\n"
                        "  %d = stablehlo.custom_call @mine(%a) : (tensor<4xf32>) -> tensor<4xf32>"),
          r"main: 2 operations are not supported: stablehlo.custom_call @mine \(1\), stablehlo.replica_id \(2\)\n"),
         (MODULE.format('%c = stablehlo.constant dense<false> : tensor<i1>\n  stablehlo.custom_call @shape_assertion'
                        '(%c) {error_message = "no", has_side_effect = true} : (tensor<i1>) -> ()'), "asserts: no"),
         (MODULE.replace("f32", "f8E3M4").format(""), "elements of type f8E3M4\n  accepted: i1, "),
+        (MODULE.format("%b = stablehlo.uniform_quantize %a : (tensor<4xf32>) -> "
+                       "tensor<4x!quant.uniform<i8:f32, 0.5:3>>"),
+         "elements of type !quant.uniform<i8:f32, 0.5:3>\n  accepted: i1, "),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_says_so(source: Any, text: str) -> None:

@@ -13,6 +13,7 @@ from module_strategies import arrays, attributes, modules, origins, table
 from relax_eg import ir
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.origin import Origin, SourceLine, read_origin
+from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.record import call
 from relax_eg.ops.text import parse
 from relax_eg.shapes import Dim
@@ -244,3 +245,34 @@ def test_deep_graphs_outside_dataflow_blocks() -> None:
     assert text.count("R.inline") == 1 and text.count("\n") == 3_000 + 300 + 7
     assert ir.parse_module(text, table) == module
     ir.check(module)
+
+
+CHOSEN = [
+    ("x += 1\n    x *= x\n    return x", lambda x: (x + 1) ** 2),
+    ("return x * 2 if R.sum(x) > 0 else x + 1", lambda x: x * 2 if x.sum() > 0 else x + 1),
+    ("y = R.exp(x if R.sum(x) > 0 else (x * 3 if R.max(x) > 0 else x * 4)) + x\n    return y",
+     lambda x: np.exp(x if x.sum() > 0 else x * 3 if x.max() > 0 else x * 4) + x),
+    ("a, b = R.split(x if R.sum(x) > 0 else x + 1, 2, axis=1)\n    return a + b",
+     lambda x: sum(np.split(x if x.sum() > 0 else x + 1, 2, 1))),
+    ("with R.dataflow():\n        y = R.exp(x)\n        z = y if R.sum(x) > 0 else x\n        R.output(z)\n"
+     "    return z",
+     lambda x: np.exp(x) if x.sum() > 0 else x),
+    ("if (R.sum(x) > 0 if n > 2 else R.sum(x) < 0):\n        x -= 1\n    else:\n        x += 1\n    return x",
+     lambda x: x - 1 if x.sum() > 0 else x + 1),
+    ("f = lambda v: v if R.sum(v) > 0 else v + 1\n    return f(x)", lambda x: x if x.sum() > 0 else x + 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "wanted"), CHOSEN)
+def test_conditional_expressions_and_augmented_lines(body: str, wanted: Callable[..., object]) -> None:
+    module = parse(f'@R.function\ndef main(x: R.Tensor(("n", 4), "float32")):\n    {body}\n')
+    assert parse(str(module)) == module
+    for x in (np.ones((3, 4), np.float32), -np.ones((3, 4), np.float32), np.eye(4, dtype=np.float32) - 0.5):
+        np.testing.assert_allclose(evaluate(module, [x]), wanted(x), rtol=1e-6)
+
+
+def test_only_the_chosen_side_of_a_conditional_expression_is_computed() -> None:
+    scalar = 'R.Tensor((), "float32")'
+    line = "return x if x > 9 else (0.0 if x < 0 else Module.main(x * 2))"
+    text = f"@R.function\ndef main(x: {scalar}) -> {scalar}:\n    {line}"
+    assert [float(evaluate(parse(text), [np.float32(x)])) for x in (3, 10, -1)] == [12.0, 10.0, 0.0]

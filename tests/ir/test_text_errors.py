@@ -12,6 +12,7 @@ from relax_eg.ops.text import parse
 HEAD = 'def main(x: R.Tensor(("n", 4)), y: R.Tensor(("n", 4), "int32")):\n'
 VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
 STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, `match value:`, or `return expression`"
+LOOPS = "a function that calls itself, R.scan(Module.step, ...) or R.while_loop(Module.condition, Module.step, ...)"
 
 CASES = [
     (
@@ -65,8 +66,16 @@ CASES = [
     (
         HEAD + "    while x:\n        pass\n    return x\n",
         f"""\
-        line 2: this line binds no name
+        line 2: loops are not read as Python has them
           while x:
+          ^
+          expected: {LOOPS}""",
+    ),
+    (
+        HEAD + "    x[0] = y\n    return x\n",
+        f"""\
+        line 2: this line binds no name
+          x[0] = y
           ^
           expected: {STATEMENTS}""",
     ),
@@ -209,10 +218,10 @@ another process than the one that printed it
           expected: one of < <= > >= == != of two values""",
     ),
     (
-        HEAD + "    return x if y else x\n",
+        HEAD + "    return [z for z in x]\n",
         f"""\
         line 2: this is not a value
-          return x if y else x
+          return [z for z in x]
                  ^
           expected: {VALUES}""",
     ),

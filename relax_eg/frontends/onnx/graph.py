@@ -21,7 +21,7 @@ from relax_eg.frontends.model import ModelModule
 from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.frontends.onnx.functions import domain_of
 from relax_eg.frontends.onnx.missing import OperatorNodes, check_operators, uses
-from relax_eg.frontends.onnx.scopes import OLDEST_OPSET, Conversion, GraphScope
+from relax_eg.frontends.onnx.scopes import OLDEST_OPSET, Conversion, GraphScope, dense_tensor
 from relax_eg.frontends.onnx.values import Held, KnownArray, Nothing, TensorList, tensor
 from relax_eg.frontends.specs import identifier
 from relax_eg.ir.annotations import Tensor
@@ -242,6 +242,7 @@ class _Graph:
             raise OnnxError(f"from_onnx: {self.name} has no graph\n  accepted: an ONNX model")
         check_operators(self.scope)
         self.scope.add_initializers(self.graph.initializer)
+        self.scope.add_initializers(dense_tensor(self.shared.onnx, t) for t in self.graph.sparse_initializer)
         self._name_sizes()
         for given in self.graph.input:
             if given.name in self.scope.values:

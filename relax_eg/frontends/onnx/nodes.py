@@ -107,7 +107,7 @@ class OnnxNode:
     def known_array(self, i: int, what: str) -> Array | None:
         """Input `i` as a known array; None if it is left out. OnnxError, which calls it `what`, if it is not known."""
         value = self.value(i)
-        if value is None or isinstance(value, KnownArray):
+        if value is None or (isinstance(value, KnownArray) and not value.has_ratios):
             return None if value is None else value.array
         raise self.error(f"{what} computed when the model runs", f"{what} computed of sizes and constants")
 

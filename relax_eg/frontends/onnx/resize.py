@@ -20,10 +20,11 @@ import numpy as np
 
 from relax_eg.dtypes import is_float
 from relax_eg.frontends.onnx.nodes import OnnxNode
-from relax_eg.frontends.onnx.values import MOST_KNOWN, Array
+from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, plain_fraction
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
 from relax_eg.ops.reduction import accumulator
+from relax_eg.ops.sizes import remaining_size
 from relax_eg.shapes import Dim
 
 
@@ -58,7 +59,6 @@ class _Axis:
 
 _HALF, _WHOLE = Fraction(1, 2), (Fraction(0), Fraction(1))
 CUBIC = -0.75  # given: the default coefficient of ONNX's cubic interpolation, and that of GridSample
-_MAX_DENOMINATOR = 1000  # limit: denominator of a fraction that exporters write as a float
 
 _ROUNDING: dict[str, Callable[[Fraction], int]] = {
     "round_prefer_floor": lambda x: math.ceil(x - _HALF),
@@ -112,8 +112,7 @@ def _fraction(n: OnnxNode, value: float) -> Fraction:
     """The fraction that a float32 stands for: a plain one if there is one, otherwise the exact value."""
     if not math.isfinite(value):
         raise n.error(f"a scale or region of {value}", "finite numbers")
-    plain = Fraction(value).limit_denominator(_MAX_DENOMINATOR)
-    return plain if np.float32(plain) == np.float32(value) else Fraction(value)
+    return plain_fraction(value)
 
 
 def _resized_axes(n: OnnxNode, x: Expr, axes: Sequence[int]) -> list[_Axis]:
@@ -133,10 +132,10 @@ def _resized_axes(n: OnnxNode, x: Expr, axes: Sequence[int]) -> list[_Axis]:
     if len(factors or wanted or ()) != len(axes):
         raise n.error(f"{len(factors or wanted or ())} scales or sizes for {len(axes)} axes", "one for each axis")
     if wanted:
-        changed = [(a, b) for a, b in zip(wanted, sizes, strict=True) if a != b or policy != "stretch"]
-        if not all(a.is_const and b.is_const and b.value for a, b in changed):
-            raise n.error("sizes that are symbolic or 0", "scales, or fixed sizes")
-        factors = [Fraction(1) if a == b else Fraction(a.value, b.value) for a, b in zip(wanted, sizes, strict=True)]
+        found = [_factor(a, b, policy == "stretch") for a, b in zip(wanted, sizes, strict=True)]
+        factors = [f for f in found if f is not None]
+        if len(factors) < len(found):
+            raise n.error("sizes that are symbolic or 0", "scales, fixed sizes, or whole multiples of sizes")
         if policy != "stretch":
             kept = min(factors) if policy == "not_larger" else max(factors)
             wanted = tuple(Dim.of(math.floor(kept * d.value + _HALF)) for d in sizes)
@@ -159,6 +158,14 @@ def _resized_axes(n: OnnxNode, x: Expr, axes: Sequence[int]) -> list[_Axis]:
             result = size * int(factor)
         made.append(_Axis(size, factor, result, roi[i]))
     return made
+
+
+def _factor(result: Dim, size: Dim, symbolic: bool) -> Fraction | None:
+    """The scale of an axis; None if it depends on the sizes, or for a symbolic one where only fixed ones are taken."""
+    if result.is_const and size.is_const:
+        return Fraction(result.value, size.value) if size.value else None
+    factor = remaining_size((result,), (size,)) if symbolic else None
+    return Fraction(factor.value) if factor is not None and factor.is_const and factor * size == result else None
 
 
 def _regions(n: OnnxNode, count: int) -> list[tuple[Fraction, Fraction]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.dtypes import NUMBERS
-from relax_eg.errors import OnnxError, RelaxEgError, UnknownShapeError
+from relax_eg.errors import OnnxError, RelaxEgError, UndecidedError
 from relax_eg.frontends.jax.control import TracedFunctions
 from relax_eg.frontends.onnx.folding import fold_node
 from relax_eg.frontends.onnx.functions import (
@@ -38,8 +38,8 @@ MOST_NESTED = 100  # limit: functions and subgraphs inside each other; functions
 
 
 _DECLARED = (
-    'shapes that are known; where a model takes certain sizes only, inputs={"x": "n 3 32*h 32*w"} (--input "x=n 3 32*h '
-    '32*w") says so of an input'
+    'shapes that are known and fit together; where a model takes certain sizes only, inputs={"x": "n 3 32*h 32*w"} '
+    '(--input "x=n 3 32*h 32*w") says so of an input, and equal names are equal sizes'
 )
 
 
@@ -116,6 +116,19 @@ class Conversion:
             self.weights[own] = found.array
             self.params.append(self.weight_params[key])
         return self.weight_params[key]
+
+
+def dense_tensor(onnx: Any, sparse: Any) -> Any:
+    """The TensorProto of a SparseTensorProto. OnnxError for places that are outside of it."""
+    values, places = (onnx.numpy_helper.to_array(t) for t in (sparse.values, sparse.indices))
+    made = np.zeros(tuple(sparse.dims), values.dtype)
+    try:
+        made[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, made.shape)] = values
+    except (IndexError, ValueError) as error:
+        raise OnnxError(
+            f"sparse `{sparse.values.name}`: {error}\n  accepted: a place of its shape for each value"
+        ) from None
+    return onnx.numpy_helper.from_array(made, sparse.values.name)
 
 
 class GraphScope:
@@ -224,7 +237,7 @@ class GraphScope:
             raise error if text.startswith(where) else OnnxError(f"{where}: {text}") from None
         except Exception as error:  # a malformed node can cause any kind of error deep inside the handlers
             text = str(error) if isinstance(error, (RelaxEgError, ValueError)) else f"{type(error).__name__}: {error}"
-            accepted = _DECLARED if isinstance(error, UnknownShapeError) else f"inputs and attributes that {kind} takes"
+            accepted = _DECLARED if isinstance(error, UndecidedError) else f"inputs and attributes that {kind} takes"
             raise OnnxError(f"{where}: {text}\n  accepted: {accepted}") from error
         for name, value in zip(node.output, results, strict=False):
             if name and value is not None:
@@ -328,13 +341,15 @@ class GraphScope:
                     self.shared.origins.setdefault(e, origin)
 
     def _constant(self, node: Any) -> KnownArray:
-        accepted = "one of value, value_float(s), value_int(s)"
+        accepted = "one of value, sparse_value, value_float(s), value_int(s)"
         if len(node.attribute) != 1:
             raise OnnxError(f"{len(node.attribute)} attributes\n  accepted: {accepted}")
         (a,) = node.attribute
         value = self.shared.onnx.helper.get_attribute_value(a)
         if a.name == "value":
             return self._initializer(node.output[0], value)
+        if a.name == "sparse_value":
+            return self._initializer(node.output[0], dense_tensor(self.shared.onnx, value))
         if a.name in ("value_float", "value_floats"):
             return KnownArray(np.array(value, np.float32), "float32")
         if a.name in ("value_int", "value_ints"):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from relax_eg.dtypes import numpy_dtype
+from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.errors import OnnxError
 from relax_eg.ir.expr import Expr, const
 from relax_eg.limits import LARGEST_INT64
@@ -23,14 +24,24 @@ MOST_KNOWN = 1 << 16  # limit: elements of an array that is computed during the 
 MOST_SIZES = 1 << 10  # limit: elements of such an array if it holds sizes, which cost a thousand times as much each
 MOST_TERMS = 200  # limit: variables, numbers and operations in one size; sizes of real models have fewer than twenty
 
+_MAX_DENOMINATOR = 1000  # limit: denominator of a fraction that exporters write as a float
+
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A number that is computed of sizes as a float: `size / by`."""
+
+    size: Dim
+    by: int
 
 
 @dataclass(frozen=True)
 class KnownArray:
     """A known array.
 
-    - `array`: numbers of dtype `dtype`, or, with sizes among them, an array of objects.
+    - `array`: numbers of dtype `dtype`, or, with sizes or ratios of sizes among them, an array of objects.
     - `dtype`: the dtype of its elements in the program.
     - `weight()`: returns the parameter that takes the array if the program itself uses it.
     """
@@ -47,17 +58,31 @@ class KnownArray:
         return self.array.dtype == object
 
     @property
+    def has_ratios(self) -> bool:
+        return self.is_symbolic and any(isinstance(x, Ratio) for x in self.array.reshape(-1))
+
+    @property
     def expr(self) -> Expr:
         """The array as an expression of the program."""
         if self.weight is not None:
             return self.weight()
         if not self.is_symbolic:
             return const(self.array)
-        parts = [op.dim_value(Dim.of(d), self.dtype) for d in self.array.reshape(-1)]
+        parts = [_number(d, self.dtype) for d in self.array.reshape(-1)]
         if not self.array.shape:
             return parts[0]
         flat = op.concat([op.reshape(p, (1,)) for p in parts])
         return flat if self.array.ndim == 1 else op.reshape(flat, self.array.shape)
+
+
+def _number(d: Any, dtype: str) -> Expr:
+    """An element of an array that holds sizes, as an expression."""
+    if isinstance(d, float):
+        return op.full((), d, dtype)
+    size, by = (d.size, d.by) if isinstance(d, Ratio) else (Dim.of(d), 1)
+    found = op.dim_value(size, dtype if not is_float(dtype) else "int32")
+    found = op.astype(found, dtype)
+    return found if by == 1 else op.divide(found, by)
 
 
 Value = Expr | KnownArray
@@ -79,6 +104,12 @@ Held = Value | TensorList | Nothing
 """What a name of a graph stands for. An optional that has a value is that value."""
 
 
+def plain_fraction(value: float) -> Fraction:
+    """The fraction that a float32 of an exporter stands for: a plain one if there is one, otherwise the exact value."""
+    plain = Fraction(value).limit_denominator(_MAX_DENOMINATOR)
+    return plain if np.float32(plain) == np.float32(value) else Fraction(value)
+
+
 def tensor(value: Held) -> Expr:
     """A value as an expression. OnnxError for a sequence or an empty optional."""
     if isinstance(value, TensorList | Nothing):
@@ -97,10 +128,10 @@ def known_value(found: Any, dtype: str) -> KnownArray:
     if array.dtype != object:
         return KnownArray(array.astype(numpy_dtype(dtype), copy=False), dtype)
     items = [int(d) if isinstance(d, Dim) and d.is_const else d for d in array.reshape(-1)]
-    if any(isinstance(d, Dim) for d in items):
+    if any(isinstance(d, Dim | Ratio) for d in items):
         for d in items:
-            if isinstance(d, Dim):
-                _check_terms(d)
+            if isinstance(d, Dim | Ratio):
+                _check_terms(d.size if isinstance(d, Ratio) else d)
         made = np.empty(len(items), object)
         made[:] = items
         return KnownArray(made.reshape(array.shape), dtype)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,61 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from relax_eg.dtypes import dtype_of
 from relax_eg.errors import StableHloError
+from relax_eg.frontends.stablehlo.combining import COMBINING
 from relax_eg.frontends.stablehlo.loops import as_scan
-from relax_eg.frontends.stablehlo.parsing import HloOp, HloRegion
-from relax_eg.tir.functions import FUNCTIONS, REDUCTIONS
-
-Shape = tuple[Any, ...]  # sizes: integers, and JAX's symbolic dimensions
-
-
-@dataclass(frozen=True)
-class Use:
-    """One use of an operation.
-
-    - `args`: its operands as arrays.
-    - `known`: its operands that are known as arrays of sizes; None for the others.
-    - `function(region)`: a region as a function of arrays that returns a list.
-    - `is_truth_value`: whether the first operand is a truth value as a number.
-    - `makers`: the operations that made the operands; None for those made outside the region.
-    """
-
-    op: HloOp
-    args: Sequence[Any]
-    known: Sequence[np.ndarray[Any, Any] | None]
-    function: Callable[[HloRegion], Callable[..., list[Any]]]
-    is_truth_value: bool
-    makers: Sequence[HloOp | None]
-
-    def made_by(self, i: int, *names: str) -> HloOp | None:
-        """The operation that made operand `i`, if it is one of these."""
-        found = self.makers[i]
-        return found if found is not None and found.name.removeprefix("stablehlo.") in names else None
-
-    def at(self, name: str, default: Any = None) -> Any:
-        return self.op.at(name, default)
-
-    @property
-    def dtype(self) -> str:
-        kind = self.op.types[0]
-        assert kind is not None
-        return kind.dtype
-
-    @property
-    def shape(self) -> Shape:
-        """The declared shape of the first result."""
-        kind = self.op.types[0]
-        if kind is None or None in kind.shape:
-            raise StableHloError(f"{self.op.name} of a result whose sizes are not known\n  accepted: known sizes")
-        return kind.shape
-
-    def sizes(self, i: int) -> Shape:
-        """Operand `i` as sizes."""
-        found = self.known[i]
-        if found is None:
-            raise StableHloError(f"{self.op.name} to sizes that depend on values\n  accepted: sizes of shapes")
-        return tuple(found.reshape(-1))
+from relax_eg.frontends.stablehlo.ordering import sort
+from relax_eg.frontends.stablehlo.use import Use, pairs, word_in
 
 
 def _unary(f: Callable[..., Any]) -> Callable[[Use], Any]:
@@ -79,94 +30,18 @@ def _binary(f: Callable[..., Any]) -> Callable[[Use], Any]:
 _COMPARISONS: Mapping[str, Callable[..., Any]] = {
     "EQ": lax.eq, "NE": lax.ne, "LT": lax.lt, "LE": lax.le, "GT": lax.gt, "GE": lax.ge,
 }  # fmt: skip
-_MONOIDS: Mapping[str, Callable[..., Any]] = {
-    f"stablehlo.{r.function.removeprefix('bitwise_')}": getattr(lax, FUNCTIONS[r.function].primitive)
-    for r in REDUCTIONS.values()
-}
-
-
-def _text(value: Any) -> str:
-    """The word in an attribute such as `#stablehlo<comparison_direction LT>`."""
-    return str(value).rstrip(">").split(" ")[-1]
 
 
 def _compare(u: Use) -> Any:
-    return _COMPARISONS[_text(u.at("comparison_direction"))](u.args[0], u.args[1])
+    return _COMPARISONS[word_in(u.at("comparison_direction"))](u.args[0], u.args[1])
 
 
-def _monoid(region: HloRegion) -> str | None:
-    """The operation of a region that combines its two parameters; None for other regions."""
-    first, *rest = region.ops
-    if len(rest) == 1 and len(first.results) == 1 and rest[0].operands == first.results and first.name in _MONOIDS:
-        return first.name if set(first.operands) == set(region.params) else None
-    return None
-
-
-# The region by which JAX exports an argmax, as `_region_text` has it; an argmin has LT in place of GT.
-_FIRST_GREATEST = (
-    "compare GT 0 2; compare NE 0 0; or 4 5; compare EQ 0 2; compare LT 1 3; and 7 8; or 6 9; select 6 0 2; "
-    "select 10 1 3; return 11 12"
-)
-
-
-def _region_text(region: HloRegion) -> str:
-    """The operations of a region with numbers for its parameters and results."""
-    numbers: dict[int, int] = {}
-    texts: list[str] = []
-    for p in region.params:
-        numbers[p] = len(numbers)
-    for op in region.ops:
-        for r in op.results:
-            numbers[r] = len(numbers)
-        word = [_text(op.at("comparison_direction"))] if op.name == "stablehlo.compare" else []
-        operands = [str(numbers.get(x, -1)) for x in op.operands]
-        texts.append(" ".join([op.name.removeprefix("stablehlo."), *word, *operands]))
-    return "; ".join(texts)
-
-
-def _first_extreme(u: Use, dim: int) -> list[Any] | None:
-    """The values and places of the first greatest or least elements, if that is what a `reduce` of two arrays
-    computes: an array and the places along the axis, from the neutral values."""
-    x, _, start, place = u.args
-    text = _region_text(u.op.regions[0])
-    greatest = text == _FIRST_GREATEST
-    if not greatest and text != _FIRST_GREATEST.replace("GT", "LT", 1):
-        return None
-    places = u.made_by(1, "iota", "dynamic_iota")
-    if places is None or int(places.at("iota_dimension")) != dim:
-        return None
-    neutral = dtype_of(str(x.dtype)).extreme(not greatest)
-    if not all(isinstance(v, np.ndarray) for v in (start, place)) or start != neutral or place != 0:
-        return None
-    value, index = (lax.reduce_max, lax.argmax) if greatest else (lax.reduce_min, lax.argmin)
-    return [value(x, (dim,)), index(x, dim, u.args[1].dtype)]
-
-
-def _reduce(u: Use) -> Any:
-    count = len(u.args) // 2
-    xs, starts, dims = u.args[:count], u.args[count:], tuple(int(d) for d in u.at("dimensions"))
-    region = u.op.regions[0]
-    monoid = _monoid(region)
-    if monoid is not None:
-        return lax.reduce(xs[0], starts[0], _MONOIDS[monoid], dims)
-    found = _first_extreme(u, dims[0]) if count == 2 and len(dims) == 1 else None
-    if found is not None:
-        return found
-    inner = u.function(region)
-    return list(lax.reduce(tuple(xs), tuple(starts), lambda a, b: tuple(inner(*a, *b)), dims))
-
-
-def _reduce_window(u: Use) -> Any:
-    monoid = _monoid(u.op.regions[0])
-    if monoid is None or len(u.args) != 2:
-        raise StableHloError("stablehlo.reduce_window that combines by more than one operation\n  accepted: one")
-    x, rank = u.args[0], len(u.args[0].shape)
-    ones = (1,) * rank
-    padding = [(int(row[0]), int(row[1])) for row in u.at("padding", np.zeros((rank, 2), int))]
-    return lax.reduce_window(
-        x, u.args[1], _MONOIDS[monoid], tuple(u.at("window_dimensions")), tuple(u.at("window_strides", ones)), padding,
-        tuple(u.at("base_dilations", ones)), tuple(u.at("window_dilations", ones)),
-    )  # fmt: skip
+def _said_of_product(u: Use) -> dict[str, Any]:
+    """The dtype in which a product of arrays is summed, if it is not theirs, and its precision."""
+    same = {x.dtype for x in u.args[:2]} == {jnp.dtype(u.dtype)}
+    words = [word_in(w) for w in u.at("precision_config", ())]
+    chosen = tuple(getattr(lax.Precision, w) for w in words) if {*words} - {"DEFAULT"} else None
+    return {"preferred_element_type": None if same else jnp.dtype(u.dtype), "precision": chosen}
 
 
 def _dot_general(u: Use) -> Any:
@@ -175,94 +50,29 @@ def _dot_general(u: Use) -> Any:
         (d["lhs_contracting_dimensions"], d["rhs_contracting_dimensions"]),
         (d["lhs_batching_dimensions"], d["rhs_batching_dimensions"]),
     )
-    same = {x.dtype for x in u.args} == {jnp.dtype(u.dtype)}
-    return lax.dot_general(u.args[0], u.args[1], numbers, preferred_element_type=None if same else jnp.dtype(u.dtype))
+    return lax.dot_general(u.args[0], u.args[1], numbers, **_said_of_product(u))
 
 
 def _convolution(u: Use) -> Any:
     d = u.at("dimension_numbers")
-    if any(u.at("window_reversal", ())):
-        raise StableHloError("stablehlo.convolution with a reversed window\n  accepted: one without")
     spec = lax.ConvDimensionNumbers(
         (d["input_batch_dimension"], d["input_feature_dimension"], *d["input_spatial_dimensions"]),
         (d["kernel_output_feature_dimension"], d["kernel_input_feature_dimension"], *d["kernel_spatial_dimensions"]),
         (d["output_batch_dimension"], d["output_feature_dimension"], *d["output_spatial_dimensions"]),
     )
+    x, w = u.args[:2]
     space = len(d["input_spatial_dimensions"])
-    flat = u.sizes(2) if len(u.args) > 2 else tuple(np.asarray(u.at("padding", np.zeros(2 * space, int))).reshape(-1))
-    padding = [(_size(flat[2 * i]), _size(flat[2 * i + 1])) for i in range(space)]
-    same = {x.dtype for x in u.args[:2]} == {jnp.dtype(u.dtype)}
+    turned = [d["kernel_spatial_dimensions"][i] for i, yes in enumerate(u.at("window_reversal", ())) if yes]
+    padding, dilation = pairs(u.sizes(2, "padding", (0,) * (2 * space))), u.at("lhs_dilation") or (1,) * space
+    if any(not isinstance(size, int) for pair in padding for size in pair):  # `jax.lax` takes only numbers
+        widths = [(0, 0, 0)] * x.ndim
+        for axis, (low, high), step in zip(d["input_spatial_dimensions"], padding, dilation, strict=True):
+            widths[axis] = (low, high, step - 1)
+        x, padding, dilation = lax.pad(x, jnp.zeros((), x.dtype), widths), [(0, 0)] * space, (1,) * space
     return lax.conv_general_dilated(
-        u.args[0], u.args[1], tuple(u.at("window_strides", (1,) * space)), padding, u.at("lhs_dilation"),
-        u.at("rhs_dilation"), spec, u.at("feature_group_count", 1), u.at("batch_group_count", 1),
-        preferred_element_type=None if same else jnp.dtype(u.dtype),
+        x, lax.rev(w, turned) if turned else w, tuple(u.at("window_strides", (1,) * space)), padding, tuple(dilation),
+        u.at("rhs_dilation"), spec, u.at("feature_group_count", 1), u.at("batch_group_count", 1), **_said_of_product(u),
     )  # fmt: skip
-
-
-def _size(value: Any) -> Any:
-    return int(value) if isinstance(value, np.integer) else value
-
-
-def _indices_last(indices: Any, axis: int) -> Any:
-    """Start indices with their vectors along the last axis, as JAX has them."""
-    if axis == len(indices.shape):
-        return lax.expand_dims(indices, [axis])
-    return jnp.moveaxis(indices, axis, -1)
-
-
-def _gather(u: Use) -> Any:
-    d = u.at("dimension_numbers")
-    numbers = lax.GatherDimensionNumbers(
-        d["offset_dims"], d["collapsed_slice_dims"], d["start_index_map"], d["operand_batching_dims"],
-        d["start_indices_batching_dims"],
-    )  # fmt: skip
-    sizes = u.sizes(2) if len(u.args) > 2 else tuple(u.at("slice_sizes"))
-    indices = _indices_last(u.args[1], d["index_vector_dim"])
-    return lax.gather(u.args[0], indices, numbers, tuple(map(_size, sizes)), mode="clip")
-
-
-def _scatter(u: Use) -> Any:
-    if len(u.args) != 3:
-        raise StableHloError("stablehlo.scatter of several arrays\n  accepted: one array")
-    d, region = u.at("scatter_dimension_numbers"), u.op.regions[0]
-    numbers = lax.ScatterDimensionNumbers(
-        d["update_window_dims"], d["inserted_window_dims"], d["scattered_dims_to_operand_dims"],
-        d["input_batching_dims"], d["scatter_indices_batching_dims"],
-    )  # fmt: skip
-    (last,) = [op for op in region.ops if not op.results]
-    kinds: dict[str | None, Callable[..., Any]] = {
-        "stablehlo.add": lax.scatter_add, "stablehlo.multiply": lax.scatter_mul, "stablehlo.minimum": lax.scatter_min,
-        "stablehlo.maximum": lax.scatter_max,
-    }  # fmt: skip
-    kind = lax.scatter if last.operands == region.params[1:] else kinds.get(_monoid(region))
-    if kind is None:
-        raise StableHloError("stablehlo.scatter with another combination\n  accepted: set, add, multiply, min, max")
-    indices = _indices_last(u.args[1], d["index_vector_dim"])
-    return kind(u.args[0], indices, u.args[2], numbers, mode="drop", unique_indices=bool(u.at("unique_indices", False)),
-                indices_are_sorted=bool(u.at("indices_are_sorted", False)))  # fmt: skip
-
-
-def _sort(u: Use) -> Any:
-    """Sorts by the leading operands that the comparison reads."""
-    region, axis = u.op.regions[0], int(u.at("dimension", -1)) % len(u.args[0].shape)
-    origin = {p: {p} for p in region.params}  # the parameters that each value comes from
-    read: set[int] = set()
-    directions: set[str] = set()
-    for op in region.ops:
-        found = set().union(*(origin.get(x, set[int]()) for x in op.operands), set[int]())
-        origin |= dict.fromkeys(op.results, found)
-        word = _text(op.at("comparison_direction")) if op.name == "stablehlo.compare" else ""
-        if word in ("LT", "GT", "LE", "GE"):
-            first = origin.get(op.operands[0], set[int]())
-            forward = all(region.params.index(p) % 2 == 0 for p in first)
-            directions.add(word[0] if forward else {"L": "G", "G": "L"}[word[0]])
-            read |= {region.params.index(p) // 2 for p in found}
-    if len(directions) != 1 or read != set(range(len(read))):
-        raise StableHloError("stablehlo.sort by another comparison\n  accepted: rising or falling, by leading operands")
-    falling = directions == {"G"}
-    xs = [lax.rev(x, (axis,)) for x in u.args] if falling else list(u.args)  # keeps the order of equal elements
-    found = lax.sort(tuple(xs), dimension=axis, is_stable=True, num_keys=len(read))
-    return [lax.rev(x, (axis,)) for x in found] if falling else list(found)
 
 
 def _while(u: Use) -> Any:
@@ -286,27 +96,23 @@ def _if(u: Use) -> Any:
 
 
 def _pad(u: Use) -> Any:
-    if len(u.args) > 2:
-        columns = [u.sizes(i) for i in (2, 3, 4)]
-    else:
-        columns = [u.at(name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding")]
-    return lax.pad(u.args[0], u.args[1], [tuple(map(_size, row)) for row in zip(*columns, strict=True)])
+    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    columns = [u.sizes(2 + i, name) for i, name in enumerate(names)]
+    return lax.pad(u.args[0], u.args[1], list(zip(*columns, strict=True)))
 
 
 def _slice(u: Use) -> Any:
-    columns = [u.sizes(i) for i in (1, 2, 3)] if len(u.args) > 1 else [
-        u.at(name) for name in ("start_indices", "limit_indices", "strides")
-    ]  # fmt: skip
-    return lax.slice(u.args[0], *(tuple(map(_size, c)) for c in columns))
+    names = ("start_indices", "limit_indices", "strides")
+    return lax.slice(u.args[0], *(u.sizes(1 + i, name) for i, name in enumerate(names)))
 
 
 def _broadcast(u: Use) -> Any:
     shape = u.sizes(1) if len(u.args) > 1 else u.shape
-    return lax.broadcast_in_dim(u.args[0], tuple(map(_size, shape)), tuple(u.at("broadcast_dimensions")))
+    return lax.broadcast_in_dim(u.args[0], shape, tuple(u.at("broadcast_dimensions")))
 
 
 def _triangular_solve(u: Use) -> Any:
-    way = _text(u.at("transpose_a"))
+    way = word_in(u.at("transpose_a"))
     return lax.linalg.triangular_solve(
         u.args[0], u.args[1], left_side=u.at("left_side"), lower=u.at("lower"), unit_diagonal=u.at("unit_diagonal"),
         transpose_a=way != "NO_TRANSPOSE", conjugate_a=way == "ADJOINT",
@@ -319,15 +125,59 @@ def _cholesky(u: Use) -> Any:
     return found if u.at("lower", False) else jnp.conj(jnp.swapaxes(found, -1, -2))
 
 
-def _round_away(x: Any) -> Any:
-    return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
+def _power(x: Any, y: Any) -> Any:
+    """A power. That of integers with a negative exponent is the quotient 1 / x**-y, rounded to 0."""
+    if x.dtype.kind not in "iu":
+        return lax.pow(x, y)
+    power = jnp.power(x, jnp.maximum(y, 0))
+    odd = jnp.where(y & 1 == 1, x, jnp.ones_like(x))  # the powers of -1
+    return jnp.where(y < 0, jnp.where(jnp.abs(x) == 1, odd, jnp.zeros_like(x)), power)
 
 
-_CHLO: Mapping[str, Callable[..., Any]] = {
-    "acos": lax.acos, "acosh": lax.acosh, "asin": lax.asin, "asinh": lax.asinh, "atan": lax.atan, "atanh": lax.atanh,
-    "cosh": lax.cosh, "digamma": lax.digamma, "erf": lax.erf, "erfc": lax.erfc, "erf_inv": lax.erf_inv,
-    "lgamma": lax.lgamma, "sinh": lax.sinh, "square": lax.square, "tan": lax.tan,
-}  # fmt: skip
+def _top_k(u: Use) -> list[Any]:
+    """The greatest elements of each row and their places; the least ones where `largest` is false."""
+    x, k = u.args[0], int(u.at("k"))
+    if u.at("largest", True):
+        return list(lax.top_k(x, k))
+    axis = x.ndim - 1
+    found = lax.sort((x, lax.broadcasted_iota(np.int32, x.shape, axis)), dimension=axis, is_stable=True, num_keys=1)
+    return [lax.slice_in_dim(y, 0, k, axis=axis) for y in found]
+
+
+def _approx_top_k(u: Use) -> list[Any]:
+    """JAX's `approx_max_k` and `approx_min_k`, of which the comparison is the function that the call names."""
+    said = u.at("mhlo.backend_config")
+    word = next(word_in(op.at("comparison_direction")) for op in u.op.regions[0].ops if op.name == "stablehlo.compare")
+    return list((lax.approx_max_k if word == "GT" else lax.approx_min_k)(
+        u.args[0], int(said["top_k"]), int(said["reduction_dim"]), float(said["recall_target"]),
+        int(said["reduction_input_size_override"]), bool(said["aggregate_to_topk"]),
+    ))  # fmt: skip
+
+
+def _random_bits(u: Use) -> list[Any]:
+    kind = u.op.types[1]
+    assert kind is not None
+    algorithm = getattr(lax.RandomAlgorithm, f"RNG_{word_in(u.at('rng_algorithm'))}")
+    shape = u.sizes(1) if len(u.args) > 1 else kind.shape
+    dtype: Any = jnp.dtype(kind.dtype)
+    return list(lax.rng_bit_generator(u.args[0], shape, dtype, algorithm))
+
+
+def _random(u: Use) -> Any:
+    if word_in(u.at("rng_distribution")) != "UNIFORM":
+        raise StableHloError("stablehlo.rng of a normal distribution\n  accepted: a uniform one; rng_bit_generator")
+    return lax.rng_uniform(u.args[0], u.args[1], u.sizes(2))
+
+
+def _index_select(u: Use) -> Any:
+    axis, batch = int(u.at("dim")), int(u.at("batch_dims", 0))
+
+    def take(x: Any, places: Any) -> Any:
+        return jnp.take(x, places, axis=axis - batch, mode="clip")
+
+    for _ in range(batch):
+        take = jax.vmap(take)
+    return take(*u.args)
 
 
 def _batch_norm(u: Use) -> Any:
@@ -345,50 +195,103 @@ def _batch_norm(u: Use) -> Any:
     return y if moments else [y, mean, variance]
 
 
-OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
-    **{f"stablehlo.{name}": _unary(f) for name, f in {
-        "abs": lax.abs, "cbrt": lax.cbrt, "ceil": lax.ceil, "cosine": lax.cos, "count_leading_zeros": lax.clz,
-        "exponential": lax.exp, "exponential_minus_one": lax.expm1, "floor": lax.floor, "imag": lax.imag,
-        "is_finite": lax.is_finite, "log": lax.log, "log_plus_one": lax.log1p, "logistic": lax.logistic,
-        "negate": lax.neg, "not": lax.bitwise_not, "popcnt": lax.population_count, "real": lax.real,
-        "round_nearest_afz": _round_away, "rsqrt": lax.rsqrt, "sign": lax.sign,
-        "round_nearest_even": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
-        "sine": lax.sin, "sqrt": lax.sqrt, "tan": lax.tan, "tanh": lax.tanh,
-        "optimization_barrier": lambda x: x,
-    }.items()},
-    **{f"stablehlo.{name}": _binary(f) for name, f in {
-        "add": lax.add, "and": lax.bitwise_and, "atan2": lax.atan2, "complex": lax.complex, "divide": lax.div,
-        "maximum": lax.max, "minimum": lax.min, "multiply": lax.mul, "or": lax.bitwise_or, "power": lax.pow,
-        "remainder": lax.rem, "shift_left": lax.shift_left, "shift_right_arithmetic": lax.shift_right_arithmetic,
-        "shift_right_logical": lax.shift_right_logical, "subtract": lax.sub, "xor": lax.bitwise_xor,
-    }.items()},
-    **{f"chlo.{name}": _unary(f) for name, f in _CHLO.items()},
-    "chlo.top_k": lambda u: list(lax.top_k(u.args[0], int(u.at("k")))),
-    "stablehlo.batch_norm_inference": _batch_norm, "stablehlo.batch_norm_training": _batch_norm,
+def _batch_norm_slopes(u: Use) -> list[Any]:
+    """The derivatives of `batch_norm_training` in its operand, scale and offset, with the moments that it returned."""
+    x, scale, mean, variance, cotangent = u.args
+    feature = int(u.at("feature_index"))
+    axes = tuple(a for a in range(x.ndim) if a != feature)
+
+    def spread(v: Any) -> Any:
+        return lax.broadcast_in_dim(v, x.shape, (feature,))
+
+    root = lax.rsqrt(variance + u.at("epsilon"))
+    normal = (x - spread(mean)) * spread(root)
+    of_scale, of_offset = jnp.sum(cotangent * normal, axes), jnp.sum(cotangent, axes)
+    count = math.prod(x.shape[a] for a in axes)
+    centred = cotangent - (spread(of_offset) + normal * spread(of_scale)) / count
+    return [spread(scale * root) * centred, of_scale, of_offset]
+
+
+_UNARY: Mapping[str, Callable[..., Any]] = {
+    "chlo.acos": lax.acos, "chlo.acosh": lax.acosh, "chlo.asin": lax.asin, "chlo.asinh": lax.asinh,
+    "chlo.atan": lax.atan, "chlo.atanh": lax.atanh, "chlo.bessel_i1e": lax.bessel_i1e, "chlo.conj": lax.conj,
+    "chlo.cosh": lax.cosh, "chlo.digamma": lax.digamma, "chlo.erf": lax.erf, "chlo.erf_inv": lax.erf_inv,
+    "chlo.erfc": lax.erfc, "chlo.is_inf": jnp.isinf, "chlo.is_neg_inf": jnp.isneginf, "chlo.is_pos_inf": jnp.isposinf,
+    "chlo.lgamma": lax.lgamma, "chlo.sinh": lax.sinh, "chlo.square": lax.square, "chlo.tan": lax.tan,
+    "stablehlo.abs": lax.abs, "stablehlo.cbrt": lax.cbrt, "stablehlo.ceil": lax.ceil, "stablehlo.cosine": lax.cos,
+    "stablehlo.count_leading_zeros": lax.clz, "stablehlo.exponential": lax.exp,
+    "stablehlo.exponential_minus_one": lax.expm1, "stablehlo.floor": lax.floor, "stablehlo.imag": lax.imag,
+    "stablehlo.is_finite": lax.is_finite, "stablehlo.log": lax.log, "stablehlo.log_plus_one": lax.log1p,
+    "stablehlo.logistic": lax.logistic, "stablehlo.negate": lax.neg, "stablehlo.not": lax.bitwise_not,
+    "stablehlo.popcnt": lax.population_count, "stablehlo.real": lax.real,
+    "stablehlo.round_nearest_afz": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
+    "stablehlo.round_nearest_even": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
+    "stablehlo.rsqrt": lax.rsqrt, "stablehlo.sign": lax.sign, "stablehlo.sine": lax.sin, "stablehlo.sqrt": lax.sqrt,
+    "stablehlo.tan": lax.tan, "stablehlo.tanh": lax.tanh,
+}  # fmt: skip
+_BINARY: Mapping[str, Callable[..., Any]] = {
+    "chlo.mulhi": lax.mulhi, "chlo.next_after": lax.nextafter, "chlo.polygamma": lax.polygamma, "chlo.zeta": lax.zeta,
+    "stablehlo.add": lax.add, "stablehlo.and": lax.bitwise_and, "stablehlo.atan2": lax.atan2,
+    "stablehlo.complex": lax.complex, "stablehlo.divide": lax.div, "stablehlo.maximum": lax.max,
+    "stablehlo.minimum": lax.min, "stablehlo.multiply": lax.mul, "stablehlo.or": lax.bitwise_or,
+    "stablehlo.power": _power, "stablehlo.remainder": lax.rem, "stablehlo.shift_left": lax.shift_left,
+    "stablehlo.shift_right_arithmetic": lax.shift_right_arithmetic,
+    "stablehlo.shift_right_logical": lax.shift_right_logical, "stablehlo.subtract": lax.sub,
+    "stablehlo.xor": lax.bitwise_xor,
+}  # fmt: skip
+
+
+def _broadcast_first(f: Callable[[Use], Any]) -> Callable[[Use], Any]:
+    return lambda u: f(replace(u, args=jnp.broadcast_arrays(*u.args)))
+
+
+_OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
+    **COMBINING,
+    **{name: _unary(f) for name, f in _UNARY.items()},
+    **{name: _binary(f) for name, f in _BINARY.items()},
+    "chlo.top_k": _top_k,
+    "ApproxTopK": _approx_top_k, "sdy.sharding_constraint": lambda u: u.args[0],
+    "stablehlo.batch_norm_grad": _batch_norm_slopes, "stablehlo.batch_norm_inference": _batch_norm,
+    "stablehlo.batch_norm_training": _batch_norm,
     "stablehlo.bitcast_convert": lambda u: lax.bitcast_convert_type(u.args[0], jnp.dtype(u.dtype)),
     "stablehlo.broadcast_in_dim": _broadcast, "stablehlo.case": _case, "stablehlo.cholesky": _cholesky,
     "stablehlo.clamp": lambda u: lax.clamp(*u.args), "stablehlo.compare": _compare,
     "stablehlo.concatenate": lambda u: lax.concatenate(u.args, int(u.at("dimension"))),
     "stablehlo.convert": lambda u: lax.convert_element_type(u.args[0], jnp.dtype(u.dtype)),
-    "stablehlo.convolution": _convolution, "stablehlo.dot_general": _dot_general,
+    "stablehlo.convolution": _convolution, 
+    "stablehlo.dot": lambda u: lax.dot(*u.args, **_said_of_product(u)), "stablehlo.dot_general": _dot_general,
     "stablehlo.dynamic_broadcast_in_dim": _broadcast, "stablehlo.dynamic_conv": _convolution,
-    "stablehlo.dynamic_gather": _gather,
     "stablehlo.dynamic_iota": lambda u: lax.broadcasted_iota(
-        jnp.dtype(u.dtype), tuple(map(_size, u.sizes(0))), int(u.at("iota_dimension"))),
+        jnp.dtype(u.dtype), u.sizes(0), int(u.at("iota_dimension"))),
     "stablehlo.dynamic_pad": _pad,
-    "stablehlo.dynamic_reshape": lambda u: lax.reshape(u.args[0], tuple(map(_size, u.sizes(1)))),
-    "stablehlo.dynamic_slice": lambda u: lax.dynamic_slice(u.args[0], u.args[1:], tuple(u.at("slice_sizes"))),
-    "stablehlo.dynamic_update_slice": lambda u: lax.dynamic_update_slice(u.args[0], u.args[1], u.args[2:]),
-    "stablehlo.fft": lambda u: lax.fft(u.args[0], _text(u.at("fft_type")), tuple(map(int, u.at("fft_length")))),
-    "stablehlo.gather": _gather, "stablehlo.if": _if,
+    "stablehlo.dynamic_reshape": lambda u: lax.reshape(u.args[0], u.sizes(1)),
+    "stablehlo.dynamic_rng_bit_generator": _random_bits,
+    "stablehlo.dynamic_slice": lambda u: lax.dynamic_slice(
+        u.args[0], u.args[1:], tuple(u.at("slice_sizes")), allow_negative_indices=False),
+    "stablehlo.dynamic_top_k": _top_k,
+    "stablehlo.dynamic_update_slice": lambda u: lax.dynamic_update_slice(
+        u.args[0], u.args[1], u.args[2:], allow_negative_indices=False),
+    "stablehlo.einsum": lambda u: jnp.einsum(u.at("einsum_config"), *u.args, **_said_of_product(u)),
+    "stablehlo.fft": lambda u: lax.fft(u.args[0], word_in(u.at("fft_type")), tuple(map(int, u.at("fft_length")))),
+    "stablehlo.if": _if,
     "stablehlo.iota": lambda u: lax.broadcasted_iota(jnp.dtype(u.dtype), u.shape, int(u.at("iota_dimension"))),
-    "stablehlo.pad": _pad, "stablehlo.real_dynamic_slice": _slice, "stablehlo.reduce": _reduce,
+    "stablehlo.optimization_barrier": lambda u: list(u.args), "stablehlo.pad": _pad,
+    "stablehlo.real_dynamic_slice": _slice,
     "stablehlo.reduce_precision": lambda u: lax.reduce_precision(
         u.args[0], int(u.at("exponent_bits")), int(u.at("mantissa_bits"))),
-    "stablehlo.reduce_window": _reduce_window,
     "stablehlo.reshape": lambda u: lax.reshape(u.args[0], u.shape),
-    "stablehlo.reverse": lambda u: lax.rev(u.args[0], tuple(u.at("dimensions"))), "stablehlo.scatter": _scatter,
+    "stablehlo.reverse": lambda u: lax.rev(u.args[0], tuple(u.at("dimensions"))),
+    "stablehlo.rng": _random, "stablehlo.rng_bit_generator": _random_bits,
     "stablehlo.select": lambda u: jax.lax.select_n(u.args[0], u.args[2], u.args[1]), "stablehlo.slice": _slice,
-    "stablehlo.sort": _sort, "stablehlo.transpose": lambda u: lax.transpose(u.args[0], tuple(u.at("permutation"))),
+    "stablehlo.sort": sort, "stablehlo.transpose": lambda u: lax.transpose(u.args[0], tuple(u.at("permutation"))),
+    "stablehlo.torch_index_select": _index_select,
     "stablehlo.triangular_solve": _triangular_solve, "stablehlo.while": _while,
 }  # fmt: skip
+# CHLO's operations that broadcast their operands, as numpy does, are those that do not, by their names.
+OPERATIONS: Mapping[str, Callable[[Use], Any]] = {
+    **_OPERATIONS,
+    **{
+        f"chlo.broadcast_{name.partition('.')[2]}": _broadcast_first(_OPERATIONS[name])
+        for name in (*_BINARY, "stablehlo.compare", "stablehlo.select")
+    },
+}

@@ -97,13 +97,14 @@ class HloRegion:
 
 @dataclass(frozen=True, eq=False)
 class HloModule:
-    """A module: functions by name."""
+    """A module.
+
+    - `functions`: its functions by name.
+    - `main`: the function that it is read for: `main`, or its only public function.
+    """
 
     functions: Mapping[str, HloRegion]
-
-    @property
-    def main(self) -> HloRegion:
-        return self.functions["main"]
+    main: HloRegion
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
@@ -132,16 +133,23 @@ def parse_module(source: str | bytes) -> HloModule:
         except Exception as error:  # the bindings raise errors of several classes
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             first = next((line for line in lines if "error:" in line), lines[0] if lines else type(error).__name__)
+            if (quantized := re.search(r'!"quant"<"(.*?)">', first)) is not None:  # a dialect that jaxlib does not have
+                raise _no_element(f"!quant.{quantized[1]}") from None
             raise StableHloError(f"no StableHLO ({first})\n  accepted: the text or bytes of a module") from None
         reader = _Reader()
-        functions = {
-            str(op.attributes["sym_name"].value): reader.region(op.regions[0])
-            for op in module.body.operations
-            if op.operation.name == "func.func"
-        }
-    if "main" not in functions:
-        raise StableHloError("a module without a function `main`\n  accepted: a module with one")
-    return HloModule(functions)
+        functions: dict[str, HloRegion] = {}
+        public: list[str] = []
+        for op in module.body.operations:
+            if op.operation.name == "func.func":
+                name = str(op.attributes["sym_name"].value)
+                functions[name] = reader.region(op.regions[0])
+                if "sym_visibility" not in op.attributes or op.attributes["sym_visibility"].value == "public":
+                    public.append(name)
+    if "main" not in functions and len(public) != 1:
+        named = f": {', '.join(public)}" if public else ""
+        text = f"a module without a function `main`, of {len(public)} public functions{named}"
+        raise StableHloError(f"{text}\n  accepted: a module with `main`, or with one public function")
+    return HloModule(functions, functions["main" if "main" in functions else public[0]])
 
 
 class _Reader:
@@ -194,8 +202,12 @@ def _type(kind: Any) -> HloType | None:
 def _element(kind: Any) -> str:
     found = _ELEMENTS.get(str(kind))
     if found is None:
-        raise StableHloError(f"elements of type {kind}\n  accepted: {', '.join(_ELEMENTS)}")
+        raise _no_element(str(kind))
     return found
+
+
+def _no_element(kind: str) -> StableHloError:
+    return StableHloError(f"elements of type {kind}\n  accepted: {', '.join(_ELEMENTS)}")
 
 
 def _plain(a: Any) -> Any:

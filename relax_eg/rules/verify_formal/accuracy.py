@@ -123,7 +123,7 @@ def may_have_masks(instance: Instance) -> bool:
     if len(mask_values(instance)) > 1:
         return True
     numbers: set[Expr] = set()
-    exact = {p for p in instance.params if not is_float(p.dtype)}
+    exact = {p for p in instance.params if isinstance(p.annotation, Tensor) and not is_float(p.dtype)}
     sums: set[Expr] = set()
     for e in postorder(instance.left):
         if e.op == VAR or not isinstance(e.annotation, Tensor):
