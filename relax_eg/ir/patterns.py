@@ -84,7 +84,7 @@ class _Choices(ast.NodeTransformer):
         return node  # what is in it is computed where it is called
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.Name:
-        name = self.lines.fresh("chosen")
+        name = fresh_name("chosen", self.lines.taken)
         sides = [_at(ast.Assign([ast.Name(name, ast.Store())], v), self.statement) for v in (node.body, node.orelse)]
         made = self.lines.visit(_at(ast.If(node.test, sides[:1], sides[1:]), self.statement))
         self.before += made if isinstance(made, list) else [made]
