@@ -197,6 +197,56 @@ def test_a_slice_that_reaches_no_end_of_its_array() -> None:
     same(fast(values(16, 4), values(5, 4)), embedded(values(16, 4), values(5, 4)))
 
 
+def framed(x: Array) -> Array:
+    """Chunks, as many as there are, and rows of a number of chunks."""
+    padded = jnp.pad(x, ((0, -x.shape[0] % 4), (0, 0)))
+    return jax.nn.softmax(padded.reshape(-1, 4, 3).sum(1), axis=0)
+
+
+DIVIDING: list[tuple[Any, Any, int]] = [
+    # The function, sizes of calls, and programs beside that for the first sizes.
+    (lambda x: x.reshape(4, -1).sum(1), (8, 12, 4, 20, 12, 36), 1),
+    (lambda x: jnp.add(*jnp.split(jax.nn.softmax(x, 0), 2)), (6, 8, 2, 14, 10), 1),
+    (lambda x: jnp.concatenate([x, x[:1]]).reshape(-1, 4, 3).max(1), (7, 11, 3, 15, 19, 27), 1),  # 4*n - 1
+    (lambda x: x.reshape(6, -1).mean(0) if x.shape[0] > 2 else x * 2, (8, 4, 6, 12, 14), 1),  # 3 of each row: 2*n
+    (lambda x: jnp.stack(jnp.split(x.reshape(-1, 2, 3).sum(1), 3)), (6, 12, 18, 24), 1),  # a division after another
+    (framed, (7, 12, 5, 8, 1), 1),  # holds for all sizes
+]
+
+
+@pytest.mark.parametrize(("fn", "sizes", "programs"), DIVIDING, ids=range(len(DIVIDING)))
+def test_divisions_without_a_remainder(fn: Any, sizes: tuple[int, ...], programs: int) -> None:
+    fast = rx.jit(fn)
+    for n in sizes:
+        same(fast(values(n, 3)), fn(jnp.asarray(values(n, 3))))
+    assert len(fast.optimized) == 1 + programs
+    found = fast.statistics()
+    assert found is not None and not found.exact and found.compilations < found.calls
+    assert {r.kind for r in found.executables} == {"capacity"}
+
+
+def test_sizes_with_a_remainder_run_as_they_would_without_us() -> None:
+    def halves(x: Array) -> Array:
+        return x if x.shape[0] % 2 else jnp.add(*jnp.split(x, 2))
+
+    fast = rx.jit(halves)
+    for n in (4, 8, 3, 6, 7):
+        same(fast(values(n)), halves(jnp.asarray(values(n))))
+    with pytest.raises(ValueError, match="equal division"):
+        fast_split = rx.jit(lambda x: jnp.split(x, 2))
+        for n in (4, 8, 5):
+            fast_split(values(n))
+
+
+def test_an_empty_array_says_nothing_of_other_sizes() -> None:
+    fast = rx.jit(lambda x: jax.nn.softmax(x @ x.T).sum(0))
+    for n in (3, 0, 5, 0, 6, 7):
+        same(fast(values(n, 4)), jax.nn.softmax(jnp.asarray(values(n, 4)) @ values(n, 4).T).sum(0))
+    assert len(fast.optimized) == 2
+    found = fast.statistics()
+    assert found is not None and found.calls == 3 and found.compilations == 1
+
+
 def test_sizes_that_nothing_serves_are_searched_for_when_hot() -> None:
     """At eight sizes the function means eight things: four programs, and the rest as written until they are hot."""
 

@@ -6,16 +6,17 @@ to vary. Each time fewer sizes are fixed or shared, so this ends.
 
 A function may mean something else at other sizes: `x[:128]` is all of a short `x`, and Python may compare sizes. A
 statement about sizes that the trace needs is assumed if it holds for the call at hand; calls for which it does not hold
-get a program of their own, traced for them. A program serves a combination of sizes only if the function, traced for
-these sizes, is that very program (`frontends.trace_check`). At other sizes the function runs as written, and it is
-searched for once a combination is called often enough.
+get a program of their own, traced for them. Where a division has to leave no remainder, as in `x.reshape(4, -1)`,
+the program is made for multiples, `4*n0` in place of `n0`. A program serves a combination of sizes only if the
+function, traced for these sizes, is that very program (`frontends.trace_check`). At other sizes, and where a size is 0,
+the function runs as written, and it is searched for once a combination is called often enough.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,6 +26,8 @@ from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import TraceError
 from relax_eg.logs import fallback, log_at, raise_if_exhausted
 from relax_eg.memo import Memo
+from relax_eg.shapes import Dim
+from relax_eg.shapes.multiples import deciding_multiples
 from relax_eg.shapes.relation import read_statement
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -32,13 +35,64 @@ Pattern = tuple[int | str, ...]
 Optimize = Callable[[list[Any], dict[str, int], Sequence[str]], Optimized]
 
 _MOST_KNOWN = 4096  # limit: combinations of shapes whose program is remembered
-_MOST_ASSUMED = 16  # limit: statements about sizes that a trace may assume
+_MOST_TRACES = 16  # limit: traces in which a program's assumptions are found, one at a time
 _MOST_PROGRAMS = 4  # limit: programs of one function, for sizes at which it means different things
 _HOT = 16  # chosen: calls after which a combination of sizes that no program serves gets a search of its own
 
 
 class OtherSizesError(Exception):
     """Raised while JAX traces: the function was called before, but only with arrays of other sizes."""
+
+
+class _Program(NamedTuple):
+    """A program, and the sizes that it serves.
+
+    - `best`: the program.
+    - `multiples`: sizes in place of a pattern's names, each over a variable of that name: `4*n0` for `n0`.
+    """
+
+    best: Optimized
+    multiples: Mapping[str, Dim]
+
+    def sizes(self, sizes: Mapping[str, int]) -> dict[str, int] | None:
+        """The program's own sizes at these of the patterns; None if it does not serve them."""
+        own = _quotients(self.multiples, sizes)
+        return None if own is None or not self.best.allows(own) else own
+
+
+class _Assumed:
+    """What is assumed of sizes so that a trace can be made.
+
+    - `sizes`: the sizes of the call at hand.
+    - `multiples`: as in `_Program`; `sizes` are those of their variables.
+    - `statements`: about these variables.
+    """
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        self.multiples: dict[str, Dim] = {}
+        self.statements: list[str] = []
+
+    def dims(self, pattern: Pattern) -> list[int | str | Dim]:
+        return [self.multiples.get(d, d) if isinstance(d, str) else d for d in pattern]
+
+    def decide(self, undecided: Sequence[str]) -> bool:
+        """Assumes the one of these comparisons that holds; whether that is something new."""
+        relation = next((r for text in undecided for r in read_statement(text) if r.holds(self.sizes)), None)
+        if relation is None or str(relation) in self.statements:
+            return False
+        if relation.op != "==":
+            self.statements.append(str(relation))
+            return True
+        finer = deciding_multiples(relation, self.sizes)
+        own = None if finer is None else _quotients(finer, self.sizes)
+        if finer is None or own is None:
+            return False
+        named = {v: Dim.var(v) for v in finer} | self.multiples
+        self.multiples = {v: d.substitute(finer) for v, d in named.items()}
+        self.sizes = own
+        self.statements.clear()  # they speak of other sizes
+        return True
 
 
 class Varying:
@@ -54,7 +108,7 @@ class Varying:
         self._name, self._optimize = name, optimize
         self._seen = [first]
         self._patterns: list[Pattern] = [*first]
-        self._programs: list[Optimized] = []
+        self._programs: list[_Program] = []
         self._known = Memo[Shapes, Optimized | None](_MOST_KNOWN)
         self._gave_up = False
         self._calls = Memo[Shapes, int](_MOST_KNOWN)
@@ -73,11 +127,11 @@ class Varying:
 
     def is_known(self, shapes: Shapes) -> bool:
         """Whether `best_for` needs no search for these shapes."""
-        if shapes in self._known or self._gave_up:
+        if shapes in self._known or self._gave_up or self._is_empty(shapes):
             return True
         sizes = _bound(self._patterns, shapes)
         full = len(self._programs) >= _MOST_PROGRAMS
-        return sizes is not None and (full or any(p.allows(sizes) for p in self._programs))
+        return sizes is not None and (full or any(p.sizes(sizes) is not None for p in self._programs))
 
     def is_hot(self, shapes: Shapes) -> bool:
         """Counts a call with shapes that no program serves; whether there were so many that these sizes deserve a
@@ -87,7 +141,7 @@ class Varying:
             return self._calls[shapes] > _HOT
 
     def _find(self, shapes: Shapes, leaves: Sequence[Any]) -> Optimized | None:
-        if self._gave_up:
+        if self._gave_up or self._is_empty(shapes):
             return None
         sizes = _bound(self._patterns, shapes)
         if sizes is None:
@@ -95,10 +149,15 @@ class Varying:
             sizes = _bound(self._patterns, shapes)
             assert sizes is not None
         for program in self._programs:
-            if program.allows(sizes):
-                return self._if_own(program, leaves)
+            if program.sizes(sizes) is not None:
+                return self._if_own(program.best, leaves)
         found = self._learn(sizes, leaves)
         return None if found is None else self._if_own(found, leaves)
+
+    def _is_empty(self, shapes: Shapes) -> bool:
+        """Whether a size is 0 that was none in another call. Programs are made for sizes from 1 on."""
+        axes = (x for dims, shape in zip(self._patterns, shapes, strict=True) for x in zip(dims, shape, strict=True))
+        return any(n == 0 and d != 0 for d, n in axes)
 
     def _if_own(self, program: Optimized, leaves: Sequence[Any]) -> Optimized | None:
         """The program, if it is the function's own at the sizes of these arrays; None otherwise. An error that the
@@ -127,27 +186,21 @@ class Varying:
         """A new program that serves `sizes`, and as many others as the function allows."""
         if len(self._programs) >= _MOST_PROGRAMS:
             return None
-        specs = [spec_of(dims, x) for dims, x in zip(self._patterns, leaves, strict=True)]
-        assume: list[str] = []
-        while True:
+        assumed, best = _Assumed(sizes), None
+        for _ in range(_MOST_TRACES):
+            specs = [spec_of(assumed.dims(p), x) for p, x in zip(self._patterns, leaves, strict=True)]
             try:
-                best = self._optimize(specs, sizes, assume)
-                break
-            except TraceError as e:
-                holding = [s for s in e.undecided or () if all(r.holds(sizes) for r in read_statement(s))]
-                if holding and holding[0] not in assume and len(assume) < _MOST_ASSUMED:
-                    assume.append(holding[0])
-                    continue
-                best = self._warn_not_optimized(e)
+                best = self._optimize(specs, assumed.sizes, assumed.statements)
                 break
             except Exception as e:
-                best = self._warn_not_optimized(e)
-                break
+                if not isinstance(e, TraceError) or not assumed.decide(e.undecided or ()):
+                    self._warn_not_optimized(e)
+                    break
         if best is None or not isinstance(best.strategy, AtCapacity):
             self._gave_up = not self._programs
             return None
         best.strategy.expect_other_sizes()
-        self._programs.append(best)
+        self._programs.append(_Program(best, assumed.multiples))
         return best
 
     def _warn_not_optimized(self, error: Exception) -> None:
@@ -168,6 +221,18 @@ def _bound(patterns: Sequence[Pattern], shapes: Shapes) -> dict[str, int] | None
     return sizes
 
 
+def _quotients(multiples: Mapping[str, Dim], sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """The values of the variables in `multiples`, each of the form `4*n - 1`, at which these have the given sizes; None
+    if there are none. Sizes that are not in `multiples` stay."""
+    found = dict(sizes)
+    for v, d in multiples.items():
+        ((_, step),) = d.terms
+        found[v], rest = divmod(sizes[v] - d.const, step)
+        if rest:
+            return None
+    return found
+
+
 def shapes_of(leaves: Sequence[Any]) -> Shapes:
     return tuple([np.shape(x) for x in leaves])
 
@@ -186,12 +251,12 @@ def _kind_of(x: Any) -> Any:
     return len(aval.shape), aval.dtype, getattr(aval, "weak_type", False)
 
 
-def spec_of(dims: Sequence[int | str], x: Any) -> Any:
+def spec_of(dims: Sequence[int | str | Dim], x: Any) -> Any:
     """The spec of an array like `x`, with these sizes."""
     aval: Any = jax.typeof(x)
     if all(isinstance(d, int) for d in dims):
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-    return f"{' '.join(map(str, dims))} @ {aval.dtype}"
+    return f"{' '.join(f'({d})' for d in dims)} @ {aval.dtype}"
 
 
 def spec_of_any(x: Any) -> Any:
