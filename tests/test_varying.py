@@ -238,6 +238,35 @@ def test_sizes_with_a_remainder_run_as_they_would_without_us() -> None:
             fast_split(values(n))
 
 
+def test_a_function_of_numbers_is_made_from_traces_for_two_sizes() -> None:
+    def graph(x: Array, source: Array, target: Array) -> Array:
+        degrees = jax.ops.segment_sum(jnp.ones(len(source)), target, num_segments=len(x))
+        return jax.ops.segment_sum(x[source], target, num_segments=len(x)) / jnp.maximum(degrees, 1)[:, None]
+
+    fast = rx.jit(graph)
+    for n, m in ((5, 9), (7, 14), (6, 12), (8, 10), (5, 16), (7, 9)):
+        edges = np.random.default_rng(n).integers(0, n, (2, m)).astype(np.int32)
+        same(fast(values(n, 3), *edges), graph(jnp.asarray(values(n, 3)), *jnp.asarray(edges)))
+    assert len(fast.optimized) == 2
+    found = fast.statistics()
+    assert found is not None and found.compilations == 1 and found.calls == 5
+
+
+def test_sizes_at_which_a_program_is_another_have_one_in_common() -> None:
+    """JAX finds no symbolic size even."""
+
+    def mirrored(x: Array) -> Array:
+        return jnp.cumsum(x) if x.shape[0] % 2 else jnp.sort(x) * x.shape[0]
+
+    fast = rx.jit(mirrored)
+    for n in (3, 5, 4, 8, 6, 7, 10, 12):
+        same(fast(values(n)), mirrored(jnp.asarray(values(n))))
+    assert len(fast.optimized) == 3
+    trusting = rx.jit(lambda x: x * len(x), dynamic=rx.Dynamic(trust=True))
+    for n in (3, 5, 4, 8):
+        same(trusting(values(n)), jnp.asarray(values(n)) * n)
+
+
 def test_an_empty_array_says_nothing_of_other_sizes() -> None:
     fast = rx.jit(lambda x: jax.nn.softmax(x @ x.T).sum(0))
     for n in (3, 0, 5, 0, 6, 7):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -23,19 +24,20 @@ import numpy as np
 
 from relax_eg.backend.optimized import Optimized
 from relax_eg.dynamic.at_capacity import AtCapacity
-from relax_eg.errors import TraceError
+from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.logs import fallback, log_at, raise_if_exhausted
 from relax_eg.memo import Memo
 from relax_eg.shapes import Dim
 from relax_eg.shapes.multiples import deciding_multiples
-from relax_eg.shapes.relation import read_statement
+from relax_eg.shapes.relation import read_statement, split_bounds
 
 Shapes = tuple[tuple[int, ...], ...]
 Pattern = tuple[int | str, ...]
-Optimize = Callable[[list[Any], dict[str, int], Sequence[str]], Optimized]
+Optimize = Callable[[list[Any], dict[str, int], Sequence[str], Sequence[Sequence[Any]]], Optimized]
 
 _MOST_KNOWN = 4096  # limit: combinations of shapes whose program is remembered
 _MOST_TRACES = 16  # limit: traces in which a program's assumptions are found, one at a time
+_MOST_ATTEMPTS = 16  # limit: pairs of sizes whose traces are compared, to make a program of what they have in common
 _MOST_PROGRAMS = 4  # limit: programs of one function, for sizes at which it means different things
 _HOT = 16  # chosen: calls after which a combination of sizes that no program serves gets a search of its own
 
@@ -99,8 +101,9 @@ class Varying:
     """The calls of a function with arrays of certain ranks and dtypes.
 
     - `first`: the shapes of the first call.
-    - `optimize(specs, at, assume)`: optimizes the function: `specs` has a ShapeDtypeStruct or a spec string for each
-      array, `at` the sizes to be best at, `assume` what may be assumed of sizes.
+    - `optimize(specs, at, assume, examples)`: optimizes the function: `specs` has a ShapeDtypeStruct or a spec string
+      for each array, `at` the sizes to be best at, `assume` what may be assumed of sizes, `examples` arguments by whose
+      traces it is `generalized`.
     """
 
     def __init__(self, name: str, first: Shapes, optimize: Optimize) -> None:
@@ -111,6 +114,9 @@ class Varying:
         self._programs: list[_Program] = []
         self._known = Memo[Shapes, Optimized | None](_MOST_KNOWN)
         self._gave_up = False
+        self._is_untraceable = False  # for symbolic sizes
+        self._strays: list[Shapes] = []  # at which no program is the function's own
+        self._attempts = 0  # to make a program of traces
         self._calls = Memo[Shapes, int](_MOST_KNOWN)
         self._lock = threading.Lock()
 
@@ -130,6 +136,8 @@ class Varying:
         if shapes in self._known or self._gave_up or self._is_empty(shapes):
             return True
         sizes = _bound(self._patterns, shapes)
+        if self._strays and self._attempts < _MOST_ATTEMPTS:
+            return False
         full = len(self._programs) >= _MOST_PROGRAMS
         return sizes is not None and (full or any(p.sizes(sizes) is not None for p in self._programs))
 
@@ -148,26 +156,39 @@ class Varying:
             self._generalize(shapes)
             sizes = _bound(self._patterns, shapes)
             assert sizes is not None
-        for program in self._programs:
-            if program.sizes(sizes) is not None:
-                return self._if_own(program.best, leaves)
-        found = self._learn(sizes, leaves)
-        return None if found is None else self._if_own(found, leaves)
+        serving = [p.best for p in self._programs if p.sizes(sizes) is not None]
+        if not serving and not self._is_untraceable:
+            serving = self._learn(sizes, leaves)
+        try:
+            own = next((p for p in serving if p.is_own(*leaves)), None)
+            return own if own is not None else self._from_traces(shapes, sizes, leaves)
+        except Exception as e:  # raised again when the function runs as written
+            raise_if_exhausted(e)
+            log_at(1, f"{self._name} raises {type(e).__name__} where it is traced for arrays of these sizes")
+            return None
+
+    def _from_traces(self, shapes: Shapes, sizes: dict[str, int], leaves: Sequence[Any]) -> Optimized | None:
+        """A new program from what the function's traces for these and for other shapes have in common, where no program
+        is the function's own at these; None if there is none. Where most sizes have a program, three traces are
+        compared."""
+        others = [*reversed(self._strays), self.first]
+        self._strays.append(shapes)
+        for beside in zip(others) if self._is_untraceable else zip(others, others[1:], strict=False):
+            if self._attempts == _MOST_ATTEMPTS or len(self._programs) == _MOST_PROGRAMS:
+                self._gave_up = not self._programs
+                return None
+            self._attempts += 1
+            examples = [[array_of(s, x) for s, x in zip(at, leaves, strict=True)] for at in (shapes, *beside)]
+            for found in self._learn(sizes, leaves, examples):
+                if found.is_own(*leaves):
+                    self._strays.remove(shapes)
+                    return found
+        return None
 
     def _is_empty(self, shapes: Shapes) -> bool:
         """Whether a size is 0 that was none in another call. Programs are made for sizes from 1 on."""
         axes = (x for dims, shape in zip(self._patterns, shapes, strict=True) for x in zip(dims, shape, strict=True))
         return any(n == 0 and d != 0 for d, n in axes)
-
-    def _if_own(self, program: Optimized, leaves: Sequence[Any]) -> Optimized | None:
-        """The program, if it is the function's own at the sizes of these arrays; None otherwise. An error that the
-        function raises at these sizes is raised again when it runs as written."""
-        try:
-            return program if program.is_own(*leaves) else None
-        except Exception as e:
-            raise_if_exhausted(e)
-            log_at(1, f"{self._name} raises {type(e).__name__} where it is traced for arrays of these sizes")
-            return None
 
     def _generalize(self, shapes: Shapes) -> None:
         """Makes those sizes symbolic that are not the same in all calls so far, including this one."""
@@ -182,33 +203,61 @@ class Varying:
         self._programs.clear()
         self._known.clear()
 
-    def _learn(self, sizes: dict[str, int], leaves: Sequence[Any]) -> Optimized | None:
-        """A new program that serves `sizes`, and as many others as the function allows."""
+    def _learn(
+        self, sizes: dict[str, int], leaves: Sequence[Any], examples: Sequence[Sequence[Any]] = ()
+    ) -> list[Optimized]:
+        """A new program that serves `sizes`, and as many others as the function allows; none if there is none.
+        `examples`: as of `generalized`; none for the function's own trace for symbolic sizes."""
         if len(self._programs) >= _MOST_PROGRAMS:
-            return None
+            return []
         assumed, best = _Assumed(sizes), None
         for _ in range(_MOST_TRACES):
             specs = [spec_of(assumed.dims(p), x) for p, x in zip(self._patterns, leaves, strict=True)]
             try:
-                best = self._optimize(specs, assumed.sizes, assumed.statements)
+                best = self._optimize(specs, assumed.sizes, assumed.statements, examples)
                 break
             except Exception as e:
                 if not isinstance(e, TraceError) or not assumed.decide(e.undecided or ()):
-                    self._warn_not_optimized(e)
-                    break
+                    self._is_untraceable |= not examples
+                    self._report(e, not examples)
+                    return []
         if best is None or not isinstance(best.strategy, AtCapacity):
             self._gave_up = not self._programs
-            return None
+            return []
         best.strategy.expect_other_sizes()
         self._programs.append(_Program(best, assumed.multiples))
-        return best
+        return [best]
 
-    def _warn_not_optimized(self, error: Exception) -> None:
+    def _report(self, error: Exception, is_news: bool) -> None:
+        """Logs why there is no program; at level 2 only, unless that `is_news`."""
         from relax_eg.frontends.sources import is_users_own  # not part of what a saved program imports
 
         if is_users_own(error):
             error = TraceError(f"it raises {type(error).__name__} for symbolic sizes: {error}")
-        fallback(f"{self._name} is compiled for each combination of sizes", error)
+        if isinstance(error, RelaxEgError) and not is_news:
+            log_at(2, f"{self._name} is no program for several sizes: {error}")
+        else:
+            fallback(f"{self._name} is compiled for each combination of sizes, or from traces for such", error)
+
+
+def asked_of(
+    fn: Callable[..., Any],
+    options: Mapping[str, Any],
+    at: dict[str, int] | None = None,
+    assume: Sequence[str] = (),
+    examples: Sequence[Sequence[Any]] = (),
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """What to optimize, and the options of `optimize`; `at`, `assume` and `examples` as in `Varying`."""
+    chosen = dict(options)
+    if at is not None:
+        ranges, statements = split_bounds(chosen["bounds"])
+        chosen |= {"at": at, "bounds": [ranges, *statements, *assume]}
+    if not examples:
+        return fn, chosen
+    from relax_eg.frontends.generalized import generalized  # not part of what a saved program imports
+
+    chosen["dynamic"] = replace(chosen["dynamic"], trust=False)  # what it is at other sizes is a guess
+    return generalized(fn, examples), chosen
 
 
 def _bound(patterns: Sequence[Pattern], shapes: Shapes) -> dict[str, int] | None:
@@ -253,10 +302,15 @@ def _kind_of(x: Any) -> Any:
 
 def spec_of(dims: Sequence[int | str | Dim], x: Any) -> Any:
     """The spec of an array like `x`, with these sizes."""
-    aval: Any = jax.typeof(x)
     if all(isinstance(d, int) for d in dims):
-        return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-    return f"{' '.join(f'({d})' for d in dims)} @ {aval.dtype}"
+        return array_of(dims, x)
+    return f"{' '.join(f'({d})' for d in dims)} @ {jax.typeof(x).dtype}"
+
+
+def array_of(shape: Sequence[Any], x: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of an array like `x`, with this shape."""
+    aval: Any = jax.typeof(x)
+    return jax.ShapeDtypeStruct(tuple(shape), aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def spec_of_any(x: Any) -> Any:
