@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import jax
@@ -169,11 +170,12 @@ class Varying:
 
     def _from_traces(self, shapes: Shapes, sizes: dict[str, int], leaves: Sequence[Any]) -> Optimized | None:
         """A new program from what the function's traces for these and for other shapes have in common, where no program
-        is the function's own at these; None if there is none. Where most sizes have a program, three traces are
-        compared."""
+        is the function's own at these; None if there is none. Where others have a program, three traces are compared,
+        so that a guess is wrong less often."""
         others = [*reversed(self._strays), self.first]
         self._strays.append(shapes)
-        for beside in zip(others) if self._is_untraceable else zip(others, others[1:], strict=False):
+        pairs = () if self._programs else combinations(others, 1)
+        for beside in chain(pairs, combinations(others, 2)):
             if self._attempts == _MOST_ATTEMPTS or len(self._programs) == _MOST_PROGRAMS:
                 self._gave_up = not self._programs
                 return None

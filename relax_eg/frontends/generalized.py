@@ -9,9 +9,12 @@ function's own trace at each combination of sizes that runs it.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -93,15 +96,22 @@ class _Sizes:
     def _derived(self, values: Values) -> Any:
         known = list(self._known.items())
         lines = [(*line, size) for numbers, size in known if (line := _line(numbers, values)) is not None]
-        for factor, more, size in sorted(lines, key=lambda line: (line[0] != 1, line[1] != 0)):
+        whole = [(factor, more, size) for factor, more, divisor, size in lines if divisor == 1]
+        for factor, more, size in sorted(whole, key=lambda line: (line[0] != 1, line[1] != 0)):
             if factor == 1 or more == 0:
                 return size * factor + more
-        for numbers, size in known:
-            for others, other in known:
-                if all(v == n * m for v, n, m in zip(values, numbers, others, strict=True)):
-                    return size * other
-        for factor, more, size in lines:
+        for of_two in (operator.mul, operator.add, operator.sub):
+            for (numbers, size), (others, other) in itertools.product(known, known):
+                if all(v == of_two(n, m) for v, n, m in zip(values, numbers, others, strict=True)):
+                    return of_two(size, other)
+        for factor, more, size in whole:
             return size * factor + more
+        for factor, more, divisor, size in lines if len(values) > 2 else ():  # there is one through any two points
+            dividend = size * factor + more
+            rest = dividend % divisor
+            if is_symbolic(rest):
+                raise TraceError(f"{rest} may not be 0", (f"{rest} == 0", f"{rest} != 0"))
+            return dividend // divisor
         raise _different(f"the numbers {', '.join(map(str, values))}")
 
     def floating(self, values: Values) -> Any:
@@ -117,11 +127,14 @@ class _Sizes:
         raise _different(f"the numbers {', '.join(map(str, values))}")
 
 
-def _line(numbers: Values, values: Values) -> tuple[int, int] | None:
-    """The integers a and b for which `a * n + b` takes numbers to values; None if there are none."""
-    a, rest = divmod(values[-1] - values[0], (numbers[-1] - numbers[0]) or 1)
-    b = values[0] - a * numbers[0]
-    return None if rest or any(v != a * n + b for n, v in zip(numbers, values, strict=True)) else (a, b)
+def _line(numbers: Values, values: Values) -> tuple[int, int, int] | None:
+    """The integers a, b and c > 0 for which `(a * n + b) / c` takes numbers to values; None if there are none."""
+    if numbers[-1] == numbers[0]:
+        return None
+    slope = Fraction(values[-1] - values[0], numbers[-1] - numbers[0])
+    a, c = slope.numerator, slope.denominator
+    b = c * values[0] - a * numbers[0]
+    return (a, b, c) if all(c * v == a * n + b for n, v in zip(numbers, values, strict=True)) else None
 
 
 class _Common:
@@ -170,7 +183,8 @@ class _Common:
         return made if alike else lax.convert_element_type(made, aval.dtype)
 
     def _constant(self, values: Values) -> Any:
-        """An array that each trace closes over: the same in all, of one number, or of numbers at equal distances."""
+        """An array that each trace closes over: the same in all, of one number, of numbers at equal distances, or the
+        first elements of the largest."""
         if all(v is values[0] for v in values):
             return values[0]
         if any(jnp.issubdtype(v.dtype, jax.dtypes.extended) for v in values):
@@ -185,6 +199,12 @@ class _Common:
         step = first[1] - first[0] if first.ndim == 1 and first.size > 1 and first.dtype.kind in "iuf" else None
         if step is not None and all(np.array_equal(a, first[0] + step * np.arange(a.size)) for a in arrays):
             return lax.iota(first.dtype, shape[0]) * step + first[0]
+        largest = max(arrays, key=lambda a: a.size)
+        if all(np.array_equal(a, largest[tuple(map(slice, a.shape))]) for a in arrays):
+            for n, most in zip(shape, largest.shape, strict=True):
+                if is_symbolic(n) and not n <= most:
+                    raise TraceError(f"its traces close over arrays of at most {most}")
+            return lax.slice(largest, [0] * largest.ndim, shape)
         raise _different("the arrays that they close over")
 
     def _equation(self, eqns: Sequence[Any], args: list[Any]) -> Sequence[Any]:

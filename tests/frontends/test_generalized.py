@@ -85,6 +85,41 @@ def test_a_wrong_guess_shows_where_it_is_wrong() -> None:
         np.testing.assert_array_equal(best(x), padded(x))
 
 
+def masked(x: Array) -> Array:
+    n = len(x)
+    scores = jnp.where(np.tril(np.ones((n, n), bool)), x @ x.T, -jnp.inf)
+    return jax.nn.softmax(scores) @ (x + np.sin(np.arange(n)[:, None] / np.arange(1, 5)).astype(np.float32))
+
+
+def test_arrays_of_numpy_are_the_first_elements_of_the_largest() -> None:
+    at = arrays("n 4")
+    with pytest.raises(TraceError) as error:
+        rx.trace(generalized(masked, [at(5), at(40)]), "n 4")
+    assert error.value.undecided == ("n <= 40", "n > 40")
+    best = rx.optimize(generalized(masked, [at(5), at(40)]), "n 4", bounds="n <= 40", dynamic="capacity")
+    for n in (40, 5, 17, 1, 39):
+        x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
+        assert best.is_own(x)
+        np.testing.assert_allclose(best(x), jax.jit(masked)(x), rtol=1e-5, atol=1e-5)
+
+
+def test_three_traces_tell_of_divisions() -> None:
+    def pairs(x: Array) -> Array:
+        return jnp.pad(x, (0, len(x) % 2)).reshape(-1, 2).sum(1)
+
+    at = arrays("n")
+    with pytest.raises(TraceError, match="differ in the numbers 4, 5"):
+        rx.trace(generalized(pairs, [at(7), at(9)]), "2*n-1")
+    with pytest.raises(TraceError) as error:
+        rx.trace(generalized(pairs, [at(7), at(9), at(3)]), "n")
+    assert error.value.undecided == ("mod(n + 1, 2) == 0", "mod(n + 1, 2) != 0")
+    best = rx.optimize(generalized(pairs, [at(7), at(9), at(3)]), "2*n-1")
+    for n in (5, 1, 11):
+        x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+        assert best.is_own(x)
+        np.testing.assert_allclose(best(x), pairs(jnp.asarray(x)), rtol=1e-6)
+
+
 def unrolled(x: Array) -> Array:
     return sum(x[i] for i in range(len(x)))
 
@@ -116,7 +151,10 @@ def noisy(x: Array) -> Array:
         (raises_if_long, "it raises ValueError where it is traced"),
         (structured, "differ in the structure of its result"),
         (lambda x: x[: (len(x) - 1).bit_length()], r"differ in the numbers 2, 3"),
-        (lambda x: x * np.sin(np.arange(len(x), dtype=np.float32)), "differ in the arrays that they close over"),
+        (
+            lambda x: x * np.cos(len(x) + np.arange(len(x), dtype=np.float32)),
+            "differ in the arrays that they close over",
+        ),
         (noisy, "it has effects"),
     ],
 )
