@@ -13,6 +13,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.driver import varying
+from relax_eg.dynamic import fitting
 from relax_eg.dynamic.fitting import CapacityFit
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 
@@ -319,6 +320,21 @@ def test_keys_are_padded_and_cut_wherever_they_are(jit: Any) -> None:
     assert np.asarray(grown[1]).sum() == 6
     (back,) = fit.cut(grown[:1], jit)
     assert (jax.random.key_data(back) == jax.random.key_data(keys)).all()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_results_are_cut_to_arrays_as_device_put_makes_them(short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fitting._put is not None
+    if not short:
+        monkeypatch.setattr(fitting, "_put", None)
+    for dtype in ("float32", "bfloat16", "int8", "bool"):
+        whole = jnp.asarray(values(8, 3) > 0).astype(dtype)
+        for rows in (7, 2, 0):
+            (found,) = CapacityFit((), ((0, (slice(rows), slice(3))),)).cut([whole], None)
+            wanted = jax.device_put(np.asarray(whole)[:rows])
+            assert jax.typeof(found) == jax.typeof(wanted) and found.sharding == wanted.sharding
+            assert found.committed == wanted.committed
+            np.testing.assert_array_equal(found, wanted)
 
 
 def test_functions_of_jax_that_decide_by_a_size_of_one() -> None:
