@@ -268,6 +268,20 @@ def test_sizes_at_which_a_program_is_another_have_one_in_common() -> None:
         same(trusting(values(n)), jnp.asarray(values(n)) * n)
 
 
+def test_a_call_that_raises_says_nothing_of_other_sizes() -> None:
+    fast = rx.jit(lambda x, y: jax.nn.softmax(x @ y))
+    for n, m in ((3, 3), (7, 8), (5, 5), (6, 6), (7, 6), (7, 7), (9, 8), (8, 8)):
+        x, y = values(2, n), values(m, 2)
+        if n == m:
+            same(fast(x, y), jax.nn.softmax(jnp.asarray(x) @ y))
+            continue
+        with pytest.raises(TypeError, match="dot_general"):
+            fast(x, y)
+    assert len(fast.optimized) == 2
+    found = fast.statistics()
+    assert found is not None and found.compilations == 1 and found.calls == 4
+
+
 def test_an_empty_array_says_nothing_of_other_sizes() -> None:
     fast = rx.jit(lambda x: jax.nn.softmax(x @ x.T).sum(0))
     for n in (3, 0, 5, 0, 6, 7):

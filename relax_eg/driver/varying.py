@@ -38,6 +38,7 @@ Optimize = Callable[[list[Any], dict[str, int], Sequence[str], Sequence[Sequence
 
 _MOST_KNOWN = 4096  # limit: combinations of shapes whose program is remembered
 _MOST_TRACES = 16  # limit: traces in which a program's assumptions are found, one at a time
+_MOST_FAILURES = 4  # limit: traces for symbolic sizes that fail, each at other sizes
 _MOST_ATTEMPTS = 16  # limit: pairs of sizes whose traces are compared, to make a program of what they have in common
 _MOST_PROGRAMS = 4  # limit: programs of one function, for sizes at which it means different things
 _HOT = 16  # chosen: calls after which a combination of sizes that no program serves gets a search of its own
@@ -115,7 +116,7 @@ class Varying:
         self._programs: list[_Program] = []
         self._known = Memo[Shapes, Optimized | None](_MOST_KNOWN)
         self._gave_up = False
-        self._is_untraceable = False  # for symbolic sizes
+        self._failures = 0  # to trace it for symbolic sizes
         self._strays: list[Shapes] = []  # at which no program is the function's own
         self._attempts = 0  # to make a program of traces
         self._calls = Memo[Shapes, int](_MOST_KNOWN)
@@ -152,13 +153,23 @@ class Varying:
     def _find(self, shapes: Shapes, leaves: Sequence[Any]) -> Optimized | None:
         if self._gave_up or self._is_empty(shapes):
             return None
+        before = self._seen, self._patterns, self._programs, self._known
         sizes = _bound(self._patterns, shapes)
         if sizes is None:
             self._generalize(shapes)
             sizes = _bound(self._patterns, shapes)
             assert sizes is not None
+        found = self._found(shapes, sizes, leaves)
+        if not self._programs:  # a call at which the function raises, or is no program for many sizes, says nothing
+            self._seen, self._patterns, self._programs, self._known = before
+        tried_all = self._failures >= _MOST_FAILURES and self._attempts >= _MOST_ATTEMPTS
+        self._gave_up |= tried_all and not self._programs
+        return found
+
+    def _found(self, shapes: Shapes, sizes: dict[str, int], leaves: Sequence[Any]) -> Optimized | None:
+        """The program for these shapes, known or new, where the patterns have these sizes."""
         serving = [p.best for p in self._programs if p.sizes(sizes) is not None]
-        if not serving and not self._is_untraceable:
+        if not serving and self._failures < _MOST_FAILURES:
             serving = self._learn(sizes, leaves)
         try:
             own = next((p for p in serving if p.is_own(*leaves)), None)
@@ -172,12 +183,11 @@ class Varying:
         """A new program from what the function's traces for these and for other shapes have in common, where no program
         is the function's own at these; None if there is none. Where others have a program, three traces are compared,
         so that a guess is wrong less often."""
-        others = [*reversed(self._strays), self.first]
-        self._strays.append(shapes)
+        others = [*(s for s in reversed(self._strays) if s != shapes), self.first]
+        self._strays += [] if shapes in self._strays else [shapes]
         pairs = () if self._programs else combinations(others, 1)
         for beside in chain(pairs, combinations(others, 2)):
             if self._attempts == _MOST_ATTEMPTS or len(self._programs) == _MOST_PROGRAMS:
-                self._gave_up = not self._programs
                 return None
             self._attempts += 1
             examples = [[array_of(s, x) for s, x in zip(at, leaves, strict=True)] for at in (shapes, *beside)]
@@ -194,7 +204,7 @@ class Varying:
 
     def _generalize(self, shapes: Shapes) -> None:
         """Makes those sizes symbolic that are not the same in all calls so far, including this one."""
-        self._seen.append(shapes)
+        self._seen = [*self._seen, shapes]
         names: dict[tuple[int, ...], str] = {}
         self._patterns = []
         for history in zip(*self._seen, strict=True):
@@ -202,8 +212,8 @@ class Varying:
             self._patterns.append(
                 tuple(ns[0] if len(set(ns)) == 1 else names.setdefault(ns, f"n{len(names)}") for ns in axes)
             )
-        self._programs.clear()
-        self._known.clear()
+        self._programs = []
+        self._known = Memo(_MOST_KNOWN)
 
     def _learn(
         self, sizes: dict[str, int], leaves: Sequence[Any], examples: Sequence[Sequence[Any]] = ()
@@ -220,7 +230,7 @@ class Varying:
                 break
             except Exception as e:
                 if not isinstance(e, TraceError) or not assumed.decide(e.undecided or ()):
-                    self._is_untraceable |= not examples
+                    self._failures += not examples
                     self._report(e, not examples)
                     return []
         if best is None or not isinstance(best.strategy, AtCapacity):
