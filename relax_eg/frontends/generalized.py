@@ -49,7 +49,7 @@ def generalized(fn: Callable[..., Any], examples: Sequence[Sequence[Any]]) -> Ca
 
     @functools.wraps(fn)
     def run(*xs: Any) -> Any:
-        if not any(is_symbolic(n) for x in xs for n in x.shape):
+        if not any(is_symbolic(n) for x in xs for n in np.shape(x)):
             return fn(*xs)
         try:
             traces = [jax.make_jaxpr(fn, return_shape=True)(*arguments) for arguments in examples]
