@@ -247,9 +247,10 @@ class Varying:
         if is_users_own(error):
             error = TraceError(f"it raises {type(error).__name__} for symbolic sizes: {error}")
         if isinstance(error, RelaxEgError) and not is_news:
-            log_at(2, f"{self._name} is no program for several sizes: {error}")
+            log_at(2, f"{self._name}: {error}")
         else:
-            fallback(f"{self._name} is compiled for each combination of sizes, or from traces for such", error)
+            instead = "its traces for sizes of calls are compared, or it is compiled for each combination of sizes"
+            fallback(f"{self._name} has no program for symbolic sizes; {instead}", error)
 
 
 def asked_of(
