@@ -13,6 +13,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.driver.jitting import varying
+from relax_eg.dynamic import fitting
 from relax_eg.dynamic.fitting import CapacityFit
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 
@@ -197,6 +198,99 @@ def test_a_slice_that_reaches_no_end_of_its_array() -> None:
     same(fast(values(16, 4), values(5, 4)), embedded(values(16, 4), values(5, 4)))
 
 
+def framed(x: Array) -> Array:
+    """Chunks, as many as there are, and rows of a number of chunks."""
+    padded = jnp.pad(x, ((0, -x.shape[0] % 4), (0, 0)))
+    return jax.nn.softmax(padded.reshape(-1, 4, 3).sum(1), axis=0)
+
+
+DIVIDING: list[tuple[Any, Any, int]] = [
+    # The function, sizes of calls, and programs beside that for the first sizes.
+    (lambda x: x.reshape(4, -1).sum(1), (8, 12, 4, 20, 12, 36), 1),
+    (lambda x: jnp.add(*jnp.split(jax.nn.softmax(x, 0), 2)), (6, 8, 2, 14, 10), 1),
+    (lambda x: jnp.concatenate([x, x[:1]]).reshape(-1, 4, 3).max(1), (7, 11, 3, 15, 19, 27), 1),  # 4*n - 1
+    (lambda x: x.reshape(6, -1).mean(0) if x.shape[0] > 2 else x * 2, (8, 4, 6, 12, 14), 1),  # 3 of each row: 2*n
+    (lambda x: jnp.stack(jnp.split(x.reshape(-1, 2, 3).sum(1), 3)), (6, 12, 18, 24), 1),  # a division after another
+    (framed, (7, 12, 5, 8, 1), 1),  # holds for all sizes
+]
+
+
+@pytest.mark.parametrize(("fn", "sizes", "programs"), DIVIDING, ids=range(len(DIVIDING)))
+def test_divisions_without_a_remainder(fn: Any, sizes: tuple[int, ...], programs: int) -> None:
+    fast = rx.jit(fn)
+    for n in sizes:
+        same(fast(values(n, 3)), fn(jnp.asarray(values(n, 3))))
+    assert len(fast.optimized) == 1 + programs
+    found = fast.statistics()
+    assert found is not None and not found.exact and found.compilations < found.calls
+    assert {r.kind for r in found.executables} == {"capacity"}
+
+
+def test_sizes_with_a_remainder_run_as_they_would_without_us() -> None:
+    def halves(x: Array) -> Array:
+        return x if x.shape[0] % 2 else jnp.add(*jnp.split(x, 2))
+
+    fast = rx.jit(halves)
+    for n in (4, 8, 3, 6, 7):
+        same(fast(values(n)), halves(jnp.asarray(values(n))))
+    with pytest.raises(ValueError, match="equal division"):
+        fast_split = rx.jit(lambda x: jnp.split(x, 2))
+        for n in (4, 8, 5):
+            fast_split(values(n))
+
+
+def test_a_function_of_numbers_is_made_from_traces_for_two_sizes() -> None:
+    def graph(x: Array, source: Array, target: Array) -> Array:
+        degrees = jax.ops.segment_sum(jnp.ones(len(source)), target, num_segments=len(x))
+        return jax.ops.segment_sum(x[source], target, num_segments=len(x)) / jnp.maximum(degrees, 1)[:, None]
+
+    fast = rx.jit(graph)
+    for n, m in ((5, 9), (7, 14), (6, 12), (8, 10), (5, 16), (7, 9)):
+        edges = np.random.default_rng(n).integers(0, n, (2, m)).astype(np.int32)
+        same(fast(values(n, 3), *edges), graph(jnp.asarray(values(n, 3)), *jnp.asarray(edges)))
+    assert len(fast.optimized) == 2
+    found = fast.statistics()
+    assert found is not None and found.compilations == 1 and found.calls == 5
+
+
+def test_sizes_at_which_a_program_is_another_have_one_in_common() -> None:
+    """JAX finds no symbolic size even."""
+
+    def mirrored(x: Array) -> Array:
+        return jnp.cumsum(x) if x.shape[0] % 2 else jnp.sort(x) * x.shape[0]
+
+    fast = rx.jit(mirrored)
+    for n in (3, 5, 4, 8, 6, 7, 10, 12):
+        same(fast(values(n)), mirrored(jnp.asarray(values(n))))
+    assert len(fast.optimized) == 3
+    trusting = rx.jit(lambda x: x * len(x), dynamic=rx.Dynamic(trust=True))
+    for n in (3, 5, 4, 8):
+        same(trusting(values(n)), jnp.asarray(values(n)) * n)
+
+
+def test_a_call_that_raises_says_nothing_of_other_sizes() -> None:
+    fast = rx.jit(lambda x, y: jax.nn.softmax(x @ y))
+    for n, m in ((3, 3), (7, 8), (5, 5), (6, 6), (7, 6), (7, 7), (9, 8), (8, 8)):
+        x, y = values(2, n), values(m, 2)
+        if n == m:
+            same(fast(x, y), jax.nn.softmax(jnp.asarray(x) @ y))
+            continue
+        with pytest.raises(TypeError, match="dot_general"):
+            fast(x, y)
+    assert len(fast.optimized) == 2
+    found = fast.statistics()
+    assert found is not None and found.compilations == 1 and found.calls == 4
+
+
+def test_an_empty_array_says_nothing_of_other_sizes() -> None:
+    fast = rx.jit(lambda x: jax.nn.softmax(x @ x.T).sum(0))
+    for n in (3, 0, 5, 0, 6, 7):
+        same(fast(values(n, 4)), jax.nn.softmax(jnp.asarray(values(n, 4)) @ values(n, 4).T).sum(0))
+    assert len(fast.optimized) == 2
+    found = fast.statistics()
+    assert found is not None and found.calls == 3 and found.compilations == 1
+
+
 def test_sizes_that_nothing_serves_are_searched_for_when_hot() -> None:
     """At eight sizes the function means eight things: four programs, and the rest as written until they are hot."""
 
@@ -240,6 +334,21 @@ def test_keys_are_padded_and_cut_wherever_they_are(jit: Any) -> None:
     assert np.asarray(grown[1]).sum() == 6
     (back,) = fit.cut(grown[:1], jit)
     assert (jax.random.key_data(back) == jax.random.key_data(keys)).all()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_results_are_cut_to_arrays_as_device_put_makes_them(short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fitting._put is not None
+    if not short:
+        monkeypatch.setattr(fitting, "_put", None)
+    for dtype in ("float32", "bfloat16", "int8", "bool"):
+        whole = jnp.asarray(values(8, 3) > 0).astype(dtype)
+        for rows in (7, 2, 0):
+            (found,) = CapacityFit((), ((0, (slice(rows), slice(3))),)).cut([whole], None)
+            wanted = jax.device_put(np.asarray(whole)[:rows])
+            assert jax.typeof(found) == jax.typeof(wanted) and found.sharding == wanted.sharding
+            assert found.committed == wanted.committed
+            np.testing.assert_array_equal(found, wanted)
 
 
 def test_functions_of_jax_that_decide_by_a_size_of_one() -> None:

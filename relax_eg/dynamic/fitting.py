@@ -17,9 +17,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 
 from relax_eg.backend.padded import PaddedArray, is_key_array
 from relax_eg.shapes import Dim
+
+try:  # what `jax.device_put` calls in the end; on its way there it spends five times as long in Python
+    from jax._src.interpreters.pxla import batched_device_put as _put
+except ImportError:
+    _put = None
 
 Pattern = Sequence[Dim]
 Inside = tuple[slice, ...]
@@ -103,8 +109,16 @@ class CapacityFit:
             whole = np.asarray(made[i])
             view = whole[inside]
             # JAX may keep a view without copying; a view of a small part would keep the whole buffer alive.
-            made[i] = jax.device_put(view if 2 * view.nbytes >= whole.nbytes else view.copy())
+            made[i] = _array_beside(made[i], view if 2 * view.nbytes >= whole.nbytes else view.copy())
         return made
+
+
+def _array_beside(given: Any, values: np.ndarray[Any, Any]) -> Any:
+    """The array of JAX with these values, of the dtype of `given` and on its device, which is the default one."""
+    if _put is None:
+        return jax.device_put(values)
+    sharding = given.sharding
+    return _put(ShapedArray(values.shape, values.dtype), sharding, [values], sharding.device_set, committed=False)
 
 
 def _pad_on_device(x: Any, shape: tuple[int, ...], inside: Inside) -> Any:

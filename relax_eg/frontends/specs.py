@@ -134,8 +134,10 @@ def read_arguments(
     kwspecs: Mapping[str, Any],
     sizes: SymbolicSizes,
     assume: Sequence[str] = (),
+    hints: Sequence[str] = (),
 ) -> Arguments:
-    """The arguments of `fn` as `specs` and `kwspecs` describe them, with sizes that satisfy `assume`.
+    """The arguments of `fn` as `specs` and `kwspecs` describe them, with sizes that satisfy `assume`. `hints`: what
+    follows from it, in JAX's spelling.
 
     SpecError for a spec that cannot be read. TraceError for specs that do not fit the signature. BoundsError for a
     statement in `assume` about an unknown size.
@@ -159,7 +161,7 @@ def read_arguments(
     ]
     constraints = _constraints((path, spec) for _, path, spec in named)
     sizes.constrain(constraints)
-    sizes.add_hints(Scope(assume=assume).to_constraints())
+    sizes.add_hints([*Scope(assume=assume).to_constraints(), *hints])
     used: set[str] = set()
     leaves = [_leaf(path, argument, identifier(path, used), spec, sizes) for argument, path, spec in named]
     need_sizes(name, assume, sorted({v for leaf in leaves for d in leaf.annotation.shape or () for v in d.variables}))

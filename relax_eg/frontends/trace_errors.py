@@ -16,7 +16,11 @@ from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.sources import called_function, is_about_a_symbolic_size, user_line
 from relax_eg.frontends.specs import Leaf
 from relax_eg.shapes.constraints import dim_of_jax
+from relax_eg.shapes.multiples import deciding_multiples
+from relax_eg.shapes.relation import read_statement
 
+# What JAX says of a division that has to leave no remainder, by its own name in reshapes and splits.
+_REMAINDER = re.compile(r"The remainder (.+) should be 0|does not result in an equal division: rest is (.+)")
 _NEGATED = {">=": "<", ">": "<=", "<=": ">", "<": ">="}
 _SHOWN = 6  # limit: arguments listed in a message
 
@@ -30,7 +34,8 @@ _SIZE = (
 )
 _SIZE_AS_NUMBER = (
     "an integer for that size in the spec; or a function of jax.numpy, which takes symbolic sizes: "
-    "jnp.sqrt(x.shape[-1]) instead of math.sqrt or ** 0.5, jnp.zeros instead of np.zeros"
+    "jnp.sqrt(x.shape[-1]) instead of math.sqrt or ** 0.5, jnp.zeros instead of np.zeros, "
+    "x.shape[0] instead of len(x), jax.lax.fori_loop or jax.lax.scan instead of range"
 )
 _SIZE_ALONE = "an integer for that size in the spec; or rx.jit without dims, which makes a program for each size"
 _NUMPY = "jax.numpy instead of numpy; functools.partial for values that are known before the call"
@@ -78,14 +83,28 @@ def trace_error(
             shown.append(f"and {len(leaves) - _SHOWN} more")
         lines.append(f"  with {', '.join(shown)}")
     if undecided is not None:
-        accepted += f"; bounds={undecided[0]!r} or bounds={undecided[1]!r}, which decides it"
+        decided = f"{accepted}; bounds={undecided[0]!r} or bounds={undecided[1]!r}, which decides it"
+        accepted = _multiples(undecided) or decided
     lines.append(f"  accepted: {accepted}")
     return TraceError("\n".join(lines), undecided)
 
 
+def _multiples(undecided: tuple[str, str]) -> str:
+    """The specs in which an undecided division leaves no remainder, for a message; empty where none are found."""
+    (relation,) = read_statement(undecided[0])
+    found = deciding_multiples(relation) or {}
+    instead = " and ".join(f"`{str(d).replace(' ', '')}` in place of `{v}`" for v, d in found.items())
+    return f"{instead} in the specs, so that the division leaves no remainder" if instead else ""
+
+
 def undecided_comparison(error: Exception) -> tuple[str, str] | None:
     """For an error about a comparison of sizes that JAX could not decide: the comparison and its negation, of which one
-    holds. None for other errors."""
+    holds. An equality says that a division leaves no remainder, and is spelled as JAX spells it. None for other
+    errors."""
+    rest = _REMAINDER.search(str(error))
+    if rest is not None:
+        left = rest[1] or rest[2]
+        return (f"{left} == 0", f"{left} != 0") if "mod(" in left else None
     asked = re.search(r"'([^']+)' (>=|>|<=|<) '([^']+)' is inconclusive", str(error))
     if asked is None:
         return undecided_extreme(str(error))

@@ -75,6 +75,14 @@ def padded_transform(x):
     return jnp.fft.rfft(x, 2 * x.shape[0])
 
 
+def in_rows(x):
+    return jnp.concatenate([x, x[:1]]).reshape(-1, 4)
+
+
+def numbered(x):
+    return x * len(x)
+
+
 def slope_of_product(x):
     return jax.grad(jnp.prod)(x)
 
@@ -109,6 +117,12 @@ def slope_of_product(x):
             ("n 4", "16 4"),
             ("equal sizes need equal names; bounds='n - 1 <= 16' or bounds='n - 1 > 16', which decides it",),
         ),
+        (
+            in_rows,
+            ("n",),
+            ("accepted: `4*n-1` in place of `n` in the specs, so that the division leaves no remainder",),
+        ),
+        (numbered, ("n",), ("as an integer\n", "x.shape[0] instead of len(x)")),
         (slope_of_product, ("n",), ("return jax.grad(jnp.prod)(x)", "an integer for that size")),
         (squeezes, ("n 1",), ("shape polymorphism", "an integer for that size")),
     ],
@@ -169,3 +183,9 @@ def test_what_jax_cannot_decide_is_proved_or_told() -> None:
         bool(n * n > 6)
     assert undecided_comparison(error.value) == ("n**2 > 6", "n**2 <= 6")
     assert undecided_comparison(ValueError("no")) is None
+    with pytest.raises(Exception, match="divide evenly") as error:
+        jax.eval_shape(lambda x: x.reshape(2, -1), jax.ShapeDtypeStruct((3 * n,), "float32"))
+    assert undecided_comparison(error.value) == ("mod(3*n, - 2) == 0", "mod(3*n, - 2) != 0")
+    rows = trace(lambda x: x.reshape(-1, 8), "(n + -n % 8)")  # a multiple of 8 for all n
+    assert str(rows.main.annotation.shape) == str(trace(lambda x: x, "ceildiv(n,8) 8").main.annotation.shape)
+    assert rows.main.assume == ()

@@ -35,7 +35,7 @@ from relax_eg.driver.jitting.call_path import CallPath, path_of
 from relax_eg.driver.jitting.contest import JitContestant, refusing, settling_of_jit
 from relax_eg.driver.jitting.face import JitFace
 from relax_eg.driver.jitting.thread_marks import is_marked
-from relax_eg.driver.jitting.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
+from relax_eg.driver.jitting.varying import OtherSizesError, Varying, asked_of, shapes_of, spec_of, spec_of_any
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import without_modes
 from relax_eg.driver.settling import Settle, Settling
@@ -427,26 +427,22 @@ class Jitted(JitFace):
         paths: Sequence[tuple[str, str]],
         prepares: bool,
         specs: Sequence[Any],
-        at: dict[str, int] | None = None,
-        assume: Sequence[str] = (),
+        *asked: Any,
     ) -> Optimized:
-        """The function of a call's arrays, optimized for array specs under the assumptions `assume` about sizes.
+        """The function of a call's arrays, optimized for array specs.
 
         - `held`, `tree`: the static arguments and the structure of the call, as `_split` returns them.
         - `paths`: argument and path of each array.
         - `prepares`: whether its weights are prepared.
+        - `asked`: as of `asked_of`.
         """
 
         def call(xs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             args, kwargs = jax.tree_util.tree_unflatten(tree, xs)
             return replaced(args, kwargs, held)
 
-        more: dict[str, Any] = {}
-        if at is not None:
-            ranges, statements = split_bounds(self._options["bounds"])
-            more = {"at": at, "bounds": [ranges, *statements, *assume]}
         named = [NamedSpec(argument, path, spec) for (argument, path), spec in zip(paths, specs, strict=True)]
-        best = self._optimize_flat(call, named, prepares, **more)
+        best = self._optimize_flat(call, named, prepares, *asked)
         self._connect(best, lambda *xs: call(xs))
         self._forget_paths(settings_now())
         return best
@@ -456,9 +452,10 @@ class Jitted(JitFace):
         call: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]],
         specs: Sequence[NamedSpec],
         prepares: bool,
-        **options: Any,
+        *asked: Any,
     ) -> Optimized:
-        """This function as one of flat arrays, optimized. `call`: from the arrays to `(args, kwargs)`."""
+        """This function as one of flat arrays, optimized. `call`: from the arrays to `(args, kwargs)`. `asked`: as of
+        `asked_of`."""
 
         @functools.wraps(self._fn)
         def flat(*xs: Any) -> Any:
@@ -468,8 +465,8 @@ class Jitted(JitFace):
         flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
         declared = self._declared.of([spec.argument for spec in specs], prepares)
-        best = optimize(flat, *specs, target=without_modes(self._target), **{**self._options, **declared, **options})
-        return self._keep(best)
+        of, options = asked_of(flat, {**self._options, **declared}, *asked)
+        return self._keep(optimize(of, *specs, target=without_modes(self._target), **options))
 
     def _connect(self, best: Optimized, call: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
         """Lets an optimized function serve calls of this one. `call`: from its arguments to `(args, kwargs)`."""

@@ -217,6 +217,9 @@ class Forms:
         if shape == self.nodes.all[arg].shape:
             return arg
         steps = tuple(1 if n <= 1 else s for n, s in zip(shape, steps, strict=True))
+        if (array := self.nodes.host_arrays.get(arg)) is not None:
+            ranges = [slice(a, a + n * s, s) for a, n, s in zip(starts, shape, steps, strict=True)]
+            return self.nodes.constant(array[tuple(ranges)])
         return self.nodes.add(("slice", starts, shape, steps), [arg], shape, dtype, eqn)
 
 

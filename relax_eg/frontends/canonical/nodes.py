@@ -93,6 +93,7 @@ class Nodes:
         self.all: list[CanonicalNode] = []
         self._numbers: dict[Hashable, int] = {}
         self._constants: dict[int, tuple[Any, int]] = {}
+        self.host_arrays: dict[int, np.ndarray[Any, Any]] = {}  # those that numpy made, by node
         self.kept_objects: list[Any] = []  # keeps alive the objects that nodes name by `id`
 
     def add(self, key: Hashable, args: Sequence[int], shape: Sequence[int], dtype: Any, eqn: Any = None) -> int:
@@ -135,7 +136,10 @@ class Nodes:
         array = words_of_keys(x) if keys else np.asarray(x, dtype)
         if not keys and is_small(shape, dtype):
             return self.small_array(array)
-        return self.add(("constant", str(dtype), shape, _digest(x, array)), (), shape, dtype)
+        found = self.add(("constant", str(dtype), shape, _digest(x, array)), (), shape, dtype)
+        if not isinstance(x, jax.Array):
+            self.host_arrays[found] = array
+        return found
 
     def difference(self, a: Form, b: Form) -> Difference | None:
         """The difference between two forms; None if they are the same program."""

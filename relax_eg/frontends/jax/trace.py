@@ -26,6 +26,7 @@ from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.module import Module
 from relax_eg.logs import stage
 from relax_eg.shapes import Proved, Scope
+from relax_eg.shapes.constraints import jax_constraint
 from relax_eg.shapes.prover import TIMEOUT_MS
 from relax_eg.shapes.relation import read_statement
 
@@ -128,7 +129,7 @@ def trace_function(
     proved: list[str] = []
     while True:
         sizes = SymbolicSizes(bounds)
-        arguments = read_arguments(fn, label, specs, kwspecs or {}, sizes, (*assume, *proved))
+        arguments = read_arguments(fn, label, specs, kwspecs or {}, sizes, assume, proved)
         try:
             closed, out_tree = traced_at(fn, label, arguments, [leaf.aval.shape for leaf in arguments.leaves])
             wide = bool(jax.config.values["jax_enable_x64"])
@@ -142,7 +143,7 @@ def trace_function(
             more = None if undecided is None else _proved_statement(undecided, arguments.scope, bounds or {}, assume)
             if more is None or more in proved:
                 raise trace_error(fn, label, arguments.leaves, error, undecided) from cause(error)
-            proved.append(more)  # trace again, with the proved statement as an assumption
+            proved.append(more)  # trace again, with the proved statement as a hint
 
 
 def traced_at(fn: Callable[..., Any], name: str, arguments: Arguments, shapes: Sequence[Any]) -> tuple[Any, Any]:
@@ -179,14 +180,17 @@ class UserError(Exception):
 def _proved_statement(
     undecided: tuple[str, str], scope: Scope, bounds: Mapping[str, tuple[int, int]], assume: Sequence[str]
 ) -> str | None:
-    """The one of the two statements that follows from the known facts about sizes; None if neither does."""
+    """The one of the two statements that follows from the known facts about sizes, in JAX's spelling; None if neither
+    does."""
     known = scope.child()
     for v, bound in bounds.items():
         known.bound(v, bound)
     known.assume(*assume)
     for statement in undecided:
-        if all(isinstance(known.prover.prove(r, TIMEOUT_MS), Proved) for r in read_statement(statement)):
-            return statement
+        (relation,) = read_statement(statement)
+        if isinstance(known.prover.prove(relation, TIMEOUT_MS), Proved):
+            # The text of an equality is JAX's own, and JAX divides by a constant in more forms than one.
+            return statement if relation.op == "==" else jax_constraint(relation)
     return None
 
 
