@@ -21,7 +21,7 @@ import relax_eg as rx
 from benchmarks import Quick
 from relax_eg.driver.limits.arranging import Arranger
 from relax_eg.driver.prices import ByProfile
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
 from relax_eg.memory.exact_arrangement import MOST_STEPS, arrange_exactly
 from relax_eg.memory.rematerialization import arrange
 

@@ -33,9 +33,9 @@ from relax_eg.ir.expr import VAR, Expr, const, postorder, var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ops import api as op
 from relax_eg.rules import NUMERICS, Claim, Rule, Schema
+from relax_eg.rules.checking.schema_answers import Answers
 from relax_eg.rules.content import lasting_hash
 from relax_eg.rules.rule import instances
-from relax_eg.rules.schema_answers import Answers
 from relax_eg.shapes import Dim, Relation, Scope
 
 Data = dict[str, Any]

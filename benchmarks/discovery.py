@@ -31,7 +31,7 @@ from relax_eg.egraph import Budget
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value, postorder
 from relax_eg.ops.facts import facts_named
 from relax_eg.rules import Instance, Rule, RuleSet
-from relax_eg.rules.certificates import status
+from relax_eg.rules.checking.certificates import status
 from relax_eg.rules.rule import instances
 from relax_eg.shapes import parse_signature
 

@@ -20,8 +20,8 @@ from rich.table import Table
 
 from benchmarks import Quick
 from benchmarks.egraphs import KINDS
-from relax_eg.extract.check_choice import check_choice
-from relax_eg.extract.foreign import Extracted, egraph_of, extract
+from relax_eg.extract.selection.check_choice import check_choice
+from relax_eg.extract.selection.foreign import Extracted, egraph_of, extract
 
 SIZES = (3000, 10_000, 20_000)
 QUICK_SIZE, QUICK_LIMIT = 300, 1.0  # nodes, seconds

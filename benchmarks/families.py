@@ -35,12 +35,12 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.timing import BEYOND, QUICK_SECONDS, UNSURE, WITHIN, Estimate, Timings, settled
+from relax_eg.driver.clock.measured import random_arguments
 from relax_eg.driver.families import scope_allows
-from relax_eg.driver.measured import random_arguments
 from relax_eg.driver.options import Execution, Options, read_options
 from relax_eg.driver.prices import MODE_DOUBT, call_seconds, price_at
 from relax_eg.driver.program_ends import traced_program
-from relax_eg.extract.profile import AS_USUAL
+from relax_eg.extract.profiles.profile import AS_USUAL
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Guard
 

@@ -14,11 +14,11 @@ Kendall's tau is the share of such pairs that are in order, less the share that 
 its time over that of the fastest: the median of paired ratios, which is within 10%, beyond, or unsure, and measured
 again where it is unsure (`benchmarks.timing`).
 
-With --learn, half of the programs correct prices (`relax_eg.extract.learned`), and the errors and choices of the other
-half are shown before and after; then those of all programs, learned from all. The regret of a choice by prices alone is
-the time of the candidate of lowest price over that of the fastest. A choice is settled where its interval contains 1;
-the clock then takes the faster one of it and the program as written. With --wrong the profile is wrong on purpose: its
-rates by 4 times, in both directions, and that of transposes by 10.
+With --learn, half of the programs correct prices (`relax_eg.extract.profiles.learned`), and the errors and choices of
+the other half are shown before and after; then those of all programs, learned from all. The regret of a choice by
+prices alone is the time of the candidate of lowest price over that of the fastest. A choice is settled where its
+interval contains 1; the clock then takes the faster one of it and the program as written. With --wrong the profile is
+wrong on purpose: its rates by 4 times, in both directions, and that of transposes by 10.
 
 With --settle each program is optimized and called until it is settled, and then timed beside `jax.jit` of the program
 as written.
@@ -68,16 +68,16 @@ from benchmarks.timing import (
     told,
 )  # fmt: skip
 from relax_eg.backend.family import SearchSpec
-from relax_eg.driver.measured import CandidateProgram, Entry, Search, random_arguments
+from relax_eg.driver.clock.measured import CandidateProgram, Entry, Search, random_arguments
 from relax_eg.driver.optimize import optimized
 from relax_eg.driver.options import read_options
 from relax_eg.driver.prices import NEVER_SLOWER, ByProfile, kinds_at
 from relax_eg.driver.program_ends import traced_program
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.devices import PROFILES, profile
-from relax_eg.extract.learned import PROGRAMS as OF_PROGRAMS
-from relax_eg.extract.learned import UNKNOWN, TimedProgram, corrected, expect, learn
-from relax_eg.extract.profile import AS_USUAL, Profile
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.profiles.devices import PROFILES, profile
+from relax_eg.extract.profiles.learned import PROGRAMS as OF_PROGRAMS
+from relax_eg.extract.profiles.learned import UNKNOWN, TimedProgram, corrected, expect, learn
+from relax_eg.extract.profiles.profile import AS_USUAL, Profile
 from relax_eg.extract.report import AS_WRITTEN, price_program
 from relax_eg.ir.partition import static_expressions
 from relax_eg.measure.device import this_machine

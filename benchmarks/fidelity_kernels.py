@@ -12,9 +12,9 @@ from rich.table import Table
 
 import relax_eg as rx
 from relax_eg.backend.gpu.hlo import launches
-from relax_eg.backend.lower import run_at
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.profile import Profile
+from relax_eg.backend.lowering.lower import run_at
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.extract.report import price_program
 
 KERNEL_BYTES = 0.15  # relative error up to which predicted bytes of kernels agree with those compiled

@@ -53,7 +53,7 @@ from benchmarks.timing import QUICK_SECONDS, Estimate, commit, duration, machine
 from relax_eg.backend.gpu.hlo import Launch, launches
 from relax_eg.backend.gpu.target import GpuTarget, target_for
 from relax_eg.errors import OptionError
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
 from relax_eg.measure.device import default_profile
 
 IN_A_ROW = 8  # calls that are queued before they are waited for

@@ -44,11 +44,11 @@ from relax_eg.backend.gpu.hlo import PALLAS
 from relax_eg.backend.gpu.record import GpuProgram
 from relax_eg.backend.gpu.resources import KernelResources
 from relax_eg.backend.gpu.target import target_for
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.backend.pallas.choice import Pallas, lowering_through
 from relax_eg.backend.pallas.tuning import random_array
 from relax_eg.errors import OptionError, RelaxEgError
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "gpu.md"
 BEGIN, END = "<!-- python -m benchmarks.gpu_kernels --write: from here -->", "<!-- to here -->"

@@ -27,7 +27,7 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.timing import BEYOND, QUICK_SECONDS, UNSURE, WITHIN, Verdict, settled
-from relax_eg.driver.measured import Search
+from relax_eg.driver.clock.measured import Search
 from relax_eg.driver.options import Execution, read_options
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.extract.report import AS_WRITTEN

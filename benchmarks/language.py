@@ -19,7 +19,7 @@ import numpy as np
 import typer
 
 from benchmarks import Quick
-from relax_eg.backend.executables import executables
+from relax_eg.backend.calls.executables import executables
 from relax_eg.backend.steps import Runner
 from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.frontends.partial_evaluation import partially_evaluated

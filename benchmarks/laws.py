@@ -37,7 +37,7 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.laws_reference import Factor, Letters, Reference, Term, canonical
 from relax_eg.dtypes import is_float
-from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.costs.cost_model import NodeCost
 from relax_eg.ops import counts
 
 SIZES = {"n": 96, "m": 32, "p": 8}  # the sizes that letters have, by name

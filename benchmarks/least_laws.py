@@ -30,7 +30,7 @@ from relax_eg.explain.steps import equations_of, goals_in_order
 from relax_eg.ir.expr import CONSTANT, VAR, postorder
 from relax_eg.rules import Instance, Rule, RuleSet
 from relax_eg.rules.conditions import key_of
-from relax_eg.rules.parameter_facts import known_facts
+from relax_eg.rules.facts.parameter_facts import known_facts
 from relax_eg.rules.rule import instances
 
 # of a question; nodes end it, so that the clock decides nothing

@@ -24,7 +24,7 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import Quick
-from relax_eg.driver.measured import Search
+from relax_eg.driver.clock.measured import Search
 from relax_eg.driver.options import read_options
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.ir import Tensor

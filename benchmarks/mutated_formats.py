@@ -16,19 +16,19 @@ from rich.console import Console
 
 import relax_eg as rx
 from benchmarks.mutations import Format, changed_bytes, edited, json_text, of_json, of_text
-from relax_eg.backend.artifact import VERSION
+from relax_eg.backend.files.artifact import VERSION
 from relax_eg.cli.info import print_parts
 from relax_eg.driver import cache
 from relax_eg.driver.options import read_options
 from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.errors import ExtractionError
 from relax_eg.explain.certificate import UnaidedCertificate
-from relax_eg.extract.check_choice import check_choice
-from relax_eg.extract.foreign import egraph_of, extract, read_json
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.profile import Profile
+from relax_eg.extract.selection.check_choice import check_choice
+from relax_eg.extract.selection.foreign import egraph_of, extract, read_json
 from relax_eg.memory.files import load as load_plan
 from relax_eg.memory.files import save as save_plan
-from relax_eg.rules.certificates import BOOK_VERDICTS, read_verdicts
+from relax_eg.rules.checking.certificates import BOOK_VERDICTS, read_verdicts
 from relax_eg.store import Store, checksum
 from relax_eg.tir import parse_program
 

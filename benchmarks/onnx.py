@@ -135,7 +135,7 @@ def _ours(model: Model) -> Callable[[], Any]:
 
 
 def _jitted(model: Model) -> Callable[[], Any]:
-    from relax_eg.backend.lower import run_function
+    from relax_eg.backend.lowering.lower import run_function
 
     module, given = _read(model)
     weights = [jnp.asarray(w) for w in module.weights.values()]

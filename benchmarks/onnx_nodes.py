@@ -39,7 +39,7 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import Quick, write_between
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.dtypes import dtype_of, is_float
 from relax_eg.errors import OnnxError
 

@@ -30,7 +30,7 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.onnx_cases import DRAWN, Case, draw
 from benchmarks.onnx_fused_cases import DRAWN_FUSED, draw_fused
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.errors import OnnxError
 
 Array = np.ndarray[Any, Any]

@@ -186,7 +186,7 @@ def _of_library(program: Program, params: Any, is_ours: bool) -> Callable[[], An
 
 def _onnx(program: Program, params: Any, is_ours: bool) -> Callable[[], Any]:
     import relax_eg as rx
-    from relax_eg.backend.lower import run_function
+    from relax_eg.backend.lowering.lower import run_function
 
     (x,) = map(jnp.asarray, program.arguments())
     module = rx.from_onnx(program.more["onnx"], inputs={"x": program.more["shape"]})

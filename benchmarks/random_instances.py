@@ -26,16 +26,23 @@ import typer
 import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.found_rules import rules_at
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.dtypes import is_complex, is_integer, numpy_dtype
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import tuple_
 from relax_eg.ir.module import Function, Module
 from relax_eg.rules import Instance, Rule, RuleSet
-from relax_eg.rules.certificates import status
-from relax_eg.rules.judge import widen_sides
+from relax_eg.rules.checking.certificates import status
+from relax_eg.rules.checking.judge import widen_sides
+from relax_eg.rules.checking.samples import (
+    adapt_values,
+    draw_sizes,
+    integers,
+    shape_of,
+    value_guards,
+    value_guards_hold,
+)
 from relax_eg.rules.rule import instances
-from relax_eg.rules.samples import adapt_values, draw_sizes, integers, shape_of, value_guards, value_guards_hold
 
 Array = np.ndarray[Any, Any]
 

@@ -26,7 +26,7 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.script_constructs import CONSTRUCTS, Construct
 from relax_eg.ops.interpret import evaluate
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 
 TEXTS = 400  # given: what the project promises
 QUICK = 12  # chosen: texts of a quick run

@@ -29,8 +29,8 @@ import relax_eg as rx
 from benchmarks import Quick, write_between
 from benchmarks.spread import DOCUMENT, block, mixture, mlp, training, weights
 from benchmarks.timing import BEYOND, QUICK_SECONDS, Estimate, measure, settled, tally
-from relax_eg.extract.devices import profile
-from relax_eg.extract.links import Collective, link_for
+from relax_eg.extract.profiles.devices import profile
+from relax_eg.extract.profiles.links import Collective, link_for
 
 DEVICES = 8
 BEGIN, END = "<!-- python -m benchmarks.spread_run --write: from here -->", "<!-- runs: to here -->"

@@ -20,7 +20,7 @@ import typer
 import relax_eg as rx
 from benchmarks import Quick
 from relax_eg.ir.annotations import DataValue
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 from relax_eg.vm.instructions import Code, Jump, Move, Return
 from relax_eg.vm.machine import VirtualMachine
 from tests.vm.language_programs import BRACKETED, DECODE, MANDELBROT, TREES, cache_program, sentence, tree_weights

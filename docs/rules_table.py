@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from relax_eg.rules import Rule, RuleSet, book
-from relax_eg.rules.certificates import status
+from relax_eg.rules.checking.certificates import status
 
 DOCUMENT = Path(__file__).parent / "rules_table.md"
 

@@ -28,7 +28,7 @@ if _TYPE_CHECKING:
     from relax_eg.ops.text import parse
     from relax_eg.reports import compare
     from relax_eg.rules import RuleSet
-    from relax_eg.rules.verification import verify
+    from relax_eg.rules.checking.verification import verify
     from relax_eg.shapes import prove
     from relax_eg.tir.script import Buffer, tensor_program
 
@@ -66,7 +66,7 @@ _HOMES = {
     "tensor_program": "tir.script",
     "trace": "frontends",
     "Tuple": "ir",
-    "verify": "rules.verification",
+    "verify": "rules.checking.verification",
 }
 # What names of earlier releases are now.
 MOVED = {

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.calls.optimized import Optimized
 from relax_eg.backend.steps import InSteps
 from relax_eg.driver.loading import load
 from relax_eg.dtypes import numpy_dtype

@@ -50,7 +50,7 @@ def random_problem(rng: random.Random, classes: int = 120) -> Any:
             row.append(tuple(sorted({min(classes - 1, rng.randrange(c + 3)) for _ in range(2)})))
         reads.append(row)
     costs = [[rng.uniform(1, 10) for _ in row] for row in reads]
-    from relax_eg.extract.problem import Problem
+    from relax_eg.extract.selection.problem import Problem
 
     return Problem(reads, costs, (classes - 1, classes - 2))
 
@@ -60,8 +60,8 @@ def chosen_programs(only: str = "") -> dict[str, Any]:
     `only`: of this case alone the programs."""
     import relax_eg as rx
     from benchmarks.families import CASES
-    from relax_eg.extract.problem import choice_cost, tree_choice
-    from relax_eg.extract.solve import SolverEffort, solve
+    from relax_eg.extract.selection.problem import choice_cost, tree_choice
+    from relax_eg.extract.selection.solve import SolverEffort, solve
     from relax_eg.shapes.guards import Guard
 
     found: dict[str, Any] = {}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.rules.schema_answers import RecordingAnswers
+from relax_eg.rules.checking.schema_answers import RecordingAnswers
 from relax_eg.rules.schemas import ModuleAnswers
 
 RULE = "accumulated_over_pieces"

@@ -12,10 +12,10 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.cache_folder import store
-from relax_eg.driver import at_hand, learning
-from relax_eg.extract.devices import CPU
-from relax_eg.extract.machine import Machine
-from relax_eg.extract.profile import Profile
+from relax_eg.driver.clock import at_hand, learning
+from relax_eg.extract.profiles.devices import CPU
+from relax_eg.extract.profiles.machine import Machine
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.measure import quick
 from relax_eg.measure.device import this_machine
 from relax_eg.store import StoreWarning

@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("RELAX_EG_CACHE", "1")
     monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path / "cache"))
     # The entries of programs alone are looked at here, those of answers in tests/test_kept_answers.py.
-    monkeypatch.setattr("relax_eg.driver.measured.keep_answers", lambda: None)
+    monkeypatch.setattr("relax_eg.driver.clock.measured.keep_answers", lambda: None)
     yield tmp_path / "cache"
 
 
@@ -91,7 +91,7 @@ def test_hits_and_misses_are_counted() -> None:
 def test_no_search_and_no_walk_is_made_on_a_hit(options: dict[str, Any]) -> None:
     rx.optimize(chain, *SPECS, **options)
     with (
-        patch("relax_eg.driver.measured.Units", side_effect=AssertionError("searched")),
+        patch("relax_eg.driver.clock.measured.Units", side_effect=AssertionError("searched")),
         patch("relax_eg.frontends.jax.trace.Walk", side_effect=AssertionError("walked")),
     ):
         best = rx.optimize(chain, *SPECS, **options)

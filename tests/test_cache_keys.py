@@ -16,7 +16,7 @@ from jax import export
 import relax_eg as rx
 from relax_eg.driver import cache
 from relax_eg.driver.cache import EntryPlace
-from relax_eg.extract.devices import CPU
+from relax_eg.extract.profiles.devices import CPU
 from relax_eg.rules import RuleSet
 from relax_eg.rules.book import algebra
 

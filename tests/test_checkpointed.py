@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.limits.checkpointed import Checkpoints
 from relax_eg.errors import ExtractionError

@@ -37,7 +37,7 @@ from benchmarks import fidelity
 from benchmarks.egraphs import KINDS
 from benchmarks.fidelity_programs import PROGRAMS
 from relax_eg.cli import app
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
 
 ROOT = Path(__file__).parent.parent
 OURS = ("benchmarks", "docs", "examples", "relax_eg")
@@ -84,7 +84,7 @@ SMALL = {
     "examples.figures": [],
     "relax_eg.rules": [],
     "docs.report_schema": [],
-    "relax_eg.extract.helper": [],
+    "relax_eg.extract.selection.helper": [],
 }
 # Tools of others, that are there or not.
 TOOLS = ("compileall", "mkdocs", "pip", "pytest", "venv")
@@ -246,11 +246,11 @@ def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_libr
 
 def run(module: str, args: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m module args`; AssertionError where it ends with another status than 0."""
-    if module == "relax_eg.extract.helper":  # it ends its process when nothing is left to read
+    if module == "relax_eg.extract.selection.helper":  # it ends its process when nothing is left to read
         subprocess.run([sys.executable, "-m", module, *args], stdin=subprocess.DEVNULL, check=True, timeout=60)
         return
     monkeypatch.setattr(sys, "argv", [module, *args])
-    monkeypatch.setattr("relax_eg.rules.certificates.write_verdicts.__defaults__", (Path("verdicts.json"),))
+    monkeypatch.setattr("relax_eg.rules.checking.certificates.write_verdicts.__defaults__", (Path("verdicts.json"),))
     code: Any = 0
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*found in sys.modules after import", RuntimeWarning)

@@ -21,7 +21,7 @@ import pytest
 
 from benchmarks.families import CASES
 from relax_eg.driver.prices import NEVER_SLOWER, ByProfile, call_seconds, price_at
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
 from relax_eg.ops.text import parse
 from tests.chosen_programs import PROGRAMS, chosen_programs
 from tests.constants import KINDS, PACKAGE, Constant, constants, constants_of, scaled

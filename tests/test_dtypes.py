@@ -27,7 +27,7 @@ _TESTS = {"startswith", "endswith", "removeprefix", "removesuffix", "lstrip", "r
 # Literals that name several dtypes and are no property of a dtype.
 _OTHERS = {
     "dtypes.py": "the records",
-    "extract/devices.py": "rates of devices",
+    "extract/profiles/devices.py": "rates of devices",
     "measure/figures.py": "the dtypes that are timed",
     "measure/fits.py": "limits of rates that are fitted",
     "ops/codes.py": "schemes of quantization, which are named for dtypes",
@@ -35,7 +35,7 @@ _OTHERS = {
     "ops/random.py": "the words that a generator of XLA takes as its key",
     "rules/book/elementwise.py": "the conversions of which a rule is stated",
     "rules/book/quantised.py": "the dtypes of codes and of their sums",
-    "rules/schema_trials.py": "programs that test schemas",
+    "rules/checking/schema_trials.py": "programs that test schemas",
     "frontends/onnx/normalisation.py": "what ONNX accepts of an attribute",
     "frontends/onnx/folding.py": "the dtypes of ONNX's sizes",
     "ir/control.py": "the dtypes of an index that chooses a branch",

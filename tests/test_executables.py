@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend.executables import Executables
+from relax_eg.backend.calls.executables import Executables
 
 LIMIT = 6
 SIZES = {"kernels": 40}  # of the others 12: a size takes 0.1 s

@@ -21,8 +21,8 @@ from relax_eg.driver.options import read_options
 from relax_eg.driver.prices import call_seconds, price_at, seconds_at
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import BoundsError
-from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.devices import CPU, WITHOUT_YNN
+from relax_eg.extract.costs.cost_model import NodeCost
+from relax_eg.extract.profiles.devices import CPU, WITHOUT_YNN
 from relax_eg.ops import counts
 from relax_eg.reports import CostReport
 from relax_eg.shapes import Dim, Proved

@@ -16,7 +16,7 @@ import relax_eg as rx
 from benchmarks import mutations
 from benchmarks.mutated_formats import NAMES, SPECS, chain
 from relax_eg import limits
-from relax_eg.backend.artifact import VERSION
+from relax_eg.backend.files.artifact import VERSION
 from relax_eg.errors import (
     ArtifactError,
     ExplanationError,
@@ -30,11 +30,11 @@ from relax_eg.errors import (
     WellFormedError,
 )
 from relax_eg.explain.certificate import UnaidedCertificate
-from relax_eg.extract.foreign import read_egraph
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.profile import Profile
+from relax_eg.extract.selection.foreign import read_egraph
 from relax_eg.memory.files import load as load_plan
 from relax_eg.plain_data import compiler_options, read_json
-from relax_eg.rules.certificates import read_verdicts
+from relax_eg.rules.checking.certificates import read_verdicts
 from relax_eg.shapes import Dim
 from relax_eg.shapes.guards import Guard
 from relax_eg.store import checksum

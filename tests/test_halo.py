@@ -14,16 +14,16 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ir.module import Binding, Module
 from relax_eg.ops import api as op
 from relax_eg.rules.book.pieces import pieces
-from relax_eg.rules.halo import halo_of, halo_of_totals, totals_of, with_halo
-from relax_eg.rules.piece_trials import images, sums_of_images
-from relax_eg.rules.schema_trials import first_difference
+from relax_eg.rules.checking.piece_trials import images, sums_of_images
+from relax_eg.rules.checking.schema_trials import first_difference
+from relax_eg.rules.pieces.halo import halo_of, halo_of_totals, totals_of, with_halo
 from relax_eg.rules.schemas import ModuleAnswers
 
 RULE = next(s for s in pieces.schemas if s.name == "computed_in_pieces")

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend.binding import ByIdentity
-from relax_eg.backend.bound import BoundProgram
+from relax_eg.backend.calls.binding import ByIdentity
+from relax_eg.backend.calls.bound import BoundProgram
 from relax_eg.errors import OptionError
 
 Array = Any

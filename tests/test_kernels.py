@@ -14,7 +14,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.kernels import InKernels
 from relax_eg.errors import OptionError, ShapeError
-from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.costs.cost_model import NodeCost
 from relax_eg.extract.kernels.selection import STEPS
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, postorder
 from relax_eg.ops.fused import VIEWS

@@ -14,12 +14,12 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.cache_folder import store
-from relax_eg.driver import learning
-from relax_eg.driver.outcomes import Outcomes
-from relax_eg.driver.settling import TrialOutcome
-from relax_eg.extract.devices import CPU
-from relax_eg.extract.kinds import CALL
-from relax_eg.extract.profile import Profile
+from relax_eg.driver.clock import learning
+from relax_eg.driver.clock.outcomes import Outcomes
+from relax_eg.driver.clock.settling import TrialOutcome
+from relax_eg.extract.profiles.devices import CPU
+from relax_eg.extract.profiles.kinds import CALL
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.measure.device import this_machine
 from relax_eg.store import StoreWarning
 

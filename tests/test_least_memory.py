@@ -19,15 +19,15 @@ from programs import programs
 import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
+from relax_eg.driver.clock.measured import Search
 from relax_eg.driver.limits.bounds import bound_of
 from relax_eg.driver.limits.limited import front
-from relax_eg.driver.measured import Search
 from relax_eg.driver.options import read_options
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import ExtractionError, RelaxEgError
 from relax_eg.extract.least_memory import NOTHING, RESULTS, LeastBytes, LeastMemory, most_of
-from relax_eg.extract.problem import tree_choice
-from relax_eg.extract.select import problem_of
+from relax_eg.extract.selection.problem import tree_choice
+from relax_eg.extract.selection.select import problem_of
 from relax_eg.ir.module import Function, Module
 
 pytestmark = pytest.mark.xla_defaults

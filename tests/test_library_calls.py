@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend import libraries
+from relax_eg.backend.lowering import libraries
 from relax_eg.errors import LibraryError
 from relax_eg.reports import CostReport
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 
 pytestmark = pytest.mark.usefixtures("no_library_stays")
 

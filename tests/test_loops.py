@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.ir import SCAN, functions_of
 
 

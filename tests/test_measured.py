@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.driver import measured
+from relax_eg.driver.clock import measured
 from relax_eg.errors import OptionError
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.measure import choice

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 
 import relax_eg as rx
 from benchmarks import models
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.shapes import Dim, parse_spec
 
 BUDGET = rx.Budget(seconds=60)  # a training step takes 15 to 30 s on a shared core

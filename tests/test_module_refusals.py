@@ -21,7 +21,7 @@ from relax_eg.errors import (
 )
 from relax_eg.ir.calls import reaching_cycles
 from relax_eg.ops.record import TABLE
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 
 VECTOR = 'R.Tensor(("n",), "float32")'
 

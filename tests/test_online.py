@@ -19,8 +19,8 @@ from relax_eg.ir.module import Module
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
 from relax_eg.rules.book.pieces import pieces
-from relax_eg.rules.piece_trials import softmaxes
-from relax_eg.rules.schema_trials import first_difference
+from relax_eg.rules.checking.piece_trials import softmaxes
+from relax_eg.rules.checking.schema_trials import first_difference
 from relax_eg.rules.schemas import ModuleAnswers, main_of
 from relax_eg.shapes import Dim
 

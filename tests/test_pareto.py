@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import relax_eg as rx
 from relax_eg.backend.footprint import whole_footprint
 from relax_eg.cli import app
+from relax_eg.driver.clock.measured import Search
 from relax_eg.driver.limits import compiled_bytes, limited
-from relax_eg.driver.measured import Search
 from relax_eg.driver.options import read_options
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.errors import OptionError

@@ -14,9 +14,9 @@ import pytest
 import relax_eg as rx
 from relax_eg.driver.prices import price_at
 from relax_eg.driver.program_ends import traced_program
-from relax_eg.extract.devices import CPU, PROFILES
-from relax_eg.extract.priced import PricedModules
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.costs.priced import PricedModules
+from relax_eg.extract.profiles.devices import CPU, PROFILES
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.ops.interpret import evaluate
 
 # A device whose memory comes page by page from 64 KiB on, so that small programs show what large ones do.

@@ -12,9 +12,9 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.ir.expr import Expr, var
-from relax_eg.rules import program_accuracy
-from relax_eg.rules.judge import Case, PreparedSides, evaluate_sides
-from relax_eg.rules.program_accuracy import inaccurate_results
+from relax_eg.rules.checking import program_accuracy
+from relax_eg.rules.checking.judge import Case, PreparedSides, evaluate_sides
+from relax_eg.rules.checking.program_accuracy import inaccurate_results
 from relax_eg.rules.rule import Instance, equality_rule
 
 BOUND = 64  # of the error as written, or what half an ulp of the inputs changes

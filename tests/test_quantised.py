@@ -15,8 +15,8 @@ import relax_eg as rx
 from relax_eg import ir
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.kernels import InKernels, KernelRunner
-from relax_eg.backend.lower import run_function
-from relax_eg.backend.tiles import TILE_BYTES
+from relax_eg.backend.lowering.lower import run_function
+from relax_eg.backend.lowering.tiles import TILE_BYTES
 from relax_eg.ops.interpret import evaluate
 from relax_eg.tir import PatternKind, classify
 from relax_eg.tir import evaluate as evaluate_program
@@ -69,7 +69,7 @@ def test_matmul_with_a_quantised_weight(n: int, k: int, m: int) -> None:
 
 def test_no_gather_is_left() -> None:
     """Words are read once: blocks of eight and groups of 32 are reshapes."""
-    from relax_eg.backend.tensor_programs import lower_program
+    from relax_eg.backend.lowering.tensor_programs import lower_program
 
     words, scales, _ = packed(64, 6)
     text = str(jax.make_jaxpr(lower_program(decode_q4, {"g": 2, "m": 6}))(words, scales))

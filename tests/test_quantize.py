@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import relax_eg as rx
 from relax_eg.driver.quantizing.ranges import entropy_range, percentile_range
 from relax_eg.errors import OptionError
-from relax_eg.extract.devices import CPU
+from relax_eg.extract.profiles.devices import CPU
 from relax_eg.ir.expr import const
 from relax_eg.ops.codes import Scheme, decoded, encoded, spread
 from relax_eg.ops.interpret import evaluate_expr

@@ -11,12 +11,12 @@ from programs import arguments, programs, size_bindings
 from test_random_programs import SEEDS, TOLERANCES, assert_same, exactly_equal, examples, results, saturated
 
 import relax_eg as rx
-from relax_eg.extract.devices import profile
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.build import Names, kernel_of
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.selection import STEPS, KernelSearch
 from relax_eg.extract.kernels.ways import KernelSelection
+from relax_eg.extract.profiles.devices import profile
 from relax_eg.ir import Expr, Module, var
 from relax_eg.ops.interpret import evaluate, evaluate_expr
 

@@ -15,8 +15,8 @@ from programs import arguments, programs, size_bindings
 
 import relax_eg as rx
 from relax_eg.egraph import Budget, Dump, EGraph, dump
-from relax_eg.extract.problem import tree_choice
-from relax_eg.extract.select import problem_of
+from relax_eg.extract.selection.problem import tree_choice
+from relax_eg.extract.selection.select import problem_of
 from relax_eg.ir import Expr, Module, pure_function, var
 from relax_eg.ops.interpret import evaluate, evaluate_expr
 from relax_eg.rules.format import expression_text

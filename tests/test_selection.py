@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.extract.report import RunnerUp, SelectedRow
 from relax_eg.reports import CostReport
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.driver.settling import Settling
-from relax_eg.extract.cost_model import NodeCost
+from relax_eg.driver.clock.settling import Settling
+from relax_eg.extract.costs.cost_model import NodeCost
 from relax_eg.ops import counts
 
 N = 256  # a product of two matrices takes many times as long as a product with a vector

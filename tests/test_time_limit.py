@@ -15,7 +15,7 @@ from relax_eg.backend.footprint import whole_footprint
 from relax_eg.cli import app
 from relax_eg.driver.limits.time_limit import TimeLimit
 from relax_eg.errors import ExtractionError, OptionError
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
 from tests.test_pareto import AT, PROGRAM, SPECS, step
 
 pytestmark = pytest.mark.xla_defaults

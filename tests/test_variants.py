@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.driver import measured
+from relax_eg.driver.clock import measured
 from relax_eg.driver.families import nearest_guards
-from relax_eg.extract.devices import CPU, PROFILES, WITHOUT_YNN
-from relax_eg.extract.devices import nearest_profile as nearest_device
-from relax_eg.extract.profile import AS_USUAL, Profile
+from relax_eg.extract.profiles.devices import CPU, PROFILES, WITHOUT_YNN
+from relax_eg.extract.profiles.devices import nearest_profile as nearest_device
+from relax_eg.extract.profiles.profile import AS_USUAL, Profile
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.reports import CostReport
 from relax_eg.shapes import Proved, Scope

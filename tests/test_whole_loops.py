@@ -14,7 +14,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import kernel_footprint, whole_footprint
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.byte_units import format_bytes, parse_bytes
 from relax_eg.driver.limits import compiled_bytes
 from relax_eg.driver.limits.fissioned import Fissions

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend import program
+from relax_eg.backend.calls import program
 from relax_eg.errors import ShapeError, SpecError, TraceError
 from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.ops.interpret import evaluate

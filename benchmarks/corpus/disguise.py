@@ -16,7 +16,7 @@ from relax_eg.driver.units import Units
 from relax_eg.explain.nearest import Graph, Nearest
 from relax_eg.ir import CONSTANT, VAR, Expr, postorder
 from relax_eg.rules import Rule, RuleSet
-from relax_eg.rules.parameter_facts import known_facts
+from relax_eg.rules.facts.parameter_facts import known_facts
 
 
 def disguised(program: Program, rules: Iterable[Rule]) -> Rule | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from relax_eg.backend.program import Program
+from relax_eg.backend.calls.program import Program
 from relax_eg.ir.module import Module
 from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.reports import CostReport

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from relax_eg.backend.executables import Executables
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.calls.executables import Executables
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.ir.annotations import Annotation, DataValue, Tensor, Tuple
 from relax_eg.ir.module import Module

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from relax_eg.backend.accounting import allocated_bytes, compiled_for_account, lowered_allocated_bytes
+from relax_eg.backend.calls.program import abstract_array
 from relax_eg.backend.kernel_calls import Call, Kernels
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.backend.pallas.choice import Pallas, lowering_through
-from relax_eg.backend.program import abstract_array
 from relax_eg.extract.footprint import Footprint
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from relax_eg.backend.accounting import lowered_allocated_bytes
-from relax_eg.backend.loaded import FromFile, LoadedProgram
-from relax_eg.backend.lower import run_block
+from relax_eg.backend.files.loaded import FromFile, LoadedProgram
+from relax_eg.backend.lowering.lower import run_block
+from relax_eg.backend.lowering.tensor_programs import lower_program
 from relax_eg.backend.pallas.choice import Pallas, Preferred
-from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.dtypes import RECORDS, numpy_dtype
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, own_dims, postorder

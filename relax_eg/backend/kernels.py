@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.core import Tracer
 
-from relax_eg.backend.call_keys import MOST_KEYS
-from relax_eg.backend.checks import Fit, cast_fits, check_addressable
-from relax_eg.backend.executables import PARTS, Executables, tick
+from relax_eg.backend.calls.call_keys import MOST_KEYS
+from relax_eg.backend.calls.checks import Fit, cast_fits, check_addressable
+from relax_eg.backend.calls.executables import PARTS, Executables, tick
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.backend.calls.runtime import UNSEEN, CallPart, CallParts, Place, Strategy
+from relax_eg.backend.calls.whole import Whole
 from relax_eg.backend.family import KERNELS, Family, Solution
+from relax_eg.backend.files.loaded import LoadedProgram, LoadedPrograms
 from relax_eg.backend.footprint import avals
 from relax_eg.backend.kernel_calls import Call, Kernels
-from relax_eg.backend.loaded import LoadedProgram, LoadedPrograms
-from relax_eg.backend.lower import new_sizes
-from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.lowering.lower import new_sizes
 from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.backend.runtime import UNSEEN, CallPart, CallParts, Place, Strategy
-from relax_eg.backend.whole import Whole
 from relax_eg.backend.width import run_in_width
 from relax_eg.errors import OptionError
 from relax_eg.ir.annotations import Tensor

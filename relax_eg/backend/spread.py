@@ -9,8 +9,8 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.argument_checks import Kind, accepts, of_types
-from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.whole import Whole
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.backend.calls.whole import Whole
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement
 from relax_eg.ops.placing import jax_sharding

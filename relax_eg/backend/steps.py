@@ -19,13 +19,13 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from relax_eg.backend.checks import Fit, cast_fits, signature_fit
-from relax_eg.backend.executables import PARTS, Executables
+from relax_eg.backend.calls.checks import Fit, cast_fits, signature_fit
+from relax_eg.backend.calls.executables import PARTS, Executables
+from relax_eg.backend.calls.program import Program, convert_argument
+from relax_eg.backend.calls.runtime import UNSEEN, Strategy
+from relax_eg.backend.calls.statistics import Statistics
 from relax_eg.backend.folds import FoldRunner
-from relax_eg.backend.lower import device_named, library_call, new_sizes, run_at, run_block
-from relax_eg.backend.program import Program, convert_argument
-from relax_eg.backend.runtime import UNSEEN, Strategy
-from relax_eg.backend.statistics import Statistics
+from relax_eg.backend.lowering.lower import device_named, library_call, new_sizes, run_at, run_block
 from relax_eg.backend.width import convert_for_x64
 from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OptionError, ShapeError, TraceError

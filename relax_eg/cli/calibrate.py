@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from relax_eg.cli.common import command, out, progress_bar
-from relax_eg.driver.at_hand import profile_at_hand
-from relax_eg.driver.calibration import CalibrationReport
+from relax_eg.driver.clock.at_hand import profile_at_hand
+from relax_eg.driver.clock.calibration import CalibrationReport
 from relax_eg.errors import OptionError
 from relax_eg.measure.calibrate import SECONDS
 from relax_eg.measure.calibrate import calibrate as measure_device

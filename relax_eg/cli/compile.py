@@ -21,7 +21,7 @@ from relax_eg.cli.common import (
     write_output,
 )
 from relax_eg.errors import OptionError
-from relax_eg.extract.devices import PROFILES
+from relax_eg.extract.profiles.devices import PROFILES
 from relax_eg.plain_data import write_file
 
 

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from relax_eg.cli.common import command, err, out, print_text
 from relax_eg.errors import ExtractionError, OptionError
-from relax_eg.extract.check_choice import check_choice
-from relax_eg.extract.foreign import METHODS, Extracted, egraph_of, read_json
-from relax_eg.extract.foreign import extract as choose
+from relax_eg.extract.selection.check_choice import check_choice
+from relax_eg.extract.selection.foreign import METHODS, Extracted, egraph_of, read_json
+from relax_eg.extract.selection.foreign import extract as choose
 from relax_eg.plain_data import write_file
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relax_eg.backend.artifact import VERSION, Saved, read
+from relax_eg.backend.files.artifact import VERSION, Saved, read
 from relax_eg.backend.steps import InSteps
 from relax_eg.byte_units import format_bytes
 from relax_eg.cli.common import command, out

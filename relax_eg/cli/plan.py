@@ -21,7 +21,7 @@ from relax_eg.cli.common import (
     write_output,
 )
 from relax_eg.errors import MemoryPlanError
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
 from relax_eg.measure.device import default_profile
 from relax_eg.memory.files import load, save
 from relax_eg.memory.lower import lower_plan

@@ -12,8 +12,8 @@ import typer
 import relax_eg as rx
 from relax_eg.cli.common import command, err, print_text, progress_bar, read_rules, rule_sets
 from relax_eg.driver.compiled_rules import verify_compiled
-from relax_eg.rules.verification import SECONDS as SECONDS_A_RULE
-from relax_eg.rules.verification import verify_in
+from relax_eg.rules.checking.verification import SECONDS as SECONDS_A_RULE
+from relax_eg.rules.checking.verification import verify_in
 
 
 @command

@@ -17,7 +17,7 @@ from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.ir.expr import VAR, Expr, constant_value, postorder
 from relax_eg.ops import api
 from relax_eg.rules.book import default
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.rule import Rule, instances
 from relax_eg.rules.rule_set import RuleSet

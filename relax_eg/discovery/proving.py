@@ -26,10 +26,10 @@ from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.plain_data import read_json
+from relax_eg.rules.checking.verdict import Verdict
+from relax_eg.rules.checking.verification import WAYS, Verifiers, Way
 from relax_eg.rules.content import checker
 from relax_eg.rules.signature import Numerics
-from relax_eg.rules.verdict import Verdict
-from relax_eg.rules.verification import WAYS, Verifiers, Way
 
 Outcome = Literal["proved", "tested", "refuted", "unknown"]
 Progress = Callable[[str, int, int], None]

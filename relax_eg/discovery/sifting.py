@@ -18,7 +18,7 @@ from relax_eg.errors import DiscoveryError, RelaxEgError
 from relax_eg.ir.expr import Expr
 from relax_eg.rules import Instance, OriginGuard, RuleSet
 from relax_eg.rules.conditions import Guard, claims_of, parse_guards
-from relax_eg.rules.parameter_facts import DeclaredFacts
+from relax_eg.rules.facts.parameter_facts import DeclaredFacts
 from relax_eg.rules.rule import Rule
 from relax_eg.shapes import Relation, Scope
 

@@ -23,8 +23,8 @@ from relax_eg.ir.expr import Expr, constant_value, var
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.facts import has_fact, with_facts
 from relax_eg.ops.libraries import inline_libraries
+from relax_eg.rules.checking.samples import integers, special
 from relax_eg.rules.rule import Instance, Rule
-from relax_eg.rules.samples import integers, special
 from relax_eg.tir.substitute import widened
 
 Array = np.ndarray[Any, Any]

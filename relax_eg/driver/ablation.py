@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from relax_eg.argument_checks import CALLABLE, FLAG, TEXT, accepts, one_of, sequence_of
-from relax_eg.backend.optimized import Optimized
-from relax_eg.driver.measured import random_arguments
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.driver.clock.measured import random_arguments
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import KINDS, Execution
 from relax_eg.driver.program_ends import traced_program

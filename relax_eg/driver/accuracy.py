@@ -1,8 +1,8 @@
 """Which candidates of an extracted program lose accuracy, so that they are refused and the extraction is repeated.
 
-A chosen program is compared with the one as written, value by value (`rules.program_accuracy`). What the search does
-not look into, as calls, loops and library routines that only JAX knows, is a variable of the comparison, the same one
-for both programs. The lowest values that have lost accuracy tell which candidates did it.
+A chosen program is compared with the one as written, value by value (`rules.checking.program_accuracy`). What the
+search does not look into, as calls, loops and library routines that only JAX knows, is a variable of the comparison,
+the same one for both programs. The lowest values that have lost accuracy tell which candidates did it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from relax_eg.ops.facts import FACTS
 from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import TABLE
 from relax_eg.reached import reached
+from relax_eg.rules.checking.program_accuracy import inaccurate_results
 from relax_eg.rules.conditions import Claim
-from relax_eg.rules.program_accuracy import inaccurate_results
 from relax_eg.rules.rule import Instance, equality_rule
 from relax_eg.shapes.relation import read_statement
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.frontends.jax.batch import batch_function as by_jax
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import missing_sizes

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relax_eg.backend.family import Variant
-from relax_eg.backend.packed_variants import pack_variants, unpack_variants
+from relax_eg.backend.files.packed_variants import pack_variants, unpack_variants
 from relax_eg.cache_folder import store, surroundings
 from relax_eg.driver.fixed import with_numbers
 from relax_eg.frontends import Source

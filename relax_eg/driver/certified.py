@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from relax_eg.driver.batching import batch_function
 from relax_eg.explain.certificate import UnaidedCertificate
-from relax_eg.rules.schema_answers import Batched
+from relax_eg.rules.checking.schema_answers import Batched
 
 
 @dataclass(frozen=True)

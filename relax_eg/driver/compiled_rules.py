@@ -14,17 +14,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from relax_eg.backend.calls.program import abstract_array
 from relax_eg.backend.gpu.hlo import CUDNN, custom_calls, launches, multiplies
 from relax_eg.backend.gpu.target import GpuTarget, target_for
-from relax_eg.backend.libraries import unavailable_reason
-from relax_eg.backend.program import abstract_array
+from relax_eg.backend.lowering.libraries import unavailable_reason
 from relax_eg.errors import DeviceError
 from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import postorder
 from relax_eg.ops.libraries import Library, library_of
 from relax_eg.ops.library_needs import RoutinePlace
-from relax_eg.rules import samples as draws
+from relax_eg.rules.checking import samples as draws
 from relax_eg.rules.rule import Instance, Rule, instances
 
 _INSTANCES = 4  # limit: instances of a rule that are compiled

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from relax_eg.backend.family import SearchSpec
-from relax_eg.backend.lower import library_call
+from relax_eg.backend.lowering.lower import library_call
 from relax_eg.driver.batching import batch_function
 from relax_eg.driver.certified import Certificate
 from relax_eg.driver.fixed import remaining_statements
@@ -21,15 +21,15 @@ from relax_eg.explain.record import Recording
 from relax_eg.explain.result import Derivation, DerivationPart
 from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
-from relax_eg.extract.weights import FRUGAL
+from relax_eg.extract.selection.weights import FRUGAL
 from relax_eg.frontends import Source
 from relax_eg.ir.calls import reachable_functions, without_calls
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.memory.pinned import without_order
+from relax_eg.rules.checking.schema_answers import Values, values_of
 from relax_eg.rules.conditions import ValueGuard, key_of
-from relax_eg.rules.parameter_facts import known_facts
-from relax_eg.rules.schema_answers import Values, values_of
+from relax_eg.rules.facts.parameter_facts import known_facts
 from relax_eg.shapes import Scope
 
 _ORDERED = (

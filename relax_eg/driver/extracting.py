@@ -16,18 +16,18 @@ from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.prices import function_seconds, kernel_cost
 from relax_eg.egraph import Dump
 from relax_eg.errors import NotExecutableError
-from relax_eg.extract.clock import Clock
-from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.costs.pricing import FREE, Pricing
 from relax_eg.extract.kernels.build import Built, Names
 from relax_eg.extract.kernels.cost import without_dispatch
 from relax_eg.extract.kernels.ways import members_of
 from relax_eg.extract.kernels.weights import ChosenKernels, cheapest_kernels
-from relax_eg.extract.pricing import FREE, Pricing
-from relax_eg.extract.refine import refined
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
-from relax_eg.extract.select import problem_of, second_best, without_one_rule
-from relax_eg.extract.sensitivity import sensitivity
-from relax_eg.extract.weights import Chosen, Preparable, cheapest
+from relax_eg.extract.selection.clock import Clock
+from relax_eg.extract.selection.refine import refined
+from relax_eg.extract.selection.select import problem_of, second_best, without_one_rule
+from relax_eg.extract.selection.sensitivity import sensitivity
+from relax_eg.extract.selection.weights import Chosen, Preparable, cheapest
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Block, Function
 from relax_eg.ir.partition import missing_sizes

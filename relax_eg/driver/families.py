@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relax_eg.backend.family import SearchSpec
-from relax_eg.driver.measured import CandidateProgram, Search
+from relax_eg.driver.clock.measured import CandidateProgram, Search
 from relax_eg.driver.options import Sizes, scope_allows
 from relax_eg.driver.prices import NEVER_SLOWER, is_lowered_otherwise, seconds_at
 from relax_eg.extract.boundary import boundary
+from relax_eg.extract.costs.numbers import evaluate
 from relax_eg.extract.cover import GAINING, NEARER, CoverBox, Partition, choose_programs, cost_ratios
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
-from relax_eg.extract.numbers import evaluate
-from relax_eg.extract.profile import AS_USUAL
+from relax_eg.extract.profiles.profile import AS_USUAL
 from relax_eg.extract.report import AS_WRITTEN, Crossover, Curve, Series
-from relax_eg.extract.weights import FRUGAL, prepared_bytes
+from relax_eg.extract.selection.weights import FRUGAL, prepared_bytes
 from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import Expr

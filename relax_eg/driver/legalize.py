@@ -12,7 +12,7 @@ from dataclasses import replace
 from relax_eg import rules as books
 from relax_eg.argument_checks import accepts, of_types
 from relax_eg.egraph import Budget, EGraph, dump
-from relax_eg.extract.select import select
+from relax_eg.extract.selection.select import select
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.heads import CORE
 from relax_eg.ir.module import Binding, Block, Function, Module

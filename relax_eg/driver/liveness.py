@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.detail import MOST_MOMENTS, Held, Memory, Moment
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.costs.detail import MOST_MOMENTS, Held, Memory, Moment
+from relax_eg.extract.costs.walk import walk
 from relax_eg.extract.kernels.cost import KernelCost, WithOwnKernels
-from relax_eg.extract.walk import walk
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.heads import label_of
 from relax_eg.ir.memory import first_explicit

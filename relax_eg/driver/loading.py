@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Literal
 
 from relax_eg.argument_checks import NONE, PATH, accepts, one_of
-from relax_eg.backend.artifact import artifact_errors, no_explanation, read
+from relax_eg.backend.calls.held_weights import with_weights
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.backend.calls.program import module_check
+from relax_eg.backend.calls.runtime import CallParts
 from relax_eg.backend.family import STEPS, Variant
-from relax_eg.backend.held_weights import with_weights
-from relax_eg.backend.jax_library import is_plain
-from relax_eg.backend.loaded import LoadedProgram, LoadedPrograms, load_executables
-from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.program import module_check
-from relax_eg.backend.runtime import CallParts
-from relax_eg.backend.stored import Stored, StoredArray, StoredProgram, default_device_key
-from relax_eg.driver.learning import on_this_machine
+from relax_eg.backend.files.artifact import artifact_errors, no_explanation, read
+from relax_eg.backend.files.loaded import LoadedProgram, LoadedPrograms, load_executables
+from relax_eg.backend.files.stored import Stored, StoredArray, StoredProgram, default_device_key
+from relax_eg.backend.lowering.jax_library import is_plain
+from relax_eg.driver.clock.learning import on_this_machine
+from relax_eg.driver.clock.settling import FIRST_CALLS, OFF, Settle, SettleMode
 from relax_eg.driver.prices import ByProfile, call_predictor, expected_of
 from relax_eg.driver.running import make_runnable
-from relax_eg.driver.settling import FIRST_CALLS, OFF, Settle, SettleMode
 from relax_eg.dynamic.policy import DYNAMIC_KIND, Dynamic, Mode, check_one_program, read_policy
 from relax_eg.errors import ArtifactError, DeviceError
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY

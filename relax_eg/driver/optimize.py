@@ -10,25 +10,25 @@ from statistics import geometric_mean
 from typing import Any
 
 from relax_eg.argument_checks import accepts
+from relax_eg.backend.calls.held_arrays import HeldArrays
+from relax_eg.backend.calls.held_weights import with_weights
+from relax_eg.backend.calls.optimized import Optimized
 from relax_eg.backend.family import KERNELS, STEPS, WHOLE, Variant
-from relax_eg.backend.held_arrays import HeldArrays
-from relax_eg.backend.held_weights import with_weights
-from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.width import width_context
 from relax_eg.driver.cache import CachedResult, EntryPlace, place_of
+from relax_eg.driver.clock.measured import CandidateProgram, Decision, Entry, Search, check_measurable, time_candidates
+from relax_eg.driver.clock.settling import OFF, Settle, SettleMode
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limits.limited import fastest_within_limit, smallest_within_time
-from relax_eg.driver.measured import CandidateProgram, Decision, Entry, Search, check_measurable, time_candidates
 from relax_eg.driver.options import KINDS, Execution, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.prices import closed_forms, moves_less, price_at
 from relax_eg.driver.program_ends import optimized_of, traced_program
 from relax_eg.driver.reporting import report_of
-from relax_eg.driver.settling import OFF, Settle, SettleMode
 from relax_eg.dynamic.policy import Dynamic, Mode, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError
-from relax_eg.extract.numbers import TINY
-from relax_eg.extract.profile import AS_USUAL
+from relax_eg.extract.costs.numbers import TINY
+from relax_eg.extract.profiles.profile import AS_USUAL
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
 from relax_eg.frontends.model import ModelModule

@@ -11,21 +11,21 @@ from typing import Any, Literal
 
 from relax_eg.argument_checks import BOUNDS, NONE, Kind, of_types, one_of, short_repr
 from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
-from relax_eg.backend.libraries import unavailable_reason
+from relax_eg.backend.lowering.libraries import unavailable_reason
 from relax_eg.byte_units import parse_bytes
-from relax_eg.driver.at_hand import profile_at_hand
-from relax_eg.driver.learning import on_this_machine
+from relax_eg.driver.clock.at_hand import profile_at_hand
+from relax_eg.driver.clock.learning import on_this_machine
+from relax_eg.driver.clock.settling import MEASURE
 from relax_eg.driver.limits.time_limit import TimeLimit
-from relax_eg.driver.settling import MEASURE
 from relax_eg.dynamic.policy import DYNAMIC_KIND
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
-from relax_eg.extract.cost_model import CostModel, NodeCost
-from relax_eg.extract.devices import PROFILES, profile
-from relax_eg.extract.priced import PricedModules
-from relax_eg.extract.profile import AS_USUAL, Mode, Profile
-from relax_eg.extract.sized_device import ASSUMED_SIZE
-from relax_eg.extract.weights import APPROXIMATE, PREPARABLE, Preparable
+from relax_eg.extract.costs.cost_model import CostModel, NodeCost
+from relax_eg.extract.costs.priced import PricedModules
+from relax_eg.extract.costs.sized_device import ASSUMED_SIZE
+from relax_eg.extract.profiles.devices import PROFILES, profile
+from relax_eg.extract.profiles.profile import AS_USUAL, Mode, Profile
+from relax_eg.extract.selection.weights import APPROXIMATE, PREPARABLE, Preparable
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.ir.annotations import Annotation
@@ -38,7 +38,7 @@ from relax_eg.ops.library_needs import RoutinePlace, version
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.book.recognised import with_recognitions
-from relax_eg.rules.certificates import is_shipped, status
+from relax_eg.rules.checking.certificates import is_shipped, status
 from relax_eg.rules.libraries import libraries_of
 from relax_eg.rules.schemas import ExtractionStep
 from relax_eg.shapes import Dim, Scope

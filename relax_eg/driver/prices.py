@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from relax_eg.backend.accounting import FRUGAL, is_on_cpu
-from relax_eg.backend.convolutions import slower_in_loops
+from relax_eg.backend.calls.program import Program
 from relax_eg.backend.family import KERNELS, WHOLE
+from relax_eg.backend.lowering.convolutions import slower_in_loops
 from relax_eg.backend.pallas.plan import own_kernels
-from relax_eg.backend.program import Program
 from relax_eg.driver.liveness import memory_of
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.cost_model import CostModel, NodeCost
-from relax_eg.extract.detail import parts_of
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.costs.cost_model import CostModel, NodeCost
+from relax_eg.extract.costs.detail import parts_of
+from relax_eg.extract.costs.numbers import Number
+from relax_eg.extract.costs.priced import PricedModule, PricedModules
+from relax_eg.extract.costs.totals import total_amounts
+from relax_eg.extract.costs.transfers import waiting_seconds
+from relax_eg.extract.costs.walk import own_costs, walk
 from relax_eg.extract.kernels.cost import KernelCost, WithOwnKernels, without_dispatch
-from relax_eg.extract.kinds import CALL
-from relax_eg.extract.learned import Expected, expect
-from relax_eg.extract.numbers import Number
-from relax_eg.extract.priced import PricedModule, PricedModules
-from relax_eg.extract.profile import AS_USUAL, Mode, Profile
+from relax_eg.extract.profiles.kinds import CALL
+from relax_eg.extract.profiles.learned import Expected, expect
+from relax_eg.extract.profiles.profile import AS_USUAL, Mode, Profile
 from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
-from relax_eg.extract.totals import total_amounts
-from relax_eg.extract.transfers import waiting_seconds
-from relax_eg.extract.walk import own_costs, walk
-from relax_eg.extract.weights import prepared_bytes
+from relax_eg.extract.selection.weights import prepared_bytes
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split, static_expressions
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from relax_eg.driver.options import Options, Sizes
 from functools import lru_cache
 
-from relax_eg.backend.lower import lowering_programs_by, run_function
-from relax_eg.backend.tensor_programs import lower_program
+from relax_eg.backend.lowering.lower import lowering_programs_by, run_function
+from relax_eg.backend.lowering.tensor_programs import lower_program
 from relax_eg.driver.fixed import at_sizes
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR
@@ -184,7 +184,8 @@ def cost_model(module: Module, options: PriceOptions, binding: Sizes, is_written
 
 
 def is_lowered_otherwise(module: Module, options: PriceOptions) -> bool:
-    """Whether what JAX makes of a program, as it is written, takes longer than what `backend.lower` makes of it."""
+    """Whether what JAX makes of a program, as it is written, takes longer than what `backend.lowering.lower` makes of
+    it."""
     if options.profile.platform != "cpu" or options.cost is not None or options.execution == KERNELS:
         return False
     bodies = (f for f in module if f is not module.main)
@@ -267,8 +268,8 @@ def call_seconds(cost: ProgramCost | NodeCost, options: PriceOptions, straight: 
 def kinds_at(
     module: Module, options: PriceOptions, binding: Sizes, weights: set[str] | None = None
 ) -> dict[str, float]:
-    """The predicted seconds of a call at a binding by kind of kernel (`extract.kinds`), without corrections; empty in
-    kernels and for a cost model. `weights`: as in `price_at`."""
+    """The predicted seconds of a call at a binding by kind of kernel (`extract.profiles.kinds`), without corrections;
+    empty in kernels and for a cost model. `weights`: as in `price_at`."""
     skip = None if weights is None else static_expressions(module.main, weights)
     return _kinds(module, options, cost_model(module, options, binding, weights is None), skip)
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.backend.calls.program import Program, module_check
 from relax_eg.backend.family import Solution
-from relax_eg.backend.lower import run_function
-from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.program import Program, module_check
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.driver.cache import CachedResult
+from relax_eg.driver.clock.settling import OFF, Settle
 from relax_eg.driver.explaining import explain_choice
 from relax_eg.driver.options import Options
 from relax_eg.driver.prices import call_predictor
 from relax_eg.driver.running import make_runnable, make_runnable_of_arrays
-from relax_eg.driver.settling import OFF, Settle
 from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.policy import Policy
 from relax_eg.errors import OptionError

@@ -18,7 +18,7 @@ from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CONSTANT, VAR, Expr, fresh_name
 from relax_eg.ir.module import Function, Module
 from relax_eg.reached import made_from_below
-from relax_eg.rules.schema_answers import Answers, RecordingAnswers, is_one_block
+from relax_eg.rules.checking.schema_answers import Answers, RecordingAnswers, is_one_block
 from relax_eg.rules.schemas import MEMORY, FactsOf, Made, ProgramQueries, Schema
 from relax_eg.shapes import Dim
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from relax_eg.extract.operator_cost import ASSUMED_TRIPS
+from relax_eg.extract.costs.operator_cost import ASSUMED_TRIPS
 from relax_eg.ir.control import functions_of, runs_of, steps_of
 from relax_eg.ir.expr import CALL, Expr
 from relax_eg.ir.heads import LOOPS

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from relax_eg.cache_folder import version_of
-from relax_eg.driver.measured import Entry, Search
+from relax_eg.driver.clock.measured import Entry, Search
 from relax_eg.driver.options import Options, Sizes
 from relax_eg.driver.prices import Prices, expected_of, with_details
 from relax_eg.driver.units import Outcome
@@ -32,7 +32,7 @@ from relax_eg.ops.library_needs import version
 from relax_eg.ops.record import TABLE, program_of
 from relax_eg.reports import CostReport
 from relax_eg.rules import NUMERICS
-from relax_eg.rules.certificates import not_proved
+from relax_eg.rules.checking.certificates import not_proved
 from relax_eg.rules.rule import instances
 from relax_eg.tir import Apply, Reduce, Select, walk
 from relax_eg.vm.folds import folds_of

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.backend.calls.runtime import UNSEEN, Serving, Strategy
+from relax_eg.backend.calls.structured import structured
+from relax_eg.backend.calls.whole import Whole
 from relax_eg.backend.family import KERNELS, STEPS, Family, Solution, Variant
 from relax_eg.backend.kernels import InKernels
-from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.backend.runtime import UNSEEN, Serving, Strategy
 from relax_eg.backend.steps import InSteps, StepPrograms
-from relax_eg.backend.structured import structured
-from relax_eg.backend.whole import Whole
-from relax_eg.driver.outcomes import Outcomes
-from relax_eg.driver.settling import MOST_TRIALS, OFF, Settle, Settling
+from relax_eg.driver.clock.outcomes import Outcomes
+from relax_eg.driver.clock.settling import MOST_TRIALS, OFF, Settle, Settling
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import Predict

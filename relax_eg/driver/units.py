@@ -25,11 +25,11 @@ from relax_eg.driver.proposals import BlockQueries, Proposal, SearchedFunctions,
 from relax_eg.driver.repeated import Repeated, ahead_params, loop_functions
 from relax_eg.egraph import Dump, EGraph, Saturation, StopReason, dump, recording
 from relax_eg.explain.record import Recording
-from relax_eg.extract.clock import Clock
-from relax_eg.extract.hoisting import PLATFORMS
+from relax_eg.extract.costs.hoisting import PLATFORMS
+from relax_eg.extract.costs.pricing import Pricing
 from relax_eg.extract.kernels.build import Names
-from relax_eg.extract.pricing import Pricing
-from relax_eg.extract.weights import Preparable
+from relax_eg.extract.selection.clock import Clock
+from relax_eg.extract.selection.weights import Preparable
 from relax_eg.ir.calls import callees_first, reachable_functions
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr, fresh_name, postorder
@@ -41,8 +41,8 @@ from relax_eg.ir.scopes import scopes_of
 from relax_eg.logs import log_at, report_progress
 from relax_eg.ops.record import operators_run_as
 from relax_eg.reached import reached
-from relax_eg.rules.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
-from relax_eg.rules.schema_answers import Answers
+from relax_eg.rules.checking.schema_answers import Answers
+from relax_eg.rules.facts.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
 from relax_eg.rules.schemas import MEMORY, Schema
 from relax_eg.shapes import Scope
 

@@ -18,7 +18,7 @@ from relax_eg.explain.infix import short_infix_text
 from relax_eg.explain.nearest import Attempt, Graph, Nearest
 from relax_eg.explain.record import Firing, signature_of
 from relax_eg.explain.steps import equation
-from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.costs.cost import WholeCost
 from relax_eg.figures import binding_text, time
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name
@@ -30,8 +30,8 @@ from relax_eg.ops import site_of
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.book.recognised import with_recognitions
-from relax_eg.rules.certificates import status
-from relax_eg.rules.parameter_facts import known_facts
+from relax_eg.rules.checking.certificates import status
+from relax_eg.rules.facts.parameter_facts import known_facts
 from relax_eg.rules.schemas import ExtractionStep
 from relax_eg.shapes.relation import Bounds
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import jax
 
-from relax_eg.backend.bound import BoundFamily
-from relax_eg.backend.call_keys import UnseenError
-from relax_eg.backend.executables import Executables
+from relax_eg.backend.calls.bound import BoundFamily
+from relax_eg.backend.calls.call_keys import UnseenError
+from relax_eg.backend.calls.executables import Executables
+from relax_eg.backend.calls.runtime import UNSEEN, CallParts, Place, Straight
+from relax_eg.backend.calls.statistics import Statistics
+from relax_eg.backend.calls.whole import Whole
 from relax_eg.backend.family import Family
 from relax_eg.backend.pallas.choice import Pallas
-from relax_eg.backend.runtime import UNSEEN, CallParts, Place, Straight
-from relax_eg.backend.statistics import Statistics
-from relax_eg.backend.whole import Whole
 from relax_eg.dynamic.calls import statistics_of
 from relax_eg.dynamic.fitting import unpadded
 from relax_eg.dynamic.policy import Policy

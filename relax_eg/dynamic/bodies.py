@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from relax_eg.backend.bound import BoundProgram
-from relax_eg.backend.call_keys import check_traced_arguments
-from relax_eg.backend.program import abstract_array
+from relax_eg.backend.calls.bound import BoundProgram
+from relax_eg.backend.calls.call_keys import check_traced_arguments
+from relax_eg.backend.calls.program import abstract_array
 from relax_eg.dynamic.fitting import CapacityFit, shape_at
 from relax_eg.dynamic.plan import CapacityPlan, plan_most
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from relax_eg.backend.executables import Executable, Executables
-from relax_eg.backend.statistics import ExecutableRow, SizeRow, Statistics, Tally
+from relax_eg.backend.calls.executables import Executable, Executables
+from relax_eg.backend.calls.statistics import ExecutableRow, SizeRow, Statistics, Tally
 from relax_eg.dynamic.fitting import CapacityFit
 from relax_eg.dynamic.policy import Policy
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relax_eg.backend.contractions import factors_of
-from relax_eg.backend.scalar_functions import identity
-from relax_eg.backend.tensor_programs import lower_program
+from relax_eg.backend.lowering.contractions import factors_of
+from relax_eg.backend.lowering.scalar_functions import identity
+from relax_eg.backend.lowering.tensor_programs import lower_program
 from relax_eg.dtypes import dtype_of, is_float
 from relax_eg.dynamic.content import Content, evaluate_content, is_identity, padding_content
 from relax_eg.dynamic.layout import Axis, Digit, Moves, TensorLayout, axis_size, unmerge_layout

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 
-from relax_eg.backend.padded import PaddedArray, is_key_array
+from relax_eg.backend.calls.padded import PaddedArray, is_key_array
 from relax_eg.shapes import Dim
 
 try:  # what `jax.device_put` calls in the end; on its way there it spends five times as long in Python

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from relax_eg.backend.executables import Executable, Executables, compile_executable
-from relax_eg.backend.program import abstract_array
+from relax_eg.backend.calls.executables import Executable, Executables, compile_executable
+from relax_eg.backend.calls.program import abstract_array
 from relax_eg.dynamic.fitting import make_fit, shape_at
 from relax_eg.dynamic.plan import CapacityPlan, checked_call, plan_most
 from relax_eg.dynamic.policy import Policy, Powers

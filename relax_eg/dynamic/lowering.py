@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from relax_eg.backend.lower import library_call, run_control, scan_step, tensor_program_call
+from relax_eg.backend.lowering.lower import library_call, run_control, scan_step, tensor_program_call
 from relax_eg.dynamic.analysis import Analysis, FunctionPlan
 from relax_eg.dynamic.layout import Layouts, TensorLayout, axis_size, unmerge_layout
 from relax_eg.dynamic.moving import fit_axis

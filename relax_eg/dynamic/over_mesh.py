@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.backend.calls.padded import is_key_array
+from relax_eg.backend.calls.runtime import UNSEEN, Straight
+from relax_eg.backend.calls.whole import Whole
 from relax_eg.backend.family import Family
-from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.padded import is_key_array
-from relax_eg.backend.runtime import UNSEEN, Straight
 from relax_eg.backend.spread import Spread
-from relax_eg.backend.whole import Whole
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import CapacityPlan, plan_most
 from relax_eg.errors import OptionError

@@ -14,20 +14,20 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from relax_eg.backend.bound import BoundFamily
-from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
-from relax_eg.backend.checks import check_addressable
-from relax_eg.backend.executables import (
+from relax_eg.backend.calls.bound import BoundFamily
+from relax_eg.backend.calls.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
+from relax_eg.backend.calls.checks import check_addressable
+from relax_eg.backend.calls.executables import (
     CompileReason,
     Executable,
     Executables,
     compile_executable,
     executable_memory,
 )
-from relax_eg.backend.loaded import FromFile, LoadedProgram
-from relax_eg.backend.padded import PaddedArray, is_key_array
-from relax_eg.backend.program import convert_argument
-from relax_eg.backend.runtime import UNSEEN, Straight
+from relax_eg.backend.calls.padded import PaddedArray, is_key_array
+from relax_eg.backend.calls.program import convert_argument
+from relax_eg.backend.calls.runtime import UNSEEN, Straight
+from relax_eg.backend.files.loaded import FromFile, LoadedProgram
 from relax_eg.dynamic.bodies import Body, TracedFunction
 from relax_eg.dynamic.calls import UNCHANGED, KnownCall, SizedCall
 from relax_eg.dynamic.fitting import CapacityFit, unpadded

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from relax_eg.backend.scalar_functions import identity
+from relax_eg.backend.lowering.scalar_functions import identity
 from relax_eg.dynamic.moving import MOVING, Rule, fit_axis, plain_result
 from relax_eg.dynamic.native import mask_unless_filled, native_lowering, resolve_sizes, unmasked_step
 from relax_eg.dynamic.softmax import softmax

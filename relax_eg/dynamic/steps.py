@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 
-from relax_eg.backend.executables import Executable, Executables, compile_executable
-from relax_eg.backend.lower import device_named
-from relax_eg.backend.program import abstract_array
-from relax_eg.backend.statistics import Statistics
+from relax_eg.backend.calls.executables import Executable, Executables, compile_executable
+from relax_eg.backend.calls.program import abstract_array
+from relax_eg.backend.calls.statistics import Statistics
+from relax_eg.backend.lowering.lower import device_named
 from relax_eg.backend.steps import OnDevice, StepPrograms, without_aliases
 from relax_eg.dynamic.at_capacity import REASSOCIATED
 from relax_eg.dynamic.calls import SizedCall, statistics_of

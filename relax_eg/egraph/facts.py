@@ -3,8 +3,8 @@
 When the left side of a rule with a fact guard matches, the rule asks about the class. Until then facts cost nothing.
 Only what is made of constants or weights is never asked about: this is known at once of the whole program as written.
 The fact is then derived for the program as written, operands first, with the facts from which it follows
-(`rules.propagation.KnownFacts`). If the class holds a value of that program, the answer is inserted into the fact's
-relation. A fact of one node is a fact of its class, because equal values have equal facts.
+(`rules.facts.propagation.KnownFacts`). If the class holds a value of that program, the answer is inserted into the
+fact's relation. A fact of one node is a fact of its class, because equal values have equal facts.
 
 If facts were declared, facts of nodes that rules make are derived too: all facts known of the program as written are
 loaded, and the engine maintains them by the same derivations, compiled to engine rules.
@@ -30,10 +30,9 @@ from relax_eg.ops.partial_annotations import MAX_RANK
 from relax_eg.rules import Claim, Instance
 from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import FactKey, ValueGuard, ValueTest, key_of
-from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule
-from relax_eg.rules.matching import Expressions, rank_needed, rest_of
-from relax_eg.rules.parameter_facts import DeclaredFacts, is_positive_in
-from relax_eg.rules.propagation import (
+from relax_eg.rules.facts.fact_rules import ANNOTATION_WORDS, FactRule
+from relax_eg.rules.facts.parameter_facts import DeclaredFacts, is_positive_in
+from relax_eg.rules.facts.propagation import (
     ANNOTATION_FACTS,
     MOVES,
     KnownFacts,
@@ -42,6 +41,7 @@ from relax_eg.rules.propagation import (
     meaning,
     required_facts,
 )
+from relax_eg.rules.matching import Expressions, rank_needed, rest_of
 from relax_eg.shapes import Dim, Scope
 
 _EXPRESSIONS = Expressions()

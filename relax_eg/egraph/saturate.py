@@ -34,7 +34,7 @@ from relax_eg.rules import PHASES, Instance, Rule, RuleSet
 from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.book.contraction import SCALES
 from relax_eg.rules.book.recognised import RECOGNISED, asked_values
-from relax_eg.rules.parameter_facts import DeclaredFacts
+from relax_eg.rules.facts.parameter_facts import DeclaredFacts
 from relax_eg.shapes import Dim, Proved, Relation, Scope, Unknown, prove
 from relax_eg.shapes.dim import is_plain
 

@@ -35,9 +35,9 @@ from relax_eg.ir.origin import Origins
 from relax_eg.ir.packed import pack
 from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.rules import RuleSet
-from relax_eg.rules.certificates import status
+from relax_eg.rules.checking.certificates import status
+from relax_eg.rules.checking.schema_answers import Answers, Batched
 from relax_eg.rules.content import lasting_hash
-from relax_eg.rules.schema_answers import Answers, Batched
 
 VERSION = 4  # given: version of the format; other versions are refused
 

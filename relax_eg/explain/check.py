@@ -43,11 +43,11 @@ from relax_eg.ops.facts import FACTS, facts_of_dtype, impossible, with_implied
 from relax_eg.ops.interpret import Libraries, SharedValues, evaluate, step_limit
 from relax_eg.ops.libraries import library_of
 from relax_eg.rules import NUMERICS, Claim, Rule, RuleSet, Schema, ValueTest
-from relax_eg.rules.certificates import status
+from relax_eg.rules.checking.certificates import status
+from relax_eg.rules.checking.schema_answers import Batched
 from relax_eg.rules.conditions import key_of
-from relax_eg.rules.fact_rules import NONEMPTY
-from relax_eg.rules.parameter_facts import Facts, facts_of_functions, known_facts
-from relax_eg.rules.schema_answers import Batched
+from relax_eg.rules.facts.fact_rules import NONEMPTY
+from relax_eg.rules.facts.parameter_facts import Facts, facts_of_functions, known_facts
 from relax_eg.shapes import Dim, Proved, Relation, Scope, prove
 
 # Two expressions that the derivation claims to be equal, and the use of a rule by which they are; None for a goal.

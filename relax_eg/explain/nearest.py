@@ -18,9 +18,9 @@ from relax_eg.ir.heads import LEAVES
 from relax_eg.rules import Claim, InOrder, Instance, Rule, ValueTest
 from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.conditions import WORDS, Guard, key_of
+from relax_eg.rules.facts.propagation import KnownFacts
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.matching import Match, Matcher
-from relax_eg.rules.propagation import KnownFacts
 from relax_eg.rules.rule import instances
 from relax_eg.shapes import Dim, Proved, Relation, Scope, prove
 

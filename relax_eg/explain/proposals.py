@@ -20,7 +20,7 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.logs import options
 from relax_eg.rules import Schema
-from relax_eg.rules.schema_answers import Batched, ReplayedAnswers, Values, values_of
+from relax_eg.rules.checking.schema_answers import Batched, ReplayedAnswers, Values, values_of
 from relax_eg.rules.schemas import FactsOf
 
 Fail = Callable[[Equation | None, str], ExplanationError]

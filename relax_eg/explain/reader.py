@@ -23,8 +23,8 @@ from relax_eg.ir.packed import unpack
 from relax_eg.plain_data import read_record
 from relax_eg.rules import NUMERICS, Rule, RuleSet, Schema
 from relax_eg.rules.book.recognised import with_recognitions
+from relax_eg.rules.checking.schema_answers import Answers, Form
 from relax_eg.rules.content import lasting_hash
-from relax_eg.rules.schema_answers import Answers, Form
 from relax_eg.shapes import Dim, Scope
 
 T = TypeVar("T")

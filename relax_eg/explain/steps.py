@@ -15,7 +15,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ops.libraries import instantiate
 from relax_eg.reached import operands_first
 from relax_eg.rules import Instance, Rule, Schema
-from relax_eg.rules.schema_answers import Answers
+from relax_eg.rules.checking.schema_answers import Answers
 from relax_eg.shapes import Dim
 
 

@@ -19,7 +19,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ir.origin import Origins
 from relax_eg.ops.libraries import instantiate
 from relax_eg.rules import Rule, Schema
-from relax_eg.rules.certificates import status
+from relax_eg.rules.checking.certificates import status
 from relax_eg.rules.format import expression_text
 
 _LONGEST_PROGRAM = 14  # limit: lines of a program that is shown in full

@@ -20,9 +20,9 @@ from relax_eg.ops.facts import FACTS, violation
 from relax_eg.ops.interpret import as_arrays
 from relax_eg.ops.keys import words_from_keys
 from relax_eg.reached import leaves
+from relax_eg.rules.checking.samples import adapt_values, limits
 from relax_eg.rules.conditions import ValueTest
-from relax_eg.rules.parameter_facts import Facts
-from relax_eg.rules.samples import adapt_values, limits
+from relax_eg.rules.facts.parameter_facts import Facts
 from relax_eg.shapes import Dim, Scope
 
 Array = np.ndarray[Any, Any]

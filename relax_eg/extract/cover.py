@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relax_eg.extract.numbers import TINY
+from relax_eg.extract.costs.numbers import TINY
 
 Table = np.ndarray  # programs x points
 Interval = tuple[int | None, int | None]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from relax_eg import figures
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.detail import KernelPart, Memory
-from relax_eg.extract.numbers import gap, truncate
-from relax_eg.extract.profile import Profile
-from relax_eg.extract.walk import figures_by_key, own_costs
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.costs.detail import KernelPart, Memory
+from relax_eg.extract.costs.numbers import gap, truncate
+from relax_eg.extract.costs.walk import figures_by_key, own_costs
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
 from relax_eg.logs import stage

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relax_eg.extract.learned import CALIBRATED
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.learned import CALIBRATED
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.measure.device import default_profile, device, measured_here
 from relax_eg.measure.figures import figures
 from relax_eg.measure.fits import Times, fit_profile

@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 
-from relax_eg.extract.devices import nearest_profile
-from relax_eg.extract.machine import Machine
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.devices import nearest_profile
+from relax_eg.extract.profiles.machine import Machine
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.measure.timing import cores
 from relax_eg.processor import processor_flags, processor_name
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.profile import Profile
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 # chosen: sides of square matmuls that take hardly longer than the call itself

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.extract.costs.matmuls import Matmul, calling_seconds, matmul_seconds, share_of_peak
 from relax_eg.extract.fusions.seconds import SHARED_BYTES, SHARED_ELEMENTS
-from relax_eg.extract.matmuls import Matmul, calling_seconds, matmul_seconds, share_of_peak
-from relax_eg.extract.profile import Mode, Profile
+from relax_eg.extract.profiles.profile import Mode, Profile
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.measure import figures

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import jax.numpy as jnp
 
-from relax_eg.extract.learned import QUICK
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.learned import QUICK
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.measure import figures
 from relax_eg.measure.device import default_profile, measured_here
 from relax_eg.measure.fits import fit_few

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.links import Collective, Link
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.costs.cost_model import NodeCost
+from relax_eg.extract.profiles.links import Collective, Link
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.ir.placements import PARTIAL, PARTIAL_SUM, REPLICATED, Part
 from relax_eg.meshes.choices import AxisChoice, change_of, turns
 from relax_eg.meshes.program import SpreadProgram, ValueWay

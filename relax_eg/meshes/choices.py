@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relax_eg.extract.links import Collective
+from relax_eg.extract.profiles.links import Collective
 from relax_eg.ir.placements import PARTIAL, REPLICATED, Part
 from relax_eg.meshes.strategies import SplitStrategy
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from relax_eg.errors import OptionError
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.costs.cost_model import NodeCost
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.ir import heads
 from relax_eg.ir.annotations import Annotation, Tensor

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.extract.links import link_for
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.links import link_for
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import function_ref, inline_call
 from relax_eg.ir.control import scan

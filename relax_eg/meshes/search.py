@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.errors import ExtractionError
-from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.links import Collective, link_for
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.costs.cost_model import NodeCost
+from relax_eg.extract.profiles.links import Collective, link_for
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.logs import log_at
 from relax_eg.meshes.axis import AxisSearch

@@ -21,8 +21,8 @@ from relax_eg.limits import MANY_KEPT
 from relax_eg.meshes.linearity import linear_operands
 from relax_eg.ops.record import movement_operators
 from relax_eg.ops.sizes import product
-from relax_eg.rules.regions import axis_with_elements_ahead
-from relax_eg.rules.slicing import equations_of
+from relax_eg.rules.pieces.regions import axis_with_elements_ahead
+from relax_eg.rules.pieces.slicing import equations_of
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Read, Reduce, loop_of, walk
 from relax_eg.tir.program import TensorProgram, dims_of

@@ -286,7 +286,7 @@ def _linear_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 def _linear_lower(x: Any, weight: Any) -> Any:
     def contract(x: Any, weight: Any, _: str | None) -> Any:
         # Of several rows written with the transpose, which XLA reads in place. Where one row is added to a vector, XLA
-        # would copy the transposed weight at every call (`extract.implied_matmuls`).
+        # would copy the transposed weight at every call (`extract.costs.implied_matmuls`).
         if all(isinstance(n, int) and n == 1 for n in x.shape[:-1]):
             return lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
         return x @ weight.T

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relax_eg.errors import OptionError
-from relax_eg.extract.detail import KernelPart
+from relax_eg.extract.costs.detail import KernelPart
 from relax_eg.extract.report import AS_WRITTEN, ProgramCost
 from relax_eg.figures import binding_text
 from relax_eg.reports.record import ReportRecord

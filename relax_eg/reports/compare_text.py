@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from relax_eg.extract.detail import KernelPart
+from relax_eg.extract.costs.detail import KernelPart
 from relax_eg.figures import binding_text, integer_text, si, time
 from relax_eg.reports.align import AlignedPrograms, AlignedRow
 from relax_eg.reports.short import measured_seconds, ratio

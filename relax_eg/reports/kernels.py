@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from relax_eg.extract.detail import KernelPart
+from relax_eg.extract.costs.detail import KernelPart
 from relax_eg.figures import integer_text, si, time
 from relax_eg.reports.record import ReportRecord
 from relax_eg.reports.terminal import plain_table

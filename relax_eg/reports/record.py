@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.footprint import MemoryRow
-from relax_eg.extract.learned import Expected
+from relax_eg.extract.profiles.learned import Expected
 from relax_eg.extract.report import (
     AtSizes,
     Curve,

@@ -7,7 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from relax_eg.extract.detail import KernelPart
+from relax_eg.extract.costs.detail import KernelPart
 from relax_eg.extract.report import DeviceRow, ProgramCost
 
 SOURCES = ("memory", "cache", "registers")

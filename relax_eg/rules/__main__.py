@@ -2,8 +2,8 @@
 
 import os
 
-from relax_eg.rules.certificates import write_verdicts
-from relax_eg.rules.verification import verify_in
+from relax_eg.rules.checking.certificates import write_verdicts
+from relax_eg.rules.checking.verification import verify_in
 
 if __name__ == "__main__":
     report = verify_in(os.cpu_count() or 1)

@@ -29,8 +29,8 @@ from relax_eg.ops.libraries import (
     library_call,
     register_library,
 )
+from relax_eg.rules.checking.samples import admits_limited, draw_under_guards, moderate
 from relax_eg.rules.rule import Rule, RuleFunction, check_parameters
-from relax_eg.rules.samples import admits_limited, draw_under_guards, moderate
 from relax_eg.rules.signature import NUMERICS, Numerics, plain_name
 from relax_eg.shapes import Star, parse_signature
 

@@ -11,7 +11,7 @@ from relax_eg.argument_checks import FLAG, STATEMENTS, TEXT, Kind, accepts, one_
 from relax_eg.errors import OptionError, RuleError, SpecError, UnknownRuleError
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.libraries import FirstRun
-from relax_eg.rules.check import require_tested
+from relax_eg.rules.checking.check import require_tested
 from relax_eg.rules.content import is_of_book
 from relax_eg.rules.libraries import library_rule
 from relax_eg.rules.rule import PHASES, Phase, Rule, RuleFunction, check_parameters

@@ -19,16 +19,16 @@ import pytest
 from typer.testing import CliRunner
 
 import relax_eg as rx
-from relax_eg.backend import libraries
 from relax_eg.backend.gpu import target as gpu_target
 from relax_eg.backend.gpu.devices import GPUS, find_gpu
 from relax_eg.backend.gpu.hlo import CustomCall, custom_calls, launches, unknown_loops
 from relax_eg.backend.gpu.resources import graphs_of
 from relax_eg.backend.gpu.target import target_for
+from relax_eg.backend.lowering import libraries
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.cli import app
 from relax_eg.errors import BoundsError, OptionError
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
 
 pytestmark = pytest.mark.xla_defaults
 

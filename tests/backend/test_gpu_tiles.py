@@ -14,7 +14,7 @@ import relax_eg as rx
 from relax_eg.backend.gpu import target as gpu_target
 from relax_eg.backend.gpu.hlo import Launch, TritonMatmul, launches
 from relax_eg.backend.gpu.target import OPTION, choices, target_for
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
 from relax_eg.ops.multiprocessors import MULTIPROCESSORS
 from tests.backend.test_gpu import with_plugin
 

@@ -18,11 +18,11 @@ from benchmarks.gpu_kernels import OURS, OURS_ALONE, rows_of
 from relax_eg.backend.gpu.resources import resources_of
 from relax_eg.backend.gpu.target import target_for
 from relax_eg.backend.kernels import InKernels
+from relax_eg.backend.lowering.tensor_programs import lower_program
 from relax_eg.backend.pallas.choice import Pallas, Preferred
 from relax_eg.backend.pallas.plan import Unsuitable, pallas_plan
 from relax_eg.backend.pallas.programs import lower_pallas
 from relax_eg.backend.pallas.tiles import MOST_REGISTERS, BlockModel, BlockSizes, Need, choose
-from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.ops.multiprocessors import MULTIPROCESSORS, multiprocessors_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Reduce, evaluate, loop, loop_of

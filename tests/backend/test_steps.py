@@ -498,7 +498,7 @@ def test_a_block_is_compiled_once_for_its_sizes(monkeypatch: pytest.MonkeyPatch)
 
 def test_checks_are_settled_before_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call compares sizes; what to compare is found out once."""
-    from relax_eg.backend import checks
+    from relax_eg.backend.calls import checks
 
     made: list[str] = []
     binder = checks.Binder

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 import relax_eg as rx
 from benchmarks.mutated_formats import artifact_file, artifact_parts, with_codes
-from relax_eg.backend.artifact import read
+from relax_eg.backend.files.artifact import read
+from relax_eg.backend.files.stored import default_device_key
 from relax_eg.backend.gpu.devices import find_gpu
-from relax_eg.backend.stored import default_device_key
 from relax_eg.cli import app
 from relax_eg.cli.common import out
 from relax_eg.errors import ArtifactError, BoundsError, OptionError, ShapeError

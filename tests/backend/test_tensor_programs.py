@@ -14,7 +14,7 @@ import pytest
 from compiling import QUICKLY
 from hypothesis import given, settings
 
-from relax_eg.backend.tensor_programs import lower_program
+from relax_eg.backend.lowering.tensor_programs import lower_program
 from relax_eg.errors import BoundsError, RelaxEgError, ShapeError
 from relax_eg.shapes import Dim, dim_max, dim_min, dim_select
 from relax_eg.tir import (

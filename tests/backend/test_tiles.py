@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from relax_eg.backend import tiles as module
-from relax_eg.backend.tensor_programs import lower_program
-from relax_eg.backend.tiles import tiles
+from relax_eg.backend.lowering import tiles as module
+from relax_eg.backend.lowering.tensor_programs import lower_program
+from relax_eg.backend.lowering.tiles import tiles
 from relax_eg.tir import TensorProgram, evaluate, parse_program
 
 

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend.bound import BoundFamily
-from relax_eg.backend.call_keys import UnseenError, check_traced_arguments, size_key_function
-from relax_eg.backend.executables import Tally
-from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.program import Program
-from relax_eg.backend.whole import Whole
+from relax_eg.backend.calls.bound import BoundFamily
+from relax_eg.backend.calls.call_keys import UnseenError, check_traced_arguments, size_key_function
+from relax_eg.backend.calls.executables import Tally
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.backend.calls.program import Program
+from relax_eg.backend.calls.whole import Whole
 from relax_eg.driver.jitting.jitted import Jitted
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.runtime import MOST_REFUSED, TIMED, Sized

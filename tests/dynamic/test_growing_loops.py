@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from relax_eg.backend.executables import Executables, executables
+from relax_eg.backend.calls.executables import Executables, executables
 from relax_eg.backend.steps import Runner
 from relax_eg.dynamic.policy import Dynamic, read_policy
 from relax_eg.dynamic.steps import CapacityPrograms

@@ -20,7 +20,7 @@ from ops_samples import USES
 from padding import POISONS, capacities, padded, within
 from sampling import sampled
 
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.dynamic import plan
 from relax_eg.ops import TABLE
 from relax_eg.ops.keys import to_jax

@@ -18,7 +18,7 @@ import pytest
 from compiling import QUICKLY
 
 import relax_eg as rx
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.dynamic import plan
 from relax_eg.errors import TraceError
 from relax_eg.ir import Module

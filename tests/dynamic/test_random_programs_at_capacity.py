@@ -17,7 +17,7 @@ from padding import POISONS, capacities, padded, within
 from programs import arguments, programs, size_bindings
 
 import relax_eg as rx
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.dynamic import plan
 from relax_eg.ir import Module
 

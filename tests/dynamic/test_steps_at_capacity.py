@@ -11,7 +11,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.errors import BoundsError, OptionError
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 
 Array = Any
 

@@ -15,7 +15,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.backend import kernels
-from relax_eg.backend.executables import Executable, Executables
+from relax_eg.backend.calls.executables import Executable, Executables
 
 LOW, HIGH = 1, 40
 

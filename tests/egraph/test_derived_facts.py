@@ -15,8 +15,8 @@ from relax_eg.ir import Expr, Function, Module, const, var
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ops.facts import FACTS, with_implied
 from relax_eg.rules import Claim, Rule, RuleSet, systems, values
-from relax_eg.rules.parameter_facts import DeclaredFacts, facts_of_functions
-from relax_eg.rules.propagation import KnownFacts, constant_has, required_facts
+from relax_eg.rules.facts.parameter_facts import DeclaredFacts, facts_of_functions
+from relax_eg.rules.facts.propagation import KnownFacts, constant_has, required_facts
 from relax_eg.rules.rule import instances
 from relax_eg.shapes import Scope
 

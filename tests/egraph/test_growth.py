@@ -22,9 +22,9 @@ from relax_eg.egraph.patterns import Compiled, QueryAtom
 from relax_eg.egraph.saturate import MERGE_NODES
 from relax_eg.egraph.vocabulary import PRELUDE
 from relax_eg.errors import OptionError
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.devices import CPU
-from relax_eg.extract.select import select
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.profiles.devices import CPU
+from relax_eg.extract.selection.select import select
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.logs import options
 from relax_eg.shapes import Scope

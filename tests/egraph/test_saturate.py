@@ -10,9 +10,9 @@ import relax_eg as rx
 from relax_eg import op
 from relax_eg.egraph import Budget, EGraph, StopReason, dump
 from relax_eg.egraph.engine import Engine
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.devices import CPU
-from relax_eg.extract.select import select
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.profiles.devices import CPU
+from relax_eg.extract.selection.select import select
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.schemas import ModuleAnswers

@@ -27,8 +27,8 @@ from relax_eg.ir.expr import Expr, const, node, var
 from relax_eg.ir.module import pure_function
 from relax_eg.ops import api as op
 from relax_eg.rules import Numerics, Schema
+from relax_eg.rules.checking.schema_answers import Answers
 from relax_eg.rules.conditions import ValueTest
-from relax_eg.rules.schema_answers import Answers
 from relax_eg.rules.schemas import ProgramQueries
 from relax_eg.shapes import Dim, Scope
 

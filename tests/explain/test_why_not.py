@@ -21,7 +21,7 @@ from relax_eg.cli import app
 from relax_eg.driver.options import read_options
 from relax_eg.driver.program_ends import traced_program
 from relax_eg.driver.why import RecordedSearch
-from relax_eg.extract.numbers import TINY
+from relax_eg.extract.costs.numbers import TINY
 from relax_eg.rules.schemas import MEMORY
 
 mine = rx.RuleSet("mine")

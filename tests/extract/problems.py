@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from relax_eg.extract.problem import Problem
+from relax_eg.extract.selection.problem import Problem
 from relax_eg.reached import operands_first
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import relax_eg as rx
 from benchmarks.corpus import CORPUS
-from relax_eg.extract.clock import Clock
-from relax_eg.extract.solve import Solved, SolverEffort
+from relax_eg.extract.selection.clock import Clock
+from relax_eg.extract.selection.solve import Solved, SolverEffort
 
 DECODER = CORPUS["four_layer_decoder"]
 _NONE = rx.Budget(extraction=0.0)

@@ -9,8 +9,8 @@ import pytest
 
 import relax_eg as rx
 from relax_eg import op
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.devices import CPU
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.profiles.devices import CPU
 from relax_eg.ir.expr import CALL_TIR, Expr, postorder, var
 from relax_eg.ops import site_of
 from relax_eg.rules.schemas import ModuleAnswers

@@ -11,7 +11,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.errors import ExtractionError, OptionError
-from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.costs.cost_model import NodeCost
 from relax_eg.ops import counts
 
 SQUARES = ("n n", "n n", "n")

@@ -13,10 +13,10 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.gpu.hlo import launches
 from relax_eg.driver.program_ends import traced_program
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.devices import CPU
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.costs.walk import walk
+from relax_eg.extract.profiles.devices import CPU
 from relax_eg.extract.report import price_program
-from relax_eg.extract.walk import walk
 
 pytestmark = pytest.mark.xla_defaults
 

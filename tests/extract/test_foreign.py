@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 from benchmarks.egraphs import KINDS
 from relax_eg.cli import app
 from relax_eg.errors import ExtractionError
-from relax_eg.extract.check_choice import check_choice
-from relax_eg.extract.foreign import egraph_of, extract, read_egraph
-from relax_eg.extract.problem import Problem
+from relax_eg.extract.selection.check_choice import check_choice
+from relax_eg.extract.selection.foreign import egraph_of, extract, read_egraph
+from relax_eg.extract.selection.problem import Problem
 from tests.extract.problems import optimum, problems
 
 

@@ -15,10 +15,10 @@ from benchmarks.gpu_fidelity import FUNCTIONS, as_written, fidelity_row
 from benchmarks.gpu_functions import functions
 from benchmarks.llama_layer import Layer, Widths
 from relax_eg.driver.program_ends import traced_program
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.devices import PROFILES
+from relax_eg.extract.costs.cost import WholeCost
 from relax_eg.extract.fusions.gpu_products import Product, parts_of_depth
 from relax_eg.extract.kernels.cost import KernelCost
+from relax_eg.extract.profiles.devices import PROFILES
 from relax_eg.extract.report import price_program
 
 pytestmark = pytest.mark.xla_defaults

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
-from relax_eg.extract.devices import CPU, WITHOUT_YNN
-from relax_eg.extract.implied_matmuls import implied_matmuls
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.costs.implied_matmuls import implied_matmuls
+from relax_eg.extract.profiles.devices import CPU, WITHOUT_YNN
+from relax_eg.extract.profiles.profile import Profile
 
 NONE = rx.RuleSet("none")
 SPECS = ("2048 512", "2048 16")

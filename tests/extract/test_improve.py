@@ -12,15 +12,22 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.egraphs import KINDS
-from relax_eg.extract import helper
-from relax_eg.extract.anneal import Annealer
-from relax_eg.extract.foreign import egraph_of
-from relax_eg.extract.helper import start_helper
-from relax_eg.extract.neighbours import Improver
-from relax_eg.extract.problem import Problem, Subproblem, choice_cost, repair_choice, tree_choice, used_classes
-from relax_eg.extract.prune import prune
-from relax_eg.extract.search import swap_search
-from relax_eg.extract.solve import SolverEffort, improver_of, initial_choice, ordered_parts
+from relax_eg.extract.selection import helper
+from relax_eg.extract.selection.anneal import Annealer
+from relax_eg.extract.selection.foreign import egraph_of
+from relax_eg.extract.selection.helper import start_helper
+from relax_eg.extract.selection.neighbours import Improver
+from relax_eg.extract.selection.problem import (
+    Problem,
+    Subproblem,
+    choice_cost,
+    repair_choice,
+    tree_choice,
+    used_classes,
+)
+from relax_eg.extract.selection.prune import prune
+from relax_eg.extract.selection.search import swap_search
+from relax_eg.extract.selection.solve import SolverEffort, improver_of, initial_choice, ordered_parts
 from tests.extract.problems import is_acyclic, needed, optimum, problems
 
 

@@ -10,7 +10,7 @@ import relax_eg as rx
 from benchmarks.llama_layer import Layer, Widths
 from examples import minilm
 from relax_eg.extract.kernels import selection, states
-from relax_eg.extract.solve import SolverEffort
+from relax_eg.extract.selection.solve import SolverEffort
 
 LAYER = Layer(Widths(256, 4, 2, 512))
 

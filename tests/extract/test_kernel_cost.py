@@ -9,8 +9,8 @@ import pytest
 
 import relax_eg as rx
 from relax_eg import ir
-from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.kernels.cost import ContractionCost, KernelCost
+from relax_eg.extract.profiles.devices import PROFILES
 from relax_eg.ops import site_of
 from relax_eg.ops.libraries import call_library
 

@@ -14,8 +14,8 @@ import pytest
 import relax_eg as rx
 from relax_eg.extract.kernels import ilp
 from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
-from relax_eg.extract.problem import Problem, choice_cost, repair_choice, tree_choice
-from relax_eg.extract.solve import SolverEffort
+from relax_eg.extract.selection.problem import Problem, choice_cost, repair_choice, tree_choice
+from relax_eg.extract.selection.solve import SolverEffort
 from relax_eg.integer_program import LinearProgram, Row, relaxation
 from tests.extract.problems import is_acyclic
 

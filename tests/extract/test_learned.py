@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import relax_eg as rx
 from relax_eg.driver.prices import ByProfile, call_seconds, kinds_at, price_at, seconds_at
-from relax_eg.extract.devices import CPU
-from relax_eg.extract.kinds import features
-from relax_eg.extract.learned import KINDS, PROGRAMS, UNKNOWN, TimedProgram, corrected, expect, learn
+from relax_eg.extract.profiles.devices import CPU
+from relax_eg.extract.profiles.kinds import features
+from relax_eg.extract.profiles.learned import KINDS, PROGRAMS, UNKNOWN, TimedProgram, corrected, expect, learn
 
 
 def layer(x, w, v):

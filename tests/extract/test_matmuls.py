@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from relax_eg.extract.devices import PROFILES
-from relax_eg.extract.matmuls import Matmul, matmul_seconds, share_of_peak, vector_seconds, xla_matmul_seconds
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.costs.matmuls import Matmul, matmul_seconds, share_of_peak, vector_seconds, xla_matmul_seconds
+from relax_eg.extract.profiles.devices import PROFILES
+from relax_eg.extract.profiles.profile import Profile
 
 GPUS = [p for p in PROFILES.values() if p.platform == "gpu"]
 H100 = PROFILES["h100"]

@@ -11,8 +11,8 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.errors import OptionError
-from relax_eg.extract.devices import CPU, PROFILES, profile
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.devices import CPU, PROFILES, profile
+from relax_eg.extract.profiles.profile import Profile
 
 
 @pytest.mark.parametrize("name", PROFILES)

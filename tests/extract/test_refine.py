@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.extract.problem import Problem, choice_cost
-from relax_eg.extract.refine import refined
-from relax_eg.extract.select import Selection
+from relax_eg.extract.selection.problem import Problem, choice_cost
+from relax_eg.extract.selection.refine import refined
+from relax_eg.extract.selection.select import Selection
 
 # Class 2, the root, reads class 0 or class 1; class 1 has two candidates, of which the second reads class 0.
 READS = [[()], [(), (0,)], [(0,), (1,)]]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
-from relax_eg.extract.problem import choice_cost, tree_choice, used_classes
-from relax_eg.extract.select import problem_of, select
+from relax_eg.extract.selection.problem import choice_cost, tree_choice, used_classes
+from relax_eg.extract.selection.select import problem_of, select
 from relax_eg.ir import Tensor
 from relax_eg.ops import Site
 

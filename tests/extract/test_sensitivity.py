@@ -7,8 +7,8 @@ import math
 import pytest
 
 import relax_eg as rx
-from relax_eg.extract.problem import Problem
-from relax_eg.extract.sensitivity import MOST, sensitivity
+from relax_eg.extract.selection.problem import Problem
+from relax_eg.extract.selection.sensitivity import MOST, sensitivity
 
 
 def test_what_only_pays_when_shared_is_not_among_the_first() -> None:

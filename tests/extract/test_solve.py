@@ -15,12 +15,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.egraphs import KINDS
-from relax_eg.extract.ascent import ascent
-from relax_eg.extract.foreign import egraph_of
-from relax_eg.extract.greedy import dag_greedy
-from relax_eg.extract.ilp import SCALE, Model, relax
-from relax_eg.extract.loops import Loop, Loops, loops_within
-from relax_eg.extract.problem import (
+from relax_eg.extract.selection.ascent import ascent
+from relax_eg.extract.selection.foreign import egraph_of
+from relax_eg.extract.selection.greedy import dag_greedy
+from relax_eg.extract.selection.ilp import SCALE, Model, relax
+from relax_eg.extract.selection.loops import Loop, Loops, loops_within
+from relax_eg.extract.selection.problem import (
     Problem,
     choice_cost,
     repair_choice,
@@ -28,9 +28,9 @@ from relax_eg.extract.problem import (
     tree_greedy,
     used_classes,
 )
-from relax_eg.extract.prune import cheap_enough, prune, strong_components
-from relax_eg.extract.search import cheapest_switch, swap_search
-from relax_eg.extract.solve import Partner, SolverEffort, parts_of, solve
+from relax_eg.extract.selection.prune import cheap_enough, prune, strong_components
+from relax_eg.extract.selection.search import cheapest_switch, swap_search
+from relax_eg.extract.selection.solve import Partner, SolverEffort, parts_of, solve
 from tests.extract.problems import is_acyclic, needed, optimum, problems
 
 EXACT = SolverEffort(seconds=60.0, gap=0.0)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from relax_eg.backend.jax_library import run_library
+from relax_eg.backend.lowering.jax_library import run_library
 from relax_eg.frontends import Traced
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import relax_eg as rx
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.frontends.model import ModelModule
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64

@@ -8,7 +8,7 @@ import numpy as np
 from frontend_support import assert_close, interpret, routines, sample
 from jax.experimental import io_callback
 
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.frontends import Traced, trace, trace_function
 from relax_eg.ir.module import Function
 from relax_eg.ir.wellformed import check

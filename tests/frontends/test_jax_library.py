@@ -9,8 +9,8 @@ import pytest
 from frontend_calls import CASES
 from jax import lax
 
-from relax_eg.backend.jax_library import run_library
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.jax_library import run_library
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.errors import OptionError
 from relax_eg.frontends import trace_function
 

@@ -15,7 +15,7 @@ from onnx_models import FLOAT, INT64, agrees, ints, model, node, results
 
 import relax_eg as rx
 from benchmarks.onnx import spoken, written
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.errors import OnnxError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ops.interpret import evaluate

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.dynamic import plan
 from relax_eg.errors import RelaxEgError
 from relax_eg.frontends.jax.indexing import _slice_length  # type: ignore[reportPrivateUsage]

@@ -13,7 +13,7 @@ import pytest
 from jax import export, lax
 
 import relax_eg as rx
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.errors import StableHloError
 
 RNG = np.random.default_rng(2)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from relax_eg import ir
-from relax_eg.extract.devices import CPU
+from relax_eg.extract.profiles.devices import CPU
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.shapes import Dim
 

@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from relax_eg.cli import app
-from relax_eg.driver.calibration import CalibrationReport
-from relax_eg.extract.devices import CPU, PROFILES
+from relax_eg.driver.clock.calibration import CalibrationReport
+from relax_eg.extract.costs.matmuls import Matmul, calling_seconds, matmul_seconds, share_of_peak
 from relax_eg.extract.fusions.seconds import SHARED_BYTES, SHARED_ELEMENTS
-from relax_eg.extract.matmuls import Matmul, calling_seconds, matmul_seconds, share_of_peak
-from relax_eg.extract.profile import PROFILE_VERSION, Profile
+from relax_eg.extract.profiles.devices import CPU, PROFILES
+from relax_eg.extract.profiles.profile import PROFILE_VERSION, Profile
 from relax_eg.measure import calibrate, figures, fits, quick
 from relax_eg.measure.device import this_machine
 

@@ -29,9 +29,9 @@ from benchmarks.fidelity import (
 )
 from benchmarks.fidelity_programs import PROGRAMS
 from benchmarks.timing import Estimate
-from relax_eg.driver.measured import Search
-from relax_eg.extract.devices import CPU
-from relax_eg.extract.learned import corrected
+from relax_eg.driver.clock.measured import Search
+from relax_eg.extract.profiles.devices import CPU
+from relax_eg.extract.profiles.learned import corrected
 
 pytestmark = pytest.mark.xla_defaults
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import relax_eg as rx
-from relax_eg.driver.calibration import CalibrationReport
+from relax_eg.driver.clock.calibration import CalibrationReport
 from relax_eg.errors import OptionError
-from relax_eg.extract.devices import CPU
-from relax_eg.extract.learned import UNKNOWN, TimedProgram, corrected, learn
-from relax_eg.extract.machine import Machine
+from relax_eg.extract.profiles.devices import CPU
+from relax_eg.extract.profiles.learned import UNKNOWN, TimedProgram, corrected, learn
+from relax_eg.extract.profiles.machine import Machine
 from relax_eg.measure import figures, fits
 from tests.measure.test_calibrate import times_of
 

@@ -15,7 +15,7 @@ from test_rematerialization import problem, traced
 
 import relax_eg as rx
 from benchmarks.arrangements import KINDS, SHARES, SPECS, arranger, program
-from relax_eg.extract.clock import Clock
+from relax_eg.extract.selection.clock import Clock
 from relax_eg.memory.exact_arrangement import MOST_STEPS, arrange_exactly
 from relax_eg.memory.rematerialization import ArrangementProblem, arrange
 from relax_eg.memory.steps import program_of

@@ -13,11 +13,11 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.footprint import avals, whole_footprint
 from relax_eg.backend.gpu.target import plugin_version, target_for
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.driver.limits.arranging import Arranged, Arranger
 from relax_eg.driver.prices import WAITING_FOR_HOST, ByProfile, price_at
-from relax_eg.extract.clock import Clock
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
+from relax_eg.extract.selection.clock import Clock
 from relax_eg.ir import Module, Tensor, pure_function, var
 from relax_eg.ir.wellformed import check
 from relax_eg.memory.pinned import without_order

@@ -17,12 +17,12 @@ from programs import programs
 import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.driver.limits.arranging import Arranger
 from relax_eg.driver.prices import ByProfile, modes_under_limit
 from relax_eg.errors import MemoryPlanError
-from relax_eg.extract.clock import Clock
-from relax_eg.extract.devices import profile
+from relax_eg.extract.profiles.devices import profile
+from relax_eg.extract.selection.clock import Clock
 from relax_eg.ir import Module
 from relax_eg.ir.calls import without_calls
 from relax_eg.ir.wellformed import check

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.devices import PROFILES
-from relax_eg.extract.links import Link
+from relax_eg.extract.costs.cost_model import NodeCost
+from relax_eg.extract.profiles.devices import PROFILES
+from relax_eg.extract.profiles.links import Link
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.placements import REPLICATED

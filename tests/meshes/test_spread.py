@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 import relax_eg as rx
 from relax_eg.driver.spreads import spreading
 from relax_eg.errors import DeviceError, OptionError, RelaxEgError
-from relax_eg.extract.links import link_for
+from relax_eg.extract.profiles.links import link_for
 from relax_eg.meshes import axis
 from relax_eg.meshes.axis_program import AxisProgram
 from relax_eg.meshes.choices import Demands

@@ -19,8 +19,8 @@ import numpy as np
 from compiling import CLAMPING, QUICKLY
 from ops_use import Use
 
-from relax_eg.backend.lower import run_at
-from relax_eg.backend.tensor_programs import lower_program
+from relax_eg.backend.lowering.lower import run_at
+from relax_eg.backend.lowering.tensor_programs import lower_program
 from relax_eg.dtypes import KEY_WORDS, NUMBERS, dtype_of, is_float, is_key, numpy_dtype
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, substitute

@@ -15,7 +15,7 @@ import pytest
 import relax_eg as rx
 from docs.report_schema import schema, text
 from relax_eg.errors import OptionError
-from relax_eg.extract.detail import KernelPart
+from relax_eg.extract.costs.detail import KernelPart
 from relax_eg.extract.report import DeviceRow, OperatorRow, ProgramCost
 from relax_eg.reports.roofline import kernel_roofline, roofline
 from tests.reports.programs import attention, in_kernels, line

@@ -16,11 +16,11 @@ from relax_eg.ops.facts import FACTS, HELPERS, impossible, violation
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import Attribute, call, get
 from relax_eg.rules.book.facts import swaps
+from relax_eg.rules.checking.samples import adapt_values, integers
 from relax_eg.rules.conditions import FactKey, ValueTest, key_of
-from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule, tests_of
+from relax_eg.rules.facts.fact_rules import ANNOTATION_WORDS, FactRule, tests_of
+from relax_eg.rules.facts.propagation import annotation_facts, meaning
 from relax_eg.rules.matching import rank_needed, rest_of
-from relax_eg.rules.propagation import annotation_facts, meaning
-from relax_eg.rules.samples import adapt_values, integers
 from relax_eg.shapes import Dim
 
 Random = np.random.Generator

@@ -11,9 +11,9 @@ import relax_eg as rx
 from relax_eg.ops import api as op
 from relax_eg.rules import RuleSet
 from relax_eg.rules.book import default
-from relax_eg.rules.certificates import not_proved, status
-from relax_eg.rules.check import check_all_values, prove_formally
-from relax_eg.rules.verdict import Verdict
+from relax_eg.rules.checking.certificates import not_proved, status
+from relax_eg.rules.checking.check import check_all_values, prove_formally
+from relax_eg.rules.checking.verdict import Verdict
 from relax_eg.rules.verify_formal.folds import Folds
 from relax_eg.rules.verify_formal.prove import prove_rule
 

@@ -21,7 +21,7 @@ from relax_eg.rules.book.attention import row_sums
 from relax_eg.rules.book.blocks import diagonal
 from relax_eg.rules.book.contraction import eye_mask
 from relax_eg.rules.conditions import claims_of
-from relax_eg.rules.parameter_facts import DeclaredFacts
+from relax_eg.rules.facts.parameter_facts import DeclaredFacts
 from relax_eg.rules.rule import instances
 from relax_eg.shapes import Relation, Scope
 

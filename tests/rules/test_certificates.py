@@ -14,11 +14,12 @@ import pytest
 
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, Attribute, Operator, Site
-from relax_eg.rules import Rule, RuleSet, Schema, certificates, content
+from relax_eg.rules import Rule, RuleSet, Schema, content
 from relax_eg.rules.book import default, everything, functions
-from relax_eg.rules.certificates import known_verdict, operators_of, status, write_verdicts
+from relax_eg.rules.checking import certificates
+from relax_eg.rules.checking.certificates import known_verdict, operators_of, status, write_verdicts
+from relax_eg.rules.checking.verification import verify
 from relax_eg.rules.content import content_hash
-from relax_eg.rules.verification import verify
 from relax_eg.tir import Buffer
 
 
@@ -42,7 +43,7 @@ def test_verdicts_on_file_are_not_reached_again(monkeypatch: pytest.MonkeyPatch)
     def checked(rule: Any) -> Any:
         raise AssertionError(f"{rule.name} was checked, though its verdict is on file")
 
-    monkeypatch.setattr("relax_eg.rules.certificates.cached_verdict", checked)
+    monkeypatch.setattr("relax_eg.rules.checking.certificates.cached_verdict", checked)
     for rule in (r for r in default if not r.name.startswith("cudnn_")):
         assert status(rule).status in ("proved", "axiom", "tested")
 
@@ -105,7 +106,7 @@ def test_no_verdict_is_known_of_another_checker(tmp_path: Path, monkeypatch: pyt
     package = tmp_path / "relax_eg"
     shutil.copytree(content._PACKAGE, package, ignore=shutil.ignore_patterns("*.pyc"))  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(content, "_PACKAGE", package)
-    for file in ("rules/judge.py", "rules/verify_formal/folds.py", "tir/functions.py", "shapes/dim.py"):
+    for file in ("rules/checking/judge.py", "rules/verify_formal/folds.py", "tir/functions.py", "shapes/dim.py"):
         path = package / file
         before = path.read_text()
         for text, is_same in (("\n# A remark.\n\n", True), ("\nTOLERANCE = 1.0\n", False)):

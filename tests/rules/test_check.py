@@ -15,11 +15,11 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import var
 from relax_eg.ops.record import call
 from relax_eg.rules import Rule, RuleSet
-from relax_eg.rules.check import check
-from relax_eg.rules.points import keeps_accuracy
+from relax_eg.rules.checking.check import check
+from relax_eg.rules.checking.points import keeps_accuracy
+from relax_eg.rules.checking.samples import with_small_sizes
+from relax_eg.rules.checking.verification import verify
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import with_small_sizes
-from relax_eg.rules.verification import verify
 
 
 def each(rules: RuleSet) -> Any:

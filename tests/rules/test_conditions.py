@@ -12,11 +12,11 @@ from relax_eg.errors import RuleError
 from relax_eg.ops import api as op
 from relax_eg.ops.facts import FACTS, has_fact, violation
 from relax_eg.rules import Claim, Instance, OriginGuard, RuleSet, ValueTest
-from relax_eg.rules import samples as draws
-from relax_eg.rules.check import check
+from relax_eg.rules.checking import samples as draws
+from relax_eg.rules.checking.check import check
+from relax_eg.rules.checking.samples import adapt_values, draw_under_guards, value_guards_hold
 from relax_eg.rules.conditions import WORDS
 from relax_eg.rules.rule import instances
-from relax_eg.rules.samples import adapt_values, draw_under_guards, value_guards_hold
 from relax_eg.shapes import Relation
 
 

@@ -11,10 +11,10 @@ import relax_eg as rx
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, const, postorder, var
 from relax_eg.ops import api as op
-from relax_eg.rules import winograd
-from relax_eg.rules.channels_last import to_first, to_last
 from relax_eg.rules.schemas import ModuleAnswers, Schema
 from relax_eg.rules.shared_parts import why_not_equal_over_shared
+from relax_eg.rules.windows import winograd
+from relax_eg.rules.windows.channels_last import to_first, to_last
 
 SECONDS = 60.0
 WINDOWS = {s.name: s for s in rx.rules.windows.schemas}

@@ -16,10 +16,10 @@ from relax_eg.ir.expr import CALL_TIR, Expr, const, postorder, var
 from relax_eg.ops import counts, program_of, site_of
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.low_rank import MOST_RANK, NEAR, factors
-from relax_eg.rules.channels_last import depthwise
-from relax_eg.rules.schema_answers import RecordingAnswers
-from relax_eg.rules.schema_trials import first_difference
+from relax_eg.rules.checking.schema_answers import RecordingAnswers
+from relax_eg.rules.checking.schema_trials import first_difference
 from relax_eg.rules.schemas import ModuleAnswers
+from relax_eg.rules.windows.channels_last import depthwise
 from relax_eg.tir.analyze import stage_flops
 
 WAYS = {s.name: s for s in rx.rules.windows.schemas}

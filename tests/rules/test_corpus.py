@@ -23,8 +23,8 @@ from benchmarks.corpus.fired import corpus_rules, fired, is_stopped, shipped, va
 from benchmarks.minimality import reached
 from relax_eg.explain.values import compare_values, draw, stand_in_value
 from relax_eg.ops.interpret import evaluate
+from relax_eg.rules.checking.schema_trials import first_difference
 from relax_eg.rules.rule import instances
-from relax_eg.rules.schema_trials import first_difference
 
 WITNESSES = witnesses()
 LAW_OF = variants()

@@ -16,7 +16,7 @@ from relax_eg.ir.expr import SCAN, VAR, Expr, postorder, rebuild
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
-from relax_eg.rules.schema_trials import proved_proposals
+from relax_eg.rules.checking.schema_trials import proved_proposals
 from relax_eg.rules.schemas import ModuleAnswers, Schema
 
 PIECES = {s.name: s for s in rx.rules.pieces.schemas}

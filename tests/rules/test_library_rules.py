@@ -21,9 +21,9 @@ from relax_eg.ops import routines
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.libraries import call_library, inline_libraries
 from relax_eg.rules.book.libraries import KINDS, attention_names
-from relax_eg.rules.certificates import known_verdict, status
+from relax_eg.rules.checking.certificates import known_verdict, status
+from relax_eg.rules.checking.verdict import Verdict
 from relax_eg.rules.content import content_hash
-from relax_eg.rules.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("no_library_stays")
 

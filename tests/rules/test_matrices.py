@@ -19,11 +19,11 @@ from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import operators_run_as
 from relax_eg.rules import RuleSet, systems
 from relax_eg.rules.book.systems import eye, solved, solved_columns
+from relax_eg.rules.checking.schema_trials import first_difference
 from relax_eg.rules.conditions import FactKey
+from relax_eg.rules.facts.propagation import KnownFacts, Leaves, is_positive_number
 from relax_eg.rules.matrices.equality import are_same
 from relax_eg.rules.matrices.lifting import Lift
-from relax_eg.rules.propagation import KnownFacts, Leaves, is_positive_number
-from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.verify_formal.prove import prove_rule
 
 _FACTORISATIONS = operators_run_as("factorisation", "solve")

@@ -33,8 +33,8 @@ from mutants import mutants, turned
 from rule_fixtures import good
 
 from relax_eg.rules import Rule, default
-from relax_eg.rules.certificates import status
-from relax_eg.rules.check import check, strengthen
+from relax_eg.rules.checking.certificates import status
+from relax_eg.rules.checking.check import check, strengthen
 from relax_eg.rules.verify_formal.prove import prove_rule
 
 COUNT = int(os.environ.get("RELAX_EG_MUTANTS", "2000"))

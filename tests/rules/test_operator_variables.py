@@ -10,7 +10,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg import op
-from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.costs.cost_model import NodeCost
 from relax_eg.rules import RuleSet
 from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.rule import instances

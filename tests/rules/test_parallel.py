@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relax_eg.errors import RuleError
-from relax_eg.rules.verification import verify_in
+from relax_eg.rules.checking.verification import verify_in
 
 FILE = '''
 import os

@@ -10,7 +10,7 @@ import pytest
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
 from relax_eg.rules import Rule, RuleSet
-from relax_eg.rules.check import check
+from relax_eg.rules.checking.check import check
 from relax_eg.rules.verify_formal.prove import prove_rule
 
 right = RuleSet("right")

@@ -43,9 +43,9 @@ from relax_eg.rules import RuleSet
 from relax_eg.rules.book import facts as book
 from relax_eg.rules.book.facts import at_or_above, c, columns, derivations, field, i, m, p, rows, swapped, v, x, xs, y
 from relax_eg.rules.conditions import ValueTest
-from relax_eg.rules.fact_rules import ANNOTATION_WORDS, FactRule, annotated, anything, equals, floats, has, reals
-from relax_eg.rules.parameter_facts import DeclaredFacts
-from relax_eg.rules.propagation import KnownFacts, constant_has, required_facts
+from relax_eg.rules.facts.fact_rules import ANNOTATION_WORDS, FactRule, annotated, anything, equals, floats, has, reals
+from relax_eg.rules.facts.parameter_facts import DeclaredFacts
+from relax_eg.rules.facts.propagation import KnownFacts, constant_has, required_facts
 from relax_eg.shapes import Scope
 
 EVERY = derivations()

@@ -16,7 +16,7 @@ from jax import nn
 
 import relax_eg as rx
 from relax_eg.errors import ExplanationError
-from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.costs.cost_model import NodeCost
 from relax_eg.rules import Numerics
 from relax_eg.rules.book import default, recognised
 from relax_eg.rules.book.recognised import with_recognitions

@@ -12,13 +12,13 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ops import api as op
 from relax_eg.ops.facts import FACTS
-from relax_eg.rules import value_trials
 from relax_eg.rules.book import orders, reductions
-from relax_eg.rules.check import check
-from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.checking import value_trials
+from relax_eg.rules.checking.check import check
+from relax_eg.rules.checking.schema_trials import first_difference
+from relax_eg.rules.facts.fact_rules import NONEMPTY
 from relax_eg.rules.reductions.proofs import Lemma, why_not
 from relax_eg.rules.reductions.reading import FormReader, may_cancel
-from relax_eg.rules.schema_trials import first_difference
 from relax_eg.rules.schemas import ModuleAnswers
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import FUNCTIONS, functions_with_trait

@@ -16,14 +16,14 @@ from relax_eg.errors import RuleError
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate_expr, evaluate_points
 from relax_eg.rules import RuleSet, default
-from relax_eg.rules.check import check
-from relax_eg.rules.enumeration import special_points, special_values, values_near
-from relax_eg.rules.judge import prepare_sides
-from relax_eg.rules.literals import literals
+from relax_eg.rules.checking.check import check
+from relax_eg.rules.checking.enumeration import special_points, special_values, values_near
+from relax_eg.rules.checking.judge import prepare_sides
+from relax_eg.rules.checking.literals import literals
+from relax_eg.rules.checking.samples import draw_sizes, draw_under_guards, moderate
+from relax_eg.rules.checking.suspects import sizes_near
+from relax_eg.rules.checking.verification import verify
 from relax_eg.rules.rule import instances
-from relax_eg.rules.samples import draw_sizes, draw_under_guards, moderate
-from relax_eg.rules.suspects import sizes_near
-from relax_eg.rules.verification import verify
 
 NAMES = 40  # under which each wrong rule is registered: draws go by the name
 

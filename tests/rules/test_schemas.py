@@ -17,7 +17,7 @@ from relax_eg.ops import api as op
 from relax_eg.rules import RuleSet, Schema
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.sums import sums
-from relax_eg.rules.certificates import known_verdict
+from relax_eg.rules.checking.certificates import known_verdict
 from relax_eg.rules.content import content_hash
 from relax_eg.rules.pointwise.tables import ABSOLUTE, RELATIVE, are_close
 from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries

@@ -14,7 +14,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.footprint import whole_footprint
-from relax_eg.backend.lower import run_at
+from relax_eg.backend.lowering.lower import run_at
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function, Module, pure_function

@@ -10,8 +10,8 @@ import pytest
 from relax_eg.ops import api as op
 from relax_eg.rules import Rule, RuleSet, systems, values
 from relax_eg.rules.book.systems import eye, solved
-from relax_eg.rules.certificates import status
-from relax_eg.rules.check import check
+from relax_eg.rules.checking.certificates import status
+from relax_eg.rules.checking.check import check
 from relax_eg.rules.verify_formal.prove import prove_rule
 
 BEHIND_FACTS = [r for r in (*values, *systems) if r.when]

@@ -9,8 +9,8 @@ from sampling import sampled
 
 from relax_eg.rules import Rule, Schema
 from relax_eg.rules.book import default, everything
-from relax_eg.rules.certificates import BOOK_VERDICTS, entry_of, read_verdicts
-from relax_eg.rules.verification import verify
+from relax_eg.rules.checking.certificates import BOOK_VERDICTS, entry_of, read_verdicts
+from relax_eg.rules.checking.verification import verify
 
 ON_FILE = read_verdicts(BOOK_VERDICTS)
 BY_NAME = {r.name: r for r in everything}

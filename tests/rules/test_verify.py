@@ -15,7 +15,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import var
 from relax_eg.ops import api as op
 from relax_eg.rules import Rule, RuleSet, default
-from relax_eg.rules.check import check
+from relax_eg.rules.checking.check import check
 from relax_eg.rules.verify_formal.compose import Composer
 from relax_eg.rules.verify_formal.guards import (
     Deadline,

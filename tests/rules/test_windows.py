@@ -10,8 +10,8 @@ import pytest
 from relax_eg.errors import RuleError
 from relax_eg.ops import api as op
 from relax_eg.rules import RuleSet, convolution
-from relax_eg.rules.check import check
-from relax_eg.rules.verification import verify_in
+from relax_eg.rules.checking.check import check
+from relax_eg.rules.checking.verification import verify_in
 from relax_eg.rules.verify_formal.prove import prove_rule
 
 made = RuleSet("made")

@@ -8,7 +8,7 @@ import numpy as np
 
 import relax_eg as rx
 from relax_eg import ir
-from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.costs.cost_model import NodeCost
 from relax_eg.ir import Expr, Function, Module, Tensor, postorder, pure_function, var
 from relax_eg.ops.interpret import evaluate
 from relax_eg.rules.book.workspace import workspace

@@ -21,13 +21,13 @@ SPECIAL = np.array([np.nan, np.inf, -np.inf])
 
 # Collections of names of functions that state no trait: operators, spellings, and what one algorithm treats by itself.
 _OTHERS = {
-    "extract/devices.py", "extract/fusions/cpu.py",
+    "extract/profiles/devices.py", "extract/fusions/cpu.py",
     "tir/functions.py", "tir/__init__.py", "tir/values.py", "tir/reader.py", "tir/exact.py", "ops/api.py",
     "ops/api_library.py", "ops/elementwise.py", "ops/triton.py", "ir/python_syntax.py",
     "ops/scalar_lowerings.py", "driver/laws/grammars.py", "driver/laws/tables.py",
     "frontends/jax/primitives.py",
     "frontends/stablehlo/evaluate.py", "frontends/stablehlo/operations.py",
-    "rules/book/movement.py", "rules/format.py", "rules/judge.py", "rules/verify_formal/compose.py",
+    "rules/book/movement.py", "rules/format.py", "rules/checking/judge.py", "rules/verify_formal/compose.py",
     "rules/verify_formal/pointwise.py", "rules/verify_formal/words.py",
 }  # fmt: skip
 _MOST_FILES = 4

@@ -12,7 +12,7 @@ import pytest
 from compiling import CLAMPING, QUICKLY
 from jax import lax
 
-from relax_eg.backend.scalar_functions import apply_function
+from relax_eg.backend.lowering.scalar_functions import apply_function
 from relax_eg.errors import ShapeError
 from relax_eg.tir import FUNCTIONS
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 import relax_eg as rx
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 
 SPLIT = """
 @R.function

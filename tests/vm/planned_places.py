@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from relax_eg.backend.executables import executables
+from relax_eg.backend.calls.executables import executables
 from relax_eg.backend.steps import Runner, StepPrograms
 from relax_eg.dtypes import numpy_dtype
 from relax_eg.ir.annotations import Annotation, Tensor

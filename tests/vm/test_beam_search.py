@@ -10,7 +10,7 @@ from scipy.special import expit, log_softmax
 
 import relax_eg as rx
 from examples.beam_search import BEAMS, END, NOTHING, WORDS, translate, weights
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 
 Array = Any
 

@@ -13,7 +13,7 @@ import relax_eg as rx
 from relax_eg.errors import DeviceError, ModuleTextError, SpecError, WellFormedError
 from relax_eg.frontends.placing import ValueGraph, chosen_devices
 from relax_eg.ir.expr import Expr, node, var
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 
 ROOT = Path(__file__).parents[2]
 ONE = rx.Tensor((1,))

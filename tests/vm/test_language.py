@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend.executables import executables
+from relax_eg.backend.calls.executables import executables
 from relax_eg.backend.steps import Runner
 from relax_eg.errors import ModuleTextError, OperatorError, ShapeError, SpecError, WellFormedError
 from relax_eg.frontends.modules import with_dataflow_blocks
@@ -27,7 +27,7 @@ from relax_eg.ir.wellformed import check
 from relax_eg.ops.deduction import deduce_module
 from relax_eg.ops.interpret import evaluate, step_limit
 from relax_eg.ops.text import parse
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 from relax_eg.shapes import Scope
 from relax_eg.vm.instructions import CallFunction, CallValue
 from tests.vm.language_programs import (

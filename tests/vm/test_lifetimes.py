@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import relax_eg as rx
 from relax_eg.cli import app
 from relax_eg.ir.steps import stepped_functions
-from relax_eg.rules.check import without_checks
+from relax_eg.rules.checking.check import without_checks
 from relax_eg.vm.instructions import BranchOn, CallFunction, Code, Jump, Kill, MakeTuple, Move, Return
 from relax_eg.vm.machine import VirtualMachine
 from relax_eg.vm.storages import with_kills

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.frontends.modules import with_dataflow_blocks
 from relax_eg.frontends.tail_recursion import with_loops
 from relax_eg.ir.module import Module

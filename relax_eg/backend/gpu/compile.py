@@ -12,14 +12,10 @@ import jax
 import jaxlib
 
 from relax_eg.argument_checks import short_repr
-from relax_eg.backend.checks import check_addressable
+from relax_eg.backend.calls.checks import check_addressable
+from relax_eg.backend.calls.runtime import CallPart, Strategy
 from relax_eg.backend.family import KERNELS, Family, Solution
-from relax_eg.backend.gpu.devices import GPUS
-from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
-from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram, Predicted, by_line
-from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, cpu_target, target_for
-from relax_eg.backend.runtime import CallPart, Strategy
-from relax_eg.backend.stored import (
+from relax_eg.backend.files.stored import (
     Stored,
     StoredArray,
     StoredExecutable,
@@ -27,7 +23,11 @@ from relax_eg.backend.stored import (
     device_key,
     settings_text,
 )
-from relax_eg.backend.trees import tree_as_data
+from relax_eg.backend.files.trees import tree_as_data
+from relax_eg.backend.gpu.devices import GPUS
+from relax_eg.backend.gpu.hlo import launches, merged, unknown_loops
+from relax_eg.backend.gpu.record import GpuCompilation, GpuExecutable, GpuProgram, Predicted, by_line
+from relax_eg.backend.gpu.target import CompiledPart, GpuTarget, cpu_target, target_for
 from relax_eg.byte_units import format_bytes
 from relax_eg.errors import OptionError
 from relax_eg.figures import binding_text

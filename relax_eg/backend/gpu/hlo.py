@@ -39,7 +39,7 @@ _BRANCHES = re.compile(r"\b(?:branch_computations=\{([^}]*)\}|(?:true|false)_com
 _TRIPS = re.compile(r"\"known_trip_count\":\{\"n\":\"(\d+)\"\}")
 _COSTS = re.compile(r"\"reification_cost\":(\[[^\]]*\])")
 _SOURCE = re.compile(r"op_name=\"([^\"]*)\"")
-_LINE = re.compile(r"(?<=/)[\w\-.]+\.\w+:\d+(?=/)")  # the name of a scope of `backend.lower`
+_LINE = re.compile(r"(?<=/)[\w\-.]+\.\w+:\d+(?=/)")  # the name of a scope of `backend.lowering.lower`
 _AT = "#"  # before the number of a stack frame
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _FILE = re.compile(r"^(\d+) \"([^\"]*)\"$", re.MULTILINE)

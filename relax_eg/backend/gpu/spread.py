@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from relax_eg.backend.calls.program import Program
 from relax_eg.backend.gpu.hlo import HloCollective, collectives
 from relax_eg.backend.gpu.target import described_devices
-from relax_eg.backend.program import Program
 from relax_eg.errors import DeviceError
 from relax_eg.ir.placements import DeviceMesh, MeshPlacement
 from relax_eg.ops.placing import jax_sharding, on_devices

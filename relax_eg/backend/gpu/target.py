@@ -29,7 +29,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from relax_eg.backend.gpu.devices import Gpu, find_gpu
 from relax_eg.backend.gpu.hlo import Launch, launches
 from relax_eg.backend.gpu.resources import KernelResources, graphs_of, resources_of
-from relax_eg.backend.libraries import AbsentDevice, lowering_for
+from relax_eg.backend.lowering.libraries import AbsentDevice, lowering_for
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.pallas.tiles import BlockModel, BlockSizes
 from relax_eg.dtypes import SHORT_NAMES

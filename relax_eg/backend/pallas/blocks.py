@@ -16,12 +16,19 @@ import numpy as np
 from jax import lax
 from jax.experimental.pallas import triton
 
-from relax_eg.backend.contractions import strip_widening_casts
-from relax_eg.backend.index_maps import bounds, is_inside
-from relax_eg.backend.loop_values import LoopValue, pointwise
+from relax_eg.backend.lowering.contractions import strip_widening_casts
+from relax_eg.backend.lowering.index_maps import bounds, is_inside
+from relax_eg.backend.lowering.loop_values import LoopValue, pointwise
+from relax_eg.backend.lowering.scalar_functions import (
+    accumulator,
+    apply_function,
+    combine,
+    convert,
+    identity,
+    reduce_axes,
+)
 from relax_eg.backend.pallas.plan import Online
 from relax_eg.backend.pallas.tiles import LEAST, BlockSizes, block_of, elementwise, operands_of, stream_of
-from relax_eg.backend.scalar_functions import accumulator, apply_function, combine, convert, identity, reduce_axes
 from relax_eg.dtypes import HALF, kind
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of, substitute, walk

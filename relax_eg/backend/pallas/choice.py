@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from relax_eg.backend.lower import lowering_programs_by
+from relax_eg.backend.lowering.lower import lowering_programs_by
+from relax_eg.backend.lowering.tensor_programs import lower_program
 from relax_eg.backend.pallas.plan import Chosen, Unsuitable
 from relax_eg.backend.pallas.tiles import choose
 from relax_eg.backend.pallas.tuning import XLA, Tuner, of_rank
-from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import DeviceError, RelaxEgError
 from relax_eg.logs import raise_if_exhausted
 from relax_eg.ops.multiprocessors import MULTIPROCESSORS, Multiprocessors, multiprocessors_of

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from relax_eg.backend.contractions import factors_of
-from relax_eg.backend.index_maps import is_inside
+from relax_eg.backend.lowering.contractions import factors_of
+from relax_eg.backend.lowering.index_maps import is_inside
 from relax_eg.backend.pallas.tiles import LEAST, MOST_REGISTERS, BlockModel, BlockSizes, Need, choose, kept_of
 from relax_eg.byte_units import format_bytes
 from relax_eg.dtypes import FLOATS, itemsize

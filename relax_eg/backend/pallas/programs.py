@@ -19,12 +19,12 @@ from jax import lax
 from jax.experimental import pallas
 from jax.experimental.pallas import triton
 
-from relax_eg.backend.loop_values import LoopValue
+from relax_eg.backend.lowering.loop_values import LoopValue
+from relax_eg.backend.lowering.scalar_functions import convert
+from relax_eg.backend.lowering.tensor_programs import LARGEST, Lowering
 from relax_eg.backend.pallas.blocks import Blocks, block_values
 from relax_eg.backend.pallas.plan import Chosen, PallasKernel, pallas_plan
 from relax_eg.backend.pallas.tiles import choose
-from relax_eg.backend.scalar_functions import convert
-from relax_eg.backend.tensor_programs import LARGEST, Lowering
 from relax_eg.ops.multiprocessors import Multiprocessors
 from relax_eg.tir import TensorProgram
 

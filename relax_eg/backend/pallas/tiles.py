@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from relax_eg.backend.contractions import factors_of, group_factors, strip_widening_casts
+from relax_eg.backend.lowering.contractions import factors_of, group_factors, strip_widening_casts
 from relax_eg.dtypes import dtype_of, itemsize, kind
 from relax_eg.ops.multiprocessors import Multiprocessors
 from relax_eg.tir import Apply, Cast, Read, Reduce, Scalar, Select, loop_of, walk

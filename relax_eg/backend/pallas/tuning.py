@@ -25,9 +25,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from relax_eg.backend.lowering.tensor_programs import lower_program
 from relax_eg.backend.pallas.plan import Chosen
 from relax_eg.backend.pallas.tiles import BlockModel, BlockSizes, Need
-from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.cache_folder import calibration_mode, read_entry, store, version_of
 from relax_eg.dtypes import RECORDS, itemsize, kind
 from relax_eg.limits import FEW_KEPT

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from relax_eg.backend.call_keys import kind_of
+from relax_eg.backend.calls.call_keys import kind_of
 from relax_eg.driver.jitting.varying import kinds_of
 from relax_eg.driver.options import Facts, no_argument, no_weight, read_facts
 from relax_eg.errors import OptionError

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import jax
 
 from relax_eg.argument_checks import short_repr
-from relax_eg.backend.call_keys import MOST_KEYS, is_tracing
+from relax_eg.backend.calls.call_keys import MOST_KEYS, is_tracing
 from relax_eg.backend.width import has_x64
 from relax_eg.driver.jitting.thread_marks import is_marked, marked
 from relax_eg.errors import OptionError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.calls.optimized import Optimized
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.driver.clock.outcomes import Outcomes
+from relax_eg.driver.clock.settling import Call, Key, Settle, Settling
 from relax_eg.driver.jitting.background import Background
 from relax_eg.driver.jitting.thread_marks import is_marked, marked
 from relax_eg.driver.jitting.varying import OtherSizesError
-from relax_eg.driver.outcomes import Outcomes
-from relax_eg.driver.settling import Call, Key, Settle, Settling
 from relax_eg.extract.report import AS_WRITTEN
 
 
 @dataclass
 class JitContestant:
-    """A program that takes turns (`driver.settling`).
+    """A program that takes turns (`driver.clock.settling`).
 
     - `label`, `predicted`: its name, and its predicted seconds of a call.
     - `run`: runs calls of it; None: `jitted` does.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from relax_eg.backend.executables import Jit
+from relax_eg.backend.calls.executables import Jit
 from relax_eg.driver.jitting.thread_marks import marked
 
 

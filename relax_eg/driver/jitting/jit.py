@@ -10,11 +10,12 @@ from typing import Any
 import jax
 
 from relax_eg.argument_checks import NONE, Kind, accepts, of_types, short_repr
-from relax_eg.backend.binding import MOST_BOUND, ByIdentity
-from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, is_tracing, kind_of
-from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.runtime import UNSEEN
+from relax_eg.backend.calls.binding import MOST_BOUND, ByIdentity
+from relax_eg.backend.calls.call_keys import MOST_KEYS, NO_KEY, is_tracing, kind_of
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.backend.calls.runtime import UNSEEN
 from relax_eg.byte_units import parse_bytes
+from relax_eg.driver.clock.settling import FIRST_CALLS, Settle, SettleMode
 from relax_eg.driver.jitting.arguments import Static, call_key, kind_of_any, static_key
 from relax_eg.driver.jitting.background import Search, SearchingError, read_search
 from relax_eg.driver.jitting.call_path import CallPath, path_of
@@ -23,7 +24,6 @@ from relax_eg.driver.jitting.thread_marks import marked
 from relax_eg.driver.jitting.varying import OtherSizesError, Varying, shapes_of, spec_of, spec_of_any
 from relax_eg.driver.limits.time_limit import TimeLimit
 from relax_eg.driver.options import KINDS, Facts, Sizes, Target
-from relax_eg.driver.settling import FIRST_CALLS, Settle, SettleMode
 from relax_eg.dynamic.policy import Dynamic, Mode, read_policy
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError

@@ -13,11 +13,12 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from relax_eg.backend.call_keys import MOST_KEYS, NO_KEY, kind_of
-from relax_eg.backend.executables import FullError, Jit, executables
-from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.statistics import Statistics
-from relax_eg.backend.whole import Whole
+from relax_eg.backend.calls.call_keys import MOST_KEYS, NO_KEY, kind_of
+from relax_eg.backend.calls.executables import FullError, Jit, executables
+from relax_eg.backend.calls.optimized import Optimized
+from relax_eg.backend.calls.statistics import Statistics
+from relax_eg.backend.calls.whole import Whole
+from relax_eg.driver.clock.settling import Settle, Settling
 from relax_eg.driver.jitting.arguments import (
     Declared,
     Static,
@@ -38,7 +39,6 @@ from relax_eg.driver.jitting.thread_marks import is_marked
 from relax_eg.driver.jitting.varying import OtherSizesError, Varying, asked_of, shapes_of, spec_of, spec_of_any
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import without_modes
-from relax_eg.driver.settling import Settle, Settling
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.frontends.specs import NamedSpec, argument_paths

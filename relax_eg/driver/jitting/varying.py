@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.calls.optimized import Optimized
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.logs import fallback, log_at, raise_if_exhausted

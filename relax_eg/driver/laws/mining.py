@@ -33,8 +33,8 @@ from relax_eg.driver.laws.tables import ElementTables, KeptTable, with_term
 from relax_eg.driver.optimize import optimize
 from relax_eg.dtypes import is_float, numpy_dtype
 from relax_eg.errors import DiscoveryError, RelaxEgError
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.devices import profile
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.profiles.devices import profile
 from relax_eg.extract.report import price_program
 from relax_eg.figures import time
 from relax_eg.frontends import trace

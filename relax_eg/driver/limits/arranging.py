@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from relax_eg.driver.liveness import stored_values
 from relax_eg.driver.prices import PriceOptions, cost_model
-from relax_eg.extract.clock import Clock
-from relax_eg.extract.walk import walk
+from relax_eg.extract.costs.walk import walk
+from relax_eg.extract.selection.clock import Clock
 from relax_eg.ir.calls import without_calls
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from relax_eg.driver.measured import Search
+from relax_eg.driver.clock.measured import Search
 from relax_eg.driver.options import Options
 from relax_eg.extract.footprint import Footprint
 from relax_eg.extract.graph import ExtractionGraph

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from relax_eg.driver.clock.measured import COMPUTED_AGAIN, Entry, Search
 from relax_eg.driver.limits.checkpointed import CheckpointedLoop, Checkpoints
 from relax_eg.driver.limits.fissioned import ACCUMULATED, IN_PIECES, Fissions, rule_of
-from relax_eg.driver.measured import COMPUTED_AGAIN, Entry, Search
 from relax_eg.ir.module import Module
 from relax_eg.ir.outline import SMALLEST_PROGRAM
-from relax_eg.rules.regions import CutRegion
+from relax_eg.rules.pieces.regions import CutRegion
 
 
 def in_loops(search: Search, entry: Entry | None) -> Iterator[Iterator[Entry]]:

@@ -28,9 +28,9 @@ from relax_eg.ir.origin import UNKNOWN
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
-from relax_eg.rules.fission import readers_of
-from relax_eg.rules.regions import RESULT
-from relax_eg.rules.schema_answers import is_one_block, values_of, with_values
+from relax_eg.rules.checking.schema_answers import is_one_block, values_of, with_values
+from relax_eg.rules.pieces.fission import readers_of
+from relax_eg.rules.pieces.regions import RESULT
 from relax_eg.shapes import Dim
 
 _SEGMENTS = 3  # limit: sizes of segments that are offered for each loop

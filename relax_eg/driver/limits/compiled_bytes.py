@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import KernelFootprint, kernel_footprint, whole_footprint
+from relax_eg.driver.clock.measured import CandidateProgram, Entry, Search
 from relax_eg.driver.limits.bounds import largest_sizes
-from relax_eg.driver.measured import CandidateProgram, Entry, Search
 from relax_eg.extract.footprint import Footprint
-from relax_eg.extract.profile import Mode
+from relax_eg.extract.profiles.profile import Mode
 from relax_eg.ir.calls import without_calls
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module

@@ -15,15 +15,15 @@ from functools import cached_property
 from itertools import count
 
 from relax_eg.driver.options import Sizes
-from relax_eg.extract.sized_device import ASSUMED_SIZE
+from relax_eg.extract.costs.sized_device import ASSUMED_SIZE
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import reachable_functions, substitute_exprs, without_calls
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Binding, Function, Module
 from relax_eg.ops import bytes_of
 from relax_eg.rules.book.pieces import ANCHORS, FINER, rows_of, saved_by, without_padding
-from relax_eg.rules.fission import BodyAnswers, in_a_loop
-from relax_eg.rules.regions import CutRegion, dimensions_of, joint_region
+from relax_eg.rules.pieces.fission import BodyAnswers, in_a_loop
+from relax_eg.rules.pieces.regions import CutRegion, dimensions_of, joint_region
 from relax_eg.rules.schemas import Made, ModuleAnswers, ProgramQueries
 from relax_eg.shapes import Dim
 

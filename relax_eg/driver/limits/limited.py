@@ -18,17 +18,17 @@ from dataclasses import replace
 from relax_eg.backend.family import KERNELS
 from relax_eg.backend.footprint import likely_peak_values
 from relax_eg.byte_units import format_bytes
+from relax_eg.driver.clock.measured import ALIKE, COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.limits.bounds import bound_of, larger_value
 from relax_eg.driver.limits.changed_programs import in_loops, in_segments, is_large
 from relax_eg.driver.limits.compiled_bytes import CompiledBytes, TriedProgram
-from relax_eg.driver.measured import ALIKE, COMPUTED_AGAIN, CandidateProgram, Entry, Search
 from relax_eg.driver.options import SearchSpec
 from relax_eg.driver.prices import modes_under_limit
 from relax_eg.errors import ExtractionError
+from relax_eg.extract.costs.numbers import LEAST_SECONDS
+from relax_eg.extract.costs.pricing import Pricing
 from relax_eg.extract.footprint import MemoryRow
-from relax_eg.extract.numbers import LEAST_SECONDS
-from relax_eg.extract.pricing import Pricing
-from relax_eg.extract.profile import Mode
+from relax_eg.extract.profiles.profile import Mode
 from relax_eg.figures import binding_text, count_text
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module

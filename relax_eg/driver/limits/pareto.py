@@ -12,12 +12,12 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from relax_eg.argument_checks import FLAG, accepts, one_of
-from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.calls.optimized import Optimized
 from relax_eg.backend.width import width_context
 from relax_eg.byte_units import format_bytes, parse_bytes
+from relax_eg.driver.clock.measured import CandidateProgram, Search, random_arguments
 from relax_eg.driver.limits.bounds import bound_of
 from relax_eg.driver.limits.limited import TriedProgram, front
-from relax_eg.driver.measured import CandidateProgram, Search, random_arguments
 from relax_eg.driver.optimize import holding_weights, optimized, weights_of
 from relax_eg.driver.options import KINDS, Sizes, read_options
 from relax_eg.driver.prices import NEVER_SLOWER

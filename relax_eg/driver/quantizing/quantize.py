@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from relax_eg.argument_checks import FLAG, NONE, TEXT, Kind, accepts, integer, one_of, sequence_of, short_repr
-from relax_eg.backend.checks import signature_fit
+from relax_eg.backend.calls.checks import signature_fit
 from relax_eg.backend.observe import Converted, compiled, computed, flat_arguments, histograms, limits
 from relax_eg.backend.width import width_context
 from relax_eg.driver.options import KINDS, Options, Sizes, Target, no_weight, read_options

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from relax_eg.argument_checks import short_repr
-from relax_eg.backend.lower import run_function
+from relax_eg.backend.lowering.lower import run_function
 from relax_eg.dtypes import dtype_of
 from relax_eg.errors import OptionError
 from relax_eg.frontends import Source

@@ -16,7 +16,7 @@ from relax_eg.backend.width import width_context
 from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.batching import batch_function
 from relax_eg.driver.cache import CachedResult, place_of
-from relax_eg.driver.measured import Search
+from relax_eg.driver.clock.measured import Search
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options
 from relax_eg.driver.origins import origins_of
 from relax_eg.driver.prices import price_at
@@ -29,8 +29,8 @@ from relax_eg.driver.units import Units
 from relax_eg.dynamic.over_mesh import PaddedSpread
 from relax_eg.egraph import Budget, Dump, EGraph, dump
 from relax_eg.errors import ExtractionError, OptionError
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.numbers import LEAST_SECONDS
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.costs.numbers import LEAST_SECONDS
 from relax_eg.extract.report import OperatorRow, ProgramCost, figures_by_key
 from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import explain_clashes, specs_by_name

@@ -22,10 +22,10 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from relax_eg.dtypes import itemsize, kind
+from relax_eg.extract.costs.implied_matmuls import LEAST_ELEMENTS
 from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, PARTS, PERMUTATIONS, REPEATS, Operators
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.fusions.seconds import ARITHMETIC, LIBRARY_SUMS, PLAIN_SUMS, sum_steps
-from relax_eg.extract.implied_matmuls import LEAST_ELEMENTS
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
@@ -49,7 +49,7 @@ class CpuKernels(Operators):
 
     - `expressions`, `value`: as in `Operators`.
     - `implied`, `inside`: the sums of products that are matmuls, and what is computed inside matmuls
-      (`extract.implied_matmuls`).
+      (`extract.costs.implied_matmuls`).
     - `hoisted`: the number of loops that XLA hoists an expression out of.
     - `has_library`: whether XLA may use YNN.
     - `sliced`: as in `OperatorCost`.

@@ -26,7 +26,7 @@ from relax_eg.extract.fusions.gpu_operators import HELD
 from relax_eg.extract.fusions.gpu_products import block_bandwidth, generation_of
 from relax_eg.extract.fusions.operators import CONV, DEAR, MATMULS, ORDERS, PARTS, PERMUTATIONS, REPEATS, SCATTERS
 from relax_eg.extract.fusions.place import KernelPlace
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function

@@ -15,7 +15,7 @@ from relax_eg.extract.fusions.operators import (
     SCATTERS,
     Operators,
 )
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function

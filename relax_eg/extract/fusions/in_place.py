@@ -6,7 +6,9 @@ import math
 from dataclasses import replace
 
 from relax_eg.dtypes import itemsize
-from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.costs.cost_model import NodeCost
+from relax_eg.extract.costs.numbers import Number, choose, maximum, minimum
+from relax_eg.extract.costs.operator_cost import OperatorCost
 from relax_eg.extract.fusions.place import KernelPlace
 from relax_eg.extract.fusions.seconds import (
     ARITHMETIC,
@@ -20,9 +22,7 @@ from relax_eg.extract.fusions.seconds import (
     operations,
     wakes_library,
 )
-from relax_eg.extract.numbers import Number, choose, maximum, minimum
-from relax_eg.extract.operator_cost import OperatorCost
-from relax_eg.extract.profile import PAGE
+from relax_eg.extract.profiles.profile import PAGE
 from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ops import Site, bytes_of, pattern_kind, site_of
 from relax_eg.ops.movement import moves_last_axis

@@ -7,11 +7,11 @@ import math
 from dataclasses import replace
 
 from relax_eg.dtypes import kind
-from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.costs.cost_model import NodeCost
+from relax_eg.extract.costs.implied_matmuls import LEAST_ELEMENTS
+from relax_eg.extract.costs.numbers import Number, choose, maximum
+from relax_eg.extract.costs.sized_device import SizedDevice
 from relax_eg.extract.fusions.operators import MATMULS
-from relax_eg.extract.implied_matmuls import LEAST_ELEMENTS
-from relax_eg.extract.numbers import Number, choose, maximum
-from relax_eg.extract.sized_device import SizedDevice
 from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ops import Site
 from relax_eg.ops.record import TABLE, operators_run_as

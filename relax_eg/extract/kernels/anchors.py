@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from relax_eg.extract.costs.operator_cost import Effort
 from relax_eg.extract.kernels.cost import ContractionCost
-from relax_eg.extract.operator_cost import Effort
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from relax_eg.extract.costs.pricing import Members
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.operations import Operation
@@ -14,7 +15,6 @@ from relax_eg.extract.kernels.rows import Composed
 from relax_eg.extract.kernels.selection import FUSE_SIBLINGS, VIEW_OF_RESHAPE
 from relax_eg.extract.kernels.states import phase_after, step_of
 from relax_eg.extract.kernels.ways import KernelSelection
-from relax_eg.extract.pricing import Members
 from relax_eg.extract.report import KernelRow
 from relax_eg.ir.expr import Expr, tuple_get, var
 from relax_eg.ops import site_of

@@ -26,14 +26,14 @@ from typing import TypeAlias
 import numpy as np
 
 from relax_eg.errors import OperatorError
-from relax_eg.extract.amounts import Amounts, counts_of, program_amounts, work_of
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.cost_model import NodeCost
-from relax_eg.extract.matmuls import cpu_operand_seconds, is_decoded
-from relax_eg.extract.numbers import Number, choose, is_column, maximum, minimum, truncate
-from relax_eg.extract.operator_cost import OperatorCost
-from relax_eg.extract.profile import Profile
-from relax_eg.extract.walk import walk
+from relax_eg.extract.costs.amounts import Amounts, counts_of, program_amounts, work_of
+from relax_eg.extract.costs.cost import WholeCost
+from relax_eg.extract.costs.cost_model import NodeCost
+from relax_eg.extract.costs.matmuls import cpu_operand_seconds, is_decoded
+from relax_eg.extract.costs.numbers import Number, choose, is_column, maximum, minimum, truncate
+from relax_eg.extract.costs.operator_cost import OperatorCost
+from relax_eg.extract.costs.walk import walk
+from relax_eg.extract.profiles.profile import Profile
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR, Expr, node, postorder, var
 from relax_eg.ir.heads import CONTROL, RUNNING, WITHOUT_KERNEL

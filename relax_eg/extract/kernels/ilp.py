@@ -16,12 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relax_eg.extract.ascent import ascent
-from relax_eg.extract.ilp import SCALE
-from relax_eg.extract.numbers import gap
-from relax_eg.extract.problem import Problem, choice_cost, repair_choice, used_classes
-from relax_eg.extract.prune import strong_components, undominated_candidates
-from relax_eg.extract.solve import PROVED, Solved, SolverEffort
+from relax_eg.extract.costs.numbers import gap
+from relax_eg.extract.selection.ascent import ascent
+from relax_eg.extract.selection.ilp import SCALE
+from relax_eg.extract.selection.problem import Problem, choice_cost, repair_choice, used_classes
+from relax_eg.extract.selection.prune import strong_components, undominated_candidates
+from relax_eg.extract.selection.solve import PROVED, Solved, SolverEffort
 from relax_eg.integer_program import SHORTEST, LinearProgram, branch, relaxation
 from relax_eg.reached import operands_first
 

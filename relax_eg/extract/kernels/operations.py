@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from relax_eg.extract.access import StageAccess, StageKind, accesses
+from relax_eg.extract.costs.operator_cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.cost import VIEW, KernelCost
-from relax_eg.extract.operator_cost import Effort
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.fused import VIEWS, ProgramUse, program_at

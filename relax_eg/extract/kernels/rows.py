@@ -7,14 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from relax_eg.extract.costs.numbers import LEAST_SECONDS
+from relax_eg.extract.costs.pricing import Pricing
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.operations import Operation
 from relax_eg.extract.kernels.states import Kernel, State, StateTable
 from relax_eg.extract.kernels.ways import Way, is_single_operator
-from relax_eg.extract.numbers import LEAST_SECONDS
-from relax_eg.extract.pricing import Pricing
-from relax_eg.extract.problem import Problem, used_classes
+from relax_eg.extract.selection.problem import Problem, used_classes
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS
 

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from relax_eg.extract.clock import Clock
+from relax_eg.extract.costs.pricing import FREE, Pricing
 from relax_eg.extract.graph import ExtractionGraph
-from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.kernels.anchors import merge_anchors
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
@@ -25,8 +24,9 @@ from relax_eg.extract.kernels.operations import Operation, operations_of
 from relax_eg.extract.kernels.rows import Composed, WayRows, table_of
 from relax_eg.extract.kernels.states import OVERSIZED, Kernel, Stage, State, StateTable
 from relax_eg.extract.kernels.ways import KernelSelection, Way, is_same_way, members_of
-from relax_eg.extract.pricing import FREE, Pricing
-from relax_eg.extract.problem import (
+from relax_eg.extract.selection.clock import Clock
+from relax_eg.extract.selection.greedy import dag_greedy
+from relax_eg.extract.selection.problem import (
     Problem,
     choice_cost,
     repair_choice,
@@ -34,10 +34,10 @@ from relax_eg.extract.problem import (
     tree_greedy,
     used_classes,
 )
-from relax_eg.extract.search import best_of
-from relax_eg.extract.select import check_executable
-from relax_eg.extract.sensitivity import sensitivity
-from relax_eg.extract.solve import Solved, SolverEffort
+from relax_eg.extract.selection.search import best_of
+from relax_eg.extract.selection.select import check_executable
+from relax_eg.extract.selection.sensitivity import sensitivity
+from relax_eg.extract.selection.solve import Solved, SolverEffort
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.logs import stage
 from relax_eg.reached import operands_first

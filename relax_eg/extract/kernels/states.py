@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 
 from relax_eg.dtypes import itemsize
 from relax_eg.extract.access import FREE, Reading, StageAccess, StageKind
+from relax_eg.extract.costs.operator_cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merge_anchors, part_of
 from relax_eg.extract.kernels.cost import ContractionCost, KernelCost, served_badly
 from relax_eg.extract.kernels.operations import Operation
-from relax_eg.extract.operator_cost import Effort
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.reached import operands_first
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relax_eg.extract.clock import Clock
+from relax_eg.extract.costs.pricing import FREE, ONCE, Pricing
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.build import Build, Built, Names, build_kernels, composed_seconds
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.selection import select_kernels
 from relax_eg.extract.kernels.ways import KernelSelection
-from relax_eg.extract.pricing import FREE, ONCE, Pricing
-from relax_eg.extract.weights import PREPARABLE, Preparable, PreparedLimit, static_classes
+from relax_eg.extract.selection.clock import Clock
+from relax_eg.extract.selection.weights import PREPARABLE, Preparable, PreparedLimit, static_classes
 from relax_eg.ir.expr import Expr
 
 _RAISED = 6  # limit: how often the price of prepared bytes is raised

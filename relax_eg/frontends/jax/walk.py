@@ -50,7 +50,7 @@ from relax_eg.shapes import Scope
 # Parameters that no operator expresses; an equation may become operators only if they are None (or an empty mesh).
 _GUARDS = ("accuracy", "out_dtype", "sharding", "out_sharding")
 
-# Parameters whose dtype is stored as text; `backend.jax_library` reads them back.
+# Parameters whose dtype is stored as text; `backend.lowering.jax_library` reads them back.
 DTYPE_PARAMETERS = ("dtype", "new_dtype", "index_dtype", "preferred_element_type")
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.record import TABLE, call
+from relax_eg.rules.checking.value_trials import broadcast_operands
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import ProgramQueries, schema
-from relax_eg.rules.value_trials import broadcast_operands
 from relax_eg.tir.functions import FUNCTIONS
 
 _CHOICE = "where"

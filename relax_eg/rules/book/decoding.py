@@ -1,9 +1,9 @@
 """A matmul and the decoder of its weight as one tensor program that never holds the whole decoded weight.
 
 XLA's matmuls on CPUs read operands from memory, so a weight of four or eight bits is decoded to memory at every call,
-to several times its stored bytes. A tensor program that decodes inside is lowered tile by tile (`backend.tiles`). The
-rule runs where memory for large values has a price (`ProgramQueries.large_bytes`): for a single XLA program on a CPU,
-and within a memory limit. With `execution="kernels"`, extraction builds such products.
+to several times its stored bytes. A tensor program that decodes inside is lowered tile by tile
+(`backend.lowering.tiles`). The rule runs where memory for large values has a price (`ProgramQueries.large_bytes`): for
+a single XLA program on a CPU, and within a memory limit. With `execution="kernels"`, extraction builds such products.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import bytes_of
 from relax_eg.ops.fused import fused_call, kind_in_kernel
+from relax_eg.rules.checking.schema_trials import decoders
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import decoders
 from relax_eg.rules.schemas import MEMORY, ProgramQueries, schema
 from relax_eg.tir import PatternKind
 from relax_eg.tir.work import DECODED

@@ -1,5 +1,5 @@
-"""The rules by which facts propagate through operators. `rules/fact_rules.py` describes the language. Tests check every
-rule: it must hold on random values that have the premises, and fail without any one of them.
+"""The rules by which facts propagate through operators. `rules/facts/fact_rules.py` describes the language. Tests check
+every rule: it must hold on random values that have the premises, and fail without any one of them.
 
 Floats round, overflow and underflow: exp(-200) is 0 in float32, and so is the product of two small numbers. A rule that
 holds in spite of that is one of `floats`; a rule that holds over the reals only is one of `reals`.
@@ -37,7 +37,18 @@ from relax_eg.ops.facts import (
     UPPER_TRIANGULAR,
 )  # fmt: skip
 from relax_eg.ops.record import TABLE
-from relax_eg.rules.fact_rules import FactForms, FactRule, annotated, anything, equals, floats, form, has, reals, var
+from relax_eg.rules.facts.fact_rules import (
+    FactForms,
+    FactRule,
+    annotated,
+    anything,
+    equals,
+    floats,
+    form,
+    has,
+    reals,
+    var,
+)
 from relax_eg.rules.matching import Test
 from relax_eg.tir.functions import FUNCTIONS, Trait, functions_with_trait
 

@@ -21,8 +21,8 @@ from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.libraries import instantiate
 from relax_eg.rules.book.loop_parts import in_parts, steps_in_parts
+from relax_eg.rules.checking.schema_trials import calls, scans, scans_of_parts, short_scans, while_loops
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import calls, scans, scans_of_parts, short_scans, while_loops
 from relax_eg.rules.schemas import ProgramQueries, schema
 
 # Contractions are faster for all steps at once: the matrix is read once, and there are enough rows for all cores.

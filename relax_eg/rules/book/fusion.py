@@ -14,8 +14,8 @@ from relax_eg.ir.expr import Expr, node, tuple_get
 from relax_eg.ops import api as op
 from relax_eg.ops.fused import VIEWS, fused_call, kind_in_kernel
 from relax_eg.ops.sizes import product
+from relax_eg.rules.checking.schema_trials import kernels
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import kernels
 from relax_eg.rules.schemas import ExtractionStep, ProgramQueries
 from relax_eg.tir import PatternKind
 

@@ -19,6 +19,7 @@ from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, counts, movement_operators, site_of
 from relax_eg.reached import leaves
+from relax_eg.rules.checking.value_trials import moved_values
 from relax_eg.rules.index_maps.inward import Inward, Undecided, is_join, is_padded, is_pointwise
 from relax_eg.rules.index_maps.outward import mapped
 from relax_eg.rules.index_maps.stacks import FEWEST, stacked
@@ -26,7 +27,6 @@ from relax_eg.rules.index_maps.views import AxisMap, IndexView, made_of, view_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.shared_parts import why_not_equal_over_shared
-from relax_eg.rules.value_trials import moved_values
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import functions_with_trait
 

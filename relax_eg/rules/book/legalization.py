@@ -10,8 +10,8 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.tensor_calls import call_with_sizes
 from relax_eg.ops.record import TABLE, is_proved_applicable, program_of, site_of
+from relax_eg.rules.checking.schema_trials import uses_of
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import uses_of
 from relax_eg.rules.schemas import ProgramQueries, schema
 
 

@@ -24,13 +24,30 @@ from relax_eg.ops import api as op
 from relax_eg.ops import bytes_of
 from relax_eg.ops.ordering import AFTER
 from relax_eg.ops.transfers import FROM_HOST, ON_HOST
-from relax_eg.rules.all_steps import StepsDepend, without_loops
-from relax_eg.rules.fission import BodyAnswers, Finer, in_a_loop, readers_of
-from relax_eg.rules.halo import Halo, halo_of, halo_of_totals, totals_of, with_halo
-from relax_eg.rules.piece_trials import batches, images, on_host, rows, softmaxes, sums_of_images, sums_of_rows, twice
-from relax_eg.rules.regions import ORDERS, SHAPED, CutRegion, dimension_of, dimensions_of, extent_of, joint_region
+from relax_eg.rules.checking.piece_trials import (
+    batches,
+    images,
+    on_host,
+    rows,
+    softmaxes,
+    sums_of_images,
+    sums_of_rows,
+    twice,
+)
+from relax_eg.rules.checking.schema_answers import RecordingAnswers
+from relax_eg.rules.pieces.all_steps import StepsDepend, without_loops
+from relax_eg.rules.pieces.fission import BodyAnswers, Finer, in_a_loop, readers_of
+from relax_eg.rules.pieces.halo import Halo, halo_of, halo_of_totals, totals_of, with_halo
+from relax_eg.rules.pieces.regions import (
+    ORDERS,
+    SHAPED,
+    CutRegion,
+    dimension_of,
+    dimensions_of,
+    extent_of,
+    joint_region,
+)
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_answers import RecordingAnswers
 from relax_eg.rules.schemas import MEMORY, ExtractionStep, FactsOf, Made, ProgramQueries, Prove, schema
 from relax_eg.rules.shared_parts import why_not_equal_over_shared
 from relax_eg.rules.signature import Numerics

@@ -14,13 +14,13 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.ops.facts import facts_of_dtype
 from relax_eg.ops.record import TABLE
+from relax_eg.rules.checking.value_trials import pointwise_terms
 from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data
 from relax_eg.rules.pointwise.tables import Facts
 from relax_eg.rules.pointwise.terms import PointwiseTerm, is_unrounded, leaves_in, terms_of
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, Propose, Schema, schema
 from relax_eg.rules.signature import Numerics
-from relax_eg.rules.value_trials import pointwise_terms
 
 # limit: seconds of processor time of the proof of a form; most take a hundredth of it
 _PROVING = 0.5

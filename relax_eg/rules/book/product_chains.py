@@ -20,10 +20,10 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_run_as
 from relax_eg.reached import leaves
+from relax_eg.rules.checking.value_trials import chains_of_products
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import MOST_ALONE
-from relax_eg.rules.value_trials import chains_of_products
 from relax_eg.shapes import Dim
 
 (MATMUL,) = operators_run_as("matmul")

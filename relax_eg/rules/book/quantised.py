@@ -28,14 +28,14 @@ from relax_eg.ops import api as op
 from relax_eg.ops.codes import Coded, Scheme, contracted_axes, decoded, encoded, encoded_rows, why_not_coded
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import TABLE, call
-from relax_eg.rules.channels_last import depthwise, to_first, to_last
+from relax_eg.rules.checking.schema_trials import coded_products, products_with_weights
+from relax_eg.rules.checking.window_trials import coded_convolutions, codes_again
 from relax_eg.rules.index_maps.inward import is_join
 from relax_eg.rules.index_maps.views import view_of
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import coded_products, products_with_weights
 from relax_eg.rules.schemas import ModuleAnswers, ProgramQueries, Schema
-from relax_eg.rules.window_forms import all_ones, is_depthwise, is_known, padded, padding_of, part, window_of
-from relax_eg.rules.window_trials import coded_convolutions, codes_again
+from relax_eg.rules.windows.channels_last import depthwise, to_first, to_last
+from relax_eg.rules.windows.forms import all_ones, is_depthwise, is_known, padded, padding_of, part, window_of
 from relax_eg.shapes import Dim
 
 _BYTES = ("int8", "uint8")

@@ -26,7 +26,7 @@ from relax_eg.ops.reduction import accumulator
 from relax_eg.rules.attribute_variables import read_source
 from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.traced import gelu_of_tanh
-from relax_eg.rules.certificates import is_shipped
+from relax_eg.rules.checking.certificates import is_shipped
 from relax_eg.rules.rule import Rule, instances
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import ProgramQueries, Trial, schema, trial_of

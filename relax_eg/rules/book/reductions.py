@@ -22,7 +22,9 @@ from relax_eg.ops import api as op
 from relax_eg.ops.facts import FACTS
 from relax_eg.ops.record import TABLE, call, movement_operators
 from relax_eg.ops.regroup import groups
-from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.checking.value_trials import reductions as trials
+from relax_eg.rules.checking.value_trials import searches
+from relax_eg.rules.facts.fact_rules import NONEMPTY
 from relax_eg.rules.pointwise.terms import constant_in, equation_of
 from relax_eg.rules.reductions.forms import aligned, expression, extents, narrowed, number_in, settled, varies, viewed
 from relax_eg.rules.reductions.proofs import Lemma, why_not
@@ -30,8 +32,6 @@ from relax_eg.rules.reductions.reading import FormReader, may_cancel
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.signature import Numerics
-from relax_eg.rules.value_trials import reductions as trials
-from relax_eg.rules.value_trials import searches
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Read, Scalar
 from relax_eg.tir.functions import functions_with_trait

@@ -17,8 +17,8 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_run_as
 from relax_eg.rules.book.sum_products import why_not_same_sum
+from relax_eg.rules.checking.schema_trials import long_products, small_products
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import long_products, small_products
 from relax_eg.rules.schemas import ProgramQueries, schema
 from relax_eg.shapes import Dim
 

@@ -22,9 +22,10 @@ from relax_eg.ir.expr import VAR, Expr, own_dims, postorder, var
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
-from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.checking.points import related
+from relax_eg.rules.checking.value_trials import sums_of_products
+from relax_eg.rules.facts.fact_rules import NONEMPTY
 from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data
-from relax_eg.rules.points import related
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import (
@@ -39,7 +40,6 @@ from relax_eg.rules.sums_of_products.region import (
     terms_of,
     widens,
 )
-from relax_eg.rules.value_trials import sums_of_products
 from relax_eg.shapes import Dim
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import Reduce

@@ -19,10 +19,10 @@ from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, operators_run_as
+from relax_eg.rules.checking.value_trials import determinants_of_products, matrix_words
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import ARITHMETIC, terms_of
-from relax_eg.rules.value_trials import determinants_of_products, matrix_words
 from relax_eg.tir.functions import FUNCTIONS
 
 _FACTS = frozenset(

@@ -17,14 +17,20 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.ops.low_rank import MOST_RANK, NEAR, ROUNDED
 from relax_eg.ops.record import operators_where
-from relax_eg.rules import winograd
-from relax_eg.rules.channels_last import ChannelsLast, is_image, to_first, to_last
-from relax_eg.rules.layout_proofs import why_not_same_network
+from relax_eg.rules.checking.schema_trials import convolutions, networks_of_convolutions
+from relax_eg.rules.checking.window_trials import (
+    convolutions_by_threes,
+    convolutions_of_blocks,
+    large_convolutions,
+    separable_convolutions,
+    transposed_convolutions,
+)
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import convolutions, networks_of_convolutions
 from relax_eg.rules.schemas import ProgramQueries, Propose, Prove, Schema, Trials
 from relax_eg.rules.signature import Numerics
-from relax_eg.rules.window_forms import (
+from relax_eg.rules.windows import winograd
+from relax_eg.rules.windows.channels_last import ChannelsLast, is_image, to_first, to_last
+from relax_eg.rules.windows.forms import (
     MOST_PARTS,
     MOST_TAPS,
     all_ones,
@@ -40,13 +46,7 @@ from relax_eg.rules.window_forms import (
     sums_as_written,
     window_of,
 )
-from relax_eg.rules.window_trials import (
-    convolutions_by_threes,
-    convolutions_of_blocks,
-    large_convolutions,
-    separable_convolutions,
-    transposed_convolutions,
-)
+from relax_eg.rules.windows.layout_proofs import why_not_same_network
 from relax_eg.shapes import Dim
 
 _LARGE = 1 << 23  # chosen: bytes of all patches from which on no core's cache holds them, and memory takes longest

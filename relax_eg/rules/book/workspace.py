@@ -13,8 +13,8 @@ from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ir.expr import CALL_TIR, Expr
 from relax_eg.ir.tensor_calls import call_tir, tir_annotation
 from relax_eg.ops import api as op
+from relax_eg.rules.checking.schema_trials import workspaces
 from relax_eg.rules.rule_set import RuleSet
-from relax_eg.rules.schema_trials import workspaces
 from relax_eg.rules.schemas import ProgramQueries, schema
 from relax_eg.tir import TensorProgram
 

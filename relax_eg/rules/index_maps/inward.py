@@ -29,8 +29,8 @@ from relax_eg.rules.index_maps.views import (
     view_of,
     whole,
 )
+from relax_eg.rules.pieces.slicing import applied_again, with_sizes
 from relax_eg.rules.pointwise.terms import equation_of
-from relax_eg.rules.slicing import applied_again, with_sizes
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
 from relax_eg.tir.expr import Cast, Index

@@ -14,7 +14,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ops.api import broadcast_to
 from relax_eg.ops.facts import FACTS
-from relax_eg.rules.check import have_same_values
+from relax_eg.rules.checking.check import have_same_values
 from relax_eg.rules.conditions import Claim
 from relax_eg.rules.pointwise.tables import Facts
 from relax_eg.rules.pointwise.terms import Array, is_unrounded, over, sample_array, value_of

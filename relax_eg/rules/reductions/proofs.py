@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from relax_eg.ir.expr import Expr, own_dims, postorder
 from relax_eg.ops import api as op
-from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.facts.fact_rules import NONEMPTY
 from relax_eg.rules.schemas import FactsOf
 from relax_eg.rules.shared_parts import why_not_equal_over
 from relax_eg.rules.signature import Numerics

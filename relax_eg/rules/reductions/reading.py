@@ -20,6 +20,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import call, movement_operators
 from relax_eg.reached import reached
+from relax_eg.rules.checking.samples import LARGEST_SHIFT
 from relax_eg.rules.pointwise.terms import constant_in, is_pointwise
 from relax_eg.rules.reductions.forms import (
     ONE,
@@ -40,7 +41,6 @@ from relax_eg.rules.reductions.forms import (
     viewed,
 )
 from relax_eg.rules.reductions.proofs import Lemma
-from relax_eg.rules.samples import LARGEST_SHIFT
 from relax_eg.rules.schemas import FactsOf
 from relax_eg.shapes import Dim
 

@@ -15,7 +15,7 @@ from relax_eg.dtypes import dtype_of, has_short_range, is_float, kind
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import TABLE, movement_operators, program_of, site_of
-from relax_eg.rules.samples import LARGEST_SHIFT
+from relax_eg.rules.checking.samples import LARGEST_SHIFT
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
 from relax_eg.tir.functions import FUNCTIONS
 

@@ -12,8 +12,8 @@ from relax_eg.dtypes import dtype_of, is_float
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.ops.record import movement_operators, operators_run_as
+from relax_eg.rules.checking.samples import mask_values
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import mask_values
 from relax_eg.rules.verify_formal.sums import Factor, Sum, Term
 from relax_eg.tir.expr import Apply, Const, Index, Read, Reduce, Scalar, walk
 

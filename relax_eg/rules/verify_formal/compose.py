@@ -18,7 +18,7 @@ from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE_GET, VAR, Expr, constant_
 from relax_eg.ir.heads import CORE
 from relax_eg.ops.record import TABLE, definition_of, movement_operators, position_promises, program_of, site_of
 from relax_eg.reached import reached
-from relax_eg.rules.samples import size_preconditions
+from relax_eg.rules.checking.samples import size_preconditions
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
 from relax_eg.shapes import Dim, dim_max, dim_min
 from relax_eg.shapes.interval import ANY, Interval, interval_of

@@ -313,7 +313,7 @@ class Folds:
     def _identity(self, s: Apply, extra: frozenset[GuardLiteral]) -> Scalar:
         """Returns `s` rewritten by an identity of bits, or `s` if none applies. `tests/rules/test_identities.py` tests
         each identity on all special values. A rule that states only an identity is tested on all values of small dtypes
-        (`rules.check`)."""
+        (`rules.checking.check`)."""
         args = s.args
         x = args[0]
         y = args[1] if len(args) == 2 else None

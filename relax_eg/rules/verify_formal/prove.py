@@ -31,12 +31,12 @@ from relax_eg.ops.facts import FACTS, with_implied
 from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import AnyStep, StepComparison, is_any_step
 from relax_eg.rules.attribute_variables import attribute_values, read_source
+from relax_eg.rules.checking.points import keeps_accuracy, related
 from relax_eg.rules.conditions import Claim, FactKey, claims_of
-from relax_eg.rules.fact_rules import NONEMPTY
+from relax_eg.rules.facts.fact_rules import NONEMPTY
+from relax_eg.rules.facts.propagation import KnownFacts, Leaves, is_positive_number
 from relax_eg.rules.matrices.equality import are_same
 from relax_eg.rules.matrices.lifting import Lift
-from relax_eg.rules.points import keeps_accuracy, related
-from relax_eg.rules.propagation import KnownFacts, Leaves, is_positive_number
 from relax_eg.rules.rule import Instance, Rule, equality_rule, instances
 from relax_eg.rules.signature import Numerics
 from relax_eg.rules.verify_formal.accuracy import keeps_precision, may_have_masks

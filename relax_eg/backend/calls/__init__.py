@@ -1,0 +1,1 @@
+"""Calls of optimized functions: their arguments, sizes, executables and weights."""

@@ -1,0 +1,361 @@
+"""`Whole`: each call runs one XLA program, which `jax.jit` compiles for the shapes of its arguments."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+from relax_eg.backend.calls.bound import BoundFamily, other_program
+from relax_eg.backend.calls.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
+from relax_eg.backend.calls.executables import Executables, Jit
+from relax_eg.backend.calls.program import abstract_array
+from relax_eg.backend.calls.runtime import UNSEEN, CallPart, CallParts, Place, Straight, Strategy
+from relax_eg.backend.family import Family
+from relax_eg.backend.files.loaded import FromFile, LoadedPrograms
+from relax_eg.backend.pallas.choice import Pallas, lowering_through
+from relax_eg.errors import OtherProgramError
+from relax_eg.ir.expr import Expr
+from relax_eg.memo import Memo
+
+WRITTEN = -1  # given: stands for the function as written, in place of the index of a variant
+_MOST_SHAPES = 64  # limit: combinations of shapes of bound arrays, each with programs of its own
+_NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+
+
+class Whole(Strategy):
+    """Runs calls as one XLA program, at exact sizes.
+
+    - `bound_family`: the programs, with the parameters that are bound.
+    - `prepared_values`: for each of these programs, the values prepared for it.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        executables: Executables | None = None,
+        shapes: Mapping[int, tuple[int, ...]] = _NONE,
+        pallas: Pallas | None = None,
+    ) -> None:
+        """`shapes`: those of the arrays that will be bound, by the places of their parameters.
+
+        `executables`: None for a new cache. `pallas`: chooses the tensor programs that are lowered through Pallas;
+        None: none.
+        """
+        program = family.programs[0]
+        self.program, self.family = program, family
+        self.executables = executables or self.new_executables(program)
+        b = BoundFamily(family, shapes, pallas)
+        self._pallas = pallas
+        self.bound_family, self.names = b, b.names
+        self._weight_refs: list[Callable[[], Any]] = []
+        self.prepared_values: list[tuple[Any, ...]] = [()] * len(b.programs)
+        # By shapes of the bound arrays: what all bindings of such arrays share, among it what is compiled.
+        self._by_shapes = Memo[tuple[Any, ...], Whole](_MOST_SHAPES)
+        self._is_served: Callable[[], bool] | None = None
+        self._elsewhere: Callable[..., Any] | None = None
+        self._donated: Sequence[int] = ()
+        # A program is passed only the arrays prepared for it: each array of a call costs time. Where nothing is bound,
+        # one `jax.jit` serves all variants.
+        self._joint = len(b.programs) == 1 or not b.indices
+        self._options = any(v.compiler_options for v in family.variants)
+        self._compiled = Memo[int, Any](len(family.variants))  # by variant, where variants have compiler options
+        self._keywords, self._takes_prepared = b.keywords, bool(b.indices)
+        self._known = Memo[Any, int](MOST_KEYS)  # by key: the variant that serves such calls, or `WRITTEN`
+        self._jit_programs()
+
+    def _jit_programs(self) -> None:
+        whole = [None] if self._joint else range(len(self.bound_family.programs))
+        self._whole = [self._jit(i) for i in whole]
+        # Serves all calls whose arguments are split as the specs were, if there is only one executable for each shape.
+        self._only = self._whole[0] if self._joint and not self._options else None
+
+    def _jit(self, which: int | None, variant: int | None = None, **options: Any) -> Any:
+        """What runs the program `which`; for calls that only this variant serves, if one is given."""
+        b, loaded = self.bound_family, self.executables.loaded
+        places = [i for i, parameter in enumerate(b.call_indices) if parameter in self._donated]
+        donation = b.donation(places, len(self.leading(()))) if places else {}
+        made = self.executables.jit(self._program_function(which), **options, **donation)
+        served = [i for i, w in enumerate(b.program_indices) if which in (None, w) and variant in (None, i)]
+        found = [] if loaded is None else loaded.at_exact_sizes(b.indices, served)
+        return FromFile([(p, 0) for p in found], made) if found else made
+
+    @property
+    def bound(self) -> frozenset[int]:
+        return self.bound_family.indices
+
+    def use_loaded(self, loaded: LoadedPrograms) -> None:
+        super().use_loaded(loaded)
+        self._jit_programs()
+
+    def serve_where(self, is_served: Callable[[], bool], elsewhere: Callable[..., Any]) -> None:
+        """Serves calls only where `is_served()` is true under the present settings of JAX.
+
+        Other calls go to `elsewhere`, a function of all arguments, the bound ones among them. To be called before the
+        first call.
+        """
+        self._is_served, self._elsewhere = is_served, elsewhere
+
+    def donate(self, parameters: Sequence[int]) -> None:
+        """Allows calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does.
+
+        To be called before the first call.
+        """
+        self._donated = tuple(parameters)
+        self._jit_programs()
+
+    def _program_function(self, which: int | None) -> Callable[..., Any]:
+        """A program as a function of its prepared values, if parameters are bound, and the other arguments. None: the
+        one that serves them."""
+        b = self.bound_family
+
+        def run(*given: Any, **kwargs: Any) -> Any:
+            if self._is_served is not None and not self._is_served():
+                raise UnseenError
+            prepared, args = (given[0], given[1:]) if b.indices else ((), given)
+            return b.run_main(prepared, b.call_arrays(args, kwargs), which)
+
+        run.__name__ = self.program.name
+        return run
+
+    def leading(self, prepared: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What programs with these prepared values take before the arguments of a call."""
+        return (prepared,) if self._takes_prepared else ()
+
+    def call_known_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if (kwargs or self._keywords) and kwargs.keys() != self._keywords:
+            return UNSEEN
+        run, prepared = self._only, self.prepared_values[0]
+        if run is None:
+            try:
+                found = self._known.get(self.bound_family.size_key(args, kwargs))
+            except NO_KEY:
+                return UNSEEN
+            if found is None or found == WRITTEN:
+                return UNSEEN
+            run, prepared = self.executable(found)
+        try:
+            return run(prepared, *args, **kwargs) if self._takes_prepared else run(*args, **kwargs)
+        except OtherProgramError:
+            self._only = None  # from now on each call has to choose
+            return UNSEEN
+        except UnseenError:
+            return UNSEEN
+
+    call_known = call_known_whole
+
+    def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
+        run, prepared = self._only, self.prepared_values[0]
+        if run is None and len(self.family.variants) == 1:
+            try:
+                found = self._known.get(key())
+            except NO_KEY:
+                return None
+            if found is not None and found != WRITTEN:
+                run, prepared = self.executable(found)
+        if not isinstance(run, Jit):
+            return None
+        if closes or self._only is None:
+            run.close()
+        return Straight(functools.partial(run.jitted, prepared) if self._takes_prepared else run.jitted)
+
+    def flat_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        b = self.bound_family
+        return self.program.convert_arguments(b.call_arrays(args, kwargs), b.call_indices)
+
+    def call_arguments(self, arguments: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return jax.tree_util.tree_unflatten(self.bound_family.tree, arguments)
+
+    def run_whole(self, arguments: list[Any]) -> Any:
+        args, kwargs = self.call_arguments(arguments)
+        if self._only is not None:
+            result = self.call_known_whole(args, kwargs)
+            if result is not UNSEEN:
+                return result
+        variant = self._variant(args, kwargs, arguments)
+        if variant == WRITTEN:
+            return self._as_written(arguments)
+        run, prepared = self.executable(variant)
+        return run(*self.leading(prepared), *args, **kwargs)
+
+    def run(self, arguments: list[Any]) -> Any:
+        try:
+            return self.run_whole(arguments)
+        except UnseenError:
+            return self.run_elsewhere(arguments)
+
+    def run_elsewhere(self, arguments: list[Any]) -> Any:
+        """Runs a call that these executables must not serve."""
+        if self._elsewhere is None:
+            return self.run_whole(arguments)
+        args, kwargs = jax.tree_util.tree_unflatten(self.program.in_tree, self._with_bound(arguments))
+        return self._elsewhere(*args, **kwargs)
+
+    def _variant(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Sequence[Any]) -> int:
+        """The index of the variant for these arguments; `WRITTEN` where the function is another program at their sizes
+        than the one its weights were prepared for. ShapeError or BoundsError for shapes that do not fit."""
+        b, shapes = self.bound_family, [jax.numpy.shape(x) for x in arguments]
+        try:
+            key: Any = b.size_key(args, kwargs)
+        except NO_KEY:  # tracers, among others
+            key = tuple(shapes)
+        found = self._known.get(key)
+        if found is None:
+            sizes = b.sizes(shapes)
+            found = self.family.variant_at(sizes)
+            if (
+                b.indices
+                and not b.variant_program(found).is_as_written
+                and self.program.difference_at(sizes) is not None
+            ):
+                found = WRITTEN
+            self._known[key] = found
+        return found
+
+    def executable(self, variant: int) -> tuple[Any, tuple[Any, ...]]:
+        """The function that runs a variant, under `jax.jit`, and the values prepared for it, which it takes first where
+        parameters are bound."""
+        which = self.bound_family.program_indices[variant]
+        if not self._options or is_tracing():  # under a trace, the outer `jit` decides on the options
+            return self._whole[0 if self._joint else which], self.prepared_values[which]
+        options = dict(self.family.variants[variant].compiler_options) or None
+        run = self._compiled.get(variant) or self._compiled.get_or_make(
+            variant, lambda: self._jit(which, variant, compiler_options=options)
+        )
+        return run, self.prepared_values[which]
+
+    def _as_written(self, arguments: Sequence[Any]) -> Any:
+        """Calls the function as written. OtherProgramError where its weights were garbage-collected."""
+        return self._written(self.program.check(self._with_bound(arguments)))
+
+    def _with_bound(self, arguments: Sequence[Any]) -> list[Any]:
+        """The arrays of all parameters. OtherProgramError where those bound were garbage-collected."""
+        b, p = self.bound_family, self.program
+        weights = [x() for x in self._weight_refs]
+        if any(x is None for x in weights):
+            sizes = b.sizes([jax.numpy.shape(x) for x in arguments])
+            raise other_program(p.name, sizes, p.difference_at(sizes) or "")
+        held, rest = iter(weights), iter(arguments)
+        return [next(held if i in b.indices else rest) for i in range(len(p.params))]
+
+    @functools.cached_property
+    def _written(self) -> Any:
+        return self.executables.jit(self.program.run_as_written)
+
+    def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.bound_family.size_key(args, kwargs)
+
+    def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
+        run, prepared = self.executable(self._variant(args, kwargs, self.flat_arguments(args, kwargs)))
+        run.lower(*self.leading(prepared), *args, **kwargs).compile()
+
+    def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
+        b, variant = self.bound_family, self.family.variant_at(sizes)
+        which = b.program_indices[variant]
+        prepared, others = self.call_specs(sizes, which, place)
+        args, kwargs = jax.tree_util.tree_unflatten(b.tree, others)
+        return self.one_program(
+            self._program_function(which), (*self.leading(prepared), *args), kwargs, variant, pallas
+        )
+
+    def one_program(
+        self,
+        run: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        variant: int,
+        pallas: Pallas | None,
+        capacities: Mapping[str, int] | None = None,
+    ) -> CallParts:
+        """What calls run that the program `run` of a variant serves. `args`, `kwargs`: specs of what it takes."""
+        name, served = self.program.name, self.family.variants[variant]
+
+        def parts() -> Iterator[CallPart]:
+            with lowering_through(pallas):
+                lowered = jax.jit(run, keep_unused=True).lower(*args, **kwargs)
+            yield CallPart(name, "", lowered, served.compiler_options)
+
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        return CallParts(parts, lambda: [(name, leaves)], served.chosen is None, variant, capacities=capacities or {})
+
+    def call_specs(self, sizes: Mapping[str, int], which: int, place: Place) -> tuple[tuple[Any, ...], list[Any]]:
+        """Specs of the values prepared for a program and of the other arguments of a call, each given to `place`."""
+        b, params = self.bound_family, self.program.params
+
+        def spec(i: int) -> Any:
+            tensor = params[i].tensor
+            shape = [int(d.evaluate(sizes)) for d in tensor.shape or ()]
+            return place(abstract_array(tensor, shape, self.program.weak_in[i]))
+
+        weights = [spec(i) for i in sorted(b.indices)]
+        prepared = jax.eval_shape(lambda *given: b.programs[which].prepare(given, b.fixed, {}), *weights)
+        return jax.tree.map(place, prepared), [spec(i) for i in b.call_indices]
+
+    def check_arguments(self, arguments: Sequence[Any]) -> list[Any]:
+        return self.bound_family.check(arguments)
+
+    def run_as_written(self, checked: list[Any]) -> Any:
+        return jax.jit(lambda *xs: self.program.run_as_written(list(xs)))(*checked)
+
+    def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> Whole:
+        """The same strategy for bound arrays of these shapes, by the places of their parameters."""
+        return Whole(self.family, self.executables, shapes, self._pallas)
+
+    def bind(self, indices: Sequence[int], weights: list[Any]) -> Whole:
+        # Values prepared while JAX traces something else belong to the process, not to that trace.
+        concrete = not any(isinstance(x, Tracer) for x in weights)
+        with jax.ensure_compile_time_eval() if concrete else nullcontext():
+            checked = self.program.check(weights, indices)
+            shapes = {i: x.shape for i, x in zip(indices, checked, strict=True)}
+            shared = self._by_shapes.get_or_make(
+                tuple(shapes.items()), lambda: self._configure(self.for_shapes(shapes))
+            )
+            made = copy.copy(shared)
+            made._weight_refs = [_weak_getter(x) for x in weights]
+            b, new = made.bound_family, dict[Expr, Any]()
+            made.prepared_values = [p.prepare(checked, b.fixed, new) for p in b.programs]
+            made.prepared = made.prepared_values[0] if made._joint else tuple(made.prepared_values)
+        return made
+
+    def _configure(self, made: Whole) -> Whole:
+        """`made`, serving the same calls and reusing the same arguments as this strategy."""
+        made._is_served, made._elsewhere = self._is_served, self._elsewhere
+        if self._donated:
+            made.donate(self._donated)
+        return made
+
+    def to_jax(self) -> Callable[..., Any]:
+        b, program = self.bound_family, self.program
+
+        def run(prepared: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            others = self.flat_arguments(args, kwargs)
+            with program.width_context():
+                return b.run_main(prepared, others)
+
+        def optimized(*args: Any, **kwargs: Any) -> Any:
+            return run((), args, kwargs)
+
+        def ready(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
+            return run(prepared, args, kwargs)
+
+        found = ready if b.indices else optimized
+        found.__name__ = program.name
+        return found
+
+
+def _weak_getter(x: Any) -> Callable[[], Any]:
+    """A function that returns `x`, or None once an array `x` is not referenced elsewhere.
+
+    So weights are not held twice. A number, which has no weak references, is always returned.
+    """
+    try:
+        return weakref.ref(x)
+    except TypeError:
+        return lambda: x

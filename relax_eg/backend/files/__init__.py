@@ -1,0 +1,1 @@
+"""Optimized functions in files: artifacts, variants and executables as plain data."""

@@ -1,0 +1,1 @@
+"""Lowering of operators and tensor programs to JAX."""

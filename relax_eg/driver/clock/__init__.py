@@ -1,0 +1,1 @@
+"""What is decided by the clock: timed programs, settled first calls, and what timings teach about the machine."""

@@ -1,0 +1,1 @@
+"""The cost of programs on a device."""

@@ -1,0 +1,35 @@
+"""A device at sizes: what every model of costs evaluates amounts with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from relax_eg.extract.costs.numbers import Number, evaluate, is_column, maximum
+from relax_eg.extract.profiles.profile import Profile
+from relax_eg.shapes import Dim
+
+ASSUMED_SIZE = 128  # chosen: value of a size variable that is not bound
+
+
+class SizedDevice:
+    """A device at one binding of the size variables, or at many.
+
+    - `profile`: the device.
+    - `binding`: the value of each size variable: a number, or a column of numbers; all columns are equally long.
+    """
+
+    def __init__(self, profile: Profile, binding: Mapping[str, Number]) -> None:
+        self.profile = profile
+        self.binding: dict[str, Number] = dict(binding)
+
+    def evaluate(self, d: Dim) -> Number:
+        """The value of an amount or a size at the binding, with `ASSUMED_SIZE` for unbound variables. Negative values
+        become 0, because a slice of `n - 4` rows has no negative size."""
+        unknown = d.variables - self.binding.keys()
+        at = {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding
+        return maximum(evaluate(d, at), 0)
+
+    def representative(self, d: Dim) -> float:
+        """The value of a size at the binding, of many bindings at the last one: by it fusions are decided for all."""
+        found = self.evaluate(d)
+        return float(found[-1] if is_column(found) else found)

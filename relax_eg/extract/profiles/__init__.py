@@ -1,0 +1,1 @@
+"""Device profiles, and what timings teach about them."""

@@ -1,0 +1,1 @@
+"""Selection: the cheapest program in an extraction graph, with shared values counted once."""

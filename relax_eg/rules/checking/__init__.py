@@ -1,0 +1,1 @@
+"""Checkers of rules: trials, judges, counterexamples, verdicts."""

@@ -1,0 +1,1 @@
+"""Rules about facts, and the facts of a program's values."""

@@ -1,0 +1,1 @@
+"""Programs in pieces: loops over parts of a dimension."""

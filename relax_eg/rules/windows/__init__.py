@@ -1,0 +1,1 @@
+"""Other forms of convolutions and poolings."""
