@@ -32,7 +32,7 @@ from relax_eg.rules.rule import Rule
 from relax_eg.rules.schemas import Schema
 
 FORMAT_VERSION = 2  # given: version of the file; verdicts of any other version are ignored
-BOOK_VERDICTS = Path(__file__).parent / "book" / "verdicts.json"
+BOOK_VERDICTS = Path(__file__).parent.parent / "book" / "verdicts.json"
 
 _MOST_RULES = 1 << 12  # limit: rules whose verdicts are kept; some 650 ship
 _found = Memo[Any, tuple[Any, "Verdict | None"]](_MOST_RULES)  # by rule, with the state for which it was computed
