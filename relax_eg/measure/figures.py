@@ -43,8 +43,9 @@ CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
 THIN = (3, 16, 112)  # chosen: channels and output channels of a convolution of many small windows, and its side
 TAPS = (128, 28)  # chosen: channels and side of the result of a sum over nine taps, channels last
 ONE_ROW = (512, 1024, 2048)  # chosen: sides of weights of matmuls with one row
-# chosen: of a quick calibration: reductions in a chain, and rows of the matmuls with both layouts and with `PAGED`
-FEW_CHAINED, FEW_ROWS, FEW_PAGED = 12, (2, 8, 16, 32), (8, 16, 32)
+# chosen: of a quick calibration: reductions in a chain, more than XLA runs in the thread of the call; rows of the
+# matmuls with both layouts and with `PAGED`
+FEW_CHAINS, FEW_ROWS, FEW_PAGED = (16, 48), (2, 8, 16, 32), (8, 16, 32)
 DEPTH, TRANSPOSED, LAYOUT = 64, 768, 768  # chosen: rows, depth and sides of single figures
 LAYOUTS = (False, True)  # given: whether weights are stored output axis first
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {

@@ -40,9 +40,7 @@ _MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0, "in
 
 def fit_profile(start: Profile, times: Times) -> Profile:
     """The profile that explains `times`; parameters that no figure measures are those of `start`."""
-    few, many = (times[f"chain {n}"] for n in figures.CHAINS)
-    launch = max((many - few) / (figures.CHAINS[1] - figures.CHAINS[0]), _LEAST)
-    p = replace(start, dispatch=times["dispatch"], **_overheads(times, launch))
+    p = replace(start, dispatch=times["dispatch"], **_overheads(times, figures.CHAINS))
     if figures.has_threads(p):
         p = replace(p, **_fit_fork(times), **_fit_join(times))
     n = figures.vector_size(p)
@@ -60,15 +58,17 @@ def fit_profile(start: Profile, times: Times) -> Profile:
     return replace(p, modes=tuple(_fit_mode(p, times, m) for m in start.modes)) if figures.has_threads(p) else p
 
 
-def _overheads(times: Times, launch: float) -> dict[str, float]:
-    """Seconds per kernel besides its work, alone (`launch`) and in loops."""
-    few, many = figures.LOOPS
+def _overheads(times: Times, chains: tuple[int, int]) -> dict[str, float]:
+    """Seconds per kernel besides its work, alone (`launch`) and in loops. A program of many kernels takes some
+    microseconds besides, whatever their number, so two numbers of kernels are timed."""
 
-    def each(name: str) -> float:
+    def each(name: str, counts: tuple[int, int] = figures.LOOPS) -> float:
+        few, many = counts
         return max((times[f"{name} {many}"] - times[f"{name} {few}"]) / (many - few), _LEAST)
 
+    launch = each("chain", chains)
     found = {"launch": launch, "step": max(each("loop") - launch, _LEAST)}
-    if f"loop of kernels {few}" in times:  # on CPUs
+    if f"loop of kernels {figures.LOOPS[0]}" in times:  # on CPUs
         found["loop_launch"] = each("loop of kernels") / figures.IN_A_STEP
         found["library_launch"] = max(each("loop of matmuls") / figures.IN_A_STEP - found["loop_launch"], 0.0)
         tiny = each("loop of tiny matmuls") / figures.IN_A_STEP - found["loop_launch"] - found["library_launch"]
@@ -90,8 +90,7 @@ def fit_few(start: Profile, times: Times) -> Profile:
     numbers of rows. All else is as in `start`, in proportion: the columns and depths that halve a matmul's rate, the
     rates of dtypes, and the shares of convolutions and linear algebra, which differ least between machines.
     """
-    launch = max((times[f"chain {figures.FEW_CHAINED}"] - times["dispatch"]) / figures.FEW_CHAINED, _LEAST)
-    p = replace(start, dispatch=times["dispatch"], **_overheads(times, launch))
+    p = replace(start, dispatch=times["dispatch"], **_overheads(times, figures.FEW_CHAINS))
     n = figures.vector_size(p)
     vector_rate = 2 * figures.DEPTH * n / _work(p, times["elementwise"], True)
     p = replace(p, vector_rate=vector_rate, tap_rate=p.tap_rate * vector_rate / p.vector_rate)

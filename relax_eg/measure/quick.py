@@ -1,4 +1,4 @@
-"""A quick calibration: the rates of a machine, from 37 small programs in some four seconds.
+"""A quick calibration: the rates of a machine, from some forty small programs in some four seconds.
 
 `measure.calibrate` times ten times as many programs in two minutes. What these few do not tell is taken from the
 profile that ships, in proportion (`measure.fits.fit_few`), so its errors are larger, and the profile says so.
@@ -70,7 +70,7 @@ def _calibrated() -> Profile:
 def few_figures(p: Profile) -> Iterator[figures.Figure]:
     """The programs of a quick calibration of a device similar to `p`; their names are those of `figures.figures`."""
     normal = figures.normal_arrays()
-    yield from figures.simple_figures(p, (figures.FEW_CHAINED,), _READ, _COPIED)
+    yield from figures.simple_figures(p, figures.FEW_CHAINS, _READ, _COPIED)
     for m, n, k in _MATMULS:
         yield figures.Figure(f"matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)))
     yield figures.bytes_product(figures.rate_side(p))

@@ -37,9 +37,9 @@ _NO_MEMBERS = ("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__
 # Files of the package on which every test and proof depends, whatever operators the rule has: the checkers, dtypes,
 # arithmetic of sizes, index equations and the reference interpreter. `text_token` follows nothing into these files.
 CHECKER = (
-    "dtypes.py", "rules/*.py", "rules/checking/*.py", "rules/pieces/*.py", "rules/verify_formal/*.py", "rules/windows/*.py",
-    "shapes/*.py", "tir/*.py", "ir/annotations.py", "ir/expr.py", "ops/facts.py", "ops/interpret.py", "ops/libraries.py",
-    "ops/record.py", "ops/shorthand.py",
+    "dtypes.py", "rules/*.py", "rules/checking/*.py", "rules/pieces/*.py", "rules/verify_formal/*.py",
+    "rules/windows/*.py", "shapes/*.py", "tir/*.py", "ir/annotations.py", "ir/expr.py", "ops/facts.py",
+    "ops/interpret.py", "ops/libraries.py", "ops/record.py", "ops/shorthand.py",
 )  # fmt: skip
 # Names of files in rules/ that match `CHECKER` but on which no verdict depends.
 _NO_CHECKER = (

@@ -68,7 +68,7 @@ def times_of(p: Profile) -> dict[str, float]:
     peak = p.rate("float32")
     turned = figures.transposed_size(p) ** 2 / p.transpose_rate if p.transpose_rate else 0.0
     times = {"dispatch": p.dispatch, "in order": 2e-4, "transposed": 2e-4 + turned}
-    times |= {f"chain {n}": p.dispatch + n * p.launch for n in figures.CHAINS}
+    times |= {f"chain {n}": p.dispatch + n * p.launch for n in (*figures.CHAINS, *figures.FEW_CHAINS)}
     times |= {f"loop {n}": p.dispatch + n * (p.launch + p.step) for n in figures.LOOPS}
     for n in figures.memory_sizes(p):
         around = p.launch + p.move(2.0 * n)
@@ -138,7 +138,7 @@ def test_few_figures_tell_the_rates_of_another_machine() -> None:
         linear_penalty=((24, 3.4), (48, 2.4)),
         page_penalty=((8, 1.0), (16, 1.8)),
     )
-    times = times_of(other) | {f"chain {figures.FEW_CHAINED}": other.dispatch + figures.FEW_CHAINED * other.launch}
+    times = times_of(other)
     assert {f.name for f in quick.few_figures(CPU)} <= set(times)
     p = fits.fit_few(CPU, times)
     assert (p.dispatch, p.launch) == (about(2e-5), about(CPU.launch))

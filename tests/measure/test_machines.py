@@ -79,9 +79,7 @@ def test_the_cost_model_explains_a_machine(path: Path) -> None:
     p = fits.fit_profile(CPU, report.times)
     errors = sorted(fits.matmul_errors(p, report.times))
     assert math.exp(errors[len(errors) // 2]) < 1.25
-    few = fits.fit_few(
-        CPU, {**report.times, f"chain {figures.FEW_CHAINED}": p.dispatch + figures.FEW_CHAINED * p.launch}
-    )
+    few = fits.fit_few(CPU, report.times | {f"chain {n}": p.dispatch + n * p.launch for n in figures.FEW_CHAINS})
     assert 0.4 < few.rate("float32") / p.rate("float32") < 2.5
     if report.timed:
         learned = learn(report.timed, UNKNOWN)
