@@ -277,15 +277,16 @@ def kinds_at(
 def _kinds(module: Module, options: PriceOptions, model: WholeCost, skip: set[Expr] | None) -> dict[str, float]:
     if options.execution == KERNELS or options.cost is not None:
         return {}
-    p, found, wakes = options.profile, dict[str, float](), False
+    p, found, wakes, in_a_row = options.profile, dict[str, float](), False, 0.0
     for v, cost in own_costs(module.main, model, skip):
         wakes = wakes or (bool(cost.wakes) and not v.path)
+        in_a_row += 0.0 if v.path or v.runs_functions else float(cost.launches)
         if v.site is None or cost.seconds <= _LEAST_OF_A_KIND:
             continue
         kind = v.model.kind(v.site, v.model.price(v.site, v.node.annotation))
         part = float(cost.seconds / (1.0 if v.runs_functions else kind.factor(model.corrections)))
         found[str(kind)] = found.get(str(kind), 0.0) + part
-    return {**found, CALL: p.dispatch + p.fork * wakes}
+    return {**found, CALL: float(p.around(wakes, in_a_row))}
 
 
 def held_parameters(program: Program, weights: Sequence[str]) -> set[str]:

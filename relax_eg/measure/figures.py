@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from relax_eg.extract.profiles.profile import Profile
+from relax_eg.extract.profiles.profile import IN_CALLER, Profile
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 # chosen: sides of square matmuls that take hardly longer than the call itself
@@ -35,6 +35,9 @@ PAGED = 1024
 APART = (64, 96, 128, 192, 256, 320, 384, 448, 512)
 APART_ROWS = 8  # chosen: rows of the matmuls with the weights of `APART`
 CHAINS, LOOPS = (32, 128), (100, 1100)  # chosen: reductions in a chain; steps of a loop
+IN_A_CHAIN = 2  # given: kernels of a reduction in a chain on CPUs: the maximum, and the subtraction
+# given: reductions in a chain: as many as XLA for CPUs runs in the thread of the call, and one more
+HANDED = IN_CALLER // IN_A_CHAIN, IN_CALLER // IN_A_CHAIN + 1
 # chosen: kernels in a step of a loop, so many that XLA does not make one kernel of the loop; and the sides of the
 # matrices that they multiply, for which they compute next to nothing; the second ones are tiny (`Profile.tiny_launch`),
 # the third ones are multiplied with vectors
@@ -43,8 +46,7 @@ CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # chosen: channels, side
 THIN = (3, 16, 112)  # chosen: channels and output channels of a convolution of many small windows, and its side
 TAPS = (128, 28)  # chosen: channels and side of the result of a sum over nine taps, channels last
 ONE_ROW = (512, 1024, 2048)  # chosen: sides of weights of matmuls with one row
-# chosen: of a quick calibration: reductions in a chain, more than XLA runs in the thread of the call; rows of the
-# matmuls with both layouts and with `PAGED`
+# chosen: of a quick calibration: reductions in a chain, rows of the matmuls with both layouts and with `PAGED`
 FEW_CHAINS, FEW_ROWS, FEW_PAGED = (16, 48), (2, 8, 16, 32), (8, 16, 32)
 DEPTH, TRANSPOSED, LAYOUT = 64, 768, 768  # chosen: rows, depth and sides of single figures
 LAYOUTS = (False, True)  # given: whether weights are stored output axis first
@@ -157,7 +159,7 @@ def simple_figures(p: Profile, chained: Iterable[int], read: Iterable[int], copi
 
     yield Figure("dispatch", lambda x: x, (filled(8, 0.0),))
     line = jnp.asarray(np.linspace(0.0, 1.0, 64, dtype=np.float32))
-    for n in chained:
+    for n in (*chained, *(HANDED if has_threads(p) else ())):
         yield Figure(f"chain {n}", chain_of_kernels(n), (line,))
     for n in LOOPS:
         yield Figure(f"loop {n}", loop(n), (line,))

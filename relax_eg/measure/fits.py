@@ -59,8 +59,7 @@ def fit_profile(start: Profile, times: Times) -> Profile:
 
 
 def _overheads(times: Times, chains: tuple[int, int]) -> dict[str, float]:
-    """Seconds per kernel besides its work, alone (`launch`) and in loops. A program of many kernels takes some
-    microseconds besides, whatever their number, so two numbers of kernels are timed."""
+    """Seconds per kernel besides its work, alone (`launch`) and in loops, and of a call with many kernels."""
 
     def each(name: str, counts: tuple[int, int] = figures.LOOPS) -> float:
         few, many = counts
@@ -69,6 +68,9 @@ def _overheads(times: Times, chains: tuple[int, int]) -> dict[str, float]:
     launch = each("chain", chains)
     found = {"launch": launch, "step": max(each("loop") - launch, _LEAST)}
     if f"loop of kernels {figures.LOOPS[0]}" in times:  # on CPUs
+        found["launch"] = launch / figures.IN_A_CHAIN
+        here, handed = (times.get(f"chain {n}", 0.0) for n in figures.HANDED)
+        found["handoff"] = min(max(handed - here - launch, 0.0), _MOST_FORK)
         found["loop_launch"] = each("loop of kernels") / figures.IN_A_STEP
         found["library_launch"] = max(each("loop of matmuls") / figures.IN_A_STEP - found["loop_launch"], 0.0)
         tiny = each("loop of tiny matmuls") / figures.IN_A_STEP - found["loop_launch"] - found["library_launch"]

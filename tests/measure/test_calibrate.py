@@ -68,7 +68,9 @@ def times_of(p: Profile) -> dict[str, float]:
     peak = p.rate("float32")
     turned = figures.transposed_size(p) ** 2 / p.transpose_rate if p.transpose_rate else 0.0
     times = {"dispatch": p.dispatch, "in order": 2e-4, "transposed": 2e-4 + turned}
-    times |= {f"chain {n}": p.dispatch + n * p.launch for n in (*figures.CHAINS, *figures.FEW_CHAINS)}
+    kernels = figures.IN_A_CHAIN if figures.has_threads(p) else 1
+    for n in (*figures.CHAINS, *figures.FEW_CHAINS, *figures.HANDED):
+        times[f"chain {n}"] = float(p.around(False, n * kernels)) + n * kernels * p.launch
     times |= {f"loop {n}": p.dispatch + n * (p.launch + p.step) for n in figures.LOOPS}
     for n in figures.memory_sizes(p):
         around = p.launch + p.move(2.0 * n)
@@ -134,6 +136,7 @@ def test_few_figures_tell_the_rates_of_another_machine() -> None:
     other = replace(CPU, dispatch=2e-5, vector_rate=3e10, bandwidth=4e9, transpose_rate=4e8, gemv_gain=1.0)
     other = replace(
         other,
+        handoff=9e-6,
         matmul_rate={d: r / 4 for d, r in CPU.matmul_rate.items()},
         linear_penalty=((24, 3.4), (48, 2.4)),
         page_penalty=((8, 1.0), (16, 1.8)),
@@ -141,7 +144,7 @@ def test_few_figures_tell_the_rates_of_another_machine() -> None:
     times = times_of(other)
     assert {f.name for f in quick.few_figures(CPU)} <= set(times)
     p = fits.fit_few(CPU, times)
-    assert (p.dispatch, p.launch) == (about(2e-5), about(CPU.launch))
+    assert (p.dispatch, p.launch, p.handoff) == (about(2e-5), about(CPU.launch), about(9e-6))
     assert {d: p.rate(d) for d in CPU.matmul_rate} == {d: about(r) for d, r in other.matmul_rate.items()}
     assert (p.vector_rate, p.bandwidth, p.transpose_rate) == (about(3e10), about(4e9), about(4e8))
     assert p.linear_factor(8) == about(3.4) and p.matmul_half == CPU.matmul_half

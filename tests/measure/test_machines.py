@@ -79,7 +79,8 @@ def test_the_cost_model_explains_a_machine(path: Path) -> None:
     p = fits.fit_profile(CPU, report.times)
     errors = sorted(fits.matmul_errors(p, report.times))
     assert math.exp(errors[len(errors) // 2]) < 1.25
-    few = fits.fit_few(CPU, report.times | {f"chain {n}": p.dispatch + n * p.launch for n in figures.FEW_CHAINS})
+    chains = {f"chain {n}": p.dispatch + n * figures.IN_A_CHAIN * p.launch for n in figures.FEW_CHAINS}
+    few = fits.fit_few(CPU, report.times | chains)
     assert 0.4 < few.rate("float32") / p.rate("float32") < 2.5
     if report.timed:
         learned = learn(report.timed, UNKNOWN)

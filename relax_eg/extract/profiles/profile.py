@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PROFILE_VERSION = 12  # given: version of the format
 _OLDEST = 12  # given: oldest version accepted; all fields that later versions added have defaults
 PAGE = 4096  # given: bytes; addresses that differ by a multiple of a page share a set of a first-level cache
+IN_CALLER = 8  # given: kernels in a row that XLA for CPUs runs in the thread of the call (jax 0.10.2)
 _STREAMING = 4  # chosen: power of (cache over bytes) with which hits fall when an array outgrows the cache
 
 
@@ -63,6 +64,8 @@ class Profile:
     - `vector_launch`: seconds that a matrix times a vector takes besides `launch`, which is XLA's own loop on CPUs.
     - `dispatch`: seconds per call of an executable.
     - `fork`: extra seconds of a call that has a kernel of `fork_flops` or more, which wakes other cores.
+    - `handoff`: extra seconds of a call that launches more than `IN_CALLER` kernels one after the other, which XLA for
+      CPUs hands to another thread.
     - `join`: seconds that a matmul of several rows takes besides its work if it has `join_flops` or more: several cores
       wait for each other. One matmul is therefore faster than several with the same rows.
     - `step`: seconds of a loop's step, or of a choice between branches, besides the work inside.
@@ -130,6 +133,7 @@ class Profile:
     dispatch: float
     fork: float = 0.0
     fork_flops: float = float("inf")
+    handoff: float = 0.0
     join: float = 0.0
     join_flops: float = float("inf")
     step: float = 0.0
@@ -196,18 +200,25 @@ class Profile:
         return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
 
     def call(self, seconds: Number, wakes: Number, in_a_row: Number = 0) -> Number:
-        """Seconds of a call of one executable: dispatch, its kernels' `seconds`, and `fork` if a kernel `wakes` other
-        cores.
+        """Seconds of a call of one executable: its kernels' `seconds`, and those of `around`.
 
-        - `in_a_row`: the kernels that it launches one after the other, without those in loops and choices.
+        - `wakes`, `in_a_row`: as in `around`.
         """
-        around = self.dispatch + self.fork * wakes
+        around = self.around(wakes, in_a_row)
         if self.graph_kernels < float("inf"):
             saved = in_a_row * (self.launch - self.graph_kernel) - self.graph_launch
             seconds = seconds - choose(in_a_row >= self.graph_kernels, maximum(saved, 0.0), 0.0)
         if self.corrections:
             around = KernelKind(CALL).factor(self.corrections) * around
         return seconds + around
+
+    def around(self, wakes: Number, in_a_row: Number) -> Number:
+        """Seconds of a call of one executable besides its kernels: dispatch, and waking other threads.
+
+        - `wakes`: whether a kernel is shared by several cores.
+        - `in_a_row`: the kernels that it launches one after the other, without those in loops and choices.
+        """
+        return self.dispatch + maximum(self.fork * wakes, choose(in_a_row > IN_CALLER, self.handoff, 0.0))
 
     def run(self, seconds: Number, kernels: Number) -> Number:
         """Seconds of a program of `kernels` executables that take `seconds` in all.
@@ -267,7 +278,8 @@ class Profile:
             ),
             (
                 "waking other cores, us",
-                f"{1e6 * self.fork:.3g}, from {self.fork_flops:.4g} flops on",
+                f"{1e6 * self.fork:.3g}, from {self.fork_flops:.4g} flops on; {1e6 * self.handoff:.3g} from "
+                f"{IN_CALLER + 1} kernels on",
             ),
             (
                 "a matmul besides its work, us",
