@@ -23,8 +23,9 @@ def test_powers_of_positive_values_are_short_terms(exponent: float) -> None:
     assert "power" not in [e.op for e in best.module.main.expressions()]
     x = np.random.default_rng(0).standard_normal((512, 512), np.float32)
     expected = (x.astype(np.float64) ** 2 + 0.01) ** exponent
-    # The power multiplies the errors of the base, of its root and of its reciprocal by the exponent.
-    np.testing.assert_allclose(best(x), expected, rtol=(3 * abs(exponent) + 8) * 2.0**-24)
+    # The power multiplies the error of the base, 2 half ulps, by the exponent, and that of `rsqrt`, up to 2.6 half ulps
+    # where XLA refines a processor's estimate (AVX-512), by twice the exponent.
+    np.testing.assert_allclose(best(x), expected, rtol=(7.2 * abs(exponent) + 2) * 2.0**-24)
 
 
 @pytest.mark.parametrize("exponent", [1.5, 2.5, -0.5])
