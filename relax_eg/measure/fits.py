@@ -103,7 +103,8 @@ def fit_few(start: Profile, times: Times) -> Profile:
     known = [s for s in figures.MATMULS if _matmul_name(s) in times]
 
     def error(at: Mapping[str, float]) -> float:
-        q = replace(p, matmul_rate={"float32": at["rate"]}, matmul_half=(at["m"], *p.matmul_half[1:]))
+        half = at["m"], *p.matmul_half[1:]
+        q = replace(p, matmul_rate={"float32": at["rate"]}, matmul_half=half, fork=at["fork"])
         alone = ((_matmul_seconds(q, *s), times[_matmul_name(s)]) for s in known)
         chained = (
             (_chain_seconds(q, r, figures.LAYOUT), times[f"in x out {r} {figures.LAYOUT}"]) for r in figures.FEW_ROWS
@@ -111,10 +112,11 @@ def fit_few(start: Profile, times: Times) -> Profile:
         return _error([*alone, *chained])
 
     choices = {"rate": [p.rate("float32") * 2.0 ** (k / 4) for k in range(-20, 29)], "m": _HALVES}
+    choices["fork"] = [start.fork * 2.0 ** (k / 2) for k in range(-2, 7)]
     found = _search(error, choices)
     faster = found["rate"] / p.rate("float32")
     rates = {dtype: faster * rate for dtype, rate in p.matmul_rate.items()}
-    p = replace(p, matmul_half=(found["m"], *p.matmul_half[1:]))
+    p = replace(p, matmul_half=(found["m"], *p.matmul_half[1:]), fork=found["fork"])
     side = float(figures.rate_side(p))
     flops = 2.0 * side**3
     # Machines differ most in their products of bytes: few have units for them.

@@ -28,7 +28,15 @@ DISTURBED = "measured while other work ran"
 NAME = "calibrated quickly"
 _READ = (1 << 26, 1 << 24, 1 << 22, 1 << 20, 1 << 18)  # chosen: bytes of each of the two arrays that are read
 _COPIED = _READ[1::2]  # chosen: bytes of the arrays that are copied
-_MATMULS = ((512, 512, 512), (64, 384, 1536), (8, 384, 384), (128, 64, 128), (16, 256, 256))  # chosen: of `MATMULS`
+_MATMULS = (
+    (512, 512, 512),
+    (64, 384, 1536),
+    (8, 384, 384),
+    (128, 64, 128),
+    (16, 256, 256),
+    (32, 32, 32),
+    (64, 64, 64),
+)  # chosen: of `MATMULS`
 
 
 def calibrate_quickly() -> Profile:
