@@ -149,7 +149,7 @@ def result_sizes(p: Profile) -> list[tuple[int, str]]:
 def simple_figures(p: Profile, chained: Iterable[int], read: Iterable[int], copied: Sequence[int]) -> Iterator[Figure]:
     """The figures of dispatch, loops, bandwidth, elementwise operators and transposed reads, of any calibration.
 
-    - `chained`: the numbers of kernels of the chains.
+    - `chained`: the numbers of reductions in the chains, besides those of `HANDED`.
     - `read`: the bytes of each of two arrays that are read.
     - `copied`: those of `read` that are copied, too.
     """

@@ -88,9 +88,10 @@ def matmul_errors(p: Profile, times: Times) -> list[float]:
 def fit_few(start: Profile, times: Times) -> Profile:
     """The profile that explains the `times` of a quick calibration (`measure.quick`).
 
-    Rates of memory, of elementwise code, of transposes and of matmuls are measured, and the layout of weights at a few
-    numbers of rows. All else is as in `start`, in proportion: the columns and depths that halve a matmul's rate, the
-    rates of dtypes, and the shares of convolutions and linear algebra, which differ least between machines.
+    Rates of memory, of elementwise code, of transposes and of matmuls are measured, the seconds of dispatch, of
+    kernels and of waking other cores, and the layout of weights at a few numbers of rows. All else is as in
+    `start`, in proportion: the columns and depths that halve a matmul's rate, the rates of dtypes, and the shares
+    of convolutions and linear algebra, which differ least between machines.
     """
     p = replace(start, dispatch=times["dispatch"], **_overheads(times, figures.FEW_CHAINS))
     n = figures.vector_size(p)

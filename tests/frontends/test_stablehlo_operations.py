@@ -235,6 +235,15 @@ def test_sorts_by_what_is_compared(comparison: str, count: int, wanted: Callable
     assert libraries(module) == []
 
 
+def _chained(step: Callable[[str], str], count: int) -> str:
+    """The comparison of what `count` steps make of either element."""
+    sides = (
+        [f"{v}{i + 1} = {step(f'%{v}{i}' if i else of)}" for i in range(count)]
+        for v, of in (("u", "%p0"), ("v", "%q0"))
+    )
+    return "; ".join([*(line for side in sides for line in side), f"a = LT %u{count}, %v{count}"])
+
+
 @pytest.mark.parametrize(
     "comparison",
     [
@@ -242,6 +251,8 @@ def test_sorts_by_what_is_compared(comparison: str, count: int, wanted: Callable
         "a = EQ %p0, %q0; b = EQ %p1, %q1; c = or %a, %b",  # no order
         "a = LT %p0, %q0; b = LT %p1, %q1; c = or %a, %b",  # none that one key decides
         "a = LT %p0, %p0; b = LT %p1, %q1; c = or %a, %b",
+        _chained(lambda x: f"add {x}, {x}", 60),  # as a tree, of 2 ** 60 operations
+        _chained(lambda x: f"negate {x}", 1000),  # deeper than Python's limit of recursion
     ],
 )
 def test_a_comparison_that_is_no_order_is_refused(comparison: str) -> None:

@@ -21,6 +21,9 @@ from relax_eg.frontends.stablehlo.use import Use, word_in
 # A term: ("param", i), ("constant", its bits), ("outside", number), or an operation's name, its direction if it
 # compares, and the terms of its operands.
 _Term = tuple[Any, ...]
+# limit: operations of a term written out as a tree, as which terms are walked, and its depth. The comparison that
+# `jax.lax.sort` writes for eight keys has 359, of depth 19.
+_MOST_OPERATIONS, _DEEPEST = 1 << 12, 128
 _HOLDS: Mapping[str, Callable[[int], bool]] = {
     "LT": lambda o: o < 0, "LE": lambda o: o <= 0, "GT": lambda o: o > 0, "GE": lambda o: o >= 0,
     "EQ": lambda o: o == 0, "NE": lambda o: o != 0,
@@ -40,13 +43,18 @@ class _Key:
 
 
 def _terms(region: HloRegion) -> dict[int, _Term]:
-    """The terms of the parameters and results of a region, by their numbers."""
+    """The terms of the parameters and results of a region, by their numbers. What is larger than the limits is a term
+    from outside, which is no key."""
     found: dict[int, _Term] = {p: ("param", i) for i, p in enumerate(region.params)}
+    extents: dict[int, tuple[int, int]] = {}  # operations and depth of each term, by number
     for op in region.ops:
+        below = [extents.get(x, (1, 1)) for x in op.operands]
+        size, depth = 1 + sum(n for n, _ in below), 1 + max((d for _, d in below), default=0)
+        extents |= dict.fromkeys(op.results, (size, depth))
         word = word_in(op.at("comparison_direction")) if op.name == "stablehlo.compare" else ""
         if op.name == "stablehlo.constant":
             term: _Term = ("constant", np.asarray(op.at("value")).tobytes())
-        elif op.regions:
+        elif op.regions or size > _MOST_OPERATIONS or depth > _DEEPEST:
             term = ("outside", op.results)
         else:
             texts = str(sorted((k, str(v)) for k, v in op.attributes.items()))
