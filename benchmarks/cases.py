@@ -136,6 +136,30 @@ def product_of_transposes(a, b):
     return (a.T @ b.T).T
 
 
+def weight_transposed(x, w, b):
+    return x @ w.T + b
+
+
+def transpose_times_vector(a, v):
+    return a.T @ v
+
+
+def transpose_of_product(x, w):
+    return (x @ w).T
+
+
+def product_of_two_transposes(x, w):
+    return x.T @ w.T
+
+
+def _product_first(x, w):
+    return jax.lax.optimization_barrier(x @ w).T
+
+
+def _reversed_first(x, w):
+    return jax.lax.optimization_barrier(w @ x).T
+
+
 def last_token_logits(h, w):
     return (h @ w)[:, -1]
 
@@ -266,6 +290,33 @@ CASES = [
     Case("diag(d)@A", diagonal_times_matrix, ("n", "n n"), {"d[:,None]*A": Form(lambda d, a: d[:, None] * a)}),
     Case("(Q@K')@V", linear_attention, ("n 64",) * 3, {"Q@(K'@V)": Form(lambda q, k, v: q @ (k.T @ v))}),
     Case("(A'@B')'", product_of_transposes, ("n n", "n n"), {"B@A": Form(lambda a, b: b @ a)}),
+    Case(
+        "transposed weight, one row, x@W'+b",
+        weight_transposed,
+        ("1 n", "n n", "n"),
+        {"W@x": Form(lambda x, w, b: (w @ x[0])[None] + b)},
+    ),
+    Case("transpose times vector, A'@v", transpose_times_vector, ("n n", "n"), {"v@A": Form(lambda a, v: v @ a)}),
+    *(
+        Case(
+            f"transpose of a product, (X@W)', {b} rows",
+            transpose_of_product,
+            ("b n", "n n"),
+            {"product, then its transpose": Form(_product_first)},
+            {"b": b},
+        )
+        for b in (8, 256)
+    ),
+    *(
+        Case(
+            f"product of two transposes, X'@W', {b} rows",
+            product_of_two_transposes,
+            ("n b", "n n"),
+            {"(W@X)'": Form(_reversed_first)},
+            {"b": b},
+        )
+        for b in (8, 256)
+    ),
     Case(
         "last-token logits",
         last_token_logits,

@@ -332,9 +332,15 @@ def _triangle_equations(upper: bool) -> Equations:
 _PERMUTE = "permute_dims"
 
 
+def swaps_last_axes(e: Expr) -> bool:
+    """Returns whether `e` is the transpose of a matrix, or of each matrix of a batch."""
+    n = e.ndim if e.op == _PERMUTE else 0
+    return n > 1 and e.attr("axes") == (*range(n - 2), n - 1, n - 2)
+
+
 def is_transpose(e: Expr) -> bool:
     """Returns whether `e` is the transpose of a matrix."""
-    return e.op == _PERMUTE and e.attr("axes") == (1, 0)
+    return swaps_last_axes(e) and e.ndim == 2
 
 
 def moves_last_axis(site: Site) -> bool:
