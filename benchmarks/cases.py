@@ -152,6 +152,36 @@ def product_of_two_transposes(x, w):
     return x.T @ w.T
 
 
+def sorted_rows(x):
+    return jnp.sort(x, axis=1)
+
+
+def places_of_sorted_rows(x):
+    return jnp.argsort(x, axis=1)
+
+
+def median_of_rows(x):
+    return jnp.median(x, axis=1)
+
+
+def _with_order_of_integers(x):
+    """Floats as integers in the same order, and back."""
+    sign = jnp.int32(0x7FFFFFFF)
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+    order = jnp.sort(jnp.where(bits < 0, bits ^ sign, bits), axis=1)
+    return jax.lax.bitcast_convert_type(jnp.where(order < 0, order ^ sign, order), jnp.float32)
+
+
+def _places_by_numpy(x):
+    places = jax.ShapeDtypeStruct(x.shape, jnp.int32)
+    return jax.pure_callback(lambda x: np.argsort(x, axis=1, kind="stable").astype(np.int32), places, x)
+
+
+def _median_by_integers(x):
+    order, n = _with_order_of_integers(x), x.shape[1]
+    return (order[:, (n - 1) // 2] + order[:, n // 2]) / 2
+
+
 def _product_first(x, w):
     return jax.lax.optimization_barrier(x @ w).T
 
@@ -316,6 +346,19 @@ CASES = [
             {"b": b},
         )
         for b in (8, 256)
+    ),
+    Case("sorted rows", sorted_rows, ("n n",), {"as integers": Form(_with_order_of_integers)}),
+    Case(
+        "argsort of rows",
+        places_of_sorted_rows,
+        ("n n",),
+        {"by numpy on the host": Form(_places_by_numpy)},
+    ),
+    Case(
+        "median of rows",
+        median_of_rows,
+        ("n n",),
+        {"of the rows sorted as integers": Form(_median_by_integers)},
     ),
     Case(
         "last-token logits",

@@ -2,8 +2,8 @@
 
 XLA computes the product of two transposed matrices as it is, and the transpose of a product A B as the product B' A'.
 Its library YNN has no kernel for that form: XLA's own copies the larger operand, one element after the other (jax
-0.10.2). With the product, or the left operand, behind a barrier XLA transposes it alone, and 2 to 64 rows take a half to
-a twentieth of the time.
+0.10.2). With the product, or the left operand, behind a barrier XLA transposes it alone, and 2 to 64 rows take a half
+to a twentieth of the time.
 """
 
 from __future__ import annotations

@@ -154,7 +154,9 @@ class OperatorCost(SizedDevice):
         return self.profile.platform == "cpu" and self.representative(rows) <= 1
 
     def copying_seconds(self, matrices: Sequence[Expr]) -> Number:
-        """Seconds in which XLA for CPUs copies the larger one of these two matrices, transposed."""
+        """Seconds in which XLA for CPUs copies the larger one of these matrices, two or none, transposed."""
+        if not matrices:
+            return 0.0
         one, two = (math.prod(map(self.evaluate, m.shape)) for m in matrices)
         return _COPIED * maximum(one, two) / self.profile.transpose_rate
 
@@ -512,7 +514,7 @@ class Placed:
     - `place`: what it adds to the kernels of the function, where XLA's fusions are known; None: as the model prices it
       by itself.
     - `slower`: how many times as long it takes as its site by itself.
-    - `copied`: matrices of which XLA copies the larger one for it, transposed.
+    - `by_jax`: what JAX makes of it, where it lowers the program as it is written.
     - `cost`: its cost in one run of the function, without the share that hoisting saves; None: not known yet.
     """
 
@@ -521,7 +523,7 @@ class Placed:
     hoisted_out_of: int
     place: KernelPlace | None
     slower: float
-    copied: Sequence[Expr] = ()
+    by_jax: ByJax = AS_OURS
     cost: NodeCost | None = None
 
     def cost_by(self, model: OperatorCost) -> NodeCost:
@@ -533,8 +535,9 @@ class Placed:
                 found = replace(found, seconds=found.seconds * self.slower)
             if self.place is not None:
                 found = model.in_place(self.site, self.node.annotation, found, self.place)
-            if self.copied:
-                found = replace(found, seconds=found.seconds + model.copying_seconds(self.copied))
+            if self.by_jax is not AS_OURS:
+                seconds = found.seconds * self.by_jax.slower + model.copying_seconds(self.by_jax.copied)
+                found = replace(found, seconds=seconds)
             self.cost = found
         return self.cost
 

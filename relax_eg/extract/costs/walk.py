@@ -144,7 +144,7 @@ def _placed(function: Function, model: OperatorCost, skip: set[Expr]) -> list[Pl
         site, slower = matmuls.get(e, (with_hoisting(e, site_of(e), left, model.constants), 1.0))
         by_jax = model.as_jax_lowers(e, model.is_in_loop, model.representative)
         site = None if e in inside else site
-        found.append(Placed(e, site, left.get(e, 0), places.get(e), slower * by_jax.slower, by_jax.copied))
+        found.append(Placed(e, site, left.get(e, 0), places.get(e), slower, by_jax))
     return found
 
 
