@@ -348,6 +348,14 @@ def moves_last_axis(site: Site) -> bool:
     return site.op == _PERMUTE and site["axes"][-1] != len(site["axes"]) - 1
 
 
+def interleaves(site: Site) -> bool:
+    """Returns whether a use puts operands of one element along the last axis side by side, as `stack` does there."""
+    if site.op != "concat":
+        return False
+    shapes = [site.shape(i) for i in range(len(site.operands))]
+    return site["axis"] % len(shapes[0]) == len(shapes[0]) - 1 and all(s[-1] == ONE for s in shapes)
+
+
 # --- lowering ---
 
 
