@@ -73,8 +73,10 @@ def _sorted_by_integers(xs: Sequence[Any], axis: int, num_keys: int, word: int) 
 
 
 def _sorted(integers: Any, axis: int) -> Any:
-    n = integers.shape[axis]
-    return lax.sort(integers, dimension=axis, is_stable=not (isinstance(n, int) and n <= _FEW))
+    """Integers sorted along an axis, as the last one: along another XLA copies each row element by element."""
+    n, rows = integers.shape[axis], jnp.moveaxis(integers, axis, -1)
+    is_stable = not (isinstance(n, int) and n <= _FEW)
+    return jnp.moveaxis(lax.sort(rows, dimension=rows.ndim - 1, is_stable=is_stable), -1, axis)
 
 
 def _bits(dtype: str) -> int:
