@@ -86,12 +86,14 @@ class Body:
         self.dims = ()
 
     def fit(self, sizes: Mapping[str, int], capacities: Mapping[str, int]) -> CapacityFit | None:
-        """The fit of a call at these sizes; None if an operator does not apply at them, which running at exact sizes
-        reports."""
+        """The fit of the arrays of a call at these sizes; None if an operator does not apply at them, which running at
+        exact sizes reports."""
         assert self._plan is not None
         if not self._plan.applies(sizes):
             return None
-        return self._plan.fit((a for a, _ in self._operands), self._results, sizes, capacities, self._room(capacities))
+        params, held = self._program.params, self._bound.indices  # what is prepared from weights has fixed sizes
+        given = (p.annotation for i, p in enumerate(params) if i not in held)
+        return self._plan.fit(given, self._results, sizes, capacities, self._room(capacities))
 
     def _room(self, capacities: Mapping[str, int]) -> dict[str, int]:
         """Places of axes that are sizes by themselves, for donated arguments: as many as results have that are longer

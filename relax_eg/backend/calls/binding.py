@@ -11,7 +11,8 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.backend.calls.call_keys import UnseenError, is_tracing
-from relax_eg.backend.calls.runtime import UNSEEN, Straight, Strategy
+from relax_eg.backend.calls.known import UNSEEN, Straight
+from relax_eg.backend.calls.runtime import Strategy
 from relax_eg.memo import Memo
 
 V = TypeVar("V")

@@ -12,8 +12,8 @@ import jax
 from relax_eg.argument_checks import NONE, Kind, accepts, of_types, short_repr
 from relax_eg.backend.calls.binding import MOST_BOUND, ByIdentity
 from relax_eg.backend.calls.call_keys import MOST_KEYS, NO_KEY, is_tracing, kind_of
+from relax_eg.backend.calls.known import UNSEEN
 from relax_eg.backend.calls.optimized import Optimized
-from relax_eg.backend.calls.runtime import UNSEEN
 from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.clock.settling import FIRST_CALLS, Settle, SettleMode
 from relax_eg.driver.jitting.arguments import Static, call_key, kind_of_any, static_key
