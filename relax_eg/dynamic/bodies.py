@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from relax_eg.backend.calls.bound import BoundProgram
-from relax_eg.backend.calls.call_keys import check_traced_arguments
+from relax_eg.backend.calls.call_keys import UnseenError, check_traced_arguments
 from relax_eg.backend.calls.program import abstract_array
 from relax_eg.dynamic.fitting import CapacityFit, shape_at
 from relax_eg.dynamic.plan import CapacityPlan, plan_most
@@ -109,10 +109,11 @@ class Body:
 
     def at_capacity(self, capacities: Mapping[str, int], tree: Any) -> TracedFunction:
         """Like `exact`, for arrays at these capacities; the first item of `held` is the true sizes, as `scalars` gives
-        them."""
+        them. It raises UnseenError where it is differentiated: derivatives are those of the function as written."""
         assert self._plan is not None
         plan, room = self._plan, self._room(capacities)
-        run = plan.lower({v: capacities[v] for v in self.dims}, room=room)
+        run = jax.custom_jvp(plan.lower({v: capacities[v] for v in self.dims}, room=room))
+        run.defjvp(_refuse_derivative)
 
         def padded(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             given = (held[1:], *args) if self._bound.indices else args
@@ -154,6 +155,10 @@ class Body:
         """The prepared values among the operands, and the others."""
         split = len(leaves) - (len(self._program.params) - len(self._bound.indices))
         return leaves[:split], leaves[split:]
+
+
+def _refuse_derivative(primals: Any, tangents: Any) -> Any:
+    raise UnseenError
 
 
 def _fields(a: Annotation) -> list[Annotation]:

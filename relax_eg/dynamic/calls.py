@@ -27,7 +27,7 @@ class SizedCall:
     - `fit`: what is padded and cut at `capacities`.
     - `scalars`: the true sizes in the form that an executable at capacity takes.
     - `counted`: number of calls, without known ones (`backend.calls.known`).
-    - `tallies`: count the known ones.
+    - `tally`: counts the known ones.
     - `looked`, `since`: number of calls at the last `look`, and since the one before.
     - `missed`: calls at capacity since the last exact executable was given up.
     - `share`: predicted share of padding in the time of the program at capacity.
@@ -41,7 +41,7 @@ class SizedCall:
     fit: CapacityFit = UNCHANGED
     scalars: dict[str, Any] = field(default_factory=dict[str, Any])
     counted: int = 0
-    tallies: list[Tally] = field(default_factory=list[Tally])
+    tally: Tally = field(default_factory=Tally)
     looked: int = 0
     since: int = 0
     missed: int = 0
@@ -55,7 +55,7 @@ class SizedCall:
 
     @property
     def count(self) -> int:
-        return self.counted + sum(t.total for t in self.tallies)
+        return self.counted + self.tally.total
 
     def look(self) -> None:
         """Counts a call that is not known, and those since the last one of these."""

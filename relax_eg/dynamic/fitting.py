@@ -128,31 +128,31 @@ def _aval(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ShapedArray:
 
 
 class PaddedRun:
-    """An executable at capacity as a function of arrays at their true sizes, where XLA's device is the host's only one.
+    """An executable at capacity as a function of arrays at their true sizes, where there is one device.
 
     Of the arrays, only those that grow are looked at: the executable itself refuses others that do not fit. Raises
-    UnseenError for an array of another shape or dtype, and TypeError under a trace of JAX, whose results numpy cannot
-    read. Returns UNSEEN for each `every`-th call.
+    UnseenError for an array of another shape or dtype; TypeError under a trace of JAX, where numpy is to read the
+    result. Returns UNSEEN for each `every`-th call.
     """
 
     def __init__(
         self,
         run: Callable[..., Any],
         fit: CapacityFit,
+        jit: Jit | None,
         trees: tuple[Any, Any],
         dtypes: Sequence[Any],
-        tick: Callable[[], int],
+        tick: Callable[[], object],
         every: int,
     ) -> None:
-        """`trees`: the tree structures of `(args, kwargs)` and of the result. `dtypes`: those of the arrays of a call.
-        `tick`: counts a call that ran."""
-        self._run, self._tick = run, tick
+        """`jit`: as of `CapacityFit.pad`. `trees`: the tree structures of `(args, kwargs)` and of the result. `dtypes`:
+        those of the arrays of a call. `tick`: counts a call that ran."""
+        self._run, self._fit, self._jit, self._tick = run, fit, jit, tick
         self._pads = [(i, tuple(s.stop for s in inside), dtypes[i], grown, inside) for i, grown, inside in fit.pads]
-        self._cuts = fit.cuts
         self._given, self._gives = trees
-        # The usual structures, which are not to be taken apart: arrays alone as arguments, one array as the result.
+        # The usual structures, which need not be taken apart: arrays alone as arguments, one array as the result.
         self._takes_arrays = self._given == jax.tree_util.tree_structure(((0,) * len(dtypes), {}))
-        self._gives_array = bool(fit.cuts) and jax.tree_util.treedef_is_leaf(self._gives)
+        self._gives_array = jit is None and bool(fit.cuts) and jax.tree_util.treedef_is_leaf(self._gives)
         self._is_due = itertools.cycle([False] * (every - 1) + [True]).__next__
 
     def __call__(self, held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
@@ -165,17 +165,19 @@ class PaddedRun:
             x = leaves[i]
             if not isinstance(x, (jax.Array, np.ndarray)) or x.shape != shape or x.dtype != dtype:
                 raise UnseenError
-            leaves[i] = _pad(x, grown, inside)
+            if self._jit is None:
+                leaves[i] = _pad(x, grown, inside)
+        if self._jit is not None:
+            leaves = self._fit.pad(leaves, self._jit)
         if not self._takes_arrays:
             leaves, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
         result = self._run(held, *leaves, **kwargs)
         if self._gives_array:
-            result = _cut(result, self._cuts[0][1])
-        elif self._cuts:
-            made = jax.tree_util.tree_leaves(result)
-            for i, inside in self._cuts:
-                made[i] = _cut(made[i], inside)
-            result = jax.tree_util.tree_unflatten(self._gives, made)
+            result = _cut(result, self._fit.cuts[0][1])
+        elif self._fit.cuts:
+            result = jax.tree_util.tree_unflatten(
+                self._gives, self._fit.cut(jax.tree_util.tree_leaves(result), self._jit)
+            )
         self._tick()
         return result
 

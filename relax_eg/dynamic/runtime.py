@@ -27,11 +27,10 @@ from relax_eg.backend.calls.executables import (
 from relax_eg.backend.calls.known import KnownCall, KnownCalls
 from relax_eg.backend.calls.padded import PaddedArray, is_key_array
 from relax_eg.backend.calls.program import convert_argument
-from relax_eg.backend.calls.statistics import Tally
 from relax_eg.backend.files.loaded import FromFile, LoadedProgram
 from relax_eg.dynamic.bodies import Body, TracedFunction
 from relax_eg.dynamic.calls import UNCHANGED, SizedCall
-from relax_eg.dynamic.fitting import CapacityFit, PaddedRun, unpadded
+from relax_eg.dynamic.fitting import CapacityFit, Jit, PaddedRun, unpadded
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.errors import OptionError
 from relax_eg.memo import Memo
@@ -102,32 +101,35 @@ class Sized:
             self._array = type(jax.device_put(np.zeros(())))
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
 
+    @property
+    def _jit(self) -> Jit | None:
+        """Compiles padding for the device of the arrays; None if that is the host."""
+        return None if self._on_host else self._executables.jit
+
     def _remember(self, call: SizedCall, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Lets later calls like this one go straight to this executable."""
         if executable.timed < TIMED:
             return
-        is_padded = not executable.exact and (call.fit != UNCHANGED or executable.buffer_sizes != call.capacities)
-        if call.mode == "trial" or (is_padded and not self._pads_unseen(call, executable)):
+        if call.mode == "trial":  # each call is timed
             self._known.forget(args, kwargs)
             return
-        with self._lock:
-            tally = executable.tallies.get(call)
-            if tally is None:
-                call.tallies.append(tally := Tally())
-                executable.tallies[call] = tally
+        is_padded = not executable.exact and (call.fit != UNCHANGED or executable.buffer_sizes != call.sizes)
+        if is_padded and not self._pads_unseen(call, executable):
+            return
+        tick = executable.tally.ticking(call.tally)
         scalars = {} if executable.exact else call.scalars
         which = self._which[call.variant] if self._takes_prepared or scalars else None
-        known = KnownCall(executable.jitted, which, scalars, tally.tick, executable, executable.options)
+        known = KnownCall(executable.jitted, which, scalars, tick, executable, executable.options)
         if is_padded:
             trees = self._tree, self._program.out_tree
-            run = PaddedRun(executable.jitted, call.fit, trees, self._dtypes, tally.tick, TIMED_EVERY)
+            run = PaddedRun(executable.jitted, call.fit, self._jit, trees, self._dtypes, tick, TIMED_EVERY)
             known = known._replace(run=run, tick=None, begins=False)
         self._known.put(args, kwargs, known, is_only=len(self._calls) == 1)
 
     def _pads_unseen(self, call: SizedCall, executable: Executable) -> bool:
         """Whether calls that are padded may go straight to this executable, but for one in `TIMED_EVERY`. An executable
         for their exact sizes is then compiled so many calls later, which is to take less than the compilation."""
-        if executable.buffer_sizes != call.capacities or self._policy.padded or not (self._on_host and self._single):
+        if executable.buffer_sizes != call.capacities or self._policy.padded or not self._single:
             return False
         if any(not isinstance(self._dtypes[i], np.dtype) for i, _, _ in call.fit.pads):
             return False
@@ -148,7 +150,7 @@ class Sized:
         is_due = fit is not None and call.since > 1  # others like it went straight
         timed = is_due or executable.timed < TIMED or executable.counted_calls % TIMED_EVERY == 0
         started, inside = time.perf_counter() if timed else 0.0, 0.0
-        jit = None if self._on_host else self._executables.jit
+        jit = self._jit
         if fit is None:
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, [unpadded(x, jit) for x in others])
             result = executable.jitted(*((mine,) if self._takes_prepared else ()), *args, **kwargs)

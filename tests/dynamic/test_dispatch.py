@@ -196,6 +196,20 @@ def warm(best: Any, *args: Any) -> Any:
     return best
 
 
+@pytest.mark.parametrize("rows", [6, 8])
+def test_derivatives_of_calls_at_capacity_are_those_of_the_function_as_written(rows: int) -> None:
+    @jax.custom_vjp
+    def special(w: Array) -> Array:
+        return w * 2
+
+    special.defvjp(lambda w: (w * 2, None), lambda _, g: (g * 10,))
+    best = rx.optimize(lambda w, x: (special(w) + x).sum(), "8", "n 8", bounds={"n": (1, 64)}, dynamic="capacity")
+    x = jnp.ones((rows, 8))
+    for _ in range(MOST_REFUSED + 1):
+        warm(best, W, x)
+        np.testing.assert_array_equal(jax.grad(lambda w: best(w, x))(W), np.full(8, 10.0 * rows))
+
+
 @pytest.mark.parametrize("others", [False, True])
 def test_what_looks_like_sizes_that_were_seen_is_checked(others: bool) -> None:
     """Whether all calls or those of some sizes go straight: only one array tells the sizes."""

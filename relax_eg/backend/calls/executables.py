@@ -80,13 +80,13 @@ class Executable:
     - `compile_seconds`: wall time of tracing, lowering and compiling it.
     - `memory`: bytes of arguments, outputs and temporaries, as XLA reports them at compilation; None if it does not.
     - `options`: whether it was compiled with options of XLA's.
-    - `tallies`: count the known calls that went to it (`known`), by what else they are counted for.
+    - `tally`: counts the known calls that went to it (`known`).
     - `counted_calls`: number of all other calls.
     - `timed`: number of timed calls among these.
     - `seconds`: time of the fastest timed call; None before the first.
     - `handled`: the part of it outside the program: padding arguments and cutting results.
     - `used`: time (in ticks) of its last use.
-    - `known_seen`: number of known calls that `used` takes into account.
+    - `tally_seen`: number of direct calls that `used` takes into account.
     - `dropped`: whether it was evicted.
     """
 
@@ -97,23 +97,19 @@ class Executable:
     compile_seconds: float
     memory: tuple[int, int, int] | None
     options: bool = False
-    tallies: dict[Any, Tally] = field(default_factory=dict[Any, Tally])
+    tally: Tally = field(default_factory=Tally)
     counted_calls: int = 0
     seconds: float | None = None
     handled: float = 0.0
     timed: int = 0
     used: int = 0
-    known_seen: int = 0
+    tally_seen: int = 0
     dropped: bool = False
 
     @property
     def calls(self) -> int:
         """Number of calls so far."""
-        return self.counted_calls + self.known_calls
-
-    @property
-    def known_calls(self) -> int:
-        return sum(t.total for t in list(self.tallies.values()))
+        return self.counted_calls + self.tally.total
 
     def record_seconds(self, seconds: float, handled: float = 0.0) -> None:
         self.timed += 1
@@ -370,9 +366,9 @@ class Executables:
         """
         found = sorted(self._by_key.items(), key=lambda item: item[1].used)
         for _, executable in found:
-            known = executable.known_calls
-            if known != executable.known_seen:
-                executable.used, executable.known_seen = tick(), known
+            straight = executable.tally.total
+            if straight != executable.tally_seen:
+                executable.used, executable.tally_seen = tick(), straight
         return sorted(found, key=lambda item: item[1].used)
 
     def get_or_compile(self, key: Hashable, make: Callable[[], Executable]) -> Executable:

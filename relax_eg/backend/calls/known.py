@@ -27,7 +27,7 @@ class Straight(NamedTuple):
     """
 
     run: Any
-    tick: Callable[[], int] | None = None
+    tick: Callable[[], object] | None = None
 
 
 class KnownCall(NamedTuple):
@@ -46,7 +46,7 @@ class KnownCall(NamedTuple):
     run: Any
     which: int | None = None
     sizes: Mapping[str, Any] = _NO_SIZES
-    tick: Callable[[], int] | None = None
+    tick: Callable[[], object] | None = None
     executable: Executable | None = None
     has_options: bool = False
     begins: bool = True
@@ -118,7 +118,7 @@ class KnownCalls:
 
     def _refuse(self, found: KnownCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Takes note that a call was refused."""
-        if not self.is_served():
+        if not self.is_served() or is_tracing():  # such as for derivatives
             return
         with self._lock:
             if self.only is found:

@@ -77,7 +77,7 @@ class Jitted(JitFace):
         self._warned = False
         # `executables` also bounds how many functions optimized for single sizes or static arguments are kept.
         self._executables = executables({"executables": options["dynamic"].executables})
-        self._symbolic = Memo[Any, Optimized](self._executables.limit)
+        self._found = Memo[Any, Optimized](self._executables.limit)  # by what they were optimized for
         self.optimized: list[Optimized] = []
         self._traced_once = as_signature_of(fn, self._trace)
         self._jitted = self._executables.jit(self._traced_once, **jit)
@@ -541,6 +541,6 @@ class Jitted(JitFace):
             self._connect(best, call)
             return self._keep(best)
 
-        if key not in self._symbolic:
-            self._background.need(key, lambda: self._symbolic.get_or_make(key, make))
-        return self._symbolic.get_or_make(key, make), *bound(remaining, taken)
+        if key not in self._found:
+            self._background.need(key, lambda: self._found.get_or_make(key, make))
+        return self._found.get_or_make(key, make), *bound(remaining, taken)
