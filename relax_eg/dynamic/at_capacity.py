@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,10 +48,18 @@ class AtCapacity(Whole):
         super().__init__(family, executables, shapes or {}, pallas)
         self._policy, self._predict = policy, predict
         self._expects_other_sizes = False
+        self._sized: Sized | None = None
+        self._lock = threading.Lock()
 
-    @functools.cached_property
+    @property
     def sized(self) -> Sized:
-        """What serves calls that are not known; all weights of the same shapes share it."""
+        """What serves calls that are not known; all weights of the same shapes share it. Made at the first call."""
+        if self._sized is None:
+            with self._lock:
+                self._sized = self._sized or self._new_sized()
+        return self._sized
+
+    def _new_sized(self) -> Sized:
         bound, loaded = self.bound_family, self.executables.loaded
         made = Sized(bound, self._policy, self.executables, self._predict, self.known)
         made.donated = [i for i, parameter in enumerate(bound.call_indices) if parameter in self._donated]
@@ -65,7 +73,7 @@ class AtCapacity(Whole):
     def _all_sized(self) -> list[Sized]:
         """What served calls so far, with weights of any shapes."""
         made = (self, *list(self._by_shapes.values()))
-        return [s.sized for s in made if isinstance(s, AtCapacity) and "sized" in vars(s)]
+        return [s.sized for s in made if isinstance(s, AtCapacity) and s._sized is not None]
 
     def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
         found = self.known.only  # its executable serves calls of its own sizes only

@@ -120,33 +120,32 @@ class KnownCalls:
         """Takes note that a call was refused."""
         if not self.is_served() or is_tracing():  # such as for derivatives
             return
+        key = self._key_of(args, kwargs)
         with self._lock:
             if self.only is found:
                 self.only, self._are_alike = None, False
-                return
-            key = self.key(args, kwargs)
-            self._refused[key] = times = self._refused.get(key, 0) + 1
-            if times >= MOST_REFUSED:
-                self._by_key.pop(key, None)
+            elif key is not None:
+                self._refused[key] = times = self._refused.get(key, 0) + 1
+                if times >= MOST_REFUSED:
+                    self._by_key.pop(key, None)
+
+    def _key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self.key(args, kwargs)
+        except NO_KEY:
+            return None
 
     def put(self, args: tuple[Any, ...], kwargs: dict[str, Any], call: KnownCall, is_only: bool = False) -> None:
         """Lets `call` run calls like this one. `is_only`: all of them so far are."""
-        try:
-            key = self.key(args, kwargs)
-        except NO_KEY:
-            return
+        key = self._key_of(args, kwargs)
         with self._lock:
-            if self._refused.get(key, 0) >= MOST_REFUSED:
-                return
-            self._by_key[key] = call
-            self.only = call if is_only and self._are_alike else self.only
+            if key is not None and self._refused.get(key, 0) < MOST_REFUSED:
+                self._by_key[key] = call
+                self.only = call if is_only and self._are_alike else self.only
 
     def forget(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Lets calls like this one be looked at again."""
-        try:
-            key = self.key(args, kwargs)
-        except NO_KEY:
-            return
+        key = self._key_of(args, kwargs)
         with self._lock:
             if self._by_key.pop(key, None) is self.only:
                 self.only = None

@@ -231,13 +231,8 @@ class Whole(Strategy):
         which = b.program_indices[variant]
         prepared, others = self.call_specs(sizes, which, place)
         args, kwargs = jax.tree_util.tree_unflatten(b.tree, others)
-        return self.one_program(
-            self._program_function(which),
-            ((prepared, *args) if self._takes_prepared else args),
-            kwargs,
-            variant,
-            pallas,
-        )
+        given = (prepared, *args) if self._takes_prepared else args
+        return self.one_program(self._program_function(which), given, kwargs, variant, pallas)
 
     def one_program(
         self,
