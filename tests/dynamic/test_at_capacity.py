@@ -71,14 +71,6 @@ def test_what_a_capacity_holds_besides_is_never_seen(monkeypatch: pytest.MonkeyP
     same(optimized()(W, values(3, 5)), jax.jit(attend)(W, values(3, 5)))
 
 
-def test_arrays_fit_on_a_device_as_on_the_host() -> None:
-    best = optimized()
-    best.strategy.sized._on_host = False
-    for x in (jnp.asarray(values(3, 5)), values(3, 5)):
-        for _ in range(5):  # also where calls go straight
-            same(best(W, x), jax.jit(attend)(W, x))
-
-
 def test_a_scan_over_all_but_one_element() -> None:
     """Its stacked results are weakly typed, and of one element there is no step."""
 

@@ -248,6 +248,16 @@ def test_padded_calls_go_straight_but_for_one_in_so_many(entered: Counter[str]) 
     assert size.calls == executable.calls == len(given) + 2 * (TIMED + 2) and executable.kind == "capacity"
 
 
+def test_arrays_fit_on_a_device_as_on_the_host() -> None:
+    best = rx.optimize(lambda x: (x * 2, x.sum(0)), "n 8", bounds={"n": (1, 64)}, dynamic="capacity")
+    best.strategy.sized._on_host = False
+    for x in (ODD, np.asarray(ODD)):
+        for _ in range(TIMED + 2):  # also where calls go straight
+            both, total = best(x)
+            np.testing.assert_array_equal(both, 2 * x)
+            np.testing.assert_array_equal(total, np.full(8, 6.0))
+
+
 def test_arrays_that_padding_would_accept_are_refused() -> None:
     """Numpy would broadcast or convert them."""
     best = rx.optimize(lambda x, y: (x + y, [y.sum()]), "n", "n", bounds={"n": (1, 64)}, dynamic="capacity")

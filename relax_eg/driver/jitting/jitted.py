@@ -99,7 +99,8 @@ class Jitted(JitFace):
         self._varies = dims is not None
         self._varying = Memo[Any, Varying](self._executables.limit)
         # How to run calls of sizes seen before: of arrays alone by their kinds, of others by tree structure and kinds
-        # of the leaves. Valid under the settings of JAX in `_settings`.
+        # of the leaves. Valid under the settings of JAX in `_settings`. What such a call finds here is an optimized
+        # function, which has a table of known calls of its own; nothing declares which arrays tell the sizes.
         self._settings: Hashable = None
         self._paths = Memo[Any, CallPath](MOST_KEYS)
         self._only_arrays = self._has_numbers = False  # whether some calls gave arrays as all arguments, or numbers
