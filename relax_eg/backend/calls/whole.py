@@ -71,8 +71,9 @@ class Whole(Strategy):
         # one `jax.jit` serves all variants.
         self._joint = len(b.programs) == 1 or not b.indices
         self._options = any(v.compiler_options for v in family.variants)
-        self._compiled = Memo[int, Any](len(family.variants))  # by variant, where variants have compiler options
-        self._jit_programs()
+        # By program (None: the one that serves the sizes) and, where variants have compiler options, variant.
+        self._jits = Memo[tuple[int | None, int | None], Any](2 * len(family.variants))
+        self._renew_jits()
 
     def key_function(self) -> SizeKey:
         """The function whose values are the keys of known calls."""
@@ -82,18 +83,19 @@ class Whole(Strategy):
         self.prepared_values = values
         self.call_known = functools.partial(self.known.call, values)
 
-    def _jit_programs(self) -> None:
-        whole = [None] if self._joint else range(len(self.bound_family.programs))
-        self._whole = [self._jit(i) for i in whole]
+    def _renew_jits(self) -> None:
+        self._jits.clear()
         if self.serves_all and self._joint and not self._options:  # there is only one executable for each shape
-            self.known.only = KnownCall(self._whole[0], 0 if self._takes_prepared else None)
+            self.known.only = self.executable(0)
 
-    def _jit(self, which: int | None, variant: int | None = None, **options: Any) -> Any:
-        """What runs the program `which`; for calls that only this variant serves, if one is given."""
+    def _jit(self, which: int | None, variant: int | None) -> Any:
+        """What runs the program `which`; with its compiler options, for calls that only this variant serves, if one is
+        given."""
         b, loaded = self.bound_family, self.executables.loaded
         places = [i for i, parameter in enumerate(b.call_indices) if parameter in self._donated]
         donation = b.donation(places, int(self._takes_prepared)) if places else {}
-        made = self.executables.jit(self._program_function(which), **options, **donation)
+        options = {} if variant is None else dict(self.family.variants[variant].compiler_options)
+        made = self.executables.jit(self._program_function(which), compiler_options=options or None, **donation)
         served = [i for i, w in enumerate(b.program_indices) if which in (None, w) and variant in (None, i)]
         found = [] if loaded is None else loaded.at_exact_sizes(b.indices, served)
         return FromFile([(p, 0) for p in found], made) if found else made
@@ -104,7 +106,7 @@ class Whole(Strategy):
 
     def use_loaded(self, loaded: LoadedPrograms) -> None:
         super().use_loaded(loaded)
-        self._jit_programs()
+        self._renew_jits()
 
     def serve_where(self, is_served: Callable[[], bool], elsewhere: Callable[..., Any]) -> None:
         """Serves calls only where `is_served()` is true under the present settings of JAX.
@@ -120,15 +122,15 @@ class Whole(Strategy):
         To be called before the first call.
         """
         self._donated = tuple(parameters)
-        self._jit_programs()
+        self._renew_jits()
 
     def _program_function(self, which: int | None) -> Callable[..., Any]:
         """A program as a function of its prepared values, if parameters are bound, and the other arguments. None: the
         one that serves them."""
-        b = self.bound_family
+        b, known = self.bound_family, self.known
 
         def run(*given: Any, **kwargs: Any) -> Any:
-            if not self.known.is_served():
+            if not known.is_served():
                 raise UnseenError
             prepared, args = (given[0], given[1:]) if b.indices else ((), given)
             return b.run_main(prepared, b.call_arrays(args, kwargs), which)
@@ -194,12 +196,10 @@ class Whole(Strategy):
     def executable(self, variant: int) -> KnownCall:
         """What runs a variant, under `jax.jit`."""
         which = self.bound_family.program_indices[variant]
-        takes = which if self._takes_prepared else None
-        if not self._options or is_tracing():  # under a trace, the outer `jit` decides on the options
-            return KnownCall(self._whole[0 if self._joint else which], takes)
-        options = dict(self.family.variants[variant].compiler_options) or None
-        run = self._compiled.get_or_make(variant, lambda: self._jit(which, variant, compiler_options=options))
-        return KnownCall(run, takes, has_options=True)
+        has_options = self._options and not is_tracing()  # under a trace, the outer `jit` decides on them
+        key = (which, variant) if has_options else (None if self._joint else which, None)
+        run = self._jits.get_or_make(key, lambda: self._jit(*key))
+        return KnownCall(run, which if self._takes_prepared else None, has_options=has_options)
 
     def _as_written(self, arguments: Sequence[Any]) -> Any:
         """Calls the function as written. OtherProgramError where its weights were garbage-collected."""
