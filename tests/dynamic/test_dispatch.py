@@ -356,8 +356,9 @@ def test_calls_of_programs_of_64_bits_stay_in_that_mode(sizes: str, dynamic: str
         assert found.dtype == np.float64
 
 
-def test_what_weights_were_prepared_to_goes_with_them() -> None:
-    best, (w, a, b, x) = of_family(dynamic="exact", at=[{"n": 4}])
+@pytest.mark.parametrize("options", [{"dynamic": "exact"}, {"dynamic": "capacity"}, {"execution": "kernels"}])
+def test_what_weights_were_prepared_to_goes_with_them(options: dict[str, Any]) -> None:
+    best, (w, a, b, x) = of_family(at=[{"n": 4}], **options)
     for scale in (1, 2):
         held = [scale * y for y in (w, a, b)]
         warm(best, *held, x)

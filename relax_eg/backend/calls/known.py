@@ -31,7 +31,7 @@ class Straight(NamedTuple):
 
 
 class KnownCall(NamedTuple):
-    """What runs the calls of one key.
+    """What runs the calls of one key, whatever weights are bound; it refers to no values prepared from them.
 
     - `run`: the function. It raises UnseenError for calls that it must not serve, and returns UNSEEN for one that is to
       be looked at once more, such as to be timed.
