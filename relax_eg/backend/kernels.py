@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.core import Tracer
 
-from relax_eg.backend.calls.call_keys import MOST_KEYS
+from relax_eg.backend.calls.call_keys import MOST_KEYS, SizeKey, kind_of
 from relax_eg.backend.calls.checks import Fit, cast_fits, check_addressable
 from relax_eg.backend.calls.executables import PARTS, Executables, tick
+from relax_eg.backend.calls.known import KnownCall
 from relax_eg.backend.calls.optimized import Optimized
-from relax_eg.backend.calls.runtime import UNSEEN, CallPart, CallParts, Place, Strategy
+from relax_eg.backend.calls.runtime import CallPart, CallParts, Place, Strategy
 from relax_eg.backend.calls.whole import Whole
 from relax_eg.backend.family import KERNELS, Family, Solution
-from relax_eg.backend.files.loaded import LoadedProgram, LoadedPrograms
+from relax_eg.backend.files.loaded import LoadedProgram
 from relax_eg.backend.footprint import avals
 from relax_eg.backend.kernel_calls import Call, Kernels
 from relax_eg.backend.lowering.lower import new_sizes
@@ -202,25 +203,6 @@ def _on_one_device(args: Sequence[Any]) -> bool:
     return jax.device_count() == 1 or all(len(x.sharding.device_set) == 1 for x in args if isinstance(x, jax.Array))
 
 
-class _AcceptedTypes:
-    """The types of arguments that passed the checks, and the sizes they bind; arguments of these types pass as well."""
-
-    __slots__ = ("likes", "sizes")
-
-    def __init__(self, checked: Sequence[Any], sizes: Mapping[str, int]) -> None:
-        # Random keys have no `weak_type`.
-        self.likes = [(type(x), x.shape, x.dtype, getattr(x, "weak_type", None)) for x in checked]
-        self.sizes = sizes
-
-    def match(self, args: Sequence[Any]) -> bool:
-        for x, (kind, shape, dtype, weak) in zip(args, self.likes, strict=True):
-            if type(x) is not kind or x.shape != shape or x.dtype != dtype:
-                return False
-            if weak is not None and x.weak_type != weak:
-                return False
-        return True
-
-
 class ByKernel(Whole):
     """Runs the kernels of a call one by one, if the variant that serves it is executed so. Under a trace of JAX, calls
     are one program.
@@ -231,6 +213,7 @@ class ByKernel(Whole):
     """
 
     default_limit = PARTS
+    serves_all = False
 
     def __init__(
         self,
@@ -254,41 +237,36 @@ class ByKernel(Whole):
             for i, v in enumerate(family.variants)
             if v.execution == KERNELS
         }
-        self._some_whole = len(self.runners) < len(family.variants)
-        if self._some_whole:
-            self._only = None
-        self._accepted: _AcceptedTypes | None = None  # the latest calls that are known
+
+    def key_function(self) -> SizeKey:
+        """The kinds of all arrays: kernels do not check what they are given."""
+        b = self.bound_family
+        return lambda args, kwargs: tuple(map(kind_of, b.call_arrays(args, kwargs)))
 
     def _of_file(self, variant: int, sizes: Mapping[str, int]) -> LoadedProgram | None:
         loaded = self.executables.loaded
         return None if loaded is None else loaded.in_kernels(self.bound_family.indices, variant, sizes)
 
-    def use_loaded(self, loaded: LoadedPrograms) -> None:
-        super().use_loaded(loaded)
-        if self._some_whole:
-            self._only = None
-
     straight = Strategy.straight
-
-    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # Variants that are not executed in kernels run as whole programs do, once a call has found them.
-        return self.call_known_whole(args, kwargs) if self._some_whole else UNSEEN
 
     def run(self, arguments: list[Any]) -> Any:
         if any(isinstance(x, Tracer) for x in arguments):
             return self.run_whole(arguments)
-        b, alike = self.bound_family, self._accepted
-        if alike is None or not alike.match(arguments):
-            arguments = b.check(arguments)
-            sizes = b.sizes([x.shape for x in arguments])
-            if self.program.difference_at(sizes) is not None:
-                return self.run_whole(arguments)
-            alike = self._accepted = _AcceptedTypes(arguments, sizes)
-        variant = self.family.variant_at(alike.sizes)
-        if variant not in self.runners:
+        b, program = self.bound_family, self.program
+        arguments = b.check(arguments)
+        sizes = b.sizes([x.shape for x in arguments])
+        variant = self.family.variant_at(sizes)
+        if variant not in self.runners or program.difference_at(sizes) is not None:
             return self.run_whole(arguments)
-        operands = [*self.prepared_values[b.program_indices[variant]], *arguments]
-        return self.program.result(self.runners[variant].run(operands, alike.sizes))
+        runner = self.runners[variant]
+
+        def run(prepared: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+            return program.result(runner.run([*prepared, *b.call_arrays(args, kwargs)], sizes))
+
+        found, (args, kwargs) = KnownCall(run, b.program_indices[variant]), self.call_arguments(arguments)
+        result = run(*found.leading(self.prepared_values), *args, **kwargs)
+        self.known.put(args, kwargs, found)
+        return result
 
     def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
         b, variant = self.bound_family, self.family.variant_at(sizes)

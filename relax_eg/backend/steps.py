@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from relax_eg.backend.calls.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.calls.executables import PARTS, Executables
 from relax_eg.backend.calls.program import Program, convert_argument
-from relax_eg.backend.calls.runtime import UNSEEN, Strategy
+from relax_eg.backend.calls.runtime import Strategy
 from relax_eg.backend.calls.statistics import Statistics
 from relax_eg.backend.folds import FoldRunner
 from relax_eg.backend.lowering.lower import device_named, library_call, new_sizes, run_at, run_block
@@ -332,9 +332,6 @@ class InSteps(Strategy):
         is_written = program.module is None and make is StepPrograms
         self._chosen = self._written if is_written else Runner(chosen, program.scope, kept, make)
         self.reorder_tolerance = self._chosen.programs.reorder_tolerance
-
-    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return UNSEEN
 
     def run(self, arguments: list[Any]) -> Any:
         return self._chosen.run(self.check_arguments(arguments))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relax_eg.backend.calls.known import UNSEEN
 from relax_eg.backend.calls.optimized import Optimized
-from relax_eg.backend.calls.runtime import UNSEEN, Serving, Strategy
+from relax_eg.backend.calls.runtime import Serving, Strategy
 from relax_eg.backend.calls.structured import structured
 from relax_eg.backend.calls.whole import Whole
 from relax_eg.backend.family import KERNELS, STEPS, Family, Solution, Variant

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from relax_eg.backend.calls.bound import BoundFamily
 from relax_eg.backend.calls.call_keys import UnseenError
 from relax_eg.backend.calls.executables import Executables
-from relax_eg.backend.calls.runtime import UNSEEN, CallParts, Place, Straight
+from relax_eg.backend.calls.known import Straight
+from relax_eg.backend.calls.runtime import CallParts, Place
 from relax_eg.backend.calls.statistics import Statistics
 from relax_eg.backend.calls.whole import Whole
 from relax_eg.backend.family import Family
@@ -21,9 +21,7 @@ from relax_eg.dynamic.fitting import unpadded
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import ElsewhereError, Predict, Sized
 from relax_eg.errors import OptionError
-from relax_eg.memo import Memo
 
-_MOST_SIZED = 64  # limit: combinations of shapes of bound weights, each with a `Sized` of its own
 REASSOCIATED = 2e-5  # chosen: relative tolerance between results whose sums are taken in different orders
 
 
@@ -35,6 +33,7 @@ class AtCapacity(Whole):
     """
 
     reorder_tolerance = REASSOCIATED
+    serves_all = False
 
     def __init__(
         self,
@@ -43,42 +42,43 @@ class AtCapacity(Whole):
         predict: Predict,
         executables: Executables | None = None,
         shapes: Mapping[int, tuple[int, ...]] | None = None,
-        sized: Memo[tuple[Any, ...], Sized] | None = None,
         pallas: Pallas | None = None,
     ) -> None:
-        """`sized`: the table that all bindings of one function share; None for a new one. `pallas`: as of `Whole`, at
-        exact sizes."""
+        """`pallas`: as of `Whole`, at exact sizes."""
         super().__init__(family, executables, shapes or {}, pallas)
         self._policy, self._predict = policy, predict
-        self._sized = Memo[tuple[Any, ...], Sized](_MOST_SIZED) if sized is None else sized
         self._expects_other_sizes = False
+        self._sized: Sized | None = None
+        self._lock = threading.Lock()
 
-    @functools.cached_property
+    @property
     def sized(self) -> Sized:
-        """What serves the calls; all weights of the same shapes share it."""
-        found = self._sized_for(self.bound_family)
-        self.call_known = functools.partial(found.call_known, self.prepared_values)
-        return found
+        """What serves calls that are not known; all weights of the same shapes share it. Made at the first call."""
+        if self._sized is None:
+            with self._lock:
+                self._sized = self._sized or self._new_sized()
+        return self._sized
 
-    def _sized_for(self, bound: BoundFamily) -> Sized:
-        def make() -> Sized:
-            made = Sized(bound, self._policy, self.executables, self._predict)
-            made.served = self._is_served
-            made.donated = [i for i, parameter in enumerate(bound.call_indices) if parameter in self._donated]
-            loaded = self.executables.loaded
-            if loaded is not None and loaded.has_capacities:
-                made.assumes_one_size = False  # they are for several
-            if self._expects_other_sizes:
-                made.assumes_one_size, made.named_sizes = False, []
-            return made
+    def _new_sized(self) -> Sized:
+        bound, loaded = self.bound_family, self.executables.loaded
+        made = Sized(bound, self._policy, self.executables, self._predict, self.known)
+        made.donated = [i for i, parameter in enumerate(bound.call_indices) if parameter in self._donated]
+        if loaded is not None and loaded.has_capacities:
+            made.assumes_one_size = False  # they are for several
+        if self._expects_other_sizes:
+            made.assumes_one_size, made.named_sizes = False, []
+        return made
 
-        return self._sized.get_or_make(tuple(sorted(bound.shapes.items())), make)
-
-    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # until the first call has run
-        return UNSEEN
+    @property
+    def _all_sized(self) -> list[Sized]:
+        """What served calls so far, with weights of any shapes."""
+        made = (self, *list(self._by_shapes.values()))
+        return [s.sized for s in made if isinstance(s, AtCapacity) and s._sized is not None]
 
     def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
-        return self.sized.straight(self.prepared_values)  # whose executables serve calls of their own sizes only
+        found = self.known.only  # its executable serves calls of its own sizes only
+        # Under a trace, the outer `jit` decides on the options.
+        return None if found is None or found.has_options or not found.begins else found.straight(self.prepared_values)
 
     def run(self, arguments: list[Any]) -> Any:
         try:
@@ -87,15 +87,21 @@ class AtCapacity(Whole):
             return self.run_elsewhere([unpadded(x, None) for x in arguments])
 
     def for_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> AtCapacity:
-        made = AtCapacity(self.family, self._policy, self._predict, self.executables, shapes, self._sized, self._pallas)
+        made = AtCapacity(self.family, self._policy, self._predict, self.executables, shapes, self._pallas)
         made._expects_other_sizes = self._expects_other_sizes
+        return made
+
+    def _configured(self, shapes: Mapping[int, tuple[int, ...]]) -> Whole:
+        made = super()._configured(shapes)
+        assert isinstance(made, AtCapacity)
+        _ = made.sized  # before it is copied
         return made
 
     def at_exact_sizes(self) -> Mapping[str, str]:
         asked = self._policy.mode == "capacity"
-        if asked and not self._sized:
-            self._sized_for(self.bound_family)
-        bodies = [b for s in list(self._sized.values()) for b in s.bodies]
+        if asked and not self._all_sized:
+            _ = self.sized
+        bodies = [b for s in self._all_sized for b in s.bodies]
         with self.program.width_context():
             for body in bodies if asked else ():
                 _ = body.dims
@@ -110,8 +116,9 @@ class AtCapacity(Whole):
                 "prepare(...).compile_ahead(...) is accepted"
             )
         shapes = {i: tuple(int(d.const) for d in shape) for i, shape in dims.items()}
-        bound = BoundFamily(self.family, {**self.bound_family.shapes, **shapes}, self._pallas)
-        self._sized_for(bound).compile_ahead(at, background)
+        shared = self.sharing(shapes) if shapes else self
+        assert isinstance(shared, AtCapacity)
+        shared.sized.compile_ahead(at, background)
 
     def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.sized.executable_key(args, kwargs)
@@ -120,7 +127,7 @@ class AtCapacity(Whole):
         self.sized.compile_call(args, kwargs, key)
 
     def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
-        found = self._sized_for(self.bound_family).runs_at(sizes)
+        found = self.sized.runs_at(sizes)
         run, given, named = found.taking
         args, kwargs = jax.tree.map(place, given), jax.tree.map(place, named)
         return self.one_program(run, args, kwargs, found.variant, pallas, found.capacities)
@@ -133,7 +140,7 @@ class AtCapacity(Whole):
         self._expects_other_sizes = True
 
     def statistics(self) -> Statistics:
-        sized = list(self._sized.values())
+        sized = self._all_sized
         reasons = (why for s in sized for why in (s.differing_sizes, *(b.reasons for b in s.bodies)))
         exact = {k: v for why in reasons for k, v in why.items()}
         calls = (call for s in sized for call in s.calls)

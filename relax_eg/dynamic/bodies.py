@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from relax_eg.backend.calls.bound import BoundProgram
-from relax_eg.backend.calls.call_keys import check_traced_arguments
+from relax_eg.backend.calls.call_keys import UnseenError, check_traced_arguments
 from relax_eg.backend.calls.program import abstract_array
 from relax_eg.dynamic.fitting import CapacityFit, shape_at
 from relax_eg.dynamic.plan import CapacityPlan, plan_most
@@ -86,12 +86,14 @@ class Body:
         self.dims = ()
 
     def fit(self, sizes: Mapping[str, int], capacities: Mapping[str, int]) -> CapacityFit | None:
-        """The fit of a call at these sizes; None if an operator does not apply at them, which running at exact sizes
-        reports."""
+        """The fit of the arrays of a call at these sizes; None if an operator does not apply at them, which running at
+        exact sizes reports."""
         assert self._plan is not None
         if not self._plan.applies(sizes):
             return None
-        return self._plan.fit((a for a, _ in self._operands), self._results, sizes, capacities, self._room(capacities))
+        params, held = self._program.params, self._bound.indices  # what is prepared from weights has fixed sizes
+        given = (p.annotation for i, p in enumerate(params) if i not in held)
+        return self._plan.fit(given, self._results, sizes, capacities, self._room(capacities))
 
     def _room(self, capacities: Mapping[str, int]) -> dict[str, int]:
         """Places of axes that are sizes by themselves, for donated arguments: as many as results have that are longer
@@ -107,10 +109,11 @@ class Body:
 
     def at_capacity(self, capacities: Mapping[str, int], tree: Any) -> TracedFunction:
         """Like `exact`, for arrays at these capacities; the first item of `held` is the true sizes, as `scalars` gives
-        them."""
+        them. It raises UnseenError where it is differentiated: derivatives are those of the function as written."""
         assert self._plan is not None
         plan, room = self._plan, self._room(capacities)
-        run = plan.lower({v: capacities[v] for v in self.dims}, room=room)
+        run = jax.custom_jvp(plan.lower({v: capacities[v] for v in self.dims}, room=room))
+        run.defjvp(_refuse_derivative)
 
         def padded(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             given = (held[1:], *args) if self._bound.indices else args
@@ -152,6 +155,10 @@ class Body:
         """The prepared values among the operands, and the others."""
         split = len(leaves) - (len(self._program.params) - len(self._bound.indices))
         return leaves[:split], leaves[split:]
+
+
+def _refuse_derivative(primals: Any, tangents: Any) -> Any:
+    raise UnseenError
 
 
 def _fields(a: Annotation) -> list[Annotation]:

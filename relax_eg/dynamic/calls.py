@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from relax_eg.backend.calls.executables import Executable, Executables
+from relax_eg.backend.calls.executables import Executables
 from relax_eg.backend.calls.statistics import ExecutableRow, SizeRow, Statistics, Tally
 from relax_eg.dynamic.fitting import CapacityFit
 from relax_eg.dynamic.policy import Policy
@@ -26,10 +26,10 @@ class SizedCall:
     - `variant`: the index of the variant that serves them.
     - `fit`: what is padded and cut at `capacities`.
     - `scalars`: the true sizes in the form that an executable at capacity takes.
-    - `counted`: number of calls, without those of `call_known`.
-    - `tallies`: counters of the executables that calls of `call_known` went to.
+    - `counted`: number of calls, without known ones (`backend.calls.known`).
+    - `tally`: counts the known ones.
+    - `looked`, `since`: number of calls at the last `look`, and since the one before.
     - `missed`: calls at capacity since the last exact executable was given up.
-    - `refused`: calls of `call_known` that the executable could not take; at `MOST_REFUSED` they no longer try it.
     - `share`: predicted share of padding in the time of the program at capacity.
     - `wider`: by capacities, the fit to the executables of larger capacities.
     """
@@ -41,9 +41,10 @@ class SizedCall:
     fit: CapacityFit = UNCHANGED
     scalars: dict[str, Any] = field(default_factory=dict[str, Any])
     counted: int = 0
-    tallies: list[Tally] = field(default_factory=list[Tally])
+    tally: Tally = field(default_factory=Tally)
+    looked: int = 0
+    since: int = 0
     missed: int = 0
-    refused: int = 0
     share: float | None = None
     wider: dict[tuple[int, ...], CapacityFit | None] = field(default_factory=dict[tuple[int, ...], CapacityFit | None])
 
@@ -54,32 +55,19 @@ class SizedCall:
 
     @property
     def count(self) -> int:
-        return self.counted + sum(t.total for t in self.tallies)
+        return self.counted + self.tally.total
+
+    def look(self) -> None:
+        """Counts a call that is not known, and those since the last one of these."""
+        self.counted += 1
+        before, self.looked = self.looked, self.count
+        self.since = self.looked - before
 
     @property
     def row(self) -> SizeRow:
         """The row of these calls in statistics."""
         used = math.prod(self.sizes.values()) / max(math.prod(self.capacities.values()), 1)
         return SizeRow(self.sizes, self.count, self.capacities, self.is_exact, 0.0 if self.is_exact else 1 - used)
-
-
-class KnownCall(NamedTuple):
-    """An executable that serves calls without padding or cutting.
-
-    - `body`: the index of the body whose weights it takes.
-    - `scalars`: the true sizes, if it takes them.
-    - `run`: the function of the executable.
-    - `tick`: counts a call.
-    - `executable`: the executable.
-    - `call`: the calls that it serves.
-    """
-
-    body: int
-    scalars: dict[str, Any]
-    run: Any
-    tick: Callable[[], int]
-    executable: Executable
-    call: SizedCall
 
 
 def statistics_of(

@@ -8,6 +8,8 @@ device, compiled once for each combination of sizes, as long as there is room fo
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 
+from relax_eg.backend.calls.call_keys import UnseenError
+from relax_eg.backend.calls.known import UNSEEN
 from relax_eg.backend.calls.padded import PaddedArray, is_key_array
+from relax_eg.limits import KEPT
 from relax_eg.shapes import Dim
 
 try:  # what `jax.device_put` calls in the end; on its way there it spends five times as long in Python
@@ -33,6 +38,8 @@ Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
 # given: bytes: at other addresses XLA's CPU client copies numpy arrays before a call
 _ALIGNED = 64
+_COPIED = 1 << 14  # chosen: bytes: copying so many takes no longer than to find such an address
+_config: Any = jax.config
 
 
 def unpadded(value: Any, jit: Jit | None) -> Any:
@@ -103,13 +110,7 @@ class CapacityFit:
                 made[i] = x
             return made
         for i, inside in cuts:
-            if is_key_array(made[i]) or made[i].weak_type:  # numpy has neither
-                made[i] = made[i][inside]
-                continue
-            whole = np.asarray(made[i])
-            view = whole[inside]
-            # JAX may keep a view without copying; a view of a small part would keep the whole buffer alive.
-            made[i] = _array_beside(made[i], view if 2 * view.nbytes >= whole.nbytes else view.copy())
+            made[i] = _cut(made[i], inside)
         return made
 
 
@@ -118,7 +119,77 @@ def _array_beside(given: Any, values: np.ndarray[Any, Any]) -> Any:
     if _put is None:
         return jax.device_put(values)
     sharding = given.sharding
-    return _put(ShapedArray(values.shape, values.dtype), sharding, [values], sharding.device_set, committed=False)
+    return _put(_aval(values.shape, values.dtype), sharding, [values], sharding.device_set, committed=False)
+
+
+@functools.lru_cache(KEPT)
+def _aval(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ShapedArray:
+    return ShapedArray(shape, dtype)
+
+
+class PaddedRun:
+    """An executable at capacity as a function of arrays at their true sizes, where there is one device.
+
+    Of the arrays, only those that grow are looked at: the executable itself refuses others that do not fit. Raises
+    UnseenError for an array of another shape or dtype; TypeError under a trace of JAX, where numpy is to read the
+    result. Returns UNSEEN for each `every`-th call.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        fit: CapacityFit,
+        jit: Jit | None,
+        trees: tuple[Any, Any],
+        dtypes: Sequence[Any],
+        tick: Callable[[], object],
+        every: int,
+    ) -> None:
+        """`jit`: as of `CapacityFit.pad`. `trees`: the tree structures of `(args, kwargs)` and of the result. `dtypes`:
+        those of the arrays of a call. `tick`: counts a call that ran."""
+        self._run, self._fit, self._jit, self._tick = run, fit, jit, tick
+        self._pads = [(i, tuple(s.stop for s in inside), dtypes[i], grown, inside) for i, grown, inside in fit.pads]
+        self._given, self._gives = trees
+        # The usual structures, which need not be taken apart: arrays alone as arguments, one array as the result.
+        self._takes_arrays = self._given == jax.tree_util.tree_structure(((0,) * len(dtypes), {}))
+        self._gives_array = jit is None and bool(fit.cuts) and jax.tree_util.treedef_is_leaf(self._gives)
+        self._is_due = itertools.cycle([False] * (every - 1) + [True]).__next__
+
+    def __call__(self, held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
+        if self._is_due() or _config.jax_debug_nans or _config.jax_debug_infs:
+            return UNSEEN
+        leaves, tree = (list(args), self._given) if self._takes_arrays else jax.tree_util.tree_flatten((args, kwargs))
+        if tree != self._given or len(leaves) < self._given.num_leaves:
+            raise UnseenError
+        for i, shape, dtype, grown, inside in self._pads:
+            x = leaves[i]
+            if not isinstance(x, (jax.Array, np.ndarray)) or x.shape != shape or x.dtype != dtype:
+                raise UnseenError
+            if self._jit is None:
+                leaves[i] = _pad(x, grown, inside)
+        if self._jit is not None:
+            leaves = self._fit.pad(leaves, self._jit)
+        if not self._takes_arrays:
+            leaves, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+        result = self._run(held, *leaves, **kwargs)
+        if self._gives_array:
+            result = _cut(result, self._fit.cuts[0][1])
+        elif self._fit.cuts:
+            result = jax.tree_util.tree_unflatten(
+                self._gives, self._fit.cut(jax.tree_util.tree_leaves(result), self._jit)
+            )
+        self._tick()
+        return result
+
+
+def _cut(made: Any, inside: Inside) -> Any:
+    """The region `inside` of a result, on the host."""
+    if is_key_array(made) or made.weak_type:  # numpy has neither
+        return made[inside]
+    whole = np.asarray(made)
+    view = whole[inside]
+    # JAX may keep a view without copying; a view of a small part would keep the whole buffer alive.
+    return _array_beside(made, view if 2 * view.nbytes >= whole.nbytes else view.copy())
 
 
 def _pad_on_device(x: Any, shape: tuple[int, ...], inside: Inside) -> Any:
@@ -140,8 +211,10 @@ def _pad(x: Any, shape: tuple[int, ...], inside: Inside) -> np.ndarray[Any, Any]
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Zeros at an address of which XLA needs no copy."""
+    """Zeros, many of them at an address of which XLA needs no copy."""
     size = math.prod(shape) * dtype.itemsize
+    if size <= _COPIED:
+        return np.zeros(shape, dtype)
     raw = np.zeros(size + _ALIGNED, np.uint8)
     start = -raw.ctypes.data % _ALIGNED
     return raw[start : start + size].view(dtype).reshape(shape)

@@ -18,7 +18,7 @@ from jax.core import Tracer
 
 from relax_eg.backend.calls.optimized import Optimized
 from relax_eg.backend.calls.padded import is_key_array
-from relax_eg.backend.calls.runtime import UNSEEN, Straight
+from relax_eg.backend.calls.runtime import Strategy
 from relax_eg.backend.calls.whole import Whole
 from relax_eg.backend.family import Family
 from relax_eg.backend.spread import Spread
@@ -131,11 +131,8 @@ class _AtMultiples(Whole):
     run_padded: Callable[[Sequence[Any]], Any]
     least: Mapping[str, int]
 
-    def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return UNSEEN
-
-    def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
-        return None
+    serves_all = False
+    straight = Strategy.straight
 
     def run(self, arguments: list[Any]) -> Any:
         if any(isinstance(x, Tracer) for x in arguments):

@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.calls.bound import BoundFamily
-from relax_eg.backend.calls.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
+from relax_eg.backend.calls.call_keys import UnseenError, is_tracing
 from relax_eg.backend.calls.checks import check_addressable
 from relax_eg.backend.calls.executables import (
     CompileReason,
@@ -24,13 +24,13 @@ from relax_eg.backend.calls.executables import (
     compile_executable,
     executable_memory,
 )
+from relax_eg.backend.calls.known import KnownCall, KnownCalls
 from relax_eg.backend.calls.padded import PaddedArray, is_key_array
 from relax_eg.backend.calls.program import convert_argument
-from relax_eg.backend.calls.runtime import UNSEEN, Straight
 from relax_eg.backend.files.loaded import FromFile, LoadedProgram
 from relax_eg.dynamic.bodies import Body, TracedFunction
-from relax_eg.dynamic.calls import UNCHANGED, KnownCall, SizedCall
-from relax_eg.dynamic.fitting import CapacityFit, unpadded
+from relax_eg.dynamic.calls import UNCHANGED, SizedCall
+from relax_eg.dynamic.fitting import CapacityFit, Jit, PaddedRun, unpadded
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.errors import OptionError
 from relax_eg.memo import Memo
@@ -39,9 +39,8 @@ from relax_eg.ops.keys import argument_dtype
 Predict = Callable[[int, Mapping[str, int]], float]
 
 TIMED = 3  # chosen: first calls of an executable that are timed
-_TIMED_EVERY = 16  # chosen: after these, one call in so many is timed
+TIMED_EVERY = 16  # chosen: after these, one call in so many is timed
 NO_FASTER = 0.98  # chosen: an exact executable is kept if it takes at most this share of a call at capacity
-MOST_REFUSED = 3  # limit: calls of `call_known` that an executable may refuse before such calls no longer try it
 _MOST_CALLS = 4096  # limit: combinations of shapes whose sizes, fits and counts are remembered
 _config: Any = jax.config
 
@@ -78,13 +77,13 @@ class Sized:
       `policy` says.
     """
 
-    def __init__(self, bound: BoundFamily, policy: Policy, executables: Executables, predict: Predict) -> None:
+    def __init__(
+        self, bound: BoundFamily, policy: Policy, executables: Executables, predict: Predict, known: KnownCalls
+    ) -> None:
+        """`known`: the table of known calls, for calls that need not come here again."""
         program = bound.program
         self._bound, self._family, self._program = bound, bound.family, program
-        self._known_calls = Memo[Any, KnownCall](MOST_KEYS)  # by the kinds of the arguments
-        self._only_known: KnownCall | None = None  # serves every call as long as all are alike
-        self._has_differing_calls = False
-        self._tree, self._size_key, self._call_indices = bound.tree, bound.size_key, bound.call_indices
+        self._known, self._tree, self._call_indices = known, bound.tree, bound.call_indices
         self._policy, self._executables, self._predict = policy, executables, predict
         self._fixed, self._which, self._takes_prepared = bound.fixed, bound.program_indices, bool(bound.indices)
         self._used_up = [k for k, i in enumerate(self._call_indices) if policy.is_donated(program.arguments[i])]
@@ -92,111 +91,71 @@ class Sized:
         self.bodies = [Body(p, frozenset(self._fixed), donated) for p in bound.programs]
         self._declared = [program.params[i].tensor for i in self._call_indices]
         self._dtypes = [None if t.dtype is None else argument_dtype(t.dtype) for t in self._declared]
-        self._calls: dict[tuple[Any, ...], SizedCall] = {}
+        self._calls = Memo[tuple[Any, ...], SizedCall](_MOST_CALLS)  # by the shapes of all arrays
         self._lock = threading.RLock()
         self.named_sizes = policy.named_sizes(self._fixed)
         self.assumes_one_size = policy.mode == "auto" and not self.named_sizes
         self.donated: Sequence[int] = ()
-        self.served: Callable[[], bool] | None = None  # whether it serves calls under the present settings of JAX
         self.differing_sizes: dict[str, str] = {}  # sizes at which the function is another program, with the reason
         with jax.ensure_compile_time_eval():  # the first call may be within a trace
             self._array = type(jax.device_put(np.zeros(())))
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
 
-    def call_known(self, held: Sequence[tuple[Any, ...]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a call whose size key is known; UNSEEN for any other call.
-
-        This is the whole work of such a call: the checks that depend on shapes were made with the executable, and JAX
-        itself checks that the arguments have its shapes and dtypes.
-        """
-        found = self._only_known
-        if found is None:
-            try:
-                found = self._known_calls.get(self._size_key(args, kwargs))
-            except NO_KEY:
-                return UNSEEN
-            if found is None:
-                return UNSEEN
-        body, scalars, run, tick, executable, call = found
-        if executable.dropped or call.refused >= MOST_REFUSED or (executable.options and is_tracing()):
-            return UNSEEN
-        try:
-            if self._takes_prepared or scalars:
-                args = (scalars, *held[body]) if scalars else held[body], *args
-            result = run(*args, **kwargs)
-        except (UnseenError, TypeError):  # TypeError: an argument is no array
-            if self._is_served:
-                self._count_refusal(call)
-            return UNSEEN
-        tick()
-        return result
-
     @property
-    def _is_served(self) -> bool:
-        """Whether calls are served under JAX's current settings."""
-        return self.served is None or self.served()
+    def _jit(self) -> Jit | None:
+        """Compiles padding for the device of the arrays; None if that is the host."""
+        return None if self._on_host else self._executables.jit
 
-    def straight(self, held: Sequence[tuple[Any, ...]]) -> Straight | None:
-        """What calls may begin with as long as all are alike."""
-        found = self._only_known
-        if found is None or found.executable.options:  # under a trace, the outer `jit` decides on the options
-            return None
-        prepared = (found.scalars, *held[found.body]) if found.scalars else held[found.body]
-        takes = self._takes_prepared or found.scalars
-        return Straight(functools.partial(found.run, prepared) if takes else found.run, found.tick)
-
-    def _count_refusal(self, call: SizedCall) -> None:
-        """Counts a call of `call_known` whose sizes the executable does not serve."""
-        with self._lock:
-            if self._only_known is not None:
-                self._only_known, self._has_differing_calls = None, True
-                return
-            call.refused += 1
-
-    def _remember_executable(
-        self, call: SizedCall, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Lets `call_known` run this executable for calls like this one, if nothing is padded or cut for them.
-
-        While all calls have the same sizes, it serves every call without a look at the size key.
-        """
-        # True if nothing is padded and nothing is cut.
-        own = executable.exact or (call.sizes == executable.buffer_sizes and call.fit == UNCHANGED)
-        if not own or call.mode == "trial" or call.refused >= MOST_REFUSED or executable.timed < TIMED:
+    def _remember(self, call: SizedCall, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Lets later calls like this one go straight to this executable."""
+        if executable.timed < TIMED:
             return
+        if call.mode == "trial":  # each call is timed
+            self._known.forget(args, kwargs)
+            return
+        is_padded = not executable.exact and (call.fit != UNCHANGED or executable.buffer_sizes != call.sizes)
+        if is_padded and not self._pads_unseen(call, executable):
+            return
+        tick = executable.tally.ticking(call.tally)
         scalars = {} if executable.exact else call.scalars
-        body = self._which[call.variant]
-        entry = KnownCall(body, scalars, executable.jitted, executable.tally.tick, executable, call)
-        with self._lock:
-            try:
-                self._known_calls[self._size_key(args, kwargs)] = entry
-            except NO_KEY:
-                return
-            if executable.tally not in call.tallies:
-                call.tallies.append(executable.tally)
-            if len(self._calls) == 1 and not self._has_differing_calls:
-                self._only_known = entry
+        which = self._which[call.variant] if self._takes_prepared or scalars else None
+        known = KnownCall(executable.jitted, which, scalars, tick, executable, executable.options)
+        if is_padded:
+            trees = self._tree, self._program.out_tree
+            run = PaddedRun(executable.jitted, call.fit, self._jit, trees, self._dtypes, tick, TIMED_EVERY)
+            known = known._replace(run=run, tick=None, begins=False)
+        self._known.put(args, kwargs, known, is_only=len(self._calls) == 1)
+
+    def _pads_unseen(self, call: SizedCall, executable: Executable) -> bool:
+        """Whether calls that are padded may go straight to this executable, but for one in `TIMED_EVERY`. An executable
+        for their exact sizes is then compiled so many calls later, which is to take less than the compilation."""
+        if executable.buffer_sizes != call.capacities or self._policy.padded or not self._single:
+            return False
+        if any(not isinstance(self._dtypes[i], np.dtype) for i, _, _ in call.fit.pads):
+            return False
+        is_decided = self._policy.mode != "auto" or call.mode == "settled"
+        return is_decided or TIMED_EVERY * (executable.seconds or 0) <= self._executables.mean_compile_seconds
 
     def run(self, held: Sequence[tuple[Any, ...]], others: Sequence[Any]) -> Any:
         """The result of a call. `held`: the prepared values, for each of `bodies`; `others`: the other leaves.
         ElsewhereError; ShapeError, BoundsError if the arrays do not fit, before anything runs."""
         # While tracing, JAX traces constants too; when it looks for NaN, it would also look into the padding.
-        if is_tracing() or _config.jax_debug_nans or _config.jax_debug_infs or not self._is_served:
+        if is_tracing() or _config.jax_debug_nans or _config.jax_debug_infs or not self._known.is_served():
             raise ElsewhereError
         others = self._check_arguments(others)
         key = tuple([x.shape for x in others])
         call = self._calls.get(key) or self._new_call(key)
         executable, fit = self._executable_for(call)
         mine = held[self._which[call.variant]]
-        timed = executable.timed < TIMED or executable.counted_calls % _TIMED_EVERY == 0
+        is_due = fit is not None and call.since > 1  # others like it went straight
+        timed = is_due or executable.timed < TIMED or executable.counted_calls % TIMED_EVERY == 0
         started, inside = time.perf_counter() if timed else 0.0, 0.0
-        jit = None if self._on_host else self._executables.jit
+        jit = self._jit
         if fit is None:
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, [unpadded(x, jit) for x in others])
             result = executable.jitted(*((mine,) if self._takes_prepared else ()), *args, **kwargs)
         else:
-            grown = fit.pad_all([*mine, *others], jit)[len(mine) :]
-            args, kwargs = jax.tree_util.tree_unflatten(self._tree, grown)
+            args, kwargs = jax.tree_util.tree_unflatten(self._tree, fit.pad_all(others, jit))
             begun = time.perf_counter() if timed else 0.0
             result = executable.jitted((call.scalars, *mine), *args, **kwargs)
             if timed:
@@ -206,7 +165,8 @@ class Sized:
                 kept = [i for i, _ in fit.cuts] if self._policy.padded else ()
                 results = fit.cut(jax.tree_util.tree_leaves(result), jit, kept)
                 result = jax.tree_util.tree_unflatten(self._program.out_tree, results)
-        self._remember_executable(call, executable, args, kwargs)
+            args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
+        self._remember(call, executable, args, kwargs)
         if timed:
             jax.block_until_ready(result)
             seconds = time.perf_counter() - started
@@ -274,8 +234,6 @@ class Sized:
             found = self._calls.get(shapes)
             if found is None:  # another thread may have been here
                 found = call
-                if len(self._calls) >= _MOST_CALLS:
-                    self._calls.pop(next(iter(self._calls))).refused = MOST_REFUSED
                 self._calls[shapes] = found
         return found
 
@@ -310,7 +268,7 @@ class Sized:
     def _executable_for(self, call: SizedCall) -> tuple[Executable, CapacityFit | None]:
         """The executable for a call, compiled if need be, and the fit of its arrays; None where it is exact."""
         with self._executables.lock:
-            call.counted += 1
+            call.look()
         if call.mode == "exact":
             return self._executables.get_or_compile(
                 self._exact_key(call), lambda: self._compile_exact(call, "call")
@@ -322,9 +280,9 @@ class Sized:
                     self._judge_trial(call, found)
                 return found, None
             if not self._executables.is_compiled_or_compiling(self._exact_key(call)):  # it was evicted
-                call.mode, call.missed = "capacity", 0
+                call.mode, call.missed, call.since = "capacity", 0, 1
         with self._lock:
-            call.missed += 1
+            call.missed += call.since
         try:
             found, fit = self._at_capacity(call)
         except Exception as e:
@@ -332,8 +290,7 @@ class Sized:
             self.bodies[self._which[call.variant]].refuse(e)
             with self._lock:
                 self._calls.clear()
-                self._known_calls.clear()
-                self._only_known = None
+                self._known.clear()
             call.mode = "exact"
             return self._executable_for(call)
         if self._policy.mode == "auto" and call.mode == "capacity" and self._earns_exact(call, found):
@@ -407,7 +364,7 @@ class Sized:
         made: list[weakref.ref[Executable]] = []
 
         def is_served() -> bool:  # what was dropped is not to be compiled again by calls that know it
-            return self._is_served and not any((e := ref()) is not None and e.dropped for ref in made)
+            return self._known.is_served() and not any((e := ref()) is not None and e.dropped for ref in made)
 
         function = _check_served(is_served, function)
         program = self._of_file(call.variant, at, exact)

@@ -16,6 +16,7 @@ import relax_eg as rx
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.bodies import Body
 from relax_eg.dynamic.fitting import CapacityFit
+from relax_eg.dynamic.runtime import TIMED_EVERY
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 
 Array = Any
@@ -68,13 +69,6 @@ def test_what_a_capacity_holds_besides_is_never_seen(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(CapacityFit, "pad", with_nan)
     same(optimized()(W, values(3, 5)), jax.jit(attend)(W, values(3, 5)))
-
-
-def test_arrays_fit_on_a_device_as_on_the_host() -> None:
-    best = optimized()
-    best.strategy.sized._on_host = False
-    for x in (jnp.asarray(values(3, 5)), values(3, 5)):
-        same(best(W, x), jax.jit(attend)(W, x))
 
 
 def test_a_scan_over_all_but_one_element() -> None:
@@ -198,8 +192,10 @@ def test_hot_sizes_get_an_executable_of_their_own_and_keep_it_if_it_is_faster() 
         ((_, at_capacity),) = [i for i in best._executables.items() if not i[1].exact]
         assert call.mode == "capacity"
         at_capacity.seconds, call.share = 1.0, 0.5  # far more than compiling takes
-        best(W, values(1, 5))
+        while call.mode == "capacity":  # one call in so many looks at what it could save
+            best(W, values(1, 5))
         assert call.mode == "trial"
+        at_capacity.seconds = 1.0
         ((_, mine),) = [i for i in best._executables.items() if i[1].why == "hot"]
         for _ in range(3):
             best(W, values(1, 5))
@@ -218,7 +214,7 @@ def test_sizes_are_hot_where_padding_arrays_takes_long() -> None:
     assert 0 < at_capacity.handled < at_capacity.seconds
     for handled, kinds in ((0.0, {"capacity"}), (5e2, {"capacity", "exact"})):
         at_capacity.seconds, at_capacity.handled = 1e3, handled
-        best(W, values(1, 5))
+        _ = [best(W, values(1, 5)) for _ in range(TIMED_EVERY)]
         assert {r.kind for r in best.statistics().executables} == kinds
 
 
@@ -234,7 +230,7 @@ def test_padding_is_priced_when_that_could_matter() -> None:
     assert asked == [] and best.statistics().compilations == 1
     ((_, at_capacity),) = best._executables.items()
     at_capacity.seconds = 1e3
-    best(W, values(1, 5))
+    _ = [best(W, values(1, 5)) for _ in range(TIMED_EVERY)]
     assert asked == [5, 8]
 
 

@@ -20,13 +20,14 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.calls.bound import BoundFamily
 from relax_eg.backend.calls.call_keys import UnseenError, check_traced_arguments, size_key_function
-from relax_eg.backend.calls.executables import Tally
+from relax_eg.backend.calls.known import MOST_REFUSED, KnownCalls
 from relax_eg.backend.calls.optimized import Optimized
 from relax_eg.backend.calls.program import Program
+from relax_eg.backend.calls.statistics import Tally
 from relax_eg.backend.calls.whole import Whole
 from relax_eg.driver.jitting.jitted import Jitted
 from relax_eg.dynamic.at_capacity import AtCapacity
-from relax_eg.dynamic.runtime import MOST_REFUSED, TIMED, Sized
+from relax_eg.dynamic.runtime import TIMED, TIMED_EVERY, Sized
 from relax_eg.errors import ShapeError
 
 Array = Any
@@ -148,7 +149,7 @@ def test_calls_that_are_all_alike_look_nothing_up(way: str, tmp_path: Path, monk
     for _ in range(TIMED + 2):
         run(*args)
     with monkeypatch.context() as patch:
-        for owner, name in ((Sized, "call_known"), (Whole, "call_known_whole"), (Whole, "run"), (AtCapacity, "run")):
+        for owner, name in ((run.strategy, "call_known"), (KnownCalls, "call"), (Whole, "run"), (AtCapacity, "run")):
             patch.setattr(owner, name, None)
         np.testing.assert_allclose(run(*args), written(*args), rtol=1e-6)
     if way != "fixed":
@@ -195,6 +196,20 @@ def warm(best: Any, *args: Any) -> Any:
     return best
 
 
+@pytest.mark.parametrize("rows", [6, 8])
+def test_derivatives_of_calls_at_capacity_are_those_of_the_function_as_written(rows: int) -> None:
+    @jax.custom_vjp
+    def special(w: Array) -> Array:
+        return w * 2
+
+    special.defvjp(lambda w: (w * 2, None), lambda _, g: (g * 10,))
+    best = rx.optimize(lambda w, x: (special(w) + x).sum(), "8", "n 8", bounds={"n": (1, 64)}, dynamic="capacity")
+    x = jnp.ones((rows, 8))
+    for _ in range(MOST_REFUSED + 1):
+        warm(best, W, x)
+        np.testing.assert_array_equal(jax.grad(lambda w: best(w, x))(W), np.full(8, 10.0 * rows))
+
+
 @pytest.mark.parametrize("others", [False, True])
 def test_what_looks_like_sizes_that_were_seen_is_checked(others: bool) -> None:
     """Whether all calls or those of some sizes go straight: only one array tells the sizes."""
@@ -216,6 +231,62 @@ def test_what_looks_like_sizes_that_were_seen_is_checked(others: bool) -> None:
         with pytest.raises(ShapeError, match="argument `y` should be an array"):
             best(W, (W, W))
         np.testing.assert_array_equal(best(W, W), 2 * W)
+
+
+def test_padded_calls_go_straight_but_for_one_in_so_many(entered: Counter[str]) -> None:
+    best = warm(optimized(dynamic="capacity", weights=("w",)).prepare(W), ODD)
+    given = [(i + 1.0) * (ODD if i % 2 else np.asarray(ODD)) for i in range(2 * TIMED_EVERY)]
+    warm(best, given[0])
+    entered.clear()
+    found = [best(x) for x in given]
+    assert entered["_executable_for"] == 2  # of arrays of JAX and of numpy one each
+    given[0][:] = 0
+    for i, y in enumerate(found):  # no call wrote over the result or the argument of another
+        np.testing.assert_allclose(y, scaled(W, (i + 1.0) * ODD), rtol=1e-6)
+    statistics = best.strategy.statistics()
+    (size,), (executable,) = statistics.sizes, statistics.executables
+    assert size.calls == executable.calls == len(given) + 2 * (TIMED + 2) and executable.kind == "capacity"
+
+
+def test_arrays_fit_on_a_device_as_on_the_host() -> None:
+    best = rx.optimize(lambda x: (x * 2, x.sum(0)), "n 8", bounds={"n": (1, 64)}, dynamic="capacity")
+    best.strategy.sized._on_host = False
+    for x in (ODD, np.asarray(ODD)):
+        for _ in range(TIMED + 2):  # also where calls go straight
+            both, total = best(x)
+            np.testing.assert_array_equal(both, 2 * x)
+            np.testing.assert_array_equal(total, np.full(8, 6.0))
+
+
+def test_arrays_that_padding_would_accept_are_refused() -> None:
+    """Numpy would broadcast or convert them."""
+    best = rx.optimize(lambda x, y: (x + y, [y.sum()]), "n", "n", bounds={"n": (1, 64)}, dynamic="capacity")
+    x = W[:6]
+    warm(best, x, x)
+    for _ in range(2 * MOST_REFUSED):
+        with pytest.raises(
+            ShapeError, match=re.escape("argument `y`, axis 0 should be n = 6 (from argument `x`), got 1")
+        ):
+            best(x, x[:1])
+        with pytest.raises(ShapeError, match="argument `y` should be float32, got int32"):
+            best(x, jnp.arange(6))
+        with pytest.raises(ShapeError, match="argument `y` is of type str; an array or number is accepted"):
+            best(x, "six")
+        with pytest.raises(ShapeError, match="missing a required argument: 'y'"):
+            best(x)
+        both, (total,) = best(x, x)
+        np.testing.assert_array_equal(both, 2 * x)
+        assert total == x.sum()
+
+
+def test_padded_calls_under_a_trace_and_where_nan_is_looked_for() -> None:
+    best = warm(rx.optimize(lambda x: x / x, "n", bounds={"n": (1, 64)}, dynamic="capacity"), W[1:7])
+    np.testing.assert_array_equal(jax.jit(lambda k: best(W[1:7]) * k)(2.0), np.full(6, 2.0))
+    np.testing.assert_array_equal(jax.vmap(best)(jnp.ones((3, 6))), np.ones((3, 6)))
+    with jax.debug_nans(True):
+        np.testing.assert_array_equal(best(W[1:7]), np.ones(6))  # in the padding it is 0 / 0
+        with pytest.raises(FloatingPointError):
+            best(W[:6])
 
 
 def test_what_has_to_be_converted_does_not_try_to_go_straight_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,8 +356,9 @@ def test_calls_of_programs_of_64_bits_stay_in_that_mode(sizes: str, dynamic: str
         assert found.dtype == np.float64
 
 
-def test_what_weights_were_prepared_to_goes_with_them() -> None:
-    best, (w, a, b, x) = of_family(dynamic="exact", at=[{"n": 4}])
+@pytest.mark.parametrize("options", [{"dynamic": "exact"}, {"dynamic": "capacity"}, {"execution": "kernels"}])
+def test_what_weights_were_prepared_to_goes_with_them(options: dict[str, Any]) -> None:
+    best, (w, a, b, x) = of_family(at=[{"n": 4}], **options)
     for scale in (1, 2):
         held = [scale * y for y in (w, a, b)]
         warm(best, *held, x)

@@ -1,4 +1,8 @@
-"""What is kept for weights: the values prepared from them, found by the identity of their arrays."""
+"""What is kept for weights: the values prepared from them, found by the identity of their arrays.
+
+This is no table of known calls (`known`): it finds the strategy that holds the prepared values, whose known calls those
+of all weights of these shapes are. An entry goes when its arrays go.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.backend.calls.call_keys import UnseenError, is_tracing
-from relax_eg.backend.calls.runtime import UNSEEN, Straight, Strategy
+from relax_eg.backend.calls.known import UNSEEN, Straight
+from relax_eg.backend.calls.runtime import Strategy
 from relax_eg.memo import Memo
 
 V = TypeVar("V")

@@ -80,7 +80,7 @@ class Executable:
     - `compile_seconds`: wall time of tracing, lowering and compiling it.
     - `memory`: bytes of arguments, outputs and temporaries, as XLA reports them at compilation; None if it does not.
     - `options`: whether it was compiled with options of XLA's.
-    - `tally`: counts the calls that went to it directly (`Sized.call_known`).
+    - `tally`: counts the known calls that went to it (`known`).
     - `counted_calls`: number of all other calls.
     - `timed`: number of timed calls among these.
     - `seconds`: time of the fastest timed call; None before the first.
@@ -362,8 +362,7 @@ class Executables:
     def _by_use(self) -> list[tuple[Any, Executable]]:
         """Pairs of key and executable, by time of last use.
 
-        Direct calls (`Sized.call_known`) have no time: an executable that had any since the last call of this method
-        counts as used now.
+        Known calls have no time: an executable that had any since the last call of this method counts as used now.
         """
         found = sorted(self._by_key.items(), key=lambda item: item[1].used)
         for _, executable in found:

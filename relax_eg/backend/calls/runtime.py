@@ -8,7 +8,8 @@
 - `steps.InSteps`: dataflow blocks are compiled, the steps between them are instructions of `vm`.
 
 A strategy is made for a function with all arguments given by the calls, and again for each binding of its weights
-(`Strategy.bind`). It keeps one table of the calls that it knows, by a key that few of the arguments determine.
+(`Strategy.bind`). What it finds out about a call goes into one table of known calls (`known.KnownCalls`), in which
+later calls like it are looked up first.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 from relax_eg.backend.calls.call_keys import UnseenError, is_tracing
 from relax_eg.backend.calls.executables import EXECUTABLES, ClosedError, Executables, FullError, executables
+from relax_eg.backend.calls.known import UNSEEN, Straight
 from relax_eg.backend.calls.padded import PaddedArray
 from relax_eg.backend.calls.program import Program, positional_arguments, without_notes
 from relax_eg.backend.calls.statistics import SettledRow, Statistics
@@ -28,7 +30,6 @@ from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.errors import ArtifactError, OptionError, RelaxEgError
 from relax_eg.reports.record import MeasuredRow
 
-UNSEEN: Any = object()
 # limit: calls that ask what the next ones may begin with; the calls of a function that asked as often differ
 MOST_ASKED = 16
 Place = Callable[[Any], Any]  # puts a `jax.ShapeDtypeStruct` on a device
@@ -72,18 +73,6 @@ class CallParts:
     storage_bytes: int = 0
 
 
-class Straight(NamedTuple):
-    """What calls begin with, before anything is looked up.
-
-    - `run`: the `jax.jit` that takes the arguments of a call as they are given. While it is traced it refuses calls
-      that it must not serve, and all calls once it was evicted.
-    - `tick`: counts a call; None where nothing counts them.
-    """
-
-    run: Any
-    tick: Callable[[], int] | None = None
-
-
 class Strategy(ABC):
     """How the calls of a function run, with some of its parameters bound or none.
 
@@ -106,9 +95,9 @@ class Strategy(ABC):
         """An empty cache for `program`, as large as its options say."""
         return executables(program.at_sizes, self.default_limit)
 
-    @abstractmethod
     def call_known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a call whose key is known; UNSEEN for any other call."""
+        """The result of a call that is known; UNSEEN for any other call."""
+        return UNSEEN
 
     def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
         """What calls may begin with, after one whose `executable_key` is `key()`; None where calls have to be told

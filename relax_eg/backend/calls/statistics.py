@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,8 @@ class Tally:
     """A counter that several threads increment without a lock: `tick()` is one step of C."""
 
     def __init__(self) -> None:
-        self.tick = itertools.count().__next__
+        self._steps = itertools.count()
+        self.tick = self._steps.__next__
         self._reads, self._lock = 0, threading.Lock()
 
     @property
@@ -30,6 +31,10 @@ class Tally:
         with self._lock:  # a read calls `tick`, too, and is subtracted
             self._reads += 1
             return self.tick() - self._reads + 1
+
+    def ticking(self, other: Tally) -> Callable[[], object]:
+        """Increments this counter and another one, also in one step of C."""
+        return zip(self._steps, other._steps, strict=False).__next__
 
 
 @dataclass(frozen=True, slots=True)

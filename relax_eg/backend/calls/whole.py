@@ -14,14 +14,14 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.backend.calls.bound import BoundFamily, other_program
-from relax_eg.backend.calls.call_keys import MOST_KEYS, NO_KEY, UnseenError, is_tracing
+from relax_eg.backend.calls.call_keys import NO_KEY, SizeKey, UnseenError, is_tracing
 from relax_eg.backend.calls.executables import Executables, Jit
+from relax_eg.backend.calls.known import KnownCall, KnownCalls, Straight
 from relax_eg.backend.calls.program import abstract_array
-from relax_eg.backend.calls.runtime import UNSEEN, CallPart, CallParts, Place, Straight, Strategy
+from relax_eg.backend.calls.runtime import CallPart, CallParts, Place, Strategy
 from relax_eg.backend.family import Family
 from relax_eg.backend.files.loaded import FromFile, LoadedPrograms
 from relax_eg.backend.pallas.choice import Pallas, lowering_through
-from relax_eg.errors import OtherProgramError
 from relax_eg.ir.expr import Expr
 from relax_eg.memo import Memo
 
@@ -35,7 +35,11 @@ class Whole(Strategy):
 
     - `bound_family`: the programs, with the parameters that are bound.
     - `prepared_values`: for each of these programs, the values prepared for it.
+    - `known`: the calls that are known.
+    - `serves_all`: whether one `jax.jit` may serve all calls, without a look at their sizes.
     """
+
+    serves_all = True
 
     def __init__(
         self,
@@ -56,33 +60,42 @@ class Whole(Strategy):
         self._pallas = pallas
         self.bound_family, self.names = b, b.names
         self._weight_refs: list[Callable[[], Any]] = []
-        self.prepared_values: list[tuple[Any, ...]] = [()] * len(b.programs)
+        self._takes_prepared = bool(b.indices)
+        self.known = KnownCalls(self.key_function(), b.keywords)
+        self._use_prepared([()] * len(b.programs))
         # By shapes of the bound arrays: what all bindings of such arrays share, among it what is compiled.
         self._by_shapes = Memo[tuple[Any, ...], Whole](_MOST_SHAPES)
-        self._is_served: Callable[[], bool] | None = None
         self._elsewhere: Callable[..., Any] | None = None
         self._donated: Sequence[int] = ()
         # A program is passed only the arrays prepared for it: each array of a call costs time. Where nothing is bound,
         # one `jax.jit` serves all variants.
         self._joint = len(b.programs) == 1 or not b.indices
         self._options = any(v.compiler_options for v in family.variants)
-        self._compiled = Memo[int, Any](len(family.variants))  # by variant, where variants have compiler options
-        self._keywords, self._takes_prepared = b.keywords, bool(b.indices)
-        self._known = Memo[Any, int](MOST_KEYS)  # by key: the variant that serves such calls, or `WRITTEN`
-        self._jit_programs()
+        # By program (None: the one that serves the sizes) and, where variants have compiler options, variant.
+        self._jits = Memo[tuple[int | None, int | None], Any](2 * len(family.variants))
+        self._renew_jits()
 
-    def _jit_programs(self) -> None:
-        whole = [None] if self._joint else range(len(self.bound_family.programs))
-        self._whole = [self._jit(i) for i in whole]
-        # Serves all calls whose arguments are split as the specs were, if there is only one executable for each shape.
-        self._only = self._whole[0] if self._joint and not self._options else None
+    def key_function(self) -> SizeKey:
+        """The function whose values are the keys of known calls."""
+        return self.bound_family.size_key
 
-    def _jit(self, which: int | None, variant: int | None = None, **options: Any) -> Any:
-        """What runs the program `which`; for calls that only this variant serves, if one is given."""
+    def _use_prepared(self, values: list[tuple[Any, ...]]) -> None:
+        self.prepared_values = values
+        self.call_known = functools.partial(self.known.call, values)
+
+    def _renew_jits(self) -> None:
+        self._jits.clear()
+        if self.serves_all and self._joint and not self._options:  # there is only one executable for each shape
+            self.known.only = self.executable(0)
+
+    def _jit(self, which: int | None, variant: int | None) -> Any:
+        """What runs the program `which`; with its compiler options, for calls that only this variant serves, if one is
+        given."""
         b, loaded = self.bound_family, self.executables.loaded
         places = [i for i, parameter in enumerate(b.call_indices) if parameter in self._donated]
-        donation = b.donation(places, len(self.leading(()))) if places else {}
-        made = self.executables.jit(self._program_function(which), **options, **donation)
+        donation = b.donation(places, int(self._takes_prepared)) if places else {}
+        options = {} if variant is None else dict(self.family.variants[variant].compiler_options)
+        made = self.executables.jit(self._program_function(which), compiler_options=options or None, **donation)
         served = [i for i, w in enumerate(b.program_indices) if which in (None, w) and variant in (None, i)]
         found = [] if loaded is None else loaded.at_exact_sizes(b.indices, served)
         return FromFile([(p, 0) for p in found], made) if found else made
@@ -93,7 +106,7 @@ class Whole(Strategy):
 
     def use_loaded(self, loaded: LoadedPrograms) -> None:
         super().use_loaded(loaded)
-        self._jit_programs()
+        self._renew_jits()
 
     def serve_where(self, is_served: Callable[[], bool], elsewhere: Callable[..., Any]) -> None:
         """Serves calls only where `is_served()` is true under the present settings of JAX.
@@ -101,7 +114,7 @@ class Whole(Strategy):
         Other calls go to `elsewhere`, a function of all arguments, the bound ones among them. To be called before the
         first call.
         """
-        self._is_served, self._elsewhere = is_served, elsewhere
+        self.known.is_served, self._elsewhere = is_served, elsewhere
 
     def donate(self, parameters: Sequence[int]) -> None:
         """Allows calls to reuse the arrays of these parameters, as `donate_argnums` of `jax.jit` does.
@@ -109,15 +122,15 @@ class Whole(Strategy):
         To be called before the first call.
         """
         self._donated = tuple(parameters)
-        self._jit_programs()
+        self._renew_jits()
 
     def _program_function(self, which: int | None) -> Callable[..., Any]:
         """A program as a function of its prepared values, if parameters are bound, and the other arguments. None: the
         one that serves them."""
-        b = self.bound_family
+        b, known = self.bound_family, self.known
 
         def run(*given: Any, **kwargs: Any) -> Any:
-            if self._is_served is not None and not self._is_served():
+            if not known.is_served():
                 raise UnseenError
             prepared, args = (given[0], given[1:]) if b.indices else ((), given)
             return b.run_main(prepared, b.call_arrays(args, kwargs), which)
@@ -125,46 +138,18 @@ class Whole(Strategy):
         run.__name__ = self.program.name
         return run
 
-    def leading(self, prepared: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What programs with these prepared values take before the arguments of a call."""
-        return (prepared,) if self._takes_prepared else ()
-
-    def call_known_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if (kwargs or self._keywords) and kwargs.keys() != self._keywords:
-            return UNSEEN
-        run, prepared = self._only, self.prepared_values[0]
-        if run is None:
-            try:
-                found = self._known.get(self.bound_family.size_key(args, kwargs))
-            except NO_KEY:
-                return UNSEEN
-            if found is None or found == WRITTEN:
-                return UNSEEN
-            run, prepared = self.executable(found)
-        try:
-            return run(prepared, *args, **kwargs) if self._takes_prepared else run(*args, **kwargs)
-        except OtherProgramError:
-            self._only = None  # from now on each call has to choose
-            return UNSEEN
-        except UnseenError:
-            return UNSEEN
-
-    call_known = call_known_whole
-
     def straight(self, key: Callable[[], Any], closes: bool = False) -> Straight | None:
-        run, prepared = self._only, self.prepared_values[0]
-        if run is None and len(self.family.variants) == 1:
+        found = self.known.only
+        if found is None and len(self.family.variants) == 1:
             try:
-                found = self._known.get(key())
+                found = self.known.at(key())
             except NO_KEY:
                 return None
-            if found is not None and found != WRITTEN:
-                run, prepared = self.executable(found)
-        if not isinstance(run, Jit):
+        if found is None or not isinstance(found.run, Jit):
             return None
-        if closes or self._only is None:
-            run.close()
-        return Straight(functools.partial(run.jitted, prepared) if self._takes_prepared else run.jitted)
+        if closes or self.known.only is None:
+            found.run.close()
+        return found.straight(self.prepared_values, found.run.jitted)
 
     def flat_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         b = self.bound_family
@@ -173,17 +158,17 @@ class Whole(Strategy):
     def call_arguments(self, arguments: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return jax.tree_util.tree_unflatten(self.bound_family.tree, arguments)
 
-    def run_whole(self, arguments: list[Any]) -> Any:
+    def run_whole(self, arguments: list[Any], remembers: bool = True) -> Any:
+        """The result of a call of the programs as a whole. `remembers`: whether calls like it are then known."""
         args, kwargs = self.call_arguments(arguments)
-        if self._only is not None:
-            result = self.call_known_whole(args, kwargs)
-            if result is not UNSEEN:
-                return result
-        variant = self._variant(args, kwargs, arguments)
+        variant = self._variant(arguments)
         if variant == WRITTEN:
             return self._as_written(arguments)
-        run, prepared = self.executable(variant)
-        return run(*self.leading(prepared), *args, **kwargs)
+        found = self.executable(variant)
+        result = found.run(*found.leading(self.prepared_values), *args, **kwargs)
+        if remembers and found.has_options == self._options:
+            self.known.put(args, kwargs, found)
+        return result
 
     def run(self, arguments: list[Any]) -> Any:
         try:
@@ -194,42 +179,27 @@ class Whole(Strategy):
     def run_elsewhere(self, arguments: list[Any]) -> Any:
         """Runs a call that these executables must not serve."""
         if self._elsewhere is None:
-            return self.run_whole(arguments)
+            return self.run_whole(arguments, remembers=False)
         args, kwargs = jax.tree_util.tree_unflatten(self.program.in_tree, self._with_bound(arguments))
         return self._elsewhere(*args, **kwargs)
 
-    def _variant(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Sequence[Any]) -> int:
+    def _variant(self, arguments: Sequence[Any]) -> int:
         """The index of the variant for these arguments; `WRITTEN` where the function is another program at their sizes
         than the one its weights were prepared for. ShapeError or BoundsError for shapes that do not fit."""
-        b, shapes = self.bound_family, [jax.numpy.shape(x) for x in arguments]
-        try:
-            key: Any = b.size_key(args, kwargs)
-        except NO_KEY:  # tracers, among others
-            key = tuple(shapes)
-        found = self._known.get(key)
-        if found is None:
-            sizes = b.sizes(shapes)
-            found = self.family.variant_at(sizes)
-            if (
-                b.indices
-                and not b.variant_program(found).is_as_written
-                and self.program.difference_at(sizes) is not None
-            ):
-                found = WRITTEN
-            self._known[key] = found
+        b = self.bound_family
+        sizes = b.sizes([jax.numpy.shape(x) for x in arguments])
+        found = self.family.variant_at(sizes)
+        if b.indices and not b.variant_program(found).is_as_written and self.program.difference_at(sizes) is not None:
+            return WRITTEN
         return found
 
-    def executable(self, variant: int) -> tuple[Any, tuple[Any, ...]]:
-        """The function that runs a variant, under `jax.jit`, and the values prepared for it, which it takes first where
-        parameters are bound."""
+    def executable(self, variant: int) -> KnownCall:
+        """What runs a variant, under `jax.jit`."""
         which = self.bound_family.program_indices[variant]
-        if not self._options or is_tracing():  # under a trace, the outer `jit` decides on the options
-            return self._whole[0 if self._joint else which], self.prepared_values[which]
-        options = dict(self.family.variants[variant].compiler_options) or None
-        run = self._compiled.get(variant) or self._compiled.get_or_make(
-            variant, lambda: self._jit(which, variant, compiler_options=options)
-        )
-        return run, self.prepared_values[which]
+        has_options = self._options and not is_tracing()  # under a trace, the outer `jit` decides on them
+        key = (which, variant) if has_options else (None if self._joint else which, None)
+        run = self._jits.get_or_make(key, lambda: self._jit(*key))
+        return KnownCall(run, which if self._takes_prepared else None, has_options=has_options)
 
     def _as_written(self, arguments: Sequence[Any]) -> Any:
         """Calls the function as written. OtherProgramError where its weights were garbage-collected."""
@@ -250,20 +220,19 @@ class Whole(Strategy):
         return self.executables.jit(self.program.run_as_written)
 
     def executable_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.bound_family.size_key(args, kwargs)
+        return self.known.key(args, kwargs)
 
     def compile_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
-        run, prepared = self.executable(self._variant(args, kwargs, self.flat_arguments(args, kwargs)))
-        run.lower(*self.leading(prepared), *args, **kwargs).compile()
+        found = self.executable(self._variant(self.flat_arguments(args, kwargs)))
+        found.run.lower(*found.leading(self.prepared_values), *args, **kwargs).compile()
 
     def lowering(self, sizes: Mapping[str, int], place: Place, pallas: Pallas | None) -> CallParts:
         b, variant = self.bound_family, self.family.variant_at(sizes)
         which = b.program_indices[variant]
         prepared, others = self.call_specs(sizes, which, place)
         args, kwargs = jax.tree_util.tree_unflatten(b.tree, others)
-        return self.one_program(
-            self._program_function(which), (*self.leading(prepared), *args), kwargs, variant, pallas
-        )
+        given = (prepared, *args) if self._takes_prepared else args
+        return self.one_program(self._program_function(which), given, kwargs, variant, pallas)
 
     def one_program(
         self,
@@ -314,19 +283,21 @@ class Whole(Strategy):
         with jax.ensure_compile_time_eval() if concrete else nullcontext():
             checked = self.program.check(weights, indices)
             shapes = {i: x.shape for i, x in zip(indices, checked, strict=True)}
-            shared = self._by_shapes.get_or_make(
-                tuple(shapes.items()), lambda: self._configure(self.for_shapes(shapes))
-            )
-            made = copy.copy(shared)
+            made = copy.copy(self.sharing(shapes))
             made._weight_refs = [_weak_getter(x) for x in weights]
             b, new = made.bound_family, dict[Expr, Any]()
-            made.prepared_values = [p.prepare(checked, b.fixed, new) for p in b.programs]
+            made._use_prepared([p.prepare(checked, b.fixed, new) for p in b.programs])
             made.prepared = made.prepared_values[0] if made._joint else tuple(made.prepared_values)
         return made
 
-    def _configure(self, made: Whole) -> Whole:
-        """`made`, serving the same calls and reusing the same arguments as this strategy."""
-        made._is_served, made._elsewhere = self._is_served, self._elsewhere
+    def sharing(self, shapes: Mapping[int, tuple[int, ...]]) -> Whole:
+        """What all bindings of arrays of these shapes share, by the places of their parameters. It serves the same
+        calls and reuses the same arguments as this strategy."""
+        return self._by_shapes.get_or_make(tuple(sorted(shapes.items())), lambda: self._configured(shapes))
+
+    def _configured(self, shapes: Mapping[int, tuple[int, ...]]) -> Whole:
+        made = self.for_shapes(shapes)
+        made.known.is_served, made._elsewhere = self.known.is_served, self._elsewhere
         if self._donated:
             made.donate(self._donated)
         return made

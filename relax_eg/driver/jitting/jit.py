@@ -12,8 +12,8 @@ import jax
 from relax_eg.argument_checks import NONE, Kind, accepts, of_types, short_repr
 from relax_eg.backend.calls.binding import MOST_BOUND, ByIdentity
 from relax_eg.backend.calls.call_keys import MOST_KEYS, NO_KEY, is_tracing, kind_of
+from relax_eg.backend.calls.known import UNSEEN
 from relax_eg.backend.calls.optimized import Optimized
-from relax_eg.backend.calls.runtime import UNSEEN
 from relax_eg.byte_units import parse_bytes
 from relax_eg.driver.clock.settling import FIRST_CALLS, Settle, SettleMode
 from relax_eg.driver.jitting.arguments import Static, call_key, kind_of_any, static_key
@@ -46,8 +46,6 @@ class JittedWithWeights(Jitted):
         self, fn: Callable[..., Any], dims: Sequence[Any] | None, options: dict[str, Any], jit: dict[str, Any]
     ) -> None:
         super().__init__(fn, dims, options, jit)
-        # Functions for single combinations of sizes.
-        self._fixed = Memo[Any, Optimized](self._executables.limit)
         # By structure of a call: the places of its weights, and those of its other leaves.
         self._places = Memo[Any, tuple[list[int], list[int]]](MOST_KEYS)
         # What stands in keys for the shapes and dtypes of weights: by these, and by the weights themselves.
@@ -125,7 +123,7 @@ class JittedWithWeights(Jitted):
         if best is None:
 
             def fixed() -> Optimized:
-                return self._fixed.get_or_make((key, shapes), lambda: make(list(map(spec_of, shapes, leaves))))
+                return self._found.get_or_make((key, shapes), lambda: make(list(map(spec_of, shapes, leaves))))
 
             given, named = jax.tree_util.tree_map(spec_of_any, (args, kwargs))
 
@@ -134,7 +132,7 @@ class JittedWithWeights(Jitted):
                     with marked(self._local, "as_written"):
                         self._rival.lower(*given, **named).compile()
 
-            if (key, shapes) not in self._fixed:
+            if (key, shapes) not in self._found:
                 self._background.need((key, shapes), fixed_and_compiled)
             best = fixed()
             if shapes == varying.first and _is_as_written(best):

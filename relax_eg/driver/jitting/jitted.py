@@ -77,7 +77,7 @@ class Jitted(JitFace):
         self._warned = False
         # `executables` also bounds how many functions optimized for single sizes or static arguments are kept.
         self._executables = executables({"executables": options["dynamic"].executables})
-        self._symbolic = Memo[Any, Optimized](self._executables.limit)
+        self._found = Memo[Any, Optimized](self._executables.limit)  # by what they were optimized for
         self.optimized: list[Optimized] = []
         self._traced_once = as_signature_of(fn, self._trace)
         self._jitted = self._executables.jit(self._traced_once, **jit)
@@ -99,7 +99,8 @@ class Jitted(JitFace):
         self._varies = dims is not None
         self._varying = Memo[Any, Varying](self._executables.limit)
         # How to run calls of sizes seen before: of arrays alone by their kinds, of others by tree structure and kinds
-        # of the leaves. Valid under the settings of JAX in `_settings`.
+        # of the leaves. Valid under the settings of JAX in `_settings`. What such a call finds here is an optimized
+        # function, which has a table of known calls of its own; nothing declares which arrays tell the sizes.
         self._settings: Hashable = None
         self._paths = Memo[Any, CallPath](MOST_KEYS)
         self._only_arrays = self._has_numbers = False  # whether some calls gave arrays as all arguments, or numbers
@@ -541,6 +542,6 @@ class Jitted(JitFace):
             self._connect(best, call)
             return self._keep(best)
 
-        if key not in self._symbolic:
-            self._background.need(key, lambda: self._symbolic.get_or_make(key, make))
-        return self._symbolic.get_or_make(key, make), *bound(remaining, taken)
+        if key not in self._found:
+            self._background.need(key, lambda: self._found.get_or_make(key, make))
+        return self._found.get_or_make(key, make), *bound(remaining, taken)
