@@ -18,11 +18,11 @@ from relax_eg.backend.lowering.convolutions import slower_in_loops
 from relax_eg.backend.lowering.transposed_products import copied_by_jax
 from relax_eg.backend.pallas.plan import own_kernels
 from relax_eg.driver.liveness import memory_of
+from relax_eg.extract.costs.by_jax import AS_OURS, ByJax
 from relax_eg.extract.costs.cost import WholeCost
 from relax_eg.extract.costs.cost_model import CostModel, NodeCost
 from relax_eg.extract.costs.detail import parts_of
 from relax_eg.extract.costs.numbers import Number
-from relax_eg.extract.costs.operator_cost import AS_OURS, ByJax
 from relax_eg.extract.costs.priced import PricedModule, PricedModules
 from relax_eg.extract.costs.totals import total_amounts
 from relax_eg.extract.costs.transfers import waiting_seconds

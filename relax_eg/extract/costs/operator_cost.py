@@ -7,7 +7,7 @@ concatenations and opaque calls are kernels, elementwise code costs a share of i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from relax_eg.dtypes import itemsize
@@ -20,6 +20,7 @@ from relax_eg.extract.costs.amounts import (
     program_amounts,
     work_of,
 )
+from relax_eg.extract.costs.by_jax import AS_OURS, AsJaxLowers, ByJax
 from relax_eg.extract.costs.cost_model import CostModel, NodeCost, map_bindings, price_each_binding
 from relax_eg.extract.costs.hoisting import PLATFORMS, constants, enclosing_loops
 from relax_eg.extract.costs.implied_matmuls import LINEAR
@@ -66,27 +67,8 @@ _FREE = movement_operators("view", "repeat", "make")
 _COPIES = operators_run_as("copy", "transfer")
 # chosen: share of a fusible operator's memory traffic that is charged, because its value often stays in registers
 _FUSED_SHARE = 0.3
-# measured: times as long as by `transpose_rate` that XLA takes to copy a matrix for a product of two transposed ones
-# (`python -m benchmarks.patterns --cases transpose`)
-_COPIED = 8.0
 ASSUMED_TRIPS = 16  # chosen: steps of a `while_loop`, whose number does not follow from types
 _NUMBER = 8  # given: bytes read and written to count a step
-
-
-@dataclass(frozen=True, slots=True)
-class ByJax:
-    """What JAX makes of an operator on CPUs, where it lowers the program as it is written.
-
-    - `slower`: how many times as long as by our lowering it takes.
-    - `copied`: the two matrices of which XLA copies the larger one, transposed; () for none.
-    """
-
-    slower: float = 1.0
-    copied: Sequence[Expr] = ()
-
-
-AS_OURS = ByJax()
-AsJaxLowers = Callable[[Expr, bool, Callable[[Dim], float]], ByJax]  # of a node, in a loop or not, and numbers of sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +134,6 @@ class OperatorCost(SizedDevice):
     def copies_transposed(self, rows: Dim) -> bool:
         """Whether XLA copies the transposed matrix of a matmul of `rows` rows (`extract.costs.implied_matmuls`)."""
         return self.profile.platform == "cpu" and self.representative(rows) <= 1
-
-    def copying_seconds(self, matrices: Sequence[Expr]) -> Number:
-        """Seconds in which XLA for CPUs copies the larger one of these matrices, two or none, transposed."""
-        if not matrices:
-            return 0.0
-        one, two = (math.prod(map(self.evaluate, m.shape)) for m in matrices)
-        return _COPIED * maximum(one, two) / self.profile.transpose_rate
 
     @property
     def knows_fusions(self) -> bool:
@@ -536,8 +511,7 @@ class Placed:
             if self.place is not None:
                 found = model.in_place(self.site, self.node.annotation, found, self.place)
             if self.by_jax is not AS_OURS:
-                seconds = found.seconds * self.by_jax.slower + model.copying_seconds(self.by_jax.copied)
-                found = replace(found, seconds=seconds)
+                found = replace(found, seconds=self.by_jax.seconds(found.seconds, model))
             self.cost = found
         return self.cost
 
