@@ -7,7 +7,7 @@ concatenations and opaque calls are kernels, elementwise code costs a share of i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from relax_eg.dtypes import itemsize
