@@ -13,7 +13,7 @@ from relax_eg.errors import OperatorError
 from relax_eg.ir import heads
 from relax_eg.ir.annotations import Shape, Tensor, Tuple, substitute
 from relax_eg.ir.calls import call_function, call_sizes, function_ref, inline_call
-from relax_eg.ir.control import group_arguments, runs_of, scan, while_loop
+from relax_eg.ir.control import group_arguments, in_one_kernel, is_one_kernel, runs_of, scan, while_loop
 from relax_eg.ir.expr import Expr, rebuild, tuple_, tuple_get, var
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import frontier, missing_sizes, remaining_origins, replace_names, split, static_expressions
@@ -263,14 +263,29 @@ def steps_unrolled(e: Expr, queries: ProgramQueries) -> Expr | None:
     return made[e.attr("index")] if e.op == heads.TUPLE_GET else tuple_(made)
 
 
+def loop_in_one_kernel(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
+    """a loop is one kernel with all of its steps
+
+    With the body in its best form, and as written: what is cheaper in kernels of its own need not be so inside one."""
+    if is_one_kernel(dict(e.attrs)):
+        return None
+    body = runs_of(e.op, e.args, dict(e.attrs))[-1].function
+    name = str(body.attr("name"))
+    best, written = queries.best(name), queries.as_written(name)
+    others = () if written in (None, best) else (function_ref(queries.add(written, "kernel")),)
+    return tuple(in_one_kernel(e, f) for f in (body, *others))
+
+
+_LOOPS = (heads.SCAN, heads.WHILE)
 functions = RuleSet(
     "functions",
     schemas=(
-        schema(loop_invariants, "exact", ("loops",), (heads.SCAN, heads.WHILE), (scans, while_loops)),
+        schema(loop_invariants, "exact", ("loops",), _LOOPS, (scans, while_loops)),
         schema(loop_steps, "reassociate", ("loops",), (heads.SCAN,), (scans,)),
         schema(steps_in_parts, "exact", ("loops",), (heads.SCAN,), (scans_of_parts,)),
         schema(calls_ahead, "exact", ("calls",), (heads.CALL,), (calls,)),
         schema(calls_inlined, "exact", ("calls",), (heads.CALL, heads.TUPLE_GET), (calls,)),
         schema(steps_unrolled, "exact", ("loops",), (heads.SCAN, heads.TUPLE_GET), (short_scans,)),
+        schema(loop_in_one_kernel, "reassociate", ("loops",), _LOOPS, (scans, while_loops), for_every_form=True),
     ),
 )
