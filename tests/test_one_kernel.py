@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from relax_eg.backend.lowering.lower import run_function
 from relax_eg.ir.module import Module
 
 pytestmark = pytest.mark.xla_defaults
-RULE = "loop_in_one_kernel"
+RULES = ("loop_in_one_kernel", "written_loop_in_one_kernel")
 ONE = 'xla_cpu_small_call="true"'
 
 
@@ -73,7 +74,7 @@ def close(a: Any, b: Any) -> bool:
 
 
 def test_a_loop_of_many_small_kernels_is_one(best: Any) -> None:
-    assert best.report.rules[RULE] and marked(best.module) == ["scan"]
+    assert any(r in best.report.rules for r in RULES) and marked(best.module) == ["scan"]
     assert best.check(*ARRAYS).passed
     assert ONE in compiled_text(best.to_jax(), *ARRAYS)
     (scan,) = (r for r in best.report.after.rows if r.op == "scan")
@@ -84,7 +85,7 @@ def test_a_loop_of_many_small_kernels_is_one(best: Any) -> None:
 
 
 def test_without_the_rule_no_loop_is_one() -> None:
-    other = rx.optimize(scanned, *SPECS, at={"t": 100}, rules=rx.rules.default - RULE)
+    other = rx.optimize(scanned, *SPECS, at={"t": 100}, rules=rx.rules.default - RULES[0] - RULES[1])
     assert not marked(other.module) and ONE not in compiled_text(other.to_jax(), *ARRAYS)
 
 
@@ -137,6 +138,17 @@ def test_derivatives_and_batches_are_those_of_the_loop(best: Any) -> None:
     assert close(jax.vmap(f, (0, None))(*many), jax.vmap(scanned, (0, None))(*many))
     slope, least = (jax.grad(lambda w, fn=fn: (fn(ARRAYS[0], w) ** 2).sum())(ARRAYS[1]) for fn in (f, scanned))
     assert close(slope, least)
+
+
+def test_it_is_explained(best: Any) -> None:
+    steps = str(best.explain())
+    assert any(r in steps for r in RULES)
+
+
+def test_it_is_saved(best: Any, tmp_path: Path) -> None:
+    best.save(tmp_path / "scanned.rxe")
+    loaded = rx.load(tmp_path / "scanned.rxe")
+    assert ONE in compiled_text(loaded.to_jax(), *ARRAYS) and close(loaded(*ARRAYS), scanned(*ARRAYS))
 
 
 def test_it_is_optimized_again(best: Any) -> None:

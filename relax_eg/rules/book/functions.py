@@ -21,7 +21,14 @@ from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.libraries import instantiate
 from relax_eg.rules.book.loop_parts import in_parts, steps_in_parts
-from relax_eg.rules.checking.schema_trials import calls, scans, scans_of_parts, short_scans, while_loops
+from relax_eg.rules.checking.schema_trials import (
+    calls,
+    scans,
+    scans_in_other_form,
+    scans_of_parts,
+    short_scans,
+    while_loops,
+)
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import ProgramQueries, schema
 
@@ -263,17 +270,24 @@ def steps_unrolled(e: Expr, queries: ProgramQueries) -> Expr | None:
     return made[e.attr("index")] if e.op == heads.TUPLE_GET else tuple_(made)
 
 
-def loop_in_one_kernel(e: Expr, queries: ProgramQueries) -> tuple[Expr, ...] | None:
-    """a loop is one kernel with all of its steps
+def loop_in_one_kernel(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a loop is one kernel with all of its steps"""
+    return None if is_one_kernel(dict(e.attrs)) else in_one_kernel(e, _body_of(e))
 
-    With the body in its best form, and as written: what is cheaper in kernels of its own need not be so inside one."""
-    if is_one_kernel(dict(e.attrs)):
-        return None
-    body = runs_of(e.op, e.args, dict(e.attrs))[-1].function
-    name = str(body.attr("name"))
+
+def written_loop_in_one_kernel(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a loop is one kernel with all of its steps, and its body as written
+
+    What is cheaper in kernels of its own need not be so inside one."""
+    name = str(_body_of(e).attr("name"))
     best, written = queries.best(name), queries.as_written(name)
-    others = () if written in (None, best) else (function_ref(queries.add(written, "kernel")),)
-    return tuple(in_one_kernel(e, f) for f in (body, *others))
+    if is_one_kernel(dict(e.attrs)) or written in (None, best):
+        return None
+    return in_one_kernel(e, function_ref(queries.add(written, "kernel")))
+
+
+def _body_of(loop: Expr) -> Expr:
+    return runs_of(loop.op, loop.args, dict(loop.attrs))[-1].function
 
 
 _LOOPS = (heads.SCAN, heads.WHILE)
@@ -287,5 +301,8 @@ functions = RuleSet(
         schema(calls_inlined, "exact", ("calls",), (heads.CALL, heads.TUPLE_GET), (calls,)),
         schema(steps_unrolled, "exact", ("loops",), (heads.SCAN, heads.TUPLE_GET), (short_scans,)),
         schema(loop_in_one_kernel, "reassociate", ("loops",), _LOOPS, (scans, while_loops), for_every_form=True),
+        schema(
+            written_loop_in_one_kernel, "reassociate", ("loops",), _LOOPS, (scans_in_other_form,), for_every_form=True
+        ),
     ),
 )
