@@ -248,7 +248,9 @@ class _Run(Evaluator):
             finally:
                 self._is_in_one_kernel = False
 
-        return in_one_kernel(loop, tuple(args[i] for i in arrays))
+        given = tuple(args[i] for i in arrays)
+        inside_others = any(hasattr(x, "dtype") for _, a in fixed for x in jax.tree_util.tree_leaves(a))
+        return loop(*given) if inside_others else in_one_kernel(loop, given)
 
     def shard_map(self, e: Expr, name: str, operands: Sequence[Any]) -> Any:
         placed = {k: e.attr(k).value for k in ("mesh", "in_specs", "out_specs", "manual_axes")}

@@ -67,6 +67,8 @@ class WholeCost(OperatorCost):
 
     def _is_small(self, site: Site) -> bool:
         """Whether XLA for CPUs makes one kernel of a loop by itself, at all bindings."""
+        if np.any(self.evaluate(self.times(site)) <= 1):
+            return False
         names = [n for n in site.attrs["functions"] if n in self.functions and n not in self._running]
         functions = [self.functions[n] for n in names]
 
@@ -100,8 +102,9 @@ class WholeCost(OperatorCost):
             seconds = slower * seconds + steps * self.profile.step + launches * self.profile.launch
             seconds += self.profile.move(moved)
             if is_kernel:
-                runs = self.profile.platform == "cpu" and self.cost is None
-                seconds = self.profile.launch + choose(found.wakes | (not runs), math.inf, seconds)
+                cannot = self.profile.platform != "cpu" or self.cost is not None
+                # XLA makes no loop of a single step.
+                seconds = self.profile.launch + choose(found.wakes | (steps <= 1) | cannot, math.inf, seconds)
                 found = replace(found, launches=1, wakes=False)
             seconds *= 1 + _SHORTER * is_marked
         elif site.op == COND:
