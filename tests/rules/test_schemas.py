@@ -143,7 +143,8 @@ def test_sets_of_them() -> None:
         "sort_of_few",
     ]
     assert [s.name for s in default.only("loops").schemas] == [
-        "loop_invariants", "loop_steps", "steps_in_parts", "steps_unrolled",
+        "loop_invariants", "loop_steps", "steps_in_parts", "steps_unrolled", "loop_in_one_kernel",
+        "written_loop_in_one_kernel",
     ]  # fmt: skip
     assert (rx.rules.algebra + functions).schemas == functions.schemas
     assert "loop_steps: a contraction" in str(default)
