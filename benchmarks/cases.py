@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
 
 Function = Callable[..., Any]
 
@@ -265,6 +266,16 @@ def _filtered(product: Function) -> Function:
     return filtered
 
 
+def in_one_kernel(fn: Function) -> Function:
+    """A function that XLA for CPUs compiles as one kernel, with all loops in it; an error for what needs a library."""
+
+    def called(*args):
+        with set_xla_metadata(inlineable="false", xla_cpu_small_call="true"):
+            return jax.jit(fn)(*args)
+
+    return called
+
+
 def by_elements(a, b):
     return jnp.sum(a[:, :, None] * b[None], 1)
 
@@ -409,8 +420,8 @@ CASES = [
             f"Kalman filter, {n} states",
             _filtered(jnp.matmul),
             (f"{n} {n}", f"1 {n}", "n 1"),
-            {"products of elements": Form(_filtered(by_elements))},
+            {"products of elements": Form(_filtered(by_elements))} | more,
         )
-        for n in (4, 8)
+        for n, more in ((4, {"one kernel": Form(in_one_kernel(_filtered(jnp.matmul)))}), (8, {}))
     ),
 ]

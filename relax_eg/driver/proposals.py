@@ -181,13 +181,14 @@ def proposals(
 
     Each schema is asked about the previous one's proposal, else about the node as written. A schema that saves memory
     is asked about the node as written only, and others do not build on its proposal. It is asked at every corner,
-    because the best form for one long sequence need not be the best for many short ones.
+    because the best form for one long sequence need not be the best for many short ones. One for every form is asked
+    about the node as written and all proposals of those before it, and others do not build on its proposals.
     """
     found: dict[Proposal, Answers] = {}
     for e in written:
         if time.thread_time() >= deadline:
             return found, False
-        latest = e
+        latest, forms = e, [e]
         for schema in schemas:
             if MEMORY in schema.tags:
                 for corner in range(queries.options.corners):
@@ -197,6 +198,11 @@ def proposals(
                         found.setdefault((e, p, schema.name), answers)
                 queries.corner = 0
                 continue
+            if schema.for_every_form:
+                for of in dict.fromkeys(forms):
+                    proposed, answers = _proposed(schema, of, queries)
+                    found.update(dict.fromkeys(((of, p, schema.name) for p in proposed), answers))
+                continue
             of = latest
             proposed, answers = _proposed(schema, of, queries)
             if not proposed and latest is not e:
@@ -205,6 +211,7 @@ def proposals(
             for p in proposed:
                 latest = proposed[0]
                 found.setdefault((of, p, schema.name), answers)
+            forms += proposed
     return found, True
 
 

@@ -38,8 +38,9 @@ _SETTINGS = (
     "jax_threefry_partitionable",
 )
 
-# Parameters that only derivatives read.
+# Parameters that only derivatives and batching read.
 _DERIVATIVES = {
+    "custom_vmap_call": ("rule", "in_tree", "out_tree"),
     "custom_jvp_call": ("jvp_jaxpr_fun", "jvp_jaxpr_thunk"),
     "custom_vjp_call": ("fwd_jaxpr_thunk", "bwd", "out_trees"),
 }

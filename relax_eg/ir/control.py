@@ -28,12 +28,15 @@ from relax_eg.ir.heads import CONTROL
 from relax_eg.ir.lattice import annotation_clash, covers, join
 from relax_eg.shapes import Dim
 
+# The attribute of a loop that is one kernel on a CPU, with all of its steps: True or None.
+ONE_KERNEL = "one_kernel"
+
 # given: defaults of attributes
 ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     COND: {"branches": 2},
     MATCH: {"branches": 0},
-    WHILE: {"condition_constants": 0, "body_constants": 0},
-    SCAN: {"constants": 0, "carry": 0, "length": None, "reverse": False, "unroll": 1},
+    WHILE: {"condition_constants": 0, "body_constants": 0, ONE_KERNEL: None},
+    SCAN: {"constants": 0, "carry": 0, "length": None, "reverse": False, "unroll": 1, ONE_KERNEL: None},
     SHARD_MAP: {"mesh": None, "in_specs": None, "out_specs": None, "manual_axes": None, "check_vma": True, "out": None},
 }
 
@@ -60,7 +63,8 @@ def while_loop(
 ) -> Expr:
     """Repeats `carry = body(*body_constants, *carry)` while `condition(*condition_constants, *carry)` is true."""
     counts = {"condition_constants": len(condition_constants), "body_constants": len(body_constants)}
-    return _control_node(WHILE, (condition, body, *condition_constants, *body_constants, *carry), counts)
+    args = (condition, body, *condition_constants, *body_constants, *carry)
+    return _control_node(WHILE, args, {**counts, ONE_KERNEL: None})
 
 
 def scan(
@@ -82,7 +86,20 @@ def scan(
     - `unroll`: number of steps per iteration of the compiled loop.
     """
     attrs = {"constants": len(constants), "carry": len(carry), "length": length, "reverse": reverse, "unroll": unroll}
-    return _control_node(SCAN, (body, *constants, *carry, *xs), attrs)
+    return _control_node(SCAN, (body, *constants, *carry, *xs), {**attrs, ONE_KERNEL: None})
+
+
+def in_one_kernel(loop: Expr, body: Expr) -> Expr:
+    """Returns a loop with the function `body` in place of its body as one kernel on CPUs; other devices run it as
+    `loop`."""
+    *before, _ = group_arguments(loop.op, loop.args, dict(loop.attrs)).functions
+    args = (*before, body, *loop.args[len(before) + 1 :])
+    return _control_node(loop.op, args, {**dict(loop.attrs), ONE_KERNEL: True})
+
+
+def is_one_kernel(attrs: Mapping[str, Any]) -> bool:
+    """Whether the loop with these attributes is one kernel on CPUs."""
+    return bool(attrs.get(ONE_KERNEL))
 
 
 def _control_node(op: str, args: Sequence[Expr], attrs: Mapping[str, Any]) -> Expr:

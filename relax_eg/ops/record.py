@@ -68,8 +68,9 @@ class Attribute:
 #   make       none: the elements follow from the attributes
 Moves = Literal["view", "order", "part", "repeat", "select", "join", "convert", "make"]
 # The kernel as which XLA runs an operator, where prices tell it from a fused loop. A "transposed_matmul" reads a weight
-# that is stored output axis first; a "transfer" copies to the memory of the host or back.
-Kernel = Literal["copy", "transfer", "matmul", "transposed_matmul", "conv", "factorisation", "solve"]
+# that is stored output axis first; a "transfer" copies to the memory of the host or back; a "hash" is arithmetic on the
+# bits of each element, which no equations state.
+Kernel = Literal["copy", "transfer", "matmul", "transposed_matmul", "conv", "factorisation", "solve", "hash"]
 Deduce = Callable[[Site], Annotation]
 Equations = Callable[[Site, tuple[Buffer, ...]], "TensorProgram | None"]  # None where this use has none
 Lower = Callable[..., Any]  # (*arrays, **attrs), with sizes as ints -> array or tuple of arrays

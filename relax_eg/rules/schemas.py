@@ -247,6 +247,7 @@ class Schema:
     - `trials`: generators of the programs on which it is tested (`schema_trials`); if there are none, programs that
       have one of its operators.
     - `asks_again`: whether it is asked about the nodes that the search chose, too, after which the search goes on.
+    - `for_every_form`: whether it is asked about every form of a node that the schemas before it propose.
     - `facts`: the facts of values on which its proposals may rely (keys of `ops.facts.FACTS`).
     - `prove`: proves steps of derivations; without it, `propose` is asked again.
     - `must_prove`: whether a step that is not shown is refused. Otherwise `propose` is asked again about it, and the
@@ -261,6 +262,7 @@ class Schema:
     operators: frozenset[str]
     trials: tuple[Trials, ...] = ()
     asks_again: bool = False
+    for_every_form: bool = False
     facts: frozenset[str] = frozenset()
     prove: Prove | None = None
     must_prove: bool = True

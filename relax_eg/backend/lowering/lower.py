@@ -18,11 +18,12 @@ from relax_eg.backend.calls.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.lowering.convolutions import CONVOLUTIONS, convolution_in_a_loop, is_last_in_loops
 from relax_eg.backend.lowering.jax_library import run_library
 from relax_eg.backend.lowering.libraries import run_registered
+from relax_eg.backend.lowering.one_kernel import in_one_kernel
 from relax_eg.backend.lowering.tensor_programs import lower_program
 from relax_eg.backend.lowering.transposed_products import held_apart
 from relax_eg.errors import DeviceError, OperatorError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
-from relax_eg.ir.control import Parts, functions_of, group_arguments
+from relax_eg.ir.control import Parts, functions_of, group_arguments, is_one_kernel
 from relax_eg.ir.devices import copied_to, mesh_of
 from relax_eg.ir.expr import (
     COND,
@@ -109,7 +110,7 @@ class _Run(Evaluator):
         self.compiled: dict[tuple[Any, ...], Any] = {}
         self.running: Function | None = None
         self.own_control: Mapping[Expr, Callable[..., Any]] = {}
-        self._is_in_loop = False
+        self._is_in_loop = self._is_in_one_kernel = False
         self.mesh = ""  # on which a value was placed
 
     def function(self, name: str, args: Sequence[Any]) -> Any:
@@ -200,8 +201,7 @@ class _Run(Evaluator):
         name, *args = args
         if name not in self._often:
             return self.function(name, args)
-        arrays = [i for i, a in enumerate(args) if hasattr(a, "dtype")]
-        fixed = tuple((i, a) for i, a in enumerate(args) if not hasattr(a, "dtype"))
+        arrays, fixed = _arrays_and_others(args)
         try:
             compiled = self.compiled.get((name, fixed, self._is_in_loop))
         except TypeError:  # an argument is not hashable: a tuple of arrays
@@ -222,7 +222,10 @@ class _Run(Evaluator):
         """
         if e in self.own_control:
             return self.own_control[e](*args)
-        p = group_arguments(e.op, args, dict(e.attrs))
+        attrs = dict(e.attrs)
+        if is_one_kernel(attrs) and not self._is_in_one_kernel:
+            return self.one_kernel(e, args, sizes)
+        p = group_arguments(e.op, args, attrs)
         if e.op == SHARD_MAP:
             return self.shard_map(e, p.functions[0], p.constants)
 
@@ -234,6 +237,22 @@ class _Run(Evaluator):
                 self._is_in_loop = around
 
         return run_control(e, p, run, lambda d: _resolved(d, sizes))
+
+    def one_kernel(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
+        """The result of a loop that is one kernel."""
+        arrays, fixed = _arrays_and_others(args)
+
+        def loop(*given: Any) -> Any:
+            full = dict(fixed) | dict(zip(arrays, given, strict=True))
+            self._is_in_one_kernel = True
+            try:
+                return self.control(e, [full[i] for i in range(len(args))], sizes)
+            finally:
+                self._is_in_one_kernel = False
+
+        given = tuple(args[i] for i in arrays)
+        inside_others = any(hasattr(x, "dtype") for _, a in fixed for x in jax.tree_util.tree_leaves(a))
+        return loop(*given) if inside_others else in_one_kernel(loop, given)
 
     def shard_map(self, e: Expr, name: str, operands: Sequence[Any]) -> Any:
         placed = {k: e.attr(k).value for k in ("mesh", "in_specs", "out_specs", "manual_axes")}
@@ -247,6 +266,12 @@ class _Run(Evaluator):
             check_vma=e.attr("check_vma"),
         )
         return body(*operands[len(shapes) :])
+
+
+def _arrays_and_others(args: Sequence[Any]) -> tuple[list[int], tuple[tuple[int, Any], ...]]:
+    """The places of arrays among arguments; and the places of names and shapes, with their values."""
+    arrays = [i for i, a in enumerate(args) if hasattr(a, "dtype")]
+    return arrays, tuple((i, a) for i, a in enumerate(args) if not hasattr(a, "dtype"))
 
 
 def run_control(e: Expr, p: Parts, run: Callable[..., Any], length: Callable[[Dim], Any]) -> Any:

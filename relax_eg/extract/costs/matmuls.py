@@ -21,6 +21,7 @@ _PARTIAL_BYTES = 8  # given: bytes per element of a partial sum: float32, writte
 # given: the largest size of a tiny matmul, and the elements of its larger operand from which on XLA calls a library for
 # it (4 x 4 times 4 x 2 takes 0.85 us, 4 x 3 times 3 x 4 takes 0.01; jax 0.10.2)
 _TINY_SIDE, _CALLED_ELEMENTS = 7, 16
+_IN_LOOPS = 0.3  # chosen: share of `vector_rate` of XLA's own loops in one kernel (0.2 to 0.7 seen; jax 0.10.2)
 _LEAST_SHARE = 1e-3  # chosen: of a peak rate: least share assumed at any sizes
 _OWN_SIDES = (32.0, 64.0)  # chosen: longer sides of the smallest tiles of the matmuls that XLA generates
 
@@ -85,7 +86,9 @@ def share_of_peak(sizes: Sequence[Number], halves: Sequence[float]) -> Number:
 
 
 def matmul_seconds(p: Profile, m: Matmul) -> Number:
-    """Seconds of a matmul by the device's library, or of a matrix times a vector."""
+    """Seconds of a matmul by the device's library, or of a matrix times a vector; in one kernel, by XLA's own loops."""
+    if p.is_in_one_kernel:
+        return m.flops / (_IN_LOOPS * p.vector_rate)
     if not p.tiles:
         share = share_of_peak((m.rows, m.columns, m.depth), p.matmul_half)
         return m.flops / (p.rate(m.dtype) * share)
@@ -125,7 +128,8 @@ def calling_seconds(p: Profile, m: Matmul) -> Number:
     a vector or of the smallest matrices are XLA's own loops."""
     largest = maximum(maximum(m.rows, m.columns), m.depth)
     is_called = (largest > _TINY_SIDE) | (maximum(m.rows, m.columns) * m.depth >= _CALLED_ELEMENTS)
-    called = choose(is_called, p.library_launch + choose(largest > _TINY_SIDE, 0.0, p.tiny_launch), 0.0)
+    tiny = p.tiny_launch if p.is_in_one_kernel else p.library_launch + p.tiny_launch
+    called = choose(is_called, choose(largest > _TINY_SIDE, p.library_launch, tiny), 0.0)
     return choose(minimum(m.rows, m.columns) > 1, called, p.vector_launch)
 
 

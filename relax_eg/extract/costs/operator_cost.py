@@ -51,7 +51,7 @@ from relax_eg.extract.profiles.kinds import KernelKind, kernel_kind
 from relax_eg.extract.profiles.profile import Profile
 from relax_eg.figures import binding_text
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
-from relax_eg.ir.control import alternatives, arguments_of, group_arguments, runs_of, steps_of
+from relax_eg.ir.control import alternatives, arguments_of, group_arguments, is_one_kernel, runs_of, steps_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, SCAN, Expr, postorder
 from relax_eg.ir.heads import CORE, LOOPS, RUNNING, WITHOUT_KERNEL
 from relax_eg.ir.module import Function
@@ -59,15 +59,18 @@ from relax_eg.ops import Site, bytes_of, counts, get, pattern_kind, site_of
 from relax_eg.ops.fused import ProgramUse, called_program
 from relax_eg.ops.libraries import Library, checked_cost, library_of
 from relax_eg.ops.movement import moves_last_axis
-from relax_eg.ops.record import movement_operators, operators_run_as
+from relax_eg.ops.record import movement_operators, operators_run_as, operators_where
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, PatternKind
 
 _FREE = movement_operators("view", "repeat", "make")
 _COPIES = operators_run_as("copy", "transfer")
+# What XLA for CPUs generates code of: all but routines of libraries, sorts and scatters. The sizes of a matmul decide.
+_GENERATED = operators_where(lambda o: o.equations is not None or o.kernel == "hash") - operators_run_as("conv")
 # chosen: share of a fusible operator's memory traffic that is charged, because its value often stays in registers
 _FUSED_SHARE = 0.3
 ASSUMED_TRIPS = 16  # chosen: steps of a `while_loop`, whose number does not follow from types
+_INSIDE = RUNNING | {CALL_TIR}  # core heads of which a kernel may consist, if what they run is generated
 _NUMBER = 8  # given: bytes read and written to count a step
 
 
@@ -174,18 +177,21 @@ class OperatorCost(SizedDevice):
                     found.setdefault(str(wanted), d)
         return found
 
-    def inside(self, function: Function, site: Site) -> OperatorCost:
-        """The model at the sizes of `function` at this site."""
+    def inside(self, function: Function, site: Site, in_one_kernel: bool | None = None) -> OperatorCost:
+        """The model at the sizes of `function` at this site. `in_one_kernel`: whether it is a part of one kernel; None:
+        as `is_one_kernel` says."""
+        if in_one_kernel is None:
+            in_one_kernel = self.is_one_kernel(site)
         sizes = self.sizes_inside(function, site)
         same = constants(site, function) if self.profile.platform in PLATFORMS else {}
-        attrs = tuple(site.attrs.items()) if same or site.op == SCAN else ()
-        key = (function.name, tuple(sizes.items()), site.op, attrs)
+        attrs = tuple(site.attrs.items()) if same or site.op in LOOPS else ()
+        key = (function.name, tuple(sizes.items()), site.op, attrs, in_one_kernel)
         model = self._models.get(key)
         if model is None:
             binding = {v: self.evaluate(d) for v, d in sizes.items()}
-            model = self._models[key] = self._model_class(site)(
-                self._device_inside(site), binding, self.functions, self.cost
-            )
+            device = self._device_inside(site)
+            device = device.in_one_kernel if in_one_kernel else device
+            model = self._models[key] = self._model_class(site)(device, binding, self.functions, self.cost)
             model._running = self._running | {function.name}
             model.by_operator, model.as_jax_lowers = self.by_operator, self.as_jax_lowers
             model.is_in_loop = self.is_in_loop or site.op in LOOPS
@@ -210,6 +216,10 @@ class OperatorCost(SizedDevice):
         warm = min(p.launch, p.loop_launch)
         return replace(p, fresh_bytes=math.inf, cache_bytes=cache, launch=warm + (p.launch - warm) / steps)
 
+    def is_one_kernel(self, site: Site) -> bool:
+        """Whether the functions run at this site are parts of one kernel, and nothing around them is."""
+        return site.op in LOOPS and is_one_kernel(site.attrs) and not self.profile.is_in_one_kernel
+
     def hoisted_share(self, far: int) -> Number:
         """The share of an expression's cost that each step pays if XLA hoists the expression out of `far` enclosing
         loops."""
@@ -226,6 +236,7 @@ class OperatorCost(SizedDevice):
         found = self._memo.get(key)
         if found is None:
             unusable = site.op == CALL_DPS_LIBRARY and site["name"] in self.unusable
+            unusable = unusable or (self.profile.is_in_one_kernel and site.op not in _GENERATED | _INSIDE)
             found = NodeCost(seconds=math.inf) if unusable else self._price(site, result)
             if (
                 self.by_operator
@@ -512,7 +523,7 @@ class Placed:
                 found = model.in_place(self.site, self.node.annotation, found, self.place)
             if self.by_jax is not AS_OURS:
                 found = replace(found, seconds=self.by_jax.seconds(found.seconds, model))
-            self.cost = found
+            self.cost = replace(found, launches=0) if model.profile.is_in_one_kernel else found
         return self.cost
 
 

@@ -196,8 +196,8 @@ class KernelCost(WholeCost):
         self._memo.clear()
         self._models.clear()
 
-    def inside(self, function: Function, site: Site) -> OperatorCost:
-        model = super().inside(function, site)
+    def inside(self, function: Function, site: Site, in_one_kernel: bool | None = None) -> OperatorCost:
+        model = super().inside(function, site, in_one_kernel)
         if isinstance(model, KernelCost):
             model.own_blocks, model.own_share = self.own_blocks, self.own_share
             model.operators_inside, model.by_equations = self.operators_inside, self.by_equations
@@ -365,8 +365,8 @@ class WithOwnKernels(WholeCost):
 
     own_blocks: OwnBlocks | None = None
 
-    def inside(self, function: Function, site: Site) -> OperatorCost:
-        model = super().inside(function, site)
+    def inside(self, function: Function, site: Site, in_one_kernel: bool | None = None) -> OperatorCost:
+        model = super().inside(function, site, in_one_kernel)
         if isinstance(model, WithOwnKernels):
             model.own_blocks = self.own_blocks
         return model

@@ -196,6 +196,16 @@ class Profile:
         """The profile of the device for programs that XLA compiles in this mode."""
         return replace(self, **mode.changes, modes=()) if mode.name else self
 
+    @property
+    def in_one_kernel(self) -> Profile:
+        """The device inside one kernel of XLA's for CPUs: nothing is launched, and no library is called."""
+        free = dict.fromkeys(("launch", "loop_launch", "tiny_launch", "vector_launch"), 0.0)
+        return replace(self, **free, library_launch=math.inf, fork_flops=math.inf)
+
+    @property
+    def is_in_one_kernel(self) -> bool:
+        return self.library_launch == math.inf
+
     def rate(self, dtype: str) -> float:
         return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
 

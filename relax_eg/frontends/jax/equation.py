@@ -53,8 +53,8 @@ class JaxprEquation:
         return self.params[name]
 
 
-# Primitives that only call a function, and the parameter that holds it. Custom derivatives and rematerialisation do not
-# change what is computed.
+# Primitives that only call a function, and the parameter that holds it. Custom derivatives and batching, and
+# rematerialisation, do not change what is computed.
 _CALLS: Mapping[str, str] = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -68,6 +68,7 @@ _CALLS: Mapping[str, str] = {
     "core_closed_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
+    "custom_vmap_call": "call",
 }
 
 # Primitives whose result differs from call to call, though JAX records no effect.

@@ -13,7 +13,7 @@ from relax_eg.errors import OperatorError
 from relax_eg.ir import heads
 from relax_eg.ir.annotations import Shape, Tensor, Tuple, substitute
 from relax_eg.ir.calls import call_function, call_sizes, function_ref, inline_call
-from relax_eg.ir.control import group_arguments, runs_of, scan, while_loop
+from relax_eg.ir.control import group_arguments, in_one_kernel, is_one_kernel, runs_of, scan, while_loop
 from relax_eg.ir.expr import Expr, rebuild, tuple_, tuple_get, var
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import frontier, missing_sizes, remaining_origins, replace_names, split, static_expressions
@@ -21,7 +21,14 @@ from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.libraries import instantiate
 from relax_eg.rules.book.loop_parts import in_parts, steps_in_parts
-from relax_eg.rules.checking.schema_trials import calls, scans, scans_of_parts, short_scans, while_loops
+from relax_eg.rules.checking.schema_trials import (
+    calls,
+    scans,
+    scans_in_other_form,
+    scans_of_parts,
+    short_scans,
+    while_loops,
+)
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import ProgramQueries, schema
 
@@ -263,14 +270,39 @@ def steps_unrolled(e: Expr, queries: ProgramQueries) -> Expr | None:
     return made[e.attr("index")] if e.op == heads.TUPLE_GET else tuple_(made)
 
 
+def loop_in_one_kernel(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a loop is one kernel with all of its steps"""
+    return None if is_one_kernel(dict(e.attrs)) else in_one_kernel(e, _body_of(e))
+
+
+def written_loop_in_one_kernel(e: Expr, queries: ProgramQueries) -> Expr | None:
+    """a loop is one kernel with all of its steps, and its body as written
+
+    What is cheaper in kernels of its own need not be so inside one."""
+    name = str(_body_of(e).attr("name"))
+    best, written = queries.best(name), queries.as_written(name)
+    if is_one_kernel(dict(e.attrs)) or written in (None, best):
+        return None
+    return in_one_kernel(e, function_ref(queries.add(written, "kernel")))
+
+
+def _body_of(loop: Expr) -> Expr:
+    return runs_of(loop.op, loop.args, dict(loop.attrs))[-1].function
+
+
+_LOOPS = (heads.SCAN, heads.WHILE)
 functions = RuleSet(
     "functions",
     schemas=(
-        schema(loop_invariants, "exact", ("loops",), (heads.SCAN, heads.WHILE), (scans, while_loops)),
+        schema(loop_invariants, "exact", ("loops",), _LOOPS, (scans, while_loops)),
         schema(loop_steps, "reassociate", ("loops",), (heads.SCAN,), (scans,)),
         schema(steps_in_parts, "exact", ("loops",), (heads.SCAN,), (scans_of_parts,)),
         schema(calls_ahead, "exact", ("calls",), (heads.CALL,), (calls,)),
         schema(calls_inlined, "exact", ("calls",), (heads.CALL, heads.TUPLE_GET), (calls,)),
         schema(steps_unrolled, "exact", ("loops",), (heads.SCAN, heads.TUPLE_GET), (short_scans,)),
+        schema(loop_in_one_kernel, "reassociate", ("loops",), _LOOPS, (scans, while_loops), for_every_form=True),
+        schema(
+            written_loop_in_one_kernel, "reassociate", ("loops",), _LOOPS, (scans_in_other_form,), for_every_form=True
+        ),
     ),
 )

@@ -20,7 +20,7 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ir.control import scan, while_loop
-from relax_eg.ir.expr import CALL, CALL_TIR, SCAN, WHILE, Expr, const, postorder, var
+from relax_eg.ir.expr import CALL, CALL_TIR, SCAN, WHILE, Expr, const, postorder, tuple_, var
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
@@ -458,6 +458,24 @@ def scans_of_parts(rng: np.random.Generator) -> Trial:
     shapes = (k, 2 * k), (2 * k,), (k,), (t, 2 * k)
     values = tuple(rng.integers(-2, 3, shape).astype(object) for shape in shapes)
     return Trial(Module((main_of(args, node), body)), node, values, ModuleAnswers({body.name: body}, ()))
+
+
+class _OtherBest(ModuleAnswers):
+    """Answers in which the best form of a function is another than the one as written."""
+
+    def best(self, name: str, outside: bool = False) -> Function | None:
+        found = super().best(name, outside)
+        values = () if found is None else found.result.args
+        return None if found is None else replace(found, result=tuple_([op.negative(op.negative(v)) for v in values]))
+
+    def as_written(self, name: str) -> Function | None:
+        return super().best(name)
+
+
+def scans_in_other_form(rng: np.random.Generator) -> Trial:
+    """A scan of a random body whose best form is another."""
+    trial = scans(rng)
+    return replace(trial, queries=_OtherBest(trial.queries.functions))
 
 
 def short_scans(rng: np.random.Generator) -> Trial:
