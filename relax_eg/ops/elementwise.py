@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from relax_eg.dtypes import NUMBERS, is_integer, kind
@@ -11,7 +12,7 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.attribute_values import DTYPES, one_of
 from relax_eg.ops.integers import power
 from relax_eg.ops.lazy_jax import lax
-from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
+from relax_eg.ops.record import Attribute, Deduce, Operator, Site, register
 from relax_eg.ops.scalar_lowerings import in_jax
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
@@ -72,18 +73,16 @@ def jax_broadcast(*arrays: Any) -> tuple[Any, ...]:
     )
 
 
-def pointwise(function: Callable[..., Scalar]) -> Equations:
-    """Returns equations that apply `function(site, *scalars)` to the broadcast operands."""
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """Equations that apply `function(site, *scalars)` to the broadcast operands."""
 
-    def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    function: Callable[..., Scalar]
+
+    def __call__(self, site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         shape = broadcast(site, [b.shape for b in buffers])
-        return program(
-            site.op,
-            buffers,
-            compute("out", shape, lambda *i: function(site, *(read_aligned(b, i, shape) for b in buffers))),
-        )
-
-    return equations
+        stage = compute("out", shape, lambda *i: self.function(site, *(read_aligned(b, i, shape) for b in buffers)))
+        return program(site.op, buffers, stage)
 
 
 def result_dtype(site: Site, function: str, accepts: str) -> str:
@@ -131,7 +130,7 @@ def elementwise(
             parameters or ("x", "y")[: record.arity],
             _deduction(record.name, accepts or record.accepts),
             broadcast_in_jax(record.name),
-            pointwise(_function(record.name)),
+            Pointwise(_function(record.name)),
             doc=doc or words,
             poles="poles" in record.traits.split(),
         )
@@ -168,7 +167,7 @@ register(
         ("x", "y"),
         _deduction("add", "iufc"),
         broadcast_in_jax("int_divide"),
-        pointwise(_by_dtype("int_divide", "divide")),
+        Pointwise(_by_dtype("int_divide", "divide")),
         poles=True,
         doc="x / y; integer quotients are truncated",
     )
@@ -179,7 +178,7 @@ register(
         ("x", "y"),
         _deduction("shift_left", "iu"),
         _right_shift,
-        pointwise(_by_dtype("shift_right_arithmetic", "shift_right_arithmetic", "shift_right_logical")),
+        Pointwise(_by_dtype("shift_right_arithmetic", "shift_right_arithmetic", "shift_right_logical")),
         doc="x >> y; signed integers keep their sign",
     )
 )
@@ -237,7 +236,7 @@ register(
         ("x",),
         _round_deduce,
         _round,
-        pointwise(lambda site, x: apply("round" if site["method"] == "to_even" else "round_away", x)),
+        Pointwise(lambda site, x: apply("round" if site["method"] == "to_even" else "round_away", x)),
         (Attribute("method", default="to_even", values=one_of("to_even", "away")),),
         doc="the nearest integer, halves to the even one or away from zero",
     )
@@ -248,7 +247,7 @@ register(
         ("x",),
         _integer_pow_deduce,
         _integer_pow,
-        pointwise(lambda site, x: integer_pow(x, site["y"])),
+        Pointwise(lambda site, x: integer_pow(x, site["y"])),
         (Attribute("y", values=one_of(2, 3, 1, 0, -1, -2, 4)),),
         poles=True,
         doc="x to a constant integer power",
@@ -260,7 +259,7 @@ register(
         ("x",),
         _astype_deduce,
         _astype,
-        pointwise(lambda site, x: cast(x, site["dtype"])),
+        Pointwise(lambda site, x: cast(x, site["dtype"])),
         (Attribute("dtype", values=DTYPES),),
         moves="convert",
         doc="x converted as XLA converts",
@@ -295,7 +294,7 @@ register(
         ("condition", "x", "y"),
         _where_deduce,
         _where,
-        pointwise(lambda site, condition, x, y: select(condition, x, y)),
+        Pointwise(lambda site, condition, x, y: select(condition, x, y)),
         doc="x where the condition holds, else y",
     )
 )
@@ -305,7 +304,7 @@ register(
         ("lo", "x", "hi"),
         _deduction("clamp", "biuf"),
         _clip,
-        pointwise(_function("clamp")),
+        Pointwise(_function("clamp")),
         doc="x limited to lo .. hi",
     )
 )
