@@ -64,10 +64,6 @@ class Kernels:
     def __len__(self) -> int:
         return len(self._found)
 
-    @property
-    def kinds(self) -> int:
-        return len({key[0] for key in list(self._found)})
-
     def get(self, e: Expr, reads: tuple[Expr, ...], sizes: Mapping[str, int], donated: Donations) -> Any:
         """The executable that computes `e` from arrays of `reads`, or from arrays that these are views of.
 
