@@ -104,6 +104,7 @@ OUTSIDE: dict[str, set[str]] = {
         "settings",
         "driver.clock.measured",
         "driver.clock.settling",
+        "driver.clock.turns",
         "driver.spreads.pipelining",
         "driver.spreads.given_placements",
         "driver.optimize",
