@@ -25,7 +25,7 @@ NAME = PACKAGE.name
 
 # What all rooms may import.
 EVERYWHERE = {
-    "errors", "dtypes", "logs", "byte_units", "figures", "limits", "plain_data", "argument_checks", "memo", "reached",
+    "errors", "dtypes", "logs", "byte_units", "figures", "limits", "plain_data", "argument_checks", "memo", "traversal",
     "integer_program",
 }  # fmt: skip
 
@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "figures": set(),
     "limits": set(),
     "memo": set(),
-    "reached": set(),
+    "traversal": set(),
     "argument_checks": {"errors"},
     "plain_data": {"errors"},
     "settings": set(),

@@ -29,10 +29,10 @@ from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import foreign_at
 from relax_eg.ir.literals import Array, array_of, unpack
 from relax_eg.ir.origin import Origin, read_origin
-from relax_eg.reached import reached
 from relax_eg.shapes import Dim
 from relax_eg.tir.imperative import size_of
 from relax_eg.tir.source_text import SourceText
+from relax_eg.traversal import reached
 
 Node: TypeAlias = "ast.expr | ast.stmt | ast.arg | ast.keyword"
 

@@ -34,9 +34,9 @@ from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
 from relax_eg.limits import CALL_DEPTH, CALLS, KEPT
 from relax_eg.logs import stage
-from relax_eg.reached import derived, operands_first
 from relax_eg.shapes import Binder
 from relax_eg.shapes.relation import read_statement
+from relax_eg.traversal import derived, operands_first
 
 
 @stage("check")
