@@ -24,6 +24,7 @@ from relax_eg.dtypes import KEY_DTYPE, numpy_dtype
 from relax_eg.errors import SpecError, TraceError
 from relax_eg.frontends.symbolic import SymbolicSizes, constraints_of, is_symbolic, to_dim, variables_of
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import fresh_name
 from relax_eg.shapes import Dim, Scope, parse_spec
 from relax_eg.shapes.spec import ANY_KEY, Star
 
@@ -246,12 +247,7 @@ def identifier(path: str, used: set[str]) -> str:
     name = re.sub(r"\W+", "_", path).strip("_") or "x"
     if name[0].isdigit() or keyword.iskeyword(name):
         name = f"x_{name}"
-    chosen, count = name, 1
-    while chosen in used:
-        count += 1
-        chosen = f"{name}_{count}"
-    used.add(chosen)
-    return chosen
+    return fresh_name(name, used, "_", 2)
 
 
 def _leaf(path: str, argument: str, name: str, spec: Any, sizes: SymbolicSizes) -> Leaf:
