@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -455,13 +456,7 @@ def routine_cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
 def bytes_of(annotation: Annotation) -> Dim:
     """Returns the bytes of a value. A tensor of unknown shape counts 0; an unknown dtype counts as float32."""
     if isinstance(annotation, Tuple):
-        total = Dim.of(0)
-        for f in annotation.fields:
-            total = total + bytes_of(f)
-        return total
+        return sum(map(bytes_of, annotation.fields), Dim.of(0))
     if not isinstance(annotation, Tensor) or annotation.shape is None:
         return Dim.of(0)
-    total = Dim.of(itemsize(annotation.dtype or "float32"))
-    for d in annotation.shape:
-        total = total * d
-    return total
+    return math.prod(annotation.shape, start=Dim.of(itemsize(annotation.dtype or "float32")))
