@@ -132,6 +132,14 @@ def need_sizes(function: str, option: str, given: Iterable[Any], known: Sequence
             raise BoundsError(f"{function}(): no size is named `{v}` ({text}); {has}")
 
 
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Returns `; did you mean ...?` with up to three names that are similar to `name`; empty if there are none."""
+    import difflib
+
+    found = difflib.get_close_matches(name, sorted(set(names)))
+    return f"; did you mean {' or '.join(f'`{n}`' for n in found)}?" if found else ""
+
+
 def short_repr(value: Any) -> str:
     """Returns the text of any value for an error message, at most `_SHOWN` characters."""
     try:

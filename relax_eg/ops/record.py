@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
+from relax_eg.argument_checks import did_you_mean
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -174,10 +175,7 @@ def get(name: str) -> Operator:
     """Returns the record of operator `name`. Raises OperatorError, with similar names, where there is none."""
     found = TABLE.get(name)
     if found is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, TABLE, 3)
-        raise OperatorError(f"no operator `{name}`" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        raise OperatorError(f"no operator `{name}`{did_you_mean(name, TABLE)}")
     return found
 
 
