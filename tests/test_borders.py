@@ -26,20 +26,21 @@ NAME = PACKAGE.name
 # What all rooms may import.
 EVERYWHERE = {
     "errors", "dtypes", "logs", "byte_units", "figures", "limits", "plain_data", "argument_checks", "memo", "traversal",
-    "integer_program",
+    "contexts", "integer_program",
 }  # fmt: skip
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "dtypes": {"errors"},
-    "logs": {"errors", "argument_checks"},
+    "logs": {"errors", "argument_checks", "contexts"},
     "byte_units": {"errors"},
     "integer_program": {"errors"},
     "figures": set(),
     "limits": set(),
     "memo": set(),
     "traversal": set(),
+    "contexts": set(),
     "argument_checks": {"errors"},
     "plain_data": {"errors"},
     "settings": set(),

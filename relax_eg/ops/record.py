@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from relax_eg.argument_checks import did_you_mean
+from relax_eg.contexts import holding
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -264,15 +265,10 @@ def call(name: str, args: Iterable[Expr], attrs: Mapping[str, Any] | None = None
 _strict: ContextVar[bool] = ContextVar("relax_eg_strict", default=False)
 
 
-@contextmanager
-def strict_sizes() -> Generator[None]:
+def strict_sizes() -> AbstractContextManager[None]:
     """Within this context, `call` raises UndecidedError where an operator needs sizes to be equal that are not provably
     equal."""
-    token = _strict.set(True)
-    try:
-        yield
-    finally:
-        _strict.reset(token)
+    return holding(_strict, True)
 
 
 @lru_cache(MANY_KEPT)
@@ -304,13 +300,11 @@ def preconditions(
     if any(map(is_partial, operands)):
         return ()
     found: dict[Precondition, None] = {}
-    token = _collected_preconditions.set(found)
-    try:
-        deduce(op, operands, dict(attrs))
-    except OperatorError:
-        return ()  # a use that applies at no size is rejected where it is built or run
-    finally:
-        _collected_preconditions.reset(token)
+    with holding(_collected_preconditions, found):
+        try:
+            deduce(op, operands, dict(attrs))
+        except OperatorError:
+            return ()  # a use that applies at no size is rejected where it is built or run
     return tuple(found)
 
 
