@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from relax_eg.dtypes import NUMBERS, is_integer, kind
@@ -12,7 +12,7 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.attribute_values import DTYPES, one_of
 from relax_eg.ops.integers import power
 from relax_eg.ops.lazy_jax import lax
-from relax_eg.ops.record import Attribute, Deduce, Operator, Site, register
+from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.scalar_lowerings import in_jax
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
@@ -73,16 +73,20 @@ def jax_broadcast(*arrays: Any) -> tuple[Any, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Pointwise:
-    """Equations that apply `function(site, *scalars)` to the broadcast operands."""
+def _at_each_place(function: Callable[..., Scalar], site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    shape = broadcast(site, [b.shape for b in buffers])
+    stage = compute("out", shape, lambda *i: function(site, *(read_aligned(b, i, shape) for b in buffers)))
+    return program(site.op, buffers, stage)
 
-    function: Callable[..., Scalar]
 
-    def __call__(self, site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-        shape = broadcast(site, [b.shape for b in buffers])
-        stage = compute("out", shape, lambda *i: self.function(site, *(read_aligned(b, i, shape) for b in buffers)))
-        return program(site.op, buffers, stage)
+def pointwise(function: Callable[..., Scalar]) -> Equations:
+    """Returns equations that apply `function(site, *scalars)` to the broadcast operands."""
+    return partial(_at_each_place, function)
+
+
+def is_pointwise(operator: Operator) -> bool:
+    """Whether the equations of an operator are those of `pointwise`."""
+    return isinstance(operator.equations, partial) and operator.equations.func is _at_each_place
 
 
 def result_dtype(site: Site, function: str, accepts: str) -> str:
@@ -130,7 +134,7 @@ def elementwise(
             parameters or ("x", "y")[: record.arity],
             _deduction(record.name, accepts or record.accepts),
             broadcast_in_jax(record.name),
-            Pointwise(_function(record.name)),
+            pointwise(_function(record.name)),
             doc=doc or words,
             poles="poles" in record.traits.split(),
         )
@@ -167,7 +171,7 @@ register(
         ("x", "y"),
         _deduction("add", "iufc"),
         broadcast_in_jax("int_divide"),
-        Pointwise(_by_dtype("int_divide", "divide")),
+        pointwise(_by_dtype("int_divide", "divide")),
         poles=True,
         doc="x / y; integer quotients are truncated",
     )
@@ -178,7 +182,7 @@ register(
         ("x", "y"),
         _deduction("shift_left", "iu"),
         _right_shift,
-        Pointwise(_by_dtype("shift_right_arithmetic", "shift_right_arithmetic", "shift_right_logical")),
+        pointwise(_by_dtype("shift_right_arithmetic", "shift_right_arithmetic", "shift_right_logical")),
         doc="x >> y; signed integers keep their sign",
     )
 )
@@ -236,7 +240,7 @@ register(
         ("x",),
         _round_deduce,
         _round,
-        Pointwise(lambda site, x: apply("round" if site["method"] == "to_even" else "round_away", x)),
+        pointwise(lambda site, x: apply("round" if site["method"] == "to_even" else "round_away", x)),
         (Attribute("method", default="to_even", values=one_of("to_even", "away")),),
         doc="the nearest integer, halves to the even one or away from zero",
     )
@@ -247,7 +251,7 @@ register(
         ("x",),
         _integer_pow_deduce,
         _integer_pow,
-        Pointwise(lambda site, x: integer_pow(x, site["y"])),
+        pointwise(lambda site, x: integer_pow(x, site["y"])),
         (Attribute("y", values=one_of(2, 3, 1, 0, -1, -2, 4)),),
         poles=True,
         doc="x to a constant integer power",
@@ -259,7 +263,7 @@ register(
         ("x",),
         _astype_deduce,
         _astype,
-        Pointwise(lambda site, x: cast(x, site["dtype"])),
+        pointwise(lambda site, x: cast(x, site["dtype"])),
         (Attribute("dtype", values=DTYPES),),
         moves="convert",
         doc="x converted as XLA converts",
@@ -294,7 +298,7 @@ register(
         ("condition", "x", "y"),
         _where_deduce,
         _where,
-        Pointwise(lambda site, condition, x, y: select(condition, x, y)),
+        pointwise(lambda site, condition, x, y: select(condition, x, y)),
         doc="x where the condition holds, else y",
     )
 )
@@ -304,7 +308,7 @@ register(
         ("lo", "x", "hi"),
         _deduction("clamp", "biuf"),
         _clip,
-        Pointwise(_function("clamp")),
+        pointwise(_function("clamp")),
         doc="x limited to lo .. hi",
     )
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ops.attribute_values import one_axis, one_of, trailing_axes
-from relax_eg.ops.elementwise import Pointwise
+from relax_eg.ops.elementwise import pointwise
 from relax_eg.ops.lazy_jax import jax, jnp, lax
 from relax_eg.ops.record import Attribute, Deduce, Operator, Site, register
 from relax_eg.ops.reduction import accumulator, interleave_indices, loop_axes
@@ -83,15 +83,15 @@ register(
         ("x",),
         _same("iuf"),
         "jax.nn.relu",
-        Pointwise(lambda site, x: maximum(x, 0)),
+        pointwise(lambda site, x: maximum(x, 0)),
         doc="the positive part",
     )
 )
 register(
-    Operator("silu", ("x",), _same("f"), "jax.nn.silu", Pointwise(lambda site, x: x * sigmoid(x)), doc="x * sigmoid(x)")
+    Operator("silu", ("x",), _same("f"), "jax.nn.silu", pointwise(lambda site, x: x * sigmoid(x)), doc="x * sigmoid(x)")
 )
 register(
-    Operator("gelu", ("x",), _same("f"), _gelu, Pointwise(_gelu_equation), doc="x * cdf of the normal distribution")
+    Operator("gelu", ("x",), _same("f"), _gelu, pointwise(_gelu_equation), doc="x * cdf of the normal distribution")
 )
 register(
     Operator(
@@ -99,7 +99,7 @@ register(
         ("x",),
         _same("f"),
         _gelu_tanh,
-        Pointwise(_gelu_tanh_equation),
+        pointwise(_gelu_tanh_equation),
         doc="gelu with the cdf approximated by a tanh",
     )
 )

@@ -9,7 +9,7 @@ import numpy as np
 from relax_eg.dtypes import NUMBERS, dtype_of, kind
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops.attribute_values import DTYPES
-from relax_eg.ops.elementwise import Pointwise, broadcast_in_jax, elementwise
+from relax_eg.ops.elementwise import broadcast_in_jax, elementwise, pointwise
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import broadcast, need_equal, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
@@ -49,7 +49,7 @@ register(
         ("x", "y"),
         _logical_shift,
         broadcast_in_jax("shift_right_logical"),
-        Pointwise(lambda site, x, y: apply("shift_right_logical", x, y)),
+        pointwise(lambda site, x, y: apply("shift_right_logical", x, y)),
         doc="x >> y for signed integers, with zeros moved in from the left",
     )
 )
@@ -72,7 +72,7 @@ register(
         ("x",),
         _reduce_precision,
         "jax.lax.reduce_precision",
-        Pointwise(
+        pointwise(
             lambda site, x: apply(
                 "reduce_precision", x, const(site["exponent_bits"], "int32"), const(site["mantissa_bits"], "int32")
             )

@@ -36,7 +36,7 @@ from relax_eg.dtypes import names_where
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ops import TABLE, Operator, get
-from relax_eg.ops.elementwise import Pointwise
+from relax_eg.ops.elementwise import pointwise
 from relax_eg.shapes import Dim
 from relax_eg.tir import Counts
 
@@ -204,10 +204,10 @@ def _double(x: Any) -> Any:
     return x + x
 
 
-_TWICE = Pointwise(lambda site, x: x + x)
+_TWICE = pointwise(lambda site, x: x + x)
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
-    ("Mismatched elements", {"equations": Pointwise(lambda site, x: x + x + 1)}),
+    ("Mismatched elements", {"equations": pointwise(lambda site, x: x + x + 1)}),
     ("Mismatched elements", {"equations": None, "reference": lambda x: x, "cost": lambda site: _nothing()}),
     ("float32 was deduced|bfloat16 was deduced", {"lower": lambda x: (x + x).astype("float16")}),
     (r"\(.*\) was deduced", {"lower": lambda x: (x + x)[None]}),

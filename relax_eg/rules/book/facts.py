@@ -13,7 +13,7 @@ from typing import Any
 
 from relax_eg.dtypes import FLOATS, dtype_of, names_where
 from relax_eg.ir.expr import TUPLE_GET, Expr
-from relax_eg.ops.elementwise import Pointwise
+from relax_eg.ops.elementwise import is_pointwise
 from relax_eg.ops.facts import (
     ALL_BELOW,
     CONSTANT,
@@ -59,7 +59,7 @@ DEFINITE = (POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE)
 
 # Functions of bits tell zeros of both signs apart; no facts are known of complex numbers.
 _OTHER = {n for n, f in FUNCTIONS.items() if not f.widens or "complex" in f.result or f.accepts == "c"}
-_POINTWISE = " ".join(n for n, o in TABLE.items() if isinstance(o.equations, Pointwise) and n not in _OTHER)
+_POINTWISE = " ".join(n for n, o in TABLE.items() if is_pointwise(o) and n not in _OTHER)
 
 
 def _of_floats(trait: Trait) -> str:
