@@ -58,7 +58,7 @@ TRIANGLES = (LOWER_TRIANGULAR, UPPER_TRIANGULAR, DIAGONAL)
 DEFINITE = (POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE)
 
 # Functions of bits tell zeros of both signs apart; no facts are known of complex numbers.
-_OTHER = {n for n, f in FUNCTIONS.items() if not f.widens or "complex" in f.result or f.accepts == "c"}
+_OTHER = {n for n, f in FUNCTIONS.items() if not f.widens or not f.is_real}
 _POINTWISE = " ".join(n for n, o in TABLE.items() if is_pointwise(o) and n not in _OTHER)
 
 
