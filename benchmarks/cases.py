@@ -136,6 +136,60 @@ def product_of_transposes(a, b):
     return (a.T @ b.T).T
 
 
+def weight_transposed(x, w, b):
+    return x @ w.T + b
+
+
+def transpose_times_vector(a, v):
+    return a.T @ v
+
+
+def transpose_of_product(x, w):
+    return (x @ w).T
+
+
+def product_of_two_transposes(x, w):
+    return x.T @ w.T
+
+
+def sorted_rows(x):
+    return jnp.sort(x, axis=1)
+
+
+def places_of_sorted_rows(x):
+    return jnp.argsort(x, axis=1)
+
+
+def median_of_rows(x):
+    return jnp.median(x, axis=1)
+
+
+def _with_order_of_integers(x):
+    """Floats as integers in the same order, and back."""
+    sign = jnp.int32(0x7FFFFFFF)
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+    order = jnp.sort(jnp.where(bits < 0, bits ^ sign, bits), axis=1)
+    return jax.lax.bitcast_convert_type(jnp.where(order < 0, order ^ sign, order), jnp.float32)
+
+
+def _places_by_numpy(x):
+    places = jax.ShapeDtypeStruct(x.shape, jnp.int32)
+    return jax.pure_callback(lambda x: np.argsort(x, axis=1, kind="stable").astype(np.int32), places, x)
+
+
+def _median_by_integers(x):
+    order, n = _with_order_of_integers(x), x.shape[1]
+    return (order[:, (n - 1) // 2] + order[:, n // 2]) / 2
+
+
+def _product_first(x, w):
+    return jax.lax.optimization_barrier(x @ w).T
+
+
+def _reversed_first(x, w):
+    return jax.lax.optimization_barrier(w @ x).T
+
+
 def last_token_logits(h, w):
     return (h @ w)[:, -1]
 
@@ -266,6 +320,46 @@ CASES = [
     Case("diag(d)@A", diagonal_times_matrix, ("n", "n n"), {"d[:,None]*A": Form(lambda d, a: d[:, None] * a)}),
     Case("(Q@K')@V", linear_attention, ("n 64",) * 3, {"Q@(K'@V)": Form(lambda q, k, v: q @ (k.T @ v))}),
     Case("(A'@B')'", product_of_transposes, ("n n", "n n"), {"B@A": Form(lambda a, b: b @ a)}),
+    Case(
+        "transposed weight, one row, x@W'+b",
+        weight_transposed,
+        ("1 n", "n n", "n"),
+        {"W@x": Form(lambda x, w, b: (w @ x[0])[None] + b)},
+    ),
+    Case("transpose times vector, A'@v", transpose_times_vector, ("n n", "n"), {"v@A": Form(lambda a, v: v @ a)}),
+    *(
+        Case(
+            f"transpose of a product, (X@W)', {b} rows",
+            transpose_of_product,
+            ("b n", "n n"),
+            {"product, then its transpose": Form(_product_first)},
+            {"b": b},
+        )
+        for b in (8, 256)
+    ),
+    *(
+        Case(
+            f"product of two transposes, X'@W', {b} rows",
+            product_of_two_transposes,
+            ("n b", "n n"),
+            {"(W@X)'": Form(_reversed_first)},
+            {"b": b},
+        )
+        for b in (8, 256)
+    ),
+    Case("sorted rows", sorted_rows, ("n n",), {"as integers": Form(_with_order_of_integers)}),
+    Case(
+        "argsort of rows",
+        places_of_sorted_rows,
+        ("n n",),
+        {"by numpy on the host": Form(_places_by_numpy)},
+    ),
+    Case(
+        "median of rows",
+        median_of_rows,
+        ("n n",),
+        {"of the rows sorted as integers": Form(_median_by_integers)},
+    ),
     Case(
         "last-token logits",
         last_token_logits,

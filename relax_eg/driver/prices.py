@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,12 +15,14 @@ from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.calls.program import Program
 from relax_eg.backend.family import KERNELS, WHOLE
 from relax_eg.backend.lowering.convolutions import slower_in_loops
+from relax_eg.backend.lowering.transposed_products import copied_by_jax
 from relax_eg.backend.pallas.plan import own_kernels
 from relax_eg.driver.liveness import memory_of
 from relax_eg.extract.costs.cost import WholeCost
 from relax_eg.extract.costs.cost_model import CostModel, NodeCost
 from relax_eg.extract.costs.detail import parts_of
 from relax_eg.extract.costs.numbers import Number
+from relax_eg.extract.costs.operator_cost import AS_OURS, ByJax
 from relax_eg.extract.costs.priced import PricedModule, PricedModules
 from relax_eg.extract.costs.totals import total_amounts
 from relax_eg.extract.costs.transfers import waiting_seconds
@@ -33,7 +36,8 @@ from relax_eg.extract.selection.weights import prepared_bytes
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split, static_expressions
-from relax_eg.ops import bytes_of
+from relax_eg.ops import bytes_of, site_of
+from relax_eg.ops.sorting import SORTS, slower_as_written
 from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
@@ -188,8 +192,13 @@ def is_lowered_otherwise(module: Module, options: PriceOptions) -> bool:
     it."""
     if options.profile.platform != "cpu" or options.cost is not None or options.execution == KERNELS:
         return False
-    bodies = (f for f in module if f is not module.main)
-    return any(slower_in_loops(e) != 1.0 for f in bodies for e in f.expressions())
+    nodes = ((e, f is not module.main) for f in module for e in f.expressions())
+    return any(_as_jax_lowers(e, is_in_loop, lambda size: math.inf) != AS_OURS for e, is_in_loop in nodes)
+
+
+def _as_jax_lowers(e: Expr, is_in_loop: bool, size: Callable[[Dim], float]) -> ByJax:
+    slower = slower_as_written(site_of(e)) if e.op in SORTS else slower_in_loops(e) if is_in_loop else 1.0
+    return ByJax(slower, copied_by_jax(e, size))
 
 
 def _priced(module: Module, options: PriceOptions, binding: Sizes, is_written: bool) -> PricedModule:
@@ -205,7 +214,7 @@ def _model_anew(module: Module, options: PriceOptions, binding: Mapping[str, Num
         if not options.profile.pallas:
             model = WholeCost(options.profile, binding, functions, options.cost)
             if by_jax:
-                model.slower_in_loops = slower_in_loops
+                model.as_jax_lowers = _as_jax_lowers
             return model
         model = WithOwnKernels(options.profile, binding, functions, options.cost)
         model.own_blocks = own_kernels

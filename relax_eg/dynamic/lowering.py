@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from relax_eg.backend.lowering.lower import library_call, run_control, scan_step, tensor_program_call
+from relax_eg.backend.lowering.transposed_products import held_apart
 from relax_eg.dynamic.analysis import Analysis, FunctionPlan
 from relax_eg.dynamic.layout import Layouts, TensorLayout, axis_size, unmerge_layout
 from relax_eg.dynamic.moving import fit_axis
@@ -138,7 +139,7 @@ class _Call(Evaluator):
         return {v: self.at.true_size(d) for v, d in self.plan.sizes.items()} if self.plan.sizes else self.at.sizes
 
     def node(self, e: Expr, args: list[Any], sizes: None) -> Any:
-        step = self.plan.steps.get(e)
+        step, args = self.plan.steps.get(e), held_apart(e, args)
         if step is not None:
             return step.compute(self.at.with_inner_masks(self.plan.inner[e]), self.operands(e, step, args))
         if e in self.plan.runs:

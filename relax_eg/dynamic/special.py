@@ -272,13 +272,14 @@ def sort(use: OperatorUse) -> CapacityStep | None:
     size = use.site.shape()[axis]
     if not use.moves(size):
         return unmasked_step(use)
+    run = get(use.site.op).jax_function()
 
     def compute(at: StepSizes, arrays: Sequence[Any]) -> Any:
         # A first key sorts the padding last, whatever it holds.
         shape = arrays[0].shape
         late = ~at.valid_mask(size, shape[axis]) if at.applies_inner_mask(0) else jnp.zeros(shape[axis], bool)
         late = lax.broadcast_in_dim(late, shape, (axis,))
-        out = lax.sort([late, *arrays], dimension=axis, num_keys=use.site["num_keys"] + 1, is_stable=use.site["stable"])
+        out = run(late, *arrays, axis=axis, num_keys=use.site["num_keys"] + 1, stable=use.site["stable"])
         return out[1] if count == 1 else tuple(out[1:])
 
     return CapacityStep(compute, plain_result(use), (), use.merged_operands, (InnerMask(size, f"order along {size}"),))

@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from relax_eg.extract.profiles.profile import IN_CALLER, Profile
+from relax_eg.ops import get
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 # chosen: sides of square matmuls that take hardly longer than the call itself
@@ -51,7 +52,7 @@ FEW_CHAINS, FEW_ROWS, FEW_PAGED = (16, 48), (2, 8, 16, 32), (8, 16, 32)
 DEPTH, TRANSPOSED, LAYOUT = 64, 768, 768  # chosen: rows, depth and sides of single figures
 LAYOUTS = (False, True)  # given: whether weights are stored output axis first
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
-    "sort": lambda a: jnp.sort(a, axis=-1),
+    "sort": lambda a: get("sort").jax_function()(a, axis=1, num_keys=1, stable=True),
     "argmax": lambda a: jnp.argmax(a, axis=-1),
     "cumsum": lambda a: jnp.cumsum(a, -1),
 }

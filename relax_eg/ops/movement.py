@@ -332,14 +332,28 @@ def _triangle_equations(upper: bool) -> Equations:
 _PERMUTE = "permute_dims"
 
 
+def swaps_last_axes(e: Expr) -> bool:
+    """Returns whether `e` is the transpose of a matrix, or of each matrix of a batch."""
+    n = e.ndim if e.op == _PERMUTE else 0
+    return n > 1 and e.attr("axes") == (*range(n - 2), n - 1, n - 2)
+
+
 def is_transpose(e: Expr) -> bool:
     """Returns whether `e` is the transpose of a matrix."""
-    return e.op == _PERMUTE and e.attr("axes") == (1, 0)
+    return swaps_last_axes(e) and e.ndim == 2
 
 
 def moves_last_axis(site: Site) -> bool:
     """Returns whether a use is a transpose that moves the last axis."""
     return site.op == _PERMUTE and site["axes"][-1] != len(site["axes"]) - 1
+
+
+def interleaves(site: Site) -> bool:
+    """Returns whether a use puts operands of one element along the last axis side by side, as `stack` does there."""
+    if site.op != "concat":
+        return False
+    shapes = [site.shape(i) for i in range(len(site.operands))]
+    return site["axis"] % len(shapes[0]) == len(shapes[0]) - 1 and all(s[-1] == ONE for s in shapes)
 
 
 # --- lowering ---

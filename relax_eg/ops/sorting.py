@@ -10,6 +10,7 @@ from relax_eg.dtypes import is_float, itemsize, kind
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.attribute_values import one_axis
 from relax_eg.ops.lazy_jax import lax
+from relax_eg.ops.packed_sorts import is_of_integers, packed_bits, packed_sort
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import ONE, need_at_most, need_axis, need_equal, need_kind, operand_annotation, product
 from relax_eg.shapes import Dim
@@ -33,9 +34,11 @@ from relax_eg.tir import (
 from relax_eg.tir.expr import INDEX_DTYPE
 
 Array = np.ndarray[Any, Any]
+SORTS = frozenset(("sort",))
 
-# chosen: flops that a comparison of two elements costs: the processor predicts half of the outcomes wrong.
-_COMPARISON = 10
+# measured: flops that a comparison of two elements costs: of keys that XLA's own code compares, and of integers that a
+# library sorts (`python -m benchmarks.patterns --cases sort`)
+_COMPARISON, _OF_INTEGERS = 10, 2
 
 
 def log2_of(size: Dim) -> int:
@@ -108,11 +111,30 @@ def _sort_cost(site: Site) -> Counts:
     for i in range(len(site.operands)):
         moved = moved + product(site.shape(i)) * itemsize(site.dtype(i))
     rounds = log2_of(site.shape(0)[site["axis"]])
-    return Counts(product(site.shape(0)) * rounds * site["num_keys"] * _COMPARISON, moved * rounds, moved * rounds)
+    of_integers = _packed_bits(site) is not None or is_of_integers(_dtypes(site))
+    each = _OF_INTEGERS if of_integers else _COMPARISON * site["num_keys"]
+    return Counts(product(site.shape(0)) * rounds * each, moved * rounds, moved * rounds)
+
+
+def slower_as_written(site: Site) -> float:
+    """Returns how many times as long a sort takes on CPUs where JAX lowers it."""
+    return 1.0 if _packed_bits(site) is None else site["num_keys"] * _COMPARISON / _OF_INTEGERS
+
+
+def _dtypes(site: Site) -> list[str]:
+    return [site.dtype(i) for i in range(len(site.operands))]
+
+
+def _packed_bits(site: Site) -> int | None:
+    return packed_bits(_dtypes(site), site["num_keys"], site.shape(0)[site["axis"]])
 
 
 def _jax_sort(*xs: Any, axis: int, num_keys: int, stable: bool) -> Any:
-    return lax.sort(xs[0] if len(xs) == 1 else xs, dimension=axis, num_keys=num_keys, is_stable=stable)
+    def plain(*xs: Any) -> Any:
+        return lax.sort(xs[0] if len(xs) == 1 else xs, dimension=axis, num_keys=num_keys, is_stable=stable)
+
+    bits = packed_bits([x.dtype.name for x in xs], num_keys, xs[0].shape[axis])
+    return plain(*xs) if bits is None else packed_sort(plain, axis, num_keys, bits)(*xs)
 
 
 def _top_k(site: Site) -> Annotation:

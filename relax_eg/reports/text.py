@@ -44,9 +44,19 @@ def report(r: ReportRecord) -> RenderResult:
         yield Text(line)
 
 
+_NO_RULES = "none that the chosen program needs"
+
+
+def _is_lowered_otherwise(r: ReportRecord) -> bool:
+    """Whether the chosen program is the one as written, and gains by other kernels than JAX lowers it to."""
+    before, after = (sorted((row.op, row.count) for row in side.rows) for side in (r.before, r.after))
+    return r.execution == "whole" and before == after and r.before.seconds > r.after.seconds
+
+
 def note_lines(r: ReportRecord) -> list[str]:
     """The lines below the tables of a report: rules, timings, memory, search, libraries, opaque calls."""
-    fired = ", ".join(f"{k} x{v}" for k, v in r.rules.items()) or "none that the chosen program needs"
+    none = "none: these operators, lowered otherwise than JAX does" if _is_lowered_otherwise(r) else _NO_RULES
+    fired = ", ".join(f"{k} x{v}" for k, v in r.rules.items()) or none
     lines = [f"rules used: {fired}"]
     if r.spread is not None:
         each = f"computing {time(r.spread.computing)}, sending {time(r.spread.sending)}"

@@ -19,6 +19,7 @@ from relax_eg.backend.lowering.convolutions import CONVOLUTIONS, convolution_in_
 from relax_eg.backend.lowering.jax_library import run_library
 from relax_eg.backend.lowering.libraries import run_registered
 from relax_eg.backend.lowering.tensor_programs import lower_program
+from relax_eg.backend.lowering.transposed_products import held_apart
 from relax_eg.contexts import holding
 from relax_eg.errors import DeviceError, OperatorError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
@@ -146,6 +147,7 @@ class _Run(Evaluator):
 
     def operator(self, e: Expr, args: list[Any], sizes: Sizes) -> Any:
         operands = tuple(a.annotation for a in e.args)
+        args = held_apart(e, args)
         try:
             if not is_proved_applicable(e.op, operands, e.attrs) or any(
                 not may_be_met(c, sizes) for c in preconditions(e.op, operands, e.attrs)

@@ -1,8 +1,8 @@
 """The matmuls that XLA makes of several nodes of a program as it is written.
 
-A matmul reads a transposed matrix in place. On CPUs there is an exception: if the matmul has one row and its result is
-only added to a vector, XLA makes one kernel of product and sum, and copies the transposed matrix for it at every call
-(measured: 3 to 25 times the time of the product for weights of 0.6 to 64 MiB, jax 0.10.2).
+A matmul reads a transposed matrix in place. On CPUs there is an exception: if the matmul has one row, and its result is
+only added to a vector, or the row is long, XLA copies the transposed matrix at every call (3 to 25 times the time of
+the product for weights of 0.6 to 64 MiB, jax 0.10.2).
 
 On CPUs the sum over one axis of a product of two broadcast operands is a matmul, too, if their elements are float32 and
 nothing else reads the product (the library YNN finds it). Unless the summed axis is the last one, a large one takes
@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
+from relax_eg.dtypes import itemsize
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function
@@ -27,6 +28,9 @@ from relax_eg.shapes import Dim
 _DTYPE = "float32"  # measured: sums of products of float64, float16, bfloat16 and int32 are loops (jax 0.10.2)
 # given: elements of a product from which on its sum is a kernel of YNN's (2,800 are not; jax 0.10.2)
 LEAST_ELEMENTS = 4096
+# given: bytes of a row from which on XLA's compiler for CPUs does not read the transposed matrix in the kernel of the
+# product, and bytes of an element in it, at least (jax 0.10.2)
+_LONG_ROW, _WIDENED = 1 << 14, 4
 _REPEATED = movement_operators("view", "repeat")
 _ONE = Dim.of(1)
 # chosen: how many times as long as a matmul a sum over another axis than the last takes, and elements of both other
@@ -45,7 +49,8 @@ def implied_matmuls(
     long it takes; and the nodes that are computed inside these matmuls.
 
     - `sums`: whether sums of products are matmuls on the device (`Profile.sums_as_matmuls`).
-    - `copied`: whether the device copies the transposed matrix of a matmul with so many rows that is added to a vector.
+    - `copied`: whether the device copies the transposed matrix of a matmul with so many rows that is added to a vector,
+      or whose rows are long.
     - `size`: the number for a size.
     """
     outputs = {b.value for block in function.blocks for b in block.bindings} | {function.result}
@@ -53,9 +58,8 @@ def implied_matmuls(
     readers.update(outputs)
     matmuls: dict[Expr, tuple[Site, float]] = {}
     inside = _transposes_in_place(expressions, readers) - outputs
-    inside -= {
-        m.args[1] for m in _added_to_vectors(expressions, readers) if copied(math.prod(m.shape[:-1], start=_ONE))
-    }
+    candidates = {*_added_to_vectors(expressions, readers), *_with_long_rows(expressions, size)}
+    inside -= {m.args[1] for m in candidates if copied(math.prod(m.shape[:-1], start=_ONE))}
     for e in expressions:
         if e.op == MATMUL and e.args[1] in inside:
             matmuls[e] = Site(LINEAR, (e.args[0].annotation, e.args[1].args[0].annotation), {}), 1.0
@@ -66,12 +70,13 @@ def implied_matmuls(
 
 
 def _transposes_in_place(expressions: Collection[Expr], readers: Collection[Expr]) -> set[Expr]:
-    """Matrix transposes that at least one matmul reads as its second operand, and nothing else reads.
-    `readers`: what is read or is a result."""
+    """Matrix transposes that at least one matmul reads, and nothing else reads. Where both operands of a matmul are
+    transposes, only the second is read in place (`backend.lowering.transposed_products`). `readers`: what is read or
+    is a result."""
     found = {e for e in expressions if is_transpose(e) and e in readers}
     for e in expressions:
         for i, a in enumerate(e.args):
-            is_left = e.op == MATMUL and i == 0 and e.args[1].ndim > 1
+            is_left = e.op == MATMUL and i == 0 and e.args[1].ndim > 1 and not is_transpose(e.args[1])
             is_right = e.op == MATMUL and i == 1 and e.args[0].ndim >= 1
             if a in found and not is_left and not is_right:
                 found.discard(a)
@@ -88,6 +93,15 @@ def _added_to_vectors(expressions: Collection[Expr], readers: Counter[Expr]) -> 
                 other = other.args[0]
             if product.op == MATMUL and readers[product] == 1 and other.ndim == 1:
                 yield product
+
+
+def _with_long_rows(expressions: Collection[Expr], size: Callable[[Dim], float]) -> Iterator[Expr]:
+    """The matmuls that read a transposed matrix with rows of `_LONG_ROW` bytes."""
+    for e in expressions:
+        if e.op != MATMUL or not is_transpose(e.args[1]):
+            continue
+        if size(e.args[0].shape[-1]) * max(itemsize(e.dtype), _WIDENED) >= _LONG_ROW:
+            yield e
 
 
 def _of_sum(total: Expr, size: Callable[[Dim], float]) -> tuple[Site, float] | None:

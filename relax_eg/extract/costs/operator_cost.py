@@ -7,7 +7,7 @@ concatenations and opaque calls are kernels, elementwise code costs a share of i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.dtypes import itemsize
@@ -66,8 +66,27 @@ _FREE = movement_operators("view", "repeat", "make")
 _COPIES = operators_run_as("copy", "transfer")
 # chosen: share of a fusible operator's memory traffic that is charged, because its value often stays in registers
 _FUSED_SHARE = 0.3
+# measured: times as long as by `transpose_rate` that XLA takes to copy a matrix for a product of two transposed ones
+# (`python -m benchmarks.patterns --cases transpose`)
+_COPIED = 8.0
 ASSUMED_TRIPS = 16  # chosen: steps of a `while_loop`, whose number does not follow from types
 _NUMBER = 8  # given: bytes read and written to count a step
+
+
+@dataclass(frozen=True, slots=True)
+class ByJax:
+    """What JAX makes of an operator on CPUs, where it lowers the program as it is written.
+
+    - `slower`: how many times as long as by our lowering it takes.
+    - `copied`: the two matrices of which XLA copies the larger one, transposed; () for none.
+    """
+
+    slower: float = 1.0
+    copied: Sequence[Expr] = ()
+
+
+AS_OURS = ByJax()
+AsJaxLowers = Callable[[Expr, bool, Callable[[Dim], float]], ByJax]  # of a node, in a loop or not, and numbers of sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +141,7 @@ class OperatorCost(SizedDevice):
         self._around: tuple[Number, ...] = ()  # steps of the loops around the priced function, innermost first
         self.constants: Mapping[str, int] = {}  # per parameter: the number of loops around in which it is constant
         self.sliced: frozenset[str] = frozenset()  # parameters of which each step of a scan reads its own part
-        # How many times as long an operator takes in a loop, where JAX lowers the program as it is written.
-        self.slower_in_loops: Callable[[Expr], float] | None = None
+        self.as_jax_lowers: AsJaxLowers = lambda e, is_in_loop, size: AS_OURS
         self.is_in_loop = False  # whether a loop runs the priced function
 
     @property
@@ -132,8 +150,15 @@ class OperatorCost(SizedDevice):
         return self.cost is None
 
     def copies_transposed(self, rows: Dim) -> bool:
-        """Whether XLA copies the transposed matrix of a matmul of `rows` rows that is added to a vector."""
+        """Whether XLA copies the transposed matrix of a matmul of `rows` rows (`extract.costs.implied_matmuls`)."""
         return self.profile.platform == "cpu" and self.representative(rows) <= 1
+
+    def copying_seconds(self, matrices: Sequence[Expr]) -> Number:
+        """Seconds in which XLA for CPUs copies the larger one of these matrices, two or none, transposed."""
+        if not matrices:
+            return 0.0
+        one, two = (math.prod(map(self.evaluate, m.shape)) for m in matrices)
+        return _COPIED * maximum(one, two) / self.profile.transpose_rate
 
     @property
     def knows_fusions(self) -> bool:
@@ -187,7 +212,7 @@ class OperatorCost(SizedDevice):
                 self._device_inside(site), binding, self.functions, self.cost
             )
             model._running = self._running | {function.name}
-            model.by_operator, model.slower_in_loops = self.by_operator, self.slower_in_loops
+            model.by_operator, model.as_jax_lowers = self.by_operator, self.as_jax_lowers
             model.is_in_loop = self.is_in_loop or site.op in LOOPS
             if site.op == SCAN:
                 whole = site["constants"] + site["carry"]
@@ -489,6 +514,7 @@ class Placed:
     - `place`: what it adds to the kernels of the function, where XLA's fusions are known; None: as the model prices it
       by itself.
     - `slower`: how many times as long it takes as its site by itself.
+    - `by_jax`: what JAX makes of it, where it lowers the program as it is written.
     - `cost`: its cost in one run of the function, without the share that hoisting saves; None: not known yet.
     """
 
@@ -497,6 +523,7 @@ class Placed:
     hoisted_out_of: int
     place: KernelPlace | None
     slower: float
+    by_jax: ByJax = AS_OURS
     cost: NodeCost | None = None
 
     def cost_by(self, model: OperatorCost) -> NodeCost:
@@ -508,6 +535,9 @@ class Placed:
                 found = replace(found, seconds=found.seconds * self.slower)
             if self.place is not None:
                 found = model.in_place(self.site, self.node.annotation, found, self.place)
+            if self.by_jax is not AS_OURS:
+                seconds = found.seconds * self.by_jax.slower + model.copying_seconds(self.by_jax.copied)
+                found = replace(found, seconds=seconds)
             self.cost = found
         return self.cost
 

@@ -142,9 +142,9 @@ def _placed(function: Function, model: OperatorCost, skip: set[Expr]) -> list[Pl
         if (e.op in CORE and not e.args) or e.op in TUPLES:
             continue
         site, slower = matmuls.get(e, (with_hoisting(e, site_of(e), left, model.constants), 1.0))
-        if model.is_in_loop and model.slower_in_loops is not None:
-            slower *= model.slower_in_loops(e)
-        found.append(Placed(e, None if e in inside else site, left.get(e, 0), places.get(e), slower))
+        by_jax = model.as_jax_lowers(e, model.is_in_loop, model.representative)
+        site = None if e in inside else site
+        found.append(Placed(e, site, left.get(e, 0), places.get(e), slower, by_jax))
     return found
 
 

@@ -11,6 +11,7 @@ from relax_eg.extract.fusions.gpu_operators import GpuOperators
 from relax_eg.extract.fusions.operators import CONV, MATMULS, ORDERS, PARTS, REPEATS, SCATTERS
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import Expr
+from relax_eg.ops.sorting import SORTS
 from relax_eg.shapes import Dim
 
 # given: elements of one reduction that a block adds, of the last axis and of another one; above them two kernels add
@@ -21,7 +22,6 @@ _LEFT = 4  # given: sums of parts up to which the step before adds them itself
 _NOTHING = Dim.of(0)
 _MOVES = PARTS | ORDERS | REPEATS | {"concat"}
 RUNNING_SUMS = frozenset(("cumsum", "cumprod"))  # given: those that XLA computes in parts
-_SORTS = frozenset(("sort",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class GpuFurther(GpuOperators):
             # It writes over its first operand: over zeros that are stored for it, or over a copy of an argument.
             is_given = operand in self.free or operand not in self.runs
             return Further(1, 2 * self.bytes(operand)) if is_given else Further()
-        if k.op in _SORTS and k.attr("stable"):
+        if k.op in SORTS and k.attr("stable"):
             places = Dim.of(4 * int(self.elements(k.args[0])))
             return Further(0, places, places)
         if k.op in RUNNING_SUMS:

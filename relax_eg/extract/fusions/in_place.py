@@ -25,7 +25,7 @@ from relax_eg.extract.fusions.seconds import (
 from relax_eg.extract.profiles.profile import PAGE
 from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ops import Site, bytes_of, pattern_kind, site_of
-from relax_eg.ops.movement import moves_last_axis
+from relax_eg.ops.movement import interleaves, moves_last_axis
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import TRANSCENDENTAL
 
@@ -112,6 +112,8 @@ def _loop_seconds(
         seconds = seconds + one_by_one(model, share * flops)
     if p.transpose_rate and moves_last_axis(site) and not place.in_order:
         seconds = seconds + share * elements / p.transpose_rate * _far(model, site, result)
+    if p.transpose_rate and interleaves(site):
+        seconds = seconds + share * elements / p.transpose_rate
     return seconds
 
 

@@ -139,7 +139,7 @@ def _gpu(
         factor_half=16384.0,
         solve_share=0.3,
         solve_half=(4096.0, 512.0),
-        scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
+        scalar_rate={"sort": 0.4e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
         # Assumed for every GPU, from published figures of an H100 (sources in docs/kernels.md); a launch inside a graph
         # as measured on one (docs/gpu.md).
         fused_share=0.76,
