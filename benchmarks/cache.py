@@ -30,7 +30,7 @@ import relax_eg as rx
 from benchmarks import Quick
 from benchmarks.scale import decoder, decoder_specs
 from relax_eg.logs import clock
-from relax_eg.rules.kept_answers import ANSWERS
+from relax_eg.rules.answer_cache import ANSWERS
 
 
 @dataclass(frozen=True)

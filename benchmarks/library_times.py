@@ -56,7 +56,7 @@ from benchmarks.timing import (
     tally,
     told,
 )  # fmt: skip
-from relax_eg.measure.timing import cores
+from relax_eg.processor import cores
 
 LOWEST, LOWEST_MEAN, LONGEST_FIRST = 0.97, 1.05, 1.3
 TIMEOUT = 300.0  # limit: seconds of a process

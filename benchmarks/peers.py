@@ -45,7 +45,7 @@ from benchmarks import Quick
 from benchmarks.peer_programs import JAX, OURS, Program, programs, worker
 from benchmarks.peer_turns import Worker
 from benchmarks.timing import Estimate, duration, geometric_mean, machine
-from relax_eg.measure.timing import cores
+from relax_eg.processor import cores
 
 PEERS = (OURS, JAX, "torch.compile", "torch", "onnxruntime", "tvm")
 ROUNDS, QUICK_ROUNDS = 9, 6  # turns of each; fewer enclose no median

@@ -28,7 +28,8 @@ import jax
 import numpy as np
 
 from benchmarks import CHOSEN
-from relax_eg.measure.timing import cores, median_ranks, time_interleaved
+from relax_eg.measure.timing import median_ranks, time_interleaved
+from relax_eg.processor import cores
 
 if not CHOSEN:
     os.environ["RELAX_EG_CACHE"] = "machine"

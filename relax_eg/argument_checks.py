@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.errors import BoundsError, OptionError, RelaxEgError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -120,6 +120,24 @@ def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[
         return checked
 
     return decorate
+
+
+def need_sizes(function: str, option: str, given: Iterable[Any], known: Sequence[str]) -> None:
+    """BoundsError if one of the names `given` by an option is not among the sizes `known` of a function. `option`: its
+    name if it is a mapping, else its text, `bounds='s < 9'`."""
+    for v in given:
+        if v not in known:
+            has = f"its sizes are {', '.join(known)}" if known else "it has no symbolic sizes"
+            text = option if "=" in option else f"{option}={{{short_repr(v)}: ...}}"
+            raise BoundsError(f"{function}(): no size is named `{v}` ({text}); {has}")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Returns `; did you mean ...?` with up to three names that are similar to `name`; empty if there are none."""
+    import difflib
+
+    found = difflib.get_close_matches(name, sorted(set(names)))
+    return f"; did you mean {' or '.join(f'`{n}`' for n in found)}?" if found else ""
 
 
 def short_repr(value: Any) -> str:

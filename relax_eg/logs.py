@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from relax_eg.argument_checks import FLAG, NONE, PATH, Kind, accepts
+from relax_eg.contexts import holding
 from relax_eg.errors import OptionError, RelaxEgError
 
 log = logging.getLogger("relax_eg")
@@ -107,11 +108,9 @@ def options(
     folder = None if dump is None else Path(dump)
     chosen = {"level": level, "dump": folder, "cache": cache, "sharing": sharing, "progress": progress,
               "least_gain": least_gain}  # fmt: skip
-    token = _options.set(replace(_options.get(), **{k: v for k, v in chosen.items() if v is not None}))
-    try:
-        yield _options.get()
-    finally:
-        _options.reset(token)
+    made = replace(_options.get(), **{k: v for k, v in chosen.items() if v is not None})
+    with holding(_options, made):
+        yield made
 
 
 def cache_is_on() -> bool:
@@ -168,11 +167,8 @@ def clock() -> Generator[dict[str, float]]:
     """Yields the seconds spent in each stage inside the `with` block. Time in a nested stage counts for that stage
     alone."""
     mine = _Clock()
-    token = _clock.set(mine)
-    try:
+    with holding(_clock, mine):
         yield mine.seconds
-    finally:
-        _clock.reset(token)
 
 
 def stage(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -1,7 +1,8 @@
-"""The first processor of this machine, as the system describes it."""
+"""The processors of this machine, as the system describes them."""
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,3 +29,8 @@ def processor_flags() -> tuple[str, ...]:
     """The sorted names of the instruction sets that the processor has; empty where the system does not say."""
     found = _described()
     return tuple(sorted({*found.get("flags", "").split(), *found.get("Features", "").split()}))
+
+
+def cores() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

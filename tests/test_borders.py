@@ -25,21 +25,22 @@ NAME = PACKAGE.name
 
 # What all rooms may import.
 EVERYWHERE = {
-    "errors", "dtypes", "logs", "byte_units", "figures", "limits", "plain_data", "argument_checks", "memo", "reached",
-    "integer_program",
+    "errors", "dtypes", "logs", "byte_units", "figures", "limits", "plain_data", "argument_checks", "memo", "traversal",
+    "contexts", "integer_program",
 }  # fmt: skip
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "dtypes": {"errors"},
-    "logs": {"errors", "argument_checks"},
+    "logs": {"errors", "argument_checks", "contexts"},
     "byte_units": {"errors"},
     "integer_program": {"errors"},
     "figures": set(),
     "limits": set(),
     "memo": set(),
-    "reached": set(),
+    "traversal": set(),
+    "contexts": set(),
     "argument_checks": {"errors"},
     "plain_data": {"errors"},
     "settings": set(),
@@ -104,6 +105,7 @@ OUTSIDE: dict[str, set[str]] = {
         "settings",
         "driver.clock.measured",
         "driver.clock.settling",
+        "driver.clock.turns",
         "driver.spreads.pipelining",
         "driver.spreads.given_placements",
         "driver.optimize",

@@ -19,7 +19,7 @@ from tests.sources import nodes, trees
 
 # Tables of a module that are no memory of calls: what was registered by name, which is all that there is.
 REGISTERED = {
-    "ops/record.py TABLE", "ops/libraries.py LIBRARIES", "ir/expr.py _builders", "rules/kept_answers.py _OPERATORS",
+    "ops/record.py TABLE", "ops/libraries.py LIBRARIES", "ir/expr.py _builders", "rules/answer_cache.py _OPERATORS",
     "driver/cache.py _count", "egraph/engine.py _loaded", "egraph/engine.py _engine_process",
     "ops/host_functions.py HOST_FUNCTIONS",
 }  # fmt: skip

@@ -28,7 +28,7 @@ from relax_eg.cli import app
 from relax_eg.ops.record import TABLE
 from relax_eg.reports import CostReport
 from relax_eg.rules import RuleSet
-from relax_eg.rules.kept_answers import ANSWERS
+from relax_eg.rules.answer_cache import ANSWERS
 from relax_eg.store import StoreWarning
 
 SPECS = ("n n", "n n", "n")
@@ -39,8 +39,8 @@ AT = {"n": 512}
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("RELAX_EG_CACHE", "1")
     monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path / "cache"))
-    # The entries of programs alone are looked at here, those of answers in tests/test_kept_answers.py.
-    monkeypatch.setattr("relax_eg.driver.clock.measured.keep_answers", lambda: None)
+    # The entries of programs alone are looked at here, those of answers in tests/test_answer_cache.py.
+    monkeypatch.setattr("relax_eg.driver.clock.measured.write_answers", lambda: None)
     yield tmp_path / "cache"
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.export
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 import relax_eg as rx
 from relax_eg.cli import app
+from relax_eg.driver.clock import turns
+from relax_eg.extract.report import MeasuredRow
 
 PROGRAM = """
 import jax.numpy as jnp
@@ -27,6 +31,11 @@ def branch(x):
 
 def wave(x):
     return jnp.sin(jnp.exp(x))
+
+def told(x):
+    import jax
+    jax.debug.print("{}", x)
+    return x
 """
 
 GOOD = '''
@@ -246,6 +255,31 @@ def test_a_file_that_is_no_module_text_is_told(folder: Path) -> None:
     (folder / "wrong.relax").write_text("@R.function\ndef main(x: R.Tensor((4,))):\n    return R.expo(x)\n")
     result = CliRunner().invoke(app, ["optimize", str(folder / "wrong.relax")])
     assert result.exit_code == 1 and "wrong.relax,line3:nooperator`expo`" in "".join(text(result).split())
+
+
+def test_programs_are_timed_beside_the_first_as_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, float] = {}
+
+    def timed(programs: dict[str, tuple[Any, float]], **_: Any) -> list[MeasuredRow]:
+        asked.update({name: float(np.sum(call())) for name, (call, _) in programs.items()})
+        return [MeasuredRow(name, predicted, 2e-3, 1.5, 1.25, 2.0) for name, (_, predicted) in programs.items()]
+
+    monkeypatch.setattr(turns, "fastest", timed)
+    chain, saved = f"{folder}/model.py:chain", folder / "m.rxe"
+    assert run("optimize", chain, *CHAIN, "--at", "n=64", "--save", saved).exit_code == 0
+    result = run("bench", chain, saved, *CHAIN, "--at", "n=3")
+    assert result.exit_code == 0, result.output
+    assert text(result).startswith("chain() at n=3: seconds, and how many times faster than as written as written")
+    assert text(result).endswith("m.rxe 2 ms, 1.50 (1.25 to 2.00)")
+    assert list(asked) == ["as written", chain, str(saved)]
+    assert list(asked.values()) == pytest.approx([asked["as written"]] * 3, rel=1e-4) and asked["as written"]
+    for args, said in (
+        ([saved, "--at", "m=3"], "chain(): no size is named `m` (at={'m': ...}); its sizes are n"),
+        ([saved, "--spec", "n"], f"{saved} is saved and not searched again: --spec cannot change it"),
+        ([f"{folder}/model.py:told", "--spec", "n", "--at", "n=3"], "told() does more than compute, and is not timed"),
+    ):
+        refused = run("bench", *args)
+        assert refused.exit_code == 1 and said.replace(" ", "") in text(refused).replace(" ", "")
 
 
 def test_version() -> None:

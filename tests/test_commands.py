@@ -67,6 +67,7 @@ HEAVY = {
     r"python -m benchmarks\.gpu --fidelity": "compiles programs for described GPUs; tests/extract has small ones",
     r"relax-eg (pareto|ablate) .* --measure .*": "times programs; test_pareto.py, test_compare.py have small ones",
     r"relax-eg discover .* --save .*": "a search for laws; tests/discovery and discovery.md have some",
+    r"relax-eg bench .*": "times programs; test_cli.py has the command",
     r"relax-eg verify": "does every proof of the rules that ship over: minutes",
     r"relax-eg calibrate.*": "measures the device for a minute",
 }

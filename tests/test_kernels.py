@@ -296,7 +296,8 @@ def test_equal_kernels_are_one_executable() -> None:
         best = optimized(fn, "n 64", ["64 64"] * 5, at={"n": 64}, rules=rx.rules.default - "library")
     best(random((8, 64))[0], random(*[(64, 64)] * 5))
     assert len(kernels(best)) == 5
-    assert best.runner.compiled_kernels == len(set(kernels(best))) == 1
+    assert len(set(kernels(best))) == 1
+    assert best.runner.executable_count == 2  # the first may not write to the argument, the others take storages over
 
 
 def test_it_runs_at_other_sizes_inside_jit_and_under_grad() -> None:

@@ -7,6 +7,7 @@ it had a buffer of its own, which bounds what the library allocates.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -86,7 +87,5 @@ def library_fusion_bytes(text: str) -> int:
 
 def _bytes_of(dtype: str, shape: str) -> int:
     bits = re.search(r"\d+", dtype)
-    count = _BYTES.get(dtype) or (max(1, int(bits[0]) // 8) if bits else 1)
-    for n in filter(None, shape.split(",")):
-        count *= int(n)
-    return count
+    each = _BYTES.get(dtype) or (max(1, int(bits[0]) // 8) if bits else 1)
+    return math.prod(map(int, filter(None, shape.split(","))), start=each)

@@ -7,6 +7,7 @@ starts with. So from the second call on only results are allocated, which are ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,10 +64,6 @@ class Kernels:
 
     def __len__(self) -> int:
         return len(self._found)
-
-    @property
-    def kinds(self) -> int:
-        return len({key[0] for key in list(self._found)})
 
     def get(self, e: Expr, reads: tuple[Expr, ...], sizes: Mapping[str, int], donated: Donations) -> Any:
         """The executable that computes `e` from arrays of `reads`, or from arrays that these are views of.
@@ -332,7 +329,7 @@ class Call:
         pairs = [
             (e, t)
             for e, t in zip(operands_of(kernel), s.operands, strict=True)
-            if not (e.op == CONSTANT and _is_small(self._shapes[int(t)]))  # type: ignore[arg-type]
+            if not (e.op == CONSTANT and math.prod(self._shapes[int(t)]) <= _INSIDE)  # type: ignore[arg-type]
             and t not in s.workspaces
         ]
         reads = tuple(e for e, _ in pairs)
@@ -418,13 +415,6 @@ def _is_plain(v: Value) -> bool:
     """Whether the elements of a value are whole bytes: neither random keys nor numbers of less than a byte."""
     dtype = v.annotation.dtype
     return dtype in RECORDS and RECORDS[dtype].kind != "k" and RECORDS[dtype].bits >= 8
-
-
-def _is_small(shape: tuple[int, ...]) -> bool:
-    count = 1
-    for n in shape:
-        count *= n
-    return count <= _INSIDE
 
 
 def _sizes_of(a: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:

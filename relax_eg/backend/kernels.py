@@ -158,11 +158,6 @@ class KernelRunner:
         """Bytes of the arrays that are kept for later calls."""
         return sum(c.held_bytes for c in self._calls.values())
 
-    @property
-    def compiled_kernels(self) -> int:
-        """Number of different kernels of the calls; kernels that differ only in sizes or donations count as one."""
-        return self._kernels.kinds
-
     def kernels(self, function: str | None = None) -> list[Expr]:
         """The kernels of a function (by default the entry) in the order in which they run, without those of functions
         that it calls."""

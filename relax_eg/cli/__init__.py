@@ -1,4 +1,4 @@
-"""The command line: `relax-eg optimize | compare | ablate | view | plan | rules | verify | discover | ...`.
+"""The command line: `relax-eg optimize | compare | bench | ablate | view | plan | rules | verify | discover | ...`.
 
 Each command has a module; this one sets the names and the order of the commands.
 """
@@ -12,6 +12,7 @@ import typer
 import relax_eg as rx
 from relax_eg.cli import (
     ablate,
+    bench,
     cache,
     calibrate,
     compare,
@@ -62,6 +63,7 @@ app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
 app.command("view")(view.view)
 app.command("run")(run.run)
+app.command("bench")(bench.bench)
 app.command("rules")(rules.list_rules)
 app.command("verify")(rules.verify)
 app.command("discover")(discover.discover)

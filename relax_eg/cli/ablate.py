@@ -24,7 +24,7 @@ def ablate(
     sets: Annotated[list[str] | None, typer.Option("--set", help=f"{', '.join(SETS)}; all if left out.")] = None,
     target: shared_options.Target = "",
     execution: Annotated[str, typer.Option("--execution", help="kernels: one by one, or whole.")] = "kernels",
-    measure: Annotated[bool, typer.Option("--measure", help="Time every program too, on random arguments.")] = False,
+    measure: shared_options.Timed = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write one HTML file, with pictures.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the comparison as JSON.")] = None,
 ) -> None:

@@ -40,9 +40,7 @@ def compile(
         str, typer.Option("--target", help="Device profile to choose for; default: that of --device, if it has one.")
     ] = "",
     numerics: shared_options.Numerics = "reassociate",
-    execution: Annotated[
-        str, typer.Option("--execution", help="whole; kernels: one by one; or auto: what is predicted to be faster.")
-    ] = "whole",
+    execution: shared_options.AnyExecution = "whole",
     html: Annotated[Path | None, typer.Option("--html", help="Write what is printed here, as a page.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write all of it here.")] = None,
     ptx: Annotated[Path | None, typer.Option("--ptx", help="Write the kernels in PTX here.")] = None,

@@ -52,9 +52,7 @@ def optimize(
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
     measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
     sharing: Annotated[bool, typer.Option(help="Optimize repeated blocks once, or each on its own.")] = True,
-    execution: Annotated[
-        str, typer.Option("--execution", help="whole; kernels: one by one; or auto: what is predicted to be faster.")
-    ] = "whole",
+    execution: shared_options.AnyExecution = "whole",
     memory_limit: Annotated[
         str | None, typer.Option("--memory-limit", help="Bytes of a call beside its arguments, at --at: 80MiB, 2GB.")
     ] = None,

@@ -21,8 +21,8 @@ def pareto(
     weights: shared_options.Weights = None,
     target: shared_options.Target = "",
     numerics: shared_options.Numerics = "reassociate",
-    execution: Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")] = "whole",
-    measure: Annotated[bool, typer.Option("--measure", help="Time every program too, on random arguments.")] = False,
+    execution: shared_options.Execution = "whole",
+    measure: shared_options.Timed = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw bytes over time here: front.svg, front.png.")
     ] = None,

@@ -23,6 +23,10 @@ Rules = Annotated[Path | None, typer.Option("--rules", help="A file with rule se
 Target = Annotated[str, typer.Option("--target", help="Device profile, or the file of one (calibrate).")]
 Numerics = Annotated[str, typer.Option("--numerics", help="exact, reassociate, approximate or quantised.")]
 Execution = Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")]
+AnyExecution = Annotated[
+    str, typer.Option("--execution", help="whole; kernels: one by one; or auto: what is predicted to be faster.")
+]
+Timed = Annotated[bool, typer.Option("--measure", help="Time every program too, on random arguments.")]
 Function = Annotated[str, typer.Argument(help=f"{PROGRAMS}.")]
 SavedToo = Annotated[str, typer.Argument(help=f"{PROGRAMS}{SAVED}.")]
 

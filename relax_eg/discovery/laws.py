@@ -14,7 +14,7 @@ from relax_eg.discovery.table import EqualPair
 from relax_eg.discovery.terms import Term, leaves_of, operators_of, size_of
 from relax_eg.discovery.typings import AXES, ON_LAST_AXIS, Signature, is_symmetric, is_whole, signatures, variables_of
 from relax_eg.errors import DiscoveryError, RelaxEgError
-from relax_eg.ir.expr import VAR, Expr, constant_value, postorder
+from relax_eg.ir.expr import VAR, Expr, constant_value, fresh_name, postorder
 from relax_eg.ops import api
 from relax_eg.rules.book import default
 from relax_eg.rules.checking.check import without_checks
@@ -49,13 +49,7 @@ class Writer:
     # --- names and texts ---
 
     def name(self, c: EqualPair) -> str:
-        stem = re.sub(r"\W", "_", self._stem(c))
-        name, n = stem, 1
-        while name in self._names:
-            n += 1
-            name = f"{stem}_{n}"
-        self._names.add(name)
-        return name
+        return fresh_name(re.sub(r"\W", "_", self._stem(c)), self._names, "_", 2)
 
     def _stem(self, c: EqualPair) -> str:
         t, g = c.left, self.grammar

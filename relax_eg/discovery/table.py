@@ -8,6 +8,7 @@ with that number times the sample points.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -118,10 +119,7 @@ class TermTable:
         found = 0
         self._next = list(self._uses(self.size + 1))
         for _, chosen, _ in self._next:
-            n = 1
-            for key in chosen:
-                n *= len(self._kept[key].terms)
-            found += n
+            found += math.prod(len(self._kept[key].terms) for key in chosen)
         return found
 
     def grow(self) -> list[EqualPair]:
@@ -240,9 +238,7 @@ class TermTable:
     ) -> list[tuple[Order, Term, Type, list[Array], Array]]:
         """The uses of an operator on all combinations of operands from these lists, with their values."""
         lists = [self._kept[key] for key in chosen]
-        count = 1
-        for k in lists:
-            count *= len(k.terms)
+        count = math.prod(len(k.terms) for k in lists)
         params = [operand(self.points, key[0], i) for i, key in enumerate(chosen)]
         root = use(self.points, self.grammar.forms[number], params)
         stacks = [[k.stacked(b) for b in range(len(self.points.sizes))] for k in lists]
@@ -322,10 +318,7 @@ class TermTable:
 
 
 def _elements(t: Type, at: dict[str, int]) -> int:
-    total = 1
-    for d in t[0]:
-        total *= int(d.evaluate(at))
-    return total
+    return math.prod(int(d.evaluate(at)) for d in t[0])
 
 
 def _key(t: Type, row: Array) -> bytes:

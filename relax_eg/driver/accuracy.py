@@ -21,11 +21,11 @@ from relax_eg.ir.heads import PASSIVE, with_operands
 from relax_eg.ops.facts import FACTS
 from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import TABLE
-from relax_eg.reached import reached
 from relax_eg.rules.checking.program_accuracy import inaccurate_results
 from relax_eg.rules.conditions import Claim
 from relax_eg.rules.rule import Instance, equality_rule
 from relax_eg.shapes.relation import read_statement
+from relax_eg.traversal import reached
 
 FactsAmong = Callable[[Collection[str], Expr], Collection[str]]  # the facts among these that an expression has
 Refused = frozenset[tuple[int, int]]  # candidates: a class, and the place in it

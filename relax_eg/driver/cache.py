@@ -35,8 +35,8 @@ from relax_eg.logs import cache_is_on, log_at, raise_if_exhausted, stage
 from relax_eg.plain_data import read_record as checked
 from relax_eg.reports import CostReport
 from relax_eg.rules import RuleSet
+from relax_eg.rules.answer_cache import other_operators
 from relax_eg.rules.content import rule_token
-from relax_eg.rules.kept_answers import other_operators
 from relax_eg.shapes import Scope
 from relax_eg.store import Store
 

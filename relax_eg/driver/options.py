@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from relax_eg.argument_checks import BOUNDS, NONE, Kind, of_types, one_of, short_repr
+from relax_eg.argument_checks import BOUNDS, NONE, Kind, need_sizes, of_types, one_of, short_repr
 from relax_eg.backend.family import KERNELS, WHOLE, SearchSpec
 from relax_eg.backend.lowering.libraries import unavailable_reason
 from relax_eg.byte_units import parse_bytes
@@ -252,7 +252,7 @@ def read_options(
     )
     if execution == AUTO and traced.in_steps:
         execution = WHOLE
-    _known_names(name, "bounds", ranges, known)
+    need_sizes(name, "bounds", ranges, known)
     scope = traced.arguments.scope.child()
     for v, bound in ranges.items():
         if any(isinstance(n, int) and n > LARGEST_INT64 for n in (bound if isinstance(bound, _MANY) else [bound])):
@@ -269,7 +269,7 @@ def read_options(
     assumed = False
     bindings: list[dict[str, int]] = []
     for binding in given or [{}]:
-        _known_names(name, "at", binding, known)
+        need_sizes(name, "at", binding, known)
         for v, size in binding.items():
             if not isinstance(size, int) or isinstance(size, bool):
                 raise BoundsError(f"{name}(): at {v} = {short_repr(size)}; an integer is accepted")
@@ -394,13 +394,6 @@ def _check_limit(traced: Source, option: str, measure: int, assumed: bool) -> No
     if assumed:
         sizes = ", ".join((*traced.size_variables, *traced.cast_variables))
         raise OptionError(f"{option}: sizes to keep it at are needed: at={{...}} with {sizes}")
-
-
-def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    for v in given:
-        if v not in known:
-            has = f"its sizes are {', '.join(known)}" if known else "it has no symbolic sizes"
-            raise BoundsError(f"{name}(): no size is named `{v}` ({option}={{{short_repr(v)}: ...}}); {has}")
 
 
 def _trusted(rules: RuleSet) -> RuleSet:

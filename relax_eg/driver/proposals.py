@@ -17,10 +17,10 @@ from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CONSTANT, VAR, Expr, fresh_name
 from relax_eg.ir.module import Function, Module
-from relax_eg.reached import made_from_below
 from relax_eg.rules.checking.schema_answers import Answers, RecordingAnswers, is_one_block
 from relax_eg.rules.schemas import MEMORY, FactsOf, Made, ProgramQueries, Schema
 from relax_eg.shapes import Dim
+from relax_eg.traversal import made_from_below
 
 Proposal = tuple[Expr, Expr, str]  # a node, an equal expression, the rule
 

@@ -40,11 +40,11 @@ from relax_eg.ir.outline import outline
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.logs import log_at, report_progress
 from relax_eg.ops.record import operators_run_as
-from relax_eg.reached import reached
 from relax_eg.rules.checking.schema_answers import Answers
 from relax_eg.rules.facts.parameter_facts import DeclaredFacts, Facts, facts_of_functions, known_facts
 from relax_eg.rules.schemas import MEMORY, Schema
 from relax_eg.shapes import Scope
+from relax_eg.traversal import reached
 
 Place = tuple[str, int]  # a function, and the number of a block in it
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.argument_checks import accepts, of_types
+from relax_eg.argument_checks import accepts, did_you_mean, of_types
 from relax_eg.driver.options import KINDS, Facts, Options, Sizes, Target, read_options, weight_names
 from relax_eg.driver.prices import call_seconds, is_worthwhile, least_gain, prices
 from relax_eg.driver.program_ends import traced_program
@@ -118,9 +117,7 @@ def _rule(rule: Rule | Schema | str, rules: RuleSet) -> Rule | Schema:
     searched = with_recognitions(rules)
     known = {r.name: r for r in (*searched, *searched.schemas)}
     if rule not in known:
-        near = difflib.get_close_matches(rule, known, 3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise OptionError(f"why_not: no rule `{rule}` in set `{rules.name}`{hint}")
+        raise OptionError(f"why_not: no rule `{rule}` in set `{rules.name}`{did_you_mean(rule, known)}")
     return known[rule]
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from relax_eg.dtypes import dtype_of, kind
 from relax_eg.errors import ShapeError
-from relax_eg.reached import made_from_below
 from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
 from relax_eg.tir.functions import FUNCTIONS, functions_with_trait
+from relax_eg.traversal import made_from_below
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ positions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -80,10 +81,7 @@ def unmerge_layout(layout: TensorLayout) -> TensorLayout:
 
 
 def axis_size(axis: Axis) -> Dim:
-    total = Dim.of(1)
-    for digit in axis:
-        total = total * digit.size
-    return total
+    return math.prod((digit.size for digit in axis), start=Dim.of(1))
 
 
 def merge_digits(digits: Iterable[Digit], moves: Moves) -> Axis:

@@ -13,7 +13,7 @@ from relax_eg.dynamic.fitting import CapacityFit, make_fit, shape_at
 from relax_eg.dynamic.layout import TensorLayout
 from relax_eg.dynamic.lowering import CapacityRun, CapacitySizes, capacity_of
 from relax_eg.errors import BoundsError, OptionError, ShapeError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of, substitute
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, dims_of, substitute
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.expr import CALL, FUNCTION, Expr
 from relax_eg.ir.lattice import covers
@@ -143,20 +143,8 @@ class CapacityPlan:
 
     def input_shapes(self, capacities: Mapping[str, int], fixed: Mapping[str, int] | None = None) -> list[Any]:
         """The shape of each leaf at capacity. `fixed`: sizes of the entry that are not in `dims`."""
-        return [
-            self._shape(p.annotation, capacities, fixed or {})
-            for p in self.module.main.params
-            if isinstance(p.annotation, Tensor)
-        ]
-
-    def output_shapes(self, capacities: Mapping[str, int], fixed: Mapping[str, int] | None = None) -> Any:
-        """The shape of each result at capacity, in the structure of the entry's result."""
-        return self._shape(self.module.main.annotation, capacities, fixed or {})
-
-    def _shape(self, annotation: Annotation, capacities: Mapping[str, int], fixed: Mapping[str, int]) -> Any:
-        if isinstance(annotation, Tuple):
-            return tuple(self._shape(f, capacities, fixed) for f in annotation.fields)
-        return self.shape_of(annotation, {**fixed, **capacities})
+        annotations = [p.annotation for p in self.module.main.params]
+        return [self.shape_of(a, {**(fixed or {}), **capacities}) for a in annotations if isinstance(a, Tensor)]
 
     def shape_of(
         self, a: Annotation, sizes: Mapping[str, int], room: Mapping[str, int] | None = None

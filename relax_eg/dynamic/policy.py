@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
 
-from relax_eg.argument_checks import Kind, short_repr
+from relax_eg.argument_checks import Kind, need_sizes, short_repr
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.shapes import Scope
 
@@ -312,10 +312,7 @@ def read_policy(
     variables = (*variables, *found)
     capacities: Any = POWERS if dynamic.capacities is None else dynamic.capacities
     by_name: Mapping[Any, Any] = capacities if isinstance(capacities, Mapping) else dict.fromkeys(variables, capacities)
-    for v in by_name:
-        if v not in variables:
-            has = f"its sizes are {', '.join(variables)}" if variables else "it has no symbolic sizes"
-            raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{short_repr(v)}: ...}}); {has}")
+    need_sizes(name, "capacities", by_name, variables)
     ladders = {v: _ladder(v, by_name.get(v, POWERS), scope.bounds(v)[1], v in found) for v in variables}
     donated = (dynamic.donated,) if isinstance(dynamic.donated, str) else tuple(dynamic.donated or ())
     return Policy(

@@ -17,9 +17,9 @@ from relax_eg.ir.heads import CONTROL, LEAVES
 from relax_eg.logs import stage
 from relax_eg.ops import Site, call
 from relax_eg.ops.partial_annotations import MAX_RANK
-from relax_eg.reached import operands_first
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import is_plain
+from relax_eg.traversal import operands_first
 
 _T = TypeVar("_T")
 _Key = tuple[str, tuple[int, ...], tuple[Dim, ...]]  # a node: its opcode's symbol, classes of its operands, its sizes

@@ -25,7 +25,7 @@ from relax_eg.egraph.engine import Engine, TableRow, Value
 from relax_eg.egraph.patterns import Compiled
 from relax_eg.egraph.query import QueryAtom
 from relax_eg.ir.expr import Expr
-from relax_eg.reached import reached
+from relax_eg.traversal import reached
 
 COUNTED_PER_SECOND = 5_000_000  # chosen: matches that a counter finds in a second, about half of the measured number
 ALWAYS_COUNTABLE = 1_000_000.0  # limit: matches that may be counted whatever the budget of seconds

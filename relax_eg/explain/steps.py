@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.libraries import instantiate
-from relax_eg.reached import operands_first
 from relax_eg.rules import Instance, Rule, Schema
 from relax_eg.rules.checking.schema_answers import Answers
 from relax_eg.shapes import Dim
+from relax_eg.traversal import operands_first
 
 
 @dataclass(frozen=True, eq=False, slots=True)

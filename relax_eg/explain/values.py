@@ -19,11 +19,11 @@ from relax_eg.ops.difference import is_inexact, largest_difference, largest_magn
 from relax_eg.ops.facts import FACTS, violation
 from relax_eg.ops.interpret import as_arrays
 from relax_eg.ops.keys import words_from_keys
-from relax_eg.reached import leaves
 from relax_eg.rules.checking.samples import adapt_values, limits
 from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.facts.parameter_facts import Facts
 from relax_eg.shapes import Dim, Scope
+from relax_eg.traversal import leaves
 
 Array = np.ndarray[Any, Any]
 # limit: largest size that is drawn without a number; largest size near a number of the program; elements of an array

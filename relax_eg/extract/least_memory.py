@@ -26,9 +26,9 @@ from relax_eg.ir.heads import CORE, STATIC
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, get, pattern_kind, site_of
 from relax_eg.ops.record import movement_operators, operators_run_as
-from relax_eg.reached import operands_first
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
+from relax_eg.traversal import operands_first
 
 # Operators that XLA may replace by what reads not all of their operands.
 _MAY_NOT_READ = frozenset(("power", "scatter", "dynamic_update_slice"))

@@ -9,7 +9,6 @@ function's own trace at each combination of sizes that runs it.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +35,12 @@ _OF_SIZES: Sequence[tuple[Callable[[float], float], Callable[[Any], Any]]] = (
     (lambda n: 1 / n, lambda n: 1 / n),
     (math.sqrt, jnp.sqrt),
     (lambda n: 1 / math.sqrt(n), lambda n: 1 / jnp.sqrt(n)),
+)
+# Sizes that are computed from two others, and the second one by the result and the first one.
+_OF_TWO: Sequence[tuple[Callable[[Any, Any], Any], Callable[[int, int], int | None]]] = (
+    (operator.mul, lambda v, n: v // n if n and v % n == 0 else None),
+    (operator.add, operator.sub),
+    (operator.sub, lambda v, n: n - v),
 )
 _ROUNDED = 1e-6  # chosen: relative difference between numbers that were computed from sizes in float32 and float64
 
@@ -100,9 +105,10 @@ class _Sizes:
         for factor, more, size in sorted(whole, key=lambda line: (line[0] != 1, line[1] != 0)):
             if factor == 1 or more == 0:
                 return size * factor + more
-        for of_two in (operator.mul, operator.add, operator.sub):
-            for (numbers, size), (others, other) in itertools.product(known, known):
-                if all(v == of_two(n, m) for v, n, m in zip(values, numbers, others, strict=True)):
+        for of_two, missing in _OF_TWO:
+            for numbers, size in known:
+                other = self._known.get(tuple(map(missing, values, numbers)))
+                if other is not None:
                     return of_two(size, other)
         for factor, more, size in whole:
             return size * factor + more

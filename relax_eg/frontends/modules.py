@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from relax_eg.errors import OperatorError, SpecError, WellFormedError
 from relax_eg.frontends.partial_evaluation import partially_evaluated
 from relax_eg.frontends.placing import with_copies
-from relax_eg.frontends.specs import Arguments, HasArguments, need_sizes, read_arguments
+from relax_eg.frontends.specs import Arguments, HasArguments, need_stated_sizes, read_arguments
 from relax_eg.frontends.symbolic import SymbolicSizes
 from relax_eg.frontends.tail_recursion import with_loops
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, is_first_order
@@ -185,7 +185,7 @@ def prepare_module(
             "  accepted: the module that it was lowered from"
         )
     entry = module.main
-    need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
+    need_stated_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
     with_more = replace(entry, assume=(*entry.assume, *assume))
     module = Module(tuple(with_more if f is entry else f for f in module))
     placed = with_copies(with_dataflow_blocks(deduce_module(module)))

@@ -40,7 +40,7 @@ from relax_eg.ir.memory import outputs_of, tensor_bytes
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.placements import device_name
 from relax_eg.ir.steps import calls_value, is_data_dependent, passed_functions, stepped_functions
-from relax_eg.reached import connected
+from relax_eg.traversal import connected
 
 TYPICAL = 128  # chosen: elements of a size that is not known; only the ratios of bytes count
 

@@ -19,10 +19,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from relax_eg.argument_checks import need_sizes
 from relax_eg.dtypes import KEY_DTYPE, numpy_dtype
-from relax_eg.errors import BoundsError, SpecError, TraceError
+from relax_eg.errors import SpecError, TraceError
 from relax_eg.frontends.symbolic import SymbolicSizes, constraints_of, is_symbolic, to_dim, variables_of
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import fresh_name
 from relax_eg.shapes import Dim, Scope, parse_spec
 from relax_eg.shapes.spec import ANY_KEY, Star
 
@@ -164,7 +166,8 @@ def read_arguments(
     sizes.add_hints([*Scope(assume=assume).to_constraints(), *hints])
     used: set[str] = set()
     leaves = [_leaf(path, argument, identifier(path, used), spec, sizes) for argument, path, spec in named]
-    need_sizes(name, assume, sorted({v for leaf in leaves for d in leaf.annotation.shape or () for v in d.variables}))
+    known = sorted({v for leaf in leaves for d in leaf.annotation.shape or () for v in d.variables})
+    need_stated_sizes(name, assume, known)
     return Arguments(signature, tuple(leaves), tree, Scope.from_constraints(constraints))
 
 
@@ -176,12 +179,10 @@ def argument_paths(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
     return [_path(signature, len(args), keys) for keys, _ in flat]
 
 
-def need_sizes(name: str, assume: Iterable[str], known: Sequence[str]) -> None:
+def need_stated_sizes(name: str, assume: Iterable[str], known: Sequence[str]) -> None:
     """BoundsError if a statement in `assume` names a size that is not in `known`, the sizes of function `name`."""
     for text in assume:
-        for v in sorted(variables_of(text) - set(known)):
-            has = f"its sizes are {', '.join(known)}" if known else "it has no symbolic sizes"
-            raise BoundsError(f"{name}(): no size is named `{v}` (bounds={text!r}); {has}")
+        need_sizes(name, f"bounds={text!r}", sorted(variables_of(text)), known)
 
 
 def _constraints(specs: Iterable[tuple[str, Any]]) -> list[str]:
@@ -246,12 +247,7 @@ def identifier(path: str, used: set[str]) -> str:
     name = re.sub(r"\W+", "_", path).strip("_") or "x"
     if name[0].isdigit() or keyword.iskeyword(name):
         name = f"x_{name}"
-    chosen, count = name, 1
-    while chosen in used:
-        count += 1
-        chosen = f"{name}_{count}"
-    used.add(chosen)
-    return chosen
+    return fresh_name(name, used, "_", 2)
 
 
 def _leaf(path: str, argument: str, name: str, spec: Any, sizes: SymbolicSizes) -> Leaf:

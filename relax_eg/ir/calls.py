@@ -44,8 +44,8 @@ from relax_eg.ir.lattice import annotation_clash, join
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.origin import Origin
 from relax_eg.limits import KEPT
-from relax_eg.reached import derived, operands_first, reached
 from relax_eg.shapes import Dim
+from relax_eg.traversal import derived, operands_first, reached
 
 # Suffix of a callee's size variables when they appear beside the caller's. No variable name ends in this letter.
 _CALLEE = "\u02c1"

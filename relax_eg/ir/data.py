@@ -27,7 +27,7 @@ from relax_eg.ir.annotations import (
     inside,
     with_inside,
 )
-from relax_eg.reached import reached
+from relax_eg.traversal import reached
 
 _WANTED = 'a constructor and the annotations of its fields, as Cons=("a", "List(a)") of data_type("List(a)", ...)'
 SHOWN_PLACE = 120  # chosen: characters of the place of a value that an error names

@@ -249,14 +249,16 @@ def var(name: str, annotation: Annotation) -> Expr:
     return node(VAR, (), (("name", name),), annotation)
 
 
-def unused_name(stem: str, taken: Container[str]) -> str:
-    """Returns the first of `stem`, `stem1`, `stem2`, ... that is not in `taken`."""
-    return next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
+def unused_name(stem: str, taken: Container[str], joint: str = "", first: int = 1) -> str:
+    """Returns the first of `stem`, `stem1`, `stem2`, ... that is not in `taken`. `joint` stands before the numbers,
+    which begin with `first`."""
+    numbered = (f"{stem}{joint}{i}" for i in itertools.count(first))
+    return stem if stem not in taken else next(name for name in numbered if name not in taken)
 
 
-def fresh_name(stem: str, taken: set[str]) -> str:
-    """Returns the first of `stem`, `stem1`, `stem2`, ... that is not in `taken`, and adds it there."""
-    taken.add(name := unused_name(stem, taken))
+def fresh_name(stem: str, taken: set[str], joint: str = "", first: int = 1) -> str:
+    """Returns `unused_name(...)`, and adds it to `taken`."""
+    taken.add(name := unused_name(stem, taken, joint, first))
     return name
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from relax_eg.argument_checks import did_you_mean
 from relax_eg.errors import OperatorError, SpecError
 from relax_eg.ir import heads
 from relax_eg.ir.annotations import Annotation, Data, Tensor, Tuple, dims_of
@@ -24,7 +25,7 @@ from relax_eg.ir.nested import NestedFunctions
 from relax_eg.ir.origin import Origin
 from relax_eg.ir.partition import casts_of_data
 from relax_eg.ir.patterns import MatchReader, PlainLines, with_one_return
-from relax_eg.ir.reader import did_you_mean, is_docstring, is_size_declaration, unqualified_name
+from relax_eg.ir.reader import is_docstring, is_size_declaration, unqualified_name
 from relax_eg.ir.reading import ModuleScope
 from relax_eg.ir.steps import effect_of
 from relax_eg.ir.values import ExpressionReader

@@ -14,6 +14,7 @@ a branch or a loop.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -118,10 +119,7 @@ def tensor_bytes(annotation: Annotation) -> Dim | None:
     """Returns the size of a tensor in bytes, or None if its shape or dtype is not known."""
     if not isinstance(annotation, Tensor) or annotation.shape is None or annotation.dtype is None:
         return None
-    count = Dim.of(itemsize(annotation.dtype))
-    for d in annotation.shape:
-        count = count * d
-    return count
+    return math.prod(annotation.shape, start=Dim.of(itemsize(annotation.dtype)))
 
 
 def check_memory(function: Function) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from relax_eg.argument_checks import did_you_mean
 from relax_eg.ir.annotations import DataType
 from relax_eg.ir.expr import fresh_name
-from relax_eg.ir.reader import Source, did_you_mean
+from relax_eg.ir.reader import Source
 
 PATTERNS = "constructors such as List.Cons(head, tail), numbers, True, False, names, `_`, and `|` between such"
 RESULT = "result"  # the name of what a function with several `return`s returns

@@ -8,6 +8,7 @@ Relax's: `S[0], R` is split along dimension 0 over the first axis of the mesh an
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -86,18 +87,12 @@ class DeviceMesh:
     @property
     def devices(self) -> int:
         """The number of devices."""
-        found = 1
-        for k in self.sizes:
-            found *= k
-        return found
+        return math.prod(self.sizes)
 
     def span(self, axis: int) -> int:
         """The number of neighbouring devices among which a group along an axis lies: its size times those of the axes
         after it."""
-        found = 1
-        for k in self.sizes[axis:]:
-            found *= k
-        return found
+        return math.prod(self.sizes[axis:])
 
     def __str__(self) -> str:
         return ", ".join([*([self.device] if self.device else []), *(f"{n}={k}" for n, k in self.axes)])

@@ -12,11 +12,12 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from relax_eg.argument_checks import did_you_mean
 from relax_eg.errors import RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
 from relax_eg.ir.host_calls import is_host_call
-from relax_eg.ir.reader import did_you_mean, dotted_name, unqualified_name
+from relax_eg.ir.reader import dotted_name, unqualified_name
 from relax_eg.ir.reading import Functions, ReadingState
 from relax_eg.ir.steps import is_data_dependent
 from relax_eg.plain_data import DAMAGED

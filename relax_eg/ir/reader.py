@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from relax_eg.dtypes import DEFAULTS, RECORDS, names_where
@@ -29,10 +28,10 @@ from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import foreign_at
 from relax_eg.ir.literals import Array, array_of, unpack
 from relax_eg.ir.origin import Origin, read_origin
-from relax_eg.reached import reached
 from relax_eg.shapes import Dim
 from relax_eg.tir.imperative import size_of
 from relax_eg.tir.source_text import SourceText
+from relax_eg.traversal import reached
 
 Node: TypeAlias = "ast.expr | ast.stmt | ast.arg | ast.keyword"
 
@@ -52,12 +51,6 @@ FUNCTION_ATTRIBUTES = (
     'R.func_attr({"assume": ["n % 8 == 0", ...]}), or bounds of sizes as {"tir_var_upper_bound": {"n": 4096}}, '
     "tir_var_lower_bound likewise"
 )
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Returns `; did you mean ...?`, or an empty string if no name is similar."""
-    found = difflib.get_close_matches(name, sorted(set(names)), 2)
-    return f"; did you mean {' or '.join(f'`{n}`' for n in found)}?" if found else ""
 
 
 class Source(SourceText):

@@ -18,7 +18,7 @@ from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CLOSURE, COND, FUNCTION, MA
 from relax_eg.ir.heads import BEYOND_TENSORS, MEMORY, REFERENCES
 from relax_eg.ir.host_calls import is_host_call
 from relax_eg.ir.module import Function, Module
-from relax_eg.reached import reached
+from relax_eg.traversal import reached
 
 VALUES = "function values"  # stands among the names of functions for those that are called as values
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from relax_eg.argument_checks import did_you_mean
 from relax_eg.errors import ModuleTextError, OperatorError, RelaxEgError, UndecidedError
 from relax_eg.ir import heads
 from relax_eg.ir.annotations import (
@@ -30,7 +31,7 @@ from relax_eg.ir.literals import array_of
 from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.printer import RESERVED
 from relax_eg.ir.python_syntax import METHODS, PROPERTIES, PythonExpressionReader
-from relax_eg.ir.reader import did_you_mean, unqualified_name
+from relax_eg.ir.reader import unqualified_name
 from relax_eg.ir.reading import ModuleScope, ReadingState
 from relax_eg.ir.upstream import UpstreamForms, names_program
 from relax_eg.shapes import Dim

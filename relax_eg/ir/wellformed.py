@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import unicodedata
 from collections.abc import Collection, Hashable, Iterable
 from functools import lru_cache
 from typing import NoReturn
 
+from relax_eg.argument_checks import did_you_mean
 from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
 from relax_eg.ir import heads
 from relax_eg.ir.annotations import (
@@ -34,9 +34,9 @@ from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
 from relax_eg.limits import CALL_DEPTH, CALLS, KEPT
 from relax_eg.logs import stage
-from relax_eg.reached import derived, operands_first
 from relax_eg.shapes import Binder
 from relax_eg.shapes.relation import read_statement
+from relax_eg.traversal import derived, operands_first
 
 
 @stage("check")
@@ -169,7 +169,7 @@ class _FunctionCheck:
             if not self.is_entry:
                 self._fail(None, f"`{text}`: only the entry of a module assumes; match_cast asserts inside")
             for name in sorted(names - self.sizes):
-                self._fail(None, f"`{text}`: no size is named `{name}`{_suggestion(name, self.sizes)}")
+                self._fail(None, f"`{text}`: no size is named `{name}`{did_you_mean(name, self.sizes)}")
 
     def _solvable(self) -> None:
         named = [x for p in self.function.params for x in named_sizes(str(p.attr("name")), p.annotation)]
@@ -229,7 +229,7 @@ class _FunctionCheck:
             self._field(e)
         elif e.op == heads.FUNCTION and e.attr("name") not in self.arity:
             name = e.attr("name")
-            self._fail(e, f"the module has no function `{name}`{_suggestion(name, self.arity)}")
+            self._fail(e, f"the module has no function `{name}`{did_you_mean(name, self.arity)}")
         elif e.op == heads.CALL:
             self._call(e)
         elif e.op == heads.CONSTRUCT:
@@ -251,7 +251,7 @@ class _FunctionCheck:
         if e in self.outputs:
             self._fail(e, f"`{name}` is an output of this dataflow block; inside the block its value is to be used")
         if bound is None:
-            self._fail(e, f"`{name}` is not defined before its use{_suggestion(name, self.bound)}")
+            self._fail(e, f"`{name}` is not defined before its use{did_you_mean(name, self.bound)}")
         self._fail(e, f"`{name}` is bound as {bound.annotation} and used as {e.annotation}")
 
     def _field(self, e: Expr) -> None:
@@ -320,7 +320,7 @@ class _FunctionCheck:
                 self._fail(
                     e,
                     f"the size `{name}` is not known here: no parameter and no earlier match_cast brings it in"
-                    + _suggestion(name, self.sizes),
+                    + did_you_mean(name, self.sizes),
                 )
 
     def _fail(self, e: Expr | None, problem: str) -> NoReturn:
@@ -335,11 +335,6 @@ class _FunctionCheck:
 def _is_name(name: str) -> bool:
     # Python normalizes identifiers to NFKC, so text with another form would not read back.
     return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
-
-
-def _suggestion(name: str, names: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, sorted(names), 1)
-    return f"; did you mean `{found[0]}`?" if found else ""
 
 
 def _node_text(e: Expr) -> str:

@@ -14,8 +14,7 @@ import jax
 from relax_eg.extract.profiles.devices import nearest_profile
 from relax_eg.extract.profiles.machine import Machine
 from relax_eg.extract.profiles.profile import Profile
-from relax_eg.measure.timing import cores
-from relax_eg.processor import processor_flags, processor_name
+from relax_eg.processor import cores, processor_flags, processor_name
 
 # given: by the processor flags of Linux, the bits of vector registers, widest first
 _VECTORS = (("avx512f", 512), ("sve", 256), ("avx", 256), ("asimd", 128), ("neon", 128), ("sse2", 128))

@@ -7,7 +7,6 @@ call is the lower quartile of many samples, because other work on the machine ad
 from __future__ import annotations
 
 import math
-import os
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -72,11 +71,6 @@ def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
         fewest = math.ceil(1 - math.log2(1.0 - confidence))
         raise ValueError(f"{count} samples enclose no median with {confidence:.2%}; {fewest} or more do")
     return low, count - 1 - low
-
-
-def cores() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _sample(call: Call, repeats: int) -> float:

@@ -31,6 +31,7 @@ from relax_eg.ir import (
     var,
 )
 from relax_eg.ir.calls import reachable_functions
+from relax_eg.ir.expr import fresh_name
 from relax_eg.ir.heads import STATIC
 from relax_eg.memory.plan import Plan
 from relax_eg.memory.program import MemoryProgram, Step, Tree, operands_of
@@ -78,11 +79,7 @@ class _Lowering:
         return Module((entry, *reachable_functions(entry.expressions(), {g.name: g for g in self.module})))
 
     def _bind(self, name: str, value: Expr) -> Expr:
-        n, own = 0, name
-        while own in self.names:
-            n, own = n + 1, f"{name}_{n + 1}"
-        self.names.add(own)
-        bound = var(own, value.annotation)
+        bound = var(fresh_name(name, self.names, "_"), value.annotation)
         self.bindings.append(Binding(bound, value))
         return bound
 

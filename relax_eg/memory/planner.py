@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relax_eg.argument_checks import BOUNDS, FLAG, Kind, accepts, one_of, short_repr
+from relax_eg.argument_checks import BOUNDS, FLAG, Kind, accepts, did_you_mean, one_of, short_repr
 from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
 from relax_eg.ir import Expr, Module
 from relax_eg.memory.liveness import Liveness, Results, liveness
@@ -218,10 +217,8 @@ def _scope(module: Module, bounds: Bounds | None, names: Sequence[str]) -> Scope
     ranges, statements = split_bounds(bounds)
     for name in ranges:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
-            known = ", ".join(names) or "none"
-            raise BoundsError(f"{module.main.name}(): bounds name `{name}`, which is no size; its sizes: {known}{hint}")
+            known = f"{', '.join(names) or 'none'}{did_you_mean(name, names)}"
+            raise BoundsError(f"{module.main.name}(): bounds name `{name}`, which is no size; its sizes: {known}")
     scope = Scope(assume=module.main.assume)
     for name, bound in ranges.items():
         scope.bound(name, bound, "plan_memory(bounds=...)")

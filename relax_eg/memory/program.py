@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from relax_eg import reached
+from relax_eg import traversal
 from relax_eg.dtypes import itemsize
 from relax_eg.ir import Expr, Tensor, dims_of
 from relax_eg.ir.heads import STATIC
@@ -163,7 +163,7 @@ class MemoryProgram:
 
 def leaves(tree: Tree) -> Iterator[int]:
     """The values in a tree, in order."""
-    return (t for t in reached.leaves(tree, lambda t: t if isinstance(t, tuple) else None) if isinstance(t, int))
+    return (t for t in traversal.leaves(tree, lambda t: t if isinstance(t, tuple) else None) if isinstance(t, int))
 
 
 def operands_of(e: Expr) -> tuple[Expr, ...]:

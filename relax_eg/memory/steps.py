@@ -37,9 +37,9 @@ from relax_eg.memory.program import (
 )
 from relax_eg.ops.fused import VIEWS, viewed_value
 from relax_eg.ops.transfers import ON_HOST
-from relax_eg.reached import reached
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.tir import Read, Stage, TensorProgram, walk
+from relax_eg.traversal import reached
 
 # In-place operands of a kernel: the operands over which an output may be written.
 

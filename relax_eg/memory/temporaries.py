@@ -3,6 +3,7 @@ from equations, and added to the steps as workspaces."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
@@ -140,7 +141,5 @@ def _reduces(stage: Stage) -> bool:
 
 
 def _bytes(buffer: Buffer, placed: ProgramUse, sizes: Mapping[str, Dim]) -> Dim:
-    count = Dim.of(itemsize(buffer.dtype))
-    for d in buffer.shape:
-        count = count * d.substitute(placed.sizes)
-    return count.substitute(sizes)
+    shape = (d.substitute(placed.sizes) for d in buffer.shape)
+    return math.prod(shape, start=Dim.of(itemsize(buffer.dtype))).substitute(sizes)

@@ -283,11 +283,8 @@ class AxisPrices:
 
     def keeps_sum(self, v: int, way: ValueWay, s: SplitStrategy) -> bool:
         """Whether the partial sum that a strategy makes of a value may stay one: it does not depend on padding."""
-        n = self.n
-        for choice, k in self.others:
-            chosen = None if choice is None else choice.chosen.get(v)
-            n *= k if chosen is not None and chosen.strategy == s else 1
-        return is_even(way, s, n)
+        chosen = ((None if choice is None else choice.chosen.get(v), k) for choice, k in self.others)
+        return is_even(way, s, self.n * math.prod(k for c, k in chosen if c is not None and c.strategy == s))
 
     def _at_least(self, d: Dim, n: int) -> bool:
         low, _ = self.scope.interval(d)
@@ -297,18 +294,15 @@ class AxisPrices:
         """Whether a value has a place for every device in a part, with the other axes that split the same dimension."""
         if not isinstance(part, int):
             return True
-        n = self.n
-        for choice, k in self.others:
-            n *= k if choice is not None and (choice.part(v) == part or part in choice.needed.get(v, ())) else 1
+        others = ((c, k) for c, k in self.others if c is not None)
+        n = self.n * math.prod(k for c, k in others if c.part(v) == part or part in c.needed.get(v, ()))
         return int(self.program.values[v].shape[part].evaluate(self.binding)) >= n
 
     def divides(self, v: int, part: Part) -> bool:
         """Whether the pieces of an input or output are equal for all sizes, as JAX needs."""
         if not isinstance(part, int):
             return part == REPLICATED
-        n = self.n
-        for choice, k in self.others:
-            n *= k if choice is not None and choice.part(v) == part else 1
+        n = self.n * math.prod(k for c, k in self.others if c is not None and c.part(v) == part)
         d = self.program.values[v].shape[part]
         return self.scope.equal(d % n, 0) is True and int(d.evaluate(self.binding)) >= n
 

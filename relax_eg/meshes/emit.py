@@ -29,8 +29,8 @@ from relax_eg.meshes.search import Spreading
 from relax_eg.meshes.strategies import Ring
 from relax_eg.ops import api as op
 from relax_eg.ops.placing import ANNOTATE_SHARDING
-from relax_eg.reached import made_from_below
 from relax_eg.shapes import Dim
+from relax_eg.traversal import made_from_below
 
 Parts = tuple[Part, ...]
 Batch = Callable[[Function, Sequence[bool], Dim], Function | None]

@@ -13,9 +13,9 @@ from itertools import combinations
 
 from relax_eg.dtypes import dtype_of
 from relax_eg.limits import MANY_KEPT
-from relax_eg.reached import made_from_below
 from relax_eg.tir.expr import Apply, Cast, Const, Read, Reduce, Scalar, Select, walk
 from relax_eg.tir.program import TensorProgram
+from relax_eg.traversal import made_from_below
 
 _MOST_COMBINED = 4  # limit: operands of which all combinations are looked at; of more, each alone and all together
 

@@ -25,8 +25,8 @@ from relax_eg.meshes.program import HANDING_ON
 from relax_eg.meshes.strategies import SplitStrategy, strategies
 from relax_eg.ops.fused import program_at
 from relax_eg.ops.record import call
-from relax_eg.reached import operands_first
 from relax_eg.shapes import Dim
+from relax_eg.traversal import operands_first
 
 _PASSES = 64  # limit: passes over a body; each finds more values that have a batch
 

@@ -11,7 +11,7 @@ from relax_eg.ir.expr import VAR
 from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.meshes.choices import AxisChoice, ChosenWay
 from relax_eg.meshes.program import SpreadProgram
-from relax_eg.reached import operands_first
+from relax_eg.traversal import operands_first
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from relax_eg.ir.placements import REPLICATED, DeviceMesh, MeshPlacement, Part
 from relax_eg.meshes.strategies import SplitStrategy, rings, strategies
 from relax_eg.ops import bytes_of
 from relax_eg.ops.placing import ANNOTATE_SHARDING
-from relax_eg.reached import reached
 from relax_eg.shapes import Dim
+from relax_eg.traversal import reached
 
 # Nodes whose functions are spread like the code around them. What others run is computed whole on every device.
 FOLLOWED = frozenset((heads.SCAN, heads.WHILE, heads.COND, heads.CALL))

@@ -24,14 +24,14 @@ from relax_eg.meshes.program import SpreadProgram
 from relax_eg.meshes.strategies import SplitStrategy
 from relax_eg.ops import api as op
 from relax_eg.ops.record import call
-from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
+from relax_eg.rules.answer_cache import AnswerCache, checked_reason
 from relax_eg.shapes import Dim
 
 _JOINED = {PARTIAL["sum"]: op.add, PARTIAL["max"]: op.maximum, PARTIAL["min"]: op.minimum}
 _BEFORE, _OWN, _AFTER = (Dim.var(f"places_{name}") for name in ("before", "own", "after"))
 _SECONDS = 1.0  # limit: processor time of a proof
 _NO_STATEMENT = "no statement"
-_KEPT = KeptAnswers("strategy", MANY_KEPT, str, checked_reason)
+_KEPT = AnswerCache("strategy", MANY_KEPT, str, checked_reason)
 Statement = tuple[Expr, Expr, tuple[Expr, ...]]  # two sides, and what they hold for all values of
 
 

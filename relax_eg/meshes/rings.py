@@ -26,8 +26,8 @@ from relax_eg.ir.placements import DeviceMesh
 from relax_eg.meshes.program import SpreadProgram
 from relax_eg.meshes.strategies import Ring
 from relax_eg.ops import api as op
-from relax_eg.reached import reached
 from relax_eg.shapes import Dim
+from relax_eg.traversal import reached
 
 Numbers = np.ndarray[Any, Any]
 Built = tuple[Expr, Function]

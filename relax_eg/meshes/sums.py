@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from relax_eg.ir.placements import PARTIAL_SUM
 from relax_eg.meshes.program import SpreadProgram, ValueWay
 from relax_eg.meshes.strategies import SplitStrategy
-from relax_eg.reached import reached
+from relax_eg.traversal import reached
 
 JOINED = 30 << 20  # given: bytes of sums that XLA sends as one (`xla_gpu_all_reduce_combine_threshold_bytes`)
 _SMALLER = 2.0  # limit: how much smaller than a partial sum what is made of it has to be for it to wait

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -173,9 +174,7 @@ def avg_pool(x: Operand, window: Steps, strides: Steps | None = None, padding: P
     """The mean of every window of (batch, channels, *space); padding counts as zeros."""
     (value,) = operands("avg_pool", x)
     total = _pool("avg_pool", "sum", value, window, strides, padding)
-    count = 1
-    for size in _steps("avg_pool", window, value.ndim - 2):
-        count *= size
+    count = math.prod(_steps("avg_pool", window, value.ndim - 2))
     return call("divide", operands("avg_pool", total, count))
 
 

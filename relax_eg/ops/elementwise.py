@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from relax_eg.dtypes import NUMBERS, is_integer, kind
@@ -72,18 +73,20 @@ def jax_broadcast(*arrays: Any) -> tuple[Any, ...]:
     )
 
 
+def _at_each_place(function: Callable[..., Scalar], site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    shape = broadcast(site, [b.shape for b in buffers])
+    stage = compute("out", shape, lambda *i: function(site, *(read_aligned(b, i, shape) for b in buffers)))
+    return program(site.op, buffers, stage)
+
+
 def pointwise(function: Callable[..., Scalar]) -> Equations:
     """Returns equations that apply `function(site, *scalars)` to the broadcast operands."""
+    return partial(_at_each_place, function)
 
-    def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-        shape = broadcast(site, [b.shape for b in buffers])
-        return program(
-            site.op,
-            buffers,
-            compute("out", shape, lambda *i: function(site, *(read_aligned(b, i, shape) for b in buffers))),
-        )
 
-    return equations
+def is_pointwise(operator: Operator) -> bool:
+    """Whether the equations of an operator are those of `pointwise`."""
+    return isinstance(operator.equations, partial) and operator.equations.func is _at_each_place
 
 
 def result_dtype(site: Site, function: str, accepts: str) -> str:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.expr import CALL_TIR, Attrs, Expr, postorder
+from relax_eg.ir.expr import CALL_TIR, Attrs, Expr, fresh_name, postorder
 from relax_eg.ir.heads import CORE
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.limits import MANY_KEPT
@@ -100,7 +100,7 @@ def fused_call(members: Collection[Expr], outputs: Sequence[Expr], name: str = "
         placed = program_in_kernel(e)
         if placed is None:
             raise OperatorError(f"{e.op} has no index equations that a kernel could take in: {e!r}")
-        names[e] = _unique(f"T_{operator_name(e)}", taken)
+        names[e] = fresh_name(f"T_{operator_name(e)}", taken, "_")
         uses.append(InlinedProgram(placed.program, tuple(names[a] for a in e.args), (names[e],), placed.sizes))
     buffers = [Buffer(names[e], e.shape, e.dtype) for e in loads]
     program = compose(name or kernel_name(order), buffers, uses, [names[o] for o in outputs])
@@ -121,12 +121,3 @@ def kernel_name(members: Iterable[Expr]) -> str:
     words = telling or [word for e, word in named if e.op not in VIEWS] or ["view"]
     more = [] if len(words) <= _MOST_NAMED else ["and", str(len(words) - _MOST_NAMED), "more"]
     return "_".join(["fused", *words[:_MOST_NAMED], *more])
-
-
-def _unique(stem: str, taken: set[str]) -> str:
-    name, n = stem, 0
-    while name in taken:
-        n += 1
-        name = f"{stem}_{n}"
-    taken.add(name)
-    return name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from relax_eg.argument_checks import short_repr
+from relax_eg.contexts import holding
 from relax_eg.dtypes import is_key, numpy_dtype
 from relax_eg.errors import OperatorError, ShapeError
 from relax_eg.ir import heads
@@ -46,15 +47,10 @@ Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
 _STEPS_LEFT: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 
-@contextmanager
-def step_limit(steps: int) -> Generator[None]:
+def step_limit(steps: int) -> AbstractContextManager[None]:
     """Inside, all loops and calls of recursive functions together make at most `steps` steps; one more raises
     OperatorError."""
-    token = _STEPS_LEFT.set([steps])
-    try:
-        yield
-    finally:
-        _STEPS_LEFT.reset(token)
+    return holding(_STEPS_LEFT, [steps])
 
 
 def _count_step() -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from relax_eg.argument_checks import did_you_mean
 from relax_eg.errors import LibraryError, OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, substitute
 from relax_eg.ir.expr import (
@@ -349,11 +350,7 @@ def _import_target(library: Library) -> Callable[..., Any]:
         raise LibraryError(f"{where}: importing {module} failed: {type(e).__name__}: {e}") from None
     for part in path.split("."):
         if not hasattr(found, part):
-            import difflib
-
-            near = difflib.get_close_matches(part, dir(found), 3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise LibraryError(f"{where}: {module} has no `{path}`{hint}")
+            raise LibraryError(f"{where}: {module} has no `{path}`{did_you_mean(part, dir(found))}")
         found = getattr(found, part)
     if not callable(found):
         raise LibraryError(f"{where} is {found!r}; something callable on JAX arrays is accepted")

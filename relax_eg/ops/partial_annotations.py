@@ -10,6 +10,7 @@ operator rejects are skipped; where it rejects all of them, it rejects the use.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -51,7 +52,7 @@ def deduce_from_partial(site: Site, deduce: Deduction) -> Annotation:
     dtypes = [_DTYPES if isinstance(a, Tensor) and a.dtype is None else (None,) for a in site.operands]
     shapes = [tuple(ranks) if isinstance(a, Tensor) and a.ndim is None else (None,) for a in site.operands]
     asked = replace(site, operands_in_errors=site.operands)
-    if _count(dtypes) * _count(shapes) <= _COMBINATIONS:
+    if math.prod(map(len, dtypes)) * math.prod(map(len, shapes)) <= _COMBINATIONS:
         return _join_all(_answers(asked, deduce, itertools.product(*dtypes), list(itertools.product(*shapes))))
     return _dtype_and_shape_apart(asked, deduce, dtypes, shapes)
 
@@ -69,9 +70,9 @@ def _dtype_and_shape_apart(
         except OperatorError:
             continue
         by_dtype = by_shape = _without_shape_and_dtype(some)
-        if _count(dtypes) <= _COMBINATIONS:
+        if math.prod(map(len, dtypes)) <= _COMBINATIONS:
             by_dtype = _join_all(_answers(site, deduce, itertools.product(*dtypes), [r]))
-        if _count(shapes) <= _COMBINATIONS:
+        if math.prod(map(len, shapes)) <= _COMBINATIONS:
             by_shape = _join_all(_answers(site, deduce, [d], list(itertools.product(*shapes))))
         return _combine(by_shape, by_dtype)
     return Tensor()
@@ -140,13 +141,6 @@ def _combine(shapes: Annotation, dtypes: Annotation) -> Annotation:
 
 def _without_shape_and_dtype(a: Annotation) -> Annotation:
     return Tuple(tuple(map(_without_shape_and_dtype, a.fields))) if isinstance(a, Tuple) else Tensor()
-
-
-def _count(choices: Sequence[Sequence[object]]) -> int:
-    total = 1
-    for c in choices:
-        total *= len(c)
-    return total
 
 
 def _greatest_rank(site: Site) -> int:

@@ -6,12 +6,13 @@ inserts the collectives that bring it from where it is.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
+from relax_eg.contexts import holding
 from relax_eg.errors import DeviceError, OptionError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.devices import ANNOTATE_SHARDING
@@ -23,14 +24,9 @@ from relax_eg.ops.record import Attribute, Operator, Site, first_operand, regist
 _devices: ContextVar[tuple[Any, ...] | None] = ContextVar("relax_eg_devices", default=None)
 
 
-@contextmanager
-def on_devices(devices: Sequence[Any]) -> Generator[None]:
+def on_devices(devices: Sequence[Any]) -> AbstractContextManager[None]:
     """A context in which meshes consist of these devices of JAX, in this order."""
-    token = _devices.set(tuple(devices))
-    try:
-        yield
-    finally:
-        _devices.reset(token)
+    return holding(_devices, tuple(devices))
 
 
 def jax_mesh(mesh: DeviceMesh) -> Any:

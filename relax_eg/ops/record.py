@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
+from relax_eg.argument_checks import did_you_mean
+from relax_eg.contexts import holding
 from relax_eg.dtypes import itemsize
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -174,10 +177,7 @@ def get(name: str) -> Operator:
     """Returns the record of operator `name`. Raises OperatorError, with similar names, where there is none."""
     found = TABLE.get(name)
     if found is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, TABLE, 3)
-        raise OperatorError(f"no operator `{name}`" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        raise OperatorError(f"no operator `{name}`{did_you_mean(name, TABLE)}")
     return found
 
 
@@ -266,15 +266,10 @@ def call(name: str, args: Iterable[Expr], attrs: Mapping[str, Any] | None = None
 _strict: ContextVar[bool] = ContextVar("relax_eg_strict", default=False)
 
 
-@contextmanager
-def strict_sizes() -> Generator[None]:
+def strict_sizes() -> AbstractContextManager[None]:
     """Within this context, `call` raises UndecidedError where an operator needs sizes to be equal that are not provably
     equal."""
-    token = _strict.set(True)
-    try:
-        yield
-    finally:
-        _strict.reset(token)
+    return holding(_strict, True)
 
 
 @lru_cache(MANY_KEPT)
@@ -306,13 +301,11 @@ def preconditions(
     if any(map(is_partial, operands)):
         return ()
     found: dict[Precondition, None] = {}
-    token = _collected_preconditions.set(found)
-    try:
-        deduce(op, operands, dict(attrs))
-    except OperatorError:
-        return ()  # a use that applies at no size is rejected where it is built or run
-    finally:
-        _collected_preconditions.reset(token)
+    with holding(_collected_preconditions, found):
+        try:
+            deduce(op, operands, dict(attrs))
+        except OperatorError:
+            return ()  # a use that applies at no size is rejected where it is built or run
     return tuple(found)
 
 
@@ -456,13 +449,7 @@ def routine_cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
 def bytes_of(annotation: Annotation) -> Dim:
     """Returns the bytes of a value. A tensor of unknown shape counts 0; an unknown dtype counts as float32."""
     if isinstance(annotation, Tuple):
-        total = Dim.of(0)
-        for f in annotation.fields:
-            total = total + bytes_of(f)
-        return total
+        return sum(map(bytes_of, annotation.fields), Dim.of(0))
     if not isinstance(annotation, Tensor) or annotation.shape is None:
         return Dim.of(0)
-    total = Dim.of(itemsize(annotation.dtype or "float32"))
-    for d in annotation.shape:
-        total = total * d
-    return total
+    return math.prod(annotation.shape, start=Dim.of(itemsize(annotation.dtype or "float32")))

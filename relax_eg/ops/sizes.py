@@ -144,10 +144,7 @@ def operand_annotation(site: Site, i: int = 0) -> Tensor:
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    total = ONE
-    for d in dims:
-        total = total * d
-    return total
+    return math.prod(dims, start=ONE)
 
 
 def quotient(a: Dim, b: Dim) -> Dim:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from relax_eg.reached import operands_first
+from relax_eg.traversal import operands_first
 
 # chosen: pixels: width of a letter, height of a row, gap between boxes, gap between layers
 LETTER, LINE, GAP, BETWEEN = 7.0, 17.0, 18.0, 46.0

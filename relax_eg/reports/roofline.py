@@ -4,7 +4,6 @@ or a kernel."""
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 from relax_eg.extract.costs.detail import KernelPart
@@ -82,19 +81,13 @@ class Roofline:
         return self.least / self.seconds if self.seconds > 0 else 0.0
 
 
-def dtype_of(part: KernelPart) -> str:
-    """The dtype in which a kernel computes; "" if its result is not an array."""
-    found = re.search(r'"((?:bfloat|float|complex|u?int)\d+|bool)"', part.result)
-    return part.dtype or (found[1] if found else "")
-
-
 def roofline(cost: ProgramCost, device: DeviceRow) -> Roofline:
     """The roofline of a program, whose kernels run one after the other. The flops of each dtype run at its own peak."""
     kernels = [p for p in cost.parts if not p.ahead]
     flops: dict[str, int] = {}
     moving = {source: 0.0 for source in SOURCES}
     for p in kernels:
-        flops[dtype_of(p)] = flops.get(dtype_of(p), 0) + p.flops
+        flops[p.dtype] = flops.get(p.dtype, 0) + p.flops
         source = _source(p.bytes, p.seconds, device)
         moving[source] += p.bytes / _speed(source, device)
     dtype = max(flops, key=lambda d: (flops[d], d), default="") or "float32"
@@ -110,7 +103,7 @@ def roofline(cost: ProgramCost, device: DeviceRow) -> Roofline:
 
 def kernel_roofline(part: KernelPart, device: DeviceRow) -> Roofline:
     """The roofline of one kernel."""
-    dtype, source = dtype_of(part) or "float32", _source(part.bytes, part.seconds, device)
+    dtype, source = part.dtype or "float32", _source(part.bytes, part.seconds, device)
     of_device = device.rate(dtype), device.bandwidth, source, part.bytes / _speed(source, device)
     return Roofline(part.flops, part.bytes, part.seconds, dtype, *of_device)
 

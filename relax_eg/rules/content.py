@@ -44,7 +44,7 @@ CHECKER = (
 # Names of files in rules/ that match `CHECKER` but on which no verdict depends.
 _NO_CHECKER = (
     "__init__ __main__ checking/certificates checking/program_accuracy checking/schema_answers checking/verification "
-    "content kept_answers matching replacements"
+    "content answer_cache matching replacements"
 ).split()
 _PACKAGE = Path(__file__).parents[1]
 BOOKS = "relax_eg.rules.book."

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from relax_eg.argument_checks import FLAG, STATEMENTS, TEXT, Kind, accepts, one_of, sequence_of, short_repr
+from relax_eg.argument_checks import (
+    FLAG,
+    STATEMENTS,
+    TEXT,
+    Kind,
+    accepts,
+    did_you_mean,
+    one_of,
+    sequence_of,
+    short_repr,
+)
 from relax_eg.errors import OptionError, RuleError, SpecError, UnknownRuleError
 from relax_eg.ir.origin import SourceLine
 from relax_eg.ops.libraries import FirstRun
@@ -179,9 +188,7 @@ class RuleSet:
         return self._rules[key]
 
     def _unknown(self, kind: str, name: str, names: Iterable[str]) -> UnknownRuleError:
-        near = difflib.get_close_matches(name, names, 3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        return UnknownRuleError(f"no {kind} `{name}` in set `{self.name}`{hint}")
+        return UnknownRuleError(f"no {kind} `{name}` in set `{self.name}`{did_you_mean(name, names)}")
 
     @accepts(RuleError, other=_RULES)
     def __add__(self, other: RuleSet) -> RuleSet:

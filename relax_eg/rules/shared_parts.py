@@ -13,12 +13,12 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import substitute_exprs
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ir.heads import CORE
-from relax_eg.reached import reached
-from relax_eg.rules.kept_answers import KeptAnswers, checked_reason
+from relax_eg.rules.answer_cache import AnswerCache, checked_reason
 from relax_eg.rules.signature import Numerics
+from relax_eg.traversal import reached
 
 _MOST_KNOWN = 1 << 14  # limit: proofs that are kept; one that is evicted is asked for again
-_known = KeptAnswers[str]("proofs", _MOST_KNOWN, str, checked_reason)
+_known = AnswerCache[str]("proofs", _MOST_KNOWN, str, checked_reason)
 
 
 def why_not_equal_over_shared(left: Expr, right: Expr, seconds: float, numerics: Numerics = "reassociate") -> str:

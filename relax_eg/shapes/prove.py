@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from difflib import get_close_matches
 
-from relax_eg.argument_checks import BOUNDS, NONE, accepts, integer, of_types
+from relax_eg.argument_checks import BOUNDS, NONE, accepts, did_you_mean, integer, of_types
 from relax_eg.errors import BoundsError
 from relax_eg.shapes.prover import TIMEOUT_MS
 from relax_eg.shapes.relation import Bounds, Relation, read_statement, split_bounds
@@ -62,9 +61,7 @@ def _check_names(bounds: Iterable[str], known: Iterable[str]) -> None:
     names = sorted(known)
     for name in bounds:
         if name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
             raise BoundsError(
                 f"bounds name `{name}`, which neither the statement nor an assumption does; "
-                f"they have {', '.join(names) or 'no variables'}{hint}"
+                f"they have {', '.join(names) or 'no variables'}{did_you_mean(name, names)}"
             )

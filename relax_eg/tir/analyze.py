@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -199,21 +200,19 @@ def count(program: TensorProgram) -> Counts:
     sources = (*program.inputs, *(program.buffers[name] for name in program.workspaces))
     read = sum((_read_bytes(buffer, touched.get(buffer.name, [])) for buffer in sources), _ZERO)
     outputs = (program.buffers[name] for name in (*program.outputs, *program.workspaces))
-    written = sum((_product(buffer.shape) * itemsize(buffer.dtype) for buffer in outputs), _ZERO)
+    written = sum((product(buffer.shape) * itemsize(buffer.dtype) for buffer in outputs), _ZERO)
     return Counts(flops, read, written)
 
 
 def workspace_bytes(program: TensorProgram) -> dict[str, Dim]:
     """Returns the bytes of each workspace that the program allocates itself, by name."""
     mine = [program.buffers[name] for name in program.workspaces if name not in program.lifted]
-    return {buffer.name: _product(buffer.shape) * itemsize(buffer.dtype) for buffer in mine}
+    return {buffer.name: product(buffer.shape) * itemsize(buffer.dtype) for buffer in mine}
 
 
-def _product(dims: Iterable[Dim]) -> Dim:
-    total = _ONE
-    for dim in dims:
-        total = total * dim
-    return total
+def product(dims: Iterable[Dim]) -> Dim:
+    """Returns the product of sizes."""
+    return math.prod(dims, start=_ONE)
 
 
 def stage_flops(made: Stage) -> Dim:
@@ -236,7 +235,7 @@ def stage_flops(made: Stage) -> Dim:
             continue
         if weight:
             inside = scope if isinstance(term, Reduce) else {n: d for n, d in scope.items() if n in term.free}
-            total = total + _product(inside.values()) * weight
+            total = total + product(inside.values()) * weight
         todo.extend((child, scope) for child in (term.children[1:] if _is_read_in_range(term) else term.children))
     return total
 
@@ -277,13 +276,13 @@ def _touched_elements(read: Read, buffer: Buffer, loops: dict[str, Dim], guarded
         joint = joint or reached is None or not names.isdisjoint(mine)
         names |= mine
         total = total * (size if reached is None else reached)
-    return _smaller(_product(loops[name] for name in names), total) if joint else total
+    return _smaller(product(loops[name] for name in names), total) if joint else total
 
 
 def _touched_axis(index: IndexValue, size: Dim, loops: dict[str, Dim], guarded: bool) -> Dim | None:
     """Returns the number of positions of an axis of extent `size` that an index reaches; None if only the axis bounds
     it."""
-    points = _product(loops.values())
+    points = product(loops.values())
     if not isinstance(index, Dim):
         return _smaller(points, size)
     strides = _strides(index)
@@ -340,7 +339,7 @@ def _progression(strides: dict[str, int], loops: dict[str, Dim]) -> Dim | None:
 
 def _read_bytes(buffer: Buffer, reads: list[tuple[tuple[IndexValue, ...], Dim]]) -> Dim:
     """Returns the bytes of the elements of an input that its reads touch together."""
-    elements = _product(buffer.shape)
+    elements = product(buffer.shape)
     distinct = dict(reads)
     if elements in distinct.values():
         return elements * itemsize(buffer.dtype)

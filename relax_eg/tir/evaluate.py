@@ -18,13 +18,13 @@ import numpy as np
 from relax_eg.dtypes import dtype_of, kind, numpy_dtype
 from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.limits import FEW_KEPT, MANY_KEPT
-from relax_eg.reached import leaves, operands_first
 from relax_eg.shapes import Dim
 from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted_value
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
 from relax_eg.tir.functions import FUNCTIONS, REDUCTIONS, Array, exact_function, identity, widen
 from relax_eg.tir.program import Stage, TensorProgram
 from relax_eg.tir.text import index_text
+from relax_eg.traversal import leaves, operands_first
 
 # Sizes and casts on numpy arrays, typed and exact; used by the evaluator of tensor programs.
 

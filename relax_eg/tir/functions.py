@@ -88,6 +88,11 @@ class ScalarFunction:
         """The name of its primitive in jax.lax."""
         return self.lax or self.name
 
+    @property
+    def is_real(self) -> bool:
+        """Whether neither its arguments nor its result have to be complex."""
+        return self.accepts != "c" and self.result != "complex"
+
     def dtype(self, args: Sequence[str]) -> str:
         """Returns the result's dtype for arguments of these dtypes. ShapeError if they are not accepted."""
         if len(args) != self.arity:

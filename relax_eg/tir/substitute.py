@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from relax_eg.dtypes import is_float
-from relax_eg.reached import made_from_below
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
+from relax_eg.traversal import made_from_below
 
 
 def substitute(term: Scalar, env: Mapping[str, Dim | int]) -> Scalar:

@@ -13,10 +13,10 @@ from types import MappingProxyType
 import numpy as np
 
 from relax_eg.dtypes import dtype_of
-from relax_eg.reached import made_from_below
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import INDEX_DTYPE, Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
 from relax_eg.tir.functions import FUNCTIONS
+from relax_eg.traversal import made_from_below
 
 # given: operator precedence, as in Python
 _LEVELS = {

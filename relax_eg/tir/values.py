@@ -7,12 +7,12 @@ of a Scalar operand beside them.
 from __future__ import annotations
 
 import ast
-import difflib
 import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
+from relax_eg.argument_checks import did_you_mean
 from relax_eg.dtypes import kind
 from relax_eg.errors import RelaxEgError, ShapeError
 from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min
@@ -345,7 +345,7 @@ class ValueReader:
         if name == "remainder" and isinstance(at.func, ast.Attribute) and ast.unparse(at.func.value) in _NUMPYS:
             fn = "floor_mod"  # numpy's result has the sign of the divisor, XLA's that of the dividend
         if fn not in FUNCTIONS and fn != "shift_right":
-            near = _suggestion(name)
+            near = did_you_mean(name, [*FUNCTIONS, *REDUCTIONS, *SYNONYMS])
             self.fail(at, f"no function is named `{name}`{near}", f"one of {', '.join(FUNCTIONS)}; {EXPRESSIONS}")
         values = [self.value(a) for a in args]
         if fn in ("maximum", "minimum") and len(values) >= 2:
@@ -470,8 +470,3 @@ def _as_dtype(name: str) -> str | None:
         return name if name != "key" and parse_dtype(name) == name else None
     except RelaxEgError:
         return None
-
-
-def _suggestion(name: str) -> str:
-    found = difflib.get_close_matches(name, [*FUNCTIONS, *REDUCTIONS, *SYNONYMS], 1)
-    return f"; did you mean `{found[0]}`?" if found else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from relax_eg.dtypes import itemsize
 from relax_eg.shapes import Dim
-from relax_eg.tir.analyze import factors_of, is_multiply_add, stage_flops
+from relax_eg.tir.analyze import factors_of, is_multiply_add, product, stage_flops
 from relax_eg.tir.expr import Apply, Cast, Read, Reduce, Scalar, is_loop, loop_of, walk
 from relax_eg.tir.program import Stage, TensorProgram
 
@@ -163,7 +163,7 @@ def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses)
     if factors.index(second) < factors.index(first):
         first, second = second, first
     a, b = first.free & outer, second.free & outer
-    depth = _product([extent for _, extent in term.over])
+    depth = product([extent for _, extent in term.over])
     reduced = {str(loop_of(var)) for var, _ in term.over}
     every = extents | {str(loop_of(var)): extent for var, extent in term.over}
     groups = _groups(factors)
@@ -172,16 +172,16 @@ def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses)
     sources = {t.buffer for g in computed for f in g for t in _reads(f)}
     on = made.output.name in uses.computed or _uncast(made.value) is not term
     return Contraction(
-        _product([extents[v] for v in sorted(a & b)]),
-        _product([extents[v] for v in sorted(outer - b)]),
-        _product([extents[v] for v in sorted(b - a)]),
+        product([extents[v] for v in sorted(a & b)]),
+        product([extents[v] for v in sorted(outer - b)]),
+        product([extents[v] for v in sorted(b - a)]),
         depth,
         first.dtype,
         _is_transposed(second, reduced),
         any(_is_windowed(f, reduced) for f in (first, second)),
-        _total(_product([every[v] for v in sorted(g[0].free & every.keys())]) * itemsize(g[0].dtype) for g in computed),
-        _total(_product(program.buffers[b].shape) * itemsize(program.buffers[b].dtype) for b in sorted(sources)),
-        _product(made.output.shape) * itemsize(term.dtype) if on else _NONE,
+        _total(product([every[v] for v in sorted(g[0].free & every.keys())]) * itemsize(g[0].dtype) for g in computed),
+        _total(product(program.buffers[b].shape) * itemsize(program.buffers[b].dtype) for b in sorted(sources)),
+        product(made.output.shape) * itemsize(term.dtype) if on else _NONE,
         made.output.name in uses.reduced,
         bool(sources & uses.exponentials),
         bool(sources & uses.reduction_results),
@@ -217,13 +217,6 @@ def _is_windowed(factor: Scalar, reduced: set[str]) -> bool:
             if len(loops) > 1 and loops & reduced:
                 return True
     return False
-
-
-def _product(sizes: Sequence[Dim]) -> Dim:
-    total = Dim.of(1)
-    for size in sizes:
-        total = total * size
-    return total
 
 
 def _total(sizes: Iterable[Dim]) -> Dim:

@@ -22,6 +22,7 @@ from sampling import sampled
 
 from relax_eg.backend.lowering.lower import run_at
 from relax_eg.dynamic import plan
+from relax_eg.ir import Tuple
 from relax_eg.ops import TABLE
 from relax_eg.ops.keys import to_jax
 
@@ -87,8 +88,9 @@ def compare(group: list[Case], plans: dict[int, Any], rng: np.random.Generator) 
         for c, caps, kind, want, have in zip(group, room, poisons, wanted, got, strict=True):
             what = f"{c} at capacity {caps} with {kind}\n{plans[id(c)]}"
             wants, haves = _listed(want), _listed(have)
-            shapes = _tuples(plans[id(c)].output_shapes({v: caps[v] for v in plans[id(c)].dims}))
-            assert [h.shape for h in haves] == shapes, what
+            p, made = plans[id(c)], plans[id(c)].module.main.annotation
+            fields = made.fields if isinstance(made, Tuple) else (made,)
+            assert [h.shape for h in haves] == [p.shape_of(f, {v: caps[v] for v in p.dims}) for f in fields], what
             haves = [within(h, w.shape) for w, h in zip(wants, haves, strict=True)]
             if c.use.settle is not None:
                 wants, haves = (c.use.settle([np.asarray(v) for v in values]) for values in (wants, haves))
@@ -106,7 +108,3 @@ def _given(x: Any) -> Any:
 
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list)) else [value]
-
-
-def _tuples(shapes: Any) -> list[Any]:
-    return list(shapes) if shapes and isinstance(shapes[0], tuple) else [shapes]

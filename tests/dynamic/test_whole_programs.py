@@ -192,9 +192,9 @@ def test_sizes_that_are_not_planned_for_are_read_off_the_arrays() -> None:
     full[:3] = x
     np.testing.assert_allclose(p.lower({"n": 4})([full, y], {"n": 3}), (x @ y).sum(0))
     assert p.input_shapes({"n": 4}, {"k": 2, "m": 5}) == [(4, 2), (2, 5)]
-    assert p.output_shapes({"n": 4}, {"m": 5}) == (5,)
+    assert p.shape_of(p.module.main.result.tensor, {"n": 4, "m": 5}) == (5,)
 
 
 def test_capacities_of_expressions() -> None:
     p = plan(rx.trace(lambda x: jnp.concatenate([x, x, x[:1]])[1:], "n"))
-    assert p.output_shapes({"n": 4}) == (8,)
+    assert p.shape_of(p.module.main.result.tensor, {"n": 4}) == (8,)

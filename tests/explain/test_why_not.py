@@ -218,7 +218,7 @@ def test_a_module_will_do() -> None:
 
 
 def test_an_unknown_name() -> None:
-    with pytest.raises(rx.errors.OptionError, match="no rule `log_of_exps` in set `default`; did you mean log_of_exp"):
+    with pytest.raises(rx.errors.OptionError, match="no rule `log_of_exps` in set `default`; did you mean `log_of_exp"):
         rx.debug.why_not("log_of_exps", two_products, *PRODUCTS)
 
 

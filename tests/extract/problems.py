@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from relax_eg.extract.selection.problem import Problem
-from relax_eg.reached import operands_first
+from relax_eg.traversal import operands_first
 
 
 @st.composite

@@ -271,7 +271,7 @@ def test_refusals_of_the_operator_table_get_a_place() -> None:
     with pytest.raises(ModuleTextError) as caught:
         parse(HEAD + "    return R.expp(x)\n")
     assert str(caught.value).split("\n")[:3] == [
-        "line 2: no operator `expp`; did you mean exp or exp2 or expm1?", "  return R.expp(x)", "         ^",
+        "line 2: no operator `expp`; did you mean `exp` or `exp2` or `expm1`?", "  return R.expp(x)", "         ^",
     ]  # fmt: skip
 
 

@@ -107,7 +107,7 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
         lambda: call("reduce_precision", [t("n")], {"exponent_bits": 0, "mantissa_bits": 3}),
         "accepted: integers, at least 1 bit of exponent and 0 of mantissa",
     ),
-    (lambda: get("matmull"), "no operator `matmull`; did you mean matmul"),
+    (lambda: get("matmull"), "no operator `matmull`; did you mean `matmul`"),
 ]
 
 

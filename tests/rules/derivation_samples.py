@@ -156,13 +156,10 @@ def examples(d: FactRule, dtype: str, rng: Random, count: int) -> Iterator[Examp
 
 def _count(p: Expr, rank: int, rng: Random) -> int:
     """How many operands `rest` stands for."""
-    match p.op:
-        case "where" | "clip":
-            return 3
-        case "dynamic_slice":
-            return rank
-        case _:
-            return int(rng.integers(1, 3))
+    if p.op == "dynamic_slice":
+        return rank
+    operator = get(p.op)
+    return int(rng.integers(1, 3)) if operator.variadic else len(operator.parameters)
 
 
 def _shape(facts: Any, rng: Random) -> tuple[int, ...]:

@@ -203,10 +203,10 @@ def test_sets_combine() -> None:
     assert [r.name for r in book.only("exact")] == ["two", "two_reversed"]
     assert "one" in book
     assert len(book + book) == 3
-    with pytest.raises(KeyError, match="no rule `tow` in set `library`; did you mean two"):
+    with pytest.raises(KeyError, match="no rule `tow` in set `library`; did you mean `two`"):
         book["tow"]
     for take in (lambda: book - "tow", lambda: book.only("tow")):
-        with pytest.raises(KeyError, match="no rule, tag or numerics class `tow` in set `library`; did you mean two"):
+        with pytest.raises(KeyError, match="no rule, tag or numerics class `tow` in set `library`; did you mean `two`"):
             take()
 
 

@@ -49,7 +49,7 @@ REFUSED: list[tuple[str, str]] = [
     (HEAD + "Y[i] = X[i, 0].astype('float33')", "`float33` is not a dtype"),
     (HEAD + "Y[i] = 1 / 0", "division by zero"),
     # names
-    (HEAD + "Y[i] = rx.expo(X[i, 0])", "no function is named `expo`; did you mean `exp`?"),
+    (HEAD + "Y[i] = rx.expo(X[i, 0])", "no function is named `expo`; did you mean `exp` or `exp2`"),
     (HEAD + "Y[i] = Z[i]", "the buffer Z is unknown"),
     (HEAD + "Y[i] = X[i, q]", "`q` is no loop variable, size or buffer; names here: n, k, i"),
     (HEAD + "Y[i] = X", "X: (n, k) float32 is read without indices"),

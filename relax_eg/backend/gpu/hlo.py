@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from relax_eg.reached import reached
+from relax_eg.traversal import reached
 
 FUSION, TRITON, CUBLAS, CUDNN, PALLAS, LIBRARY, COPY = KINDS = (
     "fusion", "Triton", "cuBLAS", "cuDNN", "Pallas", "library", "copy",

@@ -12,9 +12,9 @@ from jax import lax
 from relax_eg.backend.lowering.loop_values import Indices, LoopValue, pointwise
 from relax_eg.backend.lowering.scalar_functions import convert
 from relax_eg.dtypes import dtype_of, kind
-from relax_eg.reached import leaves
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Read, Reduce, Scalar, is_loop, walk
+from relax_eg.traversal import leaves
 
 
 class Frame(Protocol):

@@ -23,9 +23,9 @@ from relax_eg.dtypes import dtype_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.record import operators_run_as
 from relax_eg.ops.windows import jax_conv
-from relax_eg.reached import leaves
 from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Const, Read, Reduce, Scalar, Select
+from relax_eg.traversal import leaves
 
 # Gives the array of a term that does not depend on data, with an axis for each of its loops.
 StaticValue = Callable[[Scalar], Any]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,6 +20,7 @@ import jax
 import jaxlib.xla_client
 import numpy as np
 
+from relax_eg.contexts import holding
 from relax_eg.dtypes import RECORDS
 from relax_eg.errors import LibraryError, RelaxEgError
 from relax_eg.figures import binding_text
@@ -69,14 +70,9 @@ class AbsentDevice:
 _absent: ContextVar[AbsentDevice | None] = ContextVar("relax_eg_absent_device", default=None)
 
 
-@contextmanager
-def lowering_for(device: AbsentDevice) -> Generator[None]:
+def lowering_for(device: AbsentDevice) -> AbstractContextManager[None]:
     """A context in which routines are those of this device."""
-    token = _absent.set(device)
-    try:
-        yield
-    finally:
-        _absent.reset(token)
+    return holding(_absent, device)
 
 
 def default_device() -> RoutinePlace:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,6 +21,7 @@ from relax_eg.backend.lowering.libraries import run_registered
 from relax_eg.backend.lowering.one_kernel import in_one_kernel
 from relax_eg.backend.lowering.tensor_programs import lower_program
 from relax_eg.backend.lowering.transposed_products import held_apart
+from relax_eg.contexts import holding
 from relax_eg.errors import DeviceError, OperatorError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ir.control import Parts, functions_of, group_arguments, is_one_kernel
@@ -51,14 +52,9 @@ Sizes = Mapping[str, Any]
 _programs: ContextVar[Callable[..., Any]] = ContextVar("relax_eg_programs", default=lower_program)
 
 
-@contextmanager
-def lowering_programs_by(lower: Callable[..., Any]) -> Generator[None]:
+def lowering_programs_by(lower: Callable[..., Any]) -> AbstractContextManager[None]:
     """A context in which `lower`, like `lower_program`, lowers the tensor programs of whole functions."""
-    token = _programs.set(lower)
-    try:
-        yield
-    finally:
-        _programs.reset(token)
+    return holding(_programs, lower)
 
 
 def run_function(

@@ -9,13 +9,13 @@ tiled.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.backend.lowering.contractions import factors_of, group_factors
 from relax_eg.backend.lowering.index_maps import bounds, is_inside, simplify_index
 from relax_eg.dtypes import itemsize
+from relax_eg.processor import cores
 from relax_eg.shapes import Dim
 from relax_eg.shapes.relation import atoms_of
 from relax_eg.tir import (
@@ -156,7 +156,7 @@ def _computed(
                 if _is_plain(group) or not buffers or not buffers <= inputs.keys() or mine < LEAST_BYTES:
                     continue
                 sources = sum(_size(inputs[b], sizes) for b in buffers)
-                tiled = mine // _tile_bytes()
+                tiled = mine // (TILE_BYTES * cores())
                 if mine >= DECODED * sources or (mine >= _LARGE and read_again * tiled <= mine):
                     yield _ComputedOperand(made.output.name, term, tuple(group), tuple(other), mine)
 
@@ -207,10 +207,6 @@ def _product(factors: Sequence[Scalar]) -> Scalar:
     for factor in factors[1:]:
         product = apply("multiply", product, factor)
     return product
-
-
-def _tile_bytes() -> int:
-    return TILE_BYTES * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def _loops(term: Scalar) -> frozenset[str]:
@@ -302,7 +298,7 @@ class _Tiling:
         """The length of a tile along the axis, a multiple of `unit`; None where there would be one tile only."""
         each = math.lcm(unit, _LANES)
         each = each if each <= size // 2 else unit
-        fitting = size * _tile_bytes() // self.computed.n_bytes
+        fitting = size * TILE_BYTES * cores() // self.computed.n_bytes
         length = max(min(fitting // each, _ceil(size, 2 * each)), 1) * each
         even = _ceil(_ceil(size, _ceil(size, length)), each) * each  # the same number of tiles, of similar lengths
         return even if even < size else None

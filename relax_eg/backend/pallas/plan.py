@@ -21,7 +21,6 @@ from relax_eg.byte_units import format_bytes
 from relax_eg.dtypes import FLOATS, itemsize
 from relax_eg.limits import KEPT, LARGEST_INT32
 from relax_eg.ops.multiprocessors import Multiprocessors, OwnKernels, multiprocessors_of
-from relax_eg.reached import reached
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Apply,
@@ -44,6 +43,7 @@ from relax_eg.tir import (
 )
 from relax_eg.tir.compose import inline_stages
 from relax_eg.tir.work import DECODED
+from relax_eg.traversal import reached
 
 Chosen: TypeAlias = Callable[[BlockModel], tuple[BlockSizes, Need]]
 

@@ -59,7 +59,7 @@ from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.logs import log_at, report_progress
 from relax_eg.measure.choice import fastest, random_argument
-from relax_eg.rules.kept_answers import keep_answers
+from relax_eg.rules.answer_cache import write_answers
 
 if TYPE_CHECKING:
     from relax_eg.backend.gpu.target import GpuTarget
@@ -197,7 +197,7 @@ class Search:
         started = time.perf_counter()
         units = Units(self.traced.module, self.options.searched(spec), self.weights, **more)
         found = units.run()
-        keep_answers()
+        write_answers()
         self.entries.append(Entry(spec, units, found, time.perf_counter() - started))
         return self.entries[-1]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,12 +68,3 @@ def _needed(optimize: Optimize, found: list[Rule], known: RuleSet, enough: float
                 found = rest
         size = min(size // 2, len(found) // 2) if size > 1 else 0
     return tuple(r.name for r in found)
-
-
-def savings_of_rules(savings: Iterable[Saving]) -> dict[str, float]:
-    """The largest share that each rule helped to save."""
-    found: dict[str, float] = {}
-    for s in savings:
-        for r in s.rules:
-            found[r] = max(found.get(r, 0.0), s.share)
-    return dict(sorted(found.items(), key=lambda x: -x[1]))

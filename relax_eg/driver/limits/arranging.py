@@ -26,7 +26,7 @@ from relax_eg.memory.pinned import read_whole, with_order, without_order
 from relax_eg.memory.rematerialization import Arrangement, ArrangementProblem, arrange
 from relax_eg.memory.schedule import best_order
 from relax_eg.memory.steps import program_of
-from relax_eg.reached import reached
+from relax_eg.traversal import reached
 
 _EXACTLY = 1.0  # limit: seconds in which one arrangement is looked for exactly
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from relax_eg.dtypes import is_float
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import rebuilt
-from relax_eg.ir.expr import VAR, Expr, postorder, var
+from relax_eg.ir.expr import VAR, Expr, fresh_name, postorder, var
 from relax_eg.ir.heads import with_operands
 from relax_eg.ir.module import Function
 from relax_eg.ir.origin import Origin
@@ -137,12 +137,7 @@ def code_variables(
     made: dict[Expr, Expr] = {}
 
     def named(stem: str, e: Expr) -> Expr:
-        name, i = stem, 1
-        while name in taken:
-            i += 1
-            name = f"{stem}_{i}"
-        taken.add(name)
-        v = var(name, e.annotation)
+        v = var(fresh_name(stem, taken, "_", 2), e.annotation)
         made[v] = e
         return v
 

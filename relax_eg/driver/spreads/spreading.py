@@ -54,7 +54,7 @@ from relax_eg.meshes.search import Spreading, Wanted, spread_over
 from relax_eg.meshes.sums import drop_useless_sums, join_sums
 from relax_eg.reports.spread import HeldRow, SentRow, SpreadReport
 from relax_eg.rules import Numerics, RuleSet
-from relax_eg.rules.kept_answers import keep_answers
+from relax_eg.rules.answer_cache import write_answers
 from relax_eg.shapes import Dim, Scope
 from relax_eg.shapes.relation import Bounds
 
@@ -323,7 +323,7 @@ def _searched(traced: Source, options: Options, asked: _Asked, seconds: float) -
     check_module(module)
     report = _report(traced, options, search, found, wanted.memory)
     known = evidence_of(program, [c.chosen for c in found.choices], _PROVING * seconds)
-    keep_answers()
+    write_answers()
     report = replace(report, proved=known.proved, tested=known.tested)
     if asked.pipeline:  # whose own constraints are nobody's
         report = replace(report, pipeline=asked.pipeline, kept={})

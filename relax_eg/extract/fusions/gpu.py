@@ -31,8 +31,8 @@ from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops.record import TABLE
-from relax_eg.reached import made_from_below
 from relax_eg.shapes import Dim
+from relax_eg.traversal import made_from_below
 
 _IN_BRANCHES = "erfc"  # given: the function that XLA computes in branches, each with its operand
 _DEAR_FLOPS = 20.0  # chosen: flops of an element of these

@@ -20,9 +20,9 @@ from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CONSTANT, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops.partial_annotations import is_partial
-from relax_eg.reached import reached
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
+from relax_eg.traversal import reached
 
 _FEW = 2.0  # given: times the bytes of a result up to which its parts are read again rather than stored as their sum
 _FRAGMENT = 128  # given: columns of which a matmul of joined operands takes multiples (kMinConcatFragmentSize)

@@ -19,7 +19,7 @@ from relax_eg.extract.report import KernelRow
 from relax_eg.ir.expr import Expr, tuple_get, var
 from relax_eg.ops import site_of
 from relax_eg.ops.fused import VIEWS, fused_call, kernel_name, operator_name
-from relax_eg.reached import operands_first
+from relax_eg.traversal import operands_first
 
 Build = Callable[[int, int, Sequence[Expr]], Expr]  # class, candidate and operands to an expression
 

@@ -23,7 +23,7 @@ from relax_eg.extract.selection.problem import Problem, choice_cost, repair_choi
 from relax_eg.extract.selection.prune import strong_components, undominated_candidates
 from relax_eg.extract.selection.solve import PROVED, Solved, SolverEffort
 from relax_eg.integer_program import SHORTEST, LinearProgram, branch, relaxation
-from relax_eg.reached import operands_first
+from relax_eg.traversal import operands_first
 
 # chosen: in units of SCALE: smaller costs, such as those of views, become 0, because HiGHS cannot distinguish them
 _NEGLIGIBLE = 1e-4

@@ -40,7 +40,7 @@ from relax_eg.extract.selection.sensitivity import sensitivity
 from relax_eg.extract.selection.solve import Solved, SolverEffort
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.logs import stage
-from relax_eg.reached import operands_first
+from relax_eg.traversal import operands_first
 
 # Seconds to dispatch kernels on devices that compute while the host dispatches further kernels.
 

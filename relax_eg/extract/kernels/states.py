@@ -27,7 +27,7 @@ from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merge_a
 from relax_eg.extract.kernels.cost import ContractionCost, KernelCost, served_badly
 from relax_eg.extract.kernels.operations import Operation
 from relax_eg.ir.expr import CONSTANT, VAR
-from relax_eg.reached import operands_first
+from relax_eg.traversal import operands_first
 
 LOCAL_BYTES = 1 << 19  # chosen: bytes that a kernel may keep for one outer point
 KEPT = 5  # limit: states kept per value and phase, besides the smallest state and the deepest one

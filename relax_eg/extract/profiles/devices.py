@@ -158,33 +158,20 @@ def _gpu(
     )
 
 
-# given: data sheets of 8 cores with AVX2 and two channels of DDR5; shares and times as of CPU
-LAPTOP = Profile(
+# given: data sheets of 8 cores with AVX2 and two channels of DDR5; what is not here is as measured on CPU
+LAPTOP = replace(
+    CPU,
     name="laptop",
     matmul_rate={"float32": 350e9, "float64": 175e9, "float16": 30e9, "bfloat16": 60e9, "int32": 15e9, "int8": 700e9},
     vector_rate=40e9,
     bandwidth=50e9,
     cache_bandwidth=250e9,
     cache_bytes=8 << 20,
-    launch=1.5e-6,
     dispatch=8e-6,
-    fork=5e-6,
-    fork_flops=2048.0,
-    join=10e-6,
-    join_flops=1048576.0,
-    step=1e-6,
-    fresh_bytes=float(32 << 20),
     fresh_rate=6e9,
-    sums_as_matmuls=True,
-    conv_factor=1.1,
-    window_row=14e-9,
     tap_rate=140e9,
-    group_share=0.14,
-    group_half=(23.0, 20.0),
     transpose_rate=8e9,
     cores=8,
-    modes=(WITHOUT_YNN,),
-    scalar_rate=CPU.scalar_rate,
     notes="8 cores with AVX2, two channels of DDR5",
 )
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from relax_eg.reached import derived, reached
+from relax_eg.traversal import derived, reached
 
 
 @dataclass(frozen=True, slots=True)

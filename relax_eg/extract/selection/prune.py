@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from relax_eg.extract.selection.problem import Problem, choice_cost, tree_greedy
-from relax_eg.reached import derived, reached
+from relax_eg.traversal import derived, reached
 
 _ROUNDS = 20  # limit: rounds of all steps, each of which may enable another
 _WIDE = 64  # limit: candidates of a class up to which all pairs are compared

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from relax_eg.extract.selection.problem import Problem, choice_cost
-from relax_eg.reached import operands_first
+from relax_eg.traversal import operands_first
 
 SWAP_PASSES = 8  # limit: passes over all classes
 SWAP_WORK = 1_500_000  # limit: classes visited by one swap search

@@ -30,7 +30,7 @@ from relax_eg.extract.selection.problem import (
 )
 from relax_eg.extract.selection.prune import Pruned, cheap_enough, prune
 from relax_eg.extract.selection.search import GAIN, best_of, swap_search
-from relax_eg.reached import connected
+from relax_eg.traversal import connected
 
 PROVED = 1e-6  # chosen: smaller gaps count as none, because costs and bounds are sums of rounded numbers
 # chosen: share of the candidates left after fixing, below which the rest is solved as a new problem

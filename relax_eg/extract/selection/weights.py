@@ -18,7 +18,7 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, VAR, Expr, po
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import has_only_sizes, split
 from relax_eg.ops import bytes_of
-from relax_eg.reached import derived
+from relax_eg.traversal import derived
 
 # chosen: shares of what may be prepared, if several programs prepare values and have to fit into it together
 FRUGAL = (0.5, 0.25)

@@ -28,7 +28,7 @@ from jax.core import ShapedArray, Tracer
 
 from relax_eg.memo import Memo
 from relax_eg.ops.keys import words_of_keys
-from relax_eg.reached import reached
+from relax_eg.traversal import reached
 
 _SMALL = 64  # limit: elements of an array that is folded here, such as a shape or what it indexes
 # limit: elements of an array of integers or booleans that is folded, since it may hold positions along an axis; and

@@ -6,14 +6,15 @@ any other code.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 import jax
 from jax.extend.core import Literal
 
+from relax_eg.contexts import holding
 from relax_eg.frontends.jax.equation import called_jaxpr
 
 _VARYING = frozenset(("pvary", "pcast"))  # they change no value
@@ -21,14 +22,9 @@ _PLACED = frozenset(("sharding", "out_sharding"))  # parameters that name the me
 _freed: ContextVar[bool] = ContextVar("relax_eg_freed_shard_maps", default=False)
 
 
-@contextmanager
-def on_global_view(on: bool) -> Generator[None]:
+def on_global_view(on: bool) -> AbstractContextManager[None]:
     """A context in which traces read `shard_map` on the global view."""
-    token = _freed.set(on)
-    try:
-        yield
-    finally:
-        _freed.reset(token)
+    return holding(_freed, on)
 
 
 def freed_jaxpr(eqn: Any) -> Any:

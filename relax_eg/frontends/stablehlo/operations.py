@@ -180,16 +180,18 @@ def _index_select(u: Use) -> Any:
     return take(*u.args)
 
 
+def _along_features(u: Use, x: Any) -> tuple[tuple[int, ...], Callable[[Any], Any]]:
+    """The axes of `x` but its feature axis, and what spreads a value of each feature over `x`."""
+    feature = int(u.at("feature_index"))
+    axes = tuple(a for a in range(x.ndim) if a != feature)
+    return axes, lambda v: lax.broadcast_in_dim(v, x.shape, (feature,))
+
+
 def _batch_norm(u: Use) -> Any:
     """A normalisation along all axes but the feature axis. Without given moments, it uses those of the operand and
     returns them, too."""
     x, scale, offset, *moments = u.args
-    feature = int(u.at("feature_index"))
-    axes = tuple(a for a in range(x.ndim) if a != feature)
-
-    def spread(v: Any) -> Any:
-        return lax.broadcast_in_dim(v, x.shape, (feature,))
-
+    axes, spread = _along_features(u, x)
     mean, variance = moments or (jnp.mean(x, axes), jnp.var(x, axes))
     y = (x - spread(mean)) * spread(lax.rsqrt(variance + u.at("epsilon")) * scale) + spread(offset)
     return y if moments else [y, mean, variance]
@@ -198,12 +200,7 @@ def _batch_norm(u: Use) -> Any:
 def _batch_norm_slopes(u: Use) -> list[Any]:
     """The derivatives of `batch_norm_training` in its operand, scale and offset, with the moments that it returned."""
     x, scale, mean, variance, cotangent = u.args
-    feature = int(u.at("feature_index"))
-    axes = tuple(a for a in range(x.ndim) if a != feature)
-
-    def spread(v: Any) -> Any:
-        return lax.broadcast_in_dim(v, x.shape, (feature,))
-
+    axes, spread = _along_features(u, x)
     root = lax.rsqrt(variance + u.at("epsilon"))
     normal = (x - spread(mean)) * spread(root)
     of_scale, of_offset = jnp.sum(cotangent * normal, axes), jnp.sum(cotangent, axes)

@@ -13,6 +13,7 @@ from typing import Any
 
 from relax_eg.dtypes import FLOATS, dtype_of, names_where
 from relax_eg.ir.expr import TUPLE_GET, Expr
+from relax_eg.ops.elementwise import is_pointwise
 from relax_eg.ops.facts import (
     ALL_BELOW,
     CONSTANT,
@@ -56,13 +57,9 @@ ELEMENTS = (POSITIVE, NONNEGATIVE, NONPOSITIVE, NONZERO, FINITE, INTEGRAL)
 TRIANGLES = (LOWER_TRIANGULAR, UPPER_TRIANGULAR, DIAGONAL)
 DEFINITE = (POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE)
 
-# Elementwise operators at any dtype. Operands broadcast as in numpy.
-_POINTWISE = (
-    "negative abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt square reciprocal sin cos tan tanh sinh "
-    "cosh asin acos atan asinh acosh atanh sigmoid erf erfc relu silu gelu gelu_tanh add subtract multiply divide "
-    "power maximum minimum remainder round integer_pow astype where clip equal not_equal less less_equal greater "
-    "greater_equal logical_not logical_and logical_or isfinite isnan"
-)
+# Functions of bits tell zeros of both signs apart; no facts are known of complex numbers.
+_OTHER = {n for n, f in FUNCTIONS.items() if not f.widens or not f.is_real}
+_POINTWISE = " ".join(n for n, o in TABLE.items() if is_pointwise(o) and n not in _OTHER)
 
 
 def _of_floats(trait: Trait) -> str:

@@ -18,7 +18,6 @@ from relax_eg.ir.module import Function
 from relax_eg.memo import Memo
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call, counts, movement_operators, site_of
-from relax_eg.reached import leaves
 from relax_eg.rules.checking.value_trials import moved_values
 from relax_eg.rules.index_maps.inward import Inward, Undecided, is_join, is_padded, is_pointwise
 from relax_eg.rules.index_maps.outward import mapped
@@ -29,6 +28,7 @@ from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.shared_parts import why_not_equal_over_shared
 from relax_eg.shapes import Dim
 from relax_eg.tir.functions import functions_with_trait
+from relax_eg.traversal import leaves
 
 _PROVING = 0.5  # limit: seconds of processor time of the proof of a form; most take a hundredth of it
 _CHECKING = 10.0  # limit: seconds of processor time of the proof of a step of a derivation

@@ -14,8 +14,8 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.ops.facts import facts_of_dtype
 from relax_eg.ops.record import TABLE
+from relax_eg.rules.answer_cache import AnswerCache, data_as_expressions, expressions_as_data
 from relax_eg.rules.checking.value_trials import pointwise_terms
-from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data
 from relax_eg.rules.pointwise.tables import Facts
 from relax_eg.rules.pointwise.terms import PointwiseTerm, is_unrounded, leaves_in, terms_of
 from relax_eg.rules.rule_set import RuleSet
@@ -33,7 +33,7 @@ _OPERATORS = frozenset(n for n, o in TABLE.items() if o.equations is not None an
 
 # Forms of a term: the best one, and the best one with the same bits.
 _Forms = tuple[Expr | None, ...]
-_known = KeptAnswers[_Forms]("shorter terms", _MOST_KNOWN, expressions_as_data, data_as_expressions)
+_known = AnswerCache[_Forms]("shorter terms", _MOST_KNOWN, expressions_as_data, data_as_expressions)
 
 
 def _propose(e: Expr, queries: ProgramQueries, has_same_bits: bool) -> tuple[Expr, ...] | None:

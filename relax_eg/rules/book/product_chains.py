@@ -19,12 +19,12 @@ from relax_eg.ir.expr import Expr, postorder
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import operators_run_as
-from relax_eg.reached import leaves
 from relax_eg.rules.checking.value_trials import chains_of_products
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import MOST_ALONE
 from relax_eg.shapes import Dim
+from relax_eg.traversal import leaves
 
 (MATMUL,) = operators_run_as("matmul")
 # limit: factors of which all orders are compared, in 0.3 s; longer chains are cut into parts of as many

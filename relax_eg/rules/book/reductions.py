@@ -436,35 +436,12 @@ def _increasing(e: Expr) -> Expr | None:
     return e.args[0] if is_strict else None
 
 
+_schema = partial(schema, tags=("reductions",), asks_again=True, facts=_FACTS)
 reductions = RuleSet(
     "reductions",
     schemas=(
-        schema(
-            out_of_reductions,
-            "reassociate",
-            ("reductions",),
-            _REDUCTIONS | _CANCELS,
-            (trials,),
-            asks_again=True,
-            facts=_FACTS,
-        ),
-        schema(
-            out_of_reductions_over_reals,
-            "approximate",
-            ("reductions",),
-            _REDUCTIONS | _CANCELS,
-            (trials,),
-            asks_again=True,
-            facts=_FACTS,
-        ),
-        schema(
-            position_of_increasing,
-            "approximate",
-            ("reductions",),
-            _OTHER_POSITION,
-            (searches,),
-            asks_again=True,
-            facts=_FACTS,
-        ),
+        _schema(out_of_reductions, "reassociate", operators=_REDUCTIONS | _CANCELS, trials=(trials,)),
+        _schema(out_of_reductions_over_reals, "approximate", operators=_REDUCTIONS | _CANCELS, trials=(trials,)),
+        _schema(position_of_increasing, "approximate", operators=_OTHER_POSITION, trials=(searches,)),
     ),
 )

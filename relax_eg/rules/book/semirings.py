@@ -18,12 +18,12 @@ from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value, rebuild, var
 from relax_eg.ops import api as op
 from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import call, movement_operators
-from relax_eg.reached import made_from_below
 from relax_eg.rules.book.sum_products import Price, forms_of
 from relax_eg.rules.checking.value_trials import sums_in_semirings
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import region_of
+from relax_eg.traversal import made_from_below
 
 _NUMBERS = "float32"  # chosen: dtype of the sums of products to which conditions are translated
 _MOST_NODES = 64  # limit: operators that are translated

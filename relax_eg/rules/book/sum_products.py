@@ -22,10 +22,10 @@ from relax_eg.ir.expr import VAR, Expr, own_dims, postorder, var
 from relax_eg.ir.module import Function
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, program_of, site_of
+from relax_eg.rules.answer_cache import AnswerCache, data_as_expressions, expressions_as_data
 from relax_eg.rules.checking.points import related
 from relax_eg.rules.checking.value_trials import sums_of_products
 from relax_eg.rules.facts.fact_rules import NONEMPTY
-from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import FactsOf, ProgramQueries, schema
 from relax_eg.rules.sums_of_products.region import (
@@ -181,7 +181,7 @@ class _Question:
 
 # Layers repeat, and a chosen program mostly has the regions of the program as written.
 _MOST_KNOWN = 1 << 12  # limit: questions whose forms are kept; one that is evicted is asked again
-_known = KeptAnswers[tuple[Expr | None, ...]]("sums of products", _MOST_KNOWN, expressions_as_data, data_as_expressions)
+_known = AnswerCache[tuple[Expr | None, ...]]("sums of products", _MOST_KNOWN, expressions_as_data, data_as_expressions)
 
 
 def forms_of(region: Region, queries: ProgramQueries, seconds: Price) -> Iterator[Expr]:

@@ -12,10 +12,10 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
-from relax_eg.reached import leaves
 from relax_eg.rules.checking.schema_trials import nested_sums
 from relax_eg.rules.rule_set import RuleSet
 from relax_eg.rules.schemas import ProgramQueries, schema
+from relax_eg.traversal import leaves
 
 _SUMS = frozenset(("add", "subtract", "negative"))
 _PRODUCTS = frozenset(("matmul", "linear"))

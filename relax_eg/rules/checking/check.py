@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
@@ -23,6 +23,7 @@ from itertools import chain
 
 import numpy as np
 
+from relax_eg.contexts import holding
 from relax_eg.dtypes import FLOATS, is_float, names_where
 from relax_eg.errors import RuleError
 from relax_eg.ir.expr import Expr, postorder
@@ -180,14 +181,9 @@ _passed = Memo[InstanceKey, None](_MOST_PASSED)
 _checking: ContextVar[bool] = ContextVar("checking", default=True)
 
 
-@contextmanager
-def without_checks() -> Generator[None]:
+def without_checks() -> AbstractContextManager[None]:
     """Context in which registration tests no rule, so that a file of rules is read to the end and all are reported."""
-    token = _checking.set(False)
-    try:
-        yield
-    finally:
-        _checking.reset(token)
+    return holding(_checking, False)
 
 
 def require_tested(rule: Rule) -> None:

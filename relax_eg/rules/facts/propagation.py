@@ -15,12 +15,12 @@ from relax_eg.ir.expr import CONSTANT, VAR, Expr, constant_value
 from relax_eg.limits import FEW_KEPT
 from relax_eg.ops.facts import ALL_IMPLIED, FACTS, HELPERS, Fact, facts_of_dtype, has_fact, impossible, with_implied
 from relax_eg.ops.record import movement_operators
-from relax_eg.reached import reached
 from relax_eg.rules.book.facts import derivations
 from relax_eg.rules.conditions import FactKey, ValueTest, key_of
 from relax_eg.rules.facts.fact_rules import ANNOTATION_WORDS, FactRule
 from relax_eg.rules.matching import Expressions
 from relax_eg.shapes import Dim
+from relax_eg.traversal import reached
 
 Facts = Mapping[str, frozenset[FactKey]]  # by the name of a parameter
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 from relax_eg.ir.annotations import Object, Tensor, dims_in, dims_of
-from relax_eg.ir.expr import CONSTANT, Expr, node, var
+from relax_eg.ir.expr import CONSTANT, Expr, node, unused_name, var
 from relax_eg.ir.heads import CORE
 from relax_eg.limits import MANY_KEPT
 from relax_eg.ops.record import movement_operators
@@ -366,8 +366,4 @@ def unused_size(nodes: Mapping[Expr, Dimension] | Sequence[Expr]) -> str:
     """Returns a name for the size of a piece that no other size has."""
     taken = {v for x in nodes for y in (x, *x.args) for d in dims_of(y.annotation) for v in d.variables}
     taken |= {v for x in nodes for d in dims_in(x.attrs) for v in d.variables}
-    name, n = "rows", 0
-    while name in taken:
-        n += 1
-        name = f"rows{n}"
-    return name
+    return unused_name("rows", taken)

@@ -14,6 +14,7 @@ from relax_eg.dtypes import is_float, kind, numpy_dtype
 from relax_eg.ir.expr import Expr
 from relax_eg.limits import MANY_KEPT
 from relax_eg.memo import Memo
+from relax_eg.ops.elementwise import is_pointwise
 from relax_eg.ops.facts import FACTS
 from relax_eg.ops.record import REQUIRED, TABLE, call
 from relax_eg.rules.pointwise.terms import (
@@ -236,11 +237,10 @@ def operators() -> tuple[tuple[str, int], ...]:
     return tuple(
         (name, len(record.parameters))
         for name, record in TABLE.items()
-        if record.equations is not None
+        if is_pointwise(record)
         and record.moves is None
-        and not record.variadic
         and name not in _OF_BITS
-        and 0 < len(record.parameters) <= _MOST_OPERANDS
+        and len(record.parameters) <= _MOST_OPERANDS
         and all(a.default is not REQUIRED for a in record.attributes)
     )
 

@@ -19,7 +19,6 @@ from relax_eg.ir.heads import with_operands
 from relax_eg.ops import api as op
 from relax_eg.ops.partial_annotations import is_known_tensor
 from relax_eg.ops.record import call, movement_operators
-from relax_eg.reached import reached
 from relax_eg.rules.checking.samples import LARGEST_SHIFT
 from relax_eg.rules.pointwise.terms import constant_in, is_pointwise
 from relax_eg.rules.reductions.forms import (
@@ -43,6 +42,7 @@ from relax_eg.rules.reductions.forms import (
 from relax_eg.rules.reductions.proofs import Lemma
 from relax_eg.rules.schemas import FactsOf
 from relax_eg.shapes import Dim
+from relax_eg.traversal import reached
 
 _DEEPEST = 14  # limit: operators on a path from a value to the leaves of its form
 _VIEWS = movement_operators("view")

@@ -17,7 +17,6 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE_GET, VAR, Expr, constant_value, own_dims, postorder
 from relax_eg.ir.heads import CORE
 from relax_eg.ops.record import TABLE, definition_of, movement_operators, position_promises, program_of, site_of
-from relax_eg.reached import reached
 from relax_eg.rules.checking.samples import size_preconditions
 from relax_eg.rules.verify_formal.guards import GuardLiteral, at_least, guard, not_zero
 from relax_eg.shapes import Dim, dim_max, dim_min
@@ -38,6 +37,7 @@ from relax_eg.tir.expr import (
     walk,
 )
 from relax_eg.tir.program import dims_of
+from relax_eg.traversal import reached
 
 ZERO = Dim.of(0)
 ONE = Dim.of(1)

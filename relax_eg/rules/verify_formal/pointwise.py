@@ -18,7 +18,6 @@ import z3
 from relax_eg.dtypes import kind
 from relax_eg.limits import KEPT
 from relax_eg.memo import Memo
-from relax_eg.reached import reached
 from relax_eg.rules.verify_formal.accuracy import doubtful_terms
 from relax_eg.rules.verify_formal.choices import (
     MOST_CASES,
@@ -35,6 +34,7 @@ from relax_eg.rules.verify_formal.exponentials import linear, same_quotients
 from relax_eg.rules.verify_formal.guards import Deadline
 from relax_eg.tir.expr import Apply, Const, Read, Scalar, Select, walk
 from relax_eg.tir.functions import functions_with_trait
+from relax_eg.traversal import reached
 
 _STEPS = 4_000_000  # limit: steps in z3's own count, which is the same on every machine
 _MILLISECONDS = 3_000  # limit: time of z3 for one question

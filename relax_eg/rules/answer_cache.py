@@ -2,7 +2,7 @@
 
 An answer follows from expressions over variables, whatever program they come from, so a process that optimizes another
 program, or the same one after an edit, need not find it again. The answers of a search are one entry of the cache,
-which `keep_answers` writes at its end. Its name has the versions of this package and of what it uses. Where the cache
+which `write_answers` writes at its end. Its name has the versions of this package and of what it uses. Where the cache
 is off, no answer that was found with it counts: what checks a search turns it off.
 """
 
@@ -107,14 +107,14 @@ def _checked(data: Any) -> dict[str, str]:
 _entries = _Entries()
 
 
-def keep_answers() -> None:
+def write_answers() -> None:
     """Writes what schemas found in this process to the disk cache, if that is on."""
     if cache_is_on():
         _entries.write()
 
 
 @dataclass
-class KeptAnswers(Generic[Answer]):
+class AnswerCache(Generic[Answer]):
     """The answers to questions of one kind.
 
     - `kind`: a name for the kind of question.

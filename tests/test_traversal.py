@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relax_eg.reached import connected, derived, leaves, operands_first
+from relax_eg.traversal import connected, derived, leaves, operands_first
 
 GRAPH = {"a": ["b", "c"], "b": ["d", "d"], "c": ["d"], "d": [], "x": ["y"], "y": ["x", "d"]}
 

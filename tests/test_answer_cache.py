@@ -18,8 +18,8 @@ from relax_eg.cache_folder import store
 from relax_eg.ir.expr import const, var
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE
-from relax_eg.rules import kept_answers, shared_parts
-from relax_eg.rules.kept_answers import KeptAnswers, data_as_expressions, expressions_as_data, keep_answers
+from relax_eg.rules import answer_cache, shared_parts
+from relax_eg.rules.answer_cache import AnswerCache, data_as_expressions, expressions_as_data, write_answers
 from relax_eg.rules.verify_formal import prove
 from relax_eg.store import StoreWarning
 
@@ -40,7 +40,7 @@ def another_process() -> None:
     for name in ("pointwise", "sum_products"):
         sys.modules[f"relax_eg.rules.book.{name}"]._known.forget()
     shared_parts._known.forget()
-    kept_answers._entries.__init__()
+    answer_cache._entries.__init__()
 
 
 def entry(folder: Path) -> Path:
@@ -110,12 +110,12 @@ def test_proofs_of_a_search_are_made_again_where_it_is_explained(folder: Path) -
 
 
 def test_many_entries_become_one(folder: Path) -> None:
-    count = kept_answers._MOST_ENTRIES + 1
+    count = answer_cache._MOST_ENTRIES + 1
     for i in range(count):
         answers("a").answer([var("x", rx.Tensor("n"))], i, 1.0, lambda i=i: str(i))
-        keep_answers()
+        write_answers()
     assert len(list(folder.glob("answers-*"))) == count
-    kept_answers._entries.__init__()
+    answer_cache._entries.__init__()
     assert answers("a").answer([var("x", rx.Tensor("n"))], 3, 1.0, lambda: "anew") == "3"
     assert len(json.loads(store().read(entry(folder).stem) or b"")) == count
 
@@ -123,9 +123,9 @@ def test_many_entries_become_one(folder: Path) -> None:
 def test_processes_add_to_one_table(folder: Path) -> None:
     for name in "ab":
         answers(name).answer([var("x", rx.Tensor("n"))], name, 1.0, lambda: "found")
-        keep_answers()
-        kept_answers._entries.__init__()
-    assert len(kept_answers._entries.read()) == 2
+        write_answers()
+        answer_cache._entries.__init__()
+    assert len(answer_cache._entries.read()) == 2
     assert answers("b").answer([var("x", rx.Tensor("n"))], "b", 1.0, lambda: "anew") == "found"
 
 
@@ -146,14 +146,14 @@ def test_questions_differ_in_all_that_answers_follow_from() -> None:
 
 def test_what_a_clock_may_have_cut_short_is_not_kept(folder: Path) -> None:
     answers("a").answer([var("x", rx.Tensor("n"))], (), 0.0, lambda: "found")
-    keep_answers()
+    write_answers()
     assert list(folder.iterdir()) == []
 
 
 def test_what_operators_of_users_mean_is_not_kept(folder: Path) -> None:
     with patch.dict(TABLE, {"another": TABLE["add"]}):
         answers("a").answer([var("x", rx.Tensor("n"))], (), 1.0, lambda: "found")
-    keep_answers()
+    write_answers()
     assert list(folder.iterdir()) == []
 
 
@@ -185,5 +185,5 @@ def test_expressions_are_the_same_after_reading() -> None:
     assert all(a is b for a, b in zip(found, values, strict=True))
 
 
-def answers(kind: str) -> KeptAnswers[str]:
-    return KeptAnswers(kind, 8, str, str)
+def answers(kind: str) -> AnswerCache[str]:
+    return AnswerCache(kind, 8, str, str)
